@@ -1,1 +1,37 @@
-//! Placeholder header, replaced by the crate's first module.
+//! The HEG bundle: one file that holds everything a compiled model needs.
+//!
+//! The compiler puts bytes into a [`Store`], describes them in a [`Manifest`] and calls [`write_bundle`];
+//! the runtime opens the file as a [`Bundle`], which maps it and hands out sections by [`SectionId`].
+//! Nobody but this crate knows an offset. The byte table is in `FORMAT.md`.
+//!
+//! Checks come in three prices, chosen by the caller: [`Bundle::open`] costs O(manifest),
+//! [`Bundle::section`] hashes a section on its first use, [`Bundle::verify`] hashes everything.
+//! Nothing in here panics on foreign bytes, and no file or mapping is trusted before it was checked.
+
+#![warn(missing_docs)]
+
+mod check;
+mod content_id;
+mod error;
+pub mod layout;
+pub mod manifest;
+mod mapping;
+mod reader;
+mod recipe;
+mod references;
+mod sink;
+mod store;
+mod temp;
+mod verify;
+mod writer;
+
+pub use content_id::SectionId;
+pub use error::{Error, Part};
+pub use manifest::{MANIFEST_REVISION, Manifest, Section};
+pub use mapping::Mapping;
+pub use reader::Bundle;
+pub use recipe::RecipeKey;
+pub use references::{Reference, references};
+pub use sink::SectionSink;
+pub use store::Store;
+pub use writer::{Written, write_bundle};

@@ -1,1 +1,26 @@
-//! Placeholder header, replaced by the crate's first module.
+//! The declarative inputs of HEG, as checked types.
+//!
+//! * [`Architecture`]: one model family as operators with symbolic dimensions (`architectures/*.ron`).
+//! * [`ModelSpec`]: what to build a bundle from, and how (`models/*.ron`).
+//! * [`Fusion`]: which operators become one kernel (`fusions/*.ron`).
+//! * [`Soc`]: the devices of a machine (`socs/*.ron`).
+//!
+//! A file refers to another kind by name; the shipped ones are in [`shipped`]. Every mistake is reported with
+//! file, line and column, what was expected, and the nearest valid name. No file here is ever written.
+#![deny(missing_docs)]
+
+pub mod architecture;
+mod error;
+pub mod expr;
+pub mod fusion;
+pub mod model;
+pub mod shipped;
+pub mod soc;
+mod source;
+
+pub use architecture::Architecture;
+pub use error::{Problem, SpecError, nearest};
+pub use fusion::Fusion;
+pub use model::ModelSpec;
+pub use soc::Soc;
+pub use source::Source;

@@ -1,1 +1,31 @@
-//! Placeholder header, replaced by the crate's first module.
+//! The offline compiler: a declarative model spec and Hugging Face weights become one HEG bundle.
+//!
+//! The road, one module a station: [`target`] (what to compile) → [`ingest`] (config, weights, text) →
+//! [`graph`] (operators of each layer) → [`fuse`] (op groups) → [`heg`] (kernels and their uses) → `lower`
+//! (OpenVINO IR) and `quant`/`encode` (weights) → [`compile`](compile()) (the bundle). Nothing here runs a
+//! model, and the runtime depends on none of it.
+
+mod compile;
+mod encode;
+mod error;
+pub mod fuse;
+pub mod graph;
+pub mod heg;
+#[allow(
+    unreachable_pub,
+    reason = "the module's public items are re-exported by name"
+)]
+pub mod ingest;
+mod lower;
+mod phase;
+mod plan;
+pub mod quant;
+mod rope;
+pub mod target;
+
+pub use compile::{Places, Summary, compile};
+pub use error::CompileError;
+pub use lower::Lowering;
+pub use phase::{Phase, Progress, Silent};
+pub use plan::Plan;
+pub use target::Target;

@@ -1,1 +1,99 @@
-fn main() {}
+//! `cargo xtask …`: the build-time front door of HEG. One file per command; this one only parses
+//! the command line, calls the command and turns an error into lines and an exit status.
+//! Nothing here knows how a command works.
+
+mod bench_peers;
+mod ci;
+mod compile;
+mod demo;
+mod fail;
+mod fuzz;
+mod setup;
+mod synth;
+mod test;
+mod tidy;
+mod workspace;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// What `cargo xtask` accepts.
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Everything HEG does at build time: set up, compile models, test, measure.",
+    after_help = AFTER_HELP,
+    arg_required_else_help = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Find OpenVINO 2026.4.1, or get it once from the Python package index
+    Setup(setup::Args),
+    /// Turn a model (RON file or Hugging Face folder) into one bundle
+    CompileModel(compile::Args),
+    /// Write a Hugging Face folder with a known model's shapes and random weights
+    SynthModel(synth::Args),
+    /// Set up, then run every test of the workspace
+    Test(test::Args),
+    /// Everything that a change must pass: fmt, clippy, doc, tidy, test, fuzz
+    Ci(ci::Args),
+    /// Run the fuzz targets of tests/fuzz for a bounded time
+    Fuzz(fuzz::Args),
+    /// Report what breaks the house rules, all findings at once
+    Tidy(tidy::Args),
+    /// Set up, compile the tiny-agent model and let it answer three agent prompts
+    Demo(demo::Args),
+    /// Measure HEG beside OpenVINO GenAI on the same model, and print one table
+    BenchPeers(bench_peers::Args),
+}
+
+fn main() -> ExitCode {
+    match dispatch(&Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprint!("{}", fail::render(&error));
+            ExitCode::from(fail::exit_status(&error))
+        }
+    }
+}
+
+fn dispatch(command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::Setup(args) => setup::run(args),
+        Command::CompileModel(args) => compile::run(args),
+        Command::SynthModel(args) => synth::run(args),
+        Command::Test(args) => test::run(args),
+        Command::Ci(args) => ci::run(args),
+        Command::Fuzz(args) => fuzz::run(args),
+        Command::Tidy(args) => tidy::run(args),
+        Command::Demo(args) => demo::run(args),
+        Command::BenchPeers(args) => bench_peers::run(args),
+    }
+}
+
+const AFTER_HELP: &str = "\
+Start here:
+  cargo xtask demo                                  see it work, end to end
+  cargo xtask test                                  set up and run all tests
+  cargo xtask compile-model path/to/hf-folder       writes artifacts/bundles/NAME.heg
+  cargo xtask synth-model --like llama-3.2-1b       a model to measure with, no licence needed
+
+Exit status: 0 fine · 1 a check found something (test, ci, tidy, fuzz, demo) · 2 your input ·
+3 the bundle · 4 this machine (files, network, missing programs) · 70 a bug of ours.";
+
+#[cfg(test)]
+mod tests {
+    use super::Cli;
+    use clap::CommandFactory;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

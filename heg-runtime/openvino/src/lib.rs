@@ -1,1 +1,60 @@
-//! Placeholder header, replaced by the crate's first module.
+//! Safe boundary to OpenVINO: the only FFI of the project.
+//!
+//! The libraries are loaded at run time (`locate`, [`Core::load`]); nothing links against them, so
+//! everything that needs no device builds and runs without OpenVINO. Follows DESIGN §4.5–4.8.
+//!
+//! **Memory.** Inference reads and writes memory of the caller's. [`Memory`] is the promise that a
+//! range stays mapped, [`Tensor`] a checked view into it that holds it; models hold the memory of
+//! their weights, compiled models hold their model's, requests hold every bound tensor. So nothing
+//! that OpenVINO may touch can be freed early. Two running requests that overlap in writable
+//! memory, or a copy taken from memory that a running request writes, see unspecified bytes;
+//! keeping them apart is the scheduler's duty.
+//!
+//! **Threads.** [`Core`] and [`CompiledModel`] are shared freely. A [`Request`] belongs to one
+//! thread at a time: it can be sent, not shared. Completion callbacks run on a thread of
+//! OpenVINO's.
+//!
+//! **Trust.** Models and blobs are parsed by OpenVINO and its device compilers, which do not defend
+//! themselves against hostile bytes. Verify the hash of what comes from a bundle before it gets
+//! here.
+
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
+
+#[allow(
+    unsafe_code,
+    reason = "callback that OpenVINO calls through a raw pointer"
+)]
+mod completion;
+#[allow(unsafe_code, reason = "calls the OpenVINO C API")]
+mod core;
+mod error;
+mod locate;
+#[allow(unsafe_code, reason = "raw memory shared with OpenVINO")]
+mod memory;
+#[allow(unsafe_code, reason = "calls the OpenVINO C API")]
+mod model;
+#[allow(unsafe_code, reason = "calls the OpenVINO C API")]
+mod output;
+#[allow(unsafe_code, reason = "calls the OpenVINO C API")]
+mod port;
+mod properties;
+#[allow(unsafe_code, reason = "calls the OpenVINO C API")]
+mod request;
+#[allow(
+    unsafe_code,
+    reason = "handles and strings owned by the OpenVINO C API"
+)]
+mod sys;
+#[allow(unsafe_code, reason = "calls the OpenVINO C API")]
+mod tensor;
+
+pub use crate::core::Core;
+pub use crate::error::Error;
+pub use crate::locate::{OPENVINO_VERSION, find_libraries};
+pub use crate::memory::{Access, HostBuffer, Memory};
+pub use crate::model::{CompiledModel, Model};
+pub use crate::output::Output;
+pub use crate::port::PortInfo;
+pub use crate::request::{Progress, Request};
+pub use crate::tensor::{ElementType, RANK_MAX, Tensor};

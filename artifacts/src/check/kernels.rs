@@ -1,0 +1,249 @@
+//! Checks of kernels: their ports against their group, their parameters and variants.
+//!
+//! | group | inputs | if it likes | outputs |
+//! |---|---|---|---|
+//! | `Qkv` | hidden | cos and sin, position | query, key, value |
+//! | `Mha` | query, key, value | position | attended |
+//! | `Ffn` | attended, hidden | | hidden |
+//! | `Head` | hidden | | logits |
+//!
+//! Each role comes at most once on a side and is as wide as the model says (DESIGN section 3).
+
+use std::collections::BTreeSet;
+
+use super::model::Widths;
+use super::{check_equal, check_name, check_nonzero, check_shape};
+use crate::error::Error;
+use crate::manifest::{
+    ElementType, Group, Kernel, Parameter, Port, Role, Rows, ShapeClass, Variant,
+};
+
+/// What a group has on one side.
+struct Side {
+    name: &'static str,
+    required: &'static [Role],
+    optional: &'static [Role],
+}
+
+pub(super) fn check_kernels(kernels: &[Kernel], widths: &Widths) -> Result<(), Error> {
+    let mut names = BTreeSet::new();
+    for (index, kernel) in kernels.iter().enumerate() {
+        let Kernel {
+            name,
+            group,
+            ops: _,
+            inputs,
+            outputs,
+            parameters,
+            work: _,
+            variants,
+        } = kernel;
+        let field = format!("kernels[{index}]");
+        check_name(|| format!("{field}.name"), name)?;
+        if !names.insert(name) {
+            return Err(Error::invalid(
+                format!("{field}.name"),
+                format!("`{name}` once more"),
+                "unique names",
+            ));
+        }
+        let (input, output) = sides(*group);
+        check_ports(&field, inputs, &input, widths)?;
+        check_ports(&field, outputs, &output, widths)?;
+        check_rotary(&field, kernel)?;
+        check_parameters(&field, parameters)?;
+        check_variants(&field, variants)?;
+    }
+    Ok(())
+}
+
+/// Width of a kernel's rotary inputs, if it has any.
+pub(super) fn rotary_width(kernel: &Kernel) -> Option<u32> {
+    kernel
+        .inputs
+        .iter()
+        .find(|port| port.role == Role::Cos)
+        .map(|port| port.width)
+}
+
+fn sides(group: Group) -> (Side, Side) {
+    use Role::{Attended, Cos, Hidden, Key, Logits, Position, Query, Sin, Value};
+    let (required, optional, outputs): (&[Role], &[Role], &[Role]) = match group {
+        Group::Qkv => (&[Hidden], &[Cos, Sin, Position], &[Query, Key, Value]),
+        Group::Mha => (&[Query, Key, Value], &[Position], &[Attended]),
+        Group::Ffn => (&[Attended, Hidden], &[], &[Hidden]),
+        Group::Head => (&[Hidden], &[], &[Logits]),
+    };
+    (
+        Side {
+            name: "inputs",
+            required,
+            optional,
+        },
+        Side {
+            name: "outputs",
+            required: outputs,
+            optional: &[],
+        },
+    )
+}
+
+fn check_ports(kernel: &str, ports: &[Port], side: &Side, widths: &Widths) -> Result<(), Error> {
+    let field = || format!("{kernel}.{}", side.name);
+    for (index, port) in ports.iter().enumerate() {
+        let Port { role, rows, width } = port;
+        let port = || format!("{}[{index}]", field());
+        if !side.required.contains(role) && !side.optional.contains(role) {
+            let roles = [side.required, side.optional].concat();
+            let expected = format!("one of {roles:?}");
+            return Err(Error::invalid(
+                format!("{}.role", port()),
+                format!("{role:?}"),
+                expected,
+            ));
+        }
+        if ports
+            .iter()
+            .take(index)
+            .any(|earlier| earlier.role == *role)
+        {
+            return Err(Error::invalid(
+                format!("{}.role", port()),
+                format!("{role:?} once more"),
+                "every role once",
+            ));
+        }
+        check_rows(|| format!("{}.rows", port()), *role, *rows, side)?;
+        match widths.of(*role) {
+            Some(expected) => check_equal(
+                || format!("{}.width", port()),
+                *width,
+                expected,
+                "as `model` says",
+            )?,
+            None => check_nonzero(|| format!("{}.width", port()), (*width).into())?,
+        }
+    }
+    match side
+        .required
+        .iter()
+        .find(|role| !ports.iter().any(|port| port.role == **role))
+    {
+        None => Ok(()),
+        Some(missing) => Err(Error::invalid(
+            field(),
+            format!("without {missing:?}"),
+            format!("{:?}", side.required),
+        )),
+    }
+}
+
+/// The cache has the rows of the context; everything else, new keys and values included, those of a call.
+fn check_rows(
+    field: impl FnOnce() -> String,
+    role: Role,
+    rows: Rows,
+    side: &Side,
+) -> Result<(), Error> {
+    let is_input = side.name == "inputs";
+    let expected: &[Rows] = match role {
+        Role::Position => &[Rows::One],
+        Role::Key | Role::Value if is_input => &[Rows::Context],
+        Role::Hidden
+        | Role::Cos
+        | Role::Sin
+        | Role::Query
+        | Role::Key
+        | Role::Value
+        | Role::Attended
+        | Role::Logits => &[Rows::Tokens, Rows::One],
+    };
+    if expected.contains(&rows) {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        field(),
+        format!("{rows:?}"),
+        format!("one of {expected:?} for {role:?}"),
+    ))
+}
+
+/// Cosines and sines come together and from one table.
+fn check_rotary(field: &str, kernel: &Kernel) -> Result<(), Error> {
+    let sines = kernel
+        .inputs
+        .iter()
+        .find(|port| port.role == Role::Sin)
+        .map(|port| port.width);
+    let cosines = rotary_width(kernel);
+    if sines == cosines {
+        return Ok(());
+    }
+    let text =
+        |width: Option<u32>| width.map_or("none".to_owned(), |width| format!("`{width}` wide"));
+    let found = format!("with cosines {} and sines {}", text(cosines), text(sines));
+    Err(Error::invalid(
+        format!("{field}.inputs"),
+        found,
+        "both of one width, or neither",
+    ))
+}
+
+fn check_parameters(field: &str, parameters: &[Parameter]) -> Result<(), Error> {
+    let mut names = BTreeSet::new();
+    for (index, parameter) in parameters.iter().enumerate() {
+        let Parameter {
+            name,
+            element: _,
+            shape,
+        } = parameter;
+        let field = || format!("{field}.parameters[{index}]");
+        check_name(|| format!("{}.name", field()), name)?;
+        if !names.insert(name) {
+            return Err(Error::invalid(
+                format!("{}.name", field()),
+                format!("`{name}` once more"),
+                "unique names",
+            ));
+        }
+        check_shape(|| format!("{}.shape", field()), shape)?;
+    }
+    Ok(())
+}
+
+fn check_variants(field: &str, variants: &[Variant]) -> Result<(), Error> {
+    if variants.is_empty() {
+        return Err(Error::invalid(
+            format!("{field}.variants"),
+            "empty",
+            "at least one variant",
+        ));
+    }
+    let mut kinds = BTreeSet::new();
+    for (index, variant) in variants.iter().enumerate() {
+        let Variant {
+            device,
+            shape,
+            binding,
+            activations,
+            ir: _,
+        } = variant;
+        let field = || format!("{field}.variants[{index}]");
+        if !matches!(activations, ElementType::F16 | ElementType::F32) {
+            let found = format!("{activations:?}");
+            return Err(Error::invalid(
+                format!("{}.activations", field()),
+                found,
+                "`F16` or `F32`",
+            ));
+        }
+        if let ShapeClass::Static { tokens } = shape {
+            check_nonzero(|| format!("{}.shape.tokens", field()), (*tokens).into())?;
+        }
+        if !kinds.insert((device, shape, binding, activations)) {
+            let found = format!("{device:?}, {shape:?}, {binding:?}, {activations:?} once more");
+            return Err(Error::invalid(field(), found, "variants that differ"));
+        }
+    }
+    Ok(())
+}

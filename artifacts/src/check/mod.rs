@@ -1,0 +1,126 @@
+//! Whether a manifest agrees with itself: the check that readers and the writer share.
+//!
+//! Manifests come from files, so nothing in them is trusted: not an index, not a product of dimensions. What
+//! passes may be indexed without asking: every id is in range, every section listed, and every length the
+//! product of its shape. The first contradiction found is the one reported, with the path of its field.
+//!
+//! Not checked here: the bytes of sections (an IR may be nonsense), and whether a host can run a variant.
+
+#![deny(clippy::arithmetic_side_effects)]
+
+mod kernels;
+mod model;
+mod sections;
+mod uses;
+
+use std::fmt::Display;
+
+use crate::error::{Error, Part};
+use crate::manifest::{MANIFEST_REVISION, Manifest};
+
+/// Checks everything that the manifest says about itself.
+///
+/// Errors: [`Error::TooNew`], [`Error::InvalidManifest`].
+pub(crate) fn check_manifest(manifest: &Manifest) -> Result<(), Error> {
+    let Manifest {
+        revision,
+        model,
+        text,
+        embedding,
+        rope,
+        weights,
+        literals: _,
+        kernels,
+        layers,
+        head,
+        provenance: _,
+        sections: _,
+    } = manifest;
+    check_revision(*revision)?;
+    let widths = model::check_model(model)?;
+    model::check_text(text, model)?;
+    let lengths = sections::check_sections(manifest)?;
+    sections::check_weights(weights, &lengths)?;
+    sections::check_rope(rope, model, &lengths)?;
+    model::check_embedding(embedding, weights, model)?;
+    kernels::check_kernels(kernels, &widths)?;
+    uses::check_layers(layers, manifest)?;
+    uses::check_head(head, manifest)
+}
+
+fn check_revision(found: u32) -> Result<(), Error> {
+    if found > MANIFEST_REVISION {
+        return Err(Error::TooNew {
+            part: Part::ManifestRevision,
+            found,
+            supported: MANIFEST_REVISION,
+        });
+    }
+    if found == 0 {
+        return Err(Error::invalid(
+            "revision",
+            "`0`",
+            format!("`1` to `{MANIFEST_REVISION}`"),
+        ));
+    }
+    Ok(())
+}
+
+/// Fails unless both sides are equal.
+fn check_equal<T: PartialEq + Display>(
+    field: impl FnOnce() -> String,
+    found: T,
+    expected: T,
+    why: &str,
+) -> Result<(), Error> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        field(),
+        format!("`{found}`"),
+        format!("`{expected}`, {why}"),
+    ))
+}
+
+/// Fails for zero.
+fn check_nonzero(field: impl FnOnce() -> String, found: u64) -> Result<(), Error> {
+    if found != 0 {
+        return Ok(());
+    }
+    Err(Error::invalid(field(), "`0`", "at least `1`"))
+}
+
+/// Fails for names that nobody could see.
+fn check_name(field: impl FnOnce() -> String, name: &str) -> Result<(), Error> {
+    if !name.is_empty() {
+        return Ok(());
+    }
+    Err(Error::invalid(field(), "empty", "a name"))
+}
+
+/// A shape has one or two dimensions, none of them zero.
+fn check_shape(field: impl Fn() -> String, shape: &[u32]) -> Result<(), Error> {
+    if !(1..=2).contains(&shape.len()) {
+        return Err(Error::invalid(
+            field(),
+            format!("{shape:?}"),
+            "one or two dimensions",
+        ));
+    }
+    if shape.contains(&0) {
+        return Err(Error::invalid(
+            field(),
+            format!("{shape:?}"),
+            "dimensions of at least `1`",
+        ));
+    }
+    Ok(())
+}
+
+/// The product of a shape and the size of an element; `None` if it does not fit.
+fn bytes_of(shape: &[u32], element_bytes: u64) -> Option<u64> {
+    shape.iter().try_fold(element_bytes, |bytes, &dimension| {
+        bytes.checked_mul(dimension.into())
+    })
+}

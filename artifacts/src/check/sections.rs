@@ -1,0 +1,173 @@
+//! Checks of the list of sections, and of the lengths that shapes imply.
+//!
+//! Every section has one entry and at least one reference, every reference has its entry, and where the
+//! manifest knows a shape the section is exactly as long as that. Sizes are multiplied with checks: a shape
+//! whose product does not fit in 64 bits is a contradiction, not a small section.
+
+use std::collections::BTreeMap;
+
+use super::{bytes_of, check_name, check_nonzero, check_shape};
+use crate::content_id::SectionId;
+use crate::error::Error;
+use crate::manifest::{ElementType, Manifest, Model, RopeTable, Weight};
+use crate::references::{Reference, references};
+
+/// Lengths of the sections that are listed.
+pub(super) struct Lengths(BTreeMap<SectionId, u64>);
+
+impl Lengths {
+    /// The section at `reference` has as many bytes as `shape` says.
+    fn check(
+        &self,
+        reference: Reference,
+        id: SectionId,
+        shape: &[u32],
+        element: ElementType,
+    ) -> Result<(), Error> {
+        let found = self.0.get(&id).copied();
+        let expected = bytes_of(shape, element.bytes());
+        if found.is_some() && found == expected {
+            return Ok(());
+        }
+        let found = found.map_or("not listed".to_owned(), |bytes| {
+            format!("a section of `{bytes}` bytes")
+        });
+        let expected = expected.map_or("fewer than 2^64".to_owned(), |bytes| format!("`{bytes}`"));
+        let expected = format!("{expected} bytes for {shape:?} of {element:?}");
+        Err(Error::invalid(reference.to_string(), found, expected))
+    }
+}
+
+pub(super) fn check_sections(manifest: &Manifest) -> Result<Lengths, Error> {
+    let mut unused = BTreeMap::new();
+    let mut lengths = BTreeMap::new();
+    for (index, section) in manifest.sections.iter().enumerate() {
+        unused.insert(section.id, index);
+        if lengths.insert(section.id, section.bytes).is_some() {
+            let found = format!("`{}` once more", section.id);
+            return Err(Error::invalid(
+                format!("sections[{index}].id"),
+                found,
+                "every section once",
+            ));
+        }
+    }
+    for (reference, id) in references(manifest) {
+        unused.remove(&id);
+        if !lengths.contains_key(&id) {
+            return Err(Error::invalid(
+                reference.to_string(),
+                format!("`{id}`"),
+                "one of `sections`",
+            ));
+        }
+    }
+    if let Some((id, index)) = unused.into_iter().min_by_key(|(_, index)| *index) {
+        let found = format!("`{id}`, which nothing refers to");
+        return Err(Error::invalid(
+            format!("sections[{index}].id"),
+            found,
+            "a section that is used",
+        ));
+    }
+    Ok(Lengths(lengths))
+}
+
+pub(super) fn check_weights(weights: &[Weight], lengths: &Lengths) -> Result<(), Error> {
+    for (index, weight) in weights.iter().enumerate() {
+        let Weight {
+            name,
+            element,
+            shape,
+            values,
+            scales,
+            source: _,
+        } = weight;
+        check_name(|| format!("weights[{index}].name"), name)?;
+        check_shape(|| format!("weights[{index}].shape"), shape)?;
+        lengths.check(Reference::WeightValues(index), *values, shape, *element)?;
+        check_scales(index, *element, shape, *scales, lengths)?;
+    }
+    Ok(())
+}
+
+fn check_scales(
+    index: usize,
+    element: ElementType,
+    shape: &[u32],
+    scales: Option<SectionId>,
+    lengths: &Lengths,
+) -> Result<(), Error> {
+    let reference = Reference::WeightScales(index);
+    match (element, shape, scales) {
+        (ElementType::I8, [rows, _], Some(id)) => {
+            lengths.check(reference, id, &[*rows], ElementType::F32)
+        }
+        (ElementType::I8, [_, _], None) => Err(Error::invalid(
+            reference.to_string(),
+            "`None`",
+            "scales for I8 rows",
+        )),
+        (ElementType::I8, _, _) => Err(Error::invalid(
+            format!("weights[{index}].shape"),
+            format!("{shape:?}"),
+            "two dimensions for I8",
+        )),
+        (ElementType::F16 | ElementType::F32 | ElementType::I64, _, None) => Ok(()),
+        (ElementType::F16 | ElementType::F32 | ElementType::I64, _, Some(id)) => {
+            Err(Error::invalid(
+                reference.to_string(),
+                format!("`{id}`"),
+                format!("`None` for {element:?}"),
+            ))
+        }
+    }
+}
+
+pub(super) fn check_rope(
+    rope: &[RopeTable],
+    model: &Model,
+    lengths: &Lengths,
+) -> Result<(), Error> {
+    for (index, table) in rope.iter().enumerate() {
+        let RopeTable {
+            rows,
+            width,
+            cos,
+            sin,
+        } = table;
+        check_nonzero(|| format!("rope[{index}].width"), (*width).into())?;
+        if *width > model.head_dim / 2 {
+            let expected = format!("at most half of `model.head_dim`: `{}`", model.head_dim);
+            return Err(Error::invalid(
+                format!("rope[{index}].width"),
+                format!("`{width}`"),
+                expected,
+            ));
+        }
+        if *rows < model.context_tokens {
+            let expected = format!(
+                "at least `model.context_tokens`: `{}`",
+                model.context_tokens
+            );
+            return Err(Error::invalid(
+                format!("rope[{index}].rows"),
+                format!("`{rows}`"),
+                expected,
+            ));
+        }
+        lengths.check(
+            Reference::RopeCos(index),
+            *cos,
+            &[*rows, *width],
+            ElementType::F32,
+        )?;
+        lengths.check(
+            Reference::RopeSin(index),
+            *sin,
+            &[*rows, *width],
+            ElementType::F32,
+        )?;
+    }
+    Ok(())
+}

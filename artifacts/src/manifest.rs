@@ -1,0 +1,415 @@
+//! The manifest: everything a bundle says about itself, as RON.
+//!
+//! It holds the HEG (kernels, their variants, the per-layer table of weights), the text assets and the
+//! provenance, and the list of sections that carry the bytes. It never holds a path, a host name or a
+//! time, so that the same inputs give the same manifest on any machine.
+//!
+//! A kernel is stored once with its multiplicity: [`Manifest::layers`] says, per layer, which kernel it
+//! uses and with which weights. What reads these types must not trust them: [`crate::Bundle`] checks every
+//! reference once, on opening, so that the rest of the house can index without asking.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::content_id::SectionId;
+
+/// Revision of the manifest's content. A reader accepts this revision and older ones.
+pub const MANIFEST_REVISION: u32 = 1;
+
+/// The root of a bundle.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// See [`MANIFEST_REVISION`].
+    pub revision: u32,
+    /// Dimensions and limits of the model.
+    pub model: Model,
+    /// Tokenizer, chat template and special tokens.
+    pub text: Text,
+    /// The token embedding, gathered by the runtime itself.
+    pub embedding: Embedding,
+    /// Rotary tables, by [`RopeId`].
+    pub rope: Vec<RopeTable>,
+    /// All weights, by [`WeightId`].
+    pub weights: Vec<Weight>,
+    /// Pool of the small constants (axes, shapes, factors) that IRs refer to as `offset="@c+N"`, N in bytes.
+    pub literals: SectionId,
+    /// Op groups with their variants, by [`KernelId`].
+    pub kernels: Vec<Kernel>,
+    /// One entry per decoder layer, in order.
+    pub layers: Vec<Layer>,
+    /// Final norm and output projection, run on the last rows only.
+    pub head: KernelUse,
+    /// Where the bundle came from.
+    pub provenance: Provenance,
+    /// Every section, in file order. Identifiers are unique.
+    pub sections: Vec<Section>,
+}
+
+/// Dimensions and limits of the model, as the runtime needs them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    /// Name the bundle goes by.
+    pub name: String,
+    /// Architecture file that described it, e.g. `llama`.
+    pub architecture: String,
+    /// How weights are stored.
+    pub weights: WeightForm,
+    /// Hidden size D.
+    pub hidden: u32,
+    /// Query heads H.
+    pub heads: u32,
+    /// Key/value heads K.
+    pub kv_heads: u32,
+    /// Head dimension d.
+    pub head_dim: u32,
+    /// Vocabulary size V.
+    pub vocab: u32,
+    /// Longest context, in tokens (prompt and answer together).
+    pub context_tokens: u32,
+    /// Chunk sizes (tokens) for which static variants exist, ascending.
+    pub chunk_tokens: Vec<u32>,
+    /// Number of parameters.
+    pub parameters: u64,
+}
+
+/// How the weights of linear operators are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum WeightForm {
+    /// 32-bit floats.
+    F32,
+    /// 16-bit floats.
+    F16,
+    /// Channel-wise symmetric int8 rows with one f32 scale a row.
+    W8A16,
+}
+
+/// Text assets.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Text {
+    /// `tokenizer.json` as it was.
+    pub tokenizer: Option<SectionId>,
+    /// The Jinja chat template.
+    pub chat_template: Option<SectionId>,
+    /// Special tokens by their Hugging Face key (`bos_token`, `eos_token`, …), for the template.
+    pub special_tokens: BTreeMap<String, String>,
+    /// Tokens that end generation.
+    pub eos_ids: Vec<u32>,
+}
+
+/// The token embedding: `x[c, D] = scale · table[ids]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Embedding {
+    /// Table of shape [V, D].
+    pub table: WeightId,
+    /// Factor after the look-up (1 where the family has none).
+    pub scale: f32,
+}
+
+/// Precomputed rotary factors: two f32 tables of shape [rows, width], row = position.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RopeTable {
+    /// Number of positions.
+    pub rows: u32,
+    /// Half the rotated dimensions: each factor serves a pair.
+    pub width: u32,
+    /// Cosines.
+    pub cos: SectionId,
+    /// Sines.
+    pub sin: SectionId,
+}
+
+/// One stored weight.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Weight {
+    /// Hugging Face name, with a row range behind it where a fused tensor was split.
+    pub name: String,
+    /// Element type of `values`.
+    pub element: ElementType,
+    /// Row-major shape; one or two dimensions.
+    pub shape: Vec<u32>,
+    /// The elements.
+    pub values: SectionId,
+    /// One f32 factor per row; present exactly when `element` is [`ElementType::I8`].
+    pub scales: Option<SectionId>,
+    /// blake3 of the source tensor's bytes.
+    pub source: SectionId,
+}
+
+/// Element types that reach a bundle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ElementType {
+    /// 8-bit signed integer.
+    I8,
+    /// 16-bit float.
+    F16,
+    /// 32-bit float.
+    F32,
+    /// 64-bit signed integer.
+    I64,
+}
+
+impl ElementType {
+    /// Size of one element, in bytes.
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::I8 => 1,
+            Self::F16 => 2,
+            Self::F32 => 4,
+            Self::I64 => 8,
+        }
+    }
+}
+
+/// An op group: the unit of mapping, preemption and annotation (Agent.xpu §4.2).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kernel {
+    /// Unique name, e.g. `qkv` or `qkv.1` where layers differ.
+    pub name: String,
+    /// Which part of a layer it computes.
+    pub group: Group,
+    /// Operators it was fused from, in order.
+    pub ops: Vec<String>,
+    /// Activation inputs, in port order. Weight inputs of [`Binding::Input`] variants follow them.
+    pub inputs: Vec<Port>,
+    /// Outputs, in port order.
+    pub outputs: Vec<Port>,
+    /// Weights it takes, in order: the shape of every [`KernelUse::weights`].
+    pub parameters: Vec<Parameter>,
+    /// Work of one call.
+    pub work: Work,
+    /// Realisations, of which the runtime binds one per device.
+    pub variants: Vec<Variant>,
+}
+
+/// The op groups of the HEG.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Group {
+    /// Norm, projections, bias, q/k norm, RoPE. Token-wise.
+    Qkv,
+    /// Attention of one request. Sequence-wise.
+    Mha,
+    /// Output projection, residual, norm, gated FFN, residual. Token-wise.
+    Ffn,
+    /// Final norm and output projection.
+    Head,
+}
+
+/// One activation tensor at a kernel's boundary.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Port {
+    /// What the runtime binds here.
+    pub role: Role,
+    /// Number of rows.
+    pub rows: Rows,
+    /// Elements per row.
+    pub width: u32,
+}
+
+/// What a port carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Role {
+    /// Residual stream x[c, D].
+    Hidden,
+    /// Rotary cosines of the tokens' positions.
+    Cos,
+    /// Rotary sines of the tokens' positions.
+    Sin,
+    /// Queries q[c, H·d].
+    Query,
+    /// Keys k[·, K·d]: new rows as an output, the cache as an input.
+    Key,
+    /// Values v[·, K·d]: new rows as an output, the cache as an input.
+    Value,
+    /// Position of the first token, `i64[1]`.
+    Position,
+    /// Attention output a[c, H·d].
+    Attended,
+    /// Logits[b, V].
+    Logits,
+}
+
+/// Number of rows of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Rows {
+    /// c, the tokens of this call (b for the head).
+    Tokens,
+    /// n, the tokens visible in the KV cache.
+    Context,
+    /// Exactly one.
+    One,
+}
+
+/// One weight a kernel takes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parameter {
+    /// Name within the kernel, e.g. `q_proj`.
+    pub name: String,
+    /// Element type of the values.
+    pub element: ElementType,
+    /// Row-major shape.
+    pub shape: Vec<u32>,
+}
+
+/// Work of one call, as polynomials over c (tokens) and n (visible context).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Work {
+    /// Floating-point operations (a multiply-add counts two).
+    pub flops: Vec<Term>,
+    /// Bytes read and written: weights once, activations at the kernel's boundary.
+    pub bytes: Vec<Term>,
+}
+
+/// `factor · c^tokens · n^context`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Term {
+    /// Coefficient.
+    pub factor: u64,
+    /// Exponent of c.
+    pub tokens: u8,
+    /// Exponent of n.
+    pub context: u8,
+}
+
+impl Work {
+    /// Floating-point operations of a call with `tokens` new tokens and `context` visible ones.
+    pub fn flops(&self, tokens: u64, context: u64) -> f64 {
+        evaluate(&self.flops, tokens, context)
+    }
+
+    /// Bytes moved by a call with `tokens` new tokens and `context` visible ones.
+    pub fn bytes(&self, tokens: u64, context: u64) -> f64 {
+        evaluate(&self.bytes, tokens, context)
+    }
+}
+
+fn evaluate(terms: &[Term], tokens: u64, context: u64) -> f64 {
+    terms
+        .iter()
+        .map(|term| {
+            term.factor as f64
+                * (tokens as f64).powi(i32::from(term.tokens))
+                * (context as f64).powi(i32::from(term.context))
+        })
+        .sum()
+}
+
+/// A realisation of a kernel: device class × shape class × weight binding.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variant {
+    /// Class of device it is meant for.
+    pub device: DeviceClass,
+    /// Which token counts it accepts.
+    pub shape: ShapeClass,
+    /// How weights reach it.
+    pub binding: Binding,
+    /// Element type of its activation ports (positions are always i64, rotary factors and logits f32).
+    pub activations: ElementType,
+    /// OpenVINO IR (XML). [`Binding::Constant`] refers to its weights as `offset="@k"`, where k counts the
+    /// sections of the [`KernelUse`]: values, then scales where there are any, weight after weight. Input
+    /// binding takes the same list as inputs behind the activation ports. Either kind finds its small
+    /// constants at `offset="@c+N"`, N bytes into [`Manifest::literals`].
+    pub ir: SectionId,
+}
+
+/// Classes of device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum DeviceClass {
+    /// The CPU cores.
+    Cpu,
+    /// The integrated GPU.
+    Igpu,
+    /// The neural processing unit.
+    Npu,
+}
+
+/// Which token counts a variant accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ShapeClass {
+    /// Any number of tokens.
+    Dynamic,
+    /// Exactly this many tokens; fewer are padded.
+    Static {
+        /// The chunk.
+        tokens: u32,
+    },
+}
+
+/// How weights reach a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Binding {
+    /// Constants in the IR that point into the mapped bundle.
+    Constant,
+    /// Inputs, bound once per infer request; one compiled kernel serves all layers.
+    Input,
+}
+
+/// The kernels of one layer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layer {
+    /// Query, key and value projections.
+    pub qkv: KernelUse,
+    /// Attention.
+    pub mha: KernelUse,
+    /// The rest of the layer.
+    pub ffn: KernelUse,
+}
+
+/// A kernel with the weights of one place in the model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelUse {
+    /// Which kernel.
+    pub kernel: KernelId,
+    /// Its weights, in the order of [`Kernel::parameters`].
+    pub weights: Vec<WeightId>,
+    /// Rotary table of this place, where the kernel takes one.
+    pub rope: Option<RopeId>,
+}
+
+/// Index into [`Manifest::kernels`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct KernelId(pub u32);
+
+/// Index into [`Manifest::weights`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct WeightId(pub u32);
+
+/// Index into [`Manifest::rope`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RopeId(pub u32);
+
+/// Versions and hashes of what the bundle was made from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Provenance {
+    /// Version of the compiler.
+    pub compiler: String,
+    /// OpenVINO release whose IR is written.
+    pub openvino: String,
+    /// blake3 of each input file that is not a weight, by name.
+    pub inputs: BTreeMap<String, SectionId>,
+}
+
+/// A run of bytes in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Section {
+    /// blake3 of the bytes.
+    pub id: SectionId,
+    /// Length without padding.
+    pub bytes: u64,
+}

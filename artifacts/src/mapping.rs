@@ -1,0 +1,213 @@
+//! A file as memory: the only unsafe code of this crate.
+//!
+//! A [`Mapping`] is a read-only view of a whole file (or, for bytes that came from elsewhere, of a
+//! read-only anonymous copy with the same page alignment), with two pieces of advice for the kernel. What
+//! the bytes mean, and whether they are right, is for the reader to find out.
+//!
+//! **The promise behind the unsafe blocks:** files that are mapped are never written in place. This crate
+//! only ever creates such files under another name and renames them; it unlinks, but never shortens or
+//! overwrites them.
+
+#![allow(
+    unsafe_code,
+    reason = "mapping a file is unsafe by nature; the proofs stand at the blocks"
+)]
+
+use std::fs::File;
+use std::ops::{Deref, Range};
+use std::path::{Path, PathBuf};
+
+use memmap2::{Advice, Mmap, MmapMut};
+
+use crate::error::Error;
+
+/// A read-only mapping of a whole file. Dereferences to its bytes, which start at a page boundary.
+///
+/// Invariants:
+/// - the memory stays mapped, readable and unchanged for as long as the value lives;
+/// - `backing` says truthfully whether pages can be read again from a file.
+#[derive(Debug)]
+pub struct Mapping {
+    map: Mmap,
+    path: PathBuf,
+    backing: Backing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Backing {
+    File,
+    Anonymous,
+}
+
+impl Mapping {
+    /// Maps the file at `path`, as long as it is now. The file may be replaced or unlinked afterwards, but
+    /// must not be changed in place (see the module).
+    ///
+    /// Errors: [`Error::Io`] if it cannot be opened or mapped, or is no regular file.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let file = File::open(path).map_err(Error::io("open", path))?;
+        let metadata = file.metadata().map_err(Error::io("inspect", path))?;
+        if !metadata.is_file() {
+            let source =
+                std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a regular file");
+            return Err(Error::io("map", path)(source));
+        }
+        // SAFETY: the mapping is read-only and shared, so this process cannot write through it. The bytes
+        // behind it must not change or vanish while it lives. By the promise in the module's header nothing
+        // in this project writes to such a file in place: stores and bundles are written under a temporary
+        // name and renamed, and a replaced or unlinked file lives on as long as it is mapped. Another program
+        // that overwrites the file breaks the promise: we would then read changed bytes, as every mapped
+        // executable would. One that shortens it makes reads behind the new end raise SIGBUS, which ends the
+        // process; no memory of ours is exposed or damaged. The length is taken by memmap2 from this same
+        // open file, so a file that was replaced under its name meanwhile cannot give a wrong one.
+        let map = unsafe { Mmap::map(&file) }.map_err(Error::io("map", path))?;
+        Ok(Self {
+            map,
+            path: path.to_owned(),
+            backing: Backing::File,
+        })
+    }
+
+    /// A page-aligned, read-only copy of `bytes`, for what is not a file.
+    ///
+    /// Errors: [`Error::Io`] if there is no memory.
+    pub fn of_bytes(bytes: &[u8]) -> Result<Self, Error> {
+        let path = PathBuf::from("(memory)");
+        let mut map = MmapMut::map_anon(bytes.len()).map_err(Error::io("map", &path))?;
+        map.copy_from_slice(bytes);
+        let map = map.make_read_only().map_err(Error::io("map", &path))?;
+        Ok(Self {
+            map,
+            path,
+            backing: Backing::Anonymous,
+        })
+    }
+
+    /// Says that `range` (bytes of the file) will be read soon: the kernel starts to read it now. Returns
+    /// at once. Parts of `range` behind the end are ignored.
+    ///
+    /// Errors: [`Error::Io`] when the kernel refuses; nothing is lost then but speed.
+    pub fn will_need(&self, range: Range<u64>) -> Result<(), Error> {
+        let range = self.clamp(range);
+        if range.is_empty() || self.backing == Backing::Anonymous {
+            return Ok(());
+        }
+        let advised = self
+            .map
+            .advise_range(Advice::WillNeed, range.start, range.len());
+        advised.map_err(Error::io("read ahead in", &self.path))
+    }
+
+    /// Says that `range` (bytes of the file) will not be read for a while: its pages leave this process
+    /// and are read again when touched. References into it stay valid and keep their content. Does
+    /// nothing for copies of bytes, which have no file to be read again from.
+    ///
+    /// Errors: [`Error::Io`] when the kernel refuses; nothing is lost then but memory.
+    pub fn give_back(&self, range: Range<u64>) -> Result<(), Error> {
+        let range = self.clamp(range);
+        if range.is_empty() || self.backing == Backing::Anonymous {
+            return Ok(());
+        }
+        self.dont_need(range)
+            .map_err(Error::io("give back pages of", &self.path))
+    }
+
+    #[cfg(unix)]
+    fn dont_need(&self, range: Range<usize>) -> std::io::Result<()> {
+        // SAFETY: MADV_DONTNEED is dangerous where it changes what memory holds: anonymous and private
+        // written pages come back as zeros. This mapping is shared, read-only and backed by a file (callers
+        // have checked `backing`), so dropped pages are filled again from that file with the same bytes, and
+        // references into them keep reading the same values. `clamp` keeps the range within the mapping;
+        // memmap2 rounds its start down to a page, which is still within and for which the same holds.
+        unsafe {
+            self.map.unchecked_advise_range(
+                memmap2::UncheckedAdvice::DontNeed,
+                range.start,
+                range.len(),
+            )
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn dont_need(&self, _range: Range<usize>) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    /// The part of `range` that is mapped.
+    fn clamp(&self, range: Range<u64>) -> Range<usize> {
+        let clamp = |position| {
+            usize::try_from(position)
+                .unwrap_or(usize::MAX)
+                .min(self.map.len())
+        };
+        clamp(range.start)..clamp(range.end)
+    }
+}
+
+impl Deref for Mapping {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.map
+    }
+}
+
+impl AsRef<[u8]> for Mapping {
+    fn as_ref(&self) -> &[u8] {
+        &self.map
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGES: usize = 5 * 4096 + 17;
+
+    fn sample() -> Vec<u8> {
+        (0..PAGES).map(|index| (index % 251) as u8).collect()
+    }
+
+    #[test]
+    fn content_survives_giving_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, sample()).unwrap();
+        for mapping in [
+            Mapping::open(&path).unwrap(),
+            Mapping::of_bytes(&sample()).unwrap(),
+        ] {
+            let held = &mapping[4096..8192];
+            for range in [0..u64::MAX, 4096..8192, 1..3, 5..5, PAGES as u64..u64::MAX] {
+                mapping.will_need(range.clone()).unwrap();
+                mapping.give_back(range).unwrap();
+                assert_eq!(*mapping, *sample());
+            }
+            assert_eq!(held, &sample()[4096..8192]);
+            assert!(mapping.as_ptr().addr().is_multiple_of(4096));
+        }
+    }
+
+    #[test]
+    fn empty_files_and_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("empty");
+        std::fs::write(&path, b"").unwrap();
+        assert!(Mapping::open(&path).unwrap().is_empty());
+        assert!(Mapping::of_bytes(b"").unwrap().is_empty());
+        let error = Mapping::open(folder.path()).unwrap_err().to_string();
+        assert_eq!(error, format!("cannot map `{}`", folder.path().display()));
+    }
+
+    #[test]
+    fn a_replaced_file_lives_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, sample()).unwrap();
+        let mapping = Mapping::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, b"other").unwrap();
+        mapping.give_back(0..u64::MAX).unwrap();
+        assert_eq!(*mapping, *sample());
+    }
+}

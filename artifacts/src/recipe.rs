@@ -1,0 +1,140 @@
+//! Recipes: which sections came out of a step of the compiler, by what went into it.
+//!
+//! A recipe is what makes a second compile do only what changed: its key is a hash of all inputs of a step
+//! (versions of the code included), its content the list of the sections that came out. On disk it is a
+//! text of one line per section between a version line and a hash of everything before. A file that is not
+//! exactly that, for whatever reason, is no recipe: the step is simply done again.
+
+use std::fmt;
+
+use crate::content_id::SectionId;
+use crate::manifest::Section;
+
+/// blake3 of everything that determines the outcome of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RecipeKey(SectionId);
+
+impl RecipeKey {
+    /// The key of a step and its inputs. `step` names the code and its version (`quantise w8a16 1`); each
+    /// input is hashed with its length, so that `["ab", "c"]` and `["a", "bc"]` differ. Large inputs are
+    /// better given as their [`SectionId`].
+    pub fn of<I>(step: &str, inputs: I) -> Self
+    where
+        I: IntoIterator,
+        I::Item: AsRef<[u8]>,
+    {
+        let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
+        let mut update = |bytes: &[u8]| {
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        };
+        update(step.as_bytes());
+        for input in inputs {
+            update(input.as_ref());
+        }
+        Self(hasher.finalize().into())
+    }
+}
+
+impl fmt::Display for RecipeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for RecipeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RecipeKey({})", self.0.short())
+    }
+}
+
+/// The text of a recipe.
+pub(crate) fn encode(sections: &[Section]) -> String {
+    let mut text = FIRST_LINE.to_owned();
+    for Section { id, bytes } in sections {
+        text.push_str(&format!("{id} {bytes}\n"));
+    }
+    let hash = SectionId::of(text.as_bytes());
+    text.push_str(&format!("{hash}\n"));
+    text
+}
+
+/// Reads what [`encode`] wrote; `None` for anything else.
+pub(crate) fn decode(text: &[u8]) -> Option<Vec<Section>> {
+    let text = std::str::from_utf8(text).ok()?;
+    let body = &text[..text.strip_suffix('\n')?.rfind('\n')? + 1];
+    let sections: Option<Vec<Section>> = body
+        .strip_prefix(FIRST_LINE)?
+        .lines()
+        .map(decode_line)
+        .collect();
+    sections.filter(|sections| encode(sections) == text)
+}
+
+fn decode_line(line: &str) -> Option<Section> {
+    let (id, bytes) = line.split_once(' ')?;
+    Some(Section {
+        id: id.parse().ok()?,
+        bytes: bytes.parse().ok()?,
+    })
+}
+
+/// Keeps keys apart from all other uses of blake3; blake3 asks for a globally unique text.
+const CONTEXT: &str = "heg-artifacts 2026 recipe key v1";
+
+/// Changes when the text below it does.
+const FIRST_LINE: &str = "heg recipe 1\n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sections(count: u8) -> Vec<Section> {
+        (0..count)
+            .map(|byte| Section {
+                id: SectionId::of(&[byte]),
+                bytes: u64::from(byte) * 1000,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn text_reads_back() {
+        for count in [0, 1, 7] {
+            assert_eq!(
+                decode(encode(&sections(count)).as_bytes()),
+                Some(sections(count))
+            );
+        }
+    }
+
+    #[test]
+    fn every_flipped_byte_and_every_truncation_is_no_recipe() {
+        let text = encode(&sections(2)).into_bytes();
+        for position in 0..text.len() {
+            assert_eq!(decode(&text[..position]), None);
+            for bit in 0..8 {
+                let mut broken = text.clone();
+                broken[position] ^= 1 << bit;
+                assert_eq!(decode(&broken), None);
+            }
+        }
+        assert_eq!(decode(&vec![0; text.len()]), None);
+    }
+
+    #[test]
+    fn keys_depend_on_every_boundary() {
+        let keys = [
+            RecipeKey::of("s", ["ab", "c"]),
+            RecipeKey::of("s", ["a", "bc"]),
+            RecipeKey::of("s", ["abc"]),
+            RecipeKey::of("sabc", [""; 0]),
+            RecipeKey::of("s", ["abc", ""]),
+        ];
+        for (index, key) in keys.iter().enumerate() {
+            assert!(!keys[..index].contains(key));
+        }
+        assert_eq!(RecipeKey::of("s", ["x"]), RecipeKey::of("s", [b"x"]));
+        assert_eq!(keys[0].to_string().len(), 64);
+    }
+}

@@ -1,0 +1,187 @@
+//! Where a manifest refers to sections, in one place.
+//!
+//! Checking, naming sections for people and collecting what to write all walk the same list. A field that
+//! holds a [`SectionId`] but is *not* a section (hashes of inputs, in `provenance` and `weights[].source`)
+//! is left out here, in writing: every struct is taken apart completely, so that whoever adds a field to
+//! the manifest has to decide.
+
+use std::fmt;
+
+use crate::content_id::SectionId;
+use crate::manifest::{
+    DeviceClass, Kernel, Manifest, RopeTable, ShapeClass, Text, Variant, Weight,
+};
+
+/// A place in a manifest that names a section. Indices are those of the manifest's lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reference {
+    /// `text.tokenizer`.
+    Tokenizer,
+    /// `text.chat_template`.
+    ChatTemplate,
+    /// `rope[i].cos`.
+    RopeCos(usize),
+    /// `rope[i].sin`.
+    RopeSin(usize),
+    /// `weights[i].values`.
+    WeightValues(usize),
+    /// `weights[i].scales`.
+    WeightScales(usize),
+    /// `literals`.
+    Literals,
+    /// `kernels[i].variants[j].ir`.
+    VariantIr(usize, usize),
+}
+
+impl Reference {
+    /// What the section is to people, e.g. ``weight `model.norm.weight` values``.
+    pub fn label(&self, manifest: &Manifest) -> String {
+        let weight = |index: usize| {
+            manifest
+                .weights
+                .get(index)
+                .map_or("?", |weight| &weight.name)
+        };
+        match *self {
+            Self::Tokenizer => "tokenizer".to_owned(),
+            Self::ChatTemplate => "chat template".to_owned(),
+            Self::RopeCos(index) => format!("rope table `{index}` cosines"),
+            Self::RopeSin(index) => format!("rope table `{index}` sines"),
+            Self::WeightValues(index) => format!("weight `{}` values", weight(index)),
+            Self::WeightScales(index) => format!("weight `{}` scales", weight(index)),
+            Self::Literals => "literals of the kernels".to_owned(),
+            Self::VariantIr(kernel, variant) => variant_label(manifest, kernel, variant),
+        }
+    }
+}
+
+/// The path of the field, as errors about manifests print it.
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tokenizer => f.write_str("text.tokenizer"),
+            Self::ChatTemplate => f.write_str("text.chat_template"),
+            Self::RopeCos(index) => write!(f, "rope[{index}].cos"),
+            Self::RopeSin(index) => write!(f, "rope[{index}].sin"),
+            Self::WeightValues(index) => write!(f, "weights[{index}].values"),
+            Self::WeightScales(index) => write!(f, "weights[{index}].scales"),
+            Self::Literals => f.write_str("literals"),
+            Self::VariantIr(kernel, variant) => {
+                write!(f, "kernels[{kernel}].variants[{variant}].ir")
+            }
+        }
+    }
+}
+
+/// All references of a manifest, in the order of its fields. A section may come up several times.
+///
+/// The compiler can derive [`Manifest::sections`] from it; the reader checks with it.
+pub fn references(manifest: &Manifest) -> Vec<(Reference, SectionId)> {
+    let Manifest {
+        revision: _,
+        model: _,
+        text,
+        embedding: _,
+        rope,
+        weights,
+        literals,
+        kernels,
+        layers: _,
+        head: _,
+        provenance: _,
+        sections: _,
+    } = manifest;
+    let mut found = Vec::new();
+    push_text(text, &mut found);
+    for (index, table) in rope.iter().enumerate() {
+        let RopeTable {
+            rows: _,
+            width: _,
+            cos,
+            sin,
+        } = table;
+        found.push((Reference::RopeCos(index), *cos));
+        found.push((Reference::RopeSin(index), *sin));
+    }
+    for (index, weight) in weights.iter().enumerate() {
+        let Weight {
+            name: _,
+            element: _,
+            shape: _,
+            values,
+            scales,
+            source: _,
+        } = weight;
+        found.push((Reference::WeightValues(index), *values));
+        found.extend(scales.map(|id| (Reference::WeightScales(index), id)));
+    }
+    found.push((Reference::Literals, *literals));
+    for (index, kernel) in kernels.iter().enumerate() {
+        push_kernel(index, kernel, &mut found);
+    }
+    found
+}
+
+fn push_text(text: &Text, found: &mut Vec<(Reference, SectionId)>) {
+    let Text {
+        tokenizer,
+        chat_template,
+        special_tokens: _,
+        eos_ids: _,
+    } = text;
+    found.extend(tokenizer.map(|id| (Reference::Tokenizer, id)));
+    found.extend(chat_template.map(|id| (Reference::ChatTemplate, id)));
+}
+
+fn push_kernel(index: usize, kernel: &Kernel, found: &mut Vec<(Reference, SectionId)>) {
+    let Kernel {
+        name: _,
+        group: _,
+        ops: _,
+        inputs: _,
+        outputs: _,
+        parameters: _,
+        work: _,
+        variants,
+    } = kernel;
+    for (position, variant) in variants.iter().enumerate() {
+        let Variant {
+            device: _,
+            shape: _,
+            binding: _,
+            activations: _,
+            ir,
+        } = variant;
+        found.push((Reference::VariantIr(index, position), *ir));
+    }
+}
+
+/// What a section is to people: its first use.
+pub(crate) fn label(manifest: &Manifest, id: SectionId) -> String {
+    references(manifest)
+        .into_iter()
+        .find(|(_, used)| *used == id)
+        .map_or_else(
+            || "nothing refers to it".to_owned(),
+            |(reference, _)| reference.label(manifest),
+        )
+}
+
+fn variant_label(manifest: &Manifest, kernel: usize, variant: usize) -> String {
+    let Some(kernel) = manifest.kernels.get(kernel) else {
+        return format!("kernel `{kernel}` IR");
+    };
+    let Some(found) = kernel.variants.get(variant) else {
+        return format!("kernel `{}` variant `{variant}` IR", kernel.name);
+    };
+    let device = match found.device {
+        DeviceClass::Cpu => "cpu",
+        DeviceClass::Igpu => "igpu",
+        DeviceClass::Npu => "npu",
+    };
+    let shape = match found.shape {
+        ShapeClass::Dynamic => "dynamic".to_owned(),
+        ShapeClass::Static { tokens } => format!("static {tokens}"),
+    };
+    format!("kernel `{}` IR for {device}, {shape}", kernel.name)
+}

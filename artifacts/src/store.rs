@@ -1,0 +1,211 @@
+//! The build cache: sections in a folder, named by their content.
+//!
+//! ```text
+//! <store>/blake3/ab/abcdef…    one object: the bytes of a section, nothing else
+//! <store>/recipes/12/1234ab…   sections that came out of a step, by a hash of what went in
+//! <store>/tmp/<pid>-<n>        objects and recipes in the making
+//! ```
+//!
+//! **Durability.** An object gets its name by a rename after its last byte was written, so a killed process
+//! leaves temporary files and nothing else. Objects are not synced to disk one by one: after a power cut
+//! the usual file systems (ext4, xfs, btrfs) show such a file with fewer bytes, which every use of the
+//! store notices by its length; a file system that shows the right length over wrong bytes is noticed by
+//! [`Store::check`] and by the bundle's own verification, and cured by putting the section again, which
+//! always replaces the object. Bundles themselves are synced.
+//!
+//! All methods take `&self` and may be called from many threads and processes at once.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use crate::content_id::SectionId;
+use crate::error::{Error, Part};
+use crate::manifest::Section;
+use crate::mapping::Mapping;
+use crate::recipe::{self, RecipeKey};
+use crate::sink::SectionSink;
+use crate::temp::{self, TempFile};
+
+/// A folder of sections.
+#[derive(Debug)]
+pub struct Store {
+    objects: PathBuf,
+    recipes: PathBuf,
+    temporary: PathBuf,
+}
+
+impl Store {
+    /// Opens the store in `folder`, creates it if there is none, and removes what interrupted runs left.
+    ///
+    /// Errors: [`Error::Io`] if folders cannot be created or listed.
+    pub fn open(folder: impl AsRef<Path>) -> Result<Self, Error> {
+        let folder = folder.as_ref();
+        let store = Self {
+            objects: folder.join("blake3"),
+            recipes: folder.join("recipes"),
+            temporary: folder.join("tmp"),
+        };
+        for folder in [&store.objects, &store.recipes, &store.temporary] {
+            fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+        }
+        temp::remove_stale(&store.temporary, "")?;
+        Ok(store)
+    }
+
+    /// Streams a new section into the store: `fill` writes it, in constant memory, and the section's name
+    /// and length come back. Where the store has such an object already, the fresh one replaces it.
+    ///
+    /// When `fill` fails its error is returned and the store is as before. A closure that uses `?` on
+    /// errors of this crate needs its return type spelt out: `|sink| -> Result<(), Error> { … }`.
+    ///
+    /// Errors: those of `fill`; [`Error::Io`], typically a full disk.
+    pub fn put<E: From<Error>>(
+        &self,
+        fill: impl FnOnce(&mut SectionSink) -> Result<(), E>,
+    ) -> Result<Section, E> {
+        let mut sink = SectionSink::new(TempFile::create(&self.temporary, "")?);
+        fill(&mut sink)?;
+        let (section, temp) = sink.finish()?;
+        rename_into_shard(temp, &self.object(section.id))?;
+        Ok(section)
+    }
+
+    /// Stores bytes that are in memory.
+    ///
+    /// Errors: [`Error::Io`].
+    pub fn put_bytes(&self, bytes: &[u8]) -> Result<Section, Error> {
+        self.put(|sink| sink.push(bytes))
+    }
+
+    /// Whether there is an object of that name, of whatever length.
+    ///
+    /// Errors: [`Error::Io`] if that cannot be found out.
+    pub fn contains(&self, id: SectionId) -> Result<bool, Error> {
+        Ok(self.find(id)?.is_some())
+    }
+
+    /// The section of that name, with the length that its object has.
+    ///
+    /// Errors: [`Error::NoSuchSection`], [`Error::Io`].
+    pub fn section(&self, id: SectionId) -> Result<Section, Error> {
+        let bytes = self.find(id)?.ok_or(no_such(id))?;
+        Ok(Section { id, bytes })
+    }
+
+    /// Opens an object for reading, from its start. Its content is not checked.
+    ///
+    /// Errors: [`Error::NoSuchSection`], [`Error::Io`].
+    pub fn file(&self, id: SectionId) -> Result<File, Error> {
+        let path = self.object(id);
+        match File::open(&path) {
+            Ok(file) => Ok(file),
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(no_such(id)),
+            Err(source) => Err(Error::io("open", path)(source)),
+        }
+    }
+
+    /// Maps an object. Its content is not checked: compare [`SectionId::of`] where that matters.
+    ///
+    /// Errors: [`Error::NoSuchSection`], [`Error::Io`].
+    pub fn map(&self, id: SectionId) -> Result<Mapping, Error> {
+        match Mapping::open(&self.object(id)) {
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                Err(no_such(id))
+            }
+            result => result,
+        }
+    }
+
+    /// Hashes an object and compares the hash with its name.
+    ///
+    /// Errors: [`Error::Corrupt`], [`Error::NoSuchSection`], [`Error::Io`].
+    pub fn check(&self, id: SectionId) -> Result<(), Error> {
+        let found = SectionId::of(&self.map(id)?);
+        if found == id {
+            return Ok(());
+        }
+        Err(Error::Corrupt {
+            part: object_part(id),
+            expected: id,
+            found,
+        })
+    }
+
+    /// The sections that were recorded under `key`, if their objects are all there with the recorded
+    /// lengths; otherwise `None`, and the step has to be done again.
+    ///
+    /// Errors: [`Error::Io`] if that cannot be found out.
+    pub fn recall(&self, key: &RecipeKey) -> Result<Option<Vec<Section>>, Error> {
+        let path = self.recipe(key);
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(Error::io("read", path)(source)),
+        };
+        let Some(sections) = recipe::decode(&text) else {
+            return Ok(None);
+        };
+        for section in &sections {
+            if self.find(section.id)? != Some(section.bytes) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(sections))
+    }
+
+    /// Records which sections came out of the step with that key, replacing an earlier record.
+    ///
+    /// Errors: [`Error::Io`].
+    pub fn record(&self, key: &RecipeKey, sections: &[Section]) -> Result<(), Error> {
+        let temp = TempFile::create(&self.temporary, "")?;
+        let text = recipe::encode(sections);
+        temp.file()
+            .write_all(text.as_bytes())
+            .map_err(Error::io("write", temp.path()))?;
+        rename_into_shard(temp, &self.recipe(key))
+    }
+
+    /// Length of an object, in bytes, if there is one.
+    fn find(&self, id: SectionId) -> Result<Option<u64>, Error> {
+        let path = self.object(id);
+        match fs::metadata(&path) {
+            Ok(metadata) => Ok(Some(metadata.len())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(Error::io("inspect", path)(source)),
+        }
+    }
+
+    fn object(&self, id: SectionId) -> PathBuf {
+        sharded(&self.objects, &id.to_string())
+    }
+
+    fn recipe(&self, key: &RecipeKey) -> PathBuf {
+        sharded(&self.recipes, &key.to_string())
+    }
+}
+
+/// How errors name an object of which nothing but the name is known.
+fn object_part(id: SectionId) -> Part {
+    Part::Section {
+        id,
+        label: "an object of the store".to_owned(),
+    }
+}
+
+fn no_such(id: SectionId) -> Error {
+    Error::NoSuchSection { id, place: "store" }
+}
+
+/// `<folder>/ab/abcdef…`: keeps folders short on file systems that mind.
+fn sharded(folder: &Path, name: &str) -> PathBuf {
+    folder.join(name.get(..2).unwrap_or(name)).join(name)
+}
+
+/// Renames into a folder that may not be there yet.
+fn rename_into_shard(temp: TempFile, target: &Path) -> Result<(), Error> {
+    if let Some(shard) = target.parent() {
+        fs::create_dir_all(shard).map_err(Error::io("create", shard))?;
+    }
+    temp.rename(target)
+}

@@ -1,0 +1,229 @@
+//! Writing a bundle from a manifest and a store.
+//!
+//! Everything that can be known to be wrong is found before the first byte is written: the manifest passes
+//! the reader's own check and every section is in the store with its length. The file then grows under a
+//! temporary name beside its target, is synced, and renamed: a full disk or a kill leaves the old bundle
+//! and, until the next run, at most a hidden file. The same manifest gives the same bytes.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use crate::check::check_manifest;
+use crate::content_id::SectionId;
+use crate::error::{Error, Part};
+use crate::layout::{self, Extent, HEADER_BYTES, Header, MANIFEST_BYTES_MAX};
+use crate::manifest::{Manifest, Section};
+use crate::references;
+use crate::store::Store;
+use crate::temp::{self, TempFile};
+
+/// What [`write_bundle`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Length of the bundle, in bytes.
+    pub bytes: u64,
+    /// blake3 of the manifest's text; names the bundle.
+    pub manifest_id: SectionId,
+    /// `false` when the target was this bundle already and was left alone.
+    pub rewritten: bool,
+}
+
+/// Writes the bundle of `manifest` to `path`, with sections from `store`. `progress` is told how many bytes
+/// of the file are done, now and then, and at the end.
+///
+/// A target with the same header, manifest and length is taken for the same bundle and left alone; its
+/// sections are not read. A target that is open elsewhere is replaced, not changed. Objects of the store
+/// are copied as they are, and not hashed again: [`crate::Bundle::verify`] does that.
+///
+/// Errors: [`Error::InvalidManifest`]; [`Error::NoSuchSection`] or [`Error::ObjectLength`] when the store
+/// does not have what the manifest lists; [`Error::TooLarge`]; [`Error::Io`], and then nothing is left.
+pub fn write_bundle(
+    path: &Path,
+    manifest: &Manifest,
+    store: &Store,
+    progress: &dyn Fn(u64),
+) -> Result<Written, Error> {
+    check_manifest(manifest)?;
+    let text = encode_manifest(manifest)?;
+    let (extents, file_bytes) = layout::place(text.len() as u64, &manifest.sections)?;
+    let manifest_id = SectionId::of(&text);
+    let header = Header {
+        file_bytes,
+        manifest_bytes: text.len() as u64,
+        manifest_id,
+    };
+    let mut head = header.encode().to_vec();
+    head.extend_from_slice(&text);
+    if is_written(path, &head, file_bytes) {
+        progress(file_bytes);
+        return Ok(Written {
+            bytes: file_bytes,
+            manifest_id,
+            rewritten: false,
+        });
+    }
+    for section in &manifest.sections {
+        check_object(manifest, *section, store.section(section.id)?.bytes)?;
+    }
+    write_file(path, &head, file_bytes, |output| {
+        for (section, extent) in manifest.sections.iter().zip(&extents) {
+            output.fill_to(extent.offset)?;
+            progress(extent.offset);
+            output.copy_section(manifest, *section, *extent, store, progress)?;
+        }
+        output.fill_to(file_bytes)
+    })?;
+    progress(file_bytes);
+    Ok(Written {
+        bytes: file_bytes,
+        manifest_id,
+        rewritten: true,
+    })
+}
+
+/// The manifest's text: one line per list item, so that two manifests can be compared line by line.
+pub(crate) fn encode_manifest(manifest: &Manifest) -> Result<Vec<u8>, Error> {
+    let style = ron::ser::PrettyConfig::new()
+        .new_line("\n")
+        .indentor(" ")
+        .depth_limit(2);
+    let text = ron::Options::default().to_string_pretty(manifest, style);
+    let mut text = text.map_err(|source| Error::EncodeManifest { source })?;
+    text.push('\n');
+    let found = text.len() as u64;
+    if found > MANIFEST_BYTES_MAX {
+        return Err(Error::TooLarge {
+            what: "the manifest",
+            found,
+            supported: MANIFEST_BYTES_MAX,
+        });
+    }
+    Ok(text.into_bytes())
+}
+
+/// Whether `path` holds this bundle, by its first bytes and its length. Any doubt is a no.
+fn is_written(path: &Path, head: &[u8], file_bytes: u64) -> bool {
+    let Ok(file) = File::open(path) else {
+        return false;
+    };
+    if !file
+        .metadata()
+        .is_ok_and(|metadata| metadata.is_file() && metadata.len() == file_bytes)
+    {
+        return false;
+    }
+    let mut found = Vec::with_capacity(head.len());
+    file.take(head.len() as u64).read_to_end(&mut found).is_ok() && found == head
+}
+
+fn check_object(manifest: &Manifest, section: Section, found: u64) -> Result<(), Error> {
+    if found == section.bytes {
+        return Ok(());
+    }
+    let part = Part::Section {
+        id: section.id,
+        label: references::label(manifest, section.id),
+    };
+    Err(Error::ObjectLength {
+        part,
+        expected: section.bytes,
+        found,
+    })
+}
+
+/// Writes `head`, what `body` writes, syncs, and gives the file its name.
+fn write_file(
+    path: &Path,
+    head: &[u8],
+    file_bytes: u64,
+    body: impl FnOnce(&mut Output) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let prefix = format!(".{name}.tmp-");
+    temp::remove_stale(folder, &prefix)?;
+    let mut output = Output {
+        temp: TempFile::create(folder, &prefix)?,
+        bytes: 0,
+    };
+    output.write(head)?;
+    body(&mut output)?;
+    layout::check_file_bytes(file_bytes, output.bytes)?;
+    let temp = output.temp;
+    temp.file()
+        .sync_all()
+        .map_err(Error::io("sync", temp.path()))?;
+    temp.rename(path)?;
+    sync_folder(folder)
+}
+
+/// The file in the making.
+struct Output {
+    temp: TempFile,
+    bytes: u64,
+}
+
+impl Output {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.temp
+            .file()
+            .write_all(bytes)
+            .map_err(Error::io("write", self.temp.path()))?;
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Writes zeros up to the next section.
+    fn fill_to(&mut self, offset: u64) -> Result<(), Error> {
+        let zeros = [0; HEADER_BYTES];
+        while self.bytes < offset {
+            let missing = offset - self.bytes;
+            let step = usize::try_from(missing)
+                .unwrap_or(zeros.len())
+                .min(zeros.len());
+            self.write(&zeros[..step])?;
+        }
+        Ok(())
+    }
+
+    /// Copies an object: between files, so that the kernel does it, and shares the blocks where the file
+    /// system can.
+    fn copy_section(
+        &mut self,
+        manifest: &Manifest,
+        section: Section,
+        extent: Extent,
+        store: &Store,
+        progress: &dyn Fn(u64),
+    ) -> Result<(), Error> {
+        let object = store.file(section.id)?;
+        let end = extent.range().end;
+        while self.bytes < end {
+            let step = (end - self.bytes).min(STEP_BYTES);
+            let copied = io::copy(&mut (&object).take(step), &mut self.temp.file());
+            let copied = copied.map_err(Error::io("write", self.temp.path()))?;
+            self.bytes += copied;
+            if copied < step {
+                return check_object(manifest, section, self.bytes - extent.offset);
+            }
+            progress(self.bytes);
+        }
+        Ok(())
+    }
+}
+
+/// Makes the rename durable. Only Unix lets a folder be opened for that.
+fn sync_folder(folder: &Path) -> Result<(), Error> {
+    if cfg!(unix) {
+        let opened = File::open(folder).map_err(Error::io("open", folder))?;
+        opened.sync_all().map_err(Error::io("sync", folder))?;
+    }
+    Ok(())
+}
+
+/// Between two reports of progress. Chosen, not measured.
+const STEP_BYTES: u64 = 64 << 20;

@@ -1,0 +1,484 @@
+//! What is refused, and the text people see: one case per rule.
+
+use std::sync::LazyLock;
+
+use heg_artifacts::layout::{HEADER_BYTES, reseal};
+use heg_artifacts::manifest::*;
+use heg_artifacts::{Bundle, Manifest, SectionId, write_bundle};
+
+use crate::tiny::{self, Plan};
+
+/// Breaks a manifest and gives what writing it says. Reading shares the check: see `readers_check_too`.
+fn refuse(damage: impl FnOnce(&mut Manifest)) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, mut manifest) = tiny::stored(&Plan::default(), folder.path());
+    damage(&mut manifest);
+    let path = folder.path().join("bundle.heg");
+    let error = write_bundle(&path, &manifest, &store, &|_| {})
+        .unwrap_err()
+        .to_string();
+    assert!(!path.exists());
+    error
+        .strip_prefix("the manifest is invalid: ")
+        .map_or(error.clone(), str::to_owned)
+}
+
+/// One rule: what is broken, and the message without its common start.
+fn check(expected: &str, damage: impl FnOnce(&mut Manifest)) {
+    assert_eq!(refuse(damage), expected);
+}
+
+/// Written once: writing syncs.
+static TINY: LazyLock<Vec<u8>> = LazyLock::new(|| tiny::bundle_bytes(&Plan::default()));
+
+/// What opening says about a changed file. `seal` makes its hashes right again.
+fn open(seal: Seal, damage: impl FnOnce(&mut Vec<u8>)) -> String {
+    let mut bytes = TINY.clone();
+    damage(&mut bytes);
+    if seal == Seal::Renewed {
+        reseal(&mut bytes);
+    }
+    Bundle::from_bytes(&bytes).unwrap_err().to_string()
+}
+
+#[derive(PartialEq)]
+enum Seal {
+    Kept,
+    Renewed,
+}
+
+/// Replaces a piece of the manifest by one of the same length.
+fn replace(bytes: &mut [u8], from: &str, to: &str) {
+    assert_eq!(from.len(), to.len());
+    let position = bytes
+        .windows(from.len())
+        .position(|window| window == from.as_bytes())
+        .unwrap();
+    bytes[position..position + to.len()].copy_from_slice(to.as_bytes());
+}
+
+#[test]
+fn headers() {
+    let expected =
+        r"not a HEG bundle: the file begins with `PK\x03\x04NDL\x00`, expected `HEGBNDL\x00`";
+    assert_eq!(
+        open(Seal::Kept, |bytes| bytes[..4]
+            .copy_from_slice(b"PK\x03\x04")),
+        expected
+    );
+    let expected = "format version `2` is too new: this program reads up to `1`";
+    assert_eq!(open(Seal::Kept, |bytes| bytes[8] = 2), expected);
+    let expected = "the header says format version `0`, expected `1` to `1`";
+    assert_eq!(open(Seal::Kept, |bytes| bytes[8] = 0), expected);
+    let expected = "the bundle is truncated: `12` bytes, expected `4096`";
+    assert_eq!(open(Seal::Kept, |bytes| bytes.truncate(12)), expected);
+    let error = open(Seal::Kept, |bytes| bytes[16] ^= 1);
+    assert!(
+        error.starts_with("the header is corrupt: its blake3 is `"),
+        "{error}"
+    );
+    let expected = "the padding after the header is corrupt: byte `4000` of the file is `0x07`, expected `0x00`";
+    assert_eq!(open(Seal::Kept, |bytes| bytes[4000] = 7), expected);
+    let error = open(Seal::Kept, |bytes| bytes[HEADER_BYTES] ^= 1);
+    assert!(
+        error.starts_with("the manifest is corrupt: its blake3 is `"),
+        "{error}"
+    );
+}
+
+/// Headers with a right checksum that no writer makes.
+#[test]
+fn sealed_headers() {
+    fn sealed(range: std::ops::Range<usize>, value: u64) -> String {
+        open(Seal::Kept, |bytes| {
+            let count = range.len();
+            bytes[range].copy_from_slice(&value.to_le_bytes()[..count]);
+            let hash = SectionId::of(&bytes[..72]);
+            bytes[72..104].copy_from_slice(hash.as_bytes());
+        })
+    }
+    let file_bytes = TINY.len();
+    assert_eq!(
+        sealed(12..16, 104),
+        "the header says header bytes `104`, expected `4096`"
+    );
+    assert_eq!(
+        sealed(24..32, 8192),
+        "the header says manifest offset `8192`, expected `4096`"
+    );
+    assert_eq!(
+        sealed(16..24, u64::MAX),
+        format!(
+            "the bundle is truncated: `{file_bytes}` bytes, expected `{}`",
+            u64::MAX
+        )
+    );
+    assert_eq!(
+        sealed(32..40, u64::MAX),
+        format!(
+            "the header says manifest bytes `{}`, expected at most `268435456`",
+            u64::MAX
+        )
+    );
+    assert_eq!(
+        sealed(32..40, 1 << 27),
+        format!(
+            "the header says manifest bytes `134217728`, expected at most what is in the file's `{file_bytes}`"
+        )
+    );
+}
+
+#[test]
+fn manifests_that_do_not_parse() {
+    let error = open(Seal::Renewed, |bytes| {
+        replace(bytes, "revision:", "revision;")
+    });
+    assert_eq!(
+        error,
+        "the manifest does not parse at line `2`, column `10`: Expected colon"
+    );
+    let error = open(Seal::Renewed, |bytes| replace(bytes, "hidden:", "hiddem:"));
+    assert!(
+        error.contains("Unexpected field named `hiddem` in `Model`"),
+        "{error}"
+    );
+    let error = open(Seal::Renewed, |bytes| bytes[HEADER_BYTES + 40] = 0xff);
+    assert!(
+        error.starts_with("the manifest does not parse at line"),
+        "{error}"
+    );
+    let error = open(Seal::Renewed, |bytes| {
+        replace(bytes, "revision: 1", "revision: 9");
+        replace(bytes, "hidden:", "hiddem:");
+    });
+    assert_eq!(
+        error,
+        "manifest revision `9` is too new: this program reads up to `1`"
+    );
+}
+
+#[test]
+fn readers_check_too() {
+    let error = open(Seal::Renewed, |bytes| {
+        replace(bytes, "kv_heads: 2", "kv_heads: 3")
+    });
+    assert_eq!(
+        error,
+        "the manifest is invalid: `model.heads` is `4`, expected a multiple of `model.kv_heads`: `3`"
+    );
+    let error = open(Seal::Renewed, |bytes| bytes.extend([0; 4096]));
+    let bytes = TINY.len();
+    assert_eq!(
+        error,
+        format!(
+            "the bundle is too long: `{}` bytes, expected `{bytes}`",
+            bytes + 4096
+        )
+    );
+}
+
+#[test]
+fn models() {
+    check(
+        "manifest revision `2` is too new: this program reads up to `1`",
+        |manifest| manifest.revision = 2,
+    );
+    check("`revision` is `0`, expected `1` to `1`", |manifest| {
+        manifest.revision = 0
+    });
+    check("`model.name` is empty, expected a name", |manifest| {
+        manifest.model.name.clear()
+    });
+    check(
+        "`model.architecture` is empty, expected a name",
+        |manifest| manifest.model.architecture.clear(),
+    );
+    check("`model.hidden` is `0`, expected at least `1`", |manifest| {
+        manifest.model.hidden = 0
+    });
+    check(
+        "`model.kv_heads` is `0`, expected at least `1`",
+        |manifest| manifest.model.kv_heads = 0,
+    );
+    check(
+        "`model.parameters` is `0`, expected at least `1`",
+        |manifest| manifest.model.parameters = 0,
+    );
+    check(
+        "`model.heads` is `5`, expected a multiple of `model.kv_heads`: `2`",
+        |manifest| manifest.model.heads = 5,
+    );
+    let expected = "`model.head_dim` is `4294967295` with `4` heads, expected a product of at most `4294967295`";
+    check(expected, |manifest| manifest.model.head_dim = u32::MAX);
+    let expected = "`model.chunk_tokens` is [16, 16], expected nonzero and strictly ascending";
+    check(expected, |manifest| {
+        manifest.model.chunk_tokens = vec![16, 16]
+    });
+    let expected = "`model.chunk_tokens` is [0, 16], expected nonzero and strictly ascending";
+    check(expected, |manifest| {
+        manifest.model.chunk_tokens = vec![0, 16]
+    });
+    let expected = "`text.eos_ids[1]` is `16`, expected less than `model.vocab`: `16`";
+    check(expected, |manifest| manifest.text.eos_ids = vec![0, 16]);
+    let expected = "`embedding.scale` is `NaN`, expected a finite number";
+    check(expected, |manifest| manifest.embedding.scale = f32::NAN);
+    let expected = "`embedding.table` is `77`, expected less than the number of weights: `6`";
+    check(expected, |manifest| manifest.embedding.table = WeightId(77));
+    let expected = "`weights[1].shape` is `[16, 8]`, expected `[17, 8]`, as the embedding's table";
+    check(expected, |manifest| {
+        manifest.model.vocab = 17;
+        manifest.embedding.table = WeightId(1);
+    });
+}
+
+#[test]
+fn sections() {
+    let id = SectionId::of(b"other");
+    check(
+        &format!("`text.tokenizer` is `{id}`, expected one of `sections`"),
+        |manifest| {
+            manifest.text.tokenizer = Some(id);
+        },
+    );
+    check(
+        &format!("`kernels[1].variants[0].ir` is `{id}`, expected one of `sections`"),
+        |manifest| {
+            manifest.kernels[1].variants[0].ir = id;
+        },
+    );
+    let expected = format!("is `{id}`, which nothing refers to, expected a section that is used");
+    check(&format!("`sections[1].id` {expected}"), |manifest| {
+        manifest.sections.insert(1, Section { id, bytes: 3 });
+    });
+    let message = refuse(|manifest| manifest.sections.push(manifest.sections[0]));
+    assert!(
+        message.ends_with("once more, expected every section once"),
+        "{message}"
+    );
+    check(
+        "the bundle is too large: the bundle has `18446744073709551615` bytes, at most `9223372036854775807` are possible",
+        |manifest| {
+            let literals = manifest.literals;
+            for section in manifest
+                .sections
+                .iter_mut()
+                .filter(|section| section.id == literals)
+            {
+                section.bytes = u64::MAX;
+            }
+        },
+    );
+}
+
+#[test]
+fn weights() {
+    check("`weights[1].name` is empty, expected a name", |manifest| {
+        manifest.weights[1].name.clear()
+    });
+    check(
+        "`weights[1].shape` is [1, 1, 1], expected one or two dimensions",
+        |manifest| {
+            manifest.weights[1].shape = vec![1, 1, 1];
+        },
+    );
+    check(
+        "`weights[1].shape` is [], expected one or two dimensions",
+        |manifest| manifest.weights[1].shape.clear(),
+    );
+    check(
+        "`weights[1].shape` is [0, 8], expected dimensions of at least `1`",
+        |manifest| {
+            manifest.weights[1].shape[0] = 0;
+        },
+    );
+    let expected =
+        "`weights[1].values` is a section of `128` bytes, expected `256` bytes for [16, 16] of I8";
+    check(expected, |manifest| manifest.weights[1].shape[1] = 16);
+    let expected = "`weights[2].values` is a section of `32` bytes, expected fewer than 2^64 bytes for [4294967295, 4294967295] of F32";
+    check(expected, |manifest| {
+        manifest.weights[2].shape = vec![u32::MAX; 2]
+    });
+    check(
+        "`weights[1].scales` is `None`, expected scales for I8 rows",
+        |manifest| {
+            // The section of the scales stays in use, or the list of sections would be wrong first.
+            manifest.literals = manifest.weights[1].scales.take().unwrap();
+            let literals = SectionId::of(b"literals");
+            manifest.sections.retain(|section| section.id != literals);
+        },
+    );
+    check(
+        "`weights[1].shape` is [128], expected two dimensions for I8",
+        |manifest| {
+            manifest.weights[1].shape = vec![128];
+        },
+    );
+    let scales = SectionId::of(b"literals");
+    check(
+        &format!("`weights[2].scales` is `{scales}`, expected `None` for F32"),
+        |manifest| {
+            manifest.weights[2].scales = Some(scales);
+        },
+    );
+    let expected =
+        "`weights[1].scales` is a section of `8` bytes, expected `64` bytes for [16] of F32";
+    check(expected, |manifest| {
+        manifest.literals = manifest.weights[1].scales.replace(scales).unwrap();
+    });
+}
+
+#[test]
+fn rotary_tables() {
+    check(
+        "`rope[0].width` is `0`, expected at least `1`",
+        |manifest| manifest.rope[0].width = 0,
+    );
+    let expected = "`rope[0].width` is `3`, expected at most half of `model.head_dim`: `4`";
+    check(expected, |manifest| manifest.rope[0].width = 3);
+    let expected = "`rope[0].rows` is `31`, expected at least `model.context_tokens`: `32`";
+    check(expected, |manifest| manifest.rope[0].rows = 31);
+    let expected =
+        "`rope[0].cos` is a section of `256` bytes, expected `264` bytes for [33, 2] of F32";
+    check(expected, |manifest| manifest.rope[0].rows = 33);
+}
+
+#[test]
+fn ports() {
+    let hidden = Port {
+        role: Role::Hidden,
+        rows: Rows::Tokens,
+        width: 8,
+    };
+    let expected =
+        "`kernels[1].inputs[4].role` is Hidden, expected one of [Query, Key, Value, Position]";
+    check(expected, |manifest| {
+        manifest.kernels[1].inputs.push(hidden.clone())
+    });
+    let expected = "`kernels[0].inputs[3].role` is Hidden once more, expected every role once";
+    check(expected, |manifest| {
+        manifest.kernels[0].inputs.push(hidden.clone())
+    });
+    let expected = "`kernels[0].outputs` is without Value, expected [Query, Key, Value]";
+    check(expected, |manifest| manifest.kernels[0].outputs.truncate(2));
+    let expected = "`kernels[0].outputs[1].width` is `9`, expected `8`, as `model` says";
+    check(expected, |manifest| {
+        manifest.kernels[0].outputs[1].width = 9
+    });
+    let expected = "`kernels[1].inputs[1].rows` is Tokens, expected one of [Context] for Key";
+    check(expected, |manifest| {
+        manifest.kernels[1].inputs[1].rows = Rows::Tokens
+    });
+    let expected = "`kernels[1].inputs[3].rows` is Tokens, expected one of [One] for Position";
+    check(expected, |manifest| {
+        manifest.kernels[1].inputs[3].rows = Rows::Tokens
+    });
+    let expected = "`kernels[0].inputs[1].width` is `0`, expected at least `1`";
+    check(expected, |manifest| manifest.kernels[0].inputs[1].width = 0);
+    let expected = "`kernels[0].inputs` is with cosines `1` wide and sines `2` wide, expected both of one width, or neither";
+    check(expected, |manifest| manifest.kernels[0].inputs[1].width = 1);
+    let expected = "`kernels[0].inputs` is with cosines none and sines `2` wide, expected both of one width, or neither";
+    check(expected, |manifest| {
+        manifest.kernels[0]
+            .inputs
+            .retain(|port| port.role != Role::Cos)
+    });
+}
+
+#[test]
+fn kernels() {
+    check("`kernels[1].name` is empty, expected a name", |manifest| {
+        manifest.kernels[1].name.clear()
+    });
+    check(
+        "`kernels[1].name` is `qkv` once more, expected unique names",
+        |manifest| {
+            manifest.kernels[1].name = "qkv".to_owned();
+        },
+    );
+    check(
+        "`kernels[2].parameters[0].shape` is [0], expected dimensions of at least `1`",
+        |manifest| {
+            manifest.kernels[2].parameters[0].shape = vec![0];
+        },
+    );
+    check(
+        "`kernels[2].parameters[1].name` is `norm` once more, expected unique names",
+        |manifest| {
+            let parameter = manifest.kernels[2].parameters[0].clone();
+            manifest.kernels[2].parameters.push(parameter);
+        },
+    );
+    check(
+        "`kernels[0].variants[0].activations` is I8, expected `F16` or `F32`",
+        |manifest| {
+            manifest.kernels[0].variants[0].activations = ElementType::I8;
+        },
+    );
+    check(
+        "`kernels[0].variants[1].shape.tokens` is `0`, expected at least `1`",
+        |manifest| {
+            manifest.kernels[0].variants[1].shape = ShapeClass::Static { tokens: 0 };
+        },
+    );
+    let expected = "`kernels[0].variants[3]` is Cpu, Dynamic, Constant, F32 once more, expected variants that differ";
+    check(expected, |manifest| {
+        let variant = manifest.kernels[0].variants[0].clone();
+        manifest.kernels[0].variants.push(variant);
+    });
+    check(
+        "`kernels[4].variants` is empty, expected at least one variant",
+        |manifest| {
+            let kernel = Kernel {
+                name: "new".to_owned(),
+                variants: Vec::new(),
+                ..manifest.kernels[3].clone()
+            };
+            manifest.kernels.push(kernel);
+        },
+    );
+}
+
+#[test]
+fn uses() {
+    check(
+        "`layers` is empty, expected at least one layer",
+        |manifest| manifest.layers.clear(),
+    );
+    let expected = "`layers[1].ffn.kernel` is `4`, expected less than the number of kernels: `4`";
+    check(expected, |manifest| {
+        manifest.layers[1].ffn.kernel = KernelId(4)
+    });
+    let expected = "`head.kernel` is `ffn`, of group Ffn, expected a kernel of group Head";
+    check(expected, |manifest| manifest.head.kernel = KernelId(2));
+    let expected =
+        "`layers[0].qkv.weights.len()` is `2`, expected `1`, the parameters of kernel `qkv`";
+    check(expected, |manifest| {
+        manifest.layers[0].qkv.weights.push(WeightId(0))
+    });
+    let expected =
+        "`layers[0].qkv.weights[0]` is `6`, expected less than the number of weights: `6`";
+    check(expected, |manifest| {
+        manifest.layers[0].qkv.weights[0] = WeightId(6)
+    });
+    let expected = "`head.weights[0]` is weight `model.layers.0.q_proj`, [16, 8] of I8, \
+                    expected [8] of F32, parameter `norm` of kernel `head`";
+    check(expected, |manifest| manifest.head.weights[0] = WeightId(1));
+    let expected =
+        "`layers[0].qkv.rope` is `None`, expected a rotary table, which kernel `qkv` takes";
+    check(expected, |manifest| manifest.layers[0].qkv.rope = None);
+    let expected =
+        "`layers[0].mha.rope` is `0`, expected `None`: kernel `mha` has no rotary inputs";
+    check(expected, |manifest| {
+        manifest.layers[0].mha.rope = Some(RopeId(0))
+    });
+    let expected = "`layers[0].qkv.rope` is `1`, expected less than the number of rope tables: `1`";
+    check(expected, |manifest| {
+        manifest.layers[0].qkv.rope = Some(RopeId(1))
+    });
+    let expected =
+        "`rope[0].width` is `2`, expected `1`, the width of the rotary inputs of kernel `qkv`";
+    check(expected, |manifest| {
+        manifest.kernels[0].inputs[1].width = 1;
+        manifest.kernels[0].inputs[2].width = 1;
+    });
+}

@@ -1,0 +1,322 @@
+//! Bundles of a few kilobytes with everything in them: both weight forms, rotary tables, text, tied weights.
+//!
+//! The contents are deterministic noise, so the same plan gives the same bundle on every machine.
+
+use std::path::Path;
+
+use heg_artifacts::manifest::*;
+use heg_artifacts::{Bundle, Error, Manifest, Section, SectionId, Store, write_bundle};
+
+/// What a bundle to be made is like.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) name: String,
+    pub(crate) layers: u32,
+    pub(crate) hidden: u32,
+    pub(crate) kv_heads: u32,
+    pub(crate) heads_per_kv: u32,
+    /// Half the head dimension.
+    pub(crate) rotary: u32,
+    pub(crate) vocab: u32,
+    pub(crate) context_tokens: u32,
+    pub(crate) chunk_tokens: Vec<u32>,
+    pub(crate) embedding_scale: f32,
+    pub(crate) text: Option<String>,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            name: "tiny".to_owned(),
+            layers: 2,
+            hidden: 8,
+            kv_heads: 2,
+            heads_per_kv: 2,
+            rotary: 2,
+            vocab: 16,
+            context_tokens: 32,
+            chunk_tokens: vec![4, 16],
+            embedding_scale: 1.0,
+            text: Some("{{ messages }}".to_owned()),
+        }
+    }
+}
+
+/// A manifest in the making, with its sections in a store.
+struct Maker<'a> {
+    store: &'a Store,
+    sections: Vec<Section>,
+    weights: Vec<Weight>,
+}
+
+impl Maker<'_> {
+    fn section(&mut self, bytes: &[u8]) -> Result<SectionId, Error> {
+        let section = self.store.put_bytes(bytes)?;
+        if !self.sections.contains(&section) {
+            self.sections.push(section);
+        }
+        Ok(section.id)
+    }
+
+    fn weight(&mut self, name: &str, parameter: &Parameter) -> Result<WeightId, Error> {
+        let Parameter { element, shape, .. } = parameter;
+        let rows = u64::from(shape[0]);
+        let count: u64 = shape
+            .iter()
+            .map(|dimension| u64::from(*dimension))
+            .product();
+        let values = self.section(&noise(name, count * element.bytes()))?;
+        let scales = match element {
+            ElementType::I8 => Some(self.section(&noise(&format!("{name} scales"), rows * 4))?),
+            _ => None,
+        };
+        let id = WeightId(self.weights.len() as u32);
+        let source = SectionId::of(name.as_bytes());
+        self.weights.push(Weight {
+            name: name.to_owned(),
+            element: *element,
+            shape: shape.clone(),
+            values,
+            scales,
+            source,
+        });
+        Ok(id)
+    }
+
+    fn place(
+        &mut self,
+        prefix: &str,
+        kernel: u32,
+        parameters: &[Parameter],
+    ) -> Result<KernelUse, Error> {
+        let weights = parameters
+            .iter()
+            .map(|parameter| self.weight(&format!("{prefix}.{}", parameter.name), parameter));
+        let weights = weights.collect::<Result<_, _>>()?;
+        let rope = (kernel == 0).then_some(RopeId(0));
+        Ok(KernelUse {
+            kernel: KernelId(kernel),
+            weights,
+            rope,
+        })
+    }
+}
+
+/// Puts the sections of a plan into a store and describes them.
+pub(crate) fn manifest(plan: &Plan, store: &Store) -> Result<Manifest, Error> {
+    let mut maker = Maker {
+        store,
+        sections: Vec::new(),
+        weights: Vec::new(),
+    };
+    let head_dim = 2 * plan.rotary;
+    let heads = plan.kv_heads * plan.heads_per_kv;
+    let kernels = kernels(plan, &mut maker)?;
+    let table = Parameter {
+        name: String::new(),
+        element: ElementType::F16,
+        shape: vec![plan.vocab, plan.hidden],
+    };
+    let embedding = Embedding {
+        table: maker.weight("model.embed_tokens.weight", &table)?,
+        scale: plan.embedding_scale,
+    };
+    let mut layers = Vec::new();
+    for layer in 0..plan.layers {
+        let mut place = |kernel: u32| {
+            maker.place(
+                &format!("model.layers.{layer}"),
+                kernel,
+                &kernels[kernel as usize].parameters,
+            )
+        };
+        layers.push(Layer {
+            qkv: place(0)?,
+            mha: place(1)?,
+            ffn: place(2)?,
+        });
+    }
+    let head = maker.place("lm_head", 3, &kernels[3].parameters)?;
+    let rope_bytes = u64::from(plan.context_tokens * plan.rotary) * 4;
+    let rope = RopeTable {
+        rows: plan.context_tokens,
+        width: plan.rotary,
+        cos: maker.section(&noise("cos", rope_bytes))?,
+        sin: maker.section(&noise("sin", rope_bytes))?,
+    };
+    let text = text(plan, &mut maker)?;
+    let literals = maker.section(b"literals")?;
+    Ok(Manifest {
+        revision: MANIFEST_REVISION,
+        model: Model {
+            name: plan.name.clone(),
+            architecture: "llama".to_owned(),
+            weights: WeightForm::W8A16,
+            hidden: plan.hidden,
+            heads,
+            kv_heads: plan.kv_heads,
+            head_dim,
+            vocab: plan.vocab,
+            context_tokens: plan.context_tokens,
+            chunk_tokens: plan.chunk_tokens.clone(),
+            parameters: 1234,
+        },
+        text,
+        embedding,
+        rope: vec![rope],
+        weights: maker.weights,
+        literals,
+        kernels,
+        layers,
+        head,
+        provenance: Provenance {
+            compiler: "0.1.0".to_owned(),
+            openvino: "2026.4.1".to_owned(),
+            inputs: [("config.json".to_owned(), SectionId::of(b"{}"))].into(),
+        },
+        sections: maker.sections,
+    })
+}
+
+/// A store in `folder`, with the sections of a plan in it.
+pub(crate) fn stored(plan: &Plan, folder: &Path) -> (Store, Manifest) {
+    let store = Store::open(folder.join("store")).unwrap();
+    let manifest = manifest(plan, &store).unwrap();
+    (store, manifest)
+}
+
+/// The bytes of a plan's bundle.
+pub(crate) fn bundle_bytes(plan: &Plan) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, manifest) = stored(plan, folder.path());
+    let path = folder.path().join("bundle.heg");
+    write_bundle(&path, &manifest, &store, &|_| {}).unwrap();
+    std::fs::read(path).unwrap()
+}
+
+/// Everything that opening leaves out.
+pub(crate) fn verify(bytes: &[u8]) -> Result<Bundle, Error> {
+    let bundle = Bundle::from_bytes(bytes)?;
+    bundle.verify(std::num::NonZero::<usize>::MIN)?;
+    Ok(bundle)
+}
+
+/// Bytes that look random and depend on a name only.
+pub(crate) fn noise(name: &str, count: u64) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(count).unwrap()];
+    blake3::Hasher::new()
+        .update(name.as_bytes())
+        .finalize_xof()
+        .fill(&mut bytes);
+    bytes
+}
+
+fn text(plan: &Plan, maker: &mut Maker) -> Result<Text, Error> {
+    let Some(template) = &plan.text else {
+        return Ok(Text::default());
+    };
+    Ok(Text {
+        tokenizer: Some(maker.section(br#"{"version": "1.0"}"#)?),
+        chat_template: Some(maker.section(template.as_bytes())?),
+        special_tokens: [("bos_token".to_owned(), format!("<{template}>"))].into(),
+        eos_ids: vec![0, plan.vocab - 1],
+    })
+}
+
+fn kernels(plan: &Plan, maker: &mut Maker) -> Result<Vec<Kernel>, Error> {
+    use Role::*;
+    let query = 2 * plan.rotary * plan.kv_heads * plan.heads_per_kv;
+    let key = 2 * plan.rotary * plan.kv_heads;
+    let port = |role, rows, width| Port { role, rows, width };
+    let parameter = |name: &str, element, shape: &[u32]| Parameter {
+        name: name.to_owned(),
+        element,
+        shape: shape.to_vec(),
+    };
+    let mut kernel = |name: &str, group, inputs, outputs, parameters| -> Result<Kernel, Error> {
+        Ok(Kernel {
+            name: name.to_owned(),
+            group,
+            ops: vec!["op".to_owned()],
+            inputs,
+            outputs,
+            parameters,
+            work: Work {
+                flops: vec![Term {
+                    factor: 7,
+                    tokens: 1,
+                    context: 0,
+                }],
+                bytes: Vec::new(),
+            },
+            variants: variants(
+                plan,
+                maker.section(format!("<net name=\"{name}\"/>").as_bytes())?,
+            ),
+        })
+    };
+    Ok(vec![
+        kernel(
+            "qkv",
+            Group::Qkv,
+            vec![
+                port(Hidden, Rows::Tokens, plan.hidden),
+                port(Cos, Rows::Tokens, plan.rotary),
+                port(Sin, Rows::Tokens, plan.rotary),
+            ],
+            vec![
+                port(Query, Rows::Tokens, query),
+                port(Key, Rows::Tokens, key),
+                port(Value, Rows::Tokens, key),
+            ],
+            vec![parameter("q_proj", ElementType::I8, &[query, plan.hidden])],
+        )?,
+        kernel(
+            "mha",
+            Group::Mha,
+            vec![
+                port(Query, Rows::Tokens, query),
+                port(Key, Rows::Context, key),
+                port(Value, Rows::Context, key),
+                port(Position, Rows::One, 1),
+            ],
+            vec![port(Attended, Rows::Tokens, query)],
+            Vec::new(),
+        )?,
+        kernel(
+            "ffn",
+            Group::Ffn,
+            vec![
+                port(Attended, Rows::Tokens, query),
+                port(Hidden, Rows::Tokens, plan.hidden),
+            ],
+            vec![port(Hidden, Rows::Tokens, plan.hidden)],
+            vec![parameter("norm", ElementType::F32, &[plan.hidden])],
+        )?,
+        kernel(
+            "head",
+            Group::Head,
+            vec![port(Hidden, Rows::Tokens, plan.hidden)],
+            vec![port(Logits, Rows::Tokens, plan.vocab)],
+            vec![parameter("norm", ElementType::F32, &[plan.hidden])],
+        )?,
+    ])
+}
+
+fn variants(plan: &Plan, ir: SectionId) -> Vec<Variant> {
+    let dynamic = Variant {
+        device: DeviceClass::Cpu,
+        shape: ShapeClass::Dynamic,
+        binding: Binding::Constant,
+        activations: ElementType::F32,
+        ir,
+    };
+    let fixed = plan.chunk_tokens.iter().map(|&tokens| Variant {
+        device: DeviceClass::Npu,
+        shape: ShapeClass::Static { tokens },
+        binding: Binding::Input,
+        activations: ElementType::F16,
+        ir,
+    });
+    std::iter::once(dynamic).chain(fixed).collect()
+}

@@ -1,0 +1,271 @@
+//! Architecture files: one model family as operators with symbolic dimensions.
+//!
+//! An architecture says how the config's keys become dimensions, which operators a decoder layer and the head
+//! consist of, and how each weight is called in the checkpoint. Operators are listed in execution order; each
+//! names its output, and its inputs by earlier outputs. `x` is the layer's input, and the last operator's
+//! output is the layer's output. A new family made of known operators needs a new file and no code.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+
+use crate::error::{Problem, SpecError, nearest};
+use crate::expr::Expr;
+use crate::source::Source;
+
+/// Name of the layer's input wire.
+pub const LAYER_INPUT: &str = "x";
+
+/// One model family.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Architecture {
+    /// Name, e.g. `llama`.
+    pub name: String,
+    /// Values of `model_type` in `config.json` that this file describes.
+    pub model_types: Vec<String>,
+    /// Named values, for use in expressions. `hidden`, `layers`, `heads`, `kv_heads`, `head_dim`, `vocab` and
+    /// `context` are required. `layer` is the index of the layer that is being described.
+    pub values: BTreeMap<String, Expr>,
+    /// The token embedding.
+    pub embedding: Embedding,
+    /// Rotary tables by name.
+    pub rope: BTreeMap<String, Rope>,
+    /// A decoder layer, in execution order.
+    pub layer: Vec<Operator>,
+    /// From the last layer's output (`x`) to the logits.
+    pub head: Vec<Operator>,
+}
+
+/// Values that every architecture defines.
+pub const REQUIRED_VALUES: [&str; 7] = [
+    "hidden", "layers", "heads", "kv_heads", "head_dim", "vocab", "context",
+];
+
+/// The token embedding, shape [vocab, hidden].
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Embedding {
+    /// Checkpoint name.
+    pub weight: String,
+    /// Factor after the look-up.
+    pub scale: Option<Expr>,
+}
+
+/// A rotary table.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rope {
+    /// Base of the frequencies.
+    pub theta: Expr,
+    /// Rotated dimensions of each head; the rest pass through.
+    pub dim: Expr,
+    /// Config key that holds the scaling (`rope_type`, `factor`, …), if this table is scaled.
+    pub scaling: Option<String>,
+}
+
+/// An operator with the name of its output.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Operator(
+    /// Output wire.
+    pub String,
+    /// What it computes.
+    pub Op,
+);
+
+/// Operators. Wires are [tokens, width] rows; the widths follow from the weights.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub enum Op {
+    /// `x / rms(x) · (offset + w)`, over the row or over each of `groups` equal parts of it.
+    RmsNorm {
+        /// Input wire.
+        x: String,
+        /// Weight name.
+        weight: String,
+        /// Added to the mean square.
+        eps: Expr,
+        /// Added to the weight (Gemma: 1).
+        offset: Option<Expr>,
+        /// Parts of the row that are normed apart (heads, for q/k norm).
+        groups: Option<Expr>,
+    },
+    /// `(x − mean) / deviation · w + b`.
+    LayerNorm {
+        /// Input wire.
+        x: String,
+        /// Weight name.
+        weight: String,
+        /// Bias name.
+        bias: Option<String>,
+        /// Added to the variance.
+        eps: Expr,
+    },
+    /// `x · Wᵀ + b`, W of shape [out, in].
+    Linear {
+        /// Input wire.
+        x: String,
+        /// Weight name.
+        weight: String,
+        /// Rows of W, the width of the output.
+        out: Expr,
+        /// First row, where the checkpoint fuses several projections in one tensor.
+        first_row: Option<Expr>,
+        /// Bias name.
+        bias: Option<String>,
+        /// Whether the bias exists; it does where this is absent.
+        bias_when: Option<Expr>,
+        /// Whether the embedding table stands in for the weight (tied head).
+        tied_when: Option<Expr>,
+    },
+    /// Rotary position embedding of each head's first dimensions (rotate-half form).
+    Rope {
+        /// Input wire.
+        x: String,
+        /// Number of heads in the row.
+        heads: Expr,
+        /// Name of the table, as an expression that gives text.
+        table: Expr,
+        /// Whether this layer rotates at all; it does where this is absent.
+        when: Option<Expr>,
+    },
+    /// Causal attention over the KV cache.
+    Attention {
+        /// Queries [tokens, heads · head_dim].
+        q: String,
+        /// Keys [context, kv_heads · head_dim].
+        k: String,
+        /// Values [context, kv_heads · head_dim].
+        v: String,
+        /// Factor on q·k.
+        scale: Expr,
+        /// Sliding window in tokens, the current one included; none means all.
+        window: Option<Expr>,
+        /// `cap · tanh(score / cap)`; none means no cap.
+        softcap: Option<Expr>,
+    },
+    /// `activation(gate) · up`.
+    Gated {
+        /// Gate wire.
+        gate: String,
+        /// Up wire.
+        up: String,
+        /// `'silu'`, `'gelu'` or `'gelu_pytorch_tanh'`, as an expression that gives text.
+        activation: Expr,
+    },
+    /// `a + b_scale · b`.
+    Add {
+        /// First term, the residual.
+        a: String,
+        /// Second term.
+        b: String,
+        /// Factor on the second term.
+        b_scale: Option<Expr>,
+    },
+    /// `factor · x`.
+    Scale {
+        /// Input wire.
+        x: String,
+        /// Factor; none means 1.
+        factor: Expr,
+    },
+    /// `cap · tanh(x / cap)`; none means no cap.
+    SoftCap {
+        /// Input wire.
+        x: String,
+        /// Cap.
+        cap: Expr,
+    },
+}
+
+impl Op {
+    /// Input wires, in order.
+    pub fn inputs(&self) -> Vec<&str> {
+        match self {
+            Self::RmsNorm { x, .. }
+            | Self::LayerNorm { x, .. }
+            | Self::Linear { x, .. }
+            | Self::Rope { x, .. }
+            | Self::Scale { x, .. }
+            | Self::SoftCap { x, .. } => vec![x],
+            Self::Attention { q, k, v, .. } => vec![q, k, v],
+            Self::Gated { gate, up, .. } => vec![gate, up],
+            Self::Add { a, b, .. } => vec![a, b],
+        }
+    }
+}
+
+impl Architecture {
+    /// Parses and checks an architecture file; every problem of the file is reported.
+    pub fn parse(source: Source<'_>) -> Result<Self, SpecError> {
+        let architecture: Self = source.parse()?;
+        let mut problems = Vec::new();
+        architecture.check_values(source, &mut problems);
+        check_wires(source, &architecture.layer, 0, &mut problems);
+        check_wires(source, &architecture.head, 1, &mut problems);
+        architecture.check_attention(source, &mut problems);
+        if problems.is_empty() {
+            Ok(architecture)
+        } else {
+            problems.sort_by_key(|problem| (problem.line, problem.column));
+            problems.dedup();
+            Err(SpecError::Invalid { problems })
+        }
+    }
+
+    fn check_values(&self, source: Source<'_>, problems: &mut Vec<Problem>) {
+        for required in REQUIRED_VALUES {
+            if !self.values.contains_key(required) {
+                let message = format!("`values` must define `{required}`");
+                problems.push(source.problem_at(&self.name, 0, message));
+            }
+        }
+    }
+
+    /// A layer has exactly one attention: it is where the op groups are cut.
+    fn check_attention(&self, source: Source<'_>, problems: &mut Vec<Problem>) {
+        let count = |operators: &[Operator]| {
+            let attention = |operator: &&Operator| matches!(operator.1, Op::Attention { .. });
+            operators.iter().filter(attention).count()
+        };
+        let (in_layer, in_head) = (count(&self.layer), count(&self.head));
+        if in_layer != 1 || in_head != 0 {
+            let message = format!(
+                "expected one `Attention` in `layer` and none in `head`, found {in_layer} and {in_head}"
+            );
+            problems.push(source.problem_at(&self.name, 0, message));
+        }
+    }
+}
+
+/// Every input must be an earlier output, and every output must be new.
+///
+/// `part` is 0 for the layer and 1 for the head, whose wires are named apart.
+fn check_wires(
+    source: Source<'_>,
+    operators: &[Operator],
+    part: usize,
+    problems: &mut Vec<Problem>,
+) {
+    let mut defined: BTreeSet<&str> = BTreeSet::from([LAYER_INPUT]);
+    if operators.is_empty() {
+        let part = ["layer", "head"][part.min(1)];
+        problems.push(source.problem_at("", 0, format!("`{part}` must not be empty")));
+    }
+    for Operator(output, op) in operators {
+        for input in op.inputs() {
+            if !defined.contains(input) {
+                let hint = nearest(input, defined.iter().copied())
+                    .map(|name| format!("; did you mean `{name}`?"))
+                    .unwrap_or_default();
+                let message =
+                    format!("`{output}` reads `{input}`, which no earlier operator defines{hint}");
+                problems.push(source.problem_at(input, 0, message));
+            }
+        }
+        if !defined.insert(output) {
+            let message = format!("`{output}` is defined twice");
+            problems.push(source.problem_at(output, 1, message));
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Fusion plans: which operators become one kernel, said by a kernel's boundary.
+//!
+//! A kernel holds every operator on the way from its inputs to its outputs. Boundaries are anchors that each
+//! layer has, whatever its family: the layer's input and output and the ends of its attention.
+
+use serde::Deserialize;
+
+use crate::error::SpecError;
+use crate::source::Source;
+
+/// A way to cut the model into kernels.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fusion {
+    /// Name, e.g. `agent-xpu`.
+    pub name: String,
+    /// The kernels of a layer, and the head.
+    pub kernels: Vec<KernelPlan>,
+}
+
+/// One op group.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelPlan {
+    /// Which group.
+    pub group: Group,
+    /// Where it begins.
+    pub inputs: Vec<Anchor>,
+    /// Where it ends.
+    pub outputs: Vec<Anchor>,
+}
+
+/// The op groups of the HEG (Agent.xpu §4.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum Group {
+    /// Norm, projections, q/k norm, RoPE.
+    Qkv,
+    /// Attention.
+    Mha,
+    /// Output projection to the end of the layer.
+    Ffn,
+    /// Final norm and output projection.
+    Head,
+}
+
+/// A point in the graph that every family has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub enum Anchor {
+    /// Residual stream entering the layer, or the head.
+    Input,
+    /// Queries as the attention reads them.
+    Query,
+    /// Keys as the attention reads them.
+    Key,
+    /// Values as the attention reads them.
+    Value,
+    /// What the attention gives.
+    Attended,
+    /// Residual stream leaving the layer, or the logits.
+    Output,
+}
+
+impl Fusion {
+    /// Parses a fusion plan.
+    pub fn parse(source: Source<'_>) -> Result<Self, SpecError> {
+        let fusion: Self = source.parse()?;
+        let expected = [Group::Qkv, Group::Mha, Group::Ffn, Group::Head];
+        let problems: Vec<_> = expected
+            .iter()
+            .filter_map(|group| {
+                let count = fusion.kernels.iter().filter(|k| k.group == *group).count();
+                (count != 1).then(|| {
+                    let message = format!("expected one kernel `{group:?}`, found {count}");
+                    source.problem_at(&fusion.name, 0, message)
+                })
+            })
+            .collect();
+        if problems.is_empty() {
+            Ok(fusion)
+        } else {
+            Err(SpecError::Invalid { problems })
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Model files: what to build a bundle from, and how.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use crate::error::SpecError;
+use crate::source::Source;
+
+/// How the weights of linear operators are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum WeightForm {
+    /// 32-bit floats.
+    F32,
+    /// 16-bit floats.
+    F16,
+    /// Channel-wise symmetric int8, round to nearest.
+    W8A16,
+}
+
+/// One bundle to build.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelSpec {
+    /// Name of the bundle.
+    pub name: String,
+    /// Hugging Face folder; relative paths start at the model file's folder.
+    pub source: PathBuf,
+    /// Architecture by name; where absent, the one whose `model_types` has the config's `model_type`.
+    #[serde(default)]
+    pub architecture: Option<String>,
+    /// Weight form.
+    #[serde(default = "default_weights")]
+    pub weights: WeightForm,
+    /// Longest context in tokens; where absent, the model's own limit up to [`CONTEXT_TOKENS_DEFAULT`].
+    #[serde(default)]
+    pub context_tokens: Option<u32>,
+    /// Fusion plan by name.
+    #[serde(default = "default_fusion")]
+    pub fusion: String,
+    /// Candidate chunk sizes of static variants, in tokens, ascending.
+    #[serde(default = "default_chunks")]
+    pub chunk_tokens: Vec<u32>,
+}
+
+/// Longest context that is compiled without being asked for. Chosen, not measured: rotary tables of this
+/// length take 8 MiB at a head dimension of 64.
+pub const CONTEXT_TOKENS_DEFAULT: u32 = 32_768;
+
+impl ModelSpec {
+    /// Parses and checks a model file.
+    pub fn parse(source: Source<'_>) -> Result<Self, SpecError> {
+        let spec: Self = source.parse()?;
+        let ascending = spec.chunk_tokens.windows(2).all(|pair| pair[0] < pair[1]);
+        if !ascending || spec.chunk_tokens.contains(&0) {
+            let message = format!(
+                "expected `chunk_tokens` to be positive and ascending, found {:?}",
+                spec.chunk_tokens
+            );
+            let problems = vec![source.problem_at(&spec.name, 0, message)];
+            return Err(SpecError::Invalid { problems });
+        }
+        Ok(spec)
+    }
+
+    /// The spec of a bare Hugging Face folder.
+    pub fn of_folder(name: String, source: PathBuf) -> Self {
+        Self {
+            name,
+            source,
+            architecture: None,
+            weights: default_weights(),
+            context_tokens: None,
+            fusion: default_fusion(),
+            chunk_tokens: default_chunks(),
+        }
+    }
+}
+
+fn default_weights() -> WeightForm {
+    WeightForm::W8A16
+}
+
+fn default_fusion() -> String {
+    "agent-xpu".to_owned()
+}
+
+/// DESIGN §4.4: the array saturates at 32; 256 is the chunk of the paper; 512 is past the preemption bound
+/// for the larger models.
+fn default_chunks() -> Vec<u32> {
+    vec![32, 64, 128, 256, 512]
+}

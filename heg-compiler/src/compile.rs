@@ -1,0 +1,437 @@
+//! The road from a model folder to a bundle.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use heg_artifacts::manifest::{
+    Binding, DeviceClass, ElementType, Embedding, Group, Kernel, KernelId, KernelUse, Layer,
+    Manifest, Model, Parameter, Provenance, RopeId, RopeTable, Section, ShapeClass, Text, Variant,
+    Weight, WeightForm, WeightId,
+};
+use heg_artifacts::{MANIFEST_REVISION, SectionId, Store, write_bundle};
+
+use crate::encode::{SourceMemory, StoredWeight, encode_weights, source_bytes, weight_name};
+use crate::error::CompileError;
+use crate::graph::{Param, SpecScope, WeightSource};
+use crate::heg::{KernelBody, Use};
+use crate::ingest::{Checkpoint, ConfigJson, TextAssets};
+use crate::lower::{Literals, Lowering, lower, stored_element};
+use crate::phase::{Phase, Progress};
+use crate::plan::Plan;
+use crate::rope::rope_table;
+use crate::target::Target;
+
+/// Where a compile works.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// The bundle to write.
+    pub bundle: PathBuf,
+    /// The build cache, created where there is none.
+    pub store: PathBuf,
+}
+
+/// What a compile did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// Bytes of the bundle.
+    pub bundle_bytes: u64,
+    /// Identity of the bundle: the hash of its manifest.
+    pub manifest: SectionId,
+    /// Whether the file was written; false where an equal one was there.
+    pub rewritten: bool,
+    /// Distinct kernels.
+    pub kernels: usize,
+    /// Distinct weights.
+    pub weights: usize,
+}
+
+/// Compiles `target` into a bundle. On error nothing is left at the bundle's place; what was encoded stays in
+/// the store, so that a later compile goes on from there.
+pub fn compile(
+    target: &Target,
+    places: &Places,
+    progress: &dyn Progress,
+) -> Result<Summary, CompileError> {
+    progress.begin(Phase::Ingest, 0);
+    let folder = &target.spec.source;
+    let config = ConfigJson::read(&folder.join("config.json"))?;
+    let text = TextAssets::read(folder)?;
+    let checkpoint = Checkpoint::open(folder)?;
+    progress.begin(Phase::Graph, 0);
+    let plan = Plan::new(target, &config)?;
+    let store = Store::open(&places.store)?;
+    let params = plan.weights();
+    let total = source_bytes(&checkpoint, &params)?;
+    progress.begin(Phase::Lower, 0);
+    let mut build = BundleBuild::new(&plan, &store);
+    let (kernels, literals) = build.kernels()?;
+    let rope = build.rope(&config)?;
+    let text = build.text(text)?;
+    progress.begin(Phase::Encode, total);
+    let memory = SourceMemory::load(&places.store, &checkpoint)?;
+    let stored = encode_weights(
+        &checkpoint,
+        &params,
+        plan.weights,
+        &store,
+        &memory,
+        progress,
+    )?;
+    memory.save()?;
+    let provenance = provenance(folder, &config, &plan)?;
+    let manifest = build.manifest(
+        &target.spec.name,
+        Parts {
+            kernels,
+            literals,
+            rope,
+            text,
+            provenance,
+            params,
+            stored,
+        },
+    )?;
+    write(&manifest, places, &store, progress)
+}
+
+fn write(
+    manifest: &Manifest,
+    places: &Places,
+    store: &Store,
+    progress: &dyn Progress,
+) -> Result<Summary, CompileError> {
+    let total = manifest.sections.iter().map(|section| section.bytes).sum();
+    progress.begin(Phase::Bundle, total);
+    if let Some(folder) = places.bundle.parent() {
+        std::fs::create_dir_all(folder).map_err(|source| CompileError::Io {
+            action: "create",
+            path: folder.to_owned(),
+            source,
+        })?;
+    }
+    let done = std::cell::Cell::new(0);
+    let written = write_bundle(&places.bundle, manifest, store, &|bytes| {
+        progress.advance(bytes.saturating_sub(done.replace(bytes)));
+    })?;
+    Ok(Summary {
+        bundle_bytes: written.bytes,
+        manifest: written.manifest_id,
+        rewritten: written.rewritten,
+        kernels: manifest.kernels.len(),
+        weights: manifest.weights.len(),
+    })
+}
+
+/// Everything that goes into a manifest.
+struct Parts {
+    kernels: Vec<Kernel>,
+    literals: SectionId,
+    rope: BTreeMap<String, RopeTable>,
+    text: Text,
+    provenance: Provenance,
+    params: Vec<Param>,
+    stored: Vec<StoredWeight>,
+}
+
+/// Collects the sections of a bundle as its parts come to be.
+struct BundleBuild<'a> {
+    plan: &'a Plan,
+    store: &'a Store,
+    sections: Vec<Section>,
+    seen: BTreeSet<SectionId>,
+}
+
+impl<'a> BundleBuild<'a> {
+    fn new(plan: &'a Plan, store: &'a Store) -> Self {
+        Self {
+            plan,
+            store,
+            sections: Vec::new(),
+            seen: BTreeSet::new(),
+        }
+    }
+
+    fn add(&mut self, section: Section) -> SectionId {
+        if self.seen.insert(section.id) {
+            self.sections.push(section);
+        }
+        section.id
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<SectionId, CompileError> {
+        let section = self.store.put_bytes(bytes)?;
+        Ok(self.add(section))
+    }
+
+    /// All kernels with the IR of their variants, and the pool of literals.
+    fn kernels(&mut self) -> Result<(Vec<Kernel>, SectionId), CompileError> {
+        let mut literals = Literals::default();
+        let kernels = self
+            .plan
+            .heg
+            .kernels
+            .iter()
+            .map(|body| self.kernel(body, &mut literals))
+            .collect::<Result<_, _>>()?;
+        let mut pool = literals.into_bytes();
+        // A section is never empty, even for a model without small constants.
+        pool.resize(pool.len().max(8), 0);
+        let literals = self.put(&pool)?;
+        Ok((kernels, literals))
+    }
+
+    fn kernel(
+        &mut self,
+        body: &KernelBody,
+        literals: &mut Literals,
+    ) -> Result<Kernel, CompileError> {
+        let form = self.plan.weights;
+        let mut variants = Vec::new();
+        for (device, shape, binding) in variant_kinds(body.group, &self.plan.chunk_tokens) {
+            let activations = activations(device, form);
+            let lowering = Lowering {
+                shape,
+                binding,
+                activations,
+                weights: form,
+            };
+            let ir = lower(body, lowering, literals);
+            let ir = self.put(ir.as_bytes())?;
+            variants.push(Variant {
+                device,
+                shape,
+                binding,
+                activations,
+                ir,
+            });
+        }
+        let parameters: Vec<Parameter> = body
+            .params()
+            .map(|param| Parameter {
+                name: param.slot.clone(),
+                element: stored_element(param.kind, form),
+                shape: param.shape.clone(),
+            })
+            .collect();
+        let weight_bytes = parameters.iter().map(parameter_bytes).sum();
+        let element = activations(DeviceClass::Npu, form);
+        Ok(Kernel {
+            name: body.name.clone(),
+            group: body.group,
+            ops: body.ops.iter().map(|op| op.name.clone()).collect(),
+            inputs: body.inputs.clone(),
+            outputs: body.outputs.clone(),
+            parameters,
+            work: body.work(weight_bytes, element.bytes()),
+            variants,
+        })
+    }
+
+    fn rope(&mut self, config: &ConfigJson) -> Result<BTreeMap<String, RopeTable>, CompileError> {
+        let architecture = &self.plan.architecture;
+        let scope = SpecScope::new(architecture, config, None);
+        let mut tables = BTreeMap::new();
+        for name in self.plan.rope_tables() {
+            let table = rope_table(
+                &architecture.rope[&name],
+                &scope,
+                config,
+                self.plan.context_tokens,
+            )?;
+            let (cos, sin) = (self.put(&table.cos)?, self.put(&table.sin)?);
+            tables.insert(
+                name,
+                RopeTable {
+                    rows: table.rows,
+                    width: table.width,
+                    cos,
+                    sin,
+                },
+            );
+        }
+        Ok(tables)
+    }
+
+    fn text(&mut self, assets: TextAssets) -> Result<Text, CompileError> {
+        let tokenizer = assets.tokenizer.map(|bytes| self.put(&bytes)).transpose()?;
+        let chat_template = assets
+            .chat_template
+            .map(|text| self.put(text.as_bytes()))
+            .transpose()?;
+        Ok(Text {
+            tokenizer,
+            chat_template,
+            special_tokens: assets.special_tokens,
+            eos_ids: assets.eos_ids,
+        })
+    }
+
+    fn manifest(mut self, name: &str, parts: Parts) -> Result<Manifest, CompileError> {
+        let ids: BTreeMap<WeightSource, WeightId> = parts
+            .params
+            .iter()
+            .enumerate()
+            .map(|(index, param)| (param.source.clone(), WeightId(index as u32)))
+            .collect();
+        let rope_ids: BTreeMap<&str, RopeId> = parts
+            .rope
+            .keys()
+            .enumerate()
+            .map(|(index, name)| (name.as_str(), RopeId(index as u32)))
+            .collect();
+        let place = |used: &Use| KernelUse {
+            kernel: KernelId(used.kernel as u32),
+            weights: used
+                .weights
+                .iter()
+                .map(|param| ids[&param.source])
+                .collect(),
+            rope: used.rope.as_deref().map(|name| rope_ids[name]),
+        };
+        let heg = &self.plan.heg;
+        let layers = heg
+            .layers
+            .iter()
+            .map(|[qkv, mha, ffn]| Layer {
+                qkv: place(qkv),
+                mha: place(mha),
+                ffn: place(ffn),
+            })
+            .collect();
+        let head = place(&heg.head);
+        let weights: Vec<Weight> = parts
+            .params
+            .iter()
+            .zip(&parts.stored)
+            .map(|(param, stored)| Weight {
+                name: weight_name(param),
+                element: stored.element,
+                shape: param.shape.clone(),
+                values: self.add(stored.values),
+                scales: stored.scales.map(|scales| self.add(scales)),
+                source: stored.source,
+            })
+            .collect();
+        Ok(Manifest {
+            revision: MANIFEST_REVISION,
+            model: self.model(name, &parts.params),
+            text: parts.text,
+            embedding: Embedding {
+                table: WeightId(0),
+                scale: self.plan.embedding_scale,
+            },
+            rope: parts.rope.into_values().collect(),
+            weights,
+            literals: parts.literals,
+            kernels: parts.kernels,
+            layers,
+            head,
+            provenance: parts.provenance,
+            sections: self.sections,
+        })
+    }
+
+    fn model(&self, name: &str, params: &[Param]) -> Model {
+        let plan = self.plan;
+        let elements = |param: &Param| {
+            param
+                .shape
+                .iter()
+                .map(|dim| u64::from(*dim))
+                .product::<u64>()
+        };
+        Model {
+            name: name.to_owned(),
+            architecture: plan.architecture.name.clone(),
+            weights: plan.weights,
+            hidden: plan.dims.hidden,
+            heads: plan.dims.heads,
+            kv_heads: plan.dims.kv_heads,
+            head_dim: plan.dims.head_dim,
+            vocab: plan.dims.vocab,
+            context_tokens: plan.context_tokens,
+            chunk_tokens: plan.chunk_tokens.clone(),
+            parameters: params.iter().map(elements).sum(),
+        }
+    }
+}
+
+/// Variants of a kernel. The attention has none for the NPU yet: it would be static in n as well.
+fn variant_kinds(group: Group, chunks: &[u32]) -> Vec<(DeviceClass, ShapeClass, Binding)> {
+    let mut kinds = vec![
+        (DeviceClass::Cpu, ShapeClass::Dynamic, Binding::Constant),
+        (DeviceClass::Igpu, ShapeClass::Dynamic, Binding::Constant),
+    ];
+    if group != Group::Mha {
+        let fixed = |tokens: &u32| {
+            (
+                DeviceClass::Npu,
+                ShapeClass::Static { tokens: *tokens },
+                Binding::Input,
+            )
+        };
+        kinds.extend(chunks.iter().map(fixed));
+    }
+    kinds
+}
+
+/// Accelerators compute in f16 unless the model is kept in f32; the CPU always in f32 (DESIGN §4.6).
+fn activations(device: DeviceClass, form: WeightForm) -> ElementType {
+    match (device, form) {
+        (DeviceClass::Cpu, _) | (_, WeightForm::F32) => ElementType::F32,
+        (DeviceClass::Igpu | DeviceClass::Npu, WeightForm::F16 | WeightForm::W8A16) => {
+            ElementType::F16
+        }
+    }
+}
+
+fn parameter_bytes(parameter: &Parameter) -> u64 {
+    let elements: u64 = parameter.shape.iter().map(|dim| u64::from(*dim)).product();
+    let scales = if parameter.element == ElementType::I8 {
+        u64::from(parameter.shape[0]) * ElementType::F32.bytes()
+    } else {
+        0
+    };
+    elements * parameter.element.bytes() + scales
+}
+
+fn provenance(folder: &Path, config: &ConfigJson, plan: &Plan) -> Result<Provenance, CompileError> {
+    let mut inputs = BTreeMap::from([
+        (
+            "config.json".to_owned(),
+            SectionId::from(config.source_hash()),
+        ),
+        (
+            format!("architecture {}", plan.architecture.name),
+            SectionId::of(format!("{:?}", plan.architecture).as_bytes()),
+        ),
+    ]);
+    for name in [
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+        "generation_config.json",
+    ] {
+        match std::fs::read(folder.join(name)) {
+            Ok(bytes) => {
+                inputs.insert(name.to_owned(), SectionId::of(&bytes));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(source) => {
+                return Err(CompileError::Io {
+                    action: "read",
+                    path: folder.join(name),
+                    source,
+                });
+            }
+        }
+    }
+    Ok(Provenance {
+        compiler: concat!("heg-compiler ", env!("CARGO_PKG_VERSION")).to_owned(),
+        openvino: OPENVINO_IR.to_owned(),
+        inputs,
+    })
+}
+
+/// The OpenVINO release whose IR is written.
+const OPENVINO_IR: &str = "2026.4.1";

@@ -1,0 +1,270 @@
+//! Weights into the store, each only once and only when its source changed.
+//!
+//! A weight's recipe is its source hash, type, shape and form. Hashes of sources are remembered per file
+//! together with what the file system says about it (length, times, inode), as git's index does, so that an
+//! unchanged model is not read again.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use heg_artifacts::manifest::{ElementType, WeightForm};
+use heg_artifacts::{RecipeKey, Section, SectionId, Store};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::error::CompileError;
+use crate::graph::Param;
+use crate::ingest::{Checkpoint, SourceTensor};
+use crate::lower::stored_element;
+use crate::phase::Progress;
+use crate::quant::{Form, encode, source_hash};
+
+/// A weight in the store.
+#[derive(Debug, Clone)]
+pub(crate) struct StoredWeight {
+    pub(crate) element: ElementType,
+    pub(crate) values: Section,
+    pub(crate) scales: Option<Section>,
+    pub(crate) source: SectionId,
+}
+
+/// Encodes `params`, in parallel; the result is in the same order.
+pub(crate) fn encode_weights(
+    checkpoint: &Checkpoint,
+    params: &[Param],
+    form: WeightForm,
+    store: &Store,
+    memory: &SourceMemory,
+    progress: &dyn Progress,
+) -> Result<Vec<StoredWeight>, CompileError> {
+    params
+        .par_iter()
+        .map(|param| {
+            let tensor = source(checkpoint, param)?;
+            let stored = encode_weight(&tensor, param, form, store, memory)?;
+            progress.advance(tensor.bytes().len() as u64);
+            Ok(stored)
+        })
+        .collect()
+}
+
+/// Bytes that [`encode_weights`] will report.
+pub(crate) fn source_bytes(checkpoint: &Checkpoint, params: &[Param]) -> Result<u64, CompileError> {
+    params
+        .iter()
+        .map(|param| Ok(source(checkpoint, param)?.bytes().len() as u64))
+        .sum()
+}
+
+/// The tensor, or the run of its rows, that a weight comes from; shapes are checked here.
+fn source<'c>(checkpoint: &'c Checkpoint, param: &Param) -> Result<SourceTensor<'c>, CompileError> {
+    let tensor = checkpoint.tensor(&param.source.name)?;
+    let shape: Vec<usize> = param.shape.iter().map(|dim| *dim as usize).collect();
+    let tensor = match param.source.first_row {
+        Some(first) => tensor.rows(first as usize..(first as usize).saturating_add(shape[0]))?,
+        None => tensor,
+    };
+    Ok(tensor.expect_shape(&shape)?)
+}
+
+fn encode_weight(
+    tensor: &SourceTensor<'_>,
+    param: &Param,
+    form: WeightForm,
+    store: &Store,
+    memory: &SourceMemory,
+) -> Result<StoredWeight, CompileError> {
+    let element = stored_element(param.kind, form);
+    let key = |source: SectionId| {
+        RecipeKey::of(
+            ENCODER,
+            [
+                source.to_string(),
+                format!("{:?} {:?} {element:?}", tensor.dtype(), param.shape),
+            ],
+        )
+    };
+    let name = weight_name(param);
+    let known = memory.recall(&name);
+    // A file seen before has probably changed in few places: hashing first finds the rest unchanged.
+    let known = known.or_else(|| memory.seen.then(|| SectionId::from(source_hash(tensor))));
+    if let Some(source) = known
+        && let Some(sections) = store.recall(&key(source))?
+        && let [values, scales @ ..] = sections.as_slice()
+    {
+        memory.record(&name, source);
+        return Ok(StoredWeight {
+            element,
+            values: *values,
+            scales: scales.first().copied(),
+            source,
+        });
+    }
+    let mut scales = Vec::new();
+    let mut hash = None;
+    let values = store.put(|sink| -> Result<(), CompileError> {
+        let wanted = (element == ElementType::I8).then_some(&mut scales);
+        hash = Some(encode(tensor, quant_form(element), sink, wanted)?.source_hash);
+        Ok(())
+    })?;
+    let scales = match element {
+        ElementType::I8 => {
+            let bytes: Vec<u8> = scales
+                .iter()
+                .flat_map(|scale: &f32| scale.to_le_bytes())
+                .collect();
+            Some(store.put_bytes(&bytes)?)
+        }
+        _ => None,
+    };
+    let source = hash.map_or_else(|| SectionId::from(source_hash(tensor)), SectionId::from);
+    let sections: Vec<Section> = std::iter::once(values).chain(scales).collect();
+    store.record(&key(source), &sections)?;
+    memory.record(&name, source);
+    Ok(StoredWeight {
+        element,
+        values,
+        scales,
+        source,
+    })
+}
+
+/// A weight's name in the bundle: that of its tensor, with the rows where it is a part of one.
+pub(crate) fn weight_name(param: &Param) -> String {
+    match param.source.first_row {
+        None => param.source.name.clone(),
+        Some(first) => format!("{}[{first}..{}]", param.source.name, first + param.shape[0]),
+    }
+}
+
+fn quant_form(element: ElementType) -> Form {
+    match element {
+        ElementType::I8 => Form::I8,
+        ElementType::F16 => Form::F16,
+        ElementType::F32 | ElementType::I64 => Form::F32,
+    }
+}
+
+/// Names the encoders' code: to be changed whenever the same source gives other bytes.
+const ENCODER: &str = "encode 1";
+
+/// What is known of a model folder's tensors from an earlier compile.
+pub(crate) struct SourceMemory {
+    path: PathBuf,
+    stamp: Vec<FileStamp>,
+    /// Whether this folder was compiled before, in whatever state.
+    seen: bool,
+    hashes: BTreeMap<String, SectionId>,
+    current: Mutex<BTreeMap<String, SectionId>>,
+}
+
+/// What the file system says of a weight file. Equal stamps mean unchanged content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct FileStamp {
+    path: PathBuf,
+    bytes: u64,
+    /// Seconds and nanoseconds.
+    modified: [i64; 2],
+    /// Seconds and nanoseconds.
+    changed: [i64; 2],
+    inode: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Remembered {
+    stamp: Vec<FileStamp>,
+    hashes: BTreeMap<String, SectionId>,
+}
+
+impl SourceMemory {
+    /// Loads what the store's folder remembers of the checkpoint's files. What cannot be read is forgotten.
+    pub(crate) fn load(store: &Path, checkpoint: &Checkpoint) -> Result<Self, CompileError> {
+        let stamp = checkpoint
+            .files()
+            .map(FileStamp::of)
+            .collect::<Result<Vec<_>, _>>()?;
+        let identity = stamp
+            .first()
+            .map(|first| first.path.display().to_string())
+            .unwrap_or_default();
+        let name = SectionId::of(identity.as_bytes()).to_string();
+        let path = store.join("sources").join(format!("{name}.ron"));
+        let remembered: Option<Remembered> = fs::read_to_string(&path)
+            .ok()
+            .and_then(|text| ron::from_str(&text).ok());
+        let seen = remembered.is_some();
+        let hashes = remembered
+            .filter(|remembered| remembered.stamp == stamp)
+            .map(|remembered| remembered.hashes)
+            .unwrap_or_default();
+        Ok(Self {
+            path,
+            stamp,
+            seen,
+            hashes,
+            current: Mutex::default(),
+        })
+    }
+
+    fn recall(&self, weight: &str) -> Option<SectionId> {
+        self.hashes.get(weight).copied()
+    }
+
+    fn record(&self, weight: &str, source: SectionId) {
+        if let Ok(mut current) = self.current.lock() {
+            current.insert(weight.to_owned(), source);
+        }
+    }
+
+    /// Remembers this compile for the next one.
+    pub(crate) fn save(self) -> Result<(), CompileError> {
+        let mut hashes = self.hashes;
+        hashes.extend(self.current.into_inner().unwrap_or_default());
+        let remembered = Remembered {
+            stamp: self.stamp,
+            hashes,
+        };
+        let io = |action| {
+            let path = self.path.clone();
+            move |source| CompileError::Io {
+                action,
+                path,
+                source,
+            }
+        };
+        let text = ron::to_string(&remembered)
+            .map_err(|error| io("describe")(std::io::Error::other(error)))?;
+        if let Some(folder) = self.path.parent() {
+            fs::create_dir_all(folder).map_err(io("create"))?;
+        }
+        let fresh = self
+            .path
+            .with_extension(format!("tmp-{}", std::process::id()));
+        fs::write(&fresh, text).map_err(io("write"))?;
+        fs::rename(&fresh, &self.path).map_err(io("rename"))
+    }
+}
+
+impl FileStamp {
+    fn of(path: &Path) -> Result<Self, CompileError> {
+        let io = |action| {
+            move |source| CompileError::Io {
+                action,
+                path: path.to_owned(),
+                source,
+            }
+        };
+        let absolute = path.canonicalize().map_err(io("resolve"))?;
+        let metadata = fs::metadata(&absolute).map_err(io("inspect"))?;
+        Ok(Self {
+            path: absolute,
+            bytes: metadata.len(),
+            modified: [metadata.mtime(), metadata.mtime_nsec()],
+            changed: [metadata.ctime(), metadata.ctime_nsec()],
+            inode: metadata.ino(),
+        })
+    }
+}

@@ -1,0 +1,353 @@
+//! Instantiates the operators of an architecture file for one layer, or for the head.
+
+use std::collections::BTreeMap;
+
+use heg_artifacts::manifest::Rows;
+use heg_spec::Architecture;
+use heg_spec::architecture::{LAYER_INPUT, Op as SpecOp, Operator};
+use heg_spec::expr::Expr;
+use heg_spec::fusion::Anchor;
+use petgraph::graph::{DiGraph, NodeIndex};
+
+use super::OpGraph;
+use super::dims::{Dims, SpecScope};
+use super::op::{Activation, Attention, Op, OpNode, Param, ParamKind, WeightSource};
+use crate::error::CompileError;
+use crate::ingest::ConfigJson;
+
+/// The graph of layer `layer`.
+pub(crate) fn build_layer(
+    architecture: &Architecture,
+    config: &ConfigJson,
+    dims: &Dims,
+    layer: u32,
+) -> Result<OpGraph, CompileError> {
+    let scope = SpecScope::new(architecture, config, Some(layer));
+    Builder::new(architecture, scope, dims, layer).build(&architecture.layer, dims.hidden)
+}
+
+/// The graph from the last layer's output to the logits.
+pub(crate) fn build_head(
+    architecture: &Architecture,
+    config: &ConfigJson,
+    dims: &Dims,
+) -> Result<OpGraph, CompileError> {
+    let scope = SpecScope::new(architecture, config, None);
+    Builder::new(architecture, scope, dims, dims.layers).build(&architecture.head, dims.vocab)
+}
+
+struct Builder<'a> {
+    architecture: &'a Architecture,
+    scope: SpecScope<'a>,
+    dims: &'a Dims,
+    layer: u32,
+    ops: DiGraph<OpNode, usize>,
+    /// Wires by name. An operator that does nothing here gives its input's node.
+    wires: BTreeMap<String, NodeIndex>,
+    anchors: BTreeMap<Anchor, NodeIndex>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(
+        architecture: &'a Architecture,
+        scope: SpecScope<'a>,
+        dims: &'a Dims,
+        layer: u32,
+    ) -> Self {
+        let mut ops = DiGraph::new();
+        let input = ops.add_node(OpNode {
+            name: LAYER_INPUT.to_owned(),
+            op: Op::Input,
+            rows: Rows::Tokens,
+            width: dims.hidden,
+        });
+        Self {
+            architecture,
+            scope,
+            dims,
+            layer,
+            ops,
+            wires: BTreeMap::from([(LAYER_INPUT.to_owned(), input)]),
+            anchors: BTreeMap::from([(Anchor::Input, input)]),
+        }
+    }
+
+    fn build(mut self, operators: &[Operator], out_width: u32) -> Result<OpGraph, CompileError> {
+        let mut last = self.wires[LAYER_INPUT];
+        for Operator(name, op) in operators {
+            last = self.operator(name, op)?;
+            self.wires.insert(name.clone(), last);
+        }
+        let found = self.ops[last].width;
+        if found != out_width {
+            return Err(self.width_error(&self.ops[last].name, out_width, found));
+        }
+        self.anchors.insert(Anchor::Output, last);
+        Ok(OpGraph {
+            ops: self.ops,
+            anchors: self.anchors,
+        })
+    }
+
+    /// Adds one operator and gives its output; an operator that is switched off gives its input.
+    fn operator(&mut self, name: &str, op: &SpecOp) -> Result<NodeIndex, CompileError> {
+        let inputs = self.inputs(name, op)?;
+        let input = inputs[0];
+        let width = self.ops[input].width;
+        let (op, out_width) = match op {
+            SpecOp::RmsNorm {
+                weight,
+                eps,
+                offset,
+                groups,
+                ..
+            } => {
+                let groups = groups.as_ref().map_or(Ok(1), |g| self.scope.count(g))?;
+                if width % groups != 0 {
+                    return Err(self.width_error(name, width / groups * groups, width));
+                }
+                let op = Op::RmsNorm {
+                    weight: self.vector(name, "weight", weight, width / groups),
+                    eps: self.scope.number(eps)?,
+                    offset: offset.as_ref().map_or(Ok(0.0), |o| self.scope.number(o))?,
+                    groups,
+                };
+                (op, width)
+            }
+            SpecOp::LayerNorm {
+                weight, bias, eps, ..
+            } => {
+                let op = Op::LayerNorm {
+                    weight: self.vector(name, "weight", weight, width),
+                    bias: bias.as_ref().map(|b| self.vector(name, "bias", b, width)),
+                    eps: self.scope.number(eps)?,
+                };
+                (op, width)
+            }
+            SpecOp::Linear { out, .. } => {
+                let out = self.scope.count(out)?;
+                (self.linear(name, op, width, out)?, out)
+            }
+            SpecOp::Rope {
+                heads, table, when, ..
+            } => {
+                if !self.scope.truth(when.as_ref(), true)? {
+                    return Ok(input);
+                }
+                (self.rope(name, heads, table, width)?, width)
+            }
+            SpecOp::Attention {
+                scale,
+                window,
+                softcap,
+                ..
+            } => {
+                return self.attention(name, &inputs, scale, window.as_ref(), softcap.as_ref());
+            }
+            SpecOp::Gated { activation, .. } => {
+                self.same_width(name, &inputs)?;
+                (Op::Gated(self.activation(activation)?), width)
+            }
+            SpecOp::Add { b_scale, .. } => {
+                self.same_width(name, &inputs)?;
+                let b_scale = b_scale.as_ref().map_or(Ok(1.0), |s| self.scope.number(s))?;
+                (Op::Add { b_scale }, width)
+            }
+            SpecOp::Scale { factor, .. } => match self.scope.number_or_none(factor)? {
+                None | Some(1.0) => return Ok(input),
+                Some(factor) => (Op::Scale { factor }, width),
+            },
+            SpecOp::SoftCap { cap, .. } => match self.scope.number_or_none(cap)? {
+                None => return Ok(input),
+                Some(cap) => (Op::SoftCap { cap }, width),
+            },
+        };
+        Ok(self.push(name, op, out_width, &inputs))
+    }
+
+    fn push(&mut self, name: &str, op: Op, width: u32, inputs: &[NodeIndex]) -> NodeIndex {
+        let node = self.ops.add_node(OpNode {
+            name: name.to_owned(),
+            op,
+            rows: Rows::Tokens,
+            width,
+        });
+        for (operand, input) in inputs.iter().enumerate() {
+            self.ops.add_edge(*input, node, operand);
+        }
+        node
+    }
+
+    fn inputs(&self, name: &str, op: &SpecOp) -> Result<Vec<NodeIndex>, CompileError> {
+        let find = |wire: &str| {
+            self.wires
+                .get(wire)
+                .copied()
+                .ok_or_else(|| CompileError::Wire {
+                    architecture: self.architecture.name.clone(),
+                    operator: name.to_owned(),
+                    wire: wire.to_owned(),
+                })
+        };
+        op.inputs().into_iter().map(find).collect()
+    }
+
+    fn linear(&self, name: &str, op: &SpecOp, width: u32, out: u32) -> Result<Op, CompileError> {
+        let SpecOp::Linear {
+            weight,
+            first_row,
+            bias,
+            bias_when,
+            tied_when,
+            ..
+        } = op
+        else {
+            return Err(self.width_error(name, out, width));
+        };
+        let tied = self.scope.truth(tied_when.as_ref(), false)?;
+        let pattern = if tied {
+            &self.architecture.embedding.weight
+        } else {
+            weight
+        };
+        let first_row = first_row.as_ref().map(|r| self.scope.row(r)).transpose()?;
+        let bias = match bias {
+            Some(bias) if self.scope.truth(bias_when.as_ref(), true)? => {
+                Some(self.vector(name, "bias", bias, out))
+            }
+            _ => None,
+        };
+        let weight = Param {
+            slot: format!("{name}.weight"),
+            source: WeightSource {
+                name: self.weight_name(pattern),
+                first_row,
+            },
+            kind: ParamKind::Matrix,
+            shape: vec![out, width],
+        };
+        Ok(Op::Linear { weight, bias })
+    }
+
+    fn rope(&self, name: &str, heads: &Expr, table: &Expr, width: u32) -> Result<Op, CompileError> {
+        let heads = self.scope.count(heads)?;
+        if width != heads * self.dims.head_dim {
+            return Err(self.width_error(name, heads * self.dims.head_dim, width));
+        }
+        let table = self.scope.text(table)?;
+        let rope = self
+            .architecture
+            .rope
+            .get(&table)
+            .ok_or_else(|| CompileError::Wire {
+                architecture: self.architecture.name.clone(),
+                operator: name.to_owned(),
+                wire: table.clone(),
+            })?;
+        let rotated = self.scope.count(&rope.dim)?;
+        if rotated % 2 != 0 || rotated > self.dims.head_dim {
+            return Err(CompileError::Dimension {
+                name: "rope.dim",
+                expected: format!(
+                    "an even number up to the head dimension {}",
+                    self.dims.head_dim
+                ),
+                found: rotated.to_string(),
+            });
+        }
+        Ok(Op::Rope {
+            heads,
+            rotated,
+            table,
+        })
+    }
+
+    fn attention(
+        &mut self,
+        name: &str,
+        inputs: &[NodeIndex],
+        scale: &Expr,
+        window: Option<&Expr>,
+        softcap: Option<&Expr>,
+    ) -> Result<NodeIndex, CompileError> {
+        let Dims {
+            heads,
+            kv_heads,
+            head_dim,
+            ..
+        } = *self.dims;
+        let expected = [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim];
+        for (input, expected) in inputs.iter().zip(expected) {
+            let found = self.ops[*input].width;
+            if found != expected {
+                return Err(self.width_error(name, expected, found));
+            }
+        }
+        let attention = Attention {
+            heads,
+            kv_heads,
+            head_dim,
+            scale: self.scope.number(scale)?,
+            window: window.map_or(Ok(None), |w| self.scope.count_or_none(w))?,
+            softcap: softcap.map_or(Ok(None), |s| self.scope.number_or_none(s))?,
+        };
+        let node = self.push(name, Op::Attention(attention), heads * head_dim, inputs);
+        for (anchor, input) in [Anchor::Query, Anchor::Key, Anchor::Value]
+            .iter()
+            .zip(inputs)
+        {
+            self.anchors.insert(*anchor, *input);
+        }
+        self.anchors.insert(Anchor::Attended, node);
+        Ok(node)
+    }
+
+    fn activation(&self, expr: &Expr) -> Result<Activation, CompileError> {
+        let name = self.scope.text(expr)?;
+        match name.as_str() {
+            "silu" | "swish" => Ok(Activation::Silu),
+            "gelu" => Ok(Activation::Gelu),
+            "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast" => Ok(Activation::GeluTanh),
+            _ => Err(CompileError::Value {
+                architecture: self.architecture.name.clone(),
+                expression: expr.text().to_owned(),
+                expected: "one of 'silu', 'gelu', 'gelu_pytorch_tanh'",
+                found: format!("'{name}'"),
+            }),
+        }
+    }
+
+    fn vector(&self, op: &str, part: &str, pattern: &str, width: u32) -> Param {
+        Param {
+            slot: format!("{op}.{part}"),
+            source: WeightSource {
+                name: self.weight_name(pattern),
+                first_row: None,
+            },
+            kind: ParamKind::Vector,
+            shape: vec![width],
+        }
+    }
+
+    fn weight_name(&self, pattern: &str) -> String {
+        pattern.replace("{layer}", &self.layer.to_string())
+    }
+
+    fn same_width(&self, name: &str, inputs: &[NodeIndex]) -> Result<(), CompileError> {
+        let (a, b) = (self.ops[inputs[0]].width, self.ops[inputs[1]].width);
+        if a == b {
+            Ok(())
+        } else {
+            Err(self.width_error(name, a, b))
+        }
+    }
+
+    fn width_error(&self, operator: &str, expected: u32, found: u32) -> CompileError {
+        CompileError::Width {
+            architecture: self.architecture.name.clone(),
+            operator: operator.to_owned(),
+            expected,
+            found,
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The operators of the graph, with every number resolved for one layer.
+//!
+//! The set is closed: fusion, lowering and cost each match on all of it.
+
+use heg_artifacts::manifest::Rows;
+
+/// An operator and the rows it gives.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OpNode {
+    /// Name of its output in the architecture file.
+    pub name: String,
+    /// What it computes.
+    pub op: Op,
+    /// Number of output rows.
+    pub rows: Rows,
+    /// Elements per output row.
+    pub width: u32,
+}
+
+/// A resolved operator.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Op {
+    /// The residual stream entering this graph.
+    Input,
+    /// `x / rms(x) · (offset + w)` over each of `groups` equal parts of the row.
+    RmsNorm {
+        /// Weight [width / groups].
+        weight: Param,
+        /// Added to the mean square.
+        eps: f32,
+        /// Added to the weight.
+        offset: f32,
+        /// Parts of the row that are normed apart.
+        groups: u32,
+    },
+    /// `(x − mean) / deviation · w + b`.
+    LayerNorm {
+        /// Weight [width].
+        weight: Param,
+        /// Bias [width].
+        bias: Option<Param>,
+        /// Added to the variance.
+        eps: f32,
+    },
+    /// `x · Wᵀ + b`.
+    Linear {
+        /// Weight [out, in].
+        weight: Param,
+        /// Bias [out].
+        bias: Option<Param>,
+    },
+    /// Rotate-half position embedding of the first `rotated` dimensions of each head.
+    Rope {
+        /// Heads in the row.
+        heads: u32,
+        /// Dimensions rotated; even.
+        rotated: u32,
+        /// Which rotary table, by name.
+        table: String,
+    },
+    /// Causal attention.
+    Attention(Attention),
+    /// `activation(gate) · up`.
+    Gated(Activation),
+    /// `a + b_scale · b`.
+    Add {
+        /// Factor on the second term.
+        b_scale: f32,
+    },
+    /// `factor · x`.
+    Scale {
+        /// Factor.
+        factor: f32,
+    },
+    /// `cap · tanh(x / cap)`.
+    SoftCap {
+        /// Cap.
+        cap: f32,
+    },
+}
+
+/// Attributes of an attention.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Attention {
+    /// Query heads H, a multiple of `kv_heads`.
+    pub heads: u32,
+    /// Key/value heads K.
+    pub kv_heads: u32,
+    /// Head dimension d.
+    pub head_dim: u32,
+    /// Factor on q·k.
+    pub scale: f32,
+    /// Sliding window in tokens, the current one included.
+    pub window: Option<u32>,
+    /// Soft cap on the scores.
+    pub softcap: Option<f32>,
+}
+
+/// Activations of gated feed-forward blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// `x · sigmoid(x)`.
+    Silu,
+    /// Exact GELU.
+    Gelu,
+    /// GELU by tanh.
+    GeluTanh,
+}
+
+/// A weight an operator takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Param {
+    /// Name within the kernel: the operator's output and what the weight is to it, e.g. `q.weight`.
+    pub slot: String,
+    /// Where it lies in the checkpoint.
+    pub source: WeightSource,
+    /// What it is to the operator.
+    pub kind: ParamKind,
+    /// Row-major shape.
+    pub shape: Vec<u32>,
+}
+
+/// What a weight is to its operator: decides how it is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ParamKind {
+    /// A linear operator's matrix, or the embedding: stored in the model's weight form.
+    Matrix,
+    /// A norm's weight or a bias: always f32.
+    Vector,
+}
+
+/// A tensor of the checkpoint, or a run of its rows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WeightSource {
+    /// Hugging Face name.
+    pub name: String,
+    /// First row, where the tensor is shared by several operators.
+    pub first_row: Option<u32>,
+}
+
+impl Op {
+    /// Weights in the order in which a kernel takes them.
+    pub fn params(&self) -> Vec<&Param> {
+        match self {
+            Self::RmsNorm { weight, .. } => vec![weight],
+            Self::LayerNorm { weight, bias, .. } | Self::Linear { weight, bias } => {
+                std::iter::once(weight).chain(bias).collect()
+            }
+            Self::Input
+            | Self::Rope { .. }
+            | Self::Attention(_)
+            | Self::Gated(_)
+            | Self::Add { .. }
+            | Self::Scale { .. }
+            | Self::SoftCap { .. } => Vec::new(),
+        }
+    }
+
+    /// Name of the operator, for dumps.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Input => "input",
+            Self::RmsNorm { .. } => "rms_norm",
+            Self::LayerNorm { .. } => "layer_norm",
+            Self::Linear { .. } => "linear",
+            Self::Rope { .. } => "rope",
+            Self::Attention(_) => "attention",
+            Self::Gated(_) => "gated",
+            Self::Add { .. } => "add",
+            Self::Scale { .. } => "scale",
+            Self::SoftCap { .. } => "soft_cap",
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! A kernel's body: its operators, freed of the layer they came from.
+//!
+//! Two layers share a kernel exactly when their bodies are equal. A body therefore names no weight of the
+//! checkpoint and no rotary table; those are what a layer *uses* the kernel with ([`Use`]).
+
+use std::collections::BTreeMap;
+
+use heg_artifacts::manifest::{self, Port, Role, Rows, Term, Work};
+use heg_spec::fusion::{Anchor, Group};
+
+use crate::error::CompileError;
+use crate::fuse::FusedOps;
+use crate::graph::{Op, OpGraph, OpId, Param, WeightSource, op_work};
+
+/// What a kernel computes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KernelBody {
+    /// Name, unique in the HEG.
+    pub name: String,
+    /// Which op group.
+    pub group: manifest::Group,
+    /// Activation inputs.
+    pub inputs: Vec<Port>,
+    /// Operators in execution order.
+    pub ops: Vec<BodyOp>,
+    /// Outputs.
+    pub outputs: Vec<Port>,
+    /// What each output is.
+    pub results: Vec<Operand>,
+}
+
+/// An operator of a body.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BodyOp {
+    /// Name of its output in the architecture file.
+    pub name: String,
+    /// What it computes; weight sources and rotary tables are blank.
+    pub op: Op,
+    /// Its operands.
+    pub operands: Vec<Operand>,
+}
+
+/// Where an operand comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operand {
+    /// An activation input of the kernel.
+    Input(usize),
+    /// An earlier operator of the kernel.
+    Op(usize),
+}
+
+/// A kernel at one place of the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Use {
+    /// Index of the kernel.
+    pub kernel: usize,
+    /// Its weights, in parameter order.
+    pub weights: Vec<Param>,
+    /// Rotary table by name.
+    pub rope: Option<String>,
+}
+
+/// Body, weights and rotary table of one fused group.
+pub(super) struct Instance {
+    pub(super) body: KernelBody,
+    pub(super) weights: Vec<Param>,
+    pub(super) rope: Option<String>,
+}
+
+impl Instance {
+    pub(super) fn new(graph: &OpGraph, fused: &FusedOps) -> Result<Self, CompileError> {
+        let group = manifest_group(fused.group);
+        let mut inputs: Vec<Port> = fused
+            .inputs
+            .iter()
+            .map(|id| port(graph, *id, input_role(graph, *id), group))
+            .collect();
+        let places: BTreeMap<OpId, Operand> = fused
+            .inputs
+            .iter()
+            .enumerate()
+            .map(|(index, id)| (*id, Operand::Input(index)))
+            .chain(
+                fused
+                    .ops
+                    .iter()
+                    .enumerate()
+                    .map(|(index, id)| (*id, Operand::Op(index))),
+            )
+            .collect();
+        let place = |id: OpId| {
+            places
+                .get(&id)
+                .copied()
+                .ok_or_else(|| CompileError::Fusion {
+                    operator: graph.op(id).name.clone(),
+                    message: "a kernel reads it and does not hold it",
+                })
+        };
+        let mut ops = Vec::with_capacity(fused.ops.len());
+        let mut weights = Vec::new();
+        let mut rope = None;
+        for id in &fused.ops {
+            let node = graph.op(*id);
+            let operands = graph
+                .operands(*id)
+                .into_iter()
+                .map(place)
+                .collect::<Result<_, _>>()?;
+            weights.extend(node.op.params().into_iter().cloned());
+            add_ports(&mut inputs, &node.op);
+            if let Op::Rope { table, .. } = &node.op {
+                if rope.as_ref().is_some_and(|known| known != table) {
+                    return Err(CompileError::Fusion {
+                        operator: node.name.clone(),
+                        message: "a kernel takes one rotary table, and this operator needs a second",
+                    });
+                }
+                rope = Some(table.clone());
+            }
+            ops.push(BodyOp {
+                name: node.name.clone(),
+                op: anonymous(&node.op),
+                operands,
+            });
+        }
+        let results = fused
+            .outputs
+            .iter()
+            .map(|id| place(*id))
+            .collect::<Result<_, _>>()?;
+        let outputs = output_roles(group)
+            .iter()
+            .zip(&fused.outputs)
+            .map(|(role, id)| Port {
+                role: *role,
+                rows: Rows::Tokens,
+                width: graph.op(*id).width,
+            })
+            .collect();
+        let body = KernelBody {
+            name: String::new(),
+            group,
+            inputs,
+            ops,
+            outputs,
+            results,
+        };
+        Ok(Self {
+            body,
+            weights,
+            rope,
+        })
+    }
+}
+
+impl KernelBody {
+    /// Weights in order, with blank sources.
+    pub fn params(&self) -> impl Iterator<Item = &Param> {
+        self.ops.iter().flat_map(|op| op.op.params())
+    }
+
+    /// FLOP and bytes of one call, given the bytes of all weights and of one activation element.
+    pub(crate) fn work(&self, weight_bytes: u64, element_bytes: u64) -> Work {
+        let mut flops: BTreeMap<(u8, u8), u64> = BTreeMap::new();
+        for op in &self.ops {
+            let in_width = op
+                .operands
+                .first()
+                .map_or(0, |operand| self.width(*operand));
+            let node = crate::graph::OpNode {
+                name: String::new(),
+                op: op.op.clone(),
+                rows: Rows::Tokens,
+                width: self.op_width(op),
+            };
+            for term in op_work(&node, in_width) {
+                *flops.entry((term.tokens, term.context)).or_default() += term.factor;
+            }
+        }
+        let mut bytes = BTreeMap::from([((0, 0), weight_bytes)]);
+        for port in self.inputs.iter().chain(&self.outputs) {
+            let exponents = match port.rows {
+                Rows::Tokens => (1, 0),
+                Rows::Context => (0, 1),
+                Rows::One => (0, 0),
+            };
+            *bytes.entry(exponents).or_default() += u64::from(port.width) * element_bytes;
+        }
+        Work {
+            flops: terms(flops),
+            bytes: terms(bytes),
+        }
+    }
+
+    /// Width of an operand's rows.
+    fn width(&self, operand: Operand) -> u32 {
+        match operand {
+            Operand::Input(index) => self.inputs.get(index).map_or(0, |port| port.width),
+            Operand::Op(index) => self.ops.get(index).map_or(0, |op| self.op_width(op)),
+        }
+    }
+
+    /// Width of an operator's rows: a linear operator's own, an attention's H·d, otherwise its operand's.
+    fn op_width(&self, op: &BodyOp) -> u32 {
+        match &op.op {
+            Op::Linear { weight, .. } => weight.shape[0],
+            Op::Attention(a) => a.heads * a.head_dim,
+            _ => op
+                .operands
+                .first()
+                .map_or(0, |operand| self.width(*operand)),
+        }
+    }
+}
+
+fn terms(polynomial: BTreeMap<(u8, u8), u64>) -> Vec<Term> {
+    polynomial
+        .into_iter()
+        .filter(|(_, factor)| *factor > 0)
+        .map(|((tokens, context), factor)| Term {
+            factor,
+            tokens,
+            context,
+        })
+        .collect()
+}
+
+/// The operator without what differs from layer to layer.
+fn anonymous(op: &Op) -> Op {
+    let mut op = op.clone();
+    let blank = |param: &mut Param| {
+        param.source = WeightSource {
+            name: String::new(),
+            first_row: None,
+        };
+    };
+    match &mut op {
+        Op::RmsNorm { weight, .. } => blank(weight),
+        Op::LayerNorm { weight, bias, .. } | Op::Linear { weight, bias } => {
+            blank(weight);
+            bias.iter_mut().for_each(blank);
+        }
+        Op::Rope { table, .. } => table.clear(),
+        Op::Input
+        | Op::Attention(_)
+        | Op::Gated(_)
+        | Op::Add { .. }
+        | Op::Scale { .. }
+        | Op::SoftCap { .. } => {}
+    }
+    op
+}
+
+/// Inputs that an operator needs besides its operands.
+fn add_ports(inputs: &mut Vec<Port>, op: &Op) {
+    let wanted: &[(Role, Rows, u32)] = match op {
+        Op::Rope { rotated, .. } => &[
+            (Role::Cos, Rows::Tokens, rotated / 2),
+            (Role::Sin, Rows::Tokens, rotated / 2),
+        ],
+        Op::Attention(_) => &[(Role::Position, Rows::One, 1)],
+        _ => &[],
+    };
+    for (role, rows, width) in wanted {
+        if !inputs.iter().any(|port| port.role == *role) {
+            inputs.push(Port {
+                role: *role,
+                rows: *rows,
+                width: *width,
+            });
+        }
+    }
+}
+
+fn port(graph: &OpGraph, id: OpId, role: Role, group: manifest::Group) -> Port {
+    // The attention reads the cache, not only the new rows.
+    let cached = group == manifest::Group::Mha && matches!(role, Role::Key | Role::Value);
+    Port {
+        role,
+        rows: if cached { Rows::Context } else { Rows::Tokens },
+        width: graph.op(id).width,
+    }
+}
+
+fn input_role(graph: &OpGraph, id: OpId) -> Role {
+    let named = [
+        (Anchor::Query, Role::Query),
+        (Anchor::Key, Role::Key),
+        (Anchor::Value, Role::Value),
+        (Anchor::Attended, Role::Attended),
+    ];
+    named
+        .into_iter()
+        .find(|(anchor, _)| graph.anchor(*anchor) == Some(id))
+        .map_or(Role::Hidden, |(_, role)| role)
+}
+
+fn output_roles(group: manifest::Group) -> &'static [Role] {
+    match group {
+        manifest::Group::Qkv => &[Role::Query, Role::Key, Role::Value],
+        manifest::Group::Mha => &[Role::Attended],
+        manifest::Group::Ffn => &[Role::Hidden],
+        manifest::Group::Head => &[Role::Logits],
+    }
+}
+
+fn manifest_group(group: Group) -> manifest::Group {
+    match group {
+        Group::Qkv => manifest::Group::Qkv,
+        Group::Mha => manifest::Group::Mha,
+        Group::Ffn => manifest::Group::Ffn,
+        Group::Head => manifest::Group::Head,
+    }
+}

@@ -1,0 +1,210 @@
+//! The heterogeneous execution graph: kernels, and where the model uses them (Agent.xpu §4.2).
+//!
+//! A kernel is stored once with its multiplicity; [`Heg::layers`] is the table of weights beside it. The
+//! places of the model form a petgraph: prefill walks it once per chunk, decode once per token. Its edges say
+//! what flows, how many bytes a token that is, and whether it crosses from a token-wise to a sequence-wise
+//! kernel, which is where two accelerators meet.
+
+mod body;
+
+use std::fmt;
+
+use heg_artifacts::manifest::{Group, Role};
+use petgraph::graph::{DiGraph, NodeIndex};
+
+use body::Instance;
+pub use body::{BodyOp, KernelBody, Operand, Use};
+
+use crate::error::CompileError;
+use crate::fuse::FusedOps;
+use crate::graph::OpGraph;
+
+/// The HEG of a model.
+#[derive(Debug, Clone)]
+pub struct Heg {
+    /// Distinct kernels, in order of first use.
+    pub kernels: Vec<KernelBody>,
+    /// Per layer: `qkv`, `mha`, `ffn`.
+    pub layers: Vec<[Use; 3]>,
+    /// The head.
+    pub head: Use,
+    /// Places in execution order: node = (layer, kernel).
+    pub places: DiGraph<Place, Flow>,
+}
+
+/// A kernel's place in the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Layer; none for the head.
+    pub layer: Option<u32>,
+    /// Index into [`Heg::kernels`].
+    pub kernel: usize,
+}
+
+/// What flows between two places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flow {
+    /// Which tensor.
+    pub role: Role,
+    /// Elements per token.
+    pub width: u32,
+    /// Whether the ends may lie on different accelerators.
+    pub span: Span,
+}
+
+/// Whether an edge may cross accelerators.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Span {
+    /// Both ends are token-wise, or both sequence-wise.
+    Intra,
+    /// One end is token-wise, the other sequence-wise.
+    Inter,
+}
+
+impl Heg {
+    /// Builds the HEG from the fused graphs of all layers and of the head.
+    pub fn build(
+        layers: &[(OpGraph, Vec<FusedOps>)],
+        head: (&OpGraph, &[FusedOps]),
+    ) -> Result<Self, CompileError> {
+        let mut kernels = Vec::new();
+        let mut uses = Vec::with_capacity(layers.len());
+        for (graph, fused) in layers {
+            let mut of = |group| intern(&mut kernels, graph, fused, group);
+            uses.push([of(Group::Qkv)?, of(Group::Mha)?, of(Group::Ffn)?]);
+        }
+        let head = intern(&mut kernels, head.0, head.1, Group::Head)?;
+        let places = connect(&kernels, &uses, &head);
+        Ok(Self {
+            kernels,
+            layers: uses,
+            head,
+            places,
+        })
+    }
+}
+
+/// The place that uses the group's kernel; the kernel is added if no earlier one is equal.
+fn intern(
+    kernels: &mut Vec<KernelBody>,
+    graph: &OpGraph,
+    fused: &[FusedOps],
+    group: Group,
+) -> Result<Use, CompileError> {
+    let instances: Vec<Instance> = fused
+        .iter()
+        .map(|ops| Instance::new(graph, ops))
+        .collect::<Result<_, _>>()?;
+    let Some(instance) = instances
+        .into_iter()
+        .find(|instance| instance.body.group == group)
+    else {
+        return Err(CompileError::Fusion {
+            operator: format!("{group:?}"),
+            message: "the fusion plan gives no such kernel",
+        });
+    };
+    let mut body = instance.body;
+    let same_group = kernels.iter().filter(|known| known.group == group).count();
+    let known = kernels.iter().position(|known| {
+        body.name.clone_from(&known.name);
+        *known == body
+    });
+    let kernel = known.unwrap_or_else(|| {
+        let group = format!("{group:?}").to_lowercase();
+        body.name = if same_group == 0 {
+            group
+        } else {
+            format!("{group}.{same_group}")
+        };
+        kernels.push(body);
+        kernels.len() - 1
+    });
+    Ok(Use {
+        kernel,
+        weights: instance.weights,
+        rope: instance.rope,
+    })
+}
+
+fn connect(kernels: &[KernelBody], layers: &[[Use; 3]], head: &Use) -> DiGraph<Place, Flow> {
+    let mut places: DiGraph<Place, Flow> = DiGraph::new();
+    // The latest place that gives each role; before the first layer, the embedding gives the hidden state.
+    let mut givers: Vec<(Role, NodeIndex)> = Vec::new();
+    let in_layers = layers.iter().enumerate().flat_map(|(layer, uses)| {
+        uses.iter()
+            .map(move |place| (Some(layer as u32), place.kernel))
+    });
+    for (layer, kernel) in in_layers.chain([(None, head.kernel)]) {
+        let node = places.add_node(Place { layer, kernel });
+        for port in &kernels[kernel].inputs {
+            let Some((_, giver)) = givers.iter().find(|(role, _)| *role == port.role) else {
+                continue;
+            };
+            let from = kernels[places[*giver].kernel].group;
+            let span = if (from == Group::Mha) == (kernels[kernel].group == Group::Mha) {
+                Span::Intra
+            } else {
+                Span::Inter
+            };
+            places.add_edge(
+                *giver,
+                node,
+                Flow {
+                    role: port.role,
+                    width: port.width,
+                    span,
+                },
+            );
+        }
+        for port in &kernels[kernel].outputs {
+            givers.retain(|(role, _)| *role != port.role);
+            givers.push((port.role, node));
+        }
+    }
+    places
+}
+
+impl fmt::Display for Heg {
+    /// Stable text, for people and snapshots.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, kernel) in self.kernels.iter().enumerate() {
+            let uses = self
+                .places
+                .node_weights()
+                .filter(|place| place.kernel == index)
+                .count();
+            writeln!(f, "{} × {uses}", kernel.name)?;
+            for port in &kernel.inputs {
+                writeln!(f, "  in  {:?}[{:?}, {}]", port.role, port.rows, port.width)?;
+            }
+            for op in &kernel.ops {
+                writeln!(f, "  {} = {}{:?}", op.name, op.op.kind(), op.operands)?;
+            }
+            for (port, result) in kernel.outputs.iter().zip(&kernel.results) {
+                writeln!(
+                    f,
+                    "  out {:?}[{:?}, {}] = {result:?}",
+                    port.role, port.rows, port.width
+                )?;
+            }
+        }
+        for edge in self.places.raw_edges() {
+            let name = |node: NodeIndex| {
+                let place = self.places[node];
+                let kernel = &self.kernels[place.kernel].name;
+                place
+                    .layer
+                    .map_or_else(|| kernel.clone(), |layer| format!("layer.{layer}/{kernel}"))
+            };
+            let Flow { role, width, span } = edge.weight;
+            writeln!(
+                f,
+                "{} -> {}: {role:?} × {width} ({span:?})",
+                name(edge.source()),
+                name(edge.target())
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,241 @@
+//! The header of one safetensors file, and every check of it.
+//!
+//! The format: u64 little-endian length `n` · `n` bytes of JSON, name to {dtype, shape,
+//! data_offsets} · tensor bytes without gap. The words (`Dtype`, `TensorInfo`) are those of the
+//! `safetensors` crate; reading is ours, because the crate's `read_metadata` (0.8) lets the last of two
+//! equal names win, overflows on the sum of foreign offsets (a panic in debug builds), and does not say
+//! which tensor broke which rule.
+//! A test holds the two against each other: what passes here passes there, with equal tensors.
+
+#![deny(clippy::arithmetic_side_effects)]
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+
+use ::safetensors::Dtype;
+use ::safetensors::tensor::TensorInfo;
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+
+use super::error::IngestError;
+
+/// One tensor of a file. Invariant: `bytes` lies inside the file and is exactly as long as shape and
+/// type ask; all entries of a file together cover its data once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    /// Position in the file, not in its data part.
+    pub bytes: Range<usize>,
+}
+
+/// Reads and checks the header of a whole file's bytes, which may be a map: only the header is
+/// touched. `path` is for messages. This is the entry for fuzzing.
+pub fn check_header(path: &Path, file: &[u8]) -> Result<BTreeMap<String, Entry>, IngestError> {
+    // Copied, so that what is judged is what is used even if the file changes underneath.
+    let header = header_bytes(path, file)?.to_vec();
+    let parsed: Result<RawHeader, _> = serde_json::from_slice(&header);
+    let raw = parsed.map_err(|error| IngestError::Header {
+        path: path.to_owned(),
+        message: error.to_string(),
+    })?;
+    let data_start = LENGTH_BYTES.saturating_add(header.len());
+    check_layout(path, raw.tensors, data_start, file.len())
+}
+
+/// The JSON part of the file.
+fn header_bytes<'a>(path: &Path, file: &'a [u8]) -> Result<&'a [u8], IngestError> {
+    let truncated = |expected_bytes| IngestError::Truncated {
+        path: path.to_owned(),
+        expected_bytes,
+        found_bytes: file.len() as u64,
+    };
+    let (length, rest) = file
+        .split_first_chunk::<LENGTH_BYTES>()
+        .ok_or_else(|| truncated(LENGTH_BYTES as u64))?;
+    let found_bytes = u64::from_le_bytes(*length);
+    if found_bytes > HEADER_BYTES_MAX {
+        return Err(IngestError::HeaderTooLong {
+            path: path.to_owned(),
+            found_bytes,
+            limit_bytes: HEADER_BYTES_MAX,
+        });
+    }
+    usize::try_from(found_bytes)
+        .ok()
+        .and_then(|bytes| rest.get(..bytes))
+        .ok_or_else(|| truncated(found_bytes.saturating_add(LENGTH_BYTES as u64)))
+}
+
+/// Walks the tensors in the order of their bytes: each starts where the one before it ends, is as long
+/// as it says, and the last ends with the file.
+fn check_layout(
+    path: &Path,
+    raw: BTreeMap<String, TensorInfo>,
+    data_start: usize,
+    file_bytes: usize,
+) -> Result<BTreeMap<String, Entry>, IngestError> {
+    let mut in_order: Vec<(&String, &TensorInfo)> = raw.iter().collect();
+    in_order.sort_by_key(|(_, info)| info.data_offsets);
+    let mut cursor = 0_usize;
+    let mut before = "";
+    for (tensor, info) in in_order {
+        let (start, end) = info.data_offsets;
+        check_tensor(path, tensor, info)?;
+        if start < cursor {
+            return Err(IngestError::Overlap {
+                path: path.to_owned(),
+                a: before.to_owned(),
+                b: tensor.clone(),
+            });
+        }
+        if start > cursor {
+            return Err(IngestError::Hole {
+                path: path.to_owned(),
+                tensor: tensor.clone(),
+                expected_bytes: cursor as u64,
+                found_bytes: start as u64,
+            });
+        }
+        cursor = end;
+        before = tensor;
+    }
+    check_end(path, data_start, cursor, file_bytes)?;
+    let entries = raw.into_iter().map(|(tensor, info)| {
+        let (start, end) = info.data_offsets;
+        // No overflow: `check_end` saw that the largest of these sums is the file's length.
+        let bytes = data_start.saturating_add(start)..data_start.saturating_add(end);
+        let entry = Entry {
+            dtype: info.dtype,
+            shape: info.shape,
+            bytes,
+        };
+        (tensor, entry)
+    });
+    Ok(entries.collect())
+}
+
+/// Shape × type against the bytes that the tensor claims.
+fn check_tensor(path: &Path, tensor: &str, info: &TensorInfo) -> Result<(), IngestError> {
+    let (start, end) = info.data_offsets;
+    let found = end
+        .checked_sub(start)
+        .ok_or_else(|| IngestError::Backwards {
+            path: path.to_owned(),
+            tensor: tensor.to_owned(),
+            start_bytes: start as u64,
+            end_bytes: end as u64,
+        })?;
+    let expected =
+        byte_length(&info.shape, info.dtype).ok_or_else(|| IngestError::ShapeAbsurd {
+            path: path.to_owned(),
+            tensor: tensor.to_owned(),
+            dtype: info.dtype.to_string(),
+            shape: info.shape.iter().copied().take(SHAPE_SHOWN).collect(),
+        })?;
+    if found == expected {
+        return Ok(());
+    }
+    Err(IngestError::TensorBytes {
+        path: path.to_owned(),
+        tensor: tensor.to_owned(),
+        expected_bytes: expected as u64,
+        found_bytes: found as u64,
+    })
+}
+
+/// The data ends with the file.
+fn check_end(
+    path: &Path,
+    data_start: usize,
+    data_bytes: usize,
+    file_bytes: usize,
+) -> Result<(), IngestError> {
+    let found_bytes = file_bytes as u64;
+    let expected_bytes = (data_start as u64).saturating_add(data_bytes as u64);
+    let path = path.to_owned();
+    match expected_bytes.cmp(&found_bytes) {
+        std::cmp::Ordering::Equal => Ok(()),
+        std::cmp::Ordering::Greater => Err(IngestError::Truncated {
+            path,
+            expected_bytes,
+            found_bytes,
+        }),
+        std::cmp::Ordering::Less => Err(IngestError::Trailing {
+            path,
+            expected_bytes,
+            found_bytes,
+        }),
+    }
+}
+
+/// Bytes of a tensor; `None` when they overflow or are no whole number (types below a byte).
+fn byte_length(shape: &[usize], dtype: Dtype) -> Option<usize> {
+    let elements = element_count(shape)?;
+    let bits = elements.checked_mul(dtype.bitsize())?;
+    bits.is_multiple_of(8).then_some(bits.checked_div(8)?)
+}
+
+/// Product of a shape; `None` when it overflows.
+pub(super) fn element_count(shape: &[usize]) -> Option<usize> {
+    shape.iter().copied().try_fold(1, usize::checked_mul)
+}
+
+/// Header as it stands in the file, its names known to be distinct and printable.
+struct RawHeader {
+    tensors: BTreeMap<String, TensorInfo>,
+}
+
+impl<'de> Deserialize<'de> for RawHeader {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(RawHeaderVisitor)
+    }
+}
+
+struct RawHeaderVisitor;
+
+impl<'de> Visitor<'de> for RawHeaderVisitor {
+    type Value = RawHeader;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an object of tensor names")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
+        let mut tensors = BTreeMap::new();
+        while let Some(name) = map.next_key::<String>()? {
+            if name == METADATA_KEY {
+                // Free text of the writer ("format": "pt"): checked for form, not used.
+                map.next_value::<Option<HashMap<String, String>>>()?;
+                continue;
+            }
+            if name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
+                return Err(A::Error::custom(
+                    "a tensor name is too long or holds control characters",
+                ));
+            }
+            let info = map.next_value::<TensorInfo>()?;
+            if let Some(twice) = tensors.insert(name.clone(), info).map(|_| name) {
+                return Err(A::Error::custom(format!("tensor `{twice}` occurs twice")));
+            }
+        }
+        Ok(RawHeader { tensors })
+    }
+}
+
+/// Width of the length in front of the header (format).
+const LENGTH_BYTES: usize = 8;
+
+/// Bound of the header, JSON included. The format allows 100 MB; a tensor takes about 120 bytes, so
+/// that this is room for a quarter of a million. Chosen.
+pub const HEADER_BYTES_MAX: u64 = 32 << 20;
+
+/// Bound of a tensor name. Chosen: published names stay below 200.
+const NAME_BYTES_MAX: usize = 1024;
+
+/// Dimensions shown in a message about a shape; a hostile one may have millions.
+const SHAPE_SHOWN: usize = 8;
+
+/// The one key of the header that is no tensor (format).
+const METADATA_KEY: &str = "__metadata__";

@@ -1,0 +1,208 @@
+//! A tensor of the checkpoint, as bytes with a shape.
+//!
+//! A view: it borrows the map and copies nothing. Fused projections (`qkv_proj`, `gate_up_proj`)
+//! are taken apart with [`SourceTensor::rows`], which is a view again. Numbers are decoded in
+//! `quant/`, not here.
+
+use std::fmt;
+use std::ops::Range;
+
+use ::safetensors::Dtype;
+
+use super::error::IngestError;
+use super::header::{Entry, element_count};
+use super::mapping::Mapping;
+
+/// Number format of source weights. Others are refused when the tensor is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SourceDtype {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl SourceDtype {
+    /// Bytes of one element.
+    pub const fn element_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+}
+
+impl fmt::Display for SourceDtype {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::Bf16 => "BF16",
+        })
+    }
+}
+
+/// A tensor, or a range of its rows.
+///
+/// Invariants:
+/// - `bytes` is as long as `shape` and `dtype` say, little-endian, row-major, of any alignment.
+/// - A row is one index of the first dimension; a scalar is one row of one element.
+#[derive(Debug, Clone)]
+pub struct SourceTensor<'a> {
+    name: &'a str,
+    dtype: SourceDtype,
+    shape: Vec<usize>,
+    bytes: &'a [u8],
+    /// Row of the stored tensor at which this view starts, for messages.
+    row_start: usize,
+    /// The map behind `bytes` and where in it they start.
+    origin: Option<(&'a Mapping, usize)>,
+}
+
+impl<'a> SourceTensor<'a> {
+    /// A tensor over bytes in memory.
+    pub fn from_bytes(
+        name: &'a str,
+        dtype: SourceDtype,
+        shape: Vec<usize>,
+        bytes: &'a [u8],
+    ) -> Result<Self, IngestError> {
+        let expected =
+            element_count(&shape).and_then(|elements| elements.checked_mul(dtype.element_bytes()));
+        if expected != Some(bytes.len()) {
+            return Err(IngestError::TensorBytes {
+                path: name.into(),
+                tensor: name.to_owned(),
+                expected_bytes: expected.map_or(u64::MAX, |bytes| bytes as u64),
+                found_bytes: bytes.len() as u64,
+            });
+        }
+        Ok(Self {
+            name,
+            dtype,
+            shape,
+            bytes,
+            row_start: 0,
+            origin: None,
+        })
+    }
+
+    /// A tensor of a file whose header was checked.
+    pub(super) fn from_entry(
+        name: &'a str,
+        entry: &Entry,
+        mapping: &'a Mapping,
+    ) -> Result<Self, IngestError> {
+        let dtype = match entry.dtype {
+            Dtype::F32 => SourceDtype::F32,
+            Dtype::F16 => SourceDtype::F16,
+            Dtype::BF16 => SourceDtype::Bf16,
+            other => {
+                return Err(IngestError::DtypeUnsupported {
+                    tensor: name.to_owned(),
+                    found: other.to_string(),
+                    expected: "F32, F16 or BF16",
+                });
+            }
+        };
+        let bytes = mapping.bytes().get(entry.bytes.clone()).unwrap_or_default();
+        let mut tensor = Self::from_bytes(name, dtype, entry.shape.clone(), bytes)?;
+        tensor.origin = Some((mapping, entry.bytes.start));
+        Ok(tensor)
+    }
+
+    /// Name in the checkpoint.
+    pub fn name(&self) -> &'a str {
+        self.name
+    }
+
+    pub fn dtype(&self) -> SourceDtype {
+        self.dtype
+    }
+
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The stored bytes: little-endian, row-major, not aligned.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Length of the first dimension; 1 for a scalar.
+    pub fn row_count(&self) -> usize {
+        self.shape.first().copied().unwrap_or(1)
+    }
+
+    /// Elements of one row: the product of the other dimensions.
+    pub fn row_elements(&self) -> usize {
+        // No overflow unless the tensor is empty by another dimension, where any answer serves.
+        element_count(self.shape.get(1..).unwrap_or_default()).unwrap_or(0)
+    }
+
+    /// Elements in all.
+    pub fn element_count(&self) -> usize {
+        self.bytes.len() / self.dtype.element_bytes()
+    }
+
+    /// Row of the stored tensor at which this view starts.
+    pub fn row_start(&self) -> usize {
+        self.row_start
+    }
+
+    /// The rows `range` of this view, without a copy. Used to take fused projections apart.
+    pub fn rows(&self, range: Range<usize>) -> Result<Self, IngestError> {
+        let rows = self.row_count();
+        let row_bytes = self.row_elements().checked_mul(self.dtype.element_bytes());
+        let slice = || {
+            let row_bytes = row_bytes?;
+            let start = range.start.checked_mul(row_bytes)?;
+            let end = range.end.checked_mul(row_bytes)?;
+            Some((start, self.bytes.get(start..end)?))
+        };
+        // The count is checked apart: rows without elements have bytes in any range.
+        let (start, bytes) = slice()
+            .filter(|_| range.start <= range.end && range.end <= rows)
+            .ok_or_else(|| IngestError::RowRange {
+                tensor: self.name.to_owned(),
+                start: range.start,
+                end: range.end,
+                rows,
+            })?;
+        let mut shape = self.shape.clone();
+        match shape.first_mut() {
+            Some(first) => *first = range.len(),
+            None => shape.push(range.len()),
+        }
+        Ok(Self {
+            name: self.name,
+            dtype: self.dtype,
+            shape,
+            bytes,
+            row_start: self.row_start.saturating_add(range.start),
+            origin: self
+                .origin
+                .map(|(mapping, offset)| (mapping, offset.saturating_add(start))),
+        })
+    }
+
+    /// Errors unless the shape is `expected`; returns the tensor, to be chained.
+    pub fn expect_shape(self, expected: &[usize]) -> Result<Self, IngestError> {
+        if self.shape == expected {
+            return Ok(self);
+        }
+        Err(IngestError::ShapeMismatch {
+            tensor: self.name.to_owned(),
+            found: self.shape,
+            expected: expected.to_vec(),
+        })
+    }
+
+    /// Gives back the source pages of a byte range of this view, after use. Reading them again is
+    /// correct, only slower; on a buffer this does nothing.
+    pub fn advise_done(&self, range: Range<usize>) {
+        if let Some((mapping, offset)) = self.origin {
+            let end = range.end.min(self.bytes.len());
+            mapping.advise_done(offset.saturating_add(range.start)..offset.saturating_add(end));
+        }
+    }
+}

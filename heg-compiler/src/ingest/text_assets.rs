@@ -1,0 +1,318 @@
+//! The text side of a source folder: tokenizer, chat template, special tokens, stop tokens.
+//!
+//! Everything is optional: a bare weights folder compiles, into a bundle that takes token ids. The
+//! tokenizer is carried as bytes and not interpreted here. What is there but malformed is an error,
+//! never treated as absent.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::bounded;
+use super::config_json::{CONFIG_BYTES_MAX, whole, wrong_value};
+use super::error::IngestError;
+
+/// What a folder says about text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TextAssets {
+    /// `tokenizer.json` as it is.
+    pub tokenizer: Option<Vec<u8>>,
+    /// Jinja source: `chat_template.jinja`, else the default of `tokenizer_config.json`.
+    pub chat_template: Option<String>,
+    /// `bos_token`, `eos_token` and the like, each with its text.
+    pub special_tokens: BTreeMap<String, String>,
+    /// Ids that end a generation: of `generation_config.json`, else of `config.json`. Without
+    /// repetition, in the order of the file.
+    pub eos_ids: Vec<u32>,
+}
+
+impl TextAssets {
+    /// Reads what there is in a folder.
+    pub fn read(dir: &Path) -> Result<Self, IngestError> {
+        let mut assets = Self {
+            tokenizer: bounded::read_optional(&dir.join("tokenizer.json"), TOKENIZER_BYTES_MAX)?,
+            ..Self::default()
+        };
+        let template = dir.join("chat_template.jinja");
+        if let Some(content) = bounded::read_optional(&template, TEMPLATE_BYTES_MAX)? {
+            assets.chat_template = Some(bounded::text(&template, content)?);
+        }
+        // In this order: `tokenizer_config.json` is what transformers believes.
+        for name in ["special_tokens_map.json", "tokenizer_config.json"] {
+            let path = dir.join(name);
+            if let Some(keys) = object(&path)? {
+                assets.take_special_tokens(&path, &keys)?;
+                if assets.chat_template.is_none() {
+                    assets.chat_template = inline_template(&path, &keys)?;
+                }
+            }
+        }
+        for name in ["generation_config.json", "config.json"] {
+            let path = dir.join(name);
+            if assets.eos_ids.is_empty()
+                && let Some(keys) = object(&path)?
+            {
+                assets.eos_ids = eos_ids(&path, &keys)?;
+            }
+        }
+        Ok(assets)
+    }
+
+    /// Takes every `*_token` that is a text, or an object with a text as its `content`.
+    fn take_special_tokens(
+        &mut self,
+        path: &Path,
+        keys: &Map<String, Value>,
+    ) -> Result<(), IngestError> {
+        for (key, value) in keys.iter().filter(|(key, _)| key.ends_with("_token")) {
+            let text = match value {
+                Value::Object(token) => token.get("content").and_then(Value::as_str),
+                other => other.as_str(),
+            };
+            match text {
+                Some(text) => {
+                    self.special_tokens.insert(key.clone(), text.to_owned());
+                }
+                // `add_bos_token: true` ends in the same letters.
+                None if value.is_null() || !SPECIAL_TOKENS.contains(&key.as_str()) => {}
+                None => {
+                    let expected = "a text, or an object with `content`";
+                    return Err(wrong_value(path, key, value, expected));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A JSON file that holds an object; `None` when there is no file.
+fn object(path: &Path) -> Result<Option<Map<String, Value>>, IngestError> {
+    let Some(content) = bounded::read_optional(path, CONFIG_BYTES_MAX)? else {
+        return Ok(None);
+    };
+    match bounded::json(path, &content)? {
+        Value::Object(keys) => Ok(Some(keys)),
+        _ => Err(IngestError::Config {
+            path: path.to_owned(),
+            line: 1,
+            column: 1,
+            message: "expected an object of keys".to_owned(),
+        }),
+    }
+}
+
+/// `chat_template` as a text, or as a list of named ones: then the default, or the only one.
+fn inline_template(path: &Path, keys: &Map<String, Value>) -> Result<Option<String>, IngestError> {
+    let value = match keys.get("chat_template") {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::String(template)) => return Ok(Some(template.clone())),
+        Some(value) => value,
+    };
+    let named = |item: &Value| {
+        let name = item.get("name")?.as_str()?.to_owned();
+        Some((name, item.get("template")?.as_str()?.to_owned()))
+    };
+    let list = value.as_array().map(Vec::as_slice).unwrap_or_default();
+    let templates: Option<Vec<(String, String)>> = list.iter().map(named).collect();
+    let mut templates = templates.unwrap_or_default();
+    let default = match templates.len() {
+        1 => Some(0),
+        _ => templates.iter().position(|(name, _)| name == "default"),
+    };
+    match default {
+        Some(index) => Ok(Some(templates.swap_remove(index).1)),
+        None => Err(wrong_value(
+            path,
+            "chat_template",
+            value,
+            "a text, or a list of {`name`, `template`} with one named `default`",
+        )),
+    }
+}
+
+/// `eos_token_id` as a number or a list, at the top or in `text_config`.
+fn eos_ids(path: &Path, keys: &Map<String, Value>) -> Result<Vec<u32>, IngestError> {
+    let key = "eos_token_id";
+    let given = |keys: &Map<String, Value>| keys.get(key).filter(|value| !value.is_null()).cloned();
+    let text = keys.get("text_config").and_then(Value::as_object);
+    let Some(value) = text.and_then(given).or_else(|| given(keys)) else {
+        return Ok(Vec::new());
+    };
+    let mut ids = Vec::new();
+    let items = value
+        .as_array()
+        .map_or_else(|| std::slice::from_ref(&value), |items| items.as_slice());
+    if items.len() > EOS_IDS_MAX {
+        return Err(wrong_value(path, key, &value, "at most 1024 token ids"));
+    }
+    for item in items {
+        let id = whole(item).and_then(|id| u32::try_from(id).ok());
+        let id = id.ok_or_else(|| wrong_value(path, key, item, "a token id, or a list of them"))?;
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+    Ok(ids)
+}
+
+/// Bound of `tokenizer.json`; the largest published one known to us has 33 MB. Chosen.
+const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
+
+/// Bound of a chat template; published ones stay below 50 kB. Chosen.
+const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
+
+/// Bound of the stop tokens; published files have up to 10. Chosen.
+const EOS_IDS_MAX: usize = 1024;
+
+/// Keys that can only hold a token (transformers, `SpecialTokensMixin`).
+const SPECIAL_TOKENS: [&str; 7] = [
+    "bos_token",
+    "cls_token",
+    "eos_token",
+    "mask_token",
+    "pad_token",
+    "sep_token",
+    "unk_token",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, content) in files {
+            std::fs::write(dir.path().join(name), content).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn the_fixture_has_everything() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/tiny-agent");
+        let assets = TextAssets::read(Path::new(root)).unwrap();
+        assert!(assets.tokenizer.is_some());
+        assert!(
+            assets
+                .chat_template
+                .unwrap()
+                .starts_with("{{- bos_token }}")
+        );
+        assert_eq!(assets.eos_ids, [2041, 2033]);
+        let eos = assets.special_tokens.get("eos_token").map(String::as_str);
+        assert_eq!(eos, Some("<|eot_id|>"));
+    }
+
+    #[test]
+    fn a_bare_folder_has_nothing() {
+        let assets = TextAssets::read(folder(&[]).path()).unwrap();
+        assert_eq!(assets, TextAssets::default());
+    }
+
+    #[test]
+    fn tokens_are_texts_or_objects() {
+        let dir = folder(&[
+            (
+                "special_tokens_map.json",
+                r#"{"bos_token": "old", "pad_token": {"content": "p"}}"#,
+            ),
+            (
+                "tokenizer_config.json",
+                r#"{"bos_token": {"content": "<s>"}, "unk_token": null, "add_bos_token": true, "image_token": "<i>"}"#,
+            ),
+        ]);
+        let tokens = TextAssets::read(dir.path()).unwrap().special_tokens;
+        let pairs: Vec<_> = tokens
+            .iter()
+            .map(|(k, v)| (k.as_str(), v.as_str()))
+            .collect();
+        assert_eq!(
+            pairs,
+            [
+                ("bos_token", "<s>"),
+                ("image_token", "<i>"),
+                ("pad_token", "p")
+            ]
+        );
+        let dir = folder(&[("tokenizer_config.json", r#"{"eos_token": 3}"#)]);
+        let error = TextAssets::read(dir.path()).unwrap_err().to_string();
+        assert!(
+            error.ends_with(
+                "key `eos_token`: found `3`, expected a text, or an object with `content`"
+            )
+        );
+    }
+
+    #[test]
+    fn the_template_file_wins_then_the_default() {
+        let list = r#"{"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]}"#;
+        let template = |files: &[(&str, &str)]| {
+            TextAssets::read(folder(files).path()).map(|a| a.chat_template)
+        };
+        let both = [
+            ("tokenizer_config.json", list),
+            ("chat_template.jinja", "j"),
+        ];
+        assert_eq!(template(&both).unwrap().as_deref(), Some("j"));
+        assert_eq!(template(&both[..1]).unwrap().as_deref(), Some("d"));
+        for refused in [
+            r#"{"chat_template": [{"name": "a", "template": "t"}, {"name": "b", "template": "t"}]}"#,
+            r#"{"chat_template": [{"name": "default"}]}"#,
+            r#"{"chat_template": []}"#,
+            r#"{"chat_template": 1}"#,
+        ] {
+            let error = template(&[("tokenizer_config.json", refused)]).unwrap_err();
+            assert!(
+                matches!(error, IngestError::ConfigValue { .. }),
+                "{refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn stop_tokens_are_numbers_or_lists() {
+        let ids = |generation: &str, config: &str| {
+            let dir = folder(&[
+                ("generation_config.json", generation),
+                ("config.json", config),
+            ]);
+            TextAssets::read(dir.path()).map(|assets| assets.eos_ids)
+        };
+        assert_eq!(ids(r#"{"eos_token_id": 7}"#, "{}").unwrap(), [7]);
+        assert_eq!(ids("{}", r#"{"eos_token_id": [7, 8, 7]}"#).unwrap(), [7, 8]);
+        assert_eq!(
+            ids("{}", r#"{"text_config": {"eos_token_id": 1}}"#).unwrap(),
+            [1]
+        );
+        assert_eq!(ids("{}", r#"{"eos_token_id": null}"#).unwrap(), [0_u32; 0]);
+        for refused in ["-1", "1.5", "4294967296", "\"2\"", "[[1]]"] {
+            let error = ids(&format!(r#"{{"eos_token_id": {refused}}}"#), "{}").unwrap_err();
+            assert!(
+                matches!(error, IngestError::ConfigValue { .. }),
+                "{refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn large_files_and_bad_text_are_refused() {
+        let large = " ".repeat(TEMPLATE_BYTES_MAX as usize + 1);
+        let error =
+            TextAssets::read(folder(&[("chat_template.jinja", &large)]).path()).unwrap_err();
+        assert!(matches!(
+            error,
+            IngestError::TooLarge {
+                found_bytes: 1_048_577,
+                ..
+            }
+        ));
+        let dir = folder(&[]);
+        std::fs::write(dir.path().join("chat_template.jinja"), b"ab\xff").unwrap();
+        let error = TextAssets::read(dir.path()).unwrap_err();
+        assert!(matches!(error, IngestError::NotUtf8 { valid_bytes: 2, .. }));
+        std::fs::create_dir(dir.path().join("tokenizer.json")).unwrap();
+        let error = TextAssets::read(dir.path()).unwrap_err();
+        assert!(matches!(error, IngestError::NotAFile { .. }));
+    }
+}

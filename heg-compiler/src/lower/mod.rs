@@ -1,0 +1,167 @@
+//! Lowering: a kernel becomes OpenVINO IR, for one shape class, weight binding and activation type.
+//!
+//! One builder per operator in `ops`; `xml` writes the layers, `math` names the small steps between them.
+//! Both weight bindings come from the same builders: only the source of a weight differs, and where its scale
+//! is applied (DESIGN §4.2: before the product for plugins that fuse it, after the product for the NPU).
+
+mod literals;
+mod math;
+mod ops;
+mod weights;
+mod xml;
+
+use heg_artifacts::manifest::{Binding, ElementType, Role, Rows, ShapeClass, WeightForm};
+
+pub(crate) use literals::Literals;
+use weights::WeightPort;
+pub(crate) use weights::stored_element;
+use xml::{Dim, Ir, Wire};
+
+use crate::graph::Op;
+use crate::heg::{KernelBody, Operand};
+
+/// What distinguishes the variants of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lowering {
+    /// Which token counts it accepts.
+    pub shape: ShapeClass,
+    /// How weights reach it.
+    pub binding: Binding,
+    /// Element type of hidden states, queries, keys and values.
+    pub activations: ElementType,
+    /// How matrices are stored.
+    pub weights: WeightForm,
+}
+
+/// The IR of `kernel` under `lowering`; small constants are added to `literals`.
+pub(crate) fn lower(kernel: &KernelBody, lowering: Lowering, literals: &mut Literals) -> String {
+    let mut ir = Ir::new(literals);
+    let mut inputs = Inputs::default();
+    for port in &kernel.inputs {
+        let wire = ir.parameter(
+            role_name(port.role),
+            port_element(port.role, lowering),
+            shape(port.rows, port.width, lowering),
+        );
+        inputs.push(port.role, wire);
+    }
+    let mut weights = WeightPort::new(lowering);
+    let mut results: Vec<Wire> = Vec::with_capacity(kernel.ops.len());
+    for body_op in &kernel.ops {
+        let operands: Vec<Wire> = body_op
+            .operands
+            .iter()
+            .map(|operand| match operand {
+                Operand::Input(index) => inputs.wires[*index].clone(),
+                Operand::Op(index) => results[*index].clone(),
+            })
+            .collect();
+        let params: Vec<_> = body_op
+            .op
+            .params()
+            .into_iter()
+            .map(|param| weights.take(&mut ir, param))
+            .collect();
+        results.push(build(&mut ir, &body_op.op, &operands, &params, &inputs));
+    }
+    for (port, output) in kernel.outputs.iter().zip(&kernel.results) {
+        let wire = match output {
+            Operand::Input(index) => inputs.wires[*index].clone(),
+            Operand::Op(index) => results[*index].clone(),
+        };
+        let wire = ir.convert(&wire, port_element(port.role, lowering));
+        ir.result(role_name(port.role), &wire);
+    }
+    ir.finish(&kernel.name)
+}
+
+/// Activation inputs by position and by role.
+#[derive(Default)]
+struct Inputs {
+    wires: Vec<Wire>,
+    roles: Vec<Role>,
+}
+
+impl Inputs {
+    fn push(&mut self, role: Role, wire: Wire) {
+        self.roles.push(role);
+        self.wires.push(wire);
+    }
+
+    fn role(&self, role: Role) -> Option<&Wire> {
+        let at = self.roles.iter().position(|known| *known == role)?;
+        self.wires.get(at)
+    }
+}
+
+fn build(
+    ir: &mut Ir<'_>,
+    op: &Op,
+    operands: &[Wire],
+    params: &[weights::Weight],
+    inputs: &Inputs,
+) -> Wire {
+    match op {
+        // The residual stream is an operand of others, never an operator of a kernel.
+        Op::Input => operands[0].clone(),
+        Op::RmsNorm {
+            eps,
+            offset,
+            groups,
+            ..
+        } => ops::rms_norm(ir, &operands[0], &params[0], *eps, *offset, *groups),
+        Op::LayerNorm { eps, .. } => {
+            ops::layer_norm(ir, &operands[0], &params[0], params.get(1), *eps)
+        }
+        Op::Linear { .. } => ops::linear(ir, &operands[0], &params[0], params.get(1)),
+        Op::Rope { heads, rotated, .. } => match (inputs.role(Role::Cos), inputs.role(Role::Sin)) {
+            (Some(cos), Some(sin)) => ops::rope(ir, &operands[0], cos, sin, *heads, *rotated),
+            _ => operands[0].clone(),
+        },
+        Op::Attention(attention) => {
+            let position = inputs.role(Role::Position).unwrap_or(&operands[0]);
+            ops::attention(ir, operands, position, attention)
+        }
+        Op::Gated(activation) => ops::gated(ir, &operands[0], &operands[1], *activation),
+        Op::Add { b_scale } => {
+            let scaled = ir.times(&operands[1], *b_scale);
+            ir.add(&operands[0], &scaled)
+        }
+        Op::Scale { factor } => ir.times(&operands[0], *factor),
+        Op::SoftCap { cap } => ops::soft_cap(ir, &operands[0], *cap),
+    }
+}
+
+/// Element type at a port: positions are i64, rotary factors and logits f32, all else as the lowering says.
+fn port_element(role: Role, lowering: Lowering) -> ElementType {
+    match role {
+        Role::Position => ElementType::I64,
+        Role::Cos | Role::Sin | Role::Logits => ElementType::F32,
+        Role::Hidden | Role::Query | Role::Key | Role::Value | Role::Attended => {
+            lowering.activations
+        }
+    }
+}
+
+fn shape(rows: Rows, width: u32, lowering: Lowering) -> Vec<Dim> {
+    let rows = match (rows, lowering.shape) {
+        (Rows::One, _) => return vec![Dim::Fixed(1)],
+        (Rows::Tokens, ShapeClass::Static { tokens }) => Dim::Fixed(tokens),
+        (Rows::Tokens, ShapeClass::Dynamic) | (Rows::Context, _) => Dim::Dynamic,
+    };
+    vec![rows, Dim::Fixed(width)]
+}
+
+fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Hidden => "hidden",
+        Role::Cos => "cos",
+        Role::Sin => "sin",
+        Role::Query => "query",
+        Role::Key => "key",
+        Role::Value => "value",
+        Role::Position => "position",
+        Role::Attended => "attended",
+        Role::Logits => "logits",
+    }
+}

@@ -1,0 +1,256 @@
+//! One builder per operator of the graph.
+//!
+//! Rows are [tokens, width]; heads appear only inside a builder. Each is tested against a plain reference on
+//! OpenVINO's CPU device in `tests/`.
+
+use heg_artifacts::manifest::{Binding, ElementType};
+
+use super::weights::Weight;
+use super::xml::{Dim, Element, Ir, LiteralShape, Wire};
+use crate::graph::{Activation, Attention};
+
+/// `x / rms(x) · (offset + w)`, over each of `groups` equal parts of the row.
+///
+/// Squares and means are taken in f32: a squared f16 overflows from 256 on.
+pub(super) fn rms_norm(
+    ir: &mut Ir<'_>,
+    x: &Wire,
+    weight: &Weight,
+    eps: f32,
+    offset: f32,
+    groups: u32,
+) -> Wire {
+    let parts = into_groups(ir, x, groups);
+    let wide = ir.convert(&parts, ElementType::F32);
+    let two = ir.float(2.0);
+    let square = ir.op(
+        "Power",
+        "opset1",
+        "auto_broadcast=\"numpy\"",
+        &[&wide, &two],
+        wide.element,
+        wide.shape.clone(),
+    );
+    let mean = ir.mean(&square);
+    let eps = ir.float(eps);
+    let mean = ir.add(&mean, &eps);
+    let root = ir.unary("Sqrt", "opset1", "", &mean);
+    let one = ir.float(1.0);
+    let inverse = ir.divide(&one, &root);
+    let normed = ir.multiply(&wide, &inverse);
+    let mut factor = weight.values.clone();
+    if offset != 0.0 {
+        let offset = ir.float(offset);
+        factor = ir.add(&factor, &offset);
+    }
+    let scaled = ir.multiply(&normed, &factor);
+    let narrow = to_element(ir, &scaled, x.element);
+    if groups == 1 {
+        return narrow;
+    }
+    ir.reshape(&narrow, &[Dim::Dynamic, x.shape[1]])
+}
+
+/// `(x − mean) / deviation · w + b`, in f32.
+pub(super) fn layer_norm(
+    ir: &mut Ir<'_>,
+    x: &Wire,
+    weight: &Weight,
+    bias: Option<&Weight>,
+    eps: f32,
+) -> Wire {
+    let wide = ir.convert(x, ElementType::F32);
+    let axis = ir.integers(&[-1], LiteralShape::List);
+    let data = format!("eps=\"{eps:e}\" normalize_variance=\"true\" eps_mode=\"INSIDE_SQRT\"");
+    let normed = ir.op(
+        "MVN",
+        "opset6",
+        &data,
+        &[&wide, &axis],
+        wide.element,
+        wide.shape.clone(),
+    );
+    let mut y = ir.multiply(&normed, &weight.values);
+    if let Some(bias) = bias {
+        y = ir.add(&y, &bias.values);
+    }
+    to_element(ir, &y, x.element)
+}
+
+/// `x · Wᵀ + b`.
+///
+/// int8 rows: as constants, `W ∘ s` before the product, the pattern that plugins keep compressed; as inputs,
+/// `∘ s` after the product, which is the same and what the NPU compiler is fast on (DESIGN §4.2).
+pub(super) fn linear(ir: &mut Ir<'_>, x: &Wire, weight: &Weight, bias: Option<&Weight>) -> Wire {
+    let element = float_element(x);
+    let mut y = match (&weight.scales, weight.binding) {
+        (None, _) if weight.values.element == Element::Typed(ElementType::F16) => {
+            let matrix = ir.decompress(&weight.values, element);
+            ir.matmul(x, &matrix, true)
+        }
+        (None, _) => {
+            let matrix = ir.convert(&weight.values, element);
+            ir.matmul(x, &matrix, true)
+        }
+        (Some(scales), Binding::Constant) => {
+            let matrix = ir.convert(&weight.values, ElementType::F32);
+            let matrix = ir.multiply(&matrix, scales);
+            let matrix = ir.convert(&matrix, element);
+            ir.matmul(x, &matrix, true)
+        }
+        (Some(scales), Binding::Input) => {
+            let matrix = ir.convert(&weight.values, element);
+            let product = ir.matmul(x, &matrix, true);
+            let scales = ir.convert(scales, element);
+            ir.multiply(&product, &scales)
+        }
+    };
+    if let Some(bias) = bias {
+        let bias = ir.convert(&bias.values, element);
+        y = ir.add(&y, &bias);
+    }
+    y
+}
+
+/// Rotates pairs (i, i + rotated/2) of each head's first `rotated` dimensions (the rotate-half form).
+pub(super) fn rope(
+    ir: &mut Ir<'_>,
+    x: &Wire,
+    cos: &Wire,
+    sin: &Wire,
+    heads: u32,
+    rotated: u32,
+) -> Wire {
+    let element = float_element(x);
+    let head_dim = fixed(x.shape[1]) / heads;
+    let parts = into_groups(ir, x, heads);
+    let cos = ir.unsqueeze(cos, 1);
+    let cos = ir.convert(&cos, element);
+    let sin = ir.unsqueeze(sin, 1);
+    let sin = ir.convert(&sin, element);
+    let half = rotated / 2;
+    let mut sizes = vec![half, half];
+    if rotated < head_dim {
+        sizes.push(head_dim - rotated);
+    }
+    let pieces = ir.split(&parts, &sizes);
+    let (first, second) = (&pieces[0], &pieces[1]);
+    let (a, b) = (ir.multiply(first, &cos), ir.multiply(second, &sin));
+    let rotated_first = ir.subtract(&a, &b);
+    let (a, b) = (ir.multiply(second, &cos), ir.multiply(first, &sin));
+    let rotated_second = ir.add(&a, &b);
+    let mut joined = vec![&rotated_first, &rotated_second];
+    joined.extend(pieces.get(2));
+    let y = ir.concat(&joined, head_dim);
+    ir.reshape(&y, &[Dim::Dynamic, x.shape[1]])
+}
+
+/// Causal attention of c new tokens over n visible rows of the KV cache, the group folded so that K and V are
+/// never repeated (DESIGN §4.6): q as [K, G, c, d] against k as [K, 1, n, d].
+///
+/// `position` is the row of the first new token: token i sees rows up to `position + i`.
+pub(super) fn attention(
+    ir: &mut Ir<'_>,
+    operands: &[Wire],
+    position: &Wire,
+    a: &Attention,
+) -> Wire {
+    let (kv_heads, head_dim) = (Dim::Fixed(a.kv_heads), Dim::Fixed(a.head_dim));
+    let group = Dim::Fixed(a.heads / a.kv_heads);
+    let [query, key, value] = operands else {
+        return position.clone();
+    };
+    let q = ir.reshape(query, &[Dim::Dynamic, kv_heads, group, head_dim]);
+    let q = ir.transpose(&q, &[1, 2, 0, 3]);
+    let q = ir.times(&q, a.scale);
+    let k = ir.reshape(key, &[Dim::Dynamic, kv_heads, Dim::Fixed(1), head_dim]);
+    let k = ir.transpose(&k, &[1, 2, 0, 3]);
+    let v = ir.reshape(value, &[Dim::Dynamic, kv_heads, Dim::Fixed(1), head_dim]);
+    let v = ir.transpose(&v, &[1, 2, 0, 3]);
+    let mut scores = ir.matmul(&q, &k, true);
+    if let Some(cap) = a.softcap {
+        scores = soft_cap(ir, &scores, cap);
+    }
+    let mask = causal_mask(ir, query, key, position, a.window, &scores);
+    let scores = ir.add(&scores, &mask);
+    let weights = ir.unary("SoftMax", "opset8", "axis=\"-1\"", &scores);
+    let attended = ir.matmul(&weights, &v, false);
+    let attended = ir.transpose(&attended, &[2, 0, 1, 3]);
+    ir.reshape(&attended, &[Dim::Dynamic, Dim::Fixed(a.heads * a.head_dim)])
+}
+
+/// 0 where token i may see row j, the most negative finite number elsewhere; shape [c, n].
+fn causal_mask(
+    ir: &mut Ir<'_>,
+    query: &Wire,
+    key: &Wire,
+    position: &Wire,
+    window: Option<u32>,
+    like: &Wire,
+) -> Wire {
+    let tokens = ir.row_count(query);
+    let context = ir.row_count(key);
+    let rows = ir.range(&tokens, query.shape[0]);
+    let rows = ir.add(&rows, position);
+    let rows = ir.unsqueeze(&rows, 1);
+    let columns = ir.range(&context, key.shape[0]);
+    let columns = ir.unsqueeze(&columns, 0);
+    let mut visible = ir.compare("LessEqual", &columns, &rows);
+    if let Some(window) = window {
+        let width = ir.integers(&[i64::from(window)], LiteralShape::Scalar);
+        let first = ir.subtract(&rows, &width);
+        let near = ir.compare("Greater", &columns, &first);
+        visible = ir.both(&visible, &near);
+    }
+    let (zero, hidden) = (ir.float_like(0.0, like), ir.float_like(-65504.0, like));
+    ir.select(&visible, &zero, &hidden)
+}
+
+/// `activation(gate) · up`.
+pub(super) fn gated(ir: &mut Ir<'_>, gate: &Wire, up: &Wire, activation: Activation) -> Wire {
+    let activated = match activation {
+        Activation::Silu => ir.unary("Swish", "opset4", "", gate),
+        Activation::Gelu => ir.unary("Gelu", "opset7", "approximation_mode=\"ERF\"", gate),
+        Activation::GeluTanh => ir.unary("Gelu", "opset7", "approximation_mode=\"TANH\"", gate),
+    };
+    ir.multiply(&activated, up)
+}
+
+/// `cap · tanh(x / cap)`.
+pub(super) fn soft_cap(ir: &mut Ir<'_>, x: &Wire, cap: f32) -> Wire {
+    let small = ir.times(x, 1.0 / cap);
+    let bent = ir.unary("Tanh", "opset1", "", &small);
+    ir.times(&bent, cap)
+}
+
+/// [tokens, width] as [tokens, groups, width / groups]; one group stays as it is.
+fn into_groups(ir: &mut Ir<'_>, x: &Wire, groups: u32) -> Wire {
+    let part = Dim::Fixed(fixed(x.shape[1]) / groups);
+    if groups == 1 {
+        x.clone()
+    } else {
+        ir.reshape(x, &[Dim::Dynamic, Dim::Fixed(groups), part])
+    }
+}
+
+fn to_element(ir: &mut Ir<'_>, x: &Wire, element: Element) -> Wire {
+    match element {
+        Element::Typed(element) => ir.convert(x, element),
+        Element::Boolean => x.clone(),
+    }
+}
+
+fn float_element(x: &Wire) -> ElementType {
+    match x.element {
+        Element::Typed(ElementType::F16) => ElementType::F16,
+        _ => ElementType::F32,
+    }
+}
+
+/// Widths are always known; only row counts are dynamic.
+fn fixed(dim: Dim) -> u32 {
+    match dim {
+        Dim::Fixed(size) => size,
+        Dim::Dynamic => 0,
+    }
+}

@@ -1,0 +1,19 @@
+//! Weights as a bundle stores them: channel-wise int8, or floats.
+//!
+//! Takes tensors of `ingest/` and gives bytes; which tensor gets which form is decided by the model
+//! file and its quantisation plan, where the bytes go by the bundle writer. Bit for bit the same
+//! on any machine and for any number of threads.
+
+mod element;
+mod error;
+mod floats;
+mod stream;
+mod w8a16;
+
+#[cfg(test)]
+mod stream_tests;
+
+pub use self::error::QuantError;
+pub use self::floats::{f16_bytes, f32_bytes};
+pub use self::stream::{Encoded, Form, encode, source_hash};
+pub use self::w8a16::quantise_rows;

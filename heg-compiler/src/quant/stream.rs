@@ -1,0 +1,271 @@
+//! A whole tensor, block by block, into a sink.
+//!
+//! A tensor may be larger than memory: it is read through its map in windows of a few blocks of about
+//! 4 MiB. The blocks of a window are encoded in parallel and written in order; the hash of the
+//! source is taken in the same pass, and the pages behind are given back. What is written depends on
+//! the source alone: neither on the number of threads nor on the size of blocks.
+
+use std::io::Write;
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::ingest::SourceTensor;
+
+use super::element::{fault, magnitude_max};
+use super::error::QuantError;
+use super::floats::{f16_part, f32_part};
+use super::w8a16::{quantise_part, quantise_rows_as, scale_of};
+
+/// How weights are stored in a bundle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Form {
+    /// Little-endian f32.
+    F32,
+    /// Little-endian f16.
+    F16,
+    /// Channel-wise int8: values here, one f32 scale a row beside them.
+    I8,
+}
+
+impl Form {
+    /// Bytes of one element, scales not counted.
+    pub const fn element_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 => 2,
+            Self::I8 => 1,
+        }
+    }
+}
+
+/// What was read and written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Encoded {
+    /// Hash of the source bytes; type and shape are not in it.
+    pub source_hash: blake3::Hash,
+    /// Bytes written to the sink.
+    pub values_bytes: u64,
+}
+
+/// Encodes a tensor or view. For [`Form::I8`] the scales of its rows are appended to `scales`, which
+/// must be given; other forms leave it alone. On error the sink holds the blocks before the bad one.
+pub fn encode(
+    src: &SourceTensor<'_>,
+    form: Form,
+    values: &mut dyn Write,
+    scales: Option<&mut Vec<f32>>,
+) -> Result<Encoded, QuantError> {
+    encode_in_blocks(src, form, values, scales, BLOCK_BYTES)
+}
+
+/// As [`encode`], with blocks of about `block_bytes` of source: a multiple of every element.
+pub(super) fn encode_in_blocks(
+    src: &SourceTensor<'_>,
+    form: Form,
+    values: &mut dyn Write,
+    scales: Option<&mut Vec<f32>>,
+    block_bytes: usize,
+) -> Result<Encoded, QuantError> {
+    if src.element_count() == 0 {
+        return Err(QuantError::Empty {
+            tensor: src.name().to_owned(),
+            shape: src.shape().to_vec(),
+        });
+    }
+    let mut stream = Stream {
+        src,
+        values,
+        block_bytes,
+        blocks: Vec::new(),
+        hasher: blake3::Hasher::new(),
+        values_bytes: 0,
+    };
+    match form {
+        Form::F32 => stream.floats(form, f32_part)?,
+        Form::F16 => stream.floats(form, f16_part)?,
+        Form::I8 => {
+            let scales = scales.ok_or_else(|| QuantError::Room {
+                tensor: src.name().to_owned(),
+                buffer: "scales",
+                found: 0,
+                expected: src.row_count(),
+            })?;
+            stream.int8(scales)?;
+        }
+    }
+    Ok(Encoded {
+        source_hash: stream.hasher.finalize(),
+        values_bytes: stream.values_bytes,
+    })
+}
+
+/// Hash of the source bytes alone, the same as [`encode`] gives; for asking a cache before encoding.
+/// Pages stay mapped, since encoding often follows.
+pub fn source_hash(src: &SourceTensor<'_>) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    update(&mut hasher, src.bytes());
+    hasher.finalize()
+}
+
+/// A pass over one tensor.
+struct Stream<'a> {
+    src: &'a SourceTensor<'a>,
+    values: &'a mut dyn Write,
+    block_bytes: usize,
+    /// Room for a window of encoded blocks, used again for the next.
+    blocks: Vec<Block>,
+    hasher: blake3::Hasher,
+    values_bytes: u64,
+}
+
+/// Where one block is encoded.
+#[derive(Default)]
+struct Block {
+    values: Vec<u8>,
+    scales: Vec<f32>,
+}
+
+/// A part of the source: the byte of the tensor at which it starts, and its bytes.
+type Part<'a> = (usize, &'a [u8]);
+
+/// Conversion of a part: tensor, start, part, room for the result.
+type PartFn = fn(&SourceTensor<'_>, usize, &[u8], &mut [u8]) -> Result<(), QuantError>;
+
+impl Stream<'_> {
+    /// Rows do not matter here: blocks are cut anywhere between elements.
+    fn floats(&mut self, form: Form, convert: PartFn) -> Result<(), QuantError> {
+        let src = self.src;
+        let whole = 0..src.bytes().len();
+        let work = |(start, part): Part<'_>, block: &mut Block| {
+            let elements = part.len() / src.dtype().element_bytes();
+            let bytes = elements.saturating_mul(form.element_bytes());
+            block.values.resize(bytes, 0);
+            convert(src, start, part, &mut block.values)
+        };
+        self.pass(whole, self.block_bytes, &mut Vec::new(), work)
+    }
+
+    /// Blocks of whole rows, or rows in parts where one row is much more than a block.
+    fn int8(&mut self, scales: &mut Vec<f32>) -> Result<(), QuantError> {
+        let src = self.src;
+        if src.shape().len() < 2 {
+            return Err(QuantError::Rank {
+                tensor: src.name().to_owned(),
+                shape: src.shape().to_vec(),
+            });
+        }
+        let row_bytes = src.bytes().len() / src.row_count();
+        if row_bytes > self.block_bytes.saturating_mul(WIDE_ROW_BLOCKS) {
+            return (0..src.row_count()).try_for_each(|row| self.wide_row(row, row_bytes, scales));
+        }
+        let block_rows = (self.block_bytes / row_bytes).max(1);
+        let whole = 0..src.bytes().len();
+        let work = |(start, part): Part<'_>, block: &mut Block| {
+            let rows = start / row_bytes..start.saturating_add(part.len()) / row_bytes;
+            block
+                .values
+                .resize(part.len() / src.dtype().element_bytes(), 0);
+            block.scales.resize(rows.len(), 0.0);
+            // The rows exist: they are cut from the tensor's own bytes.
+            let rows = src.rows(rows).map_err(|_| fault(src, start, 0.0))?;
+            quantise_rows_as(&rows, &mut block.values, &mut block.scales)
+        };
+        self.pass(whole, block_rows.saturating_mul(row_bytes), scales, work)
+    }
+
+    /// One row in two passes, the first for its scale.
+    fn wide_row(
+        &mut self,
+        row: usize,
+        row_bytes: usize,
+        scales: &mut Vec<f32>,
+    ) -> Result<(), QuantError> {
+        let src = self.src;
+        let start = row.saturating_mul(row_bytes);
+        let whole = start..start.saturating_add(row_bytes);
+        let bytes = src.bytes().get(whole.clone()).unwrap_or_default();
+        let largest = bytes
+            .par_chunks(self.block_bytes)
+            .map(|part| magnitude_max(src.dtype(), part))
+            .try_reduce(|| 0.0, |a, b| Some(a.max(b)))
+            .ok_or_else(|| fault(src, start, f32::MAX))?;
+        let scale = scale_of(largest);
+        scales.push(scale);
+        let work = |(_, part): Part<'_>, block: &mut Block| {
+            block
+                .values
+                .resize(part.len() / src.dtype().element_bytes(), 0);
+            quantise_part(src.dtype(), part, scale, &mut block.values);
+            Ok(())
+        };
+        self.pass(whole, self.block_bytes, &mut Vec::new(), work)
+    }
+
+    /// Hashes, encodes and writes a range of the source, in blocks of exactly `block_bytes` and a rest.
+    fn pass(
+        &mut self,
+        whole: Range<usize>,
+        block_bytes: usize,
+        scales: &mut Vec<f32>,
+        work: impl Fn(Part<'_>, &mut Block) -> Result<(), QuantError> + Sync,
+    ) -> Result<(), QuantError> {
+        let bytes = self.src.bytes().get(whole.clone()).unwrap_or_default();
+        self.blocks.resize_with(window_blocks(), Block::default);
+        let mut start = whole.start;
+        for window in bytes.chunks(block_bytes.saturating_mul(self.blocks.len())) {
+            let (hasher, blocks) = (&mut self.hasher, &mut self.blocks);
+            let encode = |((index, part), block): ((usize, &[u8]), &mut Block)| {
+                let at = start.saturating_add(index.saturating_mul(block_bytes));
+                work((at, part), block)
+            };
+            let (results, ()) = rayon::join(
+                || -> Vec<Result<(), QuantError>> {
+                    let parts = window.par_chunks(block_bytes).enumerate();
+                    parts.zip(blocks.par_iter_mut()).map(encode).collect()
+                },
+                || update(hasher, window),
+            );
+            for (result, block) in results.into_iter().zip(&self.blocks) {
+                result?;
+                write(self.src, self.values, &block.values)?;
+                self.values_bytes = self.values_bytes.saturating_add(block.values.len() as u64);
+                scales.extend_from_slice(&block.scales);
+            }
+            let end = start.saturating_add(window.len());
+            self.src.advise_done(start..end);
+            start = end;
+        }
+        Ok(())
+    }
+}
+
+fn write(src: &SourceTensor<'_>, sink: &mut dyn Write, bytes: &[u8]) -> Result<(), QuantError> {
+    sink.write_all(bytes).map_err(|source| QuantError::Write {
+        tensor: src.name().to_owned(),
+        source,
+    })
+}
+
+/// The one place where source bytes are hashed. On one thread: beside encoding, blake3's rayon feature
+/// gained nothing on two cores.
+fn update(hasher: &mut blake3::Hasher, bytes: &[u8]) {
+    hasher.update(bytes);
+}
+
+/// Blocks in memory at once: two a thread, so that a slow one does not hold up the others.
+fn window_blocks() -> usize {
+    let blocks = rayon::current_num_threads().saturating_mul(2);
+    blocks.clamp(2, WINDOW_BLOCKS_MAX)
+}
+
+/// Source bytes of a block, a multiple of every element. Chosen: large against the cost of a task,
+/// small against memory.
+const BLOCK_BYTES: usize = 4 << 20;
+
+/// Rows of more blocks than this are encoded in parts. Chosen; rows of published models stay below
+/// 256 KiB.
+const WIDE_ROW_BLOCKS: usize = 2;
+
+/// Bounds memory to 32 · (4 MiB and at most twice that encoded). Chosen.
+const WINDOW_BLOCKS_MAX: usize = 32;

@@ -1,0 +1,199 @@
+//! Finds the folder that holds the OpenVINO libraries.
+//!
+//! Looks at what the user says (environment), then beside the running executable, where `cargo
+//! xtask setup` and release archives put it. Does not load anything, and knows no system folders:
+//! which OpenVINO runs must be visible in the answer. A variable that is set and useless is an
+//! error, never a reason to look further.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+
+/// Release of OpenVINO that this project is built and measured with.
+pub const OPENVINO_VERSION: &str = "2026.4.1";
+
+/// The folder that holds the OpenVINO C library.
+///
+/// Looks at `OPENVINO_DIR`, then `INTEL_OPENVINO_DIR`, then `openvino-2026.4.1` in the executable's
+/// folder and the three above it. Each may be the folder of the libraries itself, an install root,
+/// or a Python package. An empty variable counts as not set.
+///
+/// # Errors
+///
+/// [`Error::EnvironmentUnusable`] when a variable is set to a place without OpenVINO,
+/// [`Error::LibraryNotFound`] when there is none anywhere.
+pub fn find_libraries() -> Result<PathBuf, Error> {
+    let executable = std::env::current_exe().ok();
+    search(&|name| std::env::var_os(name), executable.as_deref())
+}
+
+/// The C library's file in `folder`, if it is there.
+pub(crate) fn library_file(folder: &Path) -> Option<PathBuf> {
+    LIBRARY_FILES
+        .iter()
+        .map(|file| folder.join(file))
+        .find(|path| path.is_file())
+}
+
+fn search(
+    environment: &dyn Fn(&str) -> Option<OsString>,
+    executable: Option<&Path>,
+) -> Result<PathBuf, Error> {
+    let mut searched = Vec::new();
+    for variable in VARIABLES {
+        let Some(value) = environment(variable).filter(|value| !value.is_empty()) else {
+            continue;
+        };
+        let value = PathBuf::from(value);
+        return match search_root(&value, &mut searched) {
+            Some(folder) => Ok(folder),
+            None => Err(Error::EnvironmentUnusable {
+                variable,
+                value,
+                searched,
+            }),
+        };
+    }
+    let folders = executable
+        .into_iter()
+        .flat_map(|path| path.ancestors().skip(1));
+    for folder in folders.take(FOLDERS_SEARCHED) {
+        let root = folder.join(format!("openvino-{OPENVINO_VERSION}"));
+        if let Some(found) = search_root(&root, &mut searched) {
+            return Ok(found);
+        }
+    }
+    Err(Error::LibraryNotFound { searched })
+}
+
+fn search_root(root: &Path, searched: &mut Vec<PathBuf>) -> Option<PathBuf> {
+    for layout in LAYOUTS {
+        let folder = if layout.is_empty() {
+            root.to_owned()
+        } else {
+            root.join(layout)
+        };
+        if library_file(&folder).is_some() {
+            return Some(folder);
+        }
+        searched.push(folder);
+    }
+    None
+}
+
+/// First one wins. The second is set by the `setupvars` script of Intel's archives.
+const VARIABLES: [&str; 2] = ["OPENVINO_DIR", "INTEL_OPENVINO_DIR"];
+
+/// The executable's own folder and three above it: `cargo test` runs in `target/debug/deps`.
+const FOLDERS_SEARCHED: usize = 4;
+
+/// Where the libraries are below a root: itself, Intel's archives, plain prefixes, Python packages.
+const LAYOUTS: [&str; 6] = [
+    "",
+    "runtime/lib/intel64",
+    "runtime/bin/intel64/Release",
+    "lib",
+    "libs",
+    "openvino/libs",
+];
+
+/// Names of the C library, the exact release first (Python wheels have only that one).
+#[cfg(target_os = "linux")]
+const LIBRARY_FILES: [&str; 2] = ["libopenvino_c.so.2641", "libopenvino_c.so"];
+#[cfg(target_os = "macos")]
+const LIBRARY_FILES: [&str; 2] = ["libopenvino_c.2641.dylib", "libopenvino_c.dylib"];
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+const LIBRARY_FILES: [&str; 1] = ["openvino_c.dll"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn install(folder: &Path) {
+        std::fs::create_dir_all(folder).unwrap();
+        std::fs::write(folder.join(LIBRARY_FILES[0]), b"").unwrap();
+    }
+
+    fn with_variable(variable: &'static str, value: &Path) -> impl Fn(&str) -> Option<OsString> {
+        let value = value.as_os_str().to_owned();
+        move |name| (name == variable).then(|| value.clone())
+    }
+
+    #[test]
+    fn every_layout_below_a_variable_is_found() {
+        for layout in LAYOUTS {
+            for variable in VARIABLES {
+                let root = tempfile::tempdir().unwrap();
+                let folder = root.path().join(layout);
+                install(&folder);
+                let found = search(&with_variable(variable, root.path()), None).unwrap();
+                assert_eq!(found, folder, "layout `{layout}` through `{variable}`");
+            }
+        }
+    }
+
+    #[test]
+    fn a_useless_variable_is_an_error_even_when_there_is_one_beside_the_executable() {
+        let root = tempfile::tempdir().unwrap();
+        install(&root.path().join("openvino-2026.4.1"));
+        let executable = root.path().join("heg");
+        let empty = root.path().join("empty");
+        let error = search(&with_variable("OPENVINO_DIR", &empty), Some(&executable)).unwrap_err();
+        let text = error.to_string();
+        let start = format!(
+            "environment variable `OPENVINO_DIR` is `{}`, which holds no OpenVINO library, \
+             searched: `{}`",
+            empty.display(),
+            empty.display()
+        );
+        assert!(text.starts_with(&start), "{text}");
+    }
+
+    #[test]
+    fn an_empty_variable_counts_as_not_set() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("openvino-2026.4.1");
+        install(&folder);
+        let found = search(&|_| Some(OsString::new()), Some(&root.path().join("heg"))).unwrap();
+        assert_eq!(found, folder);
+    }
+
+    #[test]
+    fn three_folders_above_the_executable_are_searched_and_no_more() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("openvino-2026.4.1/runtime/lib/intel64");
+        install(&folder);
+        let executable = root.path().join("target/debug/deps/heg");
+        assert_eq!(search(&|_| None, Some(&executable)).unwrap(), folder);
+
+        let deeper = root.path().join("target/debug/deps/deeper/heg");
+        let error = search(&|_| None, Some(&deeper)).unwrap_err();
+        let Error::LibraryNotFound { searched } = &error else {
+            panic!("{error}")
+        };
+        assert_eq!(searched.len(), FOLDERS_SEARCHED * LAYOUTS.len());
+        assert!(
+            error
+                .to_string()
+                .ends_with("\nhint: run: cargo xtask setup"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn nothing_to_search_is_still_an_error() {
+        let error = search(&|_| None, None).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "OpenVINO `2026.4.1` not found, searched: nothing\nhint: run: cargo xtask setup"
+        );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_library_is_named_after_the_version() {
+        let digits: String = OPENVINO_VERSION[2..].split('.').collect();
+        assert!(LIBRARY_FILES[0].contains(&digits), "{digits}");
+    }
+}

@@ -1,0 +1,374 @@
+//! Memory that the caller owns and OpenVINO reads and writes.
+//!
+//! [`Memory`] is the contract; [`HostBuffer`] the plain implementation, for activations and tests.
+//! File mappings and reserved KV ranges implement it elsewhere. Which part of a range is a tensor
+//! is `tensor.rs`'s affair. Aligned to pages throughout, since the NPU plugin copies what is not
+//! (DESIGN §4.8).
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use crate::error::Error;
+
+/// Whether OpenVINO may write to a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Inputs and weights only.
+    ReadOnly,
+    /// Inputs, weights and outputs.
+    ReadWrite,
+}
+
+/// A range of bytes that OpenVINO may use while the value lives.
+///
+/// # Safety
+///
+/// - `as_ptr` and `len` give the same answers for the life of the value, and all of that range is
+///   one allocation or mapping, mapped and readable; writable too if `access` says
+///   [`Access::ReadWrite`]. The address is not null, even for a length of zero.
+/// - Bytes of a read-only range do not change while the value lives.
+/// - Memory that is [`Access::ReadWrite`] is never exposed as a Rust reference while a request that
+///   binds it is running: it is accessed through raw pointers, as memory shared with a device is.
+pub unsafe trait Memory: Send + Sync + 'static {
+    /// First byte of the range.
+    fn as_ptr(&self) -> *const u8;
+
+    /// Length of the range in bytes.
+    fn len(&self) -> usize;
+
+    /// What OpenVINO may do with it.
+    fn access(&self) -> Access;
+
+    /// Whether the range has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Zeroed, writable memory, aligned and padded to whole pages of 4 096 bytes.
+///
+/// Its accessors copy. They may be called while a request runs on the same buffer; bytes that the
+/// request writes meanwhile are then unspecified.
+///
+/// **Invariants**
+/// - `start` was allocated with `layout`, is released only in `drop`, and `bytes ≤ layout.size()`.
+/// - Copies of this process hold `copies`: shared to read, alone to write.
+pub struct HostBuffer {
+    start: NonNull<u8>,
+    bytes: usize,
+    layout: Layout,
+    copies: RwLock<()>,
+}
+
+impl HostBuffer {
+    /// Allocates `bytes` zeroed bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Allocation`] when there is no memory.
+    pub fn new(bytes: usize) -> Result<Self, Error> {
+        let error = Error::Allocation { bytes };
+        let Some(padded) = bytes.max(1).checked_next_multiple_of(PAGE_BYTES) else {
+            return Err(error);
+        };
+        let Ok(layout) = Layout::from_size_align(padded, PAGE_BYTES) else {
+            return Err(error);
+        };
+        // SAFETY: the layout's size is at least one page, so it is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        match NonNull::new(start) {
+            Some(start) => Ok(Self {
+                start,
+                bytes,
+                layout,
+                copies: RwLock::new(()),
+            }),
+            None => Err(error),
+        }
+    }
+
+    /// A buffer with a copy of `values`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Allocation`] when there is no memory.
+    pub fn from_f32(values: &[f32]) -> Result<Self, Error> {
+        let buffer = Self::new(size_of_val(values))?;
+        buffer.write_f32(0, values)?;
+        Ok(buffer)
+    }
+
+    /// Copies the bytes of `range` into `into`, which must be as long.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfBounds`] or [`Error::LengthMismatch`].
+    pub fn read(&self, range: Range<usize>, into: &mut [u8]) -> Result<(), Error> {
+        let found = range.end.saturating_sub(range.start);
+        if found != into.len() {
+            return Err(Error::LengthMismatch {
+                unit: "bytes",
+                expected: into.len(),
+                found,
+            });
+        }
+        let source = self.at(range.start, found)?;
+        let _reading = self.copies.read().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: `at` checked that the range lies in this allocation, which is writable and lives
+        // as long as `self`; this process writes it only under `copies`, held here for reading.
+        unsafe { copy_from_shared(source, into) };
+        Ok(())
+    }
+
+    /// Copies `from` to the bytes that start at `offset_bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfBounds`].
+    pub fn write(&self, offset_bytes: usize, from: &[u8]) -> Result<(), Error> {
+        let target = self.at(offset_bytes, from.len())?;
+        let _writing = self.copies.write().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: `at` checked that the range lies in this allocation, which is writable and lives
+        // as long as `self`; this process accesses it only under `copies`, held here alone.
+        unsafe { copy_to_shared(from, target) };
+        Ok(())
+    }
+
+    /// Copies elements that start at `offset_bytes` into `into`. Any offset will do.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfBounds`].
+    pub fn read_f32(&self, offset_bytes: usize, into: &mut [f32]) -> Result<(), Error> {
+        let bytes = f32_bytes_mut(into);
+        let end = offset_bytes.saturating_add(bytes.len());
+        if end == usize::MAX {
+            return Err(self.out_of_bounds(offset_bytes, bytes.len()));
+        }
+        self.read(offset_bytes..end, bytes)
+    }
+
+    /// Copies `from` to where `offset_bytes` says. Any offset will do.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfBounds`].
+    pub fn write_f32(&self, offset_bytes: usize, from: &[f32]) -> Result<(), Error> {
+        // SAFETY: the bytes of a slice of `f32` are initialised, and any address is aligned for
+        // `u8`; the borrow of `from` outlives the use.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(from.as_ptr().cast::<u8>(), size_of_val(from)) };
+        self.write(offset_bytes, bytes)
+    }
+
+    fn at(&self, offset: usize, bytes: usize) -> Result<*mut u8, Error> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.bytes => Ok(self.start.as_ptr().wrapping_add(offset)),
+            _ => Err(self.out_of_bounds(offset, bytes)),
+        }
+    }
+
+    fn out_of_bounds(&self, offset: usize, bytes: usize) -> Error {
+        Error::OutOfBounds {
+            offset,
+            bytes,
+            len: self.bytes,
+        }
+    }
+}
+
+impl Drop for HostBuffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout, and released nowhere else. Whoever used the
+        // range held a reference to `self`, or an `Arc` of it, and there is none left.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}
+
+// SAFETY: the pointer is to an allocation that only this value owns; it is not bound to a thread.
+unsafe impl Send for HostBuffer {}
+
+// SAFETY: through a shared reference bytes are only copied, under `copies`, as the type's invariant
+// says.
+unsafe impl Sync for HostBuffer {}
+
+// SAFETY: address and length never change after `new`, the allocation lives until `drop`, is at
+// least one page, hence not null, and no method hands out a reference into it.
+unsafe impl Memory for HostBuffer {
+    fn as_ptr(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.bytes
+    }
+
+    fn access(&self) -> Access {
+        Access::ReadWrite
+    }
+}
+
+impl std::fmt::Debug for HostBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HostBuffer")
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Copies out of memory that code outside this process' Rust may be writing.
+///
+/// Words are loaded one by one with relaxed atomics, so that a concurrent foreign write can give
+/// stale or mixed words and nothing worse.
+///
+/// # Safety
+///
+/// The `into.len()` bytes at `source` stay mapped, readable and writable for the call, and no Rust
+/// code writes them meanwhile.
+pub(crate) unsafe fn copy_from_shared(source: *const u8, into: &mut [u8]) {
+    let source = source.cast_mut();
+    let head = source.align_offset(WORD_BYTES).min(into.len());
+    let (first, rest) = into.split_at_mut(head);
+    let (words, last) = rest.as_chunks_mut::<WORD_BYTES>();
+    let last_offset = head + words.len() * WORD_BYTES;
+    for (index, byte) in first.iter_mut().enumerate() {
+        // SAFETY: `index < into.len()`, mapped by the caller's promise; bytes are always aligned.
+        *byte = unsafe { AtomicU8::from_ptr(source.add(index)) }.load(Ordering::Relaxed);
+    }
+    for (index, word) in words.iter_mut().enumerate() {
+        let offset = head + index * WORD_BYTES;
+        // SAFETY: `offset + 8 ≤ into.len()`, mapped by the caller's promise; there are words only
+        // when `source + head` is aligned to a word, and the offset is whole words further.
+        let from = unsafe { AtomicU64::from_ptr(source.add(offset).cast()) };
+        *word = from.load(Ordering::Relaxed).to_ne_bytes();
+    }
+    for (index, byte) in last.iter_mut().enumerate() {
+        // SAFETY: `last_offset + index < into.len()`, mapped by the caller's promise.
+        let from = unsafe { AtomicU8::from_ptr(source.add(last_offset + index)) };
+        *byte = from.load(Ordering::Relaxed);
+    }
+}
+
+/// Copies into memory that code outside this process' Rust may be reading.
+///
+/// # Safety
+///
+/// The `from.len()` bytes at `target` stay mapped, readable and writable for the call, and no Rust
+/// code accesses them meanwhile.
+unsafe fn copy_to_shared(from: &[u8], target: *mut u8) {
+    let head = target.align_offset(WORD_BYTES).min(from.len());
+    let (first, rest) = from.split_at(head);
+    let (words, last) = rest.as_chunks::<WORD_BYTES>();
+    let last_offset = head + words.len() * WORD_BYTES;
+    for (index, byte) in first.iter().enumerate() {
+        // SAFETY: `index < from.len()`, mapped by the caller's promise; bytes are always aligned.
+        unsafe { AtomicU8::from_ptr(target.add(index)) }.store(*byte, Ordering::Relaxed);
+    }
+    for (index, word) in words.iter().enumerate() {
+        let offset = head + index * WORD_BYTES;
+        // SAFETY: `offset + 8 ≤ from.len()`, mapped by the caller's promise; there are words only
+        // when `target + head` is aligned to a word, and the offset is whole words further.
+        let to = unsafe { AtomicU64::from_ptr(target.add(offset).cast()) };
+        to.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+    }
+    for (index, byte) in last.iter().enumerate() {
+        // SAFETY: `last_offset + index < from.len()`, mapped by the caller's promise.
+        let to = unsafe { AtomicU8::from_ptr(target.add(last_offset + index)) };
+        to.store(*byte, Ordering::Relaxed);
+    }
+}
+
+/// The bytes of a slice, to be filled by a copy.
+pub(crate) fn f32_bytes_mut(values: &mut [f32]) -> &mut [u8] {
+    let bytes = size_of_val(values);
+    // SAFETY: same range and lifetime as the exclusive borrow of `values`; any address is aligned
+    // for `u8`, and every pattern of bytes is a valid `f32`.
+    unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast::<u8>(), bytes) }
+}
+
+/// Alignment and granularity of what the NPU plugin imports without a copy (OpenVINO PR 32187).
+const PAGE_BYTES: usize = 4096;
+
+const WORD_BYTES: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_buffer_is_zeroed_and_page_aligned() {
+        let buffer = HostBuffer::new(5000).unwrap();
+        assert_eq!(buffer.as_ptr().align_offset(PAGE_BYTES), 0);
+        assert_eq!((buffer.len(), buffer.access()), (5000, Access::ReadWrite));
+        let mut bytes = vec![1; 5000];
+        buffer.read(0..5000, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_at_every_alignment() {
+        let buffer = HostBuffer::new(64).unwrap();
+        for offset in 0..16 {
+            for length in 0..40_u8 {
+                let written: Vec<u8> = (1..=length).collect();
+                buffer.write(0, &[0; 64]).unwrap();
+                buffer.write(offset, &written).unwrap();
+                let mut all = [0; 64];
+                buffer.read(0..64, &mut all).unwrap();
+                let end = offset + usize::from(length);
+                assert_eq!(all[offset..end], written);
+                assert!(
+                    all[..offset]
+                        .iter()
+                        .chain(&all[end..])
+                        .all(|byte| *byte == 0)
+                );
+                let mut back = vec![0; written.len()];
+                buffer.read(offset..end, &mut back).unwrap();
+                assert_eq!(back, written);
+            }
+        }
+    }
+
+    #[test]
+    fn floats_are_copied_both_ways() {
+        let buffer = HostBuffer::from_f32(&[1.0, -2.5, 3.25]).unwrap();
+        let mut back = [0.0; 2];
+        buffer.read_f32(4, &mut back).unwrap();
+        assert_eq!(back, [-2.5, 3.25]);
+    }
+
+    #[test]
+    fn an_empty_buffer_has_an_address() {
+        let buffer = HostBuffer::new(0).unwrap();
+        assert!(buffer.is_empty() && !buffer.as_ptr().is_null());
+        buffer.read(0..0, &mut []).unwrap();
+    }
+
+    #[test]
+    fn ranges_outside_are_refused() {
+        let buffer = HostBuffer::new(16).unwrap();
+        let check = |result: Result<(), Error>, text: &str| {
+            assert_eq!(result.unwrap_err().to_string(), text);
+        };
+        check(
+            buffer.write(13, &[0; 4]),
+            "`4` bytes at offset `13` do not fit into memory of `16` bytes",
+        );
+        check(
+            buffer.read_f32(usize::MAX - 3, &mut [0.0]),
+            "`4` bytes at offset `18446744073709551612` do not fit into memory of `16` bytes",
+        );
+        check(
+            buffer.read(0..8, &mut [0; 4]),
+            "source has `8` bytes, destination has room for `4`",
+        );
+        check(
+            HostBuffer::new(usize::MAX).map(drop),
+            "cannot allocate `18446744073709551615` bytes",
+        );
+    }
+}

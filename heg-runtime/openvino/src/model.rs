@@ -1,0 +1,186 @@
+//! A model as read, and as compiled for a device.
+//!
+//! Both hold the memory of their weights: constants are pointers into it, all the way into the
+//! device plugin. Reading and compiling are `core.rs`'s, what the ports look like is `port.rs`'s.
+
+use std::ffi::CString;
+use std::fmt;
+use std::path::Path;
+use std::ptr;
+use std::sync::Arc;
+
+use openvino_sys::{
+    ov_compiled_model_create_infer_request, ov_compiled_model_export_model,
+    ov_compiled_model_get_property, ov_compiled_model_t, ov_infer_request_free, ov_infer_request_t,
+    ov_model_t,
+};
+
+use crate::core::Core;
+use crate::error::Error;
+use crate::memory::Memory;
+use crate::port::{INPUTS, OUTPUTS, PortInfo, read_ports};
+use crate::request::Request;
+use crate::sys::{Handle, c_string, check, take_string};
+
+/// A model as read from its text: [`Core::read_model`] makes it, [`Core::compile`] takes it.
+pub struct Model {
+    // Declared before `weights`: OpenVINO's object goes first.
+    handle: Handle<ov_model_t>,
+    weights: Option<Arc<dyn Memory>>,
+}
+
+impl Model {
+    pub(crate) fn new(handle: Handle<ov_model_t>, weights: Option<Arc<dyn Memory>>) -> Self {
+        Self { handle, weights }
+    }
+
+    pub(crate) fn as_raw(&self) -> *const ov_model_t {
+        self.handle.as_ptr()
+    }
+
+    pub(crate) fn memory(&self) -> Option<&Arc<dyn Memory>> {
+        self.weights.as_ref()
+    }
+}
+
+// SAFETY: the object is a graph behind an atomically counted reference, without ties to a thread.
+// It is not `Sync`: nothing says that two threads may compile the same graph at once.
+unsafe impl Send for Model {}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Model").finish_non_exhaustive()
+    }
+}
+
+/// A model compiled for a device. Clones share it.
+#[derive(Clone)]
+pub struct CompiledModel {
+    inner: Arc<Inner>,
+}
+
+/// Fields are dropped in this order: OpenVINO's object, what it points into, what made it.
+struct Inner {
+    handle: Handle<ov_compiled_model_t>,
+    _memory: Option<Arc<dyn Memory>>,
+    _core: Core,
+    inputs: Vec<PortInfo>,
+    outputs: Vec<PortInfo>,
+}
+
+impl CompiledModel {
+    pub(crate) fn new(
+        handle: Handle<ov_compiled_model_t>,
+        memory: Option<Arc<dyn Memory>>,
+        core: Core,
+    ) -> Result<Self, Error> {
+        let inputs = read_ports(&handle, &INPUTS)?;
+        let outputs = read_ports(&handle, &OUTPUTS)?;
+        let inner = Inner {
+            handle,
+            _memory: memory,
+            _core: core,
+            inputs,
+            outputs,
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// Inputs, in the order of their indices.
+    pub fn inputs(&self) -> &[PortInfo] {
+        &self.inner.inputs
+    }
+
+    /// Outputs, in the order of their indices.
+    pub fn outputs(&self) -> &[PortInfo] {
+        &self.inner.outputs
+    }
+
+    /// A property this was compiled with, or that describes it, as text.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] when the device has no such property.
+    pub fn property(&self, name: &str) -> Result<String, Error> {
+        let name = c_string("property name", name)?;
+        let mut value = ptr::null_mut();
+        // SAFETY: model and name live through the call, and `value` is valid for a write.
+        let status =
+            unsafe { ov_compiled_model_get_property(self.raw(), name.as_ptr(), &raw mut value) };
+        check("ov_compiled_model_get_property", status)?;
+        // SAFETY: after success `value` is a string allocated for the caller, used nowhere else.
+        Ok(unsafe { take_string(value) })
+    }
+
+    /// Writes what [`Core::import`] reads to a file, over what was there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when the file cannot be made, [`Error::Call`] when the device cannot export.
+    pub fn export_to(&self, path: &Path) -> Result<(), Error> {
+        // OpenVINO does not say why it cannot open a file, so it is made here.
+        std::fs::File::create(path).map_err(|source| Error::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        let c_path = c_path(path)?;
+        // SAFETY: model and path live through the call.
+        let status = unsafe { ov_compiled_model_export_model(self.raw(), c_path.as_ptr()) };
+        check("ov_compiled_model_export_model", status)
+    }
+
+    /// A request of its own, with nothing bound.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] when the device has no room for another.
+    pub fn request(&self) -> Result<Request, Error> {
+        let function = "ov_compiled_model_create_infer_request";
+        // SAFETY: the model lives through the call. The new request is the handle's alone, to be
+        // freed as named.
+        let handle: Handle<ov_infer_request_t> = unsafe {
+            Handle::create(function, ov_infer_request_free, |request| {
+                ov_compiled_model_create_infer_request(self.raw(), request)
+            })
+        }?;
+        Request::new(handle, self.clone())
+    }
+
+    fn raw(&self) -> *const ov_compiled_model_t {
+        self.inner.handle.as_ptr()
+    }
+}
+
+// SAFETY: a compiled model is constant after compilation, and meant to make requests for several
+// threads; plugins guard the streams and counters behind it. Here it is only passed to calls that
+// take it as constant, and freed by the last clone, when nobody else can call. `_memory` and
+// `_core` are `Send` and `Sync` by themselves.
+unsafe impl Send for Inner {}
+
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl fmt::Debug for CompiledModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompiledModel")
+            .field("inputs", &self.inner.inputs)
+            .field("outputs", &self.inner.outputs)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(unix)]
+fn c_path(path: &Path) -> Result<CString, Error> {
+    use std::os::unix::ffi::OsStrExt;
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| Error::ZeroByte {
+        what: "path",
+        text: path.display().to_string(),
+    })
+}
+
+#[cfg(not(unix))]
+fn c_path(path: &Path) -> Result<CString, Error> {
+    c_string("path", &path.to_string_lossy())
+}

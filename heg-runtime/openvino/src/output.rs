@@ -1,0 +1,125 @@
+//! The result of an output, wherever OpenVINO put it.
+//!
+//! Copies only: what is behind may be memory of the caller's that other requests write too. Results
+//! that go on to another kernel are not read here, but bound to memory and bound again.
+
+use std::marker::PhantomData;
+use std::ptr;
+
+use openvino_sys::{
+    ov_element_type_e, ov_shape_free, ov_shape_t, ov_tensor_data, ov_tensor_get_element_type,
+    ov_tensor_get_shape, ov_tensor_t,
+};
+
+use crate::error::Error;
+use crate::memory::{copy_from_shared, f32_bytes_mut};
+use crate::port::PortInfo;
+use crate::request::Request;
+use crate::sys::{Handle, check};
+use crate::tensor::ElementType;
+
+/// Result of an output. The request cannot run again while it is looked at.
+pub struct Output<'request> {
+    handle: Handle<ov_tensor_t>,
+    name: String,
+    raw_element: ov_element_type_e,
+    shape: Vec<usize>,
+    request: PhantomData<&'request Request>,
+}
+
+impl Output<'_> {
+    pub(crate) fn new(handle: Handle<ov_tensor_t>, port: &PortInfo) -> Result<Self, Error> {
+        let mut raw_element = ov_element_type_e::DYNAMIC;
+        // SAFETY: the tensor lives, and `raw_element` is valid for a write.
+        let status = unsafe { ov_tensor_get_element_type(handle.as_ptr(), &raw mut raw_element) };
+        check("ov_tensor_get_element_type", status)?;
+        let shape = read_shape(&handle)?;
+        Ok(Self {
+            handle,
+            name: port.name.clone(),
+            raw_element,
+            shape,
+            request: PhantomData,
+        })
+    }
+
+    /// Shape of the result, which with a dynamic shape only the run has decided.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Copies the result into a new vector.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ElementTypeMismatch`] when it is not of `f32`, or [`Error::Call`].
+    pub fn to_f32(&self) -> Result<Vec<f32>, Error> {
+        let mut values = vec![0.0; self.elements()];
+        self.read_f32(&mut values)?;
+        Ok(values)
+    }
+
+    /// Copies the result into `into`, which must have as many elements.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LengthMismatch`], [`Error::ElementTypeMismatch`] when it is not of `f32`, or
+    /// [`Error::Call`].
+    pub fn read_f32(&self, into: &mut [f32]) -> Result<(), Error> {
+        let found = ElementType::from_raw(self.raw_element, &self.name)?;
+        let expected = ElementType::F32;
+        if found != expected {
+            return Err(Error::ElementTypeMismatch {
+                port: self.name.clone(),
+                expected,
+                found,
+            });
+        }
+        let (expected, found) = (into.len(), self.elements());
+        if found != expected {
+            return Err(Error::LengthMismatch {
+                unit: "elements",
+                expected,
+                found,
+            });
+        }
+        let mut data = ptr::null_mut();
+        // SAFETY: the tensor lives, and `data` is valid for a write.
+        let status = unsafe { ov_tensor_data(self.handle.as_ptr(), &raw mut data) };
+        check("ov_tensor_data", status)?;
+        if found > 0 && !data.is_null() {
+            // SAFETY: `data` points at the tensor's elements, as many `f32` as `into` has, in
+            // memory that OpenVINO writes results to, so writable; it stays until the request binds
+            // or runs again, which the borrow of the request excludes. Memory of the caller's is
+            // held by the request, and changed by Rust through copies of `Memory` implementations
+            // only, which treat it as shared with a device.
+            unsafe { copy_from_shared(data.cast::<u8>(), f32_bytes_mut(into)) };
+        }
+        Ok(())
+    }
+
+    fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+fn read_shape(tensor: &Handle<ov_tensor_t>) -> Result<Vec<usize>, Error> {
+    let mut shape = ov_shape_t {
+        rank: 0,
+        dims: ptr::null_mut(),
+    };
+    // SAFETY: the tensor lives, and `shape` is valid for a write.
+    let status = unsafe { ov_tensor_get_shape(tensor.as_ptr(), &raw mut shape) };
+    check("ov_tensor_get_shape", status)?;
+    let rank = usize::try_from(shape.rank).unwrap_or(0);
+    // SAFETY: after success `dims` has `rank` entries, which live until freed below; `index <
+    // rank`.
+    let dim = |index| unsafe { *shape.dims.add(index) };
+    let dims = (0..rank)
+        .map(|index| usize::try_from(dim(index)).unwrap_or(0))
+        .collect();
+    // SAFETY: filled by the call above and freed once; the dimensions are copied.
+    let status = unsafe { ov_shape_free(&raw mut shape) };
+    check("ov_shape_free", status)?;
+    Ok(dims)
+}

@@ -1,0 +1,324 @@
+//! One inference at a time: tensors bound, run, waited for.
+//!
+//! A request holds every tensor bound to it, so that OpenVINO never points at memory that is gone,
+//! and refuses to change anything between [`start`](Request::start) and the [`wait`](Request::wait)
+//! that sees the end. Binding and [`infer`](Request::infer) are the hot path: checks are made on
+//! what was read at compile time, and [`infer`](Request::infer) allocates nothing. Nothing here
+//! retries.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use openvino_sys::{
+    ov_infer_request_cancel, ov_infer_request_get_output_tensor_by_index, ov_infer_request_infer,
+    ov_infer_request_set_callback, ov_infer_request_set_input_tensor_by_index,
+    ov_infer_request_set_output_tensor_by_index, ov_infer_request_start_async, ov_infer_request_t,
+    ov_infer_request_wait, ov_tensor_free,
+};
+
+use crate::completion::Completion;
+use crate::error::Error;
+use crate::memory::Access;
+use crate::model::CompiledModel;
+use crate::output::Output;
+use crate::port::PortInfo;
+use crate::sys::{Handle, check};
+use crate::tensor::Tensor;
+
+/// A place to run a compiled model, with tensors bound to its inputs and outputs.
+///
+/// An input or output that nothing is bound to uses memory of OpenVINO's.
+///
+/// **Invariants**
+/// - Every tensor that OpenVINO may still point at is held: the bound one, and those it refused
+///   since (it does not say how far a refused call got).
+/// - `running` is true from a successful `start` to the `wait` that sees its end; OpenVINO touches
+///   tensors and callback only meanwhile, or within `infer`.
+pub struct Request {
+    // Dropped in this order: OpenVINO's object, what it calls, what it points at, what made it.
+    handle: Handle<ov_infer_request_t>,
+    completion: Completion,
+    inputs: Vec<Slot<Arc<Tensor>>>,
+    outputs: Vec<Slot<Tensor>>,
+    model: CompiledModel,
+    running: bool,
+}
+
+/// Whether a started inference has come to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Progress {
+    /// It has, well; the request can be used again.
+    Finished,
+    /// It has not.
+    Pending,
+}
+
+struct Slot<T> {
+    bound: Option<T>,
+    refused: Vec<T>,
+}
+
+impl Request {
+    pub(crate) fn new(
+        handle: Handle<ov_infer_request_t>,
+        model: CompiledModel,
+    ) -> Result<Self, Error> {
+        let completion = Completion::new();
+        let request = Self {
+            handle,
+            completion,
+            inputs: model.inputs().iter().map(|_| Slot::new()).collect(),
+            outputs: model.outputs().iter().map(|_| Slot::new()).collect(),
+            model,
+            running: false,
+        };
+        let callback = request.completion.as_raw();
+        // SAFETY: the request lives. OpenVINO keeps the pointer, which stays valid until
+        // `completion` is dropped, after `handle` (field order), which no run outlives (see
+        // `drop`).
+        let status = unsafe { ov_infer_request_set_callback(request.raw(), callback) };
+        check("ov_infer_request_set_callback", status)?;
+        Ok(request)
+    }
+
+    /// Binds a tensor to an input, instead of the one bound before.
+    ///
+    /// An `Arc<Tensor>` can be bound to several requests at once: weights, tables.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PortMissing`], [`Error::ElementTypeMismatch`] or [`Error::ShapeMismatch`] when it
+    /// does not fit, [`Error::Busy`] while running, [`Error::Call`] when OpenVINO refuses it.
+    pub fn bind_input(
+        &mut self,
+        index: usize,
+        tensor: impl Into<Arc<Tensor>>,
+    ) -> Result<(), Error> {
+        self.require_idle("bind an input")?;
+        let tensor = tensor.into();
+        let port = find_port("input", index, self.model.inputs())?;
+        port.check(tensor.element_type(), tensor.shape())?;
+        let request = self.raw();
+        // SAFETY: request and tensor live through the call, and no run is going on. OpenVINO keeps
+        // pointing into the tensor's memory, which the slot holds until another has replaced it.
+        let status =
+            unsafe { ov_infer_request_set_input_tensor_by_index(request, index, tensor.as_raw()) };
+        let outcome = check("ov_infer_request_set_input_tensor_by_index", status);
+        self.inputs[index].put(tensor, outcome)
+    }
+
+    /// Binds a tensor to an output, instead of the one bound before: results are written there.
+    ///
+    /// With a dynamic shape the tensor must have room for what comes; if it has more, only the
+    /// first rows are written, and [`output`](Self::output) tells the shape.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ReadOnly`] when its memory must not be written; else as
+    /// [`bind_input`](Self::bind_input).
+    pub fn bind_output(&mut self, index: usize, tensor: Tensor) -> Result<(), Error> {
+        self.require_idle("bind an output")?;
+        let port = find_port("output", index, self.model.outputs())?;
+        port.check(tensor.element_type(), tensor.shape())?;
+        if tensor.access() == Access::ReadOnly {
+            return Err(Error::ReadOnly {
+                port: port.name.clone(),
+            });
+        }
+        let request = self.raw();
+        // SAFETY: request and tensor live through the call, and no run is going on. OpenVINO keeps
+        // pointing into the tensor's memory, which is writable, and which the slot holds until
+        // another has replaced it.
+        let status =
+            unsafe { ov_infer_request_set_output_tensor_by_index(request, index, tensor.as_raw()) };
+        let outcome = check("ov_infer_request_set_output_tensor_by_index", status);
+        self.outputs[index].put(tensor, outcome)
+    }
+
+    /// Runs to the end on the calling thread. The completion callback is not called.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] when it fails, such as when an output does not fit the tensor bound to it;
+    /// [`Error::Busy`] while running.
+    pub fn infer(&mut self) -> Result<(), Error> {
+        self.require_idle("infer")?;
+        // SAFETY: the request lives, no other run is going on, and every tensor it points at is
+        // held by `inputs` and `outputs`.
+        check("ov_infer_request_infer", unsafe {
+            ov_infer_request_infer(self.raw())
+        })
+    }
+
+    /// Starts to run on a thread of OpenVINO's, and returns.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] when it cannot start, [`Error::Busy`] while running.
+    pub fn start(&mut self) -> Result<(), Error> {
+        self.require_idle("start")?;
+        self.completion.arm();
+        // SAFETY: the request lives, no other run is going on, and every tensor it points at is
+        // held by `inputs` and `outputs`, which do not change until the run has ended.
+        let status = unsafe { ov_infer_request_start_async(self.raw()) };
+        check("ov_infer_request_start_async", status)?;
+        self.running = true;
+        Ok(())
+    }
+
+    /// Waits for the end of what was started, the completion callback included; for ever if no
+    /// timeout is given. `Some(Duration::ZERO)` only looks.
+    ///
+    /// Must not be called from the request's own callback, which it would wait for.
+    ///
+    /// # Errors
+    ///
+    /// How the run ended, if not well: [`Error::Cancelled`], [`Error::Call`],
+    /// [`Error::CallbackPanicked`]; the request can be used again. [`Error::NotStarted`] when there
+    /// is nothing to wait for.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Progress, Error> {
+        if !self.running {
+            return Err(Error::NotStarted);
+        }
+        if timeout.is_some_and(|timeout| !self.completion.wait(timeout)) {
+            return Ok(Progress::Pending);
+        }
+        // SAFETY: the request lives.
+        let status = unsafe { ov_infer_request_wait(self.raw()) };
+        self.running = false;
+        check("ov_infer_request_wait", status)?;
+        match self.completion.take_panic() {
+            None => Ok(Progress::Finished),
+            Some(message) => Err(Error::CallbackPanicked { message }),
+        }
+    }
+
+    /// Asks a run to end early; [`wait`](Self::wait) then says [`Error::Cancelled`], or finished if
+    /// it was. Without a run it does nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] when the device cannot.
+    pub fn cancel(&self) -> Result<(), Error> {
+        if !self.running {
+            return Ok(());
+        }
+        // SAFETY: the request lives, and cancelling is what may be done while it runs.
+        check("ov_infer_request_cancel", unsafe {
+            ov_infer_request_cancel(self.raw())
+        })
+    }
+
+    /// Has `callback` called at the end of every run that is started, instead of the one before;
+    /// also when it failed or was cancelled.
+    ///
+    /// It runs on a thread of OpenVINO's: it should pass the news on and return. The request stays
+    /// busy until [`wait`](Self::wait) has seen the end, which gives the outcome. A panic is caught
+    /// and becomes [`Error::CallbackPanicked`] there. The request must not be dropped in it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] while running.
+    pub fn on_done(&mut self, callback: impl FnMut() + Send + 'static) -> Result<(), Error> {
+        self.require_idle("replace the callback")?;
+        self.completion.set_callback(Box::new(callback));
+        Ok(())
+    }
+
+    /// The latest result of an output, whether or not a tensor was bound to it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PortMissing`], [`Error::Busy`] while running, or [`Error::Call`].
+    pub fn output(&self, index: usize) -> Result<Output<'_>, Error> {
+        self.require_idle("read an output")?;
+        let port = find_port("output", index, self.model.outputs())?;
+        let function = "ov_infer_request_get_output_tensor_by_index";
+        // SAFETY: the request lives. The new object is the handle's alone, to be freed as named.
+        let handle = unsafe {
+            Handle::create(function, ov_tensor_free, |tensor| {
+                ov_infer_request_get_output_tensor_by_index(self.raw(), index, tensor)
+            })
+        }?;
+        Output::new(handle, port)
+    }
+
+    /// What this request runs.
+    pub fn model(&self) -> &CompiledModel {
+        &self.model
+    }
+
+    fn require_idle(&self, what: &'static str) -> Result<(), Error> {
+        if self.running {
+            Err(Error::Busy { what })
+        } else {
+            Ok(())
+        }
+    }
+
+    fn raw(&self) -> *mut ov_infer_request_t {
+        self.handle.as_ptr()
+    }
+}
+
+impl Drop for Request {
+    /// Cancels what is running and waits for its end.
+    fn drop(&mut self) {
+        if self.running {
+            // SAFETY: the request lives; a run may be cancelled and waited for at any time. After
+            // the wait OpenVINO neither calls back nor touches a tensor: it signals the end last,
+            // after the callback has returned. How the run ended is of no interest any more.
+            unsafe {
+                ov_infer_request_cancel(self.raw());
+                ov_infer_request_wait(self.raw());
+            }
+        }
+    }
+}
+
+// SAFETY: OpenVINO's object has no ties to a thread, and is used by one thread at a time, since
+// nothing here is `Sync`. Tensors, callback and model are `Send` by themselves.
+unsafe impl Send for Request {}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("running", &self.running)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> Slot<T> {
+    fn new() -> Self {
+        Self {
+            bound: None,
+            refused: Vec::new(),
+        }
+    }
+
+    /// Holds on to `tensor`, and lets go of others only when OpenVINO has surely taken it.
+    fn put(&mut self, tensor: T, outcome: Result<(), Error>) -> Result<(), Error> {
+        match outcome {
+            Ok(()) => {
+                self.bound = Some(tensor);
+                self.refused.clear();
+            }
+            Err(_) => self.refused.push(tensor),
+        }
+        outcome
+    }
+}
+
+fn find_port<'ports>(
+    direction: &'static str,
+    index: usize,
+    ports: &'ports [PortInfo],
+) -> Result<&'ports PortInfo, Error> {
+    ports.get(index).ok_or(Error::PortMissing {
+        direction,
+        index,
+        count: ports.len(),
+    })
+}

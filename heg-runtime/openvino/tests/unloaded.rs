@@ -1,0 +1,12 @@
+//! What happens before OpenVINO is loaded. A test binary of its own, in which nothing loads it.
+
+use std::sync::Arc;
+
+use heg_openvino::{ElementType, HostBuffer, Tensor};
+
+#[test]
+fn a_tensor_needs_openvino() {
+    let memory = Arc::new(HostBuffer::new(16).unwrap());
+    let error = Tensor::new(memory, 0, ElementType::F32, &[4]).unwrap_err();
+    assert_eq!(error.to_string(), "OpenVINO is not loaded yet");
+}

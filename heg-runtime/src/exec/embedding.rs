@@ -1,0 +1,111 @@
+//! The token embedding: rows of the table, dequantised into the residual stream.
+
+use std::sync::Arc;
+
+use half::f16;
+use heg_artifacts::manifest::{ElementType, Weight};
+use heg_artifacts::{Bundle, SectionId};
+
+use crate::error::RuntimeError;
+use crate::mem::Rows;
+
+/// Looks up token embeddings in the mapped bundle.
+pub(super) struct EmbeddingTable {
+    bundle: Arc<Bundle>,
+    values: SectionId,
+    scales: Option<SectionId>,
+    element: ElementType,
+    vocab: u32,
+    width: usize,
+    factor: f32,
+    row: Vec<f32>,
+    bytes: Vec<u8>,
+}
+
+impl EmbeddingTable {
+    pub(super) fn new(bundle: &Arc<Bundle>, weight: &Weight, factor: f32) -> Self {
+        Self {
+            bundle: Arc::clone(bundle),
+            values: weight.values,
+            scales: weight.scales,
+            element: weight.element,
+            vocab: weight.shape[0],
+            width: weight.shape[1] as usize,
+            factor,
+            row: Vec::new(),
+            bytes: Vec::new(),
+        }
+    }
+
+    /// Writes the embeddings of `tokens` to `hidden` from row `first` on.
+    pub(super) fn gather(
+        &mut self,
+        tokens: &[u32],
+        hidden: &Rows,
+        first: usize,
+    ) -> Result<(), RuntimeError> {
+        for (index, token) in tokens.iter().enumerate() {
+            if *token >= self.vocab {
+                return Err(RuntimeError::Token {
+                    found: *token,
+                    vocab: self.vocab,
+                });
+            }
+            self.read(*token as usize)?;
+            self.bytes.clear();
+            match hidden.element() {
+                heg_openvino::ElementType::F16 => {
+                    self.bytes.extend(
+                        self.row
+                            .iter()
+                            .flat_map(|x| f16::from_f32(*x).to_le_bytes()),
+                    );
+                }
+                _ => self
+                    .bytes
+                    .extend(self.row.iter().flat_map(|x| x.to_le_bytes())),
+            }
+            hidden.write_row(first + index, &self.bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Reads one row as f32, scaled.
+    fn read(&mut self, token: usize) -> Result<(), RuntimeError> {
+        // Rows are looked up before the table's hash is known: hashing it all would cost a start-up more
+        // than the few rows it needs. The head hashes the same section where the two are tied.
+        let table = self
+            .bundle
+            .section_unverified(self.values)
+            .map_err(RuntimeError::Section)?;
+        let row_bytes = self.width * self.element.bytes() as usize;
+        let row = &table[token * row_bytes..(token + 1) * row_bytes];
+        let mut factor = self.factor;
+        if let Some(scales) = self.scales {
+            let scales = self.bundle.section(scales).map_err(RuntimeError::Section)?;
+            factor *= four(&scales[4 * token..]);
+        }
+        self.row.clear();
+        match self.element {
+            ElementType::I8 => self
+                .row
+                .extend(row.iter().map(|q| f32::from(*q as i8) * factor)),
+            ElementType::F16 => {
+                let halves = row
+                    .chunks_exact(2)
+                    .map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32());
+                self.row.extend(halves.map(|x| x * factor));
+            }
+            ElementType::F32 | ElementType::I64 => {
+                self.row
+                    .extend(row.chunks_exact(4).map(|b| four(b) * factor));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The f32 that `bytes` start with.
+fn four(bytes: &[u8]) -> f32 {
+    f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}

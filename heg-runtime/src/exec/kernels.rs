@@ -1,0 +1,481 @@
+//! Kernels made ready: IR read, compiled for its device, and a request for each place.
+//!
+//! Constant-bound kernels are compiled once per place, since their weights are part of them; input-bound ones
+//! once per chunk size, with a request per place whose weights are bound once. Places become ready in the
+//! order of execution, on threads of their own, so that the first request starts on layer 0 while later
+//! layers are still being prepared.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use heg_artifacts::Bundle;
+use heg_artifacts::manifest::{
+    self, Binding, ElementType, Group, KernelUse, Manifest, ShapeClass, Variant,
+};
+use heg_openvino::{CompiledModel, Core, Memory, Request, Tensor};
+use heg_spec::Soc;
+
+use super::ir;
+use crate::bind::{Bound, bind, shared_activations};
+use crate::error::{RuntimeError, openvino};
+use crate::mem::BundleMemory;
+
+/// Compiled forms of the kernel at one place, static ones in ascending order of tokens.
+pub(super) struct Prepared {
+    pub(super) forms: Vec<Form>,
+    /// Sections of the bundle that a plugin has packed by the end of the first inference.
+    pub(super) sections: Vec<heg_artifacts::SectionId>,
+}
+
+/// One compiled form.
+pub(super) struct Form {
+    pub(super) shape: ShapeClass,
+    pub(super) binding: Binding,
+    pub(super) request: Request,
+}
+
+/// Where a kernel is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) layer: Option<u32>,
+    pub(super) group: Group,
+}
+
+/// All places of a model, each waited for on first use.
+pub(super) struct Kernels {
+    shared: Arc<Shared>,
+    workers: Vec<thread::JoinHandle<()>>,
+}
+
+struct Shared {
+    places: Vec<Place>,
+    slots: Mutex<Vec<Slot>>,
+    changed: Condvar,
+    next: AtomicUsize,
+}
+
+enum Slot {
+    Pending,
+    Ready(Box<Prepared>),
+    Failed(RuntimeError),
+    Taken,
+}
+
+/// What a loader needs to make a kernel ready.
+pub(super) struct Loader {
+    pub(super) core: Core,
+    pub(super) bundle: Arc<Bundle>,
+    pub(super) memory: Arc<dyn Memory>,
+    pub(super) soc: Soc,
+    /// Input-bound kernels serve all layers: compiled on first use, by kernel and variant.
+    shared_forms: Mutex<BTreeMap<(u32, usize), CompiledModel>>,
+}
+
+impl Loader {
+    pub(super) fn new(core: Core, bundle: Arc<Bundle>, soc: Soc) -> Self {
+        let memory: Arc<dyn Memory> = Arc::new(BundleMemory(Arc::clone(&bundle)));
+        Self {
+            core,
+            bundle,
+            memory,
+            soc,
+            shared_forms: Mutex::default(),
+        }
+    }
+
+    /// Checks that every kernel has a device and a variant, and that their activations agree.
+    pub(super) fn plan(&self) -> Result<LoadPlan, RuntimeError> {
+        let manifest = self.bundle.manifest();
+        let bound: Vec<(&manifest::Kernel, Bound<'_>)> = manifest
+            .kernels
+            .iter()
+            .map(|kernel| Ok((kernel, bind(&self.soc, kernel)?)))
+            .collect::<Result<_, RuntimeError>>()?;
+        let variants = bound.iter().flat_map(|(kernel, bound)| {
+            bound
+                .variants
+                .iter()
+                .map(move |variant| (*kernel, *variant))
+        });
+        let activations = shared_activations(variants.clone())?;
+        let chunk = |variant: &Variant| match variant.shape {
+            ShapeClass::Static { tokens } => tokens as usize,
+            ShapeClass::Dynamic => usize::MAX,
+        };
+        // The largest chunk that every token-wise kernel takes.
+        let chunk_max = bound
+            .iter()
+            .filter(|(kernel, _)| kernel.group != Group::Mha)
+            .map(|(_, bound)| {
+                bound
+                    .variants
+                    .iter()
+                    .map(|variant| chunk(variant))
+                    .max()
+                    .unwrap_or(0)
+            })
+            .min()
+            .unwrap_or(usize::MAX);
+        Ok(LoadPlan {
+            activations,
+            chunk_max,
+        })
+    }
+
+    fn prepare(&self, place: Place) -> Result<Prepared, RuntimeError> {
+        let manifest = self.bundle.manifest();
+        let used = place_use(manifest, place)?;
+        let kernel = manifest
+            .kernels
+            .get(used.kernel.0 as usize)
+            .ok_or(unknown(place))?;
+        let bound = bind(&self.soc, kernel)?;
+        let sections = use_sections(manifest, used);
+        let forms = bound
+            .variants
+            .iter()
+            .enumerate()
+            .map(|(index, variant)| {
+                let (compiled, binding) = (
+                    self.compiled(used, kernel, &bound, index, &sections)?,
+                    variant.binding,
+                );
+                let request = compiled
+                    .request()
+                    .map_err(openvino(format!("request for `{}`", kernel.name)))?;
+                let mut form = Form {
+                    shape: variant.shape,
+                    binding,
+                    request,
+                };
+                if binding == Binding::Input {
+                    self.bind_weights(kernel, used, &mut form)?;
+                }
+                Ok(form)
+            })
+            .collect::<Result<_, RuntimeError>>()?;
+        Ok(Prepared { forms, sections })
+    }
+
+    fn compiled(
+        &self,
+        used: &KernelUse,
+        kernel: &manifest::Kernel,
+        bound: &Bound<'_>,
+        index: usize,
+        sections: &[heg_artifacts::SectionId],
+    ) -> Result<CompiledModel, RuntimeError> {
+        let variant = bound.variants[index];
+        if variant.binding == Binding::Constant {
+            return self.compile(kernel, bound, variant, sections);
+        }
+        let mut shared = lock(&self.shared_forms);
+        if let Some(compiled) = shared.get(&(used.kernel.0, index)) {
+            return Ok(compiled.clone());
+        }
+        let compiled = self.compile(kernel, bound, variant, &[])?;
+        shared.insert((used.kernel.0, index), compiled.clone());
+        Ok(compiled)
+    }
+
+    fn compile(
+        &self,
+        kernel: &manifest::Kernel,
+        bound: &Bound<'_>,
+        variant: &Variant,
+        sections: &[heg_artifacts::SectionId],
+    ) -> Result<CompiledModel, RuntimeError> {
+        let offset = |id| -> Result<u64, RuntimeError> {
+            Ok(self
+                .bundle
+                .section_range(id)
+                .map_err(RuntimeError::Section)?
+                .start)
+        };
+        // Hashes are checked before OpenVINO sees a byte.
+        for id in sections {
+            self.bundle.section(*id).map_err(RuntimeError::Section)?;
+        }
+        let literals = self.bundle.manifest().literals;
+        self.bundle
+            .section(literals)
+            .map_err(RuntimeError::Section)?;
+        let text = self
+            .bundle
+            .section(variant.ir)
+            .map_err(RuntimeError::Section)?;
+        let text = String::from_utf8_lossy(text);
+        let offsets = sections
+            .iter()
+            .map(|id| offset(*id))
+            .collect::<Result<Vec<_>, RuntimeError>>()?;
+        let xml = ir::resolve(&text, &kernel.name, &offsets, offset(literals)?)?;
+        let bytes = self.memory.len();
+        let weights = Tensor::new(
+            Arc::clone(&self.memory),
+            0,
+            heg_openvino::ElementType::U8,
+            &[bytes],
+        )
+        .map_err(openvino("view of the bundle"))?;
+        let doing = || {
+            format!(
+                "compile kernel `{}` for `{}`",
+                kernel.name, bound.device.openvino
+            )
+        };
+        let model = self
+            .core
+            .read_model(xml.as_bytes(), Some(&weights))
+            .map_err(openvino(format!("read the IR of kernel `{}`", kernel.name)))?;
+        let properties: Vec<(&str, &str)> = bound
+            .device
+            .properties
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        self.core
+            .compile(&model, &bound.device.openvino, &properties)
+            .map_err(openvino(doing()))
+    }
+
+    /// Binds the weights of a place behind the activation ports: values and scales, weight after weight.
+    fn bind_weights(
+        &self,
+        kernel: &manifest::Kernel,
+        used: &KernelUse,
+        form: &mut Form,
+    ) -> Result<(), RuntimeError> {
+        let manifest = self.bundle.manifest();
+        let mut port = kernel.inputs.len();
+        for id in &used.weights {
+            let Some(weight) = manifest.weights.get(id.0 as usize) else {
+                continue;
+            };
+            let shape: Vec<usize> = weight.shape.iter().map(|dim| *dim as usize).collect();
+            self.bind_section(
+                form,
+                port,
+                weight.values,
+                tensor_element(weight.element),
+                &shape,
+            )?;
+            port += 1;
+            if let Some(scales) = weight.scales {
+                self.bind_section(
+                    form,
+                    port,
+                    scales,
+                    heg_openvino::ElementType::F32,
+                    &[1, shape[0]],
+                )?;
+                port += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn bind_section(
+        &self,
+        form: &mut Form,
+        port: usize,
+        id: heg_artifacts::SectionId,
+        element: heg_openvino::ElementType,
+        shape: &[usize],
+    ) -> Result<(), RuntimeError> {
+        self.bundle.section(id).map_err(RuntimeError::Section)?;
+        let start = self
+            .bundle
+            .section_range(id)
+            .map_err(RuntimeError::Section)?
+            .start;
+        let tensor = Tensor::new(Arc::clone(&self.memory), start as usize, element, shape)
+            .map_err(openvino(format!("view of {}", self.bundle.label(id))))?;
+        form.request
+            .bind_input(port, tensor)
+            .map_err(openvino(format!("bind {}", self.bundle.label(id))))
+    }
+}
+
+/// What all kernels agree on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LoadPlan {
+    pub(super) activations: ElementType,
+    /// Largest number of tokens a call can have.
+    pub(super) chunk_max: usize,
+}
+
+impl Kernels {
+    /// Begins to prepare all places, on `threads` threads.
+    pub(super) fn load(loader: Arc<Loader>, threads: usize) -> Self {
+        let places = all_places(loader.bundle.manifest());
+        let shared = Arc::new(Shared {
+            slots: Mutex::new(places.iter().map(|_| Slot::Pending).collect()),
+            places,
+            changed: Condvar::new(),
+            next: AtomicUsize::new(0),
+        });
+        let workers = (0..threads.max(1))
+            .map(|_| {
+                let (shared, loader) = (Arc::clone(&shared), Arc::clone(&loader));
+                thread::spawn(move || shared.work(&loader))
+            })
+            .collect();
+        Self { shared, workers }
+    }
+
+    /// Takes the kernel of a place, waiting until it is ready. Each place is taken once.
+    pub(super) fn take(&self, place: Place) -> Result<Prepared, RuntimeError> {
+        let index = self
+            .shared
+            .places
+            .iter()
+            .position(|known| *known == place)
+            .ok_or(unknown(place))?;
+        let mut slots = lock(&self.shared.slots);
+        loop {
+            match std::mem::replace(&mut slots[index], Slot::Taken) {
+                Slot::Ready(prepared) => return Ok(*prepared),
+                Slot::Failed(error) => return Err(error),
+                Slot::Taken => return Err(RuntimeError::LoaderGone),
+                Slot::Pending => slots[index] = Slot::Pending,
+            }
+            if self.workers.iter().all(thread::JoinHandle::is_finished)
+                && matches!(slots[index], Slot::Pending)
+            {
+                return Err(RuntimeError::LoaderGone);
+            }
+            slots = self
+                .shared
+                .changed
+                .wait(slots)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        // Nobody will take what is still pending: the workers find nothing more to do.
+        self.shared.next.store(usize::MAX / 2, Ordering::Relaxed);
+        for worker in self.workers.drain(..) {
+            // A worker that panicked has nothing to hand over.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    fn work(&self, loader: &Loader) {
+        loop {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(place) = self.places.get(index) else {
+                return;
+            };
+            let slot = match loader.prepare(*place) {
+                Ok(prepared) => Slot::Ready(Box::new(prepared)),
+                Err(error) => Slot::Failed(error),
+            };
+            lock(&self.slots)[index] = slot;
+            self.changed.notify_all();
+        }
+    }
+}
+
+/// Places in order of execution. Attention without weights of its own is one place for all its layers.
+fn all_places(manifest: &Manifest) -> Vec<Place> {
+    let mut places = Vec::new();
+    let mut attention = Vec::new();
+    for (index, layer) in manifest.layers.iter().enumerate() {
+        let layer_index = Some(index as u32);
+        places.push(Place {
+            layer: layer_index,
+            group: Group::Qkv,
+        });
+        if !attention.contains(&layer.mha.kernel) {
+            attention.push(layer.mha.kernel);
+            places.push(Place {
+                layer: layer_index,
+                group: Group::Mha,
+            });
+        }
+        places.push(Place {
+            layer: layer_index,
+            group: Group::Ffn,
+        });
+    }
+    places.push(Place {
+        layer: None,
+        group: Group::Head,
+    });
+    places
+}
+
+/// The place that stands for this one: attention of the same kernel shares the first layer's.
+pub(super) fn shared_place(manifest: &Manifest, place: Place) -> Place {
+    let Place {
+        layer: Some(layer),
+        group: Group::Mha,
+    } = place
+    else {
+        return place;
+    };
+    let kernel = manifest
+        .layers
+        .get(layer as usize)
+        .map(|layer| layer.mha.kernel);
+    let first = manifest
+        .layers
+        .iter()
+        .position(|layer| Some(layer.mha.kernel) == kernel);
+    Place {
+        layer: first.map(|first| first as u32),
+        group: Group::Mha,
+    }
+}
+
+pub(super) fn place_use(manifest: &Manifest, place: Place) -> Result<&KernelUse, RuntimeError> {
+    let Some(layer) = place.layer else {
+        return Ok(&manifest.head);
+    };
+    let layer = manifest.layers.get(layer as usize).ok_or(unknown(place))?;
+    match place.group {
+        Group::Qkv => Ok(&layer.qkv),
+        Group::Mha => Ok(&layer.mha),
+        Group::Ffn => Ok(&layer.ffn),
+        Group::Head => Err(unknown(place)),
+    }
+}
+
+/// Sections of a place in the order in which IRs count them.
+fn use_sections(manifest: &Manifest, used: &KernelUse) -> Vec<heg_artifacts::SectionId> {
+    used.weights
+        .iter()
+        .filter_map(|id| manifest.weights.get(id.0 as usize))
+        .flat_map(|weight| std::iter::once(weight.values).chain(weight.scales))
+        .collect()
+}
+
+fn unknown(place: Place) -> RuntimeError {
+    RuntimeError::Launch {
+        group: place.group,
+        layer: place.layer,
+    }
+}
+
+/// A lock that a panicking thread held is as good as any here: slots are replaced whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The boundary's name of a bundle's element type.
+pub(super) fn tensor_element(element: ElementType) -> heg_openvino::ElementType {
+    match element {
+        ElementType::I8 => heg_openvino::ElementType::I8,
+        ElementType::F16 => heg_openvino::ElementType::F16,
+        ElementType::F32 => heg_openvino::ElementType::F32,
+        ElementType::I64 => heg_openvino::ElementType::I64,
+    }
+}

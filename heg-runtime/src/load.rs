@@ -1,0 +1,89 @@
+//! A mapped bundle with what text needs: the way in for every command.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use heg_artifacts::{Bundle, SectionId};
+use heg_openvino::Core;
+use heg_spec::{Soc, Source, SpecError, shipped};
+
+use crate::error::{RuntimeError, openvino};
+use crate::exec::{Executor, ExecutorOptions};
+use crate::text::{ChatTemplate, Tokenizer};
+
+/// A bundle, opened.
+pub struct Loaded {
+    bundle: Arc<Bundle>,
+    path: PathBuf,
+}
+
+impl Loaded {
+    /// Maps the bundle at `path`. O(manifest).
+    pub fn open(path: &Path) -> Result<Self, RuntimeError> {
+        let bundle = Bundle::open(path).map_err(|source| RuntimeError::Bundle {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            bundle: Arc::new(bundle),
+            path: path.to_owned(),
+        })
+    }
+
+    /// The bundle itself.
+    pub fn bundle(&self) -> &Arc<Bundle> {
+        &self.bundle
+    }
+
+    /// The tokenizer of the bundle.
+    pub fn tokenizer(&self) -> Result<Tokenizer, RuntimeError> {
+        let missing = RuntimeError::NoText {
+            missing: "tokenizer",
+            hint: "give the prompt as token ids with `--prompt-ids`",
+        };
+        let id = self.bundle.manifest().text.tokenizer.ok_or(missing)?;
+        Ok(Tokenizer::from_json(self.section(id)?)?)
+    }
+
+    /// The chat template of the bundle.
+    pub fn chat_template(&self) -> Result<ChatTemplate, RuntimeError> {
+        let missing = RuntimeError::NoText {
+            missing: "chat template",
+            hint: "give the prompt as it is with `--raw`",
+        };
+        let text = &self.bundle.manifest().text;
+        let source = self.section(text.chat_template.ok_or(missing)?)?;
+        let source = String::from_utf8_lossy(source);
+        Ok(ChatTemplate::new(&source, text.special_tokens.clone())?)
+    }
+
+    /// An executor on the devices of `soc`; kernels are being prepared when this returns.
+    pub fn executor(&self, soc: &Soc, options: ExecutorOptions) -> Result<Executor, RuntimeError> {
+        let core = Core::load().map_err(openvino("load the libraries"))?;
+        Executor::new(Arc::clone(&self.bundle), soc, core, options)
+    }
+
+    fn section(&self, id: SectionId) -> Result<&[u8], RuntimeError> {
+        self.bundle
+            .section(id)
+            .map_err(|source| RuntimeError::Bundle {
+                path: self.path.clone(),
+                source,
+            })
+    }
+}
+
+/// A SoC by shipped name, or by a path that ends in `.ron`.
+pub fn read_soc(name: &str) -> Result<Soc, RuntimeError> {
+    if !name.ends_with(".ron") {
+        return Ok(shipped::soc(name)?);
+    }
+    let text = std::fs::read_to_string(name).map_err(|source| SpecError::Read {
+        path: PathBuf::from(name),
+        source,
+    })?;
+    Ok(Soc::parse(Source {
+        file: name,
+        text: &text,
+    })?)
+}

@@ -1,0 +1,14 @@
+//! Memory that kernels read and write: the mapped bundle, reserved KV ranges, activation rows.
+//!
+//! Nothing here knows of schedules or kernels. `region` has the only unsafe of the runtime outside the
+//! OpenVINO boundary.
+
+mod activations;
+mod kv;
+#[allow(unsafe_code, reason = "memory mappings shared with OpenVINO")]
+mod region;
+
+pub(crate) use activations::{Activations, Rows, Widths};
+pub use kv::KvCache;
+pub(crate) use kv::{Half, KvShape};
+pub(crate) use region::BundleMemory;

@@ -1,0 +1,88 @@
+//! Two kinds of mapped memory that OpenVINO may use: the bundle (read-only) and reserved ranges (writable).
+//!
+//! A reserved range takes address space at once and pages on first write, so that the KV cache of the longest
+//! context can be one contiguous tensor per layer (DESIGN §3, "zero copy by layout").
+
+use std::sync::Arc;
+
+use heg_artifacts::Bundle;
+use heg_openvino::{Access, Memory};
+use memmap2::{MmapOptions, MmapRaw};
+
+use crate::error::RuntimeError;
+
+/// The mapped bundle.
+pub(crate) struct BundleMemory(pub(crate) Arc<Bundle>);
+
+// SAFETY: the mapping of a bundle neither moves nor changes while the bundle lives (see
+// `heg_artifacts::Mapping`), the `Arc` keeps it alive, and it is said to be read-only. A mapping's address is
+// never null.
+unsafe impl Memory for BundleMemory {
+    fn as_ptr(&self) -> *const u8 {
+        self.0.mapping().as_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.0.mapping().len()
+    }
+
+    fn access(&self) -> Access {
+        Access::ReadOnly
+    }
+}
+
+/// A reserved, zeroed range of address space. Pages are committed when they are first written.
+pub(crate) struct Region {
+    map: MmapRaw,
+}
+
+impl Region {
+    /// Reserves `bytes` of address space.
+    pub(crate) fn reserve(bytes: usize) -> Result<Self, RuntimeError> {
+        let map = MmapOptions::new()
+            .len(bytes.max(1))
+            .no_reserve_swap()
+            .map_anon()
+            .map_err(|source| RuntimeError::Reserve { bytes, source })?;
+        Ok(Self {
+            map: MmapRaw::from(map),
+        })
+    }
+
+    /// Copies `bytes` to `offset`; what does not fit is left out and said so by `false`.
+    #[must_use]
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> bool {
+        let fits = offset
+            .checked_add(bytes.len())
+            .is_some_and(|end| end <= self.map.len());
+        if fits {
+            // SAFETY: the destination lies within the mapping (just checked), which is writable and is
+            // exposed as raw memory only; `bytes` is a live slice, which cannot overlap it because no slice
+            // of the mapping is ever made.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    bytes.as_ptr(),
+                    self.map.as_mut_ptr().add(offset),
+                    bytes.len(),
+                );
+            }
+        }
+        fits
+    }
+}
+
+// SAFETY: an anonymous mapping keeps its address and length until it is dropped, is readable and writable,
+// is never null, and `Region` never makes a reference into it.
+unsafe impl Memory for Region {
+    fn as_ptr(&self) -> *const u8 {
+        self.map.as_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    fn access(&self) -> Access {
+        Access::ReadWrite
+    }
+}

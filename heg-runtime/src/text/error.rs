@@ -1,0 +1,112 @@
+//! The errors of the text half.
+//!
+//! Variants hold data, not sentences; both sides of a mismatch are fields. All of them are `Input`
+//! errors in the sense of the four exits, except `Tokenizer` and `TokenId`, which mean that the files in
+//! the bundle do not fit together.
+
+/// What went wrong between a conversation and its tokens, or back.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TextError {
+    /// The tokenizer file cannot be read, or the tokenizer refused a text.
+    #[error("tokenizer: {message}")]
+    Tokenizer {
+        /// The library's own words.
+        message: String,
+    },
+    /// An added token stands at another id than its file declares.
+    #[error("added token `{token}`: file says id {declared}, the vocabulary gives {}", Found(*.found))]
+    TokenId {
+        /// Text of the token.
+        token: String,
+        /// Id in `added_tokens`.
+        declared: u32,
+        /// Id that the loaded tokenizer uses, if the token has one.
+        found: Option<u32>,
+    },
+    /// The chat template does not parse, or failed while it ran.
+    #[error("chat template{}: {message}", Line(*.line))]
+    Template {
+        /// The template engine's own words.
+        message: String,
+        /// Line in the template, counted from 1, where known.
+        line: Option<usize>,
+    },
+    /// The chat template called `raise_exception`: it does not accept this conversation.
+    #[error("chat template refuses the conversation: {message}")]
+    Refused {
+        /// The template author's words.
+        message: String,
+    },
+    /// A message of a conversation is not an object with a role.
+    #[error("message: expected {expected}, found {found}")]
+    Message {
+        /// What a message needs.
+        expected: &'static str,
+        /// What came instead.
+        found: String,
+    },
+    /// A sampling parameter is outside its range.
+    #[error("sampling parameter `{name}`: expected {expected}, found {found}")]
+    Sampling {
+        /// Name as in [`SamplingParams`](super::SamplingParams).
+        name: &'static str,
+        /// The allowed range.
+        expected: &'static str,
+        /// The value given.
+        found: f64,
+    },
+}
+
+/// The result of this module's functions.
+pub type Result<T, E = TextError> = std::result::Result<T, E>;
+
+struct Found(Option<u32>);
+
+impl std::fmt::Display for Found {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(id) => write!(f, "id {id}"),
+            None => f.write_str("none"),
+        }
+    }
+}
+
+struct Line(Option<usize>);
+
+impl std::fmt::Display for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(line) => write!(f, ", line {line}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_both_sides() {
+        let error = TextError::TokenId {
+            token: "<|x|>".into(),
+            declared: 7,
+            found: None,
+        };
+        assert_eq!(
+            error.to_string(),
+            "added token `<|x|>`: file says id 7, the vocabulary gives none"
+        );
+        let error = TextError::Template {
+            message: "unknown filter".into(),
+            line: Some(3),
+        };
+        assert_eq!(error.to_string(), "chat template, line 3: unknown filter");
+        let error = TextError::Template {
+            message: "unknown filter".into(),
+            line: None,
+        };
+        assert_eq!(error.to_string(), "chat template: unknown filter");
+    }
+}

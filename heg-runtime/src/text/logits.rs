@@ -1,0 +1,223 @@
+//! The loops of sampling that touch every logit.
+//!
+//! A vocabulary of 128 thousand tokens is half a megabyte of logits for each token, so these loops work in
+//! blocks: the maximum of a block is plain code that compiles to vector instructions, and most blocks
+//! need no second look. NaN is never a maximum, because every comparison with it is false.
+
+/// A token that may be drawn, and its share.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Candidate {
+    /// exp(scaled logit - scaled maximum): the best token weighs 1.
+    pub(super) weight: f32,
+    pub(super) token: u32,
+}
+
+/// The lowest id of the largest value. 0 if there is no number, or nothing at all.
+pub(super) fn argmax(values: &[f32]) -> u32 {
+    let mut best = f32::NEG_INFINITY;
+    let mut best_block = 0;
+    for (index, block) in values.chunks(BLOCK).enumerate() {
+        let top = block_max(block);
+        if top > best {
+            best = top;
+            best_block = index;
+        }
+    }
+    let block = values.get(best_block * BLOCK..).unwrap_or_default();
+    // If nothing is larger than minus infinity, the first block may hold only NaN.
+    let block = if best == f32::NEG_INFINITY {
+        values
+    } else {
+        block
+    };
+    let offset = block.iter().position(|&value| value == best);
+    offset.map_or(0, |offset| (values.len() - block.len() + offset) as u32)
+}
+
+/// The `k`-th largest value; minus infinity if there are fewer, or `k` is 0.
+pub(super) fn kth_largest(values: &[f32], k: usize) -> f32 {
+    if k == 0 || k > values.len() {
+        return f32::NEG_INFINITY;
+    }
+    let limit = k.saturating_add(k.max(BLOCK));
+    let mut best = Vec::with_capacity(limit.min(values.len()) + BLOCK);
+    let mut floor = f32::NEG_INFINITY;
+    for block in values.chunks(BLOCK) {
+        if block_max(block) > floor {
+            best.extend(block.iter().filter(|&&value| value > floor));
+            if best.len() >= limit {
+                floor = shrink_to(&mut best, k);
+            }
+        }
+    }
+    if best.len() < k {
+        f32::NEG_INFINITY
+    } else {
+        shrink_to(&mut best, k)
+    }
+}
+
+/// Weighs the logits that are at least `floor` into `candidates`, ascending by token.
+///
+/// `top` is the largest logit, `inverse` one over the temperature. Weights below exp(`EXPONENT_MIN`) are left
+/// out: all of a large vocabulary together they are less than the rounding of one weight.
+pub(super) fn weigh(
+    logits: &[f32],
+    top: f32,
+    inverse: f32,
+    floor: f32,
+    candidates: &mut Vec<Candidate>,
+) {
+    candidates.clear();
+    let mut exponents = [0.0; BLOCK];
+    for (index, block) in logits.chunks(BLOCK).enumerate() {
+        let block_top = block_max(block);
+        if block_top < floor || (block_top - top) * inverse < EXPONENT_MIN {
+            continue;
+        }
+        for (exponent, &logit) in exponents.iter_mut().zip(block) {
+            *exponent = (logit - top) * inverse;
+        }
+        for (offset, (&exponent, &logit)) in exponents.iter().zip(block).enumerate() {
+            if logit >= floor && exponent >= EXPONENT_MIN {
+                let token = (index * BLOCK + offset) as u32;
+                candidates.push(Candidate {
+                    weight: exponent,
+                    token,
+                });
+            }
+        }
+    }
+    for candidate in candidates {
+        candidate.weight = fast_exp(candidate.weight);
+    }
+}
+
+/// The largest value; minus infinity if there is none.
+fn block_max(block: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let (groups, rest) = block.as_chunks::<LANES>();
+    for group in groups {
+        for (lane, &value) in lanes.iter_mut().zip(group) {
+            *lane = larger(value, *lane);
+        }
+    }
+    lanes
+        .iter()
+        .chain(rest)
+        .fold(f32::NEG_INFINITY, |top, &value| larger(value, top))
+}
+
+/// `x86` has this as one instruction; `f32::max` it has not, because of NaN.
+fn larger(value: f32, top: f32) -> f32 {
+    if value > top { value } else { top }
+}
+
+/// Keeps the `k` largest, in any order, and gives the smallest of them. `k` is 1 to the length.
+fn shrink_to(best: &mut Vec<f32>, k: usize) -> f32 {
+    best.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
+    best.truncate(k);
+    best.last().copied().unwrap_or(f32::NEG_INFINITY)
+}
+
+/// exp(x) for x from `EXPONENT_MIN` to 0, within two units in the last place.
+///
+/// Range reduction and polynomial of Cephes `expf` (S. Moshier). Only additions and multiplications, so
+/// the bits are the same on every machine.
+fn fast_exp(x: f32) -> f32 {
+    // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
+    const ROUNDER: f32 = 12_582_912.0;
+    let shifted = x * std::f32::consts::LOG2_E + ROUNDER;
+    let power = shifted - ROUNDER;
+    let r = x - power * 0.693_359_4 - power * -2.121_944_4e-4;
+    let mut y = 1.987_569_1e-4;
+    for factor in [
+        1.398_2e-3,
+        8.333_452e-3,
+        4.166_579_6e-2,
+        1.666_666_5e-1,
+        0.5,
+    ] {
+        y = y * r + factor;
+    }
+    let scale = shifted.to_bits().wrapping_sub(ROUNDER.to_bits()) << 23;
+    f32::from_bits((y * r * r + r + 1.0).to_bits().wrapping_add(scale))
+}
+
+/// Values whose maximum is looked at first. Chosen, not measured: one kilobyte.
+const BLOCK: usize = 256;
+
+/// Independent maxima, so that the processor need not wait for one comparison to begin the next. Four vectors
+/// of four values.
+const LANES: usize = 16;
+
+/// exp(-30) is 1e-13: a million such tokens weigh less than 2^-23 of the best one.
+const EXPONENT_MIN: f32 = -30.0;
+
+#[cfg(test)]
+mod tests {
+    use super::super::random::Xoshiro256;
+    use super::*;
+
+    fn naive_argmax(values: &[f32]) -> u32 {
+        let mut best: Option<usize> = None;
+        for (index, &value) in values.iter().enumerate() {
+            if !value.is_nan() && best.is_none_or(|best| value > values[best]) {
+                best = Some(index);
+            }
+        }
+        best.unwrap_or(0) as u32
+    }
+
+    /// Few different values, so that ties are common, and the odd ones among them.
+    fn random_values(random: &mut Xoshiro256, odd: u64) -> Vec<f32> {
+        let value = |random: &mut Xoshiro256| match random.below(odd) {
+            0 => f32::NAN,
+            1 => f32::NEG_INFINITY,
+            2 => f32::INFINITY,
+            3 => -0.0,
+            _ => random.below(300) as f32 - 150.0,
+        };
+        (0..random.below(1500)).map(|_| value(random)).collect()
+    }
+
+    #[test]
+    fn argmax_equals_the_naive_one() {
+        let mut random = Xoshiro256::from_seed(7);
+        for odd in (0..2000).map(|round| [2, 4, 400, 4000][round % 4]) {
+            let values = random_values(&mut random, odd);
+            assert_eq!(argmax(&values), naive_argmax(&values), "{values:?}");
+        }
+        let mut late = vec![f32::NAN; 1000];
+        late[700] = f32::NEG_INFINITY;
+        assert_eq!(argmax(&late), 700);
+    }
+
+    #[test]
+    fn kth_largest_equals_sorting() {
+        let mut random = Xoshiro256::from_seed(8);
+        for _ in 0..1000 {
+            let values = random_values(&mut random, 50);
+            let k = 1 + random.below(700) as usize;
+            let mut sorted: Vec<f32> = values
+                .iter()
+                .copied()
+                .filter(|value| !value.is_nan())
+                .collect();
+            sorted.sort_unstable_by(|a, b| b.total_cmp(a));
+            let expect = sorted.get(k - 1).copied().unwrap_or(f32::NEG_INFINITY);
+            assert_eq!(kth_largest(&values, k), expect, "k {k} of {values:?}");
+        }
+    }
+
+    #[test]
+    fn the_exponential_is_close() {
+        for step in 0..=30_000 {
+            let x = -0.001 * step as f32;
+            let (found, expect) = (fast_exp(x), f64::from(x).exp());
+            let error = (f64::from(found) - expect).abs() / expect;
+            assert!(error < 2.5e-7, "exp({x}): expected {expect}, found {found}");
+        }
+        assert_eq!(fast_exp(0.0), 1.0);
+    }
+}

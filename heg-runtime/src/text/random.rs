@@ -1,0 +1,93 @@
+//! The random numbers of sampling.
+//!
+//! xoshiro256++ 1.0 seeded by SplitMix64, both by Blackman and Vigna (prng.di.unimi.it, public domain).
+//! Kept here in place of a crate, because a seed must give the same answer with every later version of
+//! this program. Not for secrets.
+
+/// A generator of pseudo-random numbers.
+#[derive(Debug, Clone)]
+pub(super) struct Xoshiro256 {
+    state: [u64; 4],
+}
+
+impl Xoshiro256 {
+    /// Fills the state from a seed with SplitMix64, as its authors advise.
+    pub(super) fn from_seed(mut seed: u64) -> Self {
+        let state = [(); 4].map(|()| split_mix(&mut seed));
+        Self { state }
+    }
+
+    /// The next 64 bits.
+    pub(super) fn next(&mut self) -> u64 {
+        let [s0, s1, s2, s3] = &mut self.state;
+        let bits = s0.wrapping_add(*s3).rotate_left(23).wrapping_add(*s0);
+        let shifted = *s1 << 17;
+        *s2 ^= *s0;
+        *s3 ^= *s1;
+        *s1 ^= *s2;
+        *s0 ^= *s3;
+        *s2 ^= shifted;
+        *s3 = s3.rotate_left(45);
+        bits
+    }
+
+    /// A number in [0, 1), with the 53 bits that a double can hold.
+    pub(super) fn next_unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A number below `end`, for tests: slightly uneven.
+    #[cfg(test)]
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut bits = *state;
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// First numbers of the authors' C code.
+    #[test]
+    fn equals_the_reference() {
+        let mut seed = 1_234_567;
+        let bits = [(); 3].map(|()| split_mix(&mut seed));
+        assert_eq!(
+            bits,
+            [
+                6_457_827_717_110_365_317,
+                3_203_168_211_198_807_973,
+                9_817_491_932_198_370_423
+            ]
+        );
+        let mut random = Xoshiro256 {
+            state: [1, 2, 3, 4],
+        };
+        let bits = [(); 4].map(|()| random.next());
+        assert_eq!(
+            bits,
+            [
+                41_943_041,
+                58_720_359,
+                3_588_806_011_781_223,
+                3_591_011_842_654_386
+            ]
+        );
+    }
+
+    #[test]
+    fn units_stay_below_one() {
+        let mut random = Xoshiro256::from_seed(0);
+        let units: Vec<f64> = (0..1000).map(|_| random.next_unit()).collect();
+        assert!(units.iter().all(|unit| (0.0..1.0).contains(unit)));
+        assert!((units.iter().sum::<f64>() / 1000.0 - 0.5).abs() < 0.05);
+    }
+}

@@ -1,0 +1,266 @@
+//! From logits to a token.
+//!
+//! The steps and their order are those of `transformers`: repetition penalty, temperature, top-k, top-p,
+//! min-p, then one draw. Two things differ on purpose: equal weights at the edge of top-p are kept in id
+//! order, and the exponential is our own (`fast_exp`), so that a seed gives the same tokens on every machine
+//! and with every release of the compiler. The generator is in
+//! `random`, the loops over whole logits are in `logits`.
+
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+
+use super::logits::{Candidate, argmax, kth_largest, weigh};
+use super::random::Xoshiro256;
+use super::{Result, TextError};
+
+/// How a token is chosen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SamplingParams {
+    /// Divides the logits. 0 chooses the best token always; then only the repetition penalty counts.
+    pub temperature: f32,
+    /// Keeps this many best tokens, and those equal to the last of them. At least 1; `None` keeps all.
+    pub top_k: Option<u32>,
+    /// Keeps the fewest best tokens that together have this probability. In (0, 1]; 1 keeps all.
+    pub top_p: f32,
+    /// Keeps tokens of at least this share of the best token's probability. In [0, 1]; 0 keeps all.
+    pub min_p: f32,
+    /// Makes tokens of the prompt and the answer less likely: positive logits are divided by it, negative
+    /// ones multiplied. Above 0; 1 changes nothing.
+    pub repetition_penalty: f32,
+    /// Start of the random sequence.
+    pub seed: u64,
+}
+
+impl Default for SamplingParams {
+    /// Greedy, without penalty.
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_k: None,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            seed: 0,
+        }
+    }
+}
+
+impl SamplingParams {
+    /// Checks the ranges.
+    ///
+    /// # Errors
+    /// `Sampling`, for the first parameter out of range.
+    pub fn check(&self) -> Result<()> {
+        let finite = |value: f32| value.is_finite();
+        let Self {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repetition_penalty,
+            seed: _,
+        } = *self;
+        require(
+            finite(temperature) && temperature >= 0.0,
+            "temperature",
+            "0 or more",
+            temperature,
+        )?;
+        require(top_k != Some(0), "top_k", "1 or more", 0.0)?;
+        require(
+            top_p > 0.0 && top_p <= 1.0,
+            "top_p",
+            "more than 0, at most 1",
+            top_p,
+        )?;
+        require((0.0..=1.0).contains(&min_p), "min_p", "0 to 1", min_p)?;
+        let penalty = repetition_penalty;
+        require(
+            finite(penalty) && penalty > 0.0,
+            "repetition_penalty",
+            "more than 0",
+            penalty,
+        )
+    }
+}
+
+fn require(holds: bool, name: &'static str, expected: &'static str, found: f32) -> Result<()> {
+    if holds {
+        return Ok(());
+    }
+    Err(TextError::Sampling {
+        name,
+        expected,
+        found: f64::from(found),
+    })
+}
+
+/// Chooses the tokens of one answer.
+///
+/// # Invariants
+/// - `seen` holds the prompt and the answer so far, if the repetition penalty is on.
+/// - `candidates` ascends by token between the steps, so that a draw never depends on how a step sorts.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    params: SamplingParams,
+    random: Xoshiro256,
+    seen: BTreeSet<u32>,
+    candidates: Vec<Candidate>,
+    scratch: Vec<Candidate>,
+}
+
+impl Sampler {
+    /// A sampler at the beginning of an answer. The repetition penalty counts `prompt_ids` as seen.
+    ///
+    /// # Errors
+    /// As [`SamplingParams::check`].
+    pub fn new(params: SamplingParams, prompt_ids: &[u32]) -> Result<Self> {
+        params.check()?;
+        let counted = if params.repetition_penalty == 1.0 {
+            &[]
+        } else {
+            prompt_ids
+        };
+        let seen = counted.iter().copied().collect();
+        let random = Xoshiro256::from_seed(params.seed);
+        Ok(Self {
+            params,
+            random,
+            seen,
+            candidates: Vec::new(),
+            scratch: Vec::new(),
+        })
+    }
+
+    /// Chooses the next token, and counts it as seen. The repetition penalty changes `logits`.
+    ///
+    /// NaN is never chosen; 0 if there is nothing else, or nothing at all.
+    pub fn sample(&mut self, logits: &mut [f32]) -> u32 {
+        if self.params.repetition_penalty != 1.0 {
+            penalise(logits, &self.seen, self.params.repetition_penalty);
+        }
+        let best = argmax(logits);
+        let token = if self.params.temperature == 0.0 {
+            best
+        } else {
+            self.draw(logits, best)
+        };
+        if self.params.repetition_penalty != 1.0 {
+            self.seen.insert(token);
+        }
+        token
+    }
+
+    fn draw(&mut self, logits: &[f32], best: u32) -> u32 {
+        // One draw a token, whatever the logits are: a sequence stays in step with its seed.
+        let uniform = self.random.next_unit();
+        let Some(top) = logits
+            .get(best as usize)
+            .copied()
+            .filter(|top| top.is_finite())
+        else {
+            return best;
+        };
+        let floor = match self.params.top_k {
+            Some(k) if (k as usize) < logits.len() => kth_largest(logits, k as usize),
+            _ => f32::NEG_INFINITY,
+        };
+        let inverse = 1.0 / self.params.temperature.max(f32::MIN_POSITIVE);
+        weigh(logits, top, inverse, floor, &mut self.candidates);
+        if self.params.top_p < 1.0 {
+            self.keep_top_p();
+        }
+        // The best token weighs 1, so a share of its probability is a weight.
+        let min_weight = self.params.min_p;
+        if min_weight > 0.0 {
+            self.candidates
+                .retain(|candidate| candidate.weight >= min_weight);
+        }
+        pick(&self.candidates, uniform).unwrap_or(best)
+    }
+
+    /// Keeps the fewest candidates, from the best down, whose weight reaches the share `top_p` of all.
+    ///
+    /// Weights are summed by rough rank first, so that only the rank where the share is reached is sorted.
+    fn keep_top_p(&mut self) {
+        let mut sums = [0.0; RANKS];
+        for candidate in &self.candidates {
+            sums[rank(candidate.weight)] += f64::from(candidate.weight);
+        }
+        let wanted = sums.iter().sum::<f64>() * f64::from(self.params.top_p);
+        let mut reached = 0.0;
+        let border = sums.iter().position(|sum| {
+            reached += sum;
+            reached >= wanted
+        });
+        // Only rounding leads past the last rank; then all are kept.
+        let Some(border) = border else { return };
+        reached -= sums[border];
+        let at_border = |candidate: &&Candidate| rank(candidate.weight) == border;
+        self.scratch.clear();
+        self.scratch
+            .extend(self.candidates.iter().filter(at_border));
+        self.scratch.sort_unstable_by(best_first);
+        let last = self.scratch.iter().find(|candidate| {
+            reached += f64::from(candidate.weight);
+            reached >= wanted
+        });
+        if let Some(&last) = last.or(self.scratch.last()) {
+            self.candidates
+                .retain(|candidate| best_first(candidate, &last).is_le());
+        }
+    }
+}
+
+/// Heavier candidates first, of equal ones the lower id.
+fn best_first(a: &Candidate, b: &Candidate) -> Ordering {
+    b.weight
+        .total_cmp(&a.weight)
+        .then_with(|| a.token.cmp(&b.token))
+}
+
+/// A rough rank of a weight, 0 for the best: the bits of a positive float are ordered as its value.
+fn rank(weight: f32) -> usize {
+    let below_one = 1.0f32.to_bits().saturating_sub(weight.to_bits());
+    ((below_one >> RANK_BITS_CUT) as usize).min(RANKS - 1)
+}
+
+/// Divides the positive logits of these tokens by the penalty and multiplies the others.
+fn penalise(logits: &mut [f32], seen: &BTreeSet<u32>, penalty: f32) {
+    for &token in seen {
+        if let Some(logit) = logits.get_mut(token as usize) {
+            *logit = if *logit < 0.0 {
+                *logit * penalty
+            } else {
+                *logit / penalty
+            };
+        }
+    }
+}
+
+/// The candidate in whose share of the total weight `uniform`, in [0, 1), falls.
+fn pick(candidates: &[Candidate], uniform: f64) -> Option<u32> {
+    let total: f64 = candidates
+        .iter()
+        .map(|candidate| f64::from(candidate.weight))
+        .sum();
+    let mut left = uniform * total;
+    for candidate in candidates {
+        left -= f64::from(candidate.weight);
+        if left < 0.0 {
+            return Some(candidate.token);
+        }
+    }
+    // Only rounding leads here.
+    candidates.last().map(|candidate| candidate.token)
+}
+
+/// Bits of a weight that its rank leaves out: sixteen ranks for each power of two. Chosen, not measured.
+const RANK_BITS_CUT: u32 = 19;
+
+/// Sixteen ranks for each of the 44 powers of two from 1 down to exp(-30), the least weight of a candidate.
+const RANKS: usize = 16 * 44;
+
+#[cfg(test)]
+#[path = "sample_tests.rs"]
+mod tests;

@@ -1,0 +1,253 @@
+//! A conversation to the text of a prompt, by the model's own chat template.
+//!
+//! Templates are written for Jinja2 as `transformers` sets it up: `trim_blocks`, `lstrip_blocks`, Python's string
+//! methods, its `tojson`, `raise_exception`, `strftime_now`, loop controls, and undefined values that print as
+//! nothing but have no attributes. A template comes with a model and may be broken, so it gets no files,
+//! no clock and a limited number of steps. Its memory is not limited (`'%999999999d' | format(1)`): a
+//! template deserves no more trust than the model it belongs to, and no less.
+
+use std::collections::BTreeMap;
+use std::error::Error as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
+
+use super::{DateTime, Result, TextError, python};
+
+/// A parsed chat template. It can be shared between threads.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    special_tokens: BTreeMap<String, String>,
+}
+
+/// What a chat template is given.
+#[derive(Debug, Clone, Default)]
+pub struct Conversation {
+    /// The messages, oldest first.
+    pub messages: Vec<Message>,
+    /// The tools, as the template wants them (mostly as OpenAI writes them). None is `none` in the template.
+    pub tools: Vec<serde_json::Value>,
+    /// Whether the prompt ends with the beginning of an answer.
+    pub add_generation_prompt: bool,
+    /// What `strftime_now` tells. Without it the function is undefined, and templates use a date of their own.
+    pub now: Option<DateTime>,
+    /// Further variables (`enable_thinking`, `documents`); they cannot hide the ones above.
+    pub variables: serde_json::Map<String, serde_json::Value>,
+}
+
+/// A message: a JSON object with a `role`, passed to the template as it is.
+///
+/// Fields keep the order of the request, which some templates print.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "serde_json::Value")]
+pub struct Message(serde_json::Map<String, serde_json::Value>);
+
+impl ChatTemplate {
+    /// Parses a template. `special_tokens` become variables, as `bos_token` and `eos_token`.
+    ///
+    /// # Errors
+    /// `Template`, with the line, if the template does not parse.
+    pub fn new(source: &str, special_tokens: BTreeMap<String, String>) -> Result<Self> {
+        let mut environment = environment().map_err(|error| failure(&error))?;
+        let source = without_generation_tags(source);
+        guarded(|| environment.add_template_owned(NAME, source))?;
+        Ok(Self {
+            environment,
+            special_tokens,
+        })
+    }
+
+    /// The text of the prompt, special tokens written out: encode it with `Special::AsWritten`.
+    ///
+    /// # Errors
+    /// `Refused` if the template raises an exception, `Template` if it fails or runs too long.
+    pub fn render(&self, conversation: &Conversation) -> Result<String> {
+        let variables = self.variables(conversation);
+        guarded(|| self.environment.get_template(NAME)?.render(variables))
+    }
+
+    fn variables(&self, conversation: &Conversation) -> Value {
+        let Conversation {
+            messages,
+            tools,
+            add_generation_prompt,
+            now,
+            variables,
+        } = conversation;
+        let mut all: BTreeMap<&str, Value> = BTreeMap::new();
+        for (name, value) in variables {
+            all.insert(name, Value::from(Serde(value)));
+        }
+        for (name, text) in &self.special_tokens {
+            all.insert(name, Value::from(text.as_str()));
+        }
+        let tools = if tools.is_empty() {
+            Value::from(())
+        } else {
+            Value::from(Serde(tools))
+        };
+        all.insert("tools", tools);
+        all.insert("messages", Value::from(Serde(messages)));
+        all.insert("add_generation_prompt", Value::from(*add_generation_prompt));
+        if let Some(now) = *now {
+            let tell = move |pattern: &str| now.format(pattern);
+            all.insert("strftime_now", Value::from_function(tell));
+        }
+        Value::from_pairs(all)
+    }
+}
+
+impl Message {
+    /// A message of plain text.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        let role = ("role".to_owned(), role.into().into());
+        Self(
+            [role, ("content".to_owned(), content.into().into())]
+                .into_iter()
+                .collect(),
+        )
+    }
+
+    /// Who speaks: `system`, `user`, `assistant`, `tool`.
+    pub fn role(&self) -> &str {
+        self.0
+            .get("role")
+            .and_then(|role| role.as_str())
+            .unwrap_or_default()
+    }
+
+    /// All fields.
+    pub fn fields(&self) -> &serde_json::Map<String, serde_json::Value> {
+        &self.0
+    }
+}
+
+impl TryFrom<serde_json::Value> for Message {
+    type Error = TextError;
+
+    /// Any object with a string `role`; whether the template knows the role is the template's business.
+    fn try_from(value: serde_json::Value) -> Result<Self> {
+        let mismatch = |expected, found: &serde_json::Value| {
+            Err(TextError::Message {
+                expected,
+                found: found.to_string(),
+            })
+        };
+        match value {
+            serde_json::Value::Object(fields) => match fields.get("role") {
+                Some(serde_json::Value::String(_)) => Ok(Self(fields)),
+                Some(role) => mismatch("a text as `role`", role),
+                None => mismatch("a field `role`", &serde_json::Value::Object(fields)),
+            },
+            other => mismatch("an object", &other),
+        }
+    }
+}
+
+fn environment() -> std::result::Result<Environment<'static>, Error> {
+    let mut environment = Environment::new();
+    environment.set_syntax(
+        SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build()?,
+    );
+    // Errors then name the undefined variable in release builds too.
+    environment.set_debug(true);
+    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_unknown_method_callback(python::method);
+    environment.set_fuel(Some(FUEL));
+    environment.add_filter("tojson", python::tojson);
+    environment.add_test("sequence", python::is_sequence);
+    environment.add_function(
+        "raise_exception",
+        |message: String| -> std::result::Result<(), Error> {
+            let raised = Raised(message);
+            Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(raised))
+        },
+    );
+    Ok(environment)
+}
+
+/// Replaces the tags `generation` and `endgeneration` by tags without effect.
+///
+/// `transformers` uses them to mark the answers in training data; for a prompt they mean nothing.
+fn without_generation_tags(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let (before, tag) = rest.split_at(start + 2);
+        out.push_str(before);
+        let Some((inner, after)) = tag.split_once("%}") else {
+            rest = tag;
+            break;
+        };
+        match inner.trim_matches(['-', '+', ' ', '\t', '\r', '\n']) {
+            "generation" => out.push_str(&inner.replace("generation", "if true")),
+            "endgeneration" => out.push_str(&inner.replace("endgeneration", "endif")),
+            _ => {
+                // The next tag may begin inside: `{%` in a string.
+                rest = tag;
+                continue;
+            }
+        }
+        out.push_str("%}");
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Runs the engine and turns its errors, panics included, into ours.
+fn guarded<T>(call: impl FnOnce() -> std::result::Result<T, Error>) -> Result<T> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(outcome) => outcome.map_err(|error| failure(&error)),
+        Err(_) => {
+            let message = "the template engine stopped at this input".to_owned();
+            Err(TextError::Template {
+                message,
+                line: None,
+            })
+        }
+    }
+}
+
+fn failure(error: &Error) -> TextError {
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        if let Some(Raised(message)) = source.downcast_ref() {
+            return TextError::Refused {
+                message: message.clone(),
+            };
+        }
+        cause = source.source();
+    }
+    let message = match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None => error.kind().to_string(),
+    };
+    TextError::Template {
+        message,
+        line: error.line(),
+    }
+}
+
+/// A call of `raise_exception`.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Raised(String);
+
+/// Name of the one template in its environment.
+const NAME: &str = "chat";
+
+/// Steps of the engine before a template counts as endless. Chosen: a published template takes a few hundred
+/// steps a message.
+const FUEL: u64 = 20_000_000;
+
+#[cfg(test)]
+#[path = "template_tests.rs"]
+mod tests;

@@ -1,0 +1,89 @@
+//! Opens arbitrary bytes as a bundle, verifies it and touches every section.
+//!
+//! No mutation would ever find a blake3 hash, and all that lies behind the hashes would stay unseen. So an
+//! input that begins like a bundle is tried as it is and with a header that agrees with it; any other is
+//! taken for the text of a manifest and gets a header and sections of zeros. What is accepted must hold
+//! its promises; everything else must be an error.
+
+#![no_main]
+
+use std::num::NonZero;
+
+use heg_artifacts::{Bundle, Error, SectionId, layout, references};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    if input.starts_with(&layout::MAGIC) {
+        use_bundle(input);
+        let mut sealed = input.to_vec();
+        layout::reseal(&mut sealed);
+        use_bundle(&sealed);
+    } else {
+        use_manifest(input);
+    }
+});
+
+/// The reader itself says how many bytes of sections are missing.
+fn use_manifest(text: &[u8]) {
+    let Err(Error::Truncated { expected, found }) = Bundle::from_bytes(&layout::wrap(text, 0))
+    else {
+        return;
+    };
+    let missing = expected - found;
+    if missing <= SECTION_BYTES_MAX {
+        use_bundle(&layout::wrap(text, missing as usize));
+    }
+}
+
+fn use_bundle(bytes: &[u8]) {
+    let Ok(bundle) = Bundle::from_bytes(bytes) else {
+        return;
+    };
+    let manifest = bundle.manifest();
+    let mut intact = true;
+    for section in &manifest.sections {
+        let raw = bundle
+            .section_unverified(section.id)
+            .expect("listed sections are there");
+        assert_eq!(raw.len() as u64, section.bytes);
+        assert!(raw.as_ptr().addr().is_multiple_of(4096));
+        let checked = bundle.section(section.id);
+        assert_eq!(checked.is_ok(), SectionId::of(raw) == section.id);
+        intact &= checked.is_ok();
+        assert!(!bundle.label(section.id).is_empty());
+        bundle
+            .mapping()
+            .give_back(
+                bundle
+                    .section_range(section.id)
+                    .expect("listed sections are there"),
+            )
+            .expect("advice");
+    }
+    for (_, id) in references(manifest) {
+        bundle.section_unverified(id).expect("references are valid");
+    }
+    for layer in &manifest.layers {
+        for place in [&layer.qkv, &layer.mha, &layer.ffn, &manifest.head] {
+            let kernel = &manifest.kernels[place.kernel.0 as usize];
+            assert_eq!(kernel.parameters.len(), place.weights.len());
+            assert!(
+                place
+                    .weights
+                    .iter()
+                    .all(|id| (id.0 as usize) < manifest.weights.len())
+            );
+            assert!(
+                place
+                    .rope
+                    .is_none_or(|id| (id.0 as usize) < manifest.rope.len())
+            );
+        }
+    }
+    if bundle.verify(NonZero::<usize>::MIN).is_ok() {
+        assert!(intact, "verify accepts what first use refuses");
+    }
+}
+
+/// Longer sections would only make zeros to be hashed.
+const SECTION_BYTES_MAX: u64 = 1 << 20;

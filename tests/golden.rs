@@ -1,0 +1,131 @@
+//! Golden numerics: every family against its reference, in f32, for all prompts, chunk sizes and bindings.
+
+use std::path::Path;
+
+use heg_runtime::exec::Executor;
+use heg_runtime::sched::{Logits, chunks};
+use heg_runtime::text::SamplingParams;
+use heg_runtime::{Continue, GenerateOptions, generate};
+use heg_tests::{FAMILIES, Workbench, executor, fixture, openvino_or_skip};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Golden {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    length: usize,
+    input_ids: Vec<u32>,
+    logits: Vec<f32>,
+    greedy_ids: Vec<u32>,
+}
+
+/// Largest difference of a logit, relative to the largest reference logit.
+const TOLERANCE: f32 = 1e-3;
+
+fn golden(family: &str) -> Golden {
+    let text = std::fs::read_to_string(fixture(&format!("golden/{family}/golden.json"))).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// `host-cpu` binds weights as constants; `host-roles` runs the NPU's forms, with weights as inputs.
+fn check_family(family: &str, soc: &str, chunk_sizes: &[usize]) {
+    if !openvino_or_skip(family) {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    let (bundle, _) = workbench
+        .compile(&fixture(&format!("golden/{family}")), family, |spec| {
+            spec.weights = heg_spec::model::WeightForm::F32;
+            spec.chunk_tokens = vec![1, 7, 32, 256];
+        })
+        .unwrap();
+    for chunk in chunk_sizes {
+        check_chunk(&bundle, family, soc, *chunk);
+    }
+}
+
+fn check_chunk(bundle: &Path, family: &str, soc: &str, chunk: usize) {
+    let mut executor = executor(bundle, soc, chunk).unwrap();
+    for case in golden(family).cases {
+        let name = format!("{family}, {soc}, prompt of {}, chunk {chunk}", case.length);
+        check_logits(&mut executor, &case, chunk, &name);
+        check_greedy(&mut executor, &case, &name);
+    }
+}
+
+fn check_logits(executor: &mut Executor, case: &Case, chunk: usize, name: &str) {
+    let mut sequence = executor.sequence().unwrap();
+    let mut found = Vec::new();
+    for range in chunks(case.input_ids.len(), chunk) {
+        found = executor
+            .prefill(&mut sequence, &case.input_ids[range], Logits::LastRows)
+            .unwrap()
+            .to_vec();
+    }
+    let largest = case.logits.iter().fold(0.0_f32, |max, x| max.max(x.abs()));
+    let worst = found
+        .iter()
+        .zip(&case.logits)
+        .map(|(found, expected)| (found - expected).abs() / largest)
+        .fold(0.0, f32::max);
+    assert_eq!(found.len(), case.logits.len(), "{name}");
+    assert!(
+        worst <= TOLERANCE,
+        "{name}: worst logit differs by {worst}, expected at most {TOLERANCE}"
+    );
+}
+
+fn check_greedy(executor: &mut Executor, case: &Case, name: &str) {
+    let options = GenerateOptions {
+        tokens_max: case.greedy_ids.len(),
+        sampling: SamplingParams {
+            temperature: 0.0,
+            ..SamplingParams::default()
+        },
+        eos_ids: Vec::new(),
+    };
+    let mut sequence = executor.sequence().unwrap();
+    let mut found = Vec::new();
+    generate(
+        executor,
+        &mut sequence,
+        &case.input_ids,
+        &options,
+        |token| {
+            found.push(token);
+            Ok(Continue::Yes)
+        },
+    )
+    .unwrap();
+    assert_eq!(found, case.greedy_ids, "{name}");
+}
+
+macro_rules! families {
+    ($($family:ident),+) => {
+        mod constants {
+            $(#[test]
+            fn $family() {
+                super::check_family(stringify!($family), "host-cpu", &[1, 7, 32, 256]);
+            })+
+        }
+
+        mod inputs {
+            $(#[test]
+            fn $family() {
+                super::check_family(stringify!($family), "host-roles", &[1, 7, 32, 256]);
+            })+
+        }
+
+        #[test]
+        fn every_family_is_tested() {
+            assert_eq!([$(stringify!($family)),+], FAMILIES);
+        }
+    };
+}
+
+families!(
+    gemma2, gemma3, granite, llama, mistral, olmo2, phi3, qwen2, qwen3, smollm3
+);

@@ -1,0 +1,185 @@
+//! OpenVINO GenAI's side: a Python environment with pinned packages, the same model exported
+//! with 8-bit weights, and the script that measures it (`genai.py`, held in this program).
+
+use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS, text, timed_json};
+use crate::fail::Fail;
+use crate::workspace::{self, note};
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A Python that has the packages, and a model for them.
+pub(super) struct GenAi {
+    python: PathBuf,
+    script: PathBuf,
+    model: PathBuf,
+}
+
+/// Times to the first token of one start.
+pub(super) struct Start {
+    /// From before the process exists.
+    pub(super) process_ms: f64,
+    /// From after Python's start and imports.
+    pub(super) start_ms: f64,
+}
+
+pub(super) fn prepare(
+    peers: &Path,
+    model: &Path,
+    name: &str,
+    exported: Option<&Path>,
+) -> Result<GenAi> {
+    let bin = match env::var_os("HEG_PEERS_VENV").filter(|dir| !dir.is_empty()) {
+        Some(venv) => PathBuf::from(venv).join("bin"),
+        None => ensure_venv(peers)?,
+    };
+    let script = peers.join("genai.py");
+    fs::write(&script, SCRIPT).with_context(|| format!("cannot write `{}`", script.display()))?;
+    let model = match exported {
+        Some(exported) => exported.to_path_buf(),
+        None => ensure_export(&bin, peers, model, name)?,
+    };
+    if !model.join("openvino_model.xml").is_file() {
+        let message = format!("`{}` holds no openvino_model.xml", model.display());
+        return Err(Fail::input(message).into());
+    }
+    Ok(GenAi {
+        python: bin.join("python"),
+        script,
+        model,
+    })
+}
+
+impl GenAi {
+    /// Speeds, time to load and peak memory, under the keys that `heg bench` uses.
+    pub(super) fn micro(&self) -> Result<Value> {
+        let mut command = self.command("micro", PREFILL_TOKENS);
+        timed_json(&mut command, "measuring GenAI").map(|(value, _)| value)
+    }
+
+    /// One start in `mode`, which names an implementation of attention.
+    pub(super) fn start_with(&self, mode: &str) -> Result<Start> {
+        let mut command = self.command(mode, START_PROMPT_TOKENS);
+        let (value, process_ms) = timed_json(&mut command, "starting GenAI")?;
+        let start_ms = value["start_ms"].as_f64();
+        Ok(Start {
+            process_ms,
+            start_ms: start_ms.context("genai.py printed no start_ms")?,
+        })
+    }
+
+    fn command(&self, mode: &str, prefill: u32) -> Command {
+        let mut command = Command::new(&self.python);
+        let (script, model) = (text(&self.script), text(&self.model));
+        command
+            .args([script.as_str(), mode, model.as_str()])
+            .args([prefill, DECODE_TOKENS, BATCH].map(|n| n.to_string()));
+        command
+    }
+}
+
+/// The environment's folder of programs. A stamp, written last, says that it is complete.
+fn ensure_venv(peers: &Path) -> Result<PathBuf> {
+    let venv = peers.join("venv");
+    let bin = venv.join("bin");
+    let stamp = venv.join("packages.txt");
+    let wanted = PACKAGES.join("\n");
+    if fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
+        return Ok(bin);
+    }
+    note("making a Python environment: about 3 GB to download, 8 GB on disk, once");
+    note("set HEG_PEERS_VENV to an environment that has the packages to avoid this");
+    if venv.exists() {
+        fs::remove_dir_all(&venv).with_context(|| format!("cannot remove `{}`", venv.display()))?;
+    }
+    let made = make_venv(&venv, &bin);
+    if made.is_err() {
+        // Half an environment helps nobody; the next run starts afresh.
+        let _ = fs::remove_dir_all(&venv);
+    }
+    made?;
+    fs::write(&stamp, wanted).with_context(|| format!("cannot write `{}`", stamp.display()))?;
+    Ok(bin)
+}
+
+fn make_venv(venv: &Path, bin: &Path) -> Result<()> {
+    let mut create = Command::new("python3");
+    workspace::capture(create.args(["-m", "venv"]).arg(venv), "python3 -m venv").context(
+        Fail::environment("cannot make a Python environment")
+            .hint("install python3-venv (Debian: `apt-get install python3-venv`)"),
+    )?;
+    let mut install = Command::new(bin.join("python"));
+    install
+        .args(["-m", "pip", "install", "--disable-pip-version-check"])
+        .args(["--no-input", "--only-binary=:all:"])
+        .args(PACKAGES);
+    workspace::run(&mut install, "pip install").context(Fail::environment(
+        "cannot install the packages that bench-peers compares with",
+    ))
+}
+
+/// The model as optimum-cli exports it, made once for each state of the model folder.
+fn ensure_export(bin: &Path, peers: &Path, model: &Path, name: &str) -> Result<PathBuf> {
+    let exported = peers.join(format!("{name}-genai-int8"));
+    let stamp = exported.join("source.txt");
+    let source = source(model)?;
+    if fs::read_to_string(&stamp).is_ok_and(|text| text == source) {
+        return Ok(exported);
+    }
+    note(format!(
+        "exporting {name} for GenAI (8-bit weights): some minutes, 8 GB of memory"
+    ));
+    let scratch = tempfile::tempdir_in(peers).context("cannot create a folder for the export")?;
+    let fresh = scratch.path().join("model");
+    let mut command = Command::new(bin.join("optimum-cli"));
+    command
+        .args(["export", "openvino", "--model", &text(model)])
+        .args(["--task", "text-generation-with-past"])
+        .args(["--weight-format", "int8"])
+        .arg(&fresh);
+    workspace::capture(&mut command, "optimum-cli export")?;
+    fs::write(fresh.join("source.txt"), source).context("cannot write the stamp")?;
+    if exported.exists() {
+        fs::remove_dir_all(&exported)
+            .with_context(|| format!("cannot remove `{}`", exported.display()))?;
+    }
+    fs::rename(&fresh, &exported).context("cannot move the export to its place")?;
+    Ok(exported)
+}
+
+/// Names, sizes and times of the model's files: changes when the model does.
+fn source(model: &Path) -> Result<String> {
+    let what = || format!("cannot list `{}`", model.display());
+    let mut lines = Vec::new();
+    for entry in fs::read_dir(model).with_context(what)? {
+        let entry = entry.with_context(what)?;
+        let meta = entry.metadata().with_context(what)?;
+        let modified = meta.modified().with_context(what)?;
+        let name = entry.file_name();
+        lines.push(format!(
+            "{} {} {modified:?}",
+            name.to_string_lossy(),
+            meta.len()
+        ));
+    }
+    lines.sort();
+    Ok(lines.join("\n"))
+}
+
+const SCRIPT: &str = include_str!("genai.py");
+
+/// What was measured when this command was written.
+const PACKAGES: [&str; 9] = [
+    "openvino-genai==2026.4.1.0",
+    "openvino==2026.4.1",
+    "openvino-tokenizers==2026.4.1.0",
+    "optimum-intel[openvino]==2.2.0",
+    "optimum==2.3.0",
+    "transformers==5.5.4",
+    "torch==2.15.0",
+    "nncf==3.4.0",
+    "numpy==2.4.6",
+];

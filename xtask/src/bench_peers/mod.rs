@@ -1,0 +1,211 @@
+//! `cargo xtask bench-peers`: HEG beside OpenVINO GenAI on the same weights, in the same run.
+//! Both sides take turns (A B A B …), each measurement in a process of its own, and medians are
+//! compared: figures of a shared machine drift, ratios of one run hardly do.
+
+mod genai;
+mod ours;
+mod report;
+
+use crate::fail::Fail;
+use crate::workspace::{note, target_dir};
+use crate::{setup, synth};
+use anyhow::{Context, Result, bail};
+use report::{Report, Samples};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// Arguments of `cargo xtask bench-peers`.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// A Hugging Face folder to measure with [default: llama-3.2-1b, synthesised]
+    #[arg(long, value_name = "DIR")]
+    model: Option<PathBuf>,
+    /// The same model, exported with 8-bit weights already [default: exported with optimum-cli]
+    #[arg(long, value_name = "DIR")]
+    genai_model: Option<PathBuf>,
+    /// How often each side is measured
+    #[arg(long, value_name = "N", default_value_t = ROUNDS)]
+    rounds: NonZeroU32,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    setup::ensure_openvino()?;
+    let peers = target_dir().join("peers");
+    fs::create_dir_all(&peers).with_context(|| format!("cannot create `{}`", peers.display()))?;
+    let model = hugging_face_folder(args)?;
+    let name = model
+        .file_name()
+        .context("the model folder has no name")?
+        .to_string_lossy()
+        .into_owned();
+    let genai = genai::prepare(&peers, &model, &name, args.genai_model.as_deref())?;
+    let ours = ours::prepare(&peers, &model, &name)?;
+    note("one start of each, not counted, so that both find their files in memory");
+    ours.start()?;
+    genai.start_with("start-sdpa")?;
+    let mut report = Report::new(&name);
+    for round in 1..=args.rounds.get() {
+        note(format!("round {round} of {}: HEG", args.rounds));
+        measure_ours(&ours, &mut report.ours)?;
+        note(format!("round {round} of {}: GenAI", args.rounds));
+        measure_genai(&genai, &mut report.genai)?;
+    }
+    match args.json {
+        true => println!("{}", report.json()),
+        false => print!("{}", report.table()),
+    }
+    Ok(())
+}
+
+/// What both sides do. From the reference measurements of the project's peers notes.
+const PREFILL_TOKENS: u32 = 512;
+const DECODE_TOKENS: u32 = 32;
+const BATCH: u32 = 8;
+const START_PROMPT_TOKENS: u32 = 32;
+
+fn measure_ours(ours: &ours::Ours, samples: &mut Samples) -> Result<()> {
+    samples.add_all(&ours.bench()?, &report::BENCH_KEYS)?;
+    let process_ms = ours.start()?;
+    samples.add("process_ms", process_ms);
+    samples.add("start_ms", process_ms);
+    Ok(())
+}
+
+fn measure_genai(genai: &genai::GenAi, samples: &mut Samples) -> Result<()> {
+    samples.add_all(&genai.micro()?, &report::BENCH_KEYS)?;
+    // Its attention has two implementations, and which starts faster depends on the machine:
+    // take the better one.
+    let (first, second) = (
+        genai.start_with("start-sdpa")?,
+        genai.start_with("start-pa")?,
+    );
+    let better = match first.start_ms <= second.start_ms {
+        true => first,
+        false => second,
+    };
+    samples.add("process_ms", better.process_ms);
+    samples.add("start_ms", better.start_ms);
+    Ok(())
+}
+
+fn hugging_face_folder(args: &Args) -> Result<PathBuf> {
+    let dir = match &args.model {
+        Some(dir) => dir.clone(),
+        None => synth::ensure_model(&synth::Args {
+            like: "llama-3.2-1b".to_string(),
+            output: None,
+            seed: 0,
+        })?,
+    };
+    let shown = dir.display();
+    let dir = dir
+        .canonicalize()
+        .map_err(anyhow::Error::new)
+        .with_context(|| Fail::input(format!("no model at `{shown}`")))?;
+    Ok(dir)
+}
+
+/// Runs a program until it ends. Returns its first line on standard output as JSON, and the
+/// milliseconds from before its start to that line.
+fn timed_json(command: &mut Command, what: &str) -> Result<(Value, f64)> {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let start = Instant::now();
+    let mut child = command
+        .spawn()
+        .map_err(anyhow::Error::new)
+        .with_context(|| {
+            let program = command.get_program().to_string_lossy().into_owned();
+            Fail::environment(format!("cannot start `{program}`"))
+        })?;
+    let (Some(stdout), Some(mut stderr)) = (child.stdout.take(), child.stderr.take()) else {
+        bail!("a piped program has no output");
+    };
+    // Read beside standard output: a full pipe would stop the program.
+    let complaints = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = stderr.read_to_end(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    let mut stdout = BufReader::new(stdout);
+    let mut text = String::new();
+    stdout
+        .read_line(&mut text)
+        .with_context(|| what.to_string())?;
+    let elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
+    stdout
+        .read_to_string(&mut text)
+        .with_context(|| what.to_string())?;
+    let status = child.wait().with_context(|| what.to_string())?;
+    let said = complaints.join().unwrap_or_default();
+    if !status.success() {
+        let failed = Fail::child(status.code(), format!("{what} failed: {status}"));
+        return Err(anyhow::anyhow!(crate::workspace::last_lines(&said)).context(failed));
+    }
+    let value = serde_json::from_str(&text).with_context(|| format!("{what} printed no JSON"))?;
+    Ok((value, elapsed_ms))
+}
+
+/// A path as text, for programs' arguments.
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+const ROUNDS: NonZeroU32 = match NonZeroU32::new(3) {
+    Some(rounds) => rounds,
+    None => NonZeroU32::MIN,
+};
+
+const AFTER_HELP: &str = "\
+The first time, this makes a Python environment in <target folder>/peers with pinned packages
+(about 3 GB to download, 8 GB on disk, mostly PyTorch, which exports the model), writes random
+weights of llama-3.2-1b's shape (2.5 GB), exports them for GenAI with 8-bit weights (1.2 GB) and
+compiles the same folder for HEG. Later runs start measuring at once.
+
+HEG_PEERS_VENV=DIR uses a Python environment that has the packages, and downloads nothing.
+
+The start of GenAI is counted from after Python's start and imports, which favours it; a line of
+its own gives both as whole processes.
+
+Examples:
+  cargo xtask bench-peers
+  cargo xtask bench-peers --rounds 5 --json
+  HEG_PEERS_VENV=~/venv cargo xtask bench-peers --model m1b --genai-model ov1b";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fail::{exit_status, render};
+
+    fn shell(script: &str) -> Result<(Value, f64)> {
+        timed_json(Command::new("sh").args(["-c", script]), "the script")
+    }
+
+    #[test]
+    fn the_clock_stops_at_the_first_line() {
+        let (value, ms) = shell("echo '{\"a\": 1}'; sleep 0.4").unwrap();
+        assert_eq!(value["a"], 1);
+        assert!(ms < 350.0, "{ms}");
+    }
+
+    #[test]
+    fn an_object_over_several_lines_is_read_whole() {
+        let (value, _) = shell("echo '{'; echo '\"a\": 2 }'").unwrap();
+        assert_eq!(value["a"], 2);
+    }
+
+    #[test]
+    fn a_failing_program_keeps_its_status_and_last_words() {
+        let error = shell("echo 'error: no such bundle' >&2; exit 3").unwrap_err();
+        assert_eq!(exit_status(&error), 3);
+        assert!(render(&error).contains("caused by: error: no such bundle"));
+    }
+}

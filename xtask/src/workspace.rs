@@ -1,0 +1,94 @@
+//! Where things are (workspace root, target folder) and how we start other programs in them:
+//! one place, so that every command says the same when a program is missing or ends badly.
+
+use crate::fail::Fail;
+use anyhow::{Context, Result};
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The workspace's root folder.
+pub(crate) fn root() -> PathBuf {
+    let own = env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    own.parent().map_or_else(|| own.clone(), Path::to_path_buf)
+}
+
+/// Where cargo writes, and so do we: `CARGO_TARGET_DIR`, else `target` in the root.
+pub(crate) fn target_dir() -> PathBuf {
+    let chosen = env::var_os("CARGO_TARGET_DIR").filter(|dir| !dir.is_empty());
+    let dir = chosen.map_or_else(|| root().join("target"), PathBuf::from);
+    std::path::absolute(&dir).unwrap_or(dir)
+}
+
+/// A cargo command in the workspace root, with our own cargo and the same target folder.
+pub(crate) fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root());
+    if env::var_os("CARGO_TARGET_DIR").is_some() {
+        command.env("CARGO_TARGET_DIR", target_dir());
+    }
+    // `cargo run` describes xtask in these; crates that read them would be built twice.
+    for (name, _) in env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Runs a program that shares our terminal. `what` names it in messages.
+pub(crate) fn run(command: &mut Command, what: &str) -> Result<()> {
+    let status = command.status().map_err(|e| not_started(command, e))?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Fail::child(status.code(), format!("{what} failed: {status}")).into())
+}
+
+/// Runs a program and returns what it printed; on failure the error holds its last words.
+pub(crate) fn capture(command: &mut Command, what: &str) -> Result<String> {
+    let output = command.output().map_err(|e| not_started(command, e))?;
+    if !output.status.success() {
+        let said = last_lines(&String::from_utf8_lossy(&output.stderr));
+        let failed = Fail::child(
+            output.status.code(),
+            format!("{what} failed: {}", output.status),
+        );
+        return Err(anyhow::anyhow!(said).context(failed));
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("{what} printed no valid UTF-8"))
+}
+
+/// The `heg` binary, built for release; says so first since it can take minutes.
+pub(crate) fn build_heg() -> Result<PathBuf> {
+    note("building heg (release)");
+    run(
+        &mut cargo(&["build", "--release", "--quiet", "-p", "heg-runtime"]),
+        "building heg",
+    )?;
+    Ok(target_dir().join("release").join("heg"))
+}
+
+/// One line about what happens now. On standard error: standard output is for results.
+pub(crate) fn note(text: impl AsRef<str>) {
+    eprintln!("xtask: {}", text.as_ref());
+}
+
+/// The last lines of a program's complaint: enough to understand it, not a screen of it.
+pub(crate) fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
+    match lines.len().checked_sub(8) {
+        _ if lines.is_empty() => "it said nothing".to_string(),
+        Some(skip) => lines[skip..].join("\n  "),
+        None => lines.join("\n  "),
+    }
+}
+
+fn not_started(command: &Command, error: std::io::Error) -> anyhow::Error {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let hint = format!("install `{program}`, or put it on PATH");
+    anyhow::Error::new(error)
+        .context(Fail::environment(format!("cannot start `{program}`")).hint(hint))
+}

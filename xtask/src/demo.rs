@@ -25,7 +25,10 @@ pub(crate) fn run(_args: &Args) -> Result<()> {
     let mut wrong = 0;
     for case in &cases {
         let file = scratch.path().join("messages.json");
-        let request = json!({ "messages": case.messages, "tools": case.tools });
+        let mut request = json!({ "messages": case.messages });
+        if !case.tools.is_null() {
+            request["tools"] = case.tools.clone();
+        }
         fs::write(&file, request.to_string()).context("cannot write the messages")?;
         let reply = ask(&heg, &bundle, &file)?;
         let answer = reply["text"].as_str().unwrap_or_default().trim();

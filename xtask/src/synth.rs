@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// Whose shapes to take
     #[arg(long, value_name = "NAME", value_parser = catalogue::names())]
     pub(crate) like: String,
-    /// Folder to write [default: <target folder>/models/NAME]
+    /// Folder to write [default: models/NAME in cargo's target folder]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
     /// Which random weights; the same seed gives the same bytes everywhere

@@ -90,7 +90,7 @@ fn ensure_venv(peers: &Path) -> Result<PathBuf> {
     if fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
         return Ok(bin);
     }
-    note("making a Python environment: about 3 GB to download, 8 GB on disk, once");
+    note("making a Python environment: about 3 GB to download, 6 GB on disk, once");
     note("set HEG_PEERS_VENV to an environment that has the packages to avoid this");
     if venv.exists() {
         fs::remove_dir_all(&venv).with_context(|| format!("cannot remove `{}`", venv.display()))?;

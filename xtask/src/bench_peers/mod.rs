@@ -166,7 +166,7 @@ const ROUNDS: NonZeroU32 = match NonZeroU32::new(3) {
 
 const AFTER_HELP: &str = "\
 The first time, this makes a Python environment in <target folder>/peers with pinned packages
-(about 3 GB to download, 8 GB on disk, mostly PyTorch, which exports the model), writes random
+(about 3 GB to download, 6 GB on disk, mostly PyTorch, which exports the model), writes random
 weights of llama-3.2-1b's shape (2.5 GB), exports them for GenAI with 8-bit weights (1.2 GB) and
 compiles the same folder for HEG. Later runs start measuring at once.
 
@@ -191,9 +191,11 @@ mod tests {
 
     #[test]
     fn the_clock_stops_at_the_first_line() {
-        let (value, ms) = shell("echo '{\"a\": 1}'; sleep 0.4").unwrap();
+        let start = Instant::now();
+        let (value, ms) = shell("echo '{\"a\": 1}'; sleep 1").unwrap();
         assert_eq!(value["a"], 1);
-        assert!(ms < 350.0, "{ms}");
+        let after_the_line_ms = start.elapsed().as_secs_f64() * 1e3 - ms;
+        assert!(after_the_line_ms > 300.0, "{after_the_line_ms}");
     }
 
     #[test]

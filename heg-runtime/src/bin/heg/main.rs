@@ -1,1 +1,61 @@
-fn main() {}
+//! `heg`: runs, inspects and verifies bundles.
+//!
+//! Parses arguments, calls the library, renders results and errors. Exit status: 0 fine, 2 the user's input,
+//! 3 the bundle does not fit this host or is damaged, 4 environment, 70 a bug.
+
+mod bench;
+mod chat;
+mod failure;
+mod inspect;
+mod options;
+mod run;
+mod verify;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::{Parser, Subcommand};
+
+/// Run HEG bundles: language models compiled ahead of time.
+#[derive(Parser)]
+#[command(version, after_help = EXAMPLES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Answer one prompt
+    Run(run::Arguments),
+    /// Talk with the model, keeping the conversation in its KV cache
+    Chat(chat::Arguments),
+    /// Show what a bundle holds
+    Inspect(inspect::Arguments),
+    /// Hash every section of a bundle and compare
+    Verify(verify::Arguments),
+    /// Measure prefill and decode on this machine
+    Bench(bench::Arguments),
+}
+
+const EXAMPLES: &str = "Examples:
+  heg run model.heg --prompt 'Will it rain in Oslo tomorrow?' --max-tokens 64
+  heg run model.heg --prompt-ids '[1, 15, 27]' --max-tokens 8 --temperature 0 --json
+  heg run model.heg --messages conversation.json --stats
+  heg chat model.heg
+  heg inspect model.heg --json | jq .model";
+
+fn main() -> ExitCode {
+    let started = Instant::now();
+    let result = match Arguments::parse().command {
+        Command::Run(arguments) => run::run(&arguments, started),
+        Command::Chat(arguments) => chat::run(&arguments),
+        Command::Inspect(arguments) => inspect::run(&arguments),
+        Command::Verify(arguments) => verify::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failure::report(&error),
+    }
+}

@@ -1,0 +1,108 @@
+//! `heg bench`: prefill and decode rates of a bundle on this machine.
+
+use std::io::Write;
+use std::time::Instant;
+
+use clap::Args;
+use heg_runtime::RuntimeError;
+use heg_runtime::exec::{Executor, Sequence};
+use heg_runtime::sched::{Logits, chunks};
+use serde::Serialize;
+
+use crate::options::{Machine, peak_rss_bytes};
+
+/// Arguments of `heg bench`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    machine: Machine,
+    /// Prompt tokens of the prefill measurement
+    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
+    prefill: usize,
+    /// Tokens generated in the decode measurements
+    #[arg(long, value_name = "TOKENS", default_value_t = 32)]
+    decode: usize,
+    /// Sequences in the batched decode measurement
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    batch: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    load_ms: f64,
+    prefill_tokens_per_s: f64,
+    decode_tokens_per_s: f64,
+    batch_decode_tokens_per_s: f64,
+    peak_rss_bytes: u64,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    let loaded = arguments.machine.open()?;
+    let mut executor = arguments.machine.executor(&loaded, arguments.batch)?;
+    executor.wait_ready()?;
+    let load_ms = begin.elapsed().as_secs_f64() * 1e3;
+    // The first pass makes plugins pack weights; the second is measured.
+    prefill(&mut executor, arguments.prefill)?;
+    let prefill_seconds = prefill(&mut executor, arguments.prefill)?;
+    let decode_seconds = decode(&mut executor, arguments.decode, 1)?;
+    let batch_seconds = decode(&mut executor, arguments.decode, arguments.batch)?;
+    let report = Report {
+        load_ms,
+        prefill_tokens_per_s: arguments.prefill as f64 / prefill_seconds,
+        decode_tokens_per_s: arguments.decode as f64 / decode_seconds,
+        batch_decode_tokens_per_s: (arguments.decode * arguments.batch) as f64 / batch_seconds,
+        peak_rss_bytes: peak_rss_bytes(),
+    };
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        writeln!(out, "{}", serde_json::to_string(&report)?)?;
+        return Ok(());
+    }
+    writeln!(out, "load            {:>8.0} ms", report.load_ms)?;
+    writeln!(out, "prefill {:>6}  {:>8.1} tokens/s", arguments.prefill, report.prefill_tokens_per_s)?;
+    writeln!(out, "decode          {:>8.1} tokens/s", report.decode_tokens_per_s)?;
+    writeln!(out, "decode × {:<5}  {:>8.1} tokens/s", arguments.batch, report.batch_decode_tokens_per_s)?;
+    writeln!(out, "peak memory     {:>8.0} MB", report.peak_rss_bytes as f64 / 1e6)?;
+    Ok(())
+}
+
+/// Seconds to prefill `tokens` tokens.
+fn prefill(executor: &mut Executor, tokens: usize) -> Result<f64, RuntimeError> {
+    let prompt = arbitrary_tokens(executor, tokens);
+    let mut sequence = executor.sequence()?;
+    let begin = Instant::now();
+    for range in chunks(tokens, executor.options().chunk_tokens) {
+        let logits = if range.end == tokens { Logits::LastRows } else { Logits::None };
+        executor.prefill(&mut sequence, &prompt[range], logits)?;
+    }
+    Ok(begin.elapsed().as_secs_f64())
+}
+
+/// Seconds to decode `tokens` tokens of each of `batch` sequences, after prompts of eight.
+fn decode(executor: &mut Executor, tokens: usize, batch: usize) -> Result<f64, RuntimeError> {
+    let prompt = arbitrary_tokens(executor, 8);
+    let mut sequences: Vec<Sequence> = Vec::new();
+    for _ in 0..batch {
+        let mut sequence = executor.sequence()?;
+        executor.prefill(&mut sequence, &prompt, Logits::LastRows)?;
+        sequences.push(sequence);
+    }
+    let next = arbitrary_tokens(executor, batch);
+    let begin = Instant::now();
+    for _ in 0..tokens {
+        let mut batch: Vec<&mut Sequence> = sequences.iter_mut().collect();
+        executor.decode(&mut batch, &next)?;
+    }
+    Ok(begin.elapsed().as_secs_f64())
+}
+
+/// Tokens spread over the vocabulary; which ones does not matter for speed.
+fn arbitrary_tokens(executor: &Executor, count: usize) -> Vec<u32> {
+    let vocab = u64::from(executor.manifest().model.vocab);
+    (0..count as u64).map(|index| (index * 7919 % vocab) as u32).collect()
+}

@@ -1,0 +1,57 @@
+//! Errors as people see them: the message, its causes, a hint; and the exit status that scripts see.
+
+use std::process::ExitCode;
+
+use heg_runtime::{ExitStatus, RuntimeError};
+use thiserror::Error;
+
+/// What the user gave cannot be used.
+#[derive(Debug, Error)]
+#[error("{message}")]
+pub(crate) struct InputError {
+    /// What was expected and found.
+    pub(crate) message: String,
+}
+
+/// An input error with a message.
+pub(crate) fn input(message: impl Into<String>) -> anyhow::Error {
+    InputError { message: message.into() }.into()
+}
+
+/// Prints an error and gives its exit status.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    if let Some(io) = error.downcast_ref::<std::io::Error>()
+        && io.kind() == std::io::ErrorKind::BrokenPipe
+    {
+        // The reader of our output has seen enough.
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("error: {error}");
+    for cause in error.chain().skip(1) {
+        eprintln!("caused by: {cause}");
+    }
+    if let Some(hint) = hint(error) {
+        eprintln!("hint: {hint}");
+    }
+    ExitCode::from(status(error) as u8)
+}
+
+fn status(error: &anyhow::Error) -> ExitStatus {
+    if let Some(error) = error.downcast_ref::<RuntimeError>() {
+        return error.exit_status();
+    }
+    if error.is::<InputError>() { ExitStatus::Input } else { ExitStatus::Environment }
+}
+
+fn hint(error: &anyhow::Error) -> Option<&'static str> {
+    let is_missing = |cause: &(dyn std::error::Error + 'static)| {
+        matches!(
+            cause.downcast_ref::<heg_openvino::Error>(),
+            Some(heg_openvino::Error::LibraryNotFound { .. })
+        )
+    };
+    error
+        .chain()
+        .any(is_missing)
+        .then_some("run `cargo xtask setup`, or set `OPENVINO_DIR` to an OpenVINO installation")
+}

@@ -1,0 +1,83 @@
+//! Options that several commands share: where to run, and how to choose tokens.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use heg_runtime::exec::{Executor, ExecutorOptions};
+use heg_runtime::text::SamplingParams;
+use heg_runtime::{Loaded, RuntimeError, read_soc};
+
+/// Where to run.
+#[derive(Args)]
+pub(crate) struct Machine {
+    /// The bundle
+    #[arg(value_name = "BUNDLE")]
+    pub(crate) bundle: PathBuf,
+    /// Devices to run on: a shipped SoC (`host-cpu`, `host-roles`) or a .ron file
+    #[arg(long, value_name = "SOC", default_value = "host-cpu")]
+    soc: String,
+    /// Largest number of prompt tokens per prefill chunk
+    #[arg(long, value_name = "TOKENS", default_value_t = ExecutorOptions::default().chunk_tokens)]
+    chunk: usize,
+}
+
+impl Machine {
+    /// Opens the bundle.
+    pub(crate) fn open(&self) -> Result<Loaded, RuntimeError> {
+        Loaded::open(&self.bundle)
+    }
+
+    /// An executor for up to `batch` sequences.
+    pub(crate) fn executor(&self, loaded: &Loaded, batch: usize) -> Result<Executor, RuntimeError> {
+        let soc = read_soc(&self.soc)?;
+        let options = ExecutorOptions { chunk_tokens: self.chunk, batch, ..ExecutorOptions::default() };
+        loaded.executor(&soc, options)
+    }
+}
+
+/// How to choose tokens.
+#[derive(Args)]
+pub(crate) struct Sampling {
+    /// 0 takes the most likely token
+    #[arg(long, default_value_t = 0.0)]
+    temperature: f32,
+    /// Choose among this many most likely tokens
+    #[arg(long)]
+    top_k: Option<u32>,
+    /// Choose among the most likely tokens that together reach this probability
+    #[arg(long, default_value_t = 1.0)]
+    top_p: f32,
+    /// Choose among tokens at least this likely, relative to the most likely one
+    #[arg(long, default_value_t = 0.0)]
+    min_p: f32,
+    /// Divide the score of tokens that occurred before
+    #[arg(long, default_value_t = 1.0)]
+    repetition_penalty: f32,
+    /// Same seed, same answer
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
+impl Sampling {
+    /// The parameters, checked.
+    pub(crate) fn params(&self) -> Result<SamplingParams, RuntimeError> {
+        let params = SamplingParams {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            seed: self.seed,
+        };
+        params.check()?;
+        Ok(params)
+    }
+}
+
+/// Peak resident memory of this process so far; 0 where the system does not say.
+pub(crate) fn peak_rss_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kibibytes = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    kibibytes.map_or(0, |kibibytes| kibibytes * 1024)
+}

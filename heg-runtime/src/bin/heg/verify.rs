@@ -1,0 +1,31 @@
+//! `heg verify`: every byte of a bundle against its hashes.
+
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::thread;
+
+use clap::Args;
+use heg_runtime::{Loaded, RuntimeError};
+
+/// Arguments of `heg verify`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The bundle
+    #[arg(value_name = "BUNDLE")]
+    bundle: PathBuf,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let loaded = Loaded::open(&arguments.bundle)?;
+    let bundle = loaded.bundle();
+    let threads = thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
+    bundle.verify(threads).map_err(|source| RuntimeError::Bundle { path: arguments.bundle.clone(), source })?;
+    println!(
+        "ok: {} sections, {:.1} MB, bundle {}",
+        bundle.manifest().sections.len(),
+        bundle.mapping().len() as f64 / 1e6,
+        bundle.manifest_id()
+    );
+    Ok(())
+}

@@ -1,12 +1,19 @@
 //! What the end-to-end tests share: fixtures, a place to compile in, and the rule for a missing OpenVINO.
 
+pub mod model_folder;
+mod seeded;
+
+use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use heg_artifacts::manifest::WeightForm;
 use heg_compiler::{CompileError, Places, Silent, Summary, Target, compile};
-use heg_runtime::exec::{Executor, ExecutorOptions};
-use heg_runtime::{Loaded, RuntimeError};
+use heg_runtime::exec::{Executor, ExecutorOptions, Sequence};
+use heg_runtime::text::SamplingParams;
+use heg_runtime::{Continue, GenerateOptions, Loaded, RuntimeError, generate};
 use tempfile::TempDir;
+
+pub use seeded::Seeded;
 
 /// Path of a file or folder below `tests/fixtures`.
 pub fn fixture(name: &str) -> PathBuf {
@@ -20,11 +27,14 @@ pub const FAMILIES: [&str; 10] = [
     "gemma2", "gemma3", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3",
 ];
 
-/// Whether tests that run models can: where not, says so once per test.
+/// Whether tests that run models can: where not, says so once per test. Where `HEG_REQUIRE_OPENVINO` is set, as
+/// `cargo xtask test` does, a missing OpenVINO is a failure.
 pub fn openvino_or_skip(test: &str) -> bool {
     match heg_openvino::find_libraries() {
         Ok(_) => true,
         Err(error) => {
+            let required = std::env::var_os("HEG_REQUIRE_OPENVINO").is_some();
+            assert!(!required, "{test}: {error} (run: cargo xtask setup)");
             println!("skipped: {test}: {error} (run: cargo xtask setup)");
             false
         }
@@ -44,6 +54,11 @@ impl Workbench {
         })
     }
 
+    /// The folder itself.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// Path of a file in it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
@@ -58,12 +73,17 @@ impl Workbench {
     ) -> Result<(PathBuf, Summary), CompileError> {
         let mut target = Target::read(model)?;
         change(&mut target.spec);
-        let places = Places {
-            bundle: self.path(&format!("{name}.heg")),
-            store: self.path("store"),
-        };
+        let places = self.places(name);
         let summary = compile(&target, &places, &Silent)?;
         Ok((places.bundle, summary))
+    }
+
+    /// Where `NAME.heg` is compiled to.
+    pub fn places(&self, name: &str) -> Places {
+        Places {
+            bundle: self.path(&format!("{name}.heg")),
+            store: self.path("store"),
+        }
     }
 }
 
@@ -85,4 +105,82 @@ pub fn spec_form(form: WeightForm) -> heg_spec::model::WeightForm {
         WeightForm::F16 => heg_spec::model::WeightForm::F16,
         WeightForm::W8A16 => heg_spec::model::WeightForm::W8A16,
     }
+}
+
+/// An error with all its causes, as the commands print it, and with the folder of the test out of the way.
+pub fn chain(error: &dyn Error, folder: &Path) -> String {
+    let mut text = format!("error: {error}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(&format!("\ncaused by: {cause}"));
+        source = cause.source();
+    }
+    text.replace(&folder.display().to_string(), "[folder]")
+}
+
+/// Names of all files below `folder`, hidden ones too, relative to it and in order.
+pub fn files_below(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(&next)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.push(path.strip_prefix(folder).unwrap_or(&path).to_owned());
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Greedy tokens of a prompt, stop tokens ignored.
+pub fn greedy(
+    executor: &mut Executor,
+    sequence: &mut Sequence,
+    prompt: &[u32],
+    tokens_max: usize,
+) -> Result<Vec<u32>, RuntimeError> {
+    let options = GenerateOptions {
+        tokens_max,
+        sampling: SamplingParams {
+            temperature: 0.0,
+            ..SamplingParams::default()
+        },
+        eos_ids: Vec::new(),
+    };
+    let mut tokens = Vec::new();
+    let on_token = |token| {
+        tokens.push(token);
+        Ok(Continue::Yes)
+    };
+    generate(executor, sequence, prompt, &options, on_token)?;
+    Ok(tokens)
+}
+
+/// Compiles a model that must be refused, and gives the error with all its causes. No bundle and no temporary
+/// file is left, neither where the bundle should be nor in the store.
+pub fn refused(
+    workbench: &Workbench,
+    model: &Path,
+    change: impl FnOnce(&mut heg_spec::ModelSpec),
+) -> String {
+    let text = match workbench.compile(model, "refused", change) {
+        Err(error) => chain(&error, workbench.folder()),
+        Ok(_) => "compiled".to_owned(),
+    };
+    format!("{text}{}", left_behind(workbench))
+}
+
+/// What a failed compile left beside the model and the store's objects, for the end of a message: nothing.
+pub fn left_behind(workbench: &Workbench) -> String {
+    let files = files_below(workbench.folder()).unwrap_or_default();
+    let kept = ["models", "store/blake3", "store/recipes", "store/sources"];
+    files
+        .iter()
+        .filter(|file| !kept.iter().any(|kept| file.starts_with(kept)))
+        .map(|file| format!("\nleft behind: {}", file.display()))
+        .collect()
 }

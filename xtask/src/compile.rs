@@ -1,12 +1,15 @@
-//! `cargo xtask compile-model`: the command line of the compiler. It finds OpenVINO, chooses the
-//! output's name and calls `heg-compiler`; everything that happens to the model happens there.
+//! `cargo xtask compile-model`: the command line of the compiler. It chooses the output's name,
+//! shows progress and calls `heg-compiler`; everything that happens to the model happens there.
 
 use crate::fail::Fail;
-use crate::setup;
 use crate::workspace::root;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use heg_compiler::{Phase, Places, Progress, Target};
+use heg_spec::model::WeightForm;
+use indicatif::{ProgressBar, ProgressStyle};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Arguments of `cargo xtask compile-model`.
 #[derive(clap::Args)]
@@ -39,8 +42,105 @@ pub(crate) enum Weights {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let output = output_path(args)?;
-    let _libraries = setup::ensure_openvino()?;
-    bail!("the compiler is not connected yet: `{}`", output.display())
+    let begin = Instant::now();
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(args.threads.map_or(0, NonZeroUsize::get))
+        .build()
+        .context("cannot start the worker threads")?;
+    let bar = Bar::new();
+    let summary = pool.install(|| compile_target(args, &output, &bar));
+    bar.finish();
+    let shown = args.path.display();
+    let summary = summary.map_err(|error| {
+        let fail = match is_environment(&error) {
+            true => Fail::environment(format!("cannot compile `{shown}`")),
+            false => Fail::input(format!("cannot compile `{shown}`")),
+        };
+        anyhow::Error::new(error).context(fail)
+    })?;
+    let written = if summary.rewritten {
+        "wrote"
+    } else {
+        "up to date:"
+    };
+    println!(
+        "{written} {} ({:.1} MB, {} kernels, {} weights, {:.1} s)",
+        output.display(),
+        summary.bundle_bytes as f64 / 1e6,
+        summary.kernels,
+        summary.weights,
+        begin.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
+fn compile_target(
+    args: &Args,
+    output: &Path,
+    bar: &Bar,
+) -> Result<heg_compiler::Summary, heg_compiler::CompileError> {
+    let mut target = Target::read(&args.path)?;
+    if let Some(weights) = args.weights {
+        target.spec.weights = weights.into();
+    }
+    let places = Places {
+        bundle: output.to_owned(),
+        store: root().join("artifacts").join("store"),
+    };
+    heg_compiler::compile(&target, &places, bar)
+}
+
+/// The system failed rather than the input: something was there and could not be read or written.
+fn is_environment(error: &heg_compiler::CompileError) -> bool {
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
+    while let Some(current) = cause {
+        if let Some(io) = current.downcast_ref::<std::io::Error>() {
+            return io.kind() != std::io::ErrorKind::NotFound;
+        }
+        cause = current.source();
+    }
+    false
+}
+
+impl From<Weights> for WeightForm {
+    fn from(weights: Weights) -> Self {
+        match weights {
+            Weights::F32 => Self::F32,
+            Weights::F16 => Self::F16,
+            Weights::W8a16 => Self::W8A16,
+        }
+    }
+}
+
+/// The compiler's progress on the terminal: one bar, named after the phase.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new() -> Self {
+        let bar = ProgressBar::new(0);
+        if let Ok(style) =
+            ProgressStyle::with_template("{msg:<34} {wide_bar} {bytes}/{total_bytes}")
+        {
+            bar.set_style(style);
+        }
+        Self(bar)
+    }
+
+    fn finish(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+impl Progress for Bar {
+    fn begin(&self, phase: Phase, total_bytes: u64) {
+        self.0.set_message(phase.describe());
+        self.0.set_length(total_bytes);
+        self.0.set_position(0);
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.0.inc(bytes);
+    }
 }
 
 /// `-o`, else `artifacts/bundles/NAME.heg` with the name of the model file or folder.

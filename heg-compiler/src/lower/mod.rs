@@ -7,6 +7,8 @@
 mod literals;
 mod math;
 mod ops;
+#[cfg(test)]
+mod ops_tests;
 mod weights;
 mod xml;
 

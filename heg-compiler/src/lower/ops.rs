@@ -1,7 +1,7 @@
 //! One builder per operator of the graph.
 //!
 //! Rows are [tokens, width]; heads appear only inside a builder. Each is tested against a plain reference on
-//! OpenVINO's CPU device in `tests/`.
+//! OpenVINO's CPU device in `ops_tests`.
 
 use heg_artifacts::manifest::{Binding, ElementType};
 
@@ -84,7 +84,12 @@ pub(super) fn layer_norm(
 pub(super) fn linear(ir: &mut Ir<'_>, x: &Wire, weight: &Weight, bias: Option<&Weight>) -> Wire {
     let element = float_element(x);
     let mut y = match (&weight.scales, weight.binding) {
-        (None, _) if weight.values.element == Element::Typed(ElementType::F16) => {
+        // Stored narrower than it is multiplied: plugins may keep it so. A mark on a conversion that does
+        // nothing would make them keep f16 beside activations that they widen.
+        (None, _)
+            if weight.values.element == Element::Typed(ElementType::F16)
+                && element == ElementType::F32 =>
+        {
             let matrix = ir.decompress(&weight.values, element);
             ir.matmul(x, &matrix, true)
         }
@@ -124,10 +129,16 @@ pub(super) fn rope(
     let element = float_element(x);
     let head_dim = fixed(x.shape[1]) / heads;
     let parts = into_groups(ir, x, heads);
-    let cos = ir.unsqueeze(cos, 1);
-    let cos = ir.convert(&cos, element);
-    let sin = ir.unsqueeze(sin, 1);
-    let sin = ir.convert(&sin, element);
+    // One row of factors a token: every head of it takes the same.
+    let mut factors = |table: &Wire| {
+        let table = if heads == 1 {
+            table.clone()
+        } else {
+            ir.unsqueeze(table, 1)
+        };
+        ir.convert(&table, element)
+    };
+    let (cos, sin) = (factors(cos), factors(sin));
     let half = rotated / 2;
     let mut sizes = vec![half, half];
     if rotated < head_dim {
@@ -142,6 +153,9 @@ pub(super) fn rope(
     let mut joined = vec![&rotated_first, &rotated_second];
     joined.extend(pieces.get(2));
     let y = ir.concat(&joined, head_dim);
+    if heads == 1 {
+        return y;
+    }
     ir.reshape(&y, &[Dim::Dynamic, x.shape[1]])
 }
 

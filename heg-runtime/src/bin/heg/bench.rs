@@ -64,10 +64,26 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         return Ok(());
     }
     writeln!(out, "load            {:>8.0} ms", report.load_ms)?;
-    writeln!(out, "prefill {:>6}  {:>8.1} tokens/s", arguments.prefill, report.prefill_tokens_per_s)?;
-    writeln!(out, "decode          {:>8.1} tokens/s", report.decode_tokens_per_s)?;
-    writeln!(out, "decode × {:<5}  {:>8.1} tokens/s", arguments.batch, report.batch_decode_tokens_per_s)?;
-    writeln!(out, "peak memory     {:>8.0} MB", report.peak_rss_bytes as f64 / 1e6)?;
+    writeln!(
+        out,
+        "prefill {:>6}  {:>8.1} tokens/s",
+        arguments.prefill, report.prefill_tokens_per_s
+    )?;
+    writeln!(
+        out,
+        "decode          {:>8.1} tokens/s",
+        report.decode_tokens_per_s
+    )?;
+    writeln!(
+        out,
+        "decode × {:<5}  {:>8.1} tokens/s",
+        arguments.batch, report.batch_decode_tokens_per_s
+    )?;
+    writeln!(
+        out,
+        "peak memory     {:>8.0} MB",
+        report.peak_rss_bytes as f64 / 1e6
+    )?;
     Ok(())
 }
 
@@ -77,7 +93,11 @@ fn prefill(executor: &mut Executor, tokens: usize) -> Result<f64, RuntimeError> 
     let mut sequence = executor.sequence()?;
     let begin = Instant::now();
     for range in chunks(tokens, executor.options().chunk_tokens) {
-        let logits = if range.end == tokens { Logits::LastRows } else { Logits::None };
+        let logits = if range.end == tokens {
+            Logits::LastRows
+        } else {
+            Logits::None
+        };
         executor.prefill(&mut sequence, &prompt[range], logits)?;
     }
     Ok(begin.elapsed().as_secs_f64())
@@ -104,5 +124,7 @@ fn decode(executor: &mut Executor, tokens: usize, batch: usize) -> Result<f64, R
 /// Tokens spread over the vocabulary; which ones does not matter for speed.
 fn arbitrary_tokens(executor: &Executor, count: usize) -> Vec<u32> {
     let vocab = u64::from(executor.manifest().model.vocab);
-    (0..count as u64).map(|index| (index * 7919 % vocab) as u32).collect()
+    (0..count as u64)
+        .map(|index| (index * 7919 % vocab) as u32)
+        .collect()
 }

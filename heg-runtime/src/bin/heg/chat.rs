@@ -35,7 +35,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         sampling,
         eos_ids: loaded.bundle().manifest().text.eos_ids.clone(),
     };
-    let system: Vec<Message> = arguments.system.iter().map(|text| Message::new("system", text.as_str())).collect();
+    let system: Vec<Message> = arguments
+        .system
+        .iter()
+        .map(|text| Message::new("system", text.as_str()))
+        .collect();
     let mut chat = Chat {
         sequence: executor.sequence()?,
         executor,
@@ -80,26 +84,42 @@ impl Chat {
             add_generation_prompt: true,
             ..Conversation::default()
         };
-        let rendered = self.template.render(&conversation).map_err(RuntimeError::from)?;
-        let prompt = self.tokenizer.encode(&rendered, Special::AsWritten).map_err(RuntimeError::from)?;
+        let rendered = self
+            .template
+            .render(&conversation)
+            .map_err(RuntimeError::from)?;
+        let prompt = self
+            .tokenizer
+            .encode(&rendered, Special::AsWritten)
+            .map_err(RuntimeError::from)?;
         // The last prompt token is always run again: its logits give the first token of the answer.
-        let common = prompt.iter().zip(&self.cached).take_while(|(a, b)| a == b).count();
+        let common = prompt
+            .iter()
+            .zip(&self.cached)
+            .take_while(|(a, b)| a == b)
+            .count();
         let kept = common.min(prompt.len().saturating_sub(1));
         self.sequence.truncate(kept);
         let mut stream = TextStream::new(Arc::clone(&self.tokenizer));
         let mut answer = String::new();
         let mut tokens = Vec::new();
         let eos_ids = self.options.eos_ids.clone();
-        generate(&mut self.executor, &mut self.sequence, &prompt[kept..], &self.options, |token| {
-            tokens.push(token);
-            if eos_ids.contains(&token) {
-                return Ok(Continue::No);
-            }
-            if let Some(piece) = stream.push(token)? {
-                show(&mut answer, &piece);
-            }
-            Ok(Continue::Yes)
-        })?;
+        generate(
+            &mut self.executor,
+            &mut self.sequence,
+            &prompt[kept..],
+            &self.options,
+            |token| {
+                tokens.push(token);
+                if eos_ids.contains(&token) {
+                    return Ok(Continue::No);
+                }
+                if let Some(piece) = stream.push(token)? {
+                    show(&mut answer, &piece);
+                }
+                Ok(Continue::Yes)
+            },
+        )?;
         if let Some(piece) = stream.finish().map_err(RuntimeError::from)? {
             show(&mut answer, &piece);
         }

@@ -15,7 +15,10 @@ pub(crate) struct InputError {
 
 /// An input error with a message.
 pub(crate) fn input(message: impl Into<String>) -> anyhow::Error {
-    InputError { message: message.into() }.into()
+    InputError {
+        message: message.into(),
+    }
+    .into()
 }
 
 /// Prints an error and gives its exit status.
@@ -40,7 +43,11 @@ fn status(error: &anyhow::Error) -> ExitStatus {
     if let Some(error) = error.downcast_ref::<RuntimeError>() {
         return error.exit_status();
     }
-    if error.is::<InputError>() { ExitStatus::Input } else { ExitStatus::Environment }
+    if error.is::<InputError>() {
+        ExitStatus::Input
+    } else {
+        ExitStatus::Environment
+    }
 }
 
 fn hint(error: &anyhow::Error) -> Option<&'static str> {

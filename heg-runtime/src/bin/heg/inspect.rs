@@ -42,7 +42,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         writeln!(out)?;
         return Ok(());
     }
-    write!(out, "{}", describe(bundle.manifest(), bundle.mapping().len()))?;
+    write!(
+        out,
+        "{}",
+        describe(bundle.manifest(), bundle.mapping().len())
+    )?;
     writeln!(out, "bundle    {}", bundle.manifest_id())?;
     Ok(())
 }
@@ -85,8 +89,14 @@ fn describe(manifest: &Manifest, bytes: usize) -> String {
 }
 
 fn kernel_line(manifest: &Manifest, index: usize, kernel: &Kernel) -> String {
-    let layers = manifest.layers.iter().flat_map(|layer| [&layer.qkv, &layer.mha, &layer.ffn]);
-    let uses = layers.chain([&manifest.head]).filter(|used| used.kernel.0 as usize == index).count();
+    let layers = manifest
+        .layers
+        .iter()
+        .flat_map(|layer| [&layer.qkv, &layer.mha, &layer.ffn]);
+    let uses = layers
+        .chain([&manifest.head])
+        .filter(|used| used.kernel.0 as usize == index)
+        .count();
     let variants: Vec<String> = kernel
         .variants
         .iter()
@@ -99,7 +109,10 @@ fn kernel_line(manifest: &Manifest, index: usize, kernel: &Kernel) -> String {
                 Binding::Constant => "",
                 Binding::Input => ", weights as inputs",
             };
-            format!("{:?} {shape} ({:?}{binding})", variant.device, variant.activations)
+            format!(
+                "{:?} {shape} ({:?}{binding})",
+                variant.device, variant.activations
+            )
         })
         .collect();
     format!(

@@ -30,7 +30,11 @@ impl Machine {
     /// An executor for up to `batch` sequences.
     pub(crate) fn executor(&self, loaded: &Loaded, batch: usize) -> Result<Executor, RuntimeError> {
         let soc = read_soc(&self.soc)?;
-        let options = ExecutorOptions { chunk_tokens: self.chunk, batch, ..ExecutorOptions::default() };
+        let options = ExecutorOptions {
+            chunk_tokens: self.chunk,
+            batch,
+            ..ExecutorOptions::default()
+        };
         loaded.executor(&soc, options)
     }
 }
@@ -78,6 +82,12 @@ impl Sampling {
 pub(crate) fn peak_rss_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kibibytes = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    let kibibytes = line.and_then(|line| {
+        line.trim()
+            .trim_end_matches("kB")
+            .trim()
+            .parse::<u64>()
+            .ok()
+    });
     kibibytes.map_or(0, |kibibytes| kibibytes * 1024)
 }

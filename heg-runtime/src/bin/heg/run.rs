@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use clap::Args;
 use heg_runtime::text::{Conversation, Message, Special, StopMatcher, TextStream, Tokenizer};
-use heg_runtime::{Continue, FinishReason, GenerateOptions, Loaded, RuntimeError, Timing, generate};
+use heg_runtime::{
+    Continue, FinishReason, GenerateOptions, Loaded, RuntimeError, Timing, generate,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::input;
@@ -96,8 +98,16 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
         Err(error) => return Err(error.into()),
     };
     let prompt = arguments.prompt.tokens(&loaded, tokenizer.as_deref())?;
-    let eos_ids = if arguments.ignore_eos { Vec::new() } else { loaded.bundle().manifest().text.eos_ids.clone() };
-    let options = GenerateOptions { tokens_max: arguments.max_tokens, sampling, eos_ids };
+    let eos_ids = if arguments.ignore_eos {
+        Vec::new()
+    } else {
+        loaded.bundle().manifest().text.eos_ids.clone()
+    };
+    let options = GenerateOptions {
+        tokens_max: arguments.max_tokens,
+        sampling,
+        eos_ids,
+    };
     let mut answer = Answer::new(tokenizer, &arguments.stop, arguments.json);
     let mut sequence = executor.sequence()?;
     let mut first_token_ms = 0.0;
@@ -120,21 +130,33 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
 impl Prompt {
     fn tokens(&self, loaded: &Loaded, tokenizer: Option<&Tokenizer>) -> anyhow::Result<Vec<u32>> {
         if let Some(ids) = &self.source.prompt_ids {
-            return serde_json::from_str(ids)
-                .map_err(|error| input(format!("`--prompt-ids`: expected a JSON list of token ids: {error}")));
+            return serde_json::from_str(ids).map_err(|error| {
+                input(format!(
+                    "`--prompt-ids`: expected a JSON list of token ids: {error}"
+                ))
+            });
         }
         let Some(tokenizer) = tokenizer else {
-            return Err(input("the bundle has no tokenizer: give the prompt with `--prompt-ids`"));
+            return Err(input(
+                "the bundle has no tokenizer: give the prompt with `--prompt-ids`",
+            ));
         };
         let conversation = self.conversation()?;
         match (conversation, self.raw) {
             (Some(conversation), false) => {
-                let text = loaded.chat_template()?.render(&conversation).map_err(RuntimeError::from)?;
-                Ok(tokenizer.encode(&text, Special::AsWritten).map_err(RuntimeError::from)?)
+                let text = loaded
+                    .chat_template()?
+                    .render(&conversation)
+                    .map_err(RuntimeError::from)?;
+                Ok(tokenizer
+                    .encode(&text, Special::AsWritten)
+                    .map_err(RuntimeError::from)?)
             }
             _ => {
                 let text = self.source.prompt.as_deref().unwrap_or_default();
-                Ok(tokenizer.encode(text, Special::Add).map_err(RuntimeError::from)?)
+                Ok(tokenizer
+                    .encode(text, Special::Add)
+                    .map_err(RuntimeError::from)?)
             }
         }
     }
@@ -147,12 +169,25 @@ impl Prompt {
                 .map_err(|error| input(format!("`{}`: {error}", path.display())))?;
             (file.messages, file.tools)
         } else if let Some(prompt) = &self.source.prompt {
-            let system = self.system.iter().map(|text| Message::new("system", text.as_str()));
-            (system.chain([Message::new("user", prompt.as_str())]).collect(), Vec::new())
+            let system = self
+                .system
+                .iter()
+                .map(|text| Message::new("system", text.as_str()));
+            (
+                system
+                    .chain([Message::new("user", prompt.as_str())])
+                    .collect(),
+                Vec::new(),
+            )
         } else {
             return Ok(None);
         };
-        Ok(Some(Conversation { messages, tools, add_generation_prompt: true, ..Conversation::default() }))
+        Ok(Some(Conversation {
+            messages,
+            tools,
+            add_generation_prompt: true,
+            ..Conversation::default()
+        }))
     }
 }
 
@@ -185,10 +220,16 @@ impl Answer {
             Some(stream) => stream.push(token)?,
             None => None,
         };
-        let Some(piece) = piece else { return Ok(Continue::Yes) };
+        let Some(piece) = piece else {
+            return Ok(Continue::Yes);
+        };
         let emit = self.stop.push(&piece);
         self.emit(&emit.text);
-        Ok(if emit.stopped { Continue::No } else { Continue::Yes })
+        Ok(if emit.stopped {
+            Continue::No
+        } else {
+            Continue::Yes
+        })
     }
 
     fn finish(&mut self) -> anyhow::Result<()> {
@@ -217,7 +258,12 @@ impl Answer {
         }
     }
 
-    fn print_json(&self, prompt_tokens: usize, reason: FinishReason, timing: &Timing) -> anyhow::Result<()> {
+    fn print_json(
+        &self,
+        prompt_tokens: usize,
+        reason: FinishReason,
+        timing: &Timing,
+    ) -> anyhow::Result<()> {
         let report = Report {
             prompt_tokens,
             token_ids: &self.token_ids,
@@ -233,7 +279,13 @@ impl Answer {
 
 fn print_stats(prompt_tokens: usize, timing: &Timing, first_token_ms: f64) {
     let ttft = timing.ttft.as_secs_f64();
-    let rate = |tokens: usize, seconds: f64| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
+    let rate = |tokens: usize, seconds: f64| {
+        if seconds > 0.0 {
+            tokens as f64 / seconds
+        } else {
+            0.0
+        }
+    };
     eprintln!("process start to first token  {first_token_ms:>9.1} ms");
     eprintln!(
         "TTFT   {:>9.1} ms  prompt of {prompt_tokens} tokens, {:.1} tokens/s",
@@ -244,7 +296,13 @@ fn print_stats(prompt_tokens: usize, timing: &Timing, first_token_ms: f64) {
         "TPOT   {:>9.1} ms  {} tokens, {:.1} tokens/s",
         timing.tpot_ms(),
         timing.generated,
-        rate(timing.generated.saturating_sub(1), timing.decode.as_secs_f64())
+        rate(
+            timing.generated.saturating_sub(1),
+            timing.decode.as_secs_f64()
+        )
     );
-    eprintln!("memory {:>9.1} MB  peak resident", peak_rss_bytes() as f64 / 1e6);
+    eprintln!(
+        "memory {:>9.1} MB  peak resident",
+        peak_rss_bytes() as f64 / 1e6
+    );
 }

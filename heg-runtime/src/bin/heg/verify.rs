@@ -20,7 +20,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let loaded = Loaded::open(&arguments.bundle)?;
     let bundle = loaded.bundle();
     let threads = thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
-    bundle.verify(threads).map_err(|source| RuntimeError::Bundle { path: arguments.bundle.clone(), source })?;
+    bundle
+        .verify(threads)
+        .map_err(|source| RuntimeError::Bundle {
+            path: arguments.bundle.clone(),
+            source,
+        })?;
     println!(
         "ok: {} sections, {:.1} MB, bundle {}",
         bundle.manifest().sections.len(),

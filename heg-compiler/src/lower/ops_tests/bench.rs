@@ -1,0 +1,431 @@
+//! Lowers one operator, runs it and compares the result with a reference.
+//!
+//! References to sections and literals are resolved here as the runtime does, over one buffer that holds the
+//! literals first and then every section of the weights.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::sync::{Arc, OnceLock};
+
+use half::f16;
+use heg_artifacts::manifest::{
+    Binding, ElementType, Group, Port, Role, Rows, ShapeClass, WeightForm,
+};
+use heg_openvino::{Core, Error, HostBuffer, Memory, Request, Tensor, find_libraries};
+
+use crate::graph::{Op, Param, ParamKind, WeightSource};
+use crate::heg::{BodyOp, KernelBody, Operand};
+use crate::lower::{Literals, Lowering, lower, stored_element};
+
+/// An operator with its weights and ports.
+pub(super) struct OneOp {
+    pub(super) op: Op,
+    /// Operands first, then what the operator reads besides them.
+    pub(super) inputs: Vec<Port>,
+    /// How many of the inputs are operands.
+    pub(super) operands: usize,
+    /// Elements per output row.
+    pub(super) width: u32,
+    /// Values of each parameter, in order.
+    pub(super) weights: Vec<Vec<f32>>,
+}
+
+/// One run: the values of each input, and how many tokens they are.
+pub(super) struct Call {
+    pub(super) tokens: usize,
+    pub(super) inputs: Vec<Vec<f32>>,
+}
+
+/// The form of a variant, as a test sees it.
+pub(super) struct Form {
+    pub(super) binding: Binding,
+    pub(super) activations: ElementType,
+    pub(super) weights: WeightForm,
+}
+
+/// Token counts of the tests: decode, and chunks that are no multiple of anything.
+pub(super) const TOKENS: [usize; 3] = [1, 5, 33];
+
+/// Largest difference, relative to the largest reference value: f32 differs by summation order only.
+const TOLERANCE_F32: f64 = 1e-5;
+/// As [`TOLERANCE_F32`]: inputs are exact in f16, results are rounded at most once a step.
+const TOLERANCE_F16: f64 = 1e-2;
+
+impl OneOp {
+    /// Checks all activation types and bindings; `weights` matters to matrices only.
+    pub(super) fn check(
+        &self,
+        test: &str,
+        weights: WeightForm,
+        calls: &[Call],
+        reference: impl Fn(&Call, &[Vec<f32>]) -> Vec<f64>,
+    ) {
+        let Some(core) = core(test) else { return };
+        let bindings: &[Binding] = match self.op.params().is_empty() {
+            true => &[Binding::Constant],
+            false => &[Binding::Constant, Binding::Input],
+        };
+        for binding in bindings {
+            for activations in [ElementType::F32, ElementType::F16] {
+                let form = Form {
+                    binding: *binding,
+                    activations,
+                    weights,
+                };
+                self.check_form(core, test, &form, calls, &reference);
+            }
+        }
+    }
+
+    fn check_form(
+        &self,
+        core: &Core,
+        test: &str,
+        form: &Form,
+        calls: &[Call],
+        reference: &impl Fn(&Call, &[Vec<f32>]) -> Vec<f64>,
+    ) {
+        let stored = self.stored(form.weights);
+        let values: Vec<Vec<f32>> = stored.iter().map(Stored::values).collect();
+        let mut dynamic = self.request(core, form, ShapeClass::Dynamic, &stored);
+        let mut chunks: BTreeMap<u32, Request> = BTreeMap::new();
+        for call in calls {
+            let call = call.rounded(&self.inputs, form.activations);
+            let expected = reference(&call, &values);
+            let tokens = call.tokens as u32;
+            let fixed = chunks.entry(tokens).or_insert_with(|| {
+                self.request(core, form, ShapeClass::Static { tokens }, &stored)
+            });
+            for (shape, request) in [("dynamic", &mut dynamic), ("static", fixed)] {
+                let found = self.run(request, &call, form.activations);
+                let name = format!(
+                    "{test}: {} tokens, {shape}, {:?}, {:?}, {:?}",
+                    call.tokens, form.binding, form.activations, form.weights
+                );
+                assert_close(&found, &expected, tolerance(form.activations), &name);
+            }
+        }
+    }
+
+    fn body(&self) -> KernelBody {
+        let output = Port {
+            role: Role::Hidden,
+            rows: Rows::Tokens,
+            width: self.width,
+        };
+        KernelBody {
+            name: "one".to_owned(),
+            group: Group::Ffn,
+            inputs: self.inputs.clone(),
+            ops: vec![BodyOp {
+                name: "y".to_owned(),
+                op: self.op.clone(),
+                operands: (0..self.operands).map(Operand::Input).collect(),
+            }],
+            outputs: vec![output],
+            results: vec![Operand::Op(0)],
+        }
+    }
+
+    fn stored(&self, form: WeightForm) -> Vec<Stored> {
+        let params = self.op.params();
+        assert_eq!(params.len(), self.weights.len());
+        let each = params.into_iter().zip(&self.weights);
+        each.map(|(param, values)| Stored::new(param, values, form))
+            .collect()
+    }
+
+    /// A request with all weights in place.
+    fn request(&self, core: &Core, form: &Form, shape: ShapeClass, stored: &[Stored]) -> Request {
+        let lowering = Lowering {
+            shape,
+            binding: form.binding,
+            activations: form.activations,
+            weights: form.weights,
+        };
+        let mut pool = Literals::default();
+        let ir = lower(&self.body(), lowering, &mut pool);
+        let sections: Vec<&Section> = stored.iter().flat_map(|s| &s.sections).collect();
+        let (memory, offsets) = place(&pool.into_bytes(), &sections);
+        let ir = resolve(&ir, &offsets);
+        let all = Tensor::new(
+            memory.clone(),
+            0,
+            heg_openvino::ElementType::U8,
+            &[memory.len()],
+        );
+        let model = core.read_model(ir.as_bytes(), Some(&all.unwrap())).unwrap();
+        let mut request = core
+            .compile(&model, "CPU", &EXACT)
+            .unwrap()
+            .request()
+            .unwrap();
+        if form.binding == Binding::Input {
+            for (index, (section, offset)) in sections.iter().zip(&offsets).enumerate() {
+                let element = openvino_element(section.element);
+                let tensor = Tensor::new(memory.clone(), *offset, element, &section.shape);
+                request
+                    .bind_input(self.inputs.len() + index, tensor.unwrap())
+                    .unwrap();
+            }
+        }
+        request
+    }
+
+    fn run(&self, request: &mut Request, call: &Call, activations: ElementType) -> Vec<f64> {
+        for (index, (port, values)) in self.inputs.iter().zip(&call.inputs).enumerate() {
+            let element = port_element(port.role, activations);
+            let width = port.width as usize;
+            assert_eq!(values.len() % width, 0);
+            let shape = match port.rows {
+                Rows::One => vec![1],
+                Rows::Tokens | Rows::Context => vec![values.len() / width, width],
+            };
+            let memory = buffer(&encode(values, element));
+            let tensor = Tensor::new(memory, 0, openvino_element(element), &shape);
+            request.bind_input(index, tensor.unwrap()).unwrap();
+        }
+        let shape = [call.tokens, self.width as usize];
+        let bytes = shape[0] * shape[1] * activations.bytes() as usize;
+        let memory = buffer(&vec![0xff; bytes]);
+        let tensor = Tensor::new(memory.clone(), 0, openvino_element(activations), &shape);
+        request.bind_output(0, tensor.unwrap()).unwrap();
+        request.infer().unwrap();
+        assert_eq!(request.output(0).unwrap().shape(), shape);
+        let mut out = vec![0; bytes];
+        memory.read(0..bytes, &mut out).unwrap();
+        decode(&out, activations)
+    }
+}
+
+impl Call {
+    /// The call with its activations as the port's element type holds them.
+    fn rounded(&self, ports: &[Port], activations: ElementType) -> Self {
+        let round = |(port, values): (&Port, &Vec<f32>)| {
+            let element = port_element(port.role, activations);
+            let bytes = encode(values, element);
+            decode(&bytes, element).iter().map(|x| *x as f32).collect()
+        };
+        Self {
+            tokens: self.tokens,
+            inputs: ports.iter().zip(&self.inputs).map(round).collect(),
+        }
+    }
+}
+
+/// A weight as a bundle stores it.
+struct Stored {
+    sections: Vec<Section>,
+}
+
+struct Section {
+    element: ElementType,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Stored {
+    fn new(param: &Param, values: &[f32], form: WeightForm) -> Self {
+        let element = stored_element(param.kind, form);
+        let shape: Vec<usize> = param.shape.iter().map(|dim| *dim as usize).collect();
+        assert_eq!(shape.iter().product::<usize>(), values.len());
+        if element != ElementType::I8 {
+            let bytes = encode(values, element);
+            return Self {
+                sections: vec![Section {
+                    element,
+                    shape,
+                    bytes,
+                }],
+            };
+        }
+        let mut quantised = Vec::new();
+        let mut scales = Vec::new();
+        for row in values.chunks(shape[1]) {
+            let scale = row.iter().fold(0.0_f32, |max, x| max.max(x.abs())) / 127.0;
+            quantised.extend(row.iter().map(|x| (x / scale).round() as i8 as u8));
+            scales.push(scale);
+        }
+        let factors = Section {
+            element: ElementType::F32,
+            // One row of factors: what an input-bound kernel takes, and the same bytes as a column.
+            shape: vec![1, shape[0]],
+            bytes: encode(&scales, ElementType::F32),
+        };
+        let values = Section {
+            element,
+            shape,
+            bytes: quantised,
+        };
+        Self {
+            sections: vec![values, factors],
+        }
+    }
+
+    /// What the stored bytes mean.
+    fn values(&self) -> Vec<f32> {
+        let [values, rest @ ..] = self.sections.as_slice() else {
+            return Vec::new();
+        };
+        let [scales] = rest else {
+            let plain = decode(&values.bytes, values.element);
+            return plain.iter().map(|x| *x as f32).collect();
+        };
+        let scales = decode(&scales.bytes, ElementType::F32);
+        let columns = values.shape[1];
+        let each = values.bytes.iter().enumerate();
+        each.map(|(at, byte)| (f64::from(*byte as i8) * scales[at / columns]) as f32)
+            .collect()
+    }
+}
+
+/// A port with rows of tokens.
+pub(super) fn tokens(role: Role, width: u32) -> Port {
+    Port {
+        role,
+        rows: Rows::Tokens,
+        width,
+    }
+}
+
+/// A weight of a test.
+pub(super) fn param(kind: ParamKind, shape: &[u32]) -> Param {
+    Param {
+        slot: format!("y.{kind:?}").to_lowercase() + &format!("{}", shape.len()),
+        source: WeightSource {
+            name: String::new(),
+            first_row: None,
+        },
+        kind,
+        shape: shape.to_owned(),
+    }
+}
+
+/// Numbers between −1 and 1 that are the same everywhere; `seed` tells sequences apart.
+pub(super) fn noise(seed: u64, count: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        // xorshift64
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// The core of this test process. Where OpenVINO is not installed the test is skipped, which is reported.
+fn core(test: &str) -> Option<&'static Core> {
+    static CORE: OnceLock<Result<Core, Error>> = OnceLock::new();
+    match CORE.get_or_init(|| Core::load_from(&find_libraries()?)) {
+        Ok(core) => Some(core),
+        Err(error @ Error::LibraryNotFound { .. }) => {
+            let text = format!("skipped: {test}: {error} (run: cargo xtask setup)");
+            assert!(std::env::var_os("HEG_REQUIRE_OPENVINO").is_none(), "{text}");
+            // Not `println!`, which the test harness would swallow.
+            let _ = writeln!(std::io::stderr(), "{text}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Literals at 0, then the sections; gives the sections' offsets.
+fn place(literals: &[u8], sections: &[&Section]) -> (Arc<HostBuffer>, Vec<usize>) {
+    let mut bytes = literals.to_owned();
+    let mut offsets = Vec::new();
+    for section in sections {
+        bytes.resize(bytes.len().next_multiple_of(64), 0);
+        offsets.push(bytes.len());
+        bytes.extend_from_slice(&section.bytes);
+    }
+    bytes.resize(bytes.len().max(8), 0);
+    (buffer(&bytes), offsets)
+}
+
+fn resolve(ir: &str, offsets: &[usize]) -> String {
+    let mut parts = ir.split("offset=\"@");
+    let mut resolved = parts.next().unwrap().to_owned();
+    for part in parts {
+        let (reference, rest) = part.split_once('"').unwrap();
+        let offset = match reference.strip_prefix("c+") {
+            Some(literal) => literal.parse().unwrap(),
+            None => offsets[reference.parse::<usize>().unwrap()],
+        };
+        resolved += &format!("offset=\"{offset}\"{rest}");
+    }
+    resolved
+}
+
+fn buffer(bytes: &[u8]) -> Arc<HostBuffer> {
+    let buffer = HostBuffer::new(bytes.len()).unwrap();
+    buffer.write(0, bytes).unwrap();
+    Arc::new(buffer)
+}
+
+fn encode(values: &[f32], element: ElementType) -> Vec<u8> {
+    let each = values.iter();
+    match element {
+        ElementType::F32 => each.flat_map(|x| x.to_le_bytes()).collect(),
+        ElementType::F16 => each.flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
+        ElementType::I64 => each.flat_map(|x| (*x as i64).to_le_bytes()).collect(),
+        ElementType::I8 => panic!("int8 is made with scales"),
+    }
+}
+
+fn decode(bytes: &[u8], element: ElementType) -> Vec<f64> {
+    let number = |bytes: &[u8]| match element {
+        ElementType::F32 => f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
+        ElementType::F16 => f64::from(f16::from_le_bytes(bytes.try_into().unwrap())),
+        ElementType::I64 => i64::from_le_bytes(bytes.try_into().unwrap()) as f64,
+        ElementType::I8 => f64::from(bytes[0] as i8),
+    };
+    bytes.chunks(element.bytes() as usize).map(number).collect()
+}
+
+fn openvino_element(element: ElementType) -> heg_openvino::ElementType {
+    match element {
+        ElementType::I8 => heg_openvino::ElementType::I8,
+        ElementType::F16 => heg_openvino::ElementType::F16,
+        ElementType::F32 => heg_openvino::ElementType::F32,
+        ElementType::I64 => heg_openvino::ElementType::I64,
+    }
+}
+
+/// As a bundle's manifest promises it, written down apart from the lowering.
+fn port_element(role: Role, activations: ElementType) -> ElementType {
+    match role {
+        Role::Position => ElementType::I64,
+        Role::Cos | Role::Sin => ElementType::F32,
+        _ => activations,
+    }
+}
+
+fn tolerance(activations: ElementType) -> f64 {
+    match activations {
+        ElementType::F16 => TOLERANCE_F16,
+        _ => TOLERANCE_F32,
+    }
+}
+
+fn assert_close(found: &[f64], expected: &[f64], tolerance: f64, name: &str) {
+    assert_eq!(found.len(), expected.len(), "{name}");
+    let largest = expected
+        .iter()
+        .fold(f64::MIN_POSITIVE, |max, x| max.max(x.abs()));
+    for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let off = (found - expected).abs() / largest;
+        assert!(
+            off <= tolerance,
+            "{name}: element {at} is {found}, expected {expected} (largest {largest})"
+        );
+    }
+}
+
+/// Exact arithmetic, and one thread, for tests run side by side.
+const EXACT: [(&str, &str); 4] = [
+    ("INFERENCE_PRECISION_HINT", "f32"),
+    ("DYNAMIC_QUANTIZATION_GROUP_SIZE", "0"),
+    ("NUM_STREAMS", "1"),
+    ("INFERENCE_NUM_THREADS", "1"),
+];

@@ -1,3 +1,308 @@
-//! x
+//! Batched decode: a sequence gets the same tokens in a batch as alone, whoever joins, leaves, or goes back.
+//!
+//! The prompts are golden ones, on whose greedy paths the best token leads by far more than a batch's different
+//! order of additions can change.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+use std::path::Path;
+
+use heg_runtime::exec::{Executor, Sequence};
+use heg_runtime::sched::{Logits, chunks};
+use heg_spec::model::WeightForm;
+use heg_tests::{Seeded, Workbench, executor, fixture, greedy, openvino_or_skip};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Golden {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    input_ids: Vec<u32>,
+}
+
+/// A prompt and what follows it greedily: `tokens` holds both.
+struct Reference {
+    prompt_tokens: usize,
+    tokens: Vec<u32>,
+}
+
+/// What all tests of this file start from.
+struct Fixture {
+    executor: Executor,
+    references: Vec<Reference>,
+}
+
+impl Fixture {
+    /// Compiles tiny-agent in f32 and answers 12 prompts, each alone.
+    fn new(workbench: &Workbench, soc: &str) -> Self {
+        let f32 = |spec: &mut heg_spec::ModelSpec| spec.weights = WeightForm::F32;
+        let (bundle, _) = workbench
+            .compile(&fixture("tiny-agent"), "tiny-agent", f32)
+            .unwrap();
+        let mut executor = executor(&bundle, soc, CHUNK_TOKENS).unwrap();
+        let references = prompts(&fixture("tiny-agent"))
+            .into_iter()
+            .take(PROMPTS)
+            .map(|prompt| {
+                let mut sequence = executor.sequence().unwrap();
+                let answer = greedy(&mut executor, &mut sequence, &prompt, ANSWER_TOKENS).unwrap();
+                Reference {
+                    prompt_tokens: prompt.len(),
+                    tokens: [prompt, answer].concat(),
+                }
+            })
+            .collect();
+        Self {
+            executor,
+            references,
+        }
+    }
+
+    /// A sequence that holds the first `tokens` tokens of a reference: a prompt, or more.
+    fn prefilled(&mut self, reference: usize, tokens: usize) -> Active {
+        let mut active = Active {
+            sequence: self.executor.sequence().unwrap(),
+            reference,
+        };
+        self.append(&mut active, tokens);
+        active
+    }
+
+    /// Prefills further tokens of the reference, in chunks, and checks the one that follows them.
+    fn append(&mut self, active: &mut Active, tokens: usize) {
+        let position = active.sequence.tokens();
+        let reference = &self.references[active.reference];
+        for chunk in chunks(tokens, self.executor.options().chunk_tokens) {
+            let given = &reference.tokens[position + chunk.start..position + chunk.end];
+            let logits = self
+                .executor
+                .prefill(&mut active.sequence, given, Logits::LastRows)
+                .unwrap();
+            let next = position + chunk.end;
+            if next >= reference.prompt_tokens {
+                let expected = reference.tokens.get(next);
+                assert!(expected.is_none_or(|token| *token == largest(logits)));
+            }
+        }
+    }
+
+    /// One step of a batch: each sequence gets its reference's next token, and must want the one after that.
+    fn decode(&mut self, batch: &mut [&mut Active]) {
+        let given: Vec<u32> = batch
+            .iter()
+            .map(|active| self.references[active.reference].tokens[active.sequence.tokens()])
+            .collect();
+        let mut sequences: Vec<&mut Sequence> = batch
+            .iter_mut()
+            .map(|active| &mut active.sequence)
+            .collect();
+        let logits = self.executor.decode(&mut sequences, &given).unwrap();
+        let vocab = logits.len() / given.len();
+        let found: Vec<u32> = logits.chunks(vocab).map(largest).collect();
+        for (index, active) in batch.iter().enumerate() {
+            let (reference, next) = (&self.references[active.reference], active.sequence.tokens());
+            if let Some(expected) = reference.tokens.get(next) {
+                assert_eq!(
+                    found[index],
+                    *expected,
+                    "token {next} of reference {}, at {index} of {}",
+                    active.reference,
+                    batch.len()
+                );
+            }
+        }
+    }
+
+    /// Tokens of a sequence that are still to be decoded.
+    fn rest(&self, active: &Active) -> usize {
+        self.references[active.reference].tokens.len() - active.sequence.tokens()
+    }
+}
+
+/// A sequence on its way along a reference.
+struct Active {
+    sequence: Sequence,
+    reference: usize,
+}
+
+/// Golden prompts in an order that puts different lengths beside each other.
+fn prompts(model: &Path) -> Vec<Vec<u32>> {
+    let text = std::fs::read_to_string(model.join("golden.json")).unwrap();
+    let golden: Golden = serde_json::from_str(&text).unwrap();
+    let prompts: Vec<Vec<u32>> = golden
+        .cases
+        .into_iter()
+        .map(|case| case.input_ids)
+        .collect();
+    let mut lengths: Vec<usize> = prompts.iter().map(Vec::len).collect();
+    lengths.dedup();
+    assert_eq!(lengths.len(), prompts.len(), "neighbours differ in length");
+    prompts
+}
+
+/// The token of the largest logit, the first of equals.
+fn largest(logits: &[f32]) -> u32 {
+    let best = |best: usize, (index, logit): (usize, &f32)| {
+        if *logit > logits[best] { index } else { best }
+    };
+    logits.iter().enumerate().fold(0, best) as u32
+}
+
+/// Everything on one device set, as compiling takes longer than running.
+fn check(soc: &str) {
+    if !openvino_or_skip(soc) {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    let mut fixture = Fixture::new(&workbench, soc);
+    for size in [1, 2, 5, 8] {
+        check_batch(&mut fixture, size);
+    }
+    check_joining_and_leaving(&mut fixture);
+    check_truncated(&mut fixture);
+    check_refused(&mut fixture);
+    for seed in [1, 2, 3] {
+        println!("{soc}, seed {seed}");
+        check_schedule(&mut fixture, seed);
+    }
+}
+
+/// Sequences of one batch, all the way.
+fn check_batch(fixture: &mut Fixture, size: usize) {
+    let mut active: Vec<Active> = (0..size)
+        .map(|reference| {
+            let tokens = fixture.references[reference].prompt_tokens;
+            fixture.prefilled(reference, tokens)
+        })
+        .collect();
+    for _ in 0..ANSWER_TOKENS {
+        let mut batch: Vec<&mut Active> = active.iter_mut().collect();
+        fixture.decode(&mut batch);
+    }
+}
+
+/// One joins every second step, at the front; the one at the back leaves when it is done.
+fn check_joining_and_leaving(fixture: &mut Fixture) {
+    let mut active: Vec<Active> = Vec::new();
+    for step in 0..PROMPTS {
+        let tokens = fixture.references[step].prompt_tokens;
+        let joining = fixture.prefilled(step, tokens);
+        active.insert(0, joining);
+        for _ in 0..2 {
+            active.retain(|active| fixture.rest(active) > 0);
+            active.truncate(BATCH);
+            let mut batch: Vec<&mut Active> = active.iter_mut().collect();
+            fixture.decode(&mut batch);
+        }
+    }
+}
+
+/// Back to every earlier point, also into the prompt, and on from there: as if nothing had been.
+fn check_truncated(fixture: &mut Fixture) {
+    let prompt = fixture.references[0].prompt_tokens;
+    let all = fixture.references[0].tokens.len();
+    let mut active = fixture.prefilled(0, all);
+    for kept in [all - 1, prompt + 1, prompt, prompt - 1, 33, 32, 1, 0] {
+        active.sequence.truncate(kept);
+        assert_eq!(active.sequence.tokens(), kept);
+        // What a truncated sequence must not see any more is another's: it takes a detour first.
+        let detour = &fixture.references[1].tokens[..3];
+        let detoured = fixture
+            .executor
+            .prefill(&mut active.sequence, detour, Logits::None);
+        detoured.unwrap();
+        active.sequence.truncate(kept);
+        fixture.append(&mut active, all - kept);
+    }
+    active.sequence.truncate(usize::MAX);
+    assert_eq!(active.sequence.tokens(), all, "more than there is");
+}
+
+/// A batch that is too large is refused whole, and its sequences go on.
+fn check_refused(fixture: &mut Fixture) {
+    let mut active: Vec<Active> = (0..=BATCH).map(|_| fixture.prefilled(2, 40)).collect();
+    let mut sequences: Vec<&mut Sequence> = active
+        .iter_mut()
+        .map(|active| &mut active.sequence)
+        .collect();
+    let error = fixture
+        .executor
+        .decode(&mut sequences, &[5; BATCH + 1])
+        .unwrap_err();
+    assert!(error.to_string().starts_with("a batch of 9 "), "{error}");
+    // So is one with a token that does not exist: none of its sequences has moved.
+    let error = fixture
+        .executor
+        .decode(&mut sequences[..2], &[5, u32::MAX])
+        .unwrap_err();
+    assert!(error.to_string().starts_with("token 4294967295"), "{error}");
+    let tokens = fixture.references[2].prompt_tokens - 40;
+    for active in &mut active {
+        assert_eq!(active.sequence.tokens(), 40);
+        fixture.append(active, tokens);
+    }
+}
+
+/// Whatever the schedule, each sequence stays on its path.
+fn check_schedule(fixture: &mut Fixture, seed: u64) {
+    let mut random = Seeded::new(seed);
+    let mut active: Vec<Active> = Vec::new();
+    for _ in 0..STEPS {
+        active.retain(|active| fixture.rest(active) > 0);
+        match random.below(10) {
+            0..2 if active.len() < 2 * BATCH => {
+                let reference = random.below(PROMPTS);
+                let prompt = fixture.references[reference].prompt_tokens;
+                let tokens = prompt + random.below(ANSWER_TOKENS / 2);
+                active.push(fixture.prefilled(reference, tokens));
+            }
+            2 if !active.is_empty() => {
+                active.swap_remove(random.below(active.len()));
+            }
+            3 if !active.is_empty() => {
+                let index = random.below(active.len());
+                let prompt = fixture.references[active[index].reference].prompt_tokens;
+                let kept = random.within(prompt..active[index].sequence.tokens() + 1);
+                active[index].sequence.truncate(kept);
+            }
+            _ => {
+                let mut batch: Vec<&mut Active> = active.iter_mut().collect();
+                random.shuffle(&mut batch);
+                batch.truncate(random.within(1..BATCH + 1));
+                if !batch.is_empty() {
+                    fixture.decode(&mut batch);
+                }
+            }
+        }
+    }
+}
+
 #[test]
-fn x() {}
+fn batches_with_weights_as_constants() {
+    check("host-cpu");
+}
+
+#[test]
+fn batches_with_weights_as_inputs() {
+    check("host-roles");
+}
+
+/// Largest batch of the tests' executor.
+const BATCH: usize = 8;
+
+/// Smaller than all prompts, so that these come in several chunks.
+const CHUNK_TOKENS: usize = 64;
+
+/// References: golden prompts with their answers.
+const PROMPTS: usize = 12;
+
+/// Tokens of each answer, stop token ignored.
+const ANSWER_TOKENS: usize = 16;
+
+/// Steps of a schedule: joining, leaving, going back, decoding.
+const STEPS: usize = 50;

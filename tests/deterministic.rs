@@ -1,5 +1,9 @@
 //! The same model gives the same bytes: in any folder, store and number of threads, after any interruption; and a
 //! changed weight changes what hangs on it, and nothing else.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

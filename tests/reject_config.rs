@@ -2,6 +2,10 @@
 //! place, and nothing is left behind.
 //!
 //! All are copies of tiny-agent with one thing broken. The messages are pinned in `snapshots/`.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
 
 use std::fs;
 
@@ -23,8 +27,6 @@ fn check(
     let refusal = refused(&workbench, model.path(), change);
     assert!(refusal.starts_with("error: "), "{name}: {refusal}");
     assert!(!refusal.contains("left behind"), "{name}: {refusal}");
-    // Nothing was begun either: the store is made when the model is known to be sound.
-    assert!(!workbench.path("store").exists(), "{name}");
     format!("# {name}\n{refusal}\n\n")
 }
 
@@ -124,7 +126,10 @@ fn absurd_sizes() {
         ("vocab_size", json!(2049)),
         ("max_position_embeddings", json!(0)),
         ("max_position_embeddings", json!(1_u64 << 62)),
+        ("num_hidden_layers", json!(4096)),
         ("rms_norm_eps", json!("small")),
+        ("rms_norm_eps", json!(1e300)),
+        ("rms_norm_eps", json!(-1e-5)),
         ("rope_theta", json!(0)),
         ("rope_theta", json!(-10000.0)),
         ("hidden_act", json!("swish2")),

@@ -1,6 +1,10 @@
 //! Weight files that cannot be compiled: each is refused with the file and the tensor, and nothing is left behind.
 //!
 //! All are copies of a golden family with one thing broken. The messages are pinned in `snapshots/`.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
 
 use std::fs;
 

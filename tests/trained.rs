@@ -3,8 +3,15 @@
 //! `tiny-agent` is a fixture; `agent-30m` is too large for the repository and comes from `$HEG_MODELS` or from
 //! `../shared/models` beside the workspace. By default a seeded part of the evaluation prompts is answered;
 //! `HEG_FULL=1` takes all 200.
+//!
+//! The tests take turns: each keeps all cores busy, and two at a time are slower than one after the other.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use heg_runtime::exec::Executor;
 use heg_runtime::text::{ChatTemplate, Conversation, Message, SamplingParams, Special, Tokenizer};
@@ -114,6 +121,7 @@ impl Agent {
 
 /// Rendered text, token ids, and the answers of all golden prompts.
 fn check_golden(model: &Path, soc: &str) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let workbench = Workbench::new().unwrap();
     let mut agent = Agent::new(&workbench, model, soc, WeightForm::F32);
     let text = std::fs::read_to_string(model.join("golden.json")).unwrap();
@@ -132,10 +140,11 @@ fn check_golden(model: &Path, soc: &str) {
 }
 
 /// Which questions are answered exactly, in both forms of the weights.
-fn check_accuracy(model: &Path) {
+fn check_accuracy(model: &Path, part: usize) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let workbench = Workbench::new().unwrap();
-    let questions = questions(model);
-    let mut answered = |weights| -> Vec<bool> {
+    let questions = questions(model, part);
+    let answered = |weights| -> Vec<bool> {
         let mut agent = Agent::new(&workbench, model, "host-cpu", weights);
         let correct = |question: &Question| {
             let prompt = agent.prompt(&question.messages, &question.tools);
@@ -163,8 +172,8 @@ fn check_accuracy(model: &Path) {
     );
 }
 
-/// All questions, or the seeded part of them.
-fn questions(model: &Path) -> Vec<Question> {
+/// All questions, or a seeded part of them.
+fn questions(model: &Path, part: usize) -> Vec<Question> {
     let text = std::fs::read_to_string(model.join("eval.jsonl")).unwrap();
     let mut questions: Vec<Question> = text
         .lines()
@@ -173,7 +182,7 @@ fn questions(model: &Path) -> Vec<Question> {
     assert_eq!(questions.len(), 200);
     if std::env::var_os("HEG_FULL").is_none() {
         Seeded::new(2).shuffle(&mut questions);
-        questions.truncate(QUESTIONS);
+        questions.truncate(part);
     }
     questions
 }
@@ -207,7 +216,7 @@ fn tiny_agent_answers_as_the_reference_with_weights_as_inputs() {
 #[test]
 fn tiny_agent_keeps_its_accuracy_in_w8a16() {
     if openvino_or_skip("tiny_agent_keeps_its_accuracy_in_w8a16") {
-        check_accuracy(&fixture("tiny-agent"));
+        check_accuracy(&fixture("tiny-agent"), 60);
     }
 }
 
@@ -227,7 +236,7 @@ fn agent_30m_keeps_its_accuracy_in_w8a16() {
     if let Some(model) = agent_30m(test)
         && openvino_or_skip(test)
     {
-        check_accuracy(&model);
+        check_accuracy(&model, 20);
     }
 }
 
@@ -237,5 +246,5 @@ const GOLDEN_TOKENS_MAX: usize = 48;
 /// Where the reference's answers to the evaluation prompts were cut.
 const ANSWER_TOKENS_MAX: usize = 160;
 
-/// Questions that are answered by default. Chosen so that all tests of this file together take seconds.
-const QUESTIONS: usize = 60;
+/// Held by the test that runs.
+static TURN: Mutex<()> = Mutex::new(());

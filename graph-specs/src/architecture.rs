@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-use crate::error::{Problem, SpecError, nearest};
+use crate::error::{SpecError, nearest};
 use crate::expr::Expr;
-use crate::source::Source;
+use crate::source::{Problems, Source};
 
 /// Name of the layer's input wire.
 pub const LAYER_INPUT: &str = "x";
@@ -181,16 +181,24 @@ pub enum Op {
 impl Op {
     /// Input wires, in order.
     pub fn inputs(&self) -> Vec<&str> {
+        self.named_inputs()
+            .into_iter()
+            .map(|(_, wire)| wire)
+            .collect()
+    }
+
+    /// Input wires with the fields that name them.
+    fn named_inputs(&self) -> Vec<(&'static str, &str)> {
         match self {
             Self::RmsNorm { x, .. }
             | Self::LayerNorm { x, .. }
             | Self::Linear { x, .. }
             | Self::Rope { x, .. }
             | Self::Scale { x, .. }
-            | Self::SoftCap { x, .. } => vec![x],
-            Self::Attention { q, k, v, .. } => vec![q, k, v],
-            Self::Gated { gate, up, .. } => vec![gate, up],
-            Self::Add { a, b, .. } => vec![a, b],
+            | Self::SoftCap { x, .. } => vec![("x", x)],
+            Self::Attention { q, k, v, .. } => vec![("q", q), ("k", k), ("v", v)],
+            Self::Gated { gate, up, .. } => vec![("gate", gate), ("up", up)],
+            Self::Add { a, b, .. } => vec![("a", a), ("b", b)],
         }
     }
 }
@@ -199,31 +207,25 @@ impl Architecture {
     /// Parses and checks an architecture file; every problem of the file is reported.
     pub fn parse(source: Source<'_>) -> Result<Self, SpecError> {
         let architecture: Self = source.parse()?;
-        let mut problems = Vec::new();
-        architecture.check_values(source, &mut problems);
-        check_wires(source, &architecture.layer, 0, &mut problems);
-        check_wires(source, &architecture.head, 1, &mut problems);
-        architecture.check_attention(source, &mut problems);
-        if problems.is_empty() {
-            Ok(architecture)
-        } else {
-            problems.sort_by_key(|problem| (problem.line, problem.column));
-            problems.dedup();
-            Err(SpecError::Invalid { problems })
-        }
+        let mut problems = Problems::new(source);
+        architecture.check_values(&mut problems);
+        check_wires("layer", &architecture.layer, &mut problems);
+        check_wires("head", &architecture.head, &mut problems);
+        architecture.check_attention(&mut problems);
+        problems.finish(architecture)
     }
 
-    fn check_values(&self, source: Source<'_>, problems: &mut Vec<Problem>) {
+    fn check_values(&self, problems: &mut Problems<'_>) {
         for required in REQUIRED_VALUES {
             if !self.values.contains_key(required) {
                 let message = format!("`values` must define `{required}`");
-                problems.push(source.problem_at(&self.name, 0, message));
+                problems.push("values", message);
             }
         }
     }
 
     /// A layer has exactly one attention: it is where the op groups are cut.
-    fn check_attention(&self, source: Source<'_>, problems: &mut Vec<Problem>) {
+    fn check_attention(&self, problems: &mut Problems<'_>) {
         let count = |operators: &[Operator]| {
             let attention = |operator: &&Operator| matches!(operator.1, Op::Attention { .. });
             operators.iter().filter(attention).count()
@@ -233,39 +235,33 @@ impl Architecture {
             let message = format!(
                 "expected one `Attention` in `layer` and none in `head`, found {in_layer} and {in_head}"
             );
-            problems.push(source.problem_at(&self.name, 0, message));
+            let part = if in_layer != 1 { "layer" } else { "head" };
+            problems.push(part, message);
         }
     }
 }
 
-/// Every input must be an earlier output, and every output must be new.
-///
-/// `part` is 0 for the layer and 1 for the head, whose wires are named apart.
-fn check_wires(
-    source: Source<'_>,
-    operators: &[Operator],
-    part: usize,
-    problems: &mut Vec<Problem>,
-) {
+/// Every input must be an earlier output, and every output must be new. `part` is `layer` or `head`, whose
+/// wires are named apart.
+fn check_wires(part: &str, operators: &[Operator], problems: &mut Problems<'_>) {
     let mut defined: BTreeSet<&str> = BTreeSet::from([LAYER_INPUT]);
     if operators.is_empty() {
-        let part = ["layer", "head"][part.min(1)];
-        problems.push(source.problem_at("", 0, format!("`{part}` must not be empty")));
+        problems.push(part, format!("`{part}` must not be empty"));
     }
-    for Operator(output, op) in operators {
-        for input in op.inputs() {
+    for (index, Operator(output, op)) in operators.iter().enumerate() {
+        for (field, input) in op.named_inputs() {
             if !defined.contains(input) {
                 let hint = nearest(input, defined.iter().copied())
                     .map(|name| format!("; did you mean `{name}`?"))
                     .unwrap_or_default();
                 let message =
                     format!("`{output}` reads `{input}`, which no earlier operator defines{hint}");
-                problems.push(source.problem_at(input, 0, message));
+                problems.push(&format!("{part}.{index}.1.{field}"), message);
             }
         }
         if !defined.insert(output) {
             let message = format!("`{output}` is defined twice");
-            problems.push(source.problem_at(output, 1, message));
+            problems.push(&format!("{part}.{index}.0"), message);
         }
     }
 }

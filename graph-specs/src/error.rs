@@ -81,12 +81,19 @@ fn suggestion(nearest: &Option<String>) -> String {
         .unwrap_or_default()
 }
 
-/// The candidate most similar to `found`, if any is similar at all.
+/// The candidate most similar to `found`, whatever its case, if any is similar at all.
 pub fn nearest<'a>(found: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // Comparing takes the product of the lengths; no name is that long.
+    let short = |name: &str| name.len() <= NAME_BYTES_COMPARED;
+    let found = Some(found).filter(|name| short(name))?.to_lowercase();
     candidates
         .into_iter()
-        .map(|name| (strsim::jaro_winkler(found, name), name))
+        .filter(|name| short(name))
+        .map(|name| (strsim::jaro_winkler(&found, &name.to_lowercase()), name))
         .filter(|(similarity, _)| *similarity > 0.7)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, name)| name)
 }
+
+/// Longest name for which a similar one is looked up. Chosen, not measured.
+const NAME_BYTES_COMPARED: usize = 128;

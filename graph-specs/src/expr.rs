@@ -149,6 +149,7 @@ impl Expr {
             text,
             at: 0,
             depth: 0,
+            operators: 0,
         };
         let node = parser.choose()?;
         if parser.rest().is_empty() {
@@ -265,10 +266,15 @@ fn mismatch(operator: &'static str, expected: &'static str, found: &Value) -> Ev
 /// Deepest nesting of parentheses; bounds the recursion on hostile input.
 const DEPTH_MAX: usize = 32;
 
+/// Most operators of one expression, whose chains are as deep as they are long. Chosen: far above any
+/// shipped file's.
+const OPERATORS_MAX: usize = 128;
+
 struct Parser<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
+    operators: usize,
 }
 
 impl Parser<'_> {
@@ -292,6 +298,7 @@ impl Parser<'_> {
     fn coalesce(&mut self) -> Result<Node, String> {
         let mut parts = vec![self.level(0)?];
         while self.accept("??") {
+            self.count_operator()?;
             parts.push(self.level(0)?);
         }
         let folded = parts
@@ -311,6 +318,7 @@ impl Parser<'_> {
                 // `*` is not the first half of `**`.
                 let doubled = *symbol == "*" && self.rest().starts_with("**");
                 if !doubled && self.accept(symbol) {
+                    self.count_operator()?;
                     let right = self.level(level + 1)?;
                     node = Node::Binary(*operator, Box::new(node), Box::new(right));
                     continue 'operators;
@@ -346,6 +354,7 @@ impl Parser<'_> {
     fn indexed(&mut self) -> Result<Node, String> {
         let mut node = self.primary()?;
         while self.accept("[") {
+            self.count_operator()?;
             let index = self.choose()?;
             self.take("]")?;
             node = Node::Index(Box::new(node), Box::new(index));
@@ -405,6 +414,14 @@ impl Parser<'_> {
             self.at += symbol.len();
         }
         found
+    }
+
+    fn count_operator(&mut self) -> Result<(), String> {
+        self.operators += 1;
+        if self.operators > OPERATORS_MAX {
+            return Err(self.expected("fewer operators"));
+        }
+        Ok(())
     }
 
     fn take(&mut self, symbol: &str) -> Result<(), String> {
@@ -516,6 +533,8 @@ mod tests {
             "expected an operator or the end at character 3 of `1 2`"
         );
         assert!(error(&"(".repeat(100)).contains("less nesting"));
+        let long = "1 + ".repeat(200);
+        assert!(error(&long).starts_with("expected fewer operators at character 517 of"));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use serde::Deserialize;
 
 use crate::error::SpecError;
-use crate::source::Source;
+use crate::source::{Problems, Source};
 
 /// A way to cut the model into kernels.
 #[derive(Debug, Clone, Deserialize)]
@@ -64,21 +64,14 @@ impl Fusion {
     /// Parses a fusion plan.
     pub fn parse(source: Source<'_>) -> Result<Self, SpecError> {
         let fusion: Self = source.parse()?;
-        let expected = [Group::Qkv, Group::Mha, Group::Ffn, Group::Head];
-        let problems: Vec<_> = expected
-            .iter()
-            .filter_map(|group| {
-                let count = fusion.kernels.iter().filter(|k| k.group == *group).count();
-                (count != 1).then(|| {
-                    let message = format!("expected one kernel `{group:?}`, found {count}");
-                    source.problem_at(&fusion.name, 0, message)
-                })
-            })
-            .collect();
-        if problems.is_empty() {
-            Ok(fusion)
-        } else {
-            Err(SpecError::Invalid { problems })
+        let mut problems = Problems::new(source);
+        for group in [Group::Qkv, Group::Mha, Group::Ffn, Group::Head] {
+            let count = fusion.kernels.iter().filter(|k| k.group == group).count();
+            if count != 1 {
+                let message = format!("expected one kernel `{group:?}`, found {count}");
+                problems.push("kernels", message);
+            }
         }
+        problems.finish(fusion)
     }
 }

@@ -14,6 +14,7 @@ mod error;
 pub mod expr;
 pub mod fusion;
 pub mod model;
+mod outline;
 pub mod shipped;
 pub mod soc;
 mod source;

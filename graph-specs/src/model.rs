@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use crate::error::SpecError;
-use crate::source::Source;
+use crate::source::{Problems, Source};
 
 /// How the weights of linear operators are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -52,15 +52,15 @@ impl ModelSpec {
     pub fn parse(source: Source<'_>) -> Result<Self, SpecError> {
         let spec: Self = source.parse()?;
         let ascending = spec.chunk_tokens.windows(2).all(|pair| pair[0] < pair[1]);
+        let mut problems = Problems::new(source);
         if !ascending || spec.chunk_tokens.contains(&0) {
             let message = format!(
                 "expected `chunk_tokens` to be positive and ascending, found {:?}",
                 spec.chunk_tokens
             );
-            let problems = vec![source.problem_at(&spec.name, 0, message)];
-            return Err(SpecError::Invalid { problems });
+            problems.push("chunk_tokens", message);
         }
-        Ok(spec)
+        problems.finish(spec)
     }
 
     /// The spec of a bare Hugging Face folder.

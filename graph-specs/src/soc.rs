@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::error::SpecError;
-use crate::source::Source;
+use crate::source::{Problems, Source};
 
 /// A machine.
 #[derive(Debug, Clone, Deserialize)]
@@ -45,11 +45,10 @@ impl Soc {
     /// Parses and checks a SoC file.
     pub fn parse(source: Source<'_>) -> Result<Self, SpecError> {
         let soc: Self = source.parse()?;
+        let mut problems = Problems::new(source);
         if soc.devices.is_empty() {
-            let message = "expected at least one device".to_owned();
-            let problems = vec![source.problem_at(&soc.name, 0, message)];
-            return Err(SpecError::Invalid { problems });
+            problems.push("devices", "expected at least one device".to_owned());
         }
-        Ok(soc)
+        problems.finish(soc)
     }
 }

@@ -1,12 +1,12 @@
-//! A spec file's text and the way from a RON error, or a wrong name, to line and column.
-//!
-//! Names in spec files are string literals. A name that is wrong is wrong wherever it stands, so its first
-//! literal in the file is a wrong use: that is how semantic checks find a position without spans in the data.
+//! A spec file's text and the way from a RON error, or a wrong value, to line and column.
+
+use std::cell::OnceCell;
 
 use ron::error::{Error as Ron, SpannedError};
 use serde::de::DeserializeOwned;
 
 use crate::error::{Problem, SpecError, nearest, quoted};
+use crate::outline::Outline;
 
 /// Text of one spec file.
 #[derive(Debug, Clone, Copy)]
@@ -30,31 +30,62 @@ impl Source<'_> {
             })
     }
 
-    /// A problem at the `nth` (from 0) occurrence of the string literal `literal`.
-    pub fn problem_at(&self, literal: &str, nth: usize, message: String) -> Problem {
-        let quoted = format!("\"{literal}\"");
-        let offset = self
-            .text
-            .match_indices(&quoted)
-            .nth(nth)
-            .map_or(0, |(offset, _)| offset + 1);
-        let before = self.text.get(..offset).unwrap_or_default();
-        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    fn syntax_problem(&self, error: &SpannedError) -> Problem {
+        let (line, column) = (error.span.start.line, error.span.start.col);
+        // Where a value of another type was expected, RON points at the space before it.
+        let before = column.saturating_sub(1);
+        let text = self.text.lines().nth(line.saturating_sub(1));
+        let space = text
+            .into_iter()
+            .flat_map(|text| text.chars().skip(before))
+            .position(|c| !c.is_whitespace());
         Problem {
             file: self.file.to_owned(),
-            line: before.matches('\n').count() + 1,
-            column: before[line_start..].chars().count() + 1,
-            message,
+            line,
+            column: column + space.unwrap_or(0),
+            message: describe(&error.code),
+        }
+    }
+}
+
+/// Collects what is wrong with the values of a file that RON has accepted.
+pub(crate) struct Problems<'a> {
+    source: Source<'a>,
+    outline: OnceCell<Outline>,
+    found: Vec<Problem>,
+}
+
+impl<'a> Problems<'a> {
+    pub(crate) fn new(source: Source<'a>) -> Self {
+        Self {
+            source,
+            outline: OnceCell::new(),
+            found: Vec::new(),
         }
     }
 
-    fn syntax_problem(&self, error: &SpannedError) -> Problem {
-        Problem {
-            file: self.file.to_owned(),
-            line: error.span.start.line,
-            column: error.span.start.col,
-            message: describe(&error.code),
+    /// Adds a problem with the value at `path`, e.g. `layer.3.1.x` (see [`Outline`]).
+    pub(crate) fn push(&mut self, path: &str, message: String) {
+        let text = self.source.text;
+        let offset = self.outline.get_or_init(|| Outline::of(text)).offset(path);
+        let before = text.get(..offset).unwrap_or_default();
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        self.found.push(Problem {
+            file: self.source.file.to_owned(),
+            line: before.matches('\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+            message,
+        });
+    }
+
+    /// The file's value if nothing is wrong with it.
+    pub(crate) fn finish<T>(self, value: T) -> Result<T, SpecError> {
+        let mut problems = self.found;
+        if problems.is_empty() {
+            return Ok(value);
         }
+        problems.sort_by_key(|problem| (problem.line, problem.column));
+        Err(SpecError::Invalid { problems })
     }
 }
 

@@ -69,6 +69,7 @@ pub fn compile(
     let text = build.text(text)?;
     progress.begin(Phase::Encode, total);
     let memory = SourceMemory::load(&places.store, &checkpoint)?;
+    memory.save()?;
     let stored = encode_weights(
         &checkpoint,
         &params,

@@ -219,12 +219,15 @@ impl SourceMemory {
         }
     }
 
-    /// Remembers this compile for the next one.
-    pub(crate) fn save(self) -> Result<(), CompileError> {
-        let mut hashes = self.hashes;
-        hashes.extend(self.current.into_inner().unwrap_or_default());
+    /// Remembers what is known for the next compile: at the end, and at the beginning too, so that a compile
+    /// after an interrupted one looks for what that one encoded.
+    pub(crate) fn save(&self) -> Result<(), CompileError> {
+        let mut hashes = self.hashes.clone();
+        if let Ok(current) = self.current.lock() {
+            hashes.extend(current.clone());
+        }
         let remembered = Remembered {
-            stamp: self.stamp,
+            stamp: self.stamp.clone(),
             hashes,
         };
         let io = |action| {

@@ -104,8 +104,8 @@ pub enum CompileError {
         /// What was found.
         found: String,
     },
-    /// More context was asked for than the model has.
-    #[error("context of {asked} tokens, expected at most the model's {limit}")]
+    /// More context was asked for than the model has, or none.
+    #[error("context of {asked} tokens, expected 1 to the model's {limit}")]
     Context {
         /// Tokens asked for.
         asked: u32,

@@ -105,3 +105,6 @@ fn slice(graph: &OpGraph, kernel: &KernelPlan) -> Result<FusedOps, CompileError>
         outputs,
     })
 }
+
+#[cfg(test)]
+mod tests;

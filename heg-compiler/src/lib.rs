@@ -8,6 +8,8 @@
 mod compile;
 mod encode;
 mod error;
+#[cfg(test)]
+mod fixture;
 pub mod fuse;
 pub mod graph;
 pub mod heg;

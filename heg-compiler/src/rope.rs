@@ -33,7 +33,7 @@ pub(crate) fn rope_table(
     config: &ConfigJson,
     rows: u32,
 ) -> Result<RopeBytes, CompileError> {
-    let theta = scope.double(&rope.theta)?;
+    let theta = scope.positive(&rope.theta)?;
     let dim = scope.count(&rope.dim)?;
     let plain = Frequencies {
         inverse: (0..dim / 2)
@@ -41,8 +41,11 @@ pub(crate) fn rope_table(
             .collect(),
         amplitude: 1.0,
     };
-    let frequencies = match &rope.scaling {
-        Some(key) if config.value(key).is_some() => scaled(
+    let scaling = rope.scaling.as_ref();
+    let scaling = scaling.filter(|key| config.value(key).is_some());
+    let frequencies = match scaling {
+        None => plain,
+        Some(key) => scaled(
             plain,
             &Scaling {
                 config,
@@ -52,8 +55,8 @@ pub(crate) fn rope_table(
                 rows,
             },
         )?,
-        _ => plain,
     };
+    frequencies.check(scaling.map_or(rope.theta.text(), String::as_str), rows)?;
     Ok(tabulate(&frequencies, rows))
 }
 
@@ -111,6 +114,21 @@ fn scaled(plain: Frequencies, scaling: &Scaling<'_>) -> Result<Frequencies, Comp
 }
 
 impl Frequencies {
+    /// Numbers that are each plausible can give angles, or a factor, without end.
+    fn check(&self, key: &str, rows: u32) -> Result<(), CompileError> {
+        let endless = |inverse: &f64| !(rows as f32 * *inverse as f32).is_finite();
+        let found = match self.inverse.iter().find(|inverse| endless(inverse)) {
+            Some(inverse) => format!("a frequency of {inverse:.1e}"),
+            None if (self.amplitude as f32).is_finite() => return Ok(()),
+            None => format!("a factor of {:.1e}", self.amplitude),
+        };
+        Err(CompileError::RopeScaling {
+            key: key.to_owned(),
+            expected: "finite angles".to_owned(),
+            found,
+        })
+    }
+
     fn map(mut self, change: impl Fn(usize, f64) -> f64) -> Self {
         for (pair, inverse) in self.inverse.iter_mut().enumerate() {
             *inverse = change(pair, *inverse);
@@ -199,15 +217,17 @@ impl Scaling<'_> {
             .filter_map(serde_json::Value::as_f64)
             .collect();
         let pairs = plain.inverse.len();
-        if factors.len() != pairs
-            || factors
-                .iter()
-                .any(|factor| !(factor.is_finite() && *factor > 0.0))
-        {
+        let wrong = factors.iter().find(|f| !(f.is_finite() && **f > 0.0));
+        let found = match (factors.len(), wrong) {
+            (0, _) => Some("nothing".to_owned()),
+            (count, _) if count != pairs => Some(format!("{count} numbers")),
+            (_, wrong) => wrong.map(|factor| format!("{factor} among them")),
+        };
+        if let Some(found) = found {
             return Err(CompileError::RopeScaling {
                 key: path,
                 expected: format!("{pairs} positive numbers"),
-                found: format!("{} numbers", factors.len()),
+                found,
             });
         }
         let limit = self
@@ -267,3 +287,6 @@ fn yarn_mscale(factor: f64, scale: f64) -> f64 {
         0.1 * scale * libm::log(factor) + 1.0
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -103,12 +103,13 @@ impl<'a> Builder<'a> {
                 ..
             } => {
                 let groups = groups.as_ref().map_or(Ok(1), |g| self.scope.count(g))?;
-                if width % groups != 0 {
-                    return Err(self.width_error(name, width / groups * groups, width));
+                if !width.is_multiple_of(groups) {
+                    let nearest = (width / groups).max(1) * groups;
+                    return Err(self.width_error(name, nearest, width));
                 }
                 let op = Op::RmsNorm {
                     weight: self.vector(name, "weight", weight, width / groups),
-                    eps: self.scope.number(eps)?,
+                    eps: self.scope.positive(eps)? as f32,
                     offset: offset.as_ref().map_or(Ok(0.0), |o| self.scope.number(o))?,
                     groups,
                 };
@@ -120,7 +121,7 @@ impl<'a> Builder<'a> {
                 let op = Op::LayerNorm {
                     weight: self.vector(name, "weight", weight, width),
                     bias: bias.as_ref().map(|b| self.vector(name, "bias", b, width)),
-                    eps: self.scope.number(eps)?,
+                    eps: self.scope.positive(eps)? as f32,
                 };
                 (op, width)
             }
@@ -157,9 +158,9 @@ impl<'a> Builder<'a> {
                 None | Some(1.0) => return Ok(input),
                 Some(factor) => (Op::Scale { factor }, width),
             },
-            SpecOp::SoftCap { cap, .. } => match self.scope.number_or_none(cap)? {
+            SpecOp::SoftCap { cap, .. } => match self.scope.positive_or_none(cap)? {
                 None => return Ok(input),
-                Some(cap) => (Op::SoftCap { cap }, width),
+                Some(cap) => (Op::SoftCap { cap: cap as f32 }, width),
             },
         };
         Ok(self.push(name, op, out_width, &inputs))
@@ -245,7 +246,7 @@ impl<'a> Builder<'a> {
                 wire: table.clone(),
             })?;
         let rotated = self.scope.count(&rope.dim)?;
-        if rotated % 2 != 0 || rotated > self.dims.head_dim {
+        if !rotated.is_multiple_of(2) || rotated > self.dims.head_dim {
             return Err(CompileError::Dimension {
                 name: "rope.dim",
                 expected: format!(
@@ -289,7 +290,9 @@ impl<'a> Builder<'a> {
             head_dim,
             scale: self.scope.number(scale)?,
             window: window.map_or(Ok(None), |w| self.scope.count_or_none(w))?,
-            softcap: softcap.map_or(Ok(None), |s| self.scope.number_or_none(s))?,
+            softcap: softcap
+                .map_or(Ok(None), |s| self.scope.positive_or_none(s))?
+                .map(|cap| cap as f32),
         };
         let node = self.push(name, Op::Attention(attention), heads * head_dim, inputs);
         for (anchor, input) in [Anchor::Query, Anchor::Key, Anchor::Value]

@@ -53,12 +53,19 @@ impl<'a> SpecScope<'a> {
             .ok_or_else(|| self.unexpected(expr, "a finite number", &Value::None))
     }
 
-    /// A number in double precision.
-    pub(crate) fn double(&self, expr: &Expr) -> Result<f64, CompileError> {
+    /// A positive number in double precision, finite in single; none where the expression is none.
+    pub(crate) fn positive_or_none(&self, expr: &Expr) -> Result<Option<f64>, CompileError> {
         match self.value(expr)? {
-            Value::Number(number) if number.is_finite() => Ok(number),
-            other => Err(self.unexpected(expr, "a finite number", &other)),
+            Value::None => Ok(None),
+            Value::Number(n) if n > 0.0 && (n as f32).is_finite() => Ok(Some(n)),
+            other => Err(self.unexpected(expr, "a positive number", &other)),
         }
+    }
+
+    /// A positive number in double precision, finite in single.
+    pub(crate) fn positive(&self, expr: &Expr) -> Result<f64, CompileError> {
+        self.positive_or_none(expr)?
+            .ok_or_else(|| self.unexpected(expr, "a positive number", &Value::None))
     }
 
     /// A count from 1 to 2^31 − 1; none where the expression is none.
@@ -118,6 +125,7 @@ impl<'a> SpecScope<'a> {
             found: match found {
                 Value::Number(number) => format!("{number}"),
                 Value::Text(text) => format!("'{text}'"),
+                Value::None => "nothing".to_owned(),
                 other => other.kind().to_owned(),
             },
         }

@@ -8,6 +8,8 @@ mod build;
 mod dims;
 mod dump;
 mod op;
+#[cfg(test)]
+mod tests;
 mod work;
 
 use std::collections::BTreeMap;

@@ -6,6 +6,8 @@
 //! kernel, which is where two accelerators meet.
 
 mod body;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 

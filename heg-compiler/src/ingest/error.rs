@@ -95,6 +95,9 @@ pub enum IngestError {
         expected_bytes: u64,
         found_bytes: u64,
     },
+    /// A text of three lines in the place of the file: the repository was cloned without Git LFS.
+    #[error("`{}` is a Git LFS pointer, not the weights: fetch them with `git lfs pull`", path.display())]
+    LfsPointer { path: PathBuf },
     /// The header is longer than any real one.
     #[error("header of `{}` is too long: found {found_bytes} bytes, at most {limit_bytes} are read", path.display())]
     HeaderTooLong {

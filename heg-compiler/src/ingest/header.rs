@@ -54,6 +54,11 @@ fn header_bytes<'a>(path: &Path, file: &'a [u8]) -> Result<&'a [u8], IngestError
     let (length, rest) = file
         .split_first_chunk::<LENGTH_BYTES>()
         .ok_or_else(|| truncated(LENGTH_BYTES as u64))?;
+    if file.starts_with(LFS_POINTER) {
+        return Err(IngestError::LfsPointer {
+            path: path.to_owned(),
+        });
+    }
     let found_bytes = u64::from_le_bytes(*length);
     if found_bytes > HEADER_BYTES_MAX {
         return Err(IngestError::HeaderTooLong {
@@ -226,6 +231,9 @@ impl<'de> Visitor<'de> for RawHeaderVisitor {
 
 /// Width of the length in front of the header (format).
 const LENGTH_BYTES: usize = 8;
+
+/// How a Git LFS pointer begins (git-lfs, docs/spec.md). As a length it is beyond every bound.
+const LFS_POINTER: &[u8] = b"version https://git-lfs";
 
 /// Bound of the header, JSON included. The format allows 100 MB; a tensor takes about 120 bytes, so
 /// that this is room for a quarter of a million. Chosen.

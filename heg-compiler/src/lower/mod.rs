@@ -4,6 +4,8 @@
 //! Both weight bindings come from the same builders: only the source of a weight differs, and where its scale
 //! is applied (DESIGN §4.2: before the product for plugins that fuse it, after the product for the NPU).
 
+#[cfg(test)]
+mod ir_tests;
 mod literals;
 mod math;
 mod ops;

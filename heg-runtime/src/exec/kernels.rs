@@ -1,20 +1,19 @@
 //! Kernels made ready: IR read, compiled for its device, and a request for each place.
 //!
 //! Constant-bound kernels are compiled once per place, since their weights are part of them; input-bound ones
-//! once per chunk size, with a request per place whose weights are bound once. Places become ready in the
-//! order of execution, on threads of their own, so that the first request starts on layer 0 while later
-//! layers are still being prepared.
+//! once per chunk size, with a request per place whose weights are bound once. Threads of their own prepare
+//! them while the caller reads the tokenizer and the prompt.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use heg_artifacts::Bundle;
 use heg_artifacts::manifest::{
-    self, Binding, ElementType, Group, KernelUse, Manifest, ShapeClass, Variant,
+    self, Binding, ElementType, Group, KernelUse, Manifest, Rows, ShapeClass, Variant,
 };
-use heg_openvino::{CompiledModel, Core, Memory, Request, Tensor};
+use heg_openvino::{CompiledModel, Core, HostBuffer, Memory, Request, Tensor};
 use heg_spec::Soc;
 
 use super::ir;
@@ -25,14 +24,11 @@ use crate::mem::BundleMemory;
 /// Compiled forms of the kernel at one place, static ones in ascending order of tokens.
 pub(super) struct Prepared {
     pub(super) forms: Vec<Form>,
-    /// Sections of the bundle that a plugin has packed by the end of the first inference.
-    pub(super) sections: Vec<heg_artifacts::SectionId>,
 }
 
 /// One compiled form.
 pub(super) struct Form {
     pub(super) shape: ShapeClass,
-    pub(super) binding: Binding,
     pub(super) request: Request,
 }
 
@@ -43,24 +39,10 @@ pub(super) struct Place {
     pub(super) group: Group,
 }
 
-/// All places of a model, each waited for on first use.
+/// All places of a model, being prepared.
 pub(super) struct Kernels {
-    shared: Arc<Shared>,
-    workers: Vec<thread::JoinHandle<()>>,
-}
-
-struct Shared {
-    places: Vec<Place>,
-    slots: Mutex<Vec<Slot>>,
-    changed: Condvar,
-    next: AtomicUsize,
-}
-
-enum Slot {
-    Pending,
-    Ready(Box<Prepared>),
-    Failed(RuntimeError),
-    Taken,
+    workers: Vec<thread::JoinHandle<Result<Vec<(Place, Prepared)>, RuntimeError>>>,
+    abandoned: Arc<AtomicBool>,
 }
 
 /// What a loader needs to make a kernel ready.
@@ -124,6 +106,25 @@ impl Loader {
         })
     }
 
+    /// Prepares one place after the other until there are no more, or somebody fails.
+    fn work(
+        &self,
+        next: &AtomicUsize,
+        abandoned: &AtomicBool,
+    ) -> Result<Vec<(Place, Prepared)>, RuntimeError> {
+        let places = all_places(self.bundle.manifest());
+        let mut ready = Vec::new();
+        while let Some(place) = places.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if abandoned.load(Ordering::Relaxed) {
+                break;
+            }
+            let prepared = self.prepare(*place);
+            abandoned.fetch_or(prepared.is_err(), Ordering::Relaxed);
+            ready.push((*place, prepared?));
+        }
+        Ok(ready)
+    }
+
     fn prepare(&self, place: Place) -> Result<Prepared, RuntimeError> {
         let manifest = self.bundle.manifest();
         let used = place_use(manifest, place)?;
@@ -133,30 +134,86 @@ impl Loader {
             .ok_or(unknown(place))?;
         let bound = bind(&self.soc, kernel)?;
         let sections = use_sections(manifest, used);
-        let forms = bound
+        let forms = (0..bound.variants.len())
+            .map(|index| self.form(used, kernel, &bound, index, &sections))
+            .collect::<Result<_, RuntimeError>>()?;
+        let mut prepared = Prepared { forms };
+        if bound
             .variants
             .iter()
-            .enumerate()
-            .map(|(index, variant)| {
-                let (compiled, binding) = (
-                    self.compiled(used, kernel, &bound, index, &sections)?,
-                    variant.binding,
-                );
-                let request = compiled
-                    .request()
-                    .map_err(openvino(format!("request for `{}`", kernel.name)))?;
-                let mut form = Form {
-                    shape: variant.shape,
-                    binding,
-                    request,
+            .all(|variant| variant.binding == Binding::Constant)
+        {
+            self.pack(kernel, &mut prepared, &sections)?;
+        }
+        Ok(prepared)
+    }
+
+    /// Runs one row of zeros, which makes the plugin pack the weights in its own layout, and gives back the
+    /// pages they came from. Packing is most of a start's work: here it is done by as many threads as load.
+    fn pack(
+        &self,
+        kernel: &manifest::Kernel,
+        prepared: &mut Prepared,
+        sections: &[heg_artifacts::SectionId],
+    ) -> Result<(), RuntimeError> {
+        let doing = || format!("pack the weights of kernel `{}`", kernel.name);
+        for form in &mut prepared.forms {
+            let ports: Vec<_> = form
+                .request
+                .model()
+                .inputs()
+                .iter()
+                .map(|port| port.element)
+                .collect();
+            for (index, (port, element)) in kernel.inputs.iter().zip(ports).enumerate() {
+                let shape = match port.rows {
+                    Rows::One => vec![1],
+                    Rows::Tokens | Rows::Context => vec![1, port.width as usize],
                 };
-                if binding == Binding::Input {
-                    self.bind_weights(kernel, used, &mut form)?;
-                }
-                Ok(form)
-            })
-            .collect::<Result<_, RuntimeError>>()?;
-        Ok(Prepared { forms, sections })
+                let buffer = HostBuffer::new(port.width as usize * element.bytes())
+                    .map_err(|e| openvino(doing())(e))?;
+                let tensor = Tensor::new(Arc::new(buffer), 0, element, &shape)
+                    .map_err(|e| openvino(doing())(e))?;
+                form.request
+                    .bind_input(index, tensor)
+                    .map_err(|e| openvino(doing())(e))?;
+            }
+            form.request.infer().map_err(|e| openvino(doing())(e))?;
+        }
+        for id in sections {
+            let range = self
+                .bundle
+                .section_range(*id)
+                .map_err(RuntimeError::Section)?;
+            self.bundle
+                .mapping()
+                .give_back(range)
+                .map_err(RuntimeError::Section)?;
+        }
+        Ok(())
+    }
+
+    fn form(
+        &self,
+        used: &KernelUse,
+        kernel: &manifest::Kernel,
+        bound: &Bound<'_>,
+        index: usize,
+        sections: &[heg_artifacts::SectionId],
+    ) -> Result<Form, RuntimeError> {
+        let variant = bound.variants[index];
+        let compiled = self.compiled(used, kernel, bound, index, sections)?;
+        let request = compiled
+            .request()
+            .map_err(openvino(format!("request for `{}`", kernel.name)))?;
+        let mut form = Form {
+            shape: variant.shape,
+            request,
+        };
+        if variant.binding == Binding::Input {
+            self.bind_weights(kernel, used, &mut form)?;
+        }
+        Ok(form)
     }
 
     fn compiled(
@@ -171,7 +228,11 @@ impl Loader {
         if variant.binding == Binding::Constant {
             return self.compile(kernel, bound, variant, sections);
         }
-        let mut shared = lock(&self.shared_forms);
+        // What a panicking thread left is a map of whole entries.
+        let mut shared = self
+            .shared_forms
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(compiled) = shared.get(&(used.kernel.0, index)) {
             return Ok(compiled.clone());
         }
@@ -310,106 +371,68 @@ pub(super) struct LoadPlan {
 impl Kernels {
     /// Begins to prepare all places, on `threads` threads.
     pub(super) fn load(loader: Arc<Loader>, threads: usize) -> Self {
-        let places = all_places(loader.bundle.manifest());
-        let shared = Arc::new(Shared {
-            slots: Mutex::new(places.iter().map(|_| Slot::Pending).collect()),
-            places,
-            changed: Condvar::new(),
-            next: AtomicUsize::new(0),
-        });
+        let abandoned = Arc::new(AtomicBool::new(false));
+        let next = Arc::new(AtomicUsize::new(0));
         let workers = (0..threads.max(1))
             .map(|_| {
-                let (shared, loader) = (Arc::clone(&shared), Arc::clone(&loader));
-                thread::spawn(move || shared.work(&loader))
+                let (loader, next, abandoned) = (
+                    Arc::clone(&loader),
+                    Arc::clone(&next),
+                    Arc::clone(&abandoned),
+                );
+                thread::spawn(move || loader.work(&next, &abandoned))
             })
             .collect();
-        Self { shared, workers }
+        Self { workers, abandoned }
     }
 
-    /// Takes the kernel of a place, waiting until it is ready. Each place is taken once.
-    pub(super) fn take(&self, place: Place) -> Result<Prepared, RuntimeError> {
-        let index = self
-            .shared
-            .places
-            .iter()
-            .position(|known| *known == place)
-            .ok_or(unknown(place))?;
-        let mut slots = lock(&self.shared.slots);
-        loop {
-            match std::mem::replace(&mut slots[index], Slot::Taken) {
-                Slot::Ready(prepared) => return Ok(*prepared),
-                Slot::Failed(error) => return Err(error),
-                Slot::Taken => return Err(RuntimeError::LoaderGone),
-                Slot::Pending => slots[index] = Slot::Pending,
-            }
-            if self.workers.iter().all(thread::JoinHandle::is_finished)
-                && matches!(slots[index], Slot::Pending)
-            {
-                return Err(RuntimeError::LoaderGone);
-            }
-            slots = self
-                .shared
-                .changed
-                .wait(slots)
-                .unwrap_or_else(PoisonError::into_inner);
+    /// Waits until all places are ready.
+    ///
+    /// The first request does not begin before: loading takes all cores, and a kernel that runs meanwhile is
+    /// six times as slow as after (1B model, two cores), which costs more than it gains.
+    pub(super) fn join(&mut self) -> Result<BTreeMap<Place, Prepared>, RuntimeError> {
+        let mut ready = BTreeMap::new();
+        for worker in self.workers.drain(..) {
+            ready.extend(worker.join().map_err(|_| RuntimeError::LoaderGone)??);
         }
+        Ok(ready)
     }
 }
 
 impl Drop for Kernels {
     fn drop(&mut self) {
-        // Nobody will take what is still pending: the workers find nothing more to do.
-        self.shared.next.store(usize::MAX / 2, Ordering::Relaxed);
+        self.abandoned.store(true, Ordering::Relaxed);
         for worker in self.workers.drain(..) {
-            // A worker that panicked has nothing to hand over.
+            // Nobody wants what it prepared, nor why it could not.
             let _ = worker.join();
         }
     }
 }
 
-impl Shared {
-    fn work(&self, loader: &Loader) {
-        loop {
-            let index = self.next.fetch_add(1, Ordering::Relaxed);
-            let Some(place) = self.places.get(index) else {
-                return;
-            };
-            let slot = match loader.prepare(*place) {
-                Ok(prepared) => Slot::Ready(Box::new(prepared)),
-                Err(error) => Slot::Failed(error),
-            };
-            lock(&self.slots)[index] = slot;
-            self.changed.notify_all();
-        }
-    }
-}
-
-/// Places in order of execution. Attention without weights of its own is one place for all its layers.
+/// Places in the order in which they are prepared: that of execution, but for the head, which comes after the
+/// first layer. It is the longest of all to prepare, and at the end it would keep one thread busy alone.
+/// Attention of the same kernel is one place for all its layers.
 fn all_places(manifest: &Manifest) -> Vec<Place> {
     let mut places = Vec::new();
     let mut attention = Vec::new();
-    for (index, layer) in manifest.layers.iter().enumerate() {
-        let layer_index = Some(index as u32);
-        places.push(Place {
-            layer: layer_index,
-            group: Group::Qkv,
-        });
+    for (index, layer) in (0..).zip(&manifest.layers) {
+        let place = |group| Place {
+            layer: Some(index),
+            group,
+        };
+        places.push(place(Group::Qkv));
         if !attention.contains(&layer.mha.kernel) {
             attention.push(layer.mha.kernel);
+            places.push(place(Group::Mha));
+        }
+        places.push(place(Group::Ffn));
+        if index == 0 {
             places.push(Place {
-                layer: layer_index,
-                group: Group::Mha,
+                layer: None,
+                group: Group::Head,
             });
         }
-        places.push(Place {
-            layer: layer_index,
-            group: Group::Ffn,
-        });
     }
-    places.push(Place {
-        layer: None,
-        group: Group::Head,
-    });
     places
 }
 
@@ -463,11 +486,6 @@ fn unknown(place: Place) -> RuntimeError {
         group: place.group,
         layer: place.layer,
     }
-}
-
-/// A lock that a panicking thread held is as good as any here: slots are replaced whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The boundary's name of a bundle's element type.

@@ -161,11 +161,10 @@ impl Executor {
         })
     }
 
-    /// Waits until every kernel is ready.
+    /// Waits until every kernel is ready; the first pass does so by itself.
     pub fn wait_ready(&mut self) -> Result<(), RuntimeError> {
-        let layers = self.manifest().layers.len() as u32;
-        for launch in launches(layers, 1, Logits::LastRows) {
-            self.prepared(launch)?;
+        if self.ready.is_empty() {
+            self.ready = self.kernels.join()?;
         }
         Ok(())
     }
@@ -199,6 +198,7 @@ impl Executor {
         logits: Logits,
     ) -> Result<&mut [f32], RuntimeError> {
         let spans = self.spans(sequences, tokens)?;
+        self.wait_ready()?;
         self.current = 0;
         for (span, tokens) in spans.iter().zip(tokens) {
             self.embedding
@@ -266,7 +266,6 @@ impl Executor {
         sequences: &[&mut Sequence],
         spans: &[Span],
     ) -> Result<(), RuntimeError> {
-        self.prepared(launch)?;
         match (launch.group, launch.layer) {
             (Group::Qkv, Some(layer)) => self.qkv(launch, layer as usize, sequences, spans),
             (Group::Mha, Some(layer)) => {
@@ -277,19 +276,6 @@ impl Executor {
             (Group::Head, None) => self.head(launch, spans),
             (group, layer) => Err(RuntimeError::Launch { group, layer }),
         }
-    }
-
-    /// Makes sure that the kernel of a launch is ready.
-    fn prepared(&mut self, launch: Launch) -> Result<Place, RuntimeError> {
-        let place = Place {
-            layer: launch.layer,
-            group: launch.group,
-        };
-        let place = shared_place(self.bundle.manifest(), place);
-        if let std::collections::btree_map::Entry::Vacant(vacant) = self.ready.entry(place) {
-            vacant.insert(self.kernels.take(place)?);
-        }
-        Ok(place)
     }
 
     /// Norm, projections, RoPE. Keys and values of one sequence go straight into its cache.
@@ -507,7 +493,11 @@ impl Executor {
     }
 
     fn form(&mut self, launch: Launch, tokens: usize) -> Result<&mut Form, RuntimeError> {
-        let place = self.prepared(launch)?;
+        let place = Place {
+            layer: launch.layer,
+            group: launch.group,
+        };
+        let place = shared_place(self.bundle.manifest(), place);
         let prepared = self.ready.get_mut(&place).ok_or(RuntimeError::LoaderGone)?;
         let fits = |form: &&mut Form| match form.shape {
             ShapeClass::Dynamic => true,

@@ -144,7 +144,7 @@ fn attention_with_one_key_head() {
 
 #[test]
 fn attention_in_a_window() {
-    for window in [1, 4, 32, 1000] {
+    for window in [1, 4, 32] {
         let windowed = Attention {
             kv_heads: 2,
             window: Some(window),

@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
 
-use half::f16;
 use heg_artifacts::manifest::{
     Binding, ElementType, Group, Port, Role, Rows, ShapeClass, WeightForm,
 };
 use heg_openvino::{Core, Error, HostBuffer, Memory, Request, Tensor, find_libraries};
 
+use super::stored::{Section, Stored, decode, encode};
 use crate::graph::{Op, Param, ParamKind, WeightSource};
 use crate::heg::{BodyOp, KernelBody, Operand};
-use crate::lower::{Literals, Lowering, lower, stored_element};
+use crate::lower::{Literals, Lowering, lower};
 
 /// An operator with its weights and ports.
 pub(super) struct OneOp {
@@ -213,72 +213,6 @@ impl Call {
     }
 }
 
-/// A weight as a bundle stores it.
-struct Stored {
-    sections: Vec<Section>,
-}
-
-struct Section {
-    element: ElementType,
-    shape: Vec<usize>,
-    bytes: Vec<u8>,
-}
-
-impl Stored {
-    fn new(param: &Param, values: &[f32], form: WeightForm) -> Self {
-        let element = stored_element(param.kind, form);
-        let shape: Vec<usize> = param.shape.iter().map(|dim| *dim as usize).collect();
-        assert_eq!(shape.iter().product::<usize>(), values.len());
-        if element != ElementType::I8 {
-            let bytes = encode(values, element);
-            return Self {
-                sections: vec![Section {
-                    element,
-                    shape,
-                    bytes,
-                }],
-            };
-        }
-        let mut quantised = Vec::new();
-        let mut scales = Vec::new();
-        for row in values.chunks(shape[1]) {
-            let scale = row.iter().fold(0.0_f32, |max, x| max.max(x.abs())) / 127.0;
-            quantised.extend(row.iter().map(|x| (x / scale).round() as i8 as u8));
-            scales.push(scale);
-        }
-        let factors = Section {
-            element: ElementType::F32,
-            // One row of factors: what an input-bound kernel takes, and the same bytes as a column.
-            shape: vec![1, shape[0]],
-            bytes: encode(&scales, ElementType::F32),
-        };
-        let values = Section {
-            element,
-            shape,
-            bytes: quantised,
-        };
-        Self {
-            sections: vec![values, factors],
-        }
-    }
-
-    /// What the stored bytes mean.
-    fn values(&self) -> Vec<f32> {
-        let [values, rest @ ..] = self.sections.as_slice() else {
-            return Vec::new();
-        };
-        let [scales] = rest else {
-            let plain = decode(&values.bytes, values.element);
-            return plain.iter().map(|x| *x as f32).collect();
-        };
-        let scales = decode(&scales.bytes, ElementType::F32);
-        let columns = values.shape[1];
-        let each = values.bytes.iter().enumerate();
-        each.map(|(at, byte)| (f64::from(*byte as i8) * scales[at / columns]) as f32)
-            .collect()
-    }
-}
-
 /// A port with rows of tokens.
 pub(super) fn tokens(role: Role, width: u32) -> Port {
     Port {
@@ -319,8 +253,8 @@ fn core(test: &str) -> Option<&'static Core> {
     static CORE: OnceLock<Result<Core, Error>> = OnceLock::new();
     match CORE.get_or_init(|| Core::load_from(&find_libraries()?)) {
         Ok(core) => Some(core),
-        Err(error @ Error::LibraryNotFound { .. }) => {
-            let text = format!("skipped: {test}: {error} (run: cargo xtask setup)");
+        Err(Error::LibraryNotFound { .. }) => {
+            let text = format!("skipped: {test}: OpenVINO not found (run: cargo xtask setup)");
             assert!(std::env::var_os("HEG_REQUIRE_OPENVINO").is_none(), "{text}");
             // Not `println!`, which the test harness would swallow.
             let _ = writeln!(std::io::stderr(), "{text}");
@@ -361,26 +295,6 @@ fn buffer(bytes: &[u8]) -> Arc<HostBuffer> {
     let buffer = HostBuffer::new(bytes.len()).unwrap();
     buffer.write(0, bytes).unwrap();
     Arc::new(buffer)
-}
-
-fn encode(values: &[f32], element: ElementType) -> Vec<u8> {
-    let each = values.iter();
-    match element {
-        ElementType::F32 => each.flat_map(|x| x.to_le_bytes()).collect(),
-        ElementType::F16 => each.flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
-        ElementType::I64 => each.flat_map(|x| (*x as i64).to_le_bytes()).collect(),
-        ElementType::I8 => panic!("int8 is made with scales"),
-    }
-}
-
-fn decode(bytes: &[u8], element: ElementType) -> Vec<f64> {
-    let number = |bytes: &[u8]| match element {
-        ElementType::F32 => f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
-        ElementType::F16 => f64::from(f16::from_le_bytes(bytes.try_into().unwrap())),
-        ElementType::I64 => i64::from_le_bytes(bytes.try_into().unwrap()) as f64,
-        ElementType::I8 => f64::from(bytes[0] as i8),
-    };
-    bytes.chunks(element.bytes() as usize).map(number).collect()
 }
 
 fn openvino_element(element: ElementType) -> heg_openvino::ElementType {

@@ -11,3 +11,4 @@ mod elementwise;
 mod linear;
 mod norms;
 mod rope;
+mod stored;

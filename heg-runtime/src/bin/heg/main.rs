@@ -6,6 +6,7 @@
 mod bench;
 mod chat;
 mod failure;
+mod huge_pages;
 mod inspect;
 mod options;
 mod run;
@@ -47,7 +48,14 @@ const EXAMPLES: &str = "Examples:
 
 fn main() -> ExitCode {
     let started = Instant::now();
-    let result = match Arguments::parse().command {
+    let arguments = Arguments::parse();
+    if matches!(
+        arguments.command,
+        Command::Run(_) | Command::Chat(_) | Command::Bench(_)
+    ) {
+        huge_pages::restart_with();
+    }
+    let result = match arguments.command {
         Command::Run(arguments) => run::run(&arguments, started),
         Command::Chat(arguments) => chat::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),

@@ -1,0 +1,113 @@
+//! Every file that ships: it parses, goes by its own name, and is embedded.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
+
+use heg_spec::expr::{EvalError, Expr, Scope, Value};
+use heg_spec::{Architecture, SpecError, shipped};
+
+fn names(files: &[(&str, &str)]) -> Vec<String> {
+    files.iter().map(|(name, _)| (*name).to_owned()).collect()
+}
+
+/// Names of the `.ron` files in a folder of this crate.
+fn on_disk(folder: &str) -> Vec<String> {
+    let folder = format!("{}/{folder}", env!("CARGO_MANIFEST_DIR"));
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "ron"))
+        .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn every_file_on_disk_is_embedded() {
+    assert_eq!(names(shipped::ARCHITECTURES), on_disk("architectures"));
+    assert_eq!(names(shipped::FUSIONS), on_disk("fusions"));
+    assert_eq!(names(shipped::SOCS), on_disk("socs"));
+}
+
+#[test]
+fn every_file_parses_and_goes_by_its_own_name() {
+    for name in names(shipped::ARCHITECTURES) {
+        assert_eq!(shipped::architecture(&name).unwrap().name, name);
+    }
+    for name in names(shipped::FUSIONS) {
+        assert_eq!(shipped::fusion(&name).unwrap().name, name);
+    }
+    for name in names(shipped::SOCS) {
+        assert_eq!(shipped::soc(&name).unwrap().name, name);
+    }
+}
+
+#[test]
+fn a_model_type_belongs_to_one_architecture() {
+    let mut seen = std::collections::BTreeMap::new();
+    for name in names(shipped::ARCHITECTURES) {
+        for model_type in shipped::architecture(&name).unwrap().model_types {
+            assert_eq!(shipped::architecture_of(&model_type).unwrap().name, name);
+            assert_eq!(seen.insert(model_type, name.clone()), None);
+        }
+    }
+}
+
+/// Knows the architecture's own names and `layer`; of the config, nothing.
+struct Names<'a>(&'a Architecture);
+
+impl Scope for Names<'_> {
+    fn name(&self, name: &str) -> Result<Value, EvalError> {
+        if name == "layer" || self.0.values.contains_key(name) {
+            return Ok(Value::None);
+        }
+        Err(EvalError::UnknownName {
+            found: name.to_owned(),
+            nearest: None,
+        })
+    }
+
+    fn config(&self, _path: &str) -> Value {
+        Value::None
+    }
+}
+
+#[test]
+fn values_use_names_that_exist() {
+    for name in names(shipped::ARCHITECTURES) {
+        let architecture = shipped::architecture(&name).unwrap();
+        for (value, expr) in &architecture.values {
+            let result = Expr::eval(expr, &Names(&architecture));
+            assert!(
+                !matches!(result, Err(EvalError::UnknownName { .. })),
+                "{name}: {value}: {result:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn unknown_names_are_refused_with_the_nearest() {
+    let check = |error: SpecError, expected: &str| assert_eq!(error.to_string(), expected);
+    check(
+        shipped::architecture("lama").unwrap_err(),
+        "unknown architecture `lama`, expected one of `gemma2`, `gemma3`, `granite`, `llama`, `mistral`, \
+         `olmo2`, `phi3`, `qwen2`, `qwen3`, `smollm3`; did you mean `llama`?",
+    );
+    let unknown = shipped::architecture_of("Qwen_3").unwrap_err().to_string();
+    assert!(unknown.starts_with("unknown model type `Qwen_3`, expected one of `gemma2`, "));
+    assert!(unknown.ends_with("; did you mean `qwen3`?"), "{unknown}");
+    check(
+        shipped::fusion("agent_xpu").unwrap_err(),
+        "unknown fusion plan `agent_xpu`, expected one of `agent-xpu`; did you mean `agent-xpu`?",
+    );
+    check(
+        shipped::soc("???").unwrap_err(),
+        "unknown SoC `???`, expected one of `host-cpu`, `host-roles`",
+    );
+}

@@ -1,0 +1,94 @@
+//! The IR of three kernels of the llama fixture, pinned: one for each weight form, shape class and binding.
+//!
+//! All of a bundle's IRs share one pool of literals; here each has its own, so that one test does not shift
+//! the offsets of another.
+
+use heg_artifacts::manifest::{Binding, ElementType, Group, ShapeClass, WeightForm};
+use insta::assert_snapshot;
+
+use super::{Literals, Lowering, lower};
+use crate::fixture::{Described, FAMILIES};
+
+fn ir(group: Group, lowering: Lowering) -> String {
+    let heg = Described::family("llama").heg();
+    let kernel = heg.kernels.iter().find(|kernel| kernel.group == group);
+    lower(kernel.unwrap(), lowering, &mut Literals::default())
+}
+
+const CPU: Lowering = Lowering {
+    shape: ShapeClass::Dynamic,
+    binding: Binding::Constant,
+    activations: ElementType::F32,
+    weights: WeightForm::W8A16,
+};
+
+const NPU: Lowering = Lowering {
+    shape: ShapeClass::Static { tokens: 32 },
+    binding: Binding::Input,
+    activations: ElementType::F16,
+    weights: WeightForm::W8A16,
+};
+
+#[test]
+fn qkv_with_constants() {
+    assert_snapshot!("qkv", ir(Group::Qkv, CPU));
+}
+
+#[test]
+fn ffn_with_inputs() {
+    assert_snapshot!("ffn", ir(Group::Ffn, NPU));
+}
+
+#[test]
+fn mha_of_any_length() {
+    assert_snapshot!("mha", ir(Group::Mha, CPU));
+}
+
+/// Sections count up without a gap in the order of a place's weights; nothing dangles.
+#[test]
+fn references_are_complete() {
+    for family in FAMILIES {
+        for kernel in Described::family(family).heg().kernels {
+            let mut pool = Literals::default();
+            let ir = lower(&kernel, CPU, &mut pool);
+            let pool = pool.into_bytes().len();
+            let references: Vec<&str> = ir
+                .split("offset=\"@")
+                .skip(1)
+                .map(|rest| rest.split('"').next().unwrap())
+                .collect();
+            let (literals, sections): (Vec<&str>, Vec<&str>) = references
+                .into_iter()
+                .partition(|text| text.starts_with("c+"));
+            for literal in literals {
+                let offset: usize = literal["c+".len()..].parse().unwrap();
+                assert!(
+                    offset < pool && offset.is_multiple_of(8),
+                    "{family}: {literal}"
+                );
+            }
+            let expected: usize = kernel
+                .params()
+                .map(|param| 1 + usize::from(param.shape.len() == 2))
+                .sum();
+            let counted: Vec<String> = (0..expected).map(|index| index.to_string()).collect();
+            assert_eq!(sections, counted, "{family}: {}", kernel.name);
+        }
+    }
+}
+
+#[test]
+fn equal_literals_are_stored_once_and_aligned() {
+    let mut pool = Literals::default();
+    let offsets = [
+        pool.place(&[1, 2, 3, 4]),
+        pool.place(&[5; 16]),
+        pool.place(&[1, 2, 3, 4]),
+        pool.place(&[6]),
+    ];
+    assert_eq!(offsets, [0, 8, 0, 24]);
+    let mut bytes = vec![1, 2, 3, 4, 0, 0, 0, 0];
+    bytes.extend([5; 16]);
+    bytes.push(6);
+    assert_eq!(pool.into_bytes(), bytes);
+}

@@ -1,0 +1,94 @@
+//! Weights as a bundle stores them, and what the stored bytes mean. Written apart from the encoder, whose
+//! agreement with the lowering is what the tests are about.
+
+use half::f16;
+use heg_artifacts::manifest::{ElementType, WeightForm};
+
+use crate::graph::Param;
+use crate::lower::stored_element;
+
+/// A weight as a bundle stores it.
+pub(super) struct Stored {
+    pub(super) sections: Vec<Section>,
+}
+
+pub(super) struct Section {
+    pub(super) element: ElementType,
+    pub(super) shape: Vec<usize>,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Stored {
+    pub(super) fn new(param: &Param, values: &[f32], form: WeightForm) -> Self {
+        let element = stored_element(param.kind, form);
+        let shape: Vec<usize> = param.shape.iter().map(|dim| *dim as usize).collect();
+        assert_eq!(shape.iter().product::<usize>(), values.len());
+        if element != ElementType::I8 {
+            let bytes = encode(values, element);
+            return Self {
+                sections: vec![Section {
+                    element,
+                    shape,
+                    bytes,
+                }],
+            };
+        }
+        let mut quantised = Vec::new();
+        let mut scales = Vec::new();
+        for row in values.chunks(shape[1]) {
+            let scale = row.iter().fold(0.0_f32, |max, x| max.max(x.abs())) / 127.0;
+            quantised.extend(row.iter().map(|x| (x / scale).round() as i8 as u8));
+            scales.push(scale);
+        }
+        let factors = Section {
+            element: ElementType::F32,
+            // One row of factors: what an input-bound kernel takes, and the same bytes as a column.
+            shape: vec![1, shape[0]],
+            bytes: encode(&scales, ElementType::F32),
+        };
+        let values = Section {
+            element,
+            shape,
+            bytes: quantised,
+        };
+        Self {
+            sections: vec![values, factors],
+        }
+    }
+
+    /// What the stored bytes mean.
+    pub(super) fn values(&self) -> Vec<f32> {
+        let [values, rest @ ..] = self.sections.as_slice() else {
+            return Vec::new();
+        };
+        let [scales] = rest else {
+            let plain = decode(&values.bytes, values.element);
+            return plain.iter().map(|x| *x as f32).collect();
+        };
+        let scales = decode(&scales.bytes, ElementType::F32);
+        let columns = values.shape[1];
+        let each = values.bytes.iter().enumerate();
+        each.map(|(at, byte)| (f64::from(*byte as i8) * scales[at / columns]) as f32)
+            .collect()
+    }
+}
+
+pub(super) fn encode(values: &[f32], element: ElementType) -> Vec<u8> {
+    let each = values.iter();
+    match element {
+        ElementType::F32 => each.flat_map(|x| x.to_le_bytes()).collect(),
+        ElementType::F16 => each.flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
+        ElementType::I64 => each.flat_map(|x| (*x as i64).to_le_bytes()).collect(),
+        ElementType::I8 => panic!("int8 is made with scales"),
+    }
+}
+
+pub(super) fn decode(bytes: &[u8], element: ElementType) -> Vec<f64> {
+    let number = |bytes: &[u8]| match element {
+        ElementType::F32 => f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
+        ElementType::F16 => f64::from(f16::from_le_bytes(bytes.try_into().unwrap())),
+        ElementType::I64 => i64::from_le_bytes(bytes.try_into().unwrap()) as f64,
+        ElementType::I8 => f64::from(bytes[0] as i8),
+    };
+    bytes.chunks(element.bytes() as usize).map(number).collect()
+}

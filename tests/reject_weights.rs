@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 /// A matrix of 64 rows in the golden llama.
 const MATRIX: &str = "model.layers.1.self_attn.q_proj.weight";
 
-/// The tensor behind it in the file.
+/// A copy of the golden llama in a workbench of its own.
 fn copied() -> (Workbench, ModelFolder) {
     let workbench = Workbench::new().unwrap();
     let folder = workbench.path("models/llama");
@@ -34,8 +34,11 @@ fn check(name: &str, form: WeightForm, spoil: impl FnOnce(&ModelFolder)) -> Stri
     format!("# {name}\n{refusal}\n\n")
 }
 
-/// A table of copies broken by a change of the safetensors file's parts.
-fn check_parts(cases: &[(&str, fn(&mut Safetensors))]) -> String {
+/// A name, and what is broken in the parts of the safetensors file.
+type PartsCase = (&'static str, fn(&mut Safetensors));
+
+/// A table of copies, each broken in its own way.
+fn check_parts(cases: &[PartsCase]) -> String {
     cases
         .iter()
         .map(|(name, spoil)| {
@@ -101,7 +104,7 @@ fn retype(weights: &mut Safetensors, dtype: &str, factor: [usize; 2]) {
 
 #[test]
 fn headers_that_contradict_themselves() {
-    let cases: [(&str, fn(&mut Safetensors)); 9] = [
+    let cases: [PartsCase; 9] = [
         ("two tensors share bytes", |weights| {
             let range = weights.tensor(MATRIX).unwrap().bytes;
             let moved = [range.start - 128, range.end - 128];
@@ -141,7 +144,7 @@ fn headers_that_contradict_themselves() {
 
 #[test]
 fn tensors_of_the_wrong_type_shape_or_name() {
-    let cases: [(&str, fn(&mut Safetensors)); 9] = [
+    let cases: [PartsCase; 9] = [
         ("type I64", |weights| retype(weights, "I64", [1, 2])),
         ("type F8_E4M3", |weights| retype(weights, "F8_E4M3", [4, 1])),
         ("type F64", |weights| retype(weights, "F64", [1, 2])),

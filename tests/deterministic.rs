@@ -285,3 +285,17 @@ fn what_an_interrupted_run_left_does_not_matter() {
         assert_eq!(left.iter().find(is_temporary), None, "{name}");
     }
 }
+
+#[test]
+fn a_damaged_bundle_is_written_anew() {
+    let (workbench, model) = copied("tiny-agent");
+    let (bundle, _) = compile(&workbench, &model, "tiny-agent", WeightForm::W8A16);
+    let expected = fs::read(&bundle).unwrap();
+    let mut damaged = expected.clone();
+    damaged[expected.len() / 2] ^= 1;
+    fs::remove_file(&bundle).unwrap();
+    fs::write(&bundle, damaged).unwrap();
+    let (bundle, summary) = compile(&workbench, &model, "tiny-agent", WeightForm::W8A16);
+    assert!(summary.rewritten);
+    assert_same(&bundle, &expected, "repaired");
+}

@@ -1,4 +1,8 @@
 //! Golden numerics: every family against its reference, in f32, for all prompts, chunk sizes and bindings.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
 
 use std::path::Path;
 

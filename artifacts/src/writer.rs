@@ -14,6 +14,7 @@ use crate::content_id::SectionId;
 use crate::error::{Error, Part};
 use crate::layout::{self, Extent, HEADER_BYTES, Header, MANIFEST_BYTES_MAX};
 use crate::manifest::{Manifest, Section};
+use crate::reader::Bundle;
 use crate::references;
 use crate::store::Store;
 use crate::temp::{self, TempFile};
@@ -32,8 +33,8 @@ pub struct Written {
 /// Writes the bundle of `manifest` to `path`, with sections from `store`. `progress` is told how many bytes
 /// of the file are done, now and then, and at the end.
 ///
-/// A target with the same header, manifest and length is taken for the same bundle and left alone; its
-/// sections are not read. A target that is open elsewhere is replaced, not changed. Objects of the store
+/// A target that is the same bundle already, and whole, is left alone: it is read, not written. A target
+/// that is open elsewhere is replaced, not changed. Objects of the store
 /// are copied as they are, and not hashed again: [`crate::Bundle::verify`] does that.
 ///
 /// Errors: [`Error::InvalidManifest`]; [`Error::NoSuchSection`] or [`Error::ObjectLength`] when the store
@@ -55,7 +56,7 @@ pub fn write_bundle(
     };
     let mut head = header.encode().to_vec();
     head.extend_from_slice(&text);
-    if is_written(path, &head, file_bytes) {
+    if is_written(path, &head, file_bytes) && is_whole(path) {
         progress(file_bytes);
         return Ok(Written {
             bytes: file_bytes,
@@ -100,6 +101,12 @@ pub(crate) fn encode_manifest(manifest: &Manifest) -> Result<Vec<u8>, Error> {
         });
     }
     Ok(text.into_bytes())
+}
+
+/// Whether every byte of the bundle at `path` is right. Any doubt is a no.
+fn is_whole(path: &Path) -> bool {
+    let threads = std::thread::available_parallelism().unwrap_or(std::num::NonZero::<usize>::MIN);
+    Bundle::open(path).is_ok_and(|bundle| bundle.verify(threads).is_ok())
 }
 
 /// Whether `path` holds this bundle, by its first bytes and its length. Any doubt is a no.

@@ -90,7 +90,7 @@ pub fn nearest<'a>(found: &str, candidates: impl IntoIterator<Item = &'a str>) -
         .into_iter()
         .filter(|name| short(name))
         .map(|name| (strsim::jaro_winkler(&found, &name.to_lowercase()), name))
-        .filter(|(similarity, _)| *similarity > 0.7)
+        .filter(|(similarity, _)| *similarity > 0.78)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, name)| name)
 }

@@ -88,7 +88,7 @@ pub fn generate(
         return Err(RuntimeError::Context { asked, context });
     }
     let begin = Instant::now();
-    let mut sampler = Sampler::new(options.sampling.clone(), prompt)?;
+    let mut sampler = Sampler::new(options.sampling, prompt)?;
     if options.tokens_max == 0 {
         return Ok((FinishReason::Length, Timing::default()));
     }

@@ -22,6 +22,10 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     setup::ensure_openvino()?;
     let mut command = workspace::cargo(&["test", "--workspace"]);
+    // What cannot run here is a failure, and snapshots are compared, never written.
+    command
+        .env("HEG_REQUIRE_OPENVINO", "1")
+        .env("INSTA_UPDATE", "no");
     workspace::run(command.args(&args.extra), "cargo test")
 }
 

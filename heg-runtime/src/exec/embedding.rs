@@ -72,11 +72,10 @@ impl EmbeddingTable {
 
     /// Reads one row as f32, scaled.
     fn read(&mut self, token: usize) -> Result<(), RuntimeError> {
-        // Rows are looked up before the table's hash is known: hashing it all would cost a start-up more
-        // than the few rows it needs. The head hashes the same section where the two are tied.
+        // Hashed while kernels were prepared; from then on this is a look-up.
         let table = self
             .bundle
-            .section_unverified(self.values)
+            .section(self.values)
             .map_err(RuntimeError::Section)?;
         let row_bytes = self.width * self.element.bytes() as usize;
         let row = &table[token * row_bytes..(token + 1) * row_bytes];

@@ -41,9 +41,12 @@ pub(super) struct Place {
 
 /// All places of a model, being prepared.
 pub(super) struct Kernels {
-    workers: Vec<thread::JoinHandle<Result<Vec<(Place, Prepared)>, RuntimeError>>>,
+    workers: Vec<thread::JoinHandle<Share>>,
     abandoned: Arc<AtomicBool>,
 }
+
+/// The places that one worker prepared.
+type Share = Result<Vec<(Place, Prepared)>, RuntimeError>;
 
 /// What a loader needs to make a kernel ready.
 pub(super) struct Loader {
@@ -107,11 +110,7 @@ impl Loader {
     }
 
     /// Prepares one place after the other until there are no more, or somebody fails.
-    fn work(
-        &self,
-        next: &AtomicUsize,
-        abandoned: &AtomicBool,
-    ) -> Result<Vec<(Place, Prepared)>, RuntimeError> {
+    fn work(&self, next: &AtomicUsize, abandoned: &AtomicBool) -> Share {
         let places = all_places(self.bundle.manifest());
         let mut ready = Vec::new();
         while let Some(place) = places.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -134,6 +133,14 @@ impl Loader {
             .ok_or(unknown(place))?;
         let bound = bind(&self.soc, kernel)?;
         let sections = use_sections(manifest, used);
+        if place.group == Group::Head {
+            // The embedding is no kernel's weight, unless the head is tied to it: its hash is checked here.
+            let table = manifest.embedding.table.0 as usize;
+            let table = manifest.weights.get(table).ok_or(unknown(place))?;
+            self.bundle
+                .section(table.values)
+                .map_err(RuntimeError::Section)?;
+        }
         let forms = (0..bound.variants.len())
             .map(|index| self.form(used, kernel, &bound, index, &sections))
             .collect::<Result<_, RuntimeError>>()?;

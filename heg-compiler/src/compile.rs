@@ -397,21 +397,18 @@ fn parameter_bytes(parameter: &Parameter) -> u64 {
 }
 
 fn provenance(folder: &Path, config: &ConfigJson, plan: &Plan) -> Result<Provenance, CompileError> {
-    let mut inputs = BTreeMap::from([
-        (
-            "config.json".to_owned(),
-            SectionId::from(config.source_hash()),
-        ),
-        (
-            format!("architecture {}", plan.architecture.name),
-            SectionId::of(format!("{:?}", plan.architecture).as_bytes()),
-        ),
-    ]);
+    let config = (
+        "config.json".to_owned(),
+        SectionId::from(config.source_hash()),
+    );
+    let mut inputs: BTreeMap<String, SectionId> =
+        plan.specs.iter().cloned().chain([config]).collect();
     for name in [
         "tokenizer.json",
         "tokenizer_config.json",
         "chat_template.jinja",
         "generation_config.json",
+        "special_tokens_map.json",
     ] {
         match std::fs::read(folder.join(name)) {
             Ok(bytes) => {

@@ -62,9 +62,7 @@ impl Described {
     }
 
     pub(crate) fn plan(&self) -> Plan {
-        let target = Target {
-            spec: self.spec.clone(),
-        };
+        let target = Target::new(self.spec.clone(), PathBuf::new());
         Plan::new(&target, &self.config).unwrap()
     }
 

@@ -5,10 +5,8 @@
 pub enum Phase {
     /// Config, text assets, and the headers of the weight files.
     Ingest,
-    /// Operator graphs of all layers and of the head.
+    /// Operator graphs of all layers and of the head, fused into kernels.
     Graph,
-    /// Op groups, shared kernels, and the table of their uses.
-    Heg,
     /// OpenVINO IR of every variant.
     Lower,
     /// Weights, encoded into the store.
@@ -22,8 +20,7 @@ impl Phase {
     pub fn describe(self) -> &'static str {
         match self {
             Self::Ingest => "reading the model folder",
-            Self::Graph => "building operator graphs",
-            Self::Heg => "fusing operators into kernels",
+            Self::Graph => "building graphs and kernels",
             Self::Lower => "lowering kernels to OpenVINO IR",
             Self::Encode => "encoding weights",
             Self::Bundle => "writing the bundle",

@@ -11,7 +11,7 @@ use crate::fuse::{fuse_head, fuse_layer};
 use crate::graph::{Dims, Param, ParamKind, SpecScope, WeightSource, build_head, build_layer};
 use crate::heg::Heg;
 use crate::ingest::ConfigJson;
-use crate::target::Target;
+use crate::target::{SpecHash, Target};
 
 /// A model, planned.
 #[derive(Debug, Clone)]
@@ -30,12 +30,14 @@ pub struct Plan {
     pub chunk_tokens: Vec<u32>,
     /// The graph.
     pub heg: Heg,
+    /// The spec files it was made from.
+    pub(crate) specs: Vec<SpecHash>,
 }
 
 impl Plan {
     /// Plans `target` with its config.
     pub fn new(target: &Target, config: &ConfigJson) -> Result<Self, CompileError> {
-        let architecture = target.architecture(config)?;
+        let (architecture, architecture_hash) = target.architecture(config)?;
         let fusion = target.fusion()?;
         let dims = Dims::bind(&architecture, config)?;
         let layers = (0..dims.layers)
@@ -59,6 +61,7 @@ impl Plan {
             dims,
             embedding_scale,
             heg,
+            specs: vec![architecture_hash, target.fusion_hash()],
         })
     }
 

@@ -1,8 +1,9 @@
 //! What the user asked to compile: a model file, or a bare Hugging Face folder.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use heg_artifacts::SectionId;
 use heg_spec::{Architecture, Fusion, ModelSpec, Source, SpecError, shipped};
 
 use crate::error::CompileError;
@@ -13,9 +14,19 @@ use crate::ingest::ConfigJson;
 pub struct Target {
     /// The model file, or what stands in for it.
     pub spec: ModelSpec,
+    /// Folder that relative names in it start at: the model file's, or the Hugging Face folder itself.
+    folder: PathBuf,
 }
 
+/// A spec file that went into a bundle: its name and the hash of its text.
+pub(crate) type SpecHash = (String, SectionId);
+
 impl Target {
+    /// A target made by a program; relative names in `spec` start at `folder`.
+    pub fn new(spec: ModelSpec, folder: PathBuf) -> Self {
+        Self { spec, folder }
+    }
+
     /// Reads `path`: a folder is taken as it is, a file is a model file in RON.
     pub fn read(path: &Path) -> Result<Self, CompileError> {
         if path.is_dir() {
@@ -28,7 +39,7 @@ impl Target {
                 .file_name()
                 .map_or_else(|| "model".into(), |name| name.to_string_lossy());
             let spec = ModelSpec::of_folder(name.into_owned(), path.to_owned());
-            return Ok(Self { spec });
+            return Ok(Self::new(spec, path.to_owned()));
         }
         let text = fs::read_to_string(path).map_err(|source| SpecError::Read {
             path: path.to_owned(),
@@ -41,26 +52,18 @@ impl Target {
         })?;
         let folder = path.parent().unwrap_or(Path::new(""));
         spec.source = folder.join(&spec.source);
-        Ok(Self { spec })
+        Ok(Self::new(spec, folder.to_owned()))
     }
 
     /// The architecture: the one the model file names (a shipped name, or a `.ron` file beside the model
     /// file), else the one that describes the config's `model_type`.
-    pub(crate) fn architecture(&self, config: &ConfigJson) -> Result<Architecture, CompileError> {
-        match &self.spec.architecture {
-            Some(file) if file.ends_with(".ron") => {
-                let path = self.spec.source.join(file);
-                let text = fs::read_to_string(&path).map_err(|source| SpecError::Read {
-                    path: path.clone(),
-                    source,
-                })?;
-                let file = path.display().to_string();
-                Ok(Architecture::parse(Source {
-                    file: &file,
-                    text: &text,
-                })?)
-            }
-            Some(name) => Ok(shipped::architecture(name)?),
+    pub(crate) fn architecture(
+        &self,
+        config: &ConfigJson,
+    ) -> Result<(Architecture, SpecHash), CompileError> {
+        let architecture = match &self.spec.architecture {
+            Some(file) if file.ends_with(".ron") => return self.architecture_file(file),
+            Some(name) => shipped::architecture(name)?,
             None => {
                 let model_type =
                     config
@@ -68,12 +71,45 @@ impl Target {
                         .ok_or_else(|| CompileError::NoModelType {
                             path: config.path().to_owned(),
                         })?;
-                Ok(shipped::architecture_of(model_type)?)
+                shipped::architecture_of(model_type)?
             }
-        }
+        };
+        let name = architecture.name.as_str();
+        let text = shipped::ARCHITECTURES
+            .iter()
+            .find(|(known, _)| *known == name);
+        let hash = SectionId::of(text.map_or("", |(_, text)| text).as_bytes());
+        let name = format!("architectures/{name}.ron");
+        Ok((architecture, (name, hash)))
+    }
+
+    fn architecture_file(&self, file: &str) -> Result<(Architecture, SpecHash), CompileError> {
+        let path = self.folder.join(file);
+        let text = fs::read_to_string(&path).map_err(|source| SpecError::Read {
+            path: path.clone(),
+            source,
+        })?;
+        let shown = path.display().to_string();
+        let architecture = Architecture::parse(Source {
+            file: &shown,
+            text: &text,
+        })?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        Ok((
+            architecture,
+            (name.into_owned(), SectionId::of(text.as_bytes())),
+        ))
     }
 
     pub(crate) fn fusion(&self) -> Result<Fusion, CompileError> {
         Ok(shipped::fusion(&self.spec.fusion)?)
+    }
+
+    /// The fusion plan's file, for the provenance.
+    pub(crate) fn fusion_hash(&self) -> SpecHash {
+        let name = self.spec.fusion.as_str();
+        let text = shipped::FUSIONS.iter().find(|(known, _)| *known == name);
+        let hash = SectionId::of(text.map_or("", |(_, text)| text).as_bytes());
+        (format!("fusions/{name}.ron"), hash)
     }
 }

@@ -156,6 +156,10 @@ impl RuntimeError {
     pub fn exit_status(&self) -> ExitStatus {
         match self {
             Self::Bundle {
+                source: heg_artifacts::Error::Io { source, .. },
+                ..
+            } if source.kind() == std::io::ErrorKind::NotFound => ExitStatus::Input,
+            Self::Bundle {
                 source: heg_artifacts::Error::Io { .. },
                 ..
             }

@@ -14,6 +14,7 @@ mod mem;
 pub mod sched;
 #[allow(missing_docs, reason = "error fields are named by their messages")]
 pub mod text;
+pub mod verified;
 
 pub use error::{ExitStatus, RuntimeError};
 pub use generate::{Continue, FinishReason, GenerateOptions, Timing, generate};

@@ -9,7 +9,6 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Arguments of `cargo xtask demo`.
 #[derive(clap::Args)]
@@ -41,7 +40,7 @@ pub(crate) fn run(_args: &Args) -> Result<()> {
         return Err(Fail::check(message).into());
     }
     println!("All {} answers are correct.", cases.len());
-    println!("Talk to it: {} run {}", heg.display(), bundle.display());
+    println!("Talk to it: {} chat {}", heg.display(), bundle.display());
     Ok(())
 }
 
@@ -62,7 +61,7 @@ fn compile_tiny_agent() -> Result<PathBuf> {
 }
 
 fn ask(heg: &Path, bundle: &Path, messages: &Path) -> Result<Value> {
-    let mut command = Command::new(heg);
+    let mut command = workspace::heg(heg);
     command
         .arg("run")
         .arg(bundle)

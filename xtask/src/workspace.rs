@@ -72,6 +72,13 @@ pub(crate) fn build_heg() -> Result<PathBuf> {
 }
 
 /// One line about what happens now. On standard error: standard output is for results.
+/// A command of `heg` whose notes about this machine stay in the target folder.
+pub(crate) fn heg(binary: &Path) -> Command {
+    let mut command = Command::new(binary);
+    command.env("HEG_CACHE_DIR", target_dir().join("heg-cache"));
+    command
+}
+
 pub(crate) fn note(text: impl AsRef<str>) {
     eprintln!("xtask: {}", text.as_ref());
 }

@@ -206,7 +206,14 @@ impl KernelBody {
         match &op.op {
             Op::Linear { weight, .. } => weight.shape[0],
             Op::Attention(a) => a.heads * a.head_dim,
-            _ => op
+            Op::Input
+            | Op::RmsNorm { .. }
+            | Op::LayerNorm { .. }
+            | Op::Rope { .. }
+            | Op::Gated(_)
+            | Op::Add { .. }
+            | Op::Scale { .. }
+            | Op::SoftCap { .. } => op
                 .operands
                 .first()
                 .map_or(0, |operand| self.width(*operand)),
@@ -260,7 +267,14 @@ fn add_ports(inputs: &mut Vec<Port>, op: &Op) {
             (Role::Sin, Rows::Tokens, rotated / 2),
         ],
         Op::Attention(_) => &[(Role::Position, Rows::One, 1)],
-        _ => &[],
+        Op::Input
+        | Op::RmsNorm { .. }
+        | Op::LayerNorm { .. }
+        | Op::Linear { .. }
+        | Op::Gated(_)
+        | Op::Add { .. }
+        | Op::Scale { .. }
+        | Op::SoftCap { .. } => &[],
     };
     for (role, rows, width) in wanted {
         if !inputs.iter().any(|port| port.role == *role) {

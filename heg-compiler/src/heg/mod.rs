@@ -2,7 +2,7 @@
 //!
 //! A kernel is stored once with its multiplicity; [`Heg::layers`] is the table of weights beside it. The
 //! places of the model form a petgraph: prefill walks it once per chunk, decode once per token. Its edges say
-//! what flows, how many bytes a token that is, and whether it crosses from a token-wise to a sequence-wise
+//! what flows, how many elements a token that is, and whether it crosses from a token-wise to a sequence-wise
 //! kernel, which is where two accelerators meet.
 
 mod body;

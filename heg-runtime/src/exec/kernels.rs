@@ -20,6 +20,7 @@ use super::ir;
 use crate::bind::{Bound, bind, shared_activations};
 use crate::error::{RuntimeError, openvino};
 use crate::mem::BundleMemory;
+use crate::sched::Launch;
 
 /// Compiled forms of the kernel at one place, static ones in ascending order of tokens.
 pub(super) struct Prepared {
@@ -37,6 +38,15 @@ pub(super) struct Form {
 pub(super) struct Place {
     pub(super) layer: Option<u32>,
     pub(super) group: Group,
+}
+
+impl From<Launch> for Place {
+    fn from(launch: Launch) -> Self {
+        Self {
+            layer: launch.layer,
+            group: launch.group,
+        }
+    }
 }
 
 /// All places of a model, being prepared.

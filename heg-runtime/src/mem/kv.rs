@@ -5,7 +5,8 @@
 //!
 //! **Invariants**
 //! - Rows below `tokens` hold keys and values of the sequence; rows above hold anything.
-//! - A static kernel may write up to `padding_rows` rows past what it was asked for: they are reserved too.
+//! - A static kernel may write, and an attention may read, up to `padding_rows` rows past the longest context:
+//!   they are reserved too, and hold finite numbers, since nothing but kernels writes here.
 
 use std::sync::Arc;
 

@@ -6,7 +6,6 @@ use crate::workspace::{self, note};
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// A built `heg` and a compiled bundle.
 pub(super) struct Ours {
@@ -31,7 +30,7 @@ pub(super) fn prepare(peers: &Path, model: &Path, name: &str) -> Result<Ours> {
 impl Ours {
     /// Speeds, time to load and peak memory, as `heg bench` prints them.
     pub(super) fn bench(&self) -> Result<Value> {
-        let mut command = Command::new(&self.heg);
+        let mut command = workspace::heg(&self.heg);
         command
             .args(["bench", &text(&self.bundle), "--json"])
             .args(["--prefill", &PREFILL_TOKENS.to_string()])
@@ -44,7 +43,7 @@ impl Ours {
     pub(super) fn start(&self) -> Result<f64> {
         let ids: Vec<u32> = (0..START_PROMPT_TOKENS).map(|i| 100 + i).collect();
         let ids = serde_json::to_string(&ids).context("cannot write the prompt")?;
-        let mut command = Command::new(&self.heg);
+        let mut command = workspace::heg(&self.heg);
         command
             .args(["run", &text(&self.bundle), "--prompt-ids", &ids])
             .args(["--max-tokens", "1", "--temperature", "0"])

@@ -58,6 +58,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         batch_decode_tokens_per_s: (arguments.decode * arguments.batch) as f64 / batch_seconds,
         peak_rss_bytes: peak_rss_bytes(),
     };
+    arguments.machine.remember(&loaded)?;
     let mut out = std::io::stdout().lock();
     if arguments.json {
         writeln!(out, "{}", serde_json::to_string(&report)?)?;

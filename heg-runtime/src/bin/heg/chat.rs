@@ -49,6 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         cached: Vec::new(),
         options,
     };
+    arguments.machine.remember(&loaded)?;
     eprintln!("/reset forgets the conversation, /exit ends it");
     loop {
         eprint!("> ");

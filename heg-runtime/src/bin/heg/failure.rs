@@ -39,6 +39,12 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(status(error) as u8)
 }
 
+/// Ends a process that panicked.
+pub(crate) fn report_bug() -> ExitCode {
+    eprintln!("error: this is a bug of heg; the message above says where");
+    ExitCode::from(ExitStatus::Bug as u8)
+}
+
 fn status(error: &anyhow::Error) -> ExitStatus {
     if let Some(error) = error.downcast_ref::<RuntimeError>() {
         return error.exit_status();
@@ -54,7 +60,10 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
     let is_missing = |cause: &(dyn std::error::Error + 'static)| {
         matches!(
             cause.downcast_ref::<heg_openvino::Error>(),
-            Some(heg_openvino::Error::LibraryNotFound { .. })
+            Some(
+                heg_openvino::Error::LibraryNotFound { .. }
+                    | heg_openvino::Error::EnvironmentUnusable { .. }
+            )
         )
     };
     error

@@ -55,15 +55,21 @@ fn main() -> ExitCode {
     ) {
         huge_pages::restart_with();
     }
-    let result = match arguments.command {
-        Command::Run(arguments) => run::run(&arguments, started),
-        Command::Chat(arguments) => chat::run(&arguments),
-        Command::Inspect(arguments) => inspect::run(&arguments),
-        Command::Verify(arguments) => verify::run(&arguments),
-        Command::Bench(arguments) => bench::run(&arguments),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failure::report(&error),
+    // The panic's own message and place are on standard error already.
+    let outcome = std::panic::catch_unwind(|| dispatch(&arguments.command, started));
+    match outcome {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(error)) => failure::report(&error),
+        Err(_) => failure::report_bug(),
+    }
+}
+
+fn dispatch(command: &Command, started: Instant) -> anyhow::Result<()> {
+    match command {
+        Command::Run(arguments) => run::run(arguments, started),
+        Command::Chat(arguments) => chat::run(arguments),
+        Command::Inspect(arguments) => inspect::run(arguments),
+        Command::Verify(arguments) => verify::run(arguments),
+        Command::Bench(arguments) => bench::run(arguments),
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use heg_runtime::exec::{Executor, ExecutorOptions};
 use heg_runtime::text::SamplingParams;
-use heg_runtime::{Loaded, RuntimeError, read_soc};
+use heg_runtime::{Loaded, RuntimeError, read_soc, verified};
 
 /// Where to run.
 #[derive(Args)]
@@ -22,9 +22,21 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Opens the bundle.
+    /// Opens the bundle, whose sections are hashed on first use unless this file was verified before.
     pub(crate) fn open(&self) -> Result<Loaded, RuntimeError> {
-        Loaded::open(&self.bundle)
+        let loaded = Loaded::open(&self.bundle)?;
+        if let Some(cache) = verified::cache_folder() {
+            verified::trust_if_verified(loaded.bundle(), &cache);
+        }
+        Ok(loaded)
+    }
+
+    /// Remembers, after a run, that the bundle was right.
+    pub(crate) fn remember(&self, loaded: &Loaded) -> Result<(), RuntimeError> {
+        match verified::cache_folder() {
+            Some(cache) => verified::remember(loaded.bundle(), &cache),
+            None => Ok(()),
+        }
     }
 
     /// An executor for up to `batch` sequences.

@@ -63,7 +63,7 @@ struct Prompt {
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["raw", "messages", "prompt_ids"])]
     system: Option<String>,
     /// Apply no chat template
-    #[arg(long)]
+    #[arg(long, conflicts_with = "messages")]
     raw: bool,
 }
 
@@ -124,6 +124,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
     if arguments.stats {
         print_stats(prompt.len(), &timing, first_token_ms);
     }
+    arguments.machine.remember(&loaded)?;
     Ok(())
 }
 

@@ -1,0 +1,80 @@
+//! Everything the model refuses, as data.
+//!
+//! All of it is wrong input: an anchor, a peak or an overhead that the formulas of DESIGN §5 have no
+//! meaning for. Variants hold what was found; the messages add what was expected. What a user should do
+//! about an error is for the binary to say: it knows which file the number came from.
+
+use std::fmt;
+
+/// What this crate returns instead of a prediction nobody should believe.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No kernel has this arithmetic intensity.
+    #[error("the anchor's intensity in FLOP/B is `{found:?}`, expected a finite number from 0")]
+    Intensity {
+        /// The intensity, in FLOP/B.
+        found: f64,
+    },
+
+    /// No kernel uses this share of the bandwidth.
+    #[error("the anchor's utilisation is `{found:?}`, expected a number above 0 and up to 1")]
+    Utilisation {
+        /// Achieved bandwidth divided by peak bandwidth.
+        found: f64,
+    },
+
+    /// The two anchors do not lie on two sides of a knee.
+    #[error(
+        "the memory-bound anchor's intensity in FLOP/B is `{memory_bound:?}`, expected less than the compute-bound anchor's: `{compute_bound:?}`"
+    )]
+    AnchorOrder {
+        /// Intensity of the memory-bound anchor, in FLOP/B.
+        memory_bound: f64,
+        /// Intensity of the compute-bound anchor, in FLOP/B.
+        compute_bound: f64,
+    },
+
+    /// No device has this peak.
+    #[error("the peak {ceiling} is `{found:?}`, expected a finite number above 0")]
+    Peak {
+        /// Which of the two.
+        ceiling: Ceiling,
+        /// The peak, in the ceiling's unit.
+        found: f64,
+    },
+
+    /// The anchors pull a ceiling below one unit per second: some input is in the wrong unit.
+    #[error("the effective {ceiling} is `{found:?}`, expected at least 1")]
+    Effective {
+        /// Which of the two.
+        ceiling: Ceiling,
+        /// What the anchors make of the peak, in the ceiling's unit.
+        found: f64,
+    },
+
+    /// No launch takes this long.
+    #[error("the launch overhead in µs is `{found:?}`, expected a finite number from 0")]
+    Launch {
+        /// The overhead, in µs.
+        found: f64,
+    },
+}
+
+/// One of the two ceilings of a roofline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ceiling {
+    /// Floating-point throughput, in FLOP/s.
+    Compute,
+    /// Off-chip memory bandwidth, in B/s.
+    Memory,
+}
+
+impl fmt::Display for Ceiling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Ceiling::Compute => "compute in FLOP/s",
+            Ceiling::Memory => "bandwidth in B/s",
+        })
+    }
+}

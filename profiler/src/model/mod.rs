@@ -1,0 +1,13 @@
+//! The pure model of DESIGN §5: anchors in, predictions out.
+//!
+//! Every function here is a formula over checked numbers, without clock, device or file. How anchors are
+//! measured, or read from a vendor's blob, is deliberately not here, and neither is the stepped latency of
+//! static NPU kernels (DESIGN §4.4), which needs a table over shapes and not a roofline.
+
+mod anchor;
+mod roofline;
+
+pub use anchor::{
+    Anchor, AnchorSource, Anchors, DevicePeaks, RawAnchor, RawAnchors, RawDevicePeaks,
+};
+pub use roofline::Roofline;

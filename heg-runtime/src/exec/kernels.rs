@@ -11,9 +11,9 @@ use std::thread;
 
 use heg_artifacts::Bundle;
 use heg_artifacts::manifest::{
-    self, Binding, ElementType, Group, KernelUse, Manifest, Rows, ShapeClass, Variant,
+    self, Binding, ElementType, Group, KernelUse, Manifest, ShapeClass, Variant,
 };
-use heg_openvino::{CompiledModel, Core, HostBuffer, Memory, Request, Tensor};
+use heg_openvino::{CompiledModel, Core, Memory, Request, Tensor};
 use heg_spec::Soc;
 
 use super::ir;
@@ -25,6 +25,9 @@ use crate::sched::Launch;
 /// Compiled forms of the kernel at one place, static ones in ascending order of tokens.
 pub(super) struct Prepared {
     pub(super) forms: Vec<Form>,
+    /// Sections that nobody reads any more once the plugin has packed them in its own layout, which it does
+    /// in the first inference. Empty once they were given back.
+    pub(super) packed: Vec<heg_artifacts::SectionId>,
 }
 
 /// One compiled form.
@@ -154,60 +157,12 @@ impl Loader {
         let forms = (0..bound.variants.len())
             .map(|index| self.form(used, kernel, &bound, index, &sections))
             .collect::<Result<_, RuntimeError>>()?;
-        let mut prepared = Prepared { forms };
-        if bound
+        let constant = bound
             .variants
             .iter()
-            .all(|variant| variant.binding == Binding::Constant)
-        {
-            self.pack(kernel, &mut prepared, &sections)?;
-        }
-        Ok(prepared)
-    }
-
-    /// Runs one row of zeros, which makes the plugin pack the weights in its own layout, and gives back the
-    /// pages they came from. Packing is most of a start's work: here it is done by as many threads as load.
-    fn pack(
-        &self,
-        kernel: &manifest::Kernel,
-        prepared: &mut Prepared,
-        sections: &[heg_artifacts::SectionId],
-    ) -> Result<(), RuntimeError> {
-        let doing = || format!("pack the weights of kernel `{}`", kernel.name);
-        for form in &mut prepared.forms {
-            let ports: Vec<_> = form
-                .request
-                .model()
-                .inputs()
-                .iter()
-                .map(|port| port.element)
-                .collect();
-            for (index, (port, element)) in kernel.inputs.iter().zip(ports).enumerate() {
-                let shape = match port.rows {
-                    Rows::One => vec![1],
-                    Rows::Tokens | Rows::Context => vec![1, port.width as usize],
-                };
-                let buffer = HostBuffer::new(port.width as usize * element.bytes())
-                    .map_err(|e| openvino(doing())(e))?;
-                let tensor = Tensor::new(Arc::new(buffer), 0, element, &shape)
-                    .map_err(|e| openvino(doing())(e))?;
-                form.request
-                    .bind_input(index, tensor)
-                    .map_err(|e| openvino(doing())(e))?;
-            }
-            form.request.infer().map_err(|e| openvino(doing())(e))?;
-        }
-        for id in sections {
-            let range = self
-                .bundle
-                .section_range(*id)
-                .map_err(RuntimeError::Section)?;
-            self.bundle
-                .mapping()
-                .give_back(range)
-                .map_err(RuntimeError::Section)?;
-        }
-        Ok(())
+            .all(|variant| variant.binding == Binding::Constant);
+        let packed = if constant { sections } else { Vec::new() };
+        Ok(Prepared { forms, packed })
     }
 
     fn form(
@@ -405,8 +360,10 @@ impl Kernels {
 
     /// Waits until all places are ready.
     ///
-    /// The first request does not begin before: loading takes all cores, and a kernel that runs meanwhile is
-    /// six times as slow as after (1B model, two cores), which costs more than it gains.
+    /// The first request does not begin before: compiling takes all cores, and an inference that runs
+    /// meanwhile, on threads of its own, is six times as slow as after (1B model, two cores). The first
+    /// inference of each kernel packs its weights, which is better left to one kernel at a time with all
+    /// threads than to several at once: 1.32 s from start to first token against 1.58 s.
     pub(super) fn join(&mut self) -> Result<BTreeMap<Place, Prepared>, RuntimeError> {
         let mut ready = BTreeMap::new();
         for worker in self.workers.drain(..) {

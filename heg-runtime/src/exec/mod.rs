@@ -538,7 +538,27 @@ impl Executor {
                 .bind_output(index, tensor)
                 .map_err(|e| openvino(doing())(e))?;
         }
-        form.request.infer().map_err(|e| openvino(doing())(e))
+        form.request.infer().map_err(|e| openvino(doing())(e))?;
+        self.give_back(place)
+    }
+
+    /// Gives back the pages of weights that the plugin has packed by now.
+    fn give_back(&mut self, place: Place) -> Result<(), RuntimeError> {
+        let place = shared_place(self.bundle.manifest(), place);
+        let Some(prepared) = self.ready.get_mut(&place) else {
+            return Ok(());
+        };
+        for id in std::mem::take(&mut prepared.packed) {
+            let range = self
+                .bundle
+                .section_range(id)
+                .map_err(RuntimeError::Section)?;
+            self.bundle
+                .mapping()
+                .give_back(range)
+                .map_err(RuntimeError::Section)?;
+        }
+        Ok(())
     }
 }
 

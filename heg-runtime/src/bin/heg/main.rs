@@ -6,7 +6,6 @@
 mod bench;
 mod chat;
 mod failure;
-mod huge_pages;
 mod inspect;
 mod options;
 mod run;
@@ -49,12 +48,6 @@ const EXAMPLES: &str = "Examples:
 fn main() -> ExitCode {
     let started = Instant::now();
     let arguments = Arguments::parse();
-    if matches!(
-        arguments.command,
-        Command::Run(_) | Command::Chat(_) | Command::Bench(_)
-    ) {
-        huge_pages::restart_with();
-    }
     // The panic's own message and place are on standard error already.
     let outcome = std::panic::catch_unwind(|| dispatch(&arguments.command, started));
     match outcome {

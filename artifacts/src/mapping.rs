@@ -59,6 +59,14 @@ enum Backing {
 }
 
 impl FileIdentity {
+    /// What the file system says of the file at `path` now; none on systems that do not say.
+    ///
+    /// Errors: [`Error::Io`] if it cannot be inspected.
+    pub fn of_path(path: &Path) -> Result<Option<Self>, Error> {
+        let metadata = std::fs::metadata(path).map_err(Error::io("inspect", path))?;
+        Ok(Self::of(&metadata))
+    }
+
     #[cfg(unix)]
     fn of(metadata: &Metadata) -> Option<Self> {
         use std::os::unix::fs::MetadataExt;
@@ -127,6 +135,12 @@ impl Mapping {
     /// that do not say.
     pub fn identity(&self) -> Option<FileIdentity> {
         self.identity
+    }
+
+    /// Says that the file will be read from front to back. Advice: a system that does not take it is slower.
+    pub fn will_read_in_order(&self) {
+        #[cfg(unix)]
+        let _ = self.map.advise(Advice::Sequential);
     }
 
     /// Says that `range` (bytes of the file) will be read soon: the kernel starts to read it now. Returns

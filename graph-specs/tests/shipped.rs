@@ -8,7 +8,7 @@
 )]
 
 use heg_spec::expr::{EvalError, Expr, Scope, Value};
-use heg_spec::{Architecture, SpecError, shipped};
+use heg_spec::{Architecture, ModelSpec, Source, SpecError, shipped};
 
 fn names(files: &[(&str, &str)]) -> Vec<String> {
     files.iter().map(|(name, _)| (*name).to_owned()).collect()
@@ -44,6 +44,26 @@ fn every_file_parses_and_goes_by_its_own_name() {
     }
     for name in names(shipped::SOCS) {
         assert_eq!(shipped::soc(&name).unwrap().name, name);
+    }
+}
+
+#[test]
+fn every_model_file_parses_and_names_what_exists() {
+    for name in on_disk("models") {
+        let path = format!("{}/models/{name}.ron", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        let source = Source {
+            file: &path,
+            text: &text,
+        };
+        let model = ModelSpec::parse(source).unwrap();
+        assert_eq!(model.name, name);
+        assert!(shipped::fusion(&model.fusion).is_ok());
+        assert!(
+            model
+                .architecture
+                .is_none_or(|name| shipped::architecture(&name).is_ok())
+        );
     }
 }
 

@@ -6,12 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use heg_artifacts::manifest::{ElementType, WeightForm};
-use heg_artifacts::{RecipeKey, Section, SectionId, Store};
+use heg_artifacts::{FileIdentity, RecipeKey, Section, SectionId, Store};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -161,16 +160,12 @@ pub(crate) struct SourceMemory {
     current: Mutex<BTreeMap<String, SectionId>>,
 }
 
-/// What the file system says of a weight file. Equal stamps mean unchanged content.
+/// A weight file. Equal stamps mean unchanged content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct FileStamp {
     path: PathBuf,
-    bytes: u64,
-    /// Seconds and nanoseconds.
-    modified: [i64; 2],
-    /// Seconds and nanoseconds.
-    changed: [i64; 2],
-    inode: u64,
+    /// None where the system does not say: then nothing is remembered.
+    identity: Option<FileIdentity>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -197,7 +192,7 @@ impl SourceMemory {
             .and_then(|text| ron::from_str(&text).ok());
         let seen = remembered.is_some();
         let hashes = remembered
-            .filter(|remembered| remembered.stamp == stamp)
+            .filter(|remembered| remembered.stamp == stamp && stamp.iter().all(FileStamp::is_known))
             .map(|remembered| remembered.hashes)
             .unwrap_or_default();
         Ok(Self {
@@ -252,22 +247,20 @@ impl SourceMemory {
 }
 
 impl FileStamp {
+    fn is_known(&self) -> bool {
+        self.identity.is_some()
+    }
+
     fn of(path: &Path) -> Result<Self, CompileError> {
-        let io = |action| {
-            move |source| CompileError::Io {
-                action,
-                path: path.to_owned(),
-                source,
-            }
-        };
-        let absolute = path.canonicalize().map_err(io("resolve"))?;
-        let metadata = fs::metadata(&absolute).map_err(io("inspect"))?;
+        let absolute = path.canonicalize().map_err(|source| CompileError::Io {
+            action: "resolve",
+            path: path.to_owned(),
+            source,
+        })?;
+        let identity = FileIdentity::of_path(&absolute)?;
         Ok(Self {
             path: absolute,
-            bytes: metadata.len(),
-            modified: [metadata.mtime(), metadata.mtime_nsec()],
-            changed: [metadata.ctime(), metadata.ctime_nsec()],
-            inode: metadata.ino(),
+            identity,
         })
     }
 }

@@ -99,13 +99,19 @@ fn fuzz(target: &str, seconds: u32) -> Result<()> {
 /// Inputs to start from: the target's own, and files of the repository that are such inputs.
 fn seeds(target: &str) -> Vec<PathBuf> {
     let own = folder().join("seeds").join(target);
-    let more = match target {
-        "bundle" => Some(root().join("artifacts").join("testdata").join("v1")),
-        _ => None,
+    let more: &[&str] = match target {
+        "bundle" => &["artifacts/testdata/v1"],
+        "spec" => &[
+            "graph-specs/architectures",
+            "graph-specs/fusions",
+            "graph-specs/models",
+            "graph-specs/socs",
+        ],
+        _ => &[],
     };
     [own]
         .into_iter()
-        .chain(more)
+        .chain(more.iter().map(|folder| root().join(folder)))
         .filter(|d| d.is_dir())
         .collect()
 }

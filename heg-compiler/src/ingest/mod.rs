@@ -11,7 +11,6 @@ mod config_keys;
 mod config_kinds;
 mod error;
 mod header;
-mod mapping;
 mod safetensors;
 mod tensor;
 mod text_assets;

@@ -10,10 +10,11 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
+use heg_artifacts::Mapping;
+
 use super::bounded;
 use super::error::IngestError;
 use super::header::{Entry, check_header};
-use super::mapping::Mapping;
 use super::tensor::SourceTensor;
 
 /// The tensors of a source folder.
@@ -56,7 +57,9 @@ impl Checkpoint {
     /// A checkpoint of one file that is in memory already; the same checks as for a mapped one.
     pub fn from_bytes(name: &str, content: Vec<u8>) -> Result<Self, IngestError> {
         let mut checkpoint = Self::empty();
-        checkpoint.add(PathBuf::from(name), Mapping::Buffer(content))?;
+        let path = PathBuf::from(name);
+        let mapping = Mapping::of_bytes(&content).map_err(|error| unreadable(&path, error))?;
+        checkpoint.add(path, mapping)?;
         Ok(checkpoint)
     }
 
@@ -99,7 +102,8 @@ impl Checkpoint {
     /// Gives back every source page. Called when the last tensor was read.
     pub fn advise_done(&self) {
         for shard in &self.shards {
-            shard.mapping.advise_done(0..shard.mapping.bytes().len());
+            // Advice: where it is not taken, pages stay.
+            let _ = shard.mapping.give_back(0..shard.mapping.len() as u64);
         }
     }
 
@@ -148,7 +152,7 @@ impl Checkpoint {
     /// does not list are taken too, as transformers does.
     fn add(&mut self, path: PathBuf, mapping: Mapping) -> Result<usize, IngestError> {
         let shard = self.shards.len();
-        for (tensor, entry) in check_header(&path, mapping.bytes())? {
+        for (tensor, entry) in check_header(&path, &mapping)? {
             if let Some(first) = self.tensors.get(&tensor) {
                 let first = self.shards.get(first.shard);
                 return Err(IngestError::DuplicateTensor {
@@ -258,11 +262,21 @@ fn weight_files(dir: &Path) -> Result<Vec<String>, IngestError> {
 }
 
 fn map_file(path: &Path) -> Result<Mapping, IngestError> {
-    let (file, _) = bounded::open(path)?;
-    Mapping::file(&file).map_err(|source| IngestError::Read {
+    // Says what a path is that is no file; the mapping then opens it again.
+    bounded::open(path)?;
+    let mapping = Mapping::open(path).map_err(|error| unreadable(path, error))?;
+    mapping.will_read_in_order();
+    Ok(mapping)
+}
+
+fn unreadable(path: &Path, error: heg_artifacts::Error) -> IngestError {
+    IngestError::Read {
         path: path.to_owned(),
-        source,
-    })
+        source: match error {
+            heg_artifacts::Error::Io { source, .. } => source,
+            other => std::io::Error::other(other),
+        },
+    }
 }
 
 const SINGLE_NAME: &str = "model.safetensors";

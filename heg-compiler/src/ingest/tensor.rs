@@ -9,9 +9,10 @@ use std::ops::Range;
 
 use ::safetensors::Dtype;
 
+use heg_artifacts::Mapping;
+
 use super::error::IngestError;
 use super::header::{Entry, element_count};
-use super::mapping::Mapping;
 
 /// Number format of source weights. Others are refused when the tensor is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -104,7 +105,7 @@ impl<'a> SourceTensor<'a> {
                 });
             }
         };
-        let bytes = mapping.bytes().get(entry.bytes.clone()).unwrap_or_default();
+        let bytes = mapping.get(entry.bytes.clone()).unwrap_or_default();
         let mut tensor = Self::from_bytes(name, dtype, entry.shape.clone(), bytes)?;
         tensor.origin = Some((mapping, entry.bytes.start));
         Ok(tensor)
@@ -202,7 +203,17 @@ impl<'a> SourceTensor<'a> {
     pub fn advise_done(&self, range: Range<usize>) {
         if let Some((mapping, offset)) = self.origin {
             let end = range.end.min(self.bytes.len());
-            mapping.advise_done(offset.saturating_add(range.start)..offset.saturating_add(end));
+            // Whole pages only, so that neighbours keep theirs.
+            let start = offset
+                .saturating_add(range.start)
+                .next_multiple_of(PAGE_BYTES_MAX);
+            let end = offset.saturating_add(end) / PAGE_BYTES_MAX * PAGE_BYTES_MAX;
+            // Advice: where it is not taken, pages stay.
+            let _ = mapping.give_back(start as u64..end as u64);
         }
     }
 }
+
+/// The largest page of the systems we build on (arm64 Linux: 64 KiB). Ranges that are given back are rounded
+/// inwards to it.
+const PAGE_BYTES_MAX: usize = 64 * 1024;

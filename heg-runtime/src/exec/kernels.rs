@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use heg_artifacts::Bundle;
 use heg_artifacts::manifest::{
     self, Binding, ElementType, Group, KernelUse, Manifest, ShapeClass, Variant,
 };
-use heg_openvino::{CompiledModel, Core, Memory, Request, Tensor};
+use heg_artifacts::{Bundle, SectionId};
+use heg_openvino::{CompiledModel, Core, ElementType as TensorElement, Memory, Request, Tensor};
 use heg_spec::Soc;
 
 use super::ir;
@@ -27,7 +27,7 @@ pub(super) struct Prepared {
     pub(super) forms: Vec<Form>,
     /// Sections that nobody reads any more once the plugin has packed them in its own layout, which it does
     /// in the first inference. Empty once they were given back.
-    pub(super) packed: Vec<heg_artifacts::SectionId>,
+    pub(super) packed: Vec<SectionId>,
 }
 
 /// One compiled form.
@@ -60,6 +60,15 @@ pub(super) struct Kernels {
 
 /// The places that one worker prepared.
 type Share = Result<Vec<(Place, Prepared)>, RuntimeError>;
+
+/// A place, with what its kernel is made of.
+struct Parts<'m> {
+    used: &'m KernelUse,
+    kernel: &'m manifest::Kernel,
+    bound: Bound<'m>,
+    /// Its sections, in the order in which IRs count them.
+    sections: Vec<SectionId>,
+}
 
 /// What a loader needs to make a kernel ready.
 pub(super) struct Loader {
@@ -154,181 +163,143 @@ impl Loader {
                 .section(table.values)
                 .map_err(RuntimeError::Section)?;
         }
-        let forms = (0..bound.variants.len())
-            .map(|index| self.form(used, kernel, &bound, index, &sections))
-            .collect::<Result<_, RuntimeError>>()?;
         let constant = bound
             .variants
             .iter()
             .all(|variant| variant.binding == Binding::Constant);
-        let packed = if constant { sections } else { Vec::new() };
+        let parts = Parts {
+            used,
+            kernel,
+            bound,
+            sections,
+        };
+        let forms = (0..parts.bound.variants.len())
+            .map(|index| self.form(&parts, index))
+            .collect::<Result<_, RuntimeError>>()?;
+        let packed = if constant { parts.sections } else { Vec::new() };
         Ok(Prepared { forms, packed })
     }
 
-    fn form(
-        &self,
-        used: &KernelUse,
-        kernel: &manifest::Kernel,
-        bound: &Bound<'_>,
-        index: usize,
-        sections: &[heg_artifacts::SectionId],
-    ) -> Result<Form, RuntimeError> {
-        let variant = bound.variants[index];
-        let compiled = self.compiled(used, kernel, bound, index, sections)?;
+    fn form(&self, parts: &Parts<'_>, index: usize) -> Result<Form, RuntimeError> {
+        let variant = parts.bound.variants[index];
+        let compiled = match variant.binding {
+            Binding::Constant => self.compile(parts, variant, &parts.sections)?,
+            Binding::Input => self.compiled_once(parts, index)?,
+        };
         let request = compiled
             .request()
-            .map_err(openvino(format!("request for `{}`", kernel.name)))?;
+            .map_err(openvino(format!("request for `{}`", parts.kernel.name)))?;
         let mut form = Form {
             shape: variant.shape,
             request,
         };
         if variant.binding == Binding::Input {
-            self.bind_weights(kernel, used, &mut form)?;
+            self.bind_weights(parts, &mut form)?;
         }
         Ok(form)
     }
 
-    fn compiled(
+    /// An input-bound form: compiled for the first place that asks, shared by the others.
+    fn compiled_once(
         &self,
-        used: &KernelUse,
-        kernel: &manifest::Kernel,
-        bound: &Bound<'_>,
+        parts: &Parts<'_>,
         index: usize,
-        sections: &[heg_artifacts::SectionId],
     ) -> Result<CompiledModel, RuntimeError> {
-        let variant = bound.variants[index];
-        if variant.binding == Binding::Constant {
-            return self.compile(kernel, bound, variant, sections);
-        }
         // What a panicking thread left is a map of whole entries.
         let mut shared = self
             .shared_forms
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some(compiled) = shared.get(&(used.kernel.0, index)) {
+        let key = (parts.used.kernel.0, index);
+        if let Some(compiled) = shared.get(&key) {
             return Ok(compiled.clone());
         }
-        let compiled = self.compile(kernel, bound, variant, &[])?;
-        shared.insert((used.kernel.0, index), compiled.clone());
+        let compiled = self.compile(parts, parts.bound.variants[index], &[])?;
+        shared.insert(key, compiled.clone());
         Ok(compiled)
     }
 
+    /// Compiles a variant, with constants at `sections`. Hashes are checked before OpenVINO sees a byte.
     fn compile(
         &self,
-        kernel: &manifest::Kernel,
-        bound: &Bound<'_>,
+        parts: &Parts<'_>,
         variant: &Variant,
-        sections: &[heg_artifacts::SectionId],
+        sections: &[SectionId],
     ) -> Result<CompiledModel, RuntimeError> {
-        let offset = |id| -> Result<u64, RuntimeError> {
-            Ok(self
-                .bundle
-                .section_range(id)
-                .map_err(RuntimeError::Section)?
-                .start)
-        };
-        // Hashes are checked before OpenVINO sees a byte.
-        for id in sections {
-            self.bundle.section(*id).map_err(RuntimeError::Section)?;
-        }
-        let literals = self.bundle.manifest().literals;
-        self.bundle
-            .section(literals)
-            .map_err(RuntimeError::Section)?;
+        let name = &parts.kernel.name;
+        let offsets = sections
+            .iter()
+            .map(|id| self.checked_offset(*id))
+            .collect::<Result<Vec<_>, RuntimeError>>()?;
+        let literals = self.checked_offset(self.bundle.manifest().literals)?;
         let text = self
             .bundle
             .section(variant.ir)
             .map_err(RuntimeError::Section)?;
-        let text = String::from_utf8_lossy(text);
-        let offsets = sections
-            .iter()
-            .map(|id| offset(*id))
-            .collect::<Result<Vec<_>, RuntimeError>>()?;
-        let xml = ir::resolve(&text, &kernel.name, &offsets, offset(literals)?)?;
-        let bytes = self.memory.len();
-        let weights = Tensor::new(
-            Arc::clone(&self.memory),
-            0,
-            heg_openvino::ElementType::U8,
-            &[bytes],
-        )
-        .map_err(openvino("view of the bundle"))?;
-        let doing = || {
-            format!(
-                "compile kernel `{}` for `{}`",
-                kernel.name, bound.device.openvino
-            )
-        };
+        let xml = ir::resolve(&String::from_utf8_lossy(text), name, &offsets, literals)?;
+        let weights = self.view(0, TensorElement::U8, &[self.memory.len()], "the bundle")?;
         let model = self
             .core
             .read_model(xml.as_bytes(), Some(&weights))
-            .map_err(openvino(format!("read the IR of kernel `{}`", kernel.name)))?;
-        let properties: Vec<(&str, &str)> = bound
-            .device
+            .map_err(openvino(format!("read the IR of kernel `{name}`")))?;
+        let device = &parts.bound.device;
+        let properties: Vec<(&str, &str)> = device
             .properties
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
             .collect();
         self.core
-            .compile(&model, &bound.device.openvino, &properties)
-            .map_err(openvino(doing()))
+            .compile(&model, &device.openvino, &properties)
+            .map_err(openvino(format!(
+                "compile kernel `{name}` for `{}`",
+                device.openvino
+            )))
+    }
+
+    /// Where a section lies in the file, after its hash was checked.
+    fn checked_offset(&self, id: SectionId) -> Result<u64, RuntimeError> {
+        self.bundle.section(id).map_err(RuntimeError::Section)?;
+        let range = self
+            .bundle
+            .section_range(id)
+            .map_err(RuntimeError::Section)?;
+        Ok(range.start)
+    }
+
+    fn view(
+        &self,
+        offset: u64,
+        element: TensorElement,
+        shape: &[usize],
+        label: &str,
+    ) -> Result<Tensor, RuntimeError> {
+        Tensor::new(Arc::clone(&self.memory), offset as usize, element, shape)
+            .map_err(openvino(format!("view of {label}")))
     }
 
     /// Binds the weights of a place behind the activation ports: values and scales, weight after weight.
-    fn bind_weights(
-        &self,
-        kernel: &manifest::Kernel,
-        used: &KernelUse,
-        form: &mut Form,
-    ) -> Result<(), RuntimeError> {
-        let manifest = self.bundle.manifest();
-        let mut port = kernel.inputs.len();
-        for id in &used.weights {
-            let Some(weight) = manifest.weights.get(id.0 as usize) else {
-                continue;
-            };
-            let shape: Vec<usize> = weight.shape.iter().map(|dim| *dim as usize).collect();
-            self.bind_section(
-                form,
-                port,
-                weight.values,
-                tensor_element(weight.element),
-                &shape,
-            )?;
-            port += 1;
-            if let Some(scales) = weight.scales {
-                self.bind_section(
-                    form,
-                    port,
-                    scales,
-                    heg_openvino::ElementType::F32,
-                    &[1, shape[0]],
-                )?;
-                port += 1;
-            }
+    fn bind_weights(&self, parts: &Parts<'_>, form: &mut Form) -> Result<(), RuntimeError> {
+        let weights = &self.bundle.manifest().weights;
+        let used = parts.used.weights.iter();
+        let tensors = used
+            .filter_map(|id| weights.get(id.0 as usize))
+            .flat_map(|weight| {
+                let shape: Vec<usize> = weight.shape.iter().map(|dim| *dim as usize).collect();
+                let row_count = shape[0];
+                let values = (weight.values, tensor_element(weight.element), shape);
+                let scales = weight
+                    .scales
+                    .map(|scales| (scales, TensorElement::F32, vec![1, row_count]));
+                std::iter::once(values).chain(scales)
+            });
+        for (port, (id, element, shape)) in (parts.kernel.inputs.len()..).zip(tensors) {
+            let label = self.bundle.label(id);
+            let tensor = self.view(self.checked_offset(id)?, element, &shape, &label)?;
+            form.request
+                .bind_input(port, tensor)
+                .map_err(openvino(format!("bind {label}")))?;
         }
         Ok(())
-    }
-
-    fn bind_section(
-        &self,
-        form: &mut Form,
-        port: usize,
-        id: heg_artifacts::SectionId,
-        element: heg_openvino::ElementType,
-        shape: &[usize],
-    ) -> Result<(), RuntimeError> {
-        self.bundle.section(id).map_err(RuntimeError::Section)?;
-        let start = self
-            .bundle
-            .section_range(id)
-            .map_err(RuntimeError::Section)?
-            .start;
-        let tensor = Tensor::new(Arc::clone(&self.memory), start as usize, element, shape)
-            .map_err(openvino(format!("view of {}", self.bundle.label(id))))?;
-        form.request
-            .bind_input(port, tensor)
-            .map_err(openvino(format!("bind {}", self.bundle.label(id))))
     }
 }
 
@@ -447,7 +418,7 @@ pub(super) fn place_use(manifest: &Manifest, place: Place) -> Result<&KernelUse,
 }
 
 /// Sections of a place in the order in which IRs count them.
-fn use_sections(manifest: &Manifest, used: &KernelUse) -> Vec<heg_artifacts::SectionId> {
+fn use_sections(manifest: &Manifest, used: &KernelUse) -> Vec<SectionId> {
     used.weights
         .iter()
         .filter_map(|id| manifest.weights.get(id.0 as usize))
@@ -463,11 +434,11 @@ fn unknown(place: Place) -> RuntimeError {
 }
 
 /// The boundary's name of a bundle's element type.
-pub(super) fn tensor_element(element: ElementType) -> heg_openvino::ElementType {
+pub(super) fn tensor_element(element: ElementType) -> TensorElement {
     match element {
-        ElementType::I8 => heg_openvino::ElementType::I8,
-        ElementType::F16 => heg_openvino::ElementType::F16,
-        ElementType::F32 => heg_openvino::ElementType::F32,
-        ElementType::I64 => heg_openvino::ElementType::I64,
+        ElementType::I8 => TensorElement::I8,
+        ElementType::F16 => TensorElement::F16,
+        ElementType::F32 => TensorElement::F32,
+        ElementType::I64 => TensorElement::I64,
     }
 }

@@ -8,20 +8,22 @@
 mod embedding;
 mod ir;
 mod kernels;
+mod rotary;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use heg_artifacts::Bundle;
-use heg_artifacts::manifest::{Group, Manifest, Role, RopeTable, ShapeClass};
-use heg_openvino::{Core, Memory, Tensor};
+use heg_artifacts::manifest::{Group, Manifest, Role, ShapeClass};
+use heg_openvino::{Core, Tensor};
 use heg_spec::Soc;
 
 use crate::error::{RuntimeError, openvino};
-use crate::mem::{Activations, BundleMemory, Half, KvCache, KvShape, Rows, Widths};
+use crate::mem::{Activations, Half, KvCache, KvShape, Widths};
 use crate::sched::{Launch, Logits, Span, launches};
 use embedding::EmbeddingTable;
 use kernels::{Form, Kernels, Loader, Place, Prepared, place_use, shared_place, tensor_element};
+use rotary::RotaryRows;
 
 /// How an executor is set up.
 #[derive(Debug, Clone, Copy)]
@@ -65,10 +67,10 @@ impl Sequence {
 /// Runs kernels of one bundle.
 pub struct Executor {
     bundle: Arc<Bundle>,
-    memory: Arc<dyn Memory>,
     kernels: Kernels,
     ready: BTreeMap<Place, Prepared>,
     embedding: EmbeddingTable,
+    rotary: RotaryRows,
     activations: Activations,
     kv: KvShape,
     /// Half of `activations.hidden` that holds the current residual stream.
@@ -118,18 +120,12 @@ impl Executor {
             hidden: model.hidden as usize,
             query: heads * head_dim,
             key: kv.width,
-            rotary: manifest
-                .rope
-                .iter()
-                .map(|table| table.width as usize)
-                .max()
-                .unwrap_or(1),
             vocab: model.vocab as usize,
         };
         let table = &manifest.weights[manifest.embedding.table.0 as usize];
         let embedding = EmbeddingTable::new(&bundle, table, manifest.embedding.scale);
         Ok(Self {
-            memory: Arc::new(BundleMemory(Arc::clone(&bundle))),
+            rotary: RotaryRows::new(&bundle, rows)?,
             kernels,
             ready: BTreeMap::new(),
             embedding,
@@ -288,12 +284,10 @@ impl Executor {
     ) -> Result<(), RuntimeError> {
         let tokens = rows_of(spans);
         let rope = place_use(self.bundle.manifest(), Place::from(launch))?.rope;
-        let table = rope
-            .and_then(|id| self.bundle.manifest().rope.get(id.0 as usize))
-            .cloned();
         let rows = self.form_rows(launch, tokens)?;
+        let table = rope.and_then(|id| self.bundle.manifest().rope.get(id.0 as usize));
         let rotary = table
-            .map(|table| self.rotary(&table, spans, rows))
+            .map(|table| self.rotary.rows(table, spans, rows))
             .transpose()?;
         let hidden = self.activations.hidden[self.current].view(0, rows)?;
         let query = self.activations.query.view(0, rows)?;
@@ -420,54 +414,6 @@ impl Executor {
             vec![(Role::Hidden, last)],
             vec![logits],
         )
-    }
-
-    /// Cosines and sines of the spans' positions: rows of the table itself where they are contiguous.
-    fn rotary(
-        &self,
-        table: &RopeTable,
-        spans: &[Span],
-        rows: usize,
-    ) -> Result<(Tensor, Tensor), RuntimeError> {
-        let width = table.width as usize;
-        let section = |id, first: usize| {
-            self.bundle.section(id).map_err(RuntimeError::Section)?;
-            let start = self
-                .bundle
-                .section_range(id)
-                .map_err(RuntimeError::Section)?
-                .start as usize;
-            let memory = Arc::clone(&self.memory);
-            Tensor::new(
-                memory,
-                start + first * width * 4,
-                heg_openvino::ElementType::F32,
-                &[rows, width],
-            )
-            .map_err(openvino("view of a rotary table"))
-        };
-        if let [span] = spans
-            && span.position + rows <= table.rows as usize
-        {
-            return Ok((
-                section(table.cos, span.position)?,
-                section(table.sin, span.position)?,
-            ));
-        }
-        let gather = |id, into: &Rows| -> Result<Tensor, RuntimeError> {
-            let bytes = self.bundle.section(id).map_err(RuntimeError::Section)?;
-            for span in spans {
-                for token in 0..span.tokens {
-                    let start = (span.position + token) * width * 4;
-                    into.write_packed(span.row + token, &bytes[start..start + width * 4])?;
-                }
-            }
-            into.view_packed(rows, width)
-        };
-        Ok((
-            gather(table.cos, &self.activations.cos)?,
-            gather(table.sin, &self.activations.sin)?,
-        ))
     }
 
     /// Rows that the form for `tokens` tokens computes: those, or a static form's chunk.

@@ -1,8 +1,7 @@
 //! Activation rows of one lane: allocated once, reused through the layers.
 //!
 //! `hidden` is double: a layer reads one half and writes the other, since a kernel may not write what it
-//! reads. Keys, values and rotary rows of a batch are gathered here when they are not contiguous in the
-//! cache or the table.
+//! reads. Keys and values of a batch come here when they are not contiguous in one cache.
 
 use std::sync::Arc;
 
@@ -102,8 +101,6 @@ pub(crate) struct Activations {
     /// New keys and values of a batch of several sequences.
     pub(crate) keys: Rows,
     pub(crate) values: Rows,
-    pub(crate) cos: Rows,
-    pub(crate) sin: Rows,
     /// Rows that the head reads.
     pub(crate) last: Rows,
     pub(crate) logits: Rows,
@@ -116,7 +113,6 @@ pub(crate) struct Widths {
     pub(crate) hidden: usize,
     pub(crate) query: usize,
     pub(crate) key: usize,
-    pub(crate) rotary: usize,
     pub(crate) vocab: usize,
 }
 
@@ -135,8 +131,6 @@ impl Activations {
             attended: activations(widths.query)?,
             keys: activations(widths.key)?,
             values: activations(widths.key)?,
-            cos: Rows::new(rows, widths.rotary, ElementType::F32)?,
-            sin: Rows::new(rows, widths.rotary, ElementType::F32)?,
             last: Rows::new(head_rows, widths.hidden, element)?,
             logits: Rows::new(head_rows, widths.vocab, ElementType::F32)?,
             position: Rows::new(1, 1, ElementType::I64)?,

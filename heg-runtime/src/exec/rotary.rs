@@ -1,0 +1,102 @@
+//! Cosines and sines of a batch's positions: rows of the bundle's table where they are contiguous, else
+//! gathered into buffers.
+
+use std::sync::Arc;
+
+use heg_artifacts::manifest::RopeTable;
+use heg_artifacts::{Bundle, SectionId};
+use heg_openvino::{ElementType, Memory, Tensor};
+
+use crate::error::{RuntimeError, openvino};
+use crate::mem::{BundleMemory, Rows};
+use crate::sched::Span;
+
+/// Rotary rows of one lane.
+pub(super) struct RotaryRows {
+    bundle: Arc<Bundle>,
+    memory: Arc<dyn Memory>,
+    cos: Rows,
+    sin: Rows,
+}
+
+impl RotaryRows {
+    /// For up to `rows` tokens a call, and every table of the bundle.
+    pub(super) fn new(bundle: &Arc<Bundle>, rows: usize) -> Result<Self, RuntimeError> {
+        let widths = bundle
+            .manifest()
+            .rope
+            .iter()
+            .map(|table| table.width as usize);
+        let width = widths.max().unwrap_or(1);
+        Ok(Self {
+            bundle: Arc::clone(bundle),
+            memory: Arc::new(BundleMemory(Arc::clone(bundle))),
+            cos: Rows::new(rows, width, ElementType::F32)?,
+            sin: Rows::new(rows, width, ElementType::F32)?,
+        })
+    }
+
+    /// Cosines and sines as tensors of `rows` rows, of which the spans' are set.
+    pub(super) fn rows(
+        &self,
+        table: &RopeTable,
+        spans: &[Span],
+        rows: usize,
+    ) -> Result<(Tensor, Tensor), RuntimeError> {
+        if let [span] = spans
+            && span.position + rows <= table.rows as usize
+        {
+            let width = table.width as usize;
+            return Ok((
+                self.view(table.cos, span.position, rows, width)?,
+                self.view(table.sin, span.position, rows, width)?,
+            ));
+        }
+        Ok((
+            self.gather(table, table.cos, &self.cos, spans, rows)?,
+            self.gather(table, table.sin, &self.sin, spans, rows)?,
+        ))
+    }
+
+    fn view(
+        &self,
+        id: SectionId,
+        first: usize,
+        rows: usize,
+        width: usize,
+    ) -> Result<Tensor, RuntimeError> {
+        self.bundle.section(id).map_err(RuntimeError::Section)?;
+        let range = self
+            .bundle
+            .section_range(id)
+            .map_err(RuntimeError::Section)?;
+        let offset = range.start as usize + first * width * ElementType::F32.bytes();
+        Tensor::new(
+            Arc::clone(&self.memory),
+            offset,
+            ElementType::F32,
+            &[rows, width],
+        )
+        .map_err(openvino("view of a rotary table"))
+    }
+
+    fn gather(
+        &self,
+        table: &RopeTable,
+        id: SectionId,
+        into: &Rows,
+        spans: &[Span],
+        rows: usize,
+    ) -> Result<Tensor, RuntimeError> {
+        let bytes = self.bundle.section(id).map_err(RuntimeError::Section)?;
+        let width = table.width as usize;
+        let row_bytes = width * ElementType::F32.bytes();
+        for span in spans {
+            for token in 0..span.tokens {
+                let start = (span.position + token) * row_bytes;
+                into.write_packed(span.row + token, &bytes[start..start + row_bytes])?;
+            }
+        }
+        into.view_packed(rows, width)
+    }
+}

@@ -24,7 +24,7 @@ pub enum Op {
     Input,
     /// `x / rms(x) · (offset + w)` over each of `groups` equal parts of the row.
     RmsNorm {
-        /// Weight [width / groups].
+        /// Weight of shape `[width / groups]`.
         weight: Param,
         /// Added to the mean square.
         eps: f32,
@@ -35,18 +35,18 @@ pub enum Op {
     },
     /// `(x − mean) / deviation · w + b`.
     LayerNorm {
-        /// Weight [width].
+        /// Weight of shape `[width]`.
         weight: Param,
-        /// Bias [width].
+        /// Bias of shape `[width]`.
         bias: Option<Param>,
         /// Added to the variance.
         eps: f32,
     },
     /// `x · Wᵀ + b`.
     Linear {
-        /// Weight [out, in].
+        /// Weight of shape `[out, in]`.
         weight: Param,
-        /// Bias [out].
+        /// Bias of shape `[out]`.
         bias: Option<Param>,
     },
     /// Rotate-half position embedding of the first `rotated` dimensions of each head.

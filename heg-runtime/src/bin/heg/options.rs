@@ -55,7 +55,7 @@ impl Machine {
 #[derive(Args)]
 pub(crate) struct Sampling {
     /// 0 takes the most likely token
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     temperature: f32,
     /// Choose among this many most likely tokens
     #[arg(long)]

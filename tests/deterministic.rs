@@ -299,3 +299,14 @@ fn a_damaged_bundle_is_written_anew() {
     assert!(summary.rewritten);
     assert_same(&bundle, &expected, "repaired");
 }
+
+/// Pins every hash, so that a machine that computes other bytes is noticed.
+#[test]
+fn the_same_bytes_on_any_machine() {
+    let (workbench, model) = copied("golden/llama");
+    let (bundle, _) = compile(&workbench, &model, "llama", WeightForm::W8A16);
+    let bundle = Bundle::open(bundle).unwrap();
+    let style = ron::ser::PrettyConfig::new().new_line("\n").depth_limit(2);
+    let manifest = ron::ser::to_string_pretty(bundle.manifest(), style).unwrap();
+    insta::assert_snapshot!("manifest_llama", manifest);
+}

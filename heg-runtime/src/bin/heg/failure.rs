@@ -57,17 +57,27 @@ fn status(error: &anyhow::Error) -> ExitStatus {
 }
 
 fn hint(error: &anyhow::Error) -> Option<&'static str> {
-    let is_missing = |cause: &(dyn std::error::Error + 'static)| {
-        matches!(
-            cause.downcast_ref::<heg_openvino::Error>(),
-            Some(
-                heg_openvino::Error::LibraryNotFound { .. }
-                    | heg_openvino::Error::EnvironmentUnusable { .. }
-            )
-        )
-    };
-    error
-        .chain()
-        .any(is_missing)
+    error.chain().find_map(|cause| {
+        if let Some(cause) = cause.downcast_ref::<heg_openvino::Error>() {
+            return openvino_hint(cause);
+        }
+        bundle_hint(cause.downcast_ref::<heg_artifacts::Error>()?)
+    })
+}
+
+fn openvino_hint(cause: &heg_openvino::Error) -> Option<&'static str> {
+    use heg_openvino::Error::{EnvironmentUnusable, LibraryNotFound};
+    matches!(cause, LibraryNotFound { .. } | EnvironmentUnusable { .. })
         .then_some("run `cargo xtask setup`, or set `OPENVINO_DIR` to an OpenVINO installation")
+}
+
+fn bundle_hint(cause: &heg_artifacts::Error) -> Option<&'static str> {
+    use heg_artifacts::Error::{Corrupt, Header, Padding, TooNew, Truncated};
+    match cause {
+        Corrupt { .. } | Header { .. } | Padding { .. } | Truncated { .. } => {
+            Some("the file was damaged: copy it again, or compile it again")
+        }
+        TooNew { .. } => Some("use a newer `heg`, or compile the bundle with this version"),
+        _ => None,
+    }
 }

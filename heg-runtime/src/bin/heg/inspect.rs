@@ -55,14 +55,14 @@ fn describe(manifest: &Manifest, bytes: usize) -> String {
     let model = &manifest.model;
     let sections: u64 = manifest.sections.iter().map(|section| section.bytes).sum();
     let mut text = format!(
-        "model     {} ({}), {:.1} M parameters as {:?}\n\
+        "model     {} ({}), {} parameters as {:?}\n\
          shape     {} layers, hidden {}, {}/{} heads of {}, vocabulary {}, context {} tokens\n\
-         file      {:.1} MB in {} sections ({:.1} MB of content)\n\
+         file      {} in {} sections ({} of content)\n\
          text      tokenizer {}, chat template {}, ends with {:?}\n\
          made by   {} for OpenVINO {}\n\n",
         model.name,
         model.architecture,
-        model.parameters as f64 / 1e6,
+        with_unit(model.parameters as f64, ""),
         model.weights,
         manifest.layers.len(),
         model.hidden,
@@ -71,16 +71,16 @@ fn describe(manifest: &Manifest, bytes: usize) -> String {
         model.head_dim,
         model.vocab,
         model.context_tokens,
-        bytes as f64 / 1e6,
+        with_unit(bytes as f64, "B"),
         manifest.sections.len(),
-        sections as f64 / 1e6,
+        with_unit(sections as f64, "B"),
         presence(manifest.text.tokenizer.is_some()),
         presence(manifest.text.chat_template.is_some()),
         manifest.text.eos_ids,
         manifest.provenance.compiler,
         manifest.provenance.openvino,
     );
-    text.push_str("kernel      uses  parameters  GFLOP/token  variants\n");
+    text.push_str("kernel      uses  parameters  FLOP/token  variants\n");
     for (index, kernel) in manifest.kernels.iter().enumerate() {
         text.push_str(&kernel_line(manifest, index, kernel));
     }
@@ -97,34 +97,54 @@ fn kernel_line(manifest: &Manifest, index: usize, kernel: &Kernel) -> String {
         .chain([&manifest.head])
         .filter(|used| used.kernel.0 as usize == index)
         .count();
-    let variants: Vec<String> = kernel
-        .variants
-        .iter()
-        .map(|variant| {
-            let shape = match variant.shape {
-                ShapeClass::Dynamic => "dynamic".to_owned(),
-                ShapeClass::Static { tokens } => tokens.to_string(),
-            };
-            let binding = match variant.binding {
-                Binding::Constant => "",
-                Binding::Input => ", weights as inputs",
-            };
-            format!(
-                "{:?} {shape} ({:?}{binding})",
-                variant.device, variant.activations
-            )
-        })
-        .collect();
     format!(
-        "{:<10} {:>5}  {:>10}  {:>11.4}  {}\n",
+        "{:<10} {:>5}  {:>10}  {:>10}  {}\n",
         kernel.name,
         uses,
         kernel.parameters.len(),
-        kernel.work.flops(1, 1) / 1e9,
-        variants.join("; ")
+        with_unit(kernel.work.flops(1, 1), ""),
+        variants(kernel)
     )
+}
+
+/// Variants that differ in their shape only are named together.
+fn variants(kernel: &Kernel) -> String {
+    let mut kinds: Vec<(String, String, String)> = Vec::new();
+    for variant in &kernel.variants {
+        let shape = match variant.shape {
+            ShapeClass::Dynamic => "dynamic".to_owned(),
+            ShapeClass::Static { tokens } => tokens.to_string(),
+        };
+        let device = format!("{:?}", variant.device);
+        let binding = match variant.binding {
+            Binding::Constant => "",
+            Binding::Input => ", weights as inputs",
+        };
+        let form = format!("({:?}{binding})", variant.activations);
+        let known = kinds
+            .iter_mut()
+            .find(|kind| kind.0 == device && kind.2 == form);
+        match known {
+            Some(kind) => kind.1 = format!("{}, {shape}", kind.1),
+            None => kinds.push((device, shape, form)),
+        }
+    }
+    let kinds: Vec<String> = kinds
+        .iter()
+        .map(|(device, shapes, form)| format!("{device} {shapes} {form}"))
+        .collect();
+    kinds.join("; ")
 }
 
 fn presence(present: bool) -> &'static str {
     if present { "present" } else { "absent" }
+}
+
+/// Three digits and a decimal prefix: `1.25 GB`, `940 k`.
+fn with_unit(number: f64, unit: &str) -> String {
+    let prefixes = [("G", 1e9), ("M", 1e6), ("k", 1e3)];
+    match prefixes.iter().find(|(_, size)| number >= *size) {
+        Some((prefix, size)) => format!("{:.2} {prefix}{unit}", number / size),
+        None => format!("{number:.0} {unit}").trim_end().to_owned(),
+    }
 }

@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     /// Go on after end-of-sequence tokens
     #[arg(long)]
     ignore_eos: bool,
-    /// Print one JSON object instead of text
+    /// Print one JSON object: prompt_tokens, token_ids, text, finish_reason, ttft_ms, tpot_ms
     #[arg(long)]
     json: bool,
     /// Print timings to standard error

@@ -287,6 +287,17 @@ fn what_an_interrupted_run_left_does_not_matter() {
 }
 
 #[test]
+fn a_killed_writer_leaves_nothing_for_long() {
+    let (workbench, model) = copied("tiny-agent");
+    let (bundle, _) = compile(&workbench, &model, "tiny-agent", WeightForm::W8A16);
+    let left = workbench.path(&format!(".tiny-agent.heg.tmp-{DEAD}-1"));
+    fs::write(&left, "half of a bundle").unwrap();
+    let (_, summary) = compile(&workbench, &model, "tiny-agent", WeightForm::W8A16);
+    assert!(!summary.rewritten && bundle.exists());
+    assert!(!left.exists());
+}
+
+#[test]
 fn a_damaged_bundle_is_written_anew() {
     let (workbench, model) = copied("tiny-agent");
     let (bundle, _) = compile(&workbench, &model, "tiny-agent", WeightForm::W8A16);

@@ -56,6 +56,7 @@ pub fn write_bundle(
     };
     let mut head = header.encode().to_vec();
     head.extend_from_slice(&text);
+    temp::remove_stale(folder_of(path), &temporary_prefix(path))?;
     if is_written(path, &head, file_bytes) && is_whole(path) {
         progress(file_bytes);
         return Ok(Written {
@@ -103,6 +104,18 @@ pub(crate) fn encode_manifest(manifest: &Manifest) -> Result<Vec<u8>, Error> {
     Ok(text.into_bytes())
 }
 
+fn folder_of(path: &Path) -> &Path {
+    path.parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
+}
+
+/// How the temporary files of a bundle begin, beside it.
+fn temporary_prefix(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    format!(".{name}.tmp-")
+}
+
 /// Whether every byte of the bundle at `path` is right. Any doubt is a no.
 fn is_whole(path: &Path) -> bool {
     let threads = std::thread::available_parallelism().unwrap_or(std::num::NonZero::<usize>::MIN);
@@ -146,15 +159,9 @@ fn write_file(
     file_bytes: u64,
     body: impl FnOnce(&mut Output) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let prefix = format!(".{name}.tmp-");
-    temp::remove_stale(folder, &prefix)?;
+    let folder = folder_of(path);
     let mut output = Output {
-        temp: TempFile::create(folder, &prefix)?,
+        temp: TempFile::create(folder, &temporary_prefix(path))?,
         bytes: 0,
     };
     output.write(head)?;

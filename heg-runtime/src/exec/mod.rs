@@ -245,6 +245,9 @@ impl Executor {
             });
             row += tokens.len();
         }
+        if spans.is_empty() {
+            return Err(RuntimeError::EmptyPrompt);
+        }
         let limit = self.options.chunk_tokens.max(self.options.batch);
         if row > limit || spans.len() > self.options.batch {
             return Err(RuntimeError::Batch {

@@ -1,6 +1,6 @@
 //! From architecture and config to the HEG: everything about a model but its bytes.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use heg_artifacts::manifest::WeightForm;
 use heg_spec::model::CONTEXT_TOKENS_DEFAULT;
@@ -80,14 +80,14 @@ impl Plan {
 
     /// Every distinct weight in order of first use, the embedding first.
     pub(crate) fn weights(&self) -> Vec<Param> {
-        let mut seen = BTreeMap::new();
+        let mut seen = BTreeSet::new();
         let mut weights = Vec::new();
         let layers = self.heg.layers.iter().flatten();
         let used = layers
             .chain([&self.heg.head])
             .flat_map(|place| place.weights.iter().cloned());
         for param in std::iter::once(self.embedding()).chain(used) {
-            if seen.insert(param.source.clone(), ()).is_none() {
+            if seen.insert(param.source.clone()) {
                 weights.push(param);
             }
         }

@@ -6,7 +6,6 @@ mod seeded;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use heg_artifacts::manifest::WeightForm;
 use heg_compiler::{CompileError, Places, Silent, Summary, Target, compile};
 use heg_runtime::exec::{Executor, ExecutorOptions, Sequence};
 use heg_runtime::text::SamplingParams;
@@ -96,15 +95,6 @@ pub fn executor(bundle: &Path, soc: &str, chunk_tokens: usize) -> Result<Executo
         ..ExecutorOptions::default()
     };
     Loaded::open(bundle)?.executor(&soc, options)
-}
-
-/// The spec's name of a bundle's weight form.
-pub fn spec_form(form: WeightForm) -> heg_spec::model::WeightForm {
-    match form {
-        WeightForm::F32 => heg_spec::model::WeightForm::F32,
-        WeightForm::F16 => heg_spec::model::WeightForm::F16,
-        WeightForm::W8A16 => heg_spec::model::WeightForm::W8A16,
-    }
 }
 
 /// An error with all its causes, as the commands print it, and with the folder of the test out of the way.

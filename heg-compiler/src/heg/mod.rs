@@ -72,10 +72,13 @@ impl Heg {
         let mut kernels = Vec::new();
         let mut uses = Vec::with_capacity(layers.len());
         for (graph, fused) in layers {
-            let mut of = |group| intern(&mut kernels, graph, fused, group);
+            let mut instances = instances(graph, fused)?;
+            let mut of =
+                |group| Ok::<_, CompileError>(intern(&mut kernels, take(&mut instances, group)?));
             uses.push([of(Group::Qkv)?, of(Group::Mha)?, of(Group::Ffn)?]);
         }
-        let head = intern(&mut kernels, head.0, head.1, Group::Head)?;
+        let mut head = instances(head.0, head.1)?;
+        let head = intern(&mut kernels, take(&mut head, Group::Head)?);
         let places = connect(&kernels, &uses, &head);
         Ok(Self {
             kernels,
@@ -86,26 +89,25 @@ impl Heg {
     }
 }
 
-/// The place that uses the group's kernel; the kernel is added if no earlier one is equal.
-fn intern(
-    kernels: &mut Vec<KernelBody>,
-    graph: &OpGraph,
-    fused: &[FusedOps],
-    group: Group,
-) -> Result<Use, CompileError> {
-    let instances: Vec<Instance> = fused
+fn instances(graph: &OpGraph, fused: &[FusedOps]) -> Result<Vec<Instance>, CompileError> {
+    fused.iter().map(|ops| Instance::new(graph, ops)).collect()
+}
+
+/// The instance of a group.
+fn take(instances: &mut Vec<Instance>, group: Group) -> Result<Instance, CompileError> {
+    let position = instances
         .iter()
-        .map(|ops| Instance::new(graph, ops))
-        .collect::<Result<_, _>>()?;
-    let Some(instance) = instances
-        .into_iter()
-        .find(|instance| instance.body.group == group)
-    else {
-        return Err(CompileError::Fusion {
+        .position(|instance| instance.body.group == group)
+        .ok_or_else(|| CompileError::Fusion {
             operator: format!("{group:?}"),
             message: "the fusion plan gives no such kernel",
-        });
-    };
+        })?;
+    Ok(instances.swap_remove(position))
+}
+
+/// The place that uses an instance's kernel; the kernel is added if no earlier one is equal.
+fn intern(kernels: &mut Vec<KernelBody>, instance: Instance) -> Use {
+    let group = instance.body.group;
     let mut body = instance.body;
     let same_group = kernels.iter().filter(|known| known.group == group).count();
     let known = kernels.iter().position(|known| {
@@ -122,11 +124,11 @@ fn intern(
         kernels.push(body);
         kernels.len() - 1
     });
-    Ok(Use {
+    Use {
         kernel,
         weights: instance.weights,
         rope: instance.rope,
-    })
+    }
 }
 
 fn connect(kernels: &[KernelBody], layers: &[[Use; 3]], head: &Use) -> DiGraph<Place, Flow> {

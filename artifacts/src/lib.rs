@@ -16,6 +16,7 @@ mod error;
 pub mod layout;
 pub mod manifest;
 mod mapping;
+mod question;
 mod reader;
 mod recipe;
 mod references;

@@ -41,6 +41,13 @@ pub struct Manifest {
     pub layers: Vec<Layer>,
     /// Final norm and output projection, run on the last rows only.
     pub head: KernelUse,
+    /// How the known answers of all places were asked for, where the bundle has any.
+    #[serde(default)]
+    pub known_answers: Option<KnownAnswers>,
+    /// What is known of the speed of each variant on each device: a RON document whose types are those of
+    /// `heg-profiler`. A bundle runs without it.
+    #[serde(default)]
+    pub annotations: Option<SectionId>,
     /// Where the bundle came from.
     pub provenance: Provenance,
     /// Every section, in file order. Identifiers are unique.
@@ -306,7 +313,7 @@ fn evaluate(terms: &[Term], tokens: u64, context: u64) -> f64 {
 }
 
 /// A realisation of a kernel: device class × shape class × weight binding.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
     /// Class of device it is meant for.
@@ -322,6 +329,56 @@ pub struct Variant {
     /// binding takes the same list as inputs behind the activation ports. Either kind finds its small
     /// constants at `offset="@c+N"`, N bytes into [`Manifest::literals`].
     pub ir: SectionId,
+    /// How far outputs may lie from the known answers of a place: the largest difference, as a share of the
+    /// largest expected value of the same port.
+    #[serde(default = "default_tolerance")]
+    pub tolerance: f32,
+    /// The same variant compiled ahead of time, at most once for a platform.
+    #[serde(default)]
+    pub blobs: Vec<Blob>,
+}
+
+/// For bundles that were written before variants had one.
+fn default_tolerance() -> f32 {
+    0.05
+}
+
+/// A variant compiled for one NPU platform. It takes the same inputs and gives the same outputs as the IR.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Blob {
+    /// What it runs on.
+    pub platform: NpuPlatform,
+    /// What the compiler wrote into it about the device and the driver it needs.
+    pub compatibility: Compatibility,
+    /// The bytes, as OpenVINO exported them.
+    pub section: SectionId,
+}
+
+/// An NPU platform by Intel's number, e.g. 3720 (Meteor Lake), 4000 (Lunar Lake), 5010 (Panther Lake).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct NpuPlatform(pub u32);
+
+impl std::fmt::Display for NpuPlatform {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a blob needs: the compatibility string at its end, e.g. `compiler=8.4;npu=3720;t=2;elf=1.2.0`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Compatibility {
+    /// Version of the NPU compiler (`compiler`).
+    pub compiler: String,
+    /// Version of the ELF layout (`elf`), which the driver has to know.
+    pub elf: String,
+    /// Tiles it was scheduled for (`t`).
+    pub tiles: Option<u32>,
+    /// Stepping it is bound to (`s`), if any.
+    pub stepping: Option<String>,
+    /// The whole string, with what else is in it.
+    pub text: String,
 }
 
 /// Classes of device.
@@ -345,6 +402,38 @@ pub enum ShapeClass {
         /// The chunk.
         tokens: u32,
     },
+    /// Exactly this many tokens over exactly this many rows of the KV cache: attention where nothing may be
+    /// dynamic. Fewer of either are padded; padded rows of the cache lie behind the visible ones.
+    Bucket {
+        /// The chunk.
+        tokens: u32,
+        /// Rows of the cache, the chunk's own included.
+        context: u32,
+    },
+}
+
+impl ShapeClass {
+    /// The token count it is fixed to, if it is.
+    pub fn chunk(self) -> Option<u32> {
+        match self {
+            Self::Dynamic => None,
+            Self::Static { tokens } | Self::Bucket { tokens, .. } => Some(tokens),
+        }
+    }
+
+    /// The number of cache rows it is fixed to, if it is.
+    pub fn bucket(self) -> Option<u32> {
+        match self {
+            Self::Dynamic | Self::Static { .. } => None,
+            Self::Bucket { context, .. } => Some(context),
+        }
+    }
+
+    /// Whether a call of `tokens` over `context` visible rows fits, padded where need be.
+    pub fn admits(self, tokens: usize, context: usize) -> bool {
+        let fits = |limit: Option<u32>, size| limit.is_none_or(|limit| size <= limit as usize);
+        fits(self.chunk(), tokens) && fits(self.bucket(), context)
+    }
 }
 
 /// How weights reach a kernel.
@@ -378,6 +467,24 @@ pub struct KernelUse {
     pub weights: Vec<WeightId>,
     /// Rotary table of this place, where the kernel takes one.
     pub rope: Option<RopeId>,
+    /// What comes out for the inputs that [`Manifest::known_answers`] describes: the outputs in port order,
+    /// each as f32 [rows, width].
+    #[serde(default)]
+    pub answer: Option<SectionId>,
+}
+
+/// A question that every place of the model was asked, and answered in f32 from its stored weights, so that
+/// a device that computes something else is found out. The inputs themselves are not stored: they follow
+/// from these numbers, see [`KnownAnswers::values`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownAnswers {
+    /// Seed of the inputs.
+    pub seed: u64,
+    /// Tokens of the call, c.
+    pub rows: u32,
+    /// Rows of the KV cache, the call's own included, n.
+    pub context: u32,
 }
 
 /// Index into [`Manifest::kernels`].
@@ -400,6 +507,9 @@ pub struct Provenance {
     pub compiler: String,
     /// OpenVINO release whose IR is written.
     pub openvino: String,
+    /// OpenVINO build whose NPU compiler made the blobs, where there are any.
+    #[serde(default)]
+    pub npu_compiler: Option<String>,
     /// blake3 of each input file that is not a weight, by name.
     pub inputs: BTreeMap<String, SectionId>,
 }

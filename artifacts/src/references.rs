@@ -9,7 +9,8 @@ use std::fmt;
 
 use crate::content_id::SectionId;
 use crate::manifest::{
-    DeviceClass, Kernel, Manifest, RopeTable, ShapeClass, Text, Variant, Weight,
+    Blob, DeviceClass, Group, Kernel, KernelUse, Layer, Manifest, RopeTable, ShapeClass, Text,
+    Variant, Weight,
 };
 
 /// A place in a manifest that names a section. Indices are those of the manifest's lists.
@@ -31,6 +32,12 @@ pub enum Reference {
     Literals,
     /// `kernels[i].variants[j].ir`.
     VariantIr(usize, usize),
+    /// `kernels[i].variants[j].blobs[k].section`.
+    Blob(usize, usize, usize),
+    /// `layers[i].qkv.answer`, `.mha.` or `.ffn.`, by the kernel's group; `head.answer` without a layer.
+    Answer(Option<usize>, Group),
+    /// `annotations`.
+    Annotations,
 }
 
 impl Reference {
@@ -50,7 +57,21 @@ impl Reference {
             Self::WeightValues(index) => format!("weight `{}` values", weight(index)),
             Self::WeightScales(index) => format!("weight `{}` scales", weight(index)),
             Self::Literals => "literals of the kernels".to_owned(),
-            Self::VariantIr(kernel, variant) => variant_label(manifest, kernel, variant),
+            Self::VariantIr(kernel, variant) => variant_label(manifest, kernel, variant, "IR"),
+            Self::Blob(kernel, variant, blob) => {
+                let platform = manifest
+                    .kernels
+                    .get(kernel)
+                    .and_then(|kernel| kernel.variants.get(variant)?.blobs.get(blob))
+                    .map_or("?".to_owned(), |blob| blob.platform.to_string());
+                let what = format!("blob (platform {platform})");
+                variant_label(manifest, kernel, variant, &what)
+            }
+            Self::Answer(Some(layer), group) => {
+                format!("known answer of `{}` in layer {layer}", group_name(group))
+            }
+            Self::Answer(None, _) => "known answer of the head".to_owned(),
+            Self::Annotations => "annotations".to_owned(),
         }
     }
 }
@@ -69,6 +90,15 @@ impl fmt::Display for Reference {
             Self::VariantIr(kernel, variant) => {
                 write!(f, "kernels[{kernel}].variants[{variant}].ir")
             }
+            Self::Blob(kernel, variant, blob) => write!(
+                f,
+                "kernels[{kernel}].variants[{variant}].blobs[{blob}].section"
+            ),
+            Self::Answer(Some(layer), group) => {
+                write!(f, "layers[{layer}].{}.answer", group_name(*group))
+            }
+            Self::Answer(None, _) => f.write_str("head.answer"),
+            Self::Annotations => f.write_str("annotations"),
         }
     }
 }
@@ -86,8 +116,10 @@ pub fn references(manifest: &Manifest) -> Vec<(Reference, SectionId)> {
         weights,
         literals,
         kernels,
-        layers: _,
-        head: _,
+        layers,
+        head,
+        known_answers: _,
+        annotations,
         provenance: _,
         sections: _,
     } = manifest;
@@ -119,7 +151,25 @@ pub fn references(manifest: &Manifest) -> Vec<(Reference, SectionId)> {
     for (index, kernel) in kernels.iter().enumerate() {
         push_kernel(index, kernel, &mut found);
     }
+    for (index, layer) in layers.iter().enumerate() {
+        let Layer { qkv, mha, ffn } = layer;
+        for (group, place) in [(Group::Qkv, qkv), (Group::Mha, mha), (Group::Ffn, ffn)] {
+            push_use(Reference::Answer(Some(index), group), place, &mut found);
+        }
+    }
+    push_use(Reference::Answer(None, Group::Head), head, &mut found);
+    found.extend(annotations.map(|id| (Reference::Annotations, id)));
     found
+}
+
+fn push_use(answered: Reference, place: &KernelUse, found: &mut Vec<(Reference, SectionId)>) {
+    let KernelUse {
+        kernel: _,
+        weights: _,
+        rope: _,
+        answer,
+    } = place;
+    found.extend(answer.map(|id| (answered, id)));
 }
 
 fn push_text(text: &Text, found: &mut Vec<(Reference, SectionId)>) {
@@ -151,8 +201,18 @@ fn push_kernel(index: usize, kernel: &Kernel, found: &mut Vec<(Reference, Sectio
             binding: _,
             activations: _,
             ir,
+            tolerance: _,
+            blobs,
         } = variant;
         found.push((Reference::VariantIr(index, position), *ir));
+        for (number, blob) in blobs.iter().enumerate() {
+            let Blob {
+                platform: _,
+                compatibility: _,
+                section,
+            } = blob;
+            found.push((Reference::Blob(index, position, number), *section));
+        }
     }
 }
 
@@ -167,12 +227,12 @@ pub(crate) fn label(manifest: &Manifest, id: SectionId) -> String {
         )
 }
 
-fn variant_label(manifest: &Manifest, kernel: usize, variant: usize) -> String {
+fn variant_label(manifest: &Manifest, kernel: usize, variant: usize, what: &str) -> String {
     let Some(kernel) = manifest.kernels.get(kernel) else {
-        return format!("kernel `{kernel}` IR");
+        return format!("kernel `{kernel}` {what}");
     };
     let Some(found) = kernel.variants.get(variant) else {
-        return format!("kernel `{}` variant `{variant}` IR", kernel.name);
+        return format!("kernel `{}` variant `{variant}` {what}", kernel.name);
     };
     let device = match found.device {
         DeviceClass::Cpu => "cpu",
@@ -182,6 +242,16 @@ fn variant_label(manifest: &Manifest, kernel: usize, variant: usize) -> String {
     let shape = match found.shape {
         ShapeClass::Dynamic => "dynamic".to_owned(),
         ShapeClass::Static { tokens } => format!("static {tokens}"),
+        ShapeClass::Bucket { tokens, context } => format!("static {tokens} over {context}"),
     };
-    format!("kernel `{}` IR for {device}, {shape}", kernel.name)
+    format!("kernel `{}` {what} for {device}, {shape}", kernel.name)
+}
+
+fn group_name(group: Group) -> &'static str {
+    match group {
+        Group::Qkv => "qkv",
+        Group::Mha => "mha",
+        Group::Ffn => "ffn",
+        Group::Head => "head",
+    }
 }

@@ -41,7 +41,17 @@ pub struct ModelSpec {
     /// Candidate chunk sizes of static variants, in tokens, ascending.
     #[serde(default = "default_chunks")]
     pub chunk_tokens: Vec<u32>,
+    /// NPU platforms that static variants are compiled for ahead of time: numbers of [`NPU_PLATFORMS`].
+    #[serde(default)]
+    pub npu_platforms: Vec<u32>,
+    /// Rows of the KV cache that static attention is compiled for, ascending; those beyond the context are
+    /// left out.
+    #[serde(default = "default_buckets")]
+    pub mha_context_tokens: Vec<u32>,
 }
+
+/// Platforms that the NPU compiler knows (OpenVINO 2026.4): Meteor Lake, Lunar Lake, and two of Panther Lake.
+pub const NPU_PLATFORMS: [u32; 4] = [3720, 4000, 5010, 5020];
 
 /// Longest context that is compiled without being asked for. Chosen, not measured: rotary tables of this
 /// length take 8 MiB at a head dimension of 64.
@@ -51,14 +61,22 @@ impl ModelSpec {
     /// Parses and checks a model file.
     pub fn parse(source: Source<'_>) -> Result<Self, SpecError> {
         let spec: Self = source.parse()?;
-        let ascending = spec.chunk_tokens.windows(2).all(|pair| pair[0] < pair[1]);
         let mut problems = Problems::new(source);
-        if !ascending || spec.chunk_tokens.contains(&0) {
-            let message = format!(
-                "expected `chunk_tokens` to be positive and ascending, found {:?}",
-                spec.chunk_tokens
-            );
-            problems.push("chunk_tokens", message);
+        for (field, sizes) in [
+            ("chunk_tokens", &spec.chunk_tokens),
+            ("mha_context_tokens", &spec.mha_context_tokens),
+        ] {
+            let ascending = sizes.windows(2).all(|pair| pair[0] < pair[1]);
+            if !ascending || sizes.contains(&0) {
+                let message =
+                    format!("expected `{field}` to be positive and ascending, found {sizes:?}");
+                problems.push(field, message);
+            }
+        }
+        let unknown = |platform: &&u32| !NPU_PLATFORMS.contains(platform);
+        if let Some(platform) = spec.npu_platforms.iter().find(unknown) {
+            let message = format!("expected platforms of {NPU_PLATFORMS:?}, found {platform}");
+            problems.push("npu_platforms", message);
         }
         problems.finish(spec)
     }
@@ -73,6 +91,8 @@ impl ModelSpec {
             context_tokens: None,
             fusion: default_fusion(),
             chunk_tokens: default_chunks(),
+            npu_platforms: Vec::new(),
+            mha_context_tokens: default_buckets(),
         }
     }
 }
@@ -89,4 +109,9 @@ fn default_fusion() -> String {
 /// for the larger models.
 fn default_chunks() -> Vec<u32> {
     vec![32, 64, 128, 256, 512]
+}
+
+/// Powers of two, so that padding at most doubles the work; 4096 is the longest that Agent.xpu evaluates.
+fn default_buckets() -> Vec<u32> {
+    vec![512, 1024, 2048, 4096]
 }

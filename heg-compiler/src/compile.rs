@@ -204,6 +204,8 @@ impl<'a> BundleBuild<'a> {
                 binding,
                 activations,
                 ir,
+                tolerance: tolerance(activations, form),
+                blobs: Vec::new(),
             });
         }
         let parameters: Vec<Parameter> = body
@@ -288,6 +290,7 @@ impl<'a> BundleBuild<'a> {
                 .map(|param| ids[&param.source])
                 .collect(),
             rope: used.rope.as_deref().map(|name| rope_ids[name]),
+            answer: None,
         };
         let heg = &self.plan.heg;
         let layers = heg
@@ -327,6 +330,8 @@ impl<'a> BundleBuild<'a> {
             kernels: parts.kernels,
             layers,
             head,
+            known_answers: None,
+            annotations: None,
             provenance: parts.provenance,
             sections: self.sections,
         })
@@ -386,6 +391,16 @@ fn activations(device: DeviceClass, form: WeightForm) -> ElementType {
     }
 }
 
+/// How far a variant's outputs may lie from the known answers. What plugins do to int8 products (rounding
+/// activations to int8 themselves) is far above rounding to f16, and far below what a broken kernel gives.
+fn tolerance(activations: ElementType, form: WeightForm) -> f32 {
+    match (form, activations) {
+        (WeightForm::W8A16, _) => 5e-2,
+        (WeightForm::F16, _) | (WeightForm::F32, ElementType::F16) => 1e-2,
+        (WeightForm::F32, _) => 1e-4,
+    }
+}
+
 fn parameter_bytes(parameter: &Parameter) -> u64 {
     let elements: u64 = parameter.shape.iter().map(|dim| u64::from(*dim)).product();
     let scales = if parameter.element == ElementType::I8 {
@@ -427,6 +442,7 @@ fn provenance(folder: &Path, config: &ConfigJson, plan: &Plan) -> Result<Provena
     Ok(Provenance {
         compiler: concat!("heg-compiler ", env!("CARGO_PKG_VERSION")).to_owned(),
         openvino: OPENVINO_IR.to_owned(),
+        npu_compiler: None,
         inputs,
     })
 }

@@ -3,7 +3,7 @@
 //! Token-wise groups prefer the NPU, attention the iGPU, and both fall to the next class that the SoC has
 //! (HeteroLLM §4; DESIGN §3). What a SoC lacks is an error, never a silent change of device.
 
-use heg_artifacts::manifest::{DeviceClass, ElementType, Group, Kernel, ShapeClass, Variant};
+use heg_artifacts::manifest::{DeviceClass, ElementType, Group, Kernel, Variant};
 use heg_spec::soc::{Device, DeviceClass as SpecClass, Soc};
 
 use crate::error::RuntimeError;
@@ -36,10 +36,9 @@ pub(crate) fn bind<'m>(soc: &Soc, kernel: &'m Kernel) -> Result<Bound<'m>, Runti
         .iter()
         .filter(|v| v.device == class)
         .collect();
-    variants.sort_by_key(|variant| match variant.shape {
-        ShapeClass::Static { tokens } => tokens,
-        ShapeClass::Dynamic => u32::MAX,
-    });
+    // The smallest form that admits a call comes first.
+    let limit = |size: Option<u32>| size.unwrap_or(u32::MAX);
+    variants.sort_by_key(|variant| (limit(variant.shape.chunk()), limit(variant.shape.bucket())));
     if variants.is_empty() {
         return Err(RuntimeError::NoVariant {
             kernel: kernel.name.clone(),

@@ -15,7 +15,7 @@ use super::model::Widths;
 use super::{check_equal, check_name, check_nonzero, check_shape};
 use crate::error::Error;
 use crate::manifest::{
-    ElementType, Group, Kernel, Parameter, Port, Role, Rows, ShapeClass, Variant,
+    Blob, ElementType, Group, Kernel, Parameter, Port, Role, Rows, ShapeClass, Variant,
 };
 
 /// What a group has on one side.
@@ -52,7 +52,7 @@ pub(super) fn check_kernels(kernels: &[Kernel], widths: &Widths) -> Result<(), E
         check_ports(&field, outputs, &output, widths)?;
         check_rotary(&field, kernel)?;
         check_parameters(&field, parameters)?;
-        check_variants(&field, variants)?;
+        check_variants(&field, *group, variants)?;
     }
     Ok(())
 }
@@ -211,7 +211,7 @@ fn check_parameters(field: &str, parameters: &[Parameter]) -> Result<(), Error> 
     Ok(())
 }
 
-fn check_variants(field: &str, variants: &[Variant]) -> Result<(), Error> {
+fn check_variants(field: &str, group: Group, variants: &[Variant]) -> Result<(), Error> {
     if variants.is_empty() {
         return Err(Error::invalid(
             format!("{field}.variants"),
@@ -227,6 +227,8 @@ fn check_variants(field: &str, variants: &[Variant]) -> Result<(), Error> {
             binding,
             activations,
             ir: _,
+            tolerance,
+            blobs,
         } = variant;
         let field = || format!("{field}.variants[{index}]");
         if !matches!(activations, ElementType::F16 | ElementType::F32) {
@@ -237,12 +239,71 @@ fn check_variants(field: &str, variants: &[Variant]) -> Result<(), Error> {
                 "`F16` or `F32`",
             ));
         }
-        if let ShapeClass::Static { tokens } = shape {
-            check_nonzero(|| format!("{}.shape.tokens", field()), (*tokens).into())?;
+        check_shape_class(field, group, *shape)?;
+        if !tolerance.is_finite() || *tolerance <= 0.0 {
+            return Err(Error::invalid(
+                format!("{}.tolerance", field()),
+                format!("`{tolerance}`"),
+                "a finite share above `0`",
+            ));
         }
+        check_blobs(field, blobs)?;
         if !kinds.insert((device, shape, binding, activations)) {
             let found = format!("{device:?}, {shape:?}, {binding:?}, {activations:?} once more");
             return Err(Error::invalid(field(), found, "variants that differ"));
+        }
+    }
+    Ok(())
+}
+
+/// Buckets are for what depends on the context, and hold at least the chunk itself.
+fn check_shape_class(
+    field: impl Fn() -> String,
+    group: Group,
+    shape: ShapeClass,
+) -> Result<(), Error> {
+    match shape {
+        ShapeClass::Dynamic => Ok(()),
+        ShapeClass::Static { tokens } => {
+            check_nonzero(|| format!("{}.shape.tokens", field()), tokens.into())
+        }
+        ShapeClass::Bucket { tokens, context } => {
+            check_nonzero(|| format!("{}.shape.tokens", field()), tokens.into())?;
+            if group != Group::Mha {
+                let found = format!("a bucket for a kernel of group {group:?}");
+                let expected = "buckets for attention only";
+                return Err(Error::invalid(
+                    format!("{}.shape", field()),
+                    found,
+                    expected,
+                ));
+            }
+            if context >= tokens {
+                return Ok(());
+            }
+            Err(Error::invalid(
+                format!("{}.shape.context", field()),
+                format!("`{context}`"),
+                format!("at least the chunk, `{tokens}`"),
+            ))
+        }
+    }
+}
+
+fn check_blobs(field: impl Fn() -> String, blobs: &[Blob]) -> Result<(), Error> {
+    let mut platforms = BTreeSet::new();
+    for (index, blob) in blobs.iter().enumerate() {
+        let Blob {
+            platform,
+            compatibility: _,
+            section: _,
+        } = blob;
+        if !platforms.insert(platform) {
+            return Err(Error::invalid(
+                format!("{}.blobs[{index}].platform", field()),
+                format!("`{platform}` once more"),
+                "one blob for a platform",
+            ));
         }
     }
     Ok(())

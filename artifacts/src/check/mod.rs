@@ -8,6 +8,7 @@
 
 #![deny(clippy::arithmetic_side_effects)]
 
+mod answers;
 mod kernels;
 mod model;
 mod sections;
@@ -33,6 +34,8 @@ pub(crate) fn check_manifest(manifest: &Manifest) -> Result<(), Error> {
         kernels,
         layers,
         head,
+        known_answers,
+        annotations: _,
         provenance: _,
         sections: _,
     } = manifest;
@@ -45,7 +48,8 @@ pub(crate) fn check_manifest(manifest: &Manifest) -> Result<(), Error> {
     model::check_embedding(embedding, weights, model)?;
     kernels::check_kernels(kernels, &widths)?;
     uses::check_layers(layers, manifest)?;
-    uses::check_head(head, manifest)
+    uses::check_head(head, manifest)?;
+    answers::check_answers(known_answers.as_ref(), manifest, &lengths)
 }
 
 fn check_revision(found: u32) -> Result<(), Error> {

@@ -16,6 +16,25 @@ use crate::references::{Reference, references};
 pub(super) struct Lengths(BTreeMap<SectionId, u64>);
 
 impl Lengths {
+    /// The section at `reference` is `expected` bytes long; `None` if that many do not fit in 64 bits.
+    pub(super) fn check_bytes(
+        &self,
+        reference: Reference,
+        id: SectionId,
+        expected: Option<u64>,
+    ) -> Result<(), Error> {
+        let found = self.0.get(&id).copied();
+        if found.is_some() && found == expected {
+            return Ok(());
+        }
+        let found = found.map_or("not listed".to_owned(), |bytes| {
+            format!("a section of `{bytes}` bytes")
+        });
+        let expected = expected.map_or("fewer than 2^64".to_owned(), |bytes| format!("`{bytes}`"));
+        let expected = format!("{expected} bytes");
+        Err(Error::invalid(reference.to_string(), found, expected))
+    }
+
     /// The section at `reference` has as many bytes as `shape` says.
     fn check(
         &self,

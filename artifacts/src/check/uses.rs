@@ -35,6 +35,7 @@ fn check_use(
         kernel: id,
         weights,
         rope,
+        answer: _,
     } = place;
     let kernel = look_up(
         &manifest.kernels,

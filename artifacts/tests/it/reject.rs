@@ -442,7 +442,17 @@ fn kernels() {
 fn uses() {
     check(
         "`layers` is empty, expected at least one layer",
-        |manifest| manifest.layers.clear(),
+        |manifest| {
+            let answers: Vec<_> = manifest
+                .layers
+                .iter()
+                .flat_map(|layer| [&layer.qkv, &layer.mha, &layer.ffn].map(|place| place.answer))
+                .collect();
+            manifest
+                .sections
+                .retain(|section| !answers.contains(&Some(section.id)));
+            manifest.layers.clear();
+        },
     );
     let expected = "`layers[1].ffn.kernel` is `4`, expected less than the number of kernels: `4`";
     check(expected, |manifest| {
@@ -481,4 +491,60 @@ fn uses() {
         manifest.kernels[0].inputs[1].width = 1;
         manifest.kernels[0].inputs[2].width = 1;
     });
+}
+
+#[test]
+fn known_answers() {
+    check(
+        "`known_answers.rows` is `0`, expected at least `1`",
+        |manifest| manifest.known_answers.as_mut().unwrap().rows = 0,
+    );
+    check(
+        "`known_answers.context` is `33`, expected `1` to `32`",
+        |manifest| manifest.known_answers.as_mut().unwrap().context = 33,
+    );
+    check(
+        "`layers[0].qkv.answer` is an answer without `known_answers`, \
+         expected `None`, or `known_answers`",
+        |manifest| manifest.known_answers = None,
+    );
+    check(
+        "`layers[0].qkv.answer` is a section of `128` bytes, expected `256` bytes",
+        |manifest| manifest.known_answers.as_mut().unwrap().rows = 2,
+    );
+}
+
+#[test]
+fn blobs_and_buckets() {
+    check(
+        "`kernels[0].variants[1].blobs[1].platform` is `3720` once more, \
+         expected one blob for a platform",
+        |manifest| {
+            let blobs = &mut manifest.kernels[0].variants[1].blobs;
+            blobs.push(blobs[0].clone());
+        },
+    );
+    check(
+        "`kernels[1].variants[1].shape.context` is `3`, expected at least the chunk, `4`",
+        |manifest| {
+            manifest.kernels[1].variants[1].shape = ShapeClass::Bucket {
+                tokens: 4,
+                context: 3,
+            };
+        },
+    );
+    check(
+        "`kernels[0].variants[1].shape` is a bucket for a kernel of group Qkv, \
+         expected buckets for attention only",
+        |manifest| {
+            manifest.kernels[0].variants[1].shape = ShapeClass::Bucket {
+                tokens: 4,
+                context: 8,
+            };
+        },
+    );
+    check(
+        "`kernels[0].variants[0].tolerance` is `NaN`, expected a finite share above `0`",
+        |manifest| manifest.kernels[0].variants[0].tolerance = f32::NAN,
+    );
 }

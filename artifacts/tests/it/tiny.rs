@@ -42,6 +42,9 @@ impl Default for Plan {
     }
 }
 
+/// Tokens of the call that known answers are for.
+const ASKED_ROWS: u64 = 1;
+
 /// A manifest in the making, with its sections in a store.
 struct Maker<'a> {
     store: &'a Store,
@@ -83,21 +86,27 @@ impl Maker<'_> {
         Ok(id)
     }
 
-    fn place(
-        &mut self,
-        prefix: &str,
-        kernel: u32,
-        parameters: &[Parameter],
-    ) -> Result<KernelUse, Error> {
+    fn place(&mut self, prefix: &str, kernel: u32, kernels: &[Kernel]) -> Result<KernelUse, Error> {
+        let Kernel {
+            parameters,
+            outputs,
+            ..
+        } = &kernels[kernel as usize];
+        let outputs: u64 = outputs.iter().map(|port| u64::from(port.width)).sum();
         let weights = parameters
             .iter()
             .map(|parameter| self.weight(&format!("{prefix}.{}", parameter.name), parameter));
         let weights = weights.collect::<Result<_, _>>()?;
         let rope = (kernel == 0).then_some(RopeId(0));
+        let answer = self.section(&noise(
+            &format!("{prefix} answer"),
+            outputs * ASKED_ROWS * 4,
+        ))?;
         Ok(KernelUse {
             kernel: KernelId(kernel),
             weights,
             rope,
+            answer: Some(answer),
         })
     }
 }
@@ -123,20 +132,15 @@ pub(crate) fn manifest(plan: &Plan, store: &Store) -> Result<Manifest, Error> {
     };
     let mut layers = Vec::new();
     for layer in 0..plan.layers {
-        let mut place = |kernel: u32| {
-            maker.place(
-                &format!("model.layers.{layer}"),
-                kernel,
-                &kernels[kernel as usize].parameters,
-            )
-        };
+        let mut place =
+            |kernel: u32| maker.place(&format!("model.layers.{layer}"), kernel, &kernels);
         layers.push(Layer {
             qkv: place(0)?,
             mha: place(1)?,
             ffn: place(2)?,
         });
     }
-    let head = maker.place("lm_head", 3, &kernels[3].parameters)?;
+    let head = maker.place("lm_head", 3, &kernels)?;
     let rope_bytes = u64::from(plan.context_tokens * plan.rotary) * 4;
     let rope = RopeTable {
         rows: plan.context_tokens,
@@ -146,6 +150,7 @@ pub(crate) fn manifest(plan: &Plan, store: &Store) -> Result<Manifest, Error> {
     };
     let text = text(plan, &mut maker)?;
     let literals = maker.section(b"literals")?;
+    let annotations = maker.section(b"annotations")?;
     Ok(Manifest {
         revision: MANIFEST_REVISION,
         model: Model {
@@ -169,9 +174,16 @@ pub(crate) fn manifest(plan: &Plan, store: &Store) -> Result<Manifest, Error> {
         kernels,
         layers,
         head,
+        known_answers: Some(KnownAnswers {
+            seed: 1,
+            rows: ASKED_ROWS as u32,
+            context: plan.context_tokens,
+        }),
+        annotations: Some(annotations),
         provenance: Provenance {
             compiler: "0.1.0".to_owned(),
             openvino: "2026.4.1".to_owned(),
+            npu_compiler: Some("2026.4.1".to_owned()),
             inputs: [("config.json".to_owned(), SectionId::of(b"{}"))].into(),
         },
         sections: maker.sections,
@@ -249,10 +261,7 @@ fn kernels(plan: &Plan, maker: &mut Maker) -> Result<Vec<Kernel>, Error> {
                 }],
                 bytes: Vec::new(),
             },
-            variants: variants(
-                plan,
-                maker.section(format!("<net name=\"{name}\"/>").as_bytes())?,
-            ),
+            variants: variants(plan, name, group, maker)?,
         })
     };
     Ok(vec![
@@ -303,20 +312,48 @@ fn kernels(plan: &Plan, maker: &mut Maker) -> Result<Vec<Kernel>, Error> {
     ])
 }
 
-fn variants(plan: &Plan, ir: SectionId) -> Vec<Variant> {
-    let dynamic = Variant {
+fn variants(
+    plan: &Plan,
+    name: &str,
+    group: Group,
+    maker: &mut Maker,
+) -> Result<Vec<Variant>, Error> {
+    let ir = maker.section(format!("<net name=\"{name}\"/>").as_bytes())?;
+    let mut variants = vec![Variant {
         device: DeviceClass::Cpu,
         shape: ShapeClass::Dynamic,
         binding: Binding::Constant,
         activations: ElementType::F32,
         ir,
-    };
-    let fixed = plan.chunk_tokens.iter().map(|&tokens| Variant {
-        device: DeviceClass::Npu,
-        shape: ShapeClass::Static { tokens },
-        binding: Binding::Input,
-        activations: ElementType::F16,
-        ir,
-    });
-    std::iter::once(dynamic).chain(fixed).collect()
+        tolerance: 1e-4,
+        blobs: Vec::new(),
+    }];
+    for &tokens in &plan.chunk_tokens {
+        variants.push(Variant {
+            device: DeviceClass::Npu,
+            shape: match group {
+                Group::Mha => ShapeClass::Bucket {
+                    tokens,
+                    context: plan.context_tokens.max(tokens),
+                },
+                Group::Qkv | Group::Ffn | Group::Head => ShapeClass::Static { tokens },
+            },
+            binding: Binding::Input,
+            activations: ElementType::F16,
+            ir,
+            tolerance: 1e-2,
+            blobs: vec![Blob {
+                platform: NpuPlatform(3720),
+                compatibility: Compatibility {
+                    compiler: "8.4".to_owned(),
+                    elf: "1.2.0".to_owned(),
+                    tiles: Some(2),
+                    stepping: None,
+                    text: "compiler=8.4;npu=3720;t=2;elf=1.2.0".to_owned(),
+                },
+                section: maker.section(format!("{name} blob").as_bytes())?,
+            }],
+        });
+    }
+    Ok(variants)
 }

@@ -220,12 +220,26 @@ fn sections_have_names_for_people() {
         ]
     );
     assert_eq!(
-        lines[12],
-        "kernels[1].variants[0].ir: kernel `mha` IR for cpu, dynamic"
+        lines[11..16],
+        [
+            "kernels[0].variants[1].ir: kernel `qkv` IR for npu, static 4",
+            "kernels[0].variants[1].blobs[0].section: \
+             kernel `qkv` blob (platform 3720) for npu, static 4",
+            "kernels[1].variants[0].ir: kernel `mha` IR for cpu, dynamic",
+            "kernels[1].variants[1].ir: kernel `mha` IR for npu, static 4 over 32",
+            "kernels[1].variants[1].blobs[0].section: \
+             kernel `mha` blob (platform 3720) for npu, static 4 over 32",
+        ]
     );
     assert_eq!(
-        lines[11],
-        "kernels[0].variants[1].ir: kernel `qkv` IR for npu, static 4"
+        lines[lines.len() - 5..],
+        [
+            "layers[0].qkv.answer: known answer of `qkv` in layer 0",
+            "layers[0].mha.answer: known answer of `mha` in layer 0",
+            "layers[0].ffn.answer: known answer of `ffn` in layer 0",
+            "head.answer: known answer of the head",
+            "annotations: annotations",
+        ]
     );
     assert_eq!(
         Reference::VariantIr(0, 9).label(&manifest),

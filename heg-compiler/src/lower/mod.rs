@@ -150,8 +150,8 @@ fn port_element(role: Role, lowering: Lowering) -> ElementType {
 fn shape(rows: Rows, width: u32, lowering: Lowering) -> Vec<Dim> {
     let rows = match (rows, lowering.shape) {
         (Rows::One, _) => return vec![Dim::Fixed(1)],
-        (Rows::Tokens, ShapeClass::Static { tokens }) => Dim::Fixed(tokens),
-        (Rows::Tokens, ShapeClass::Dynamic) | (Rows::Context, _) => Dim::Dynamic,
+        (Rows::Tokens, class) => class.chunk().map_or(Dim::Dynamic, Dim::Fixed),
+        (Rows::Context, class) => class.bucket().map_or(Dim::Dynamic, Dim::Fixed),
     };
     vec![rows, Dim::Fixed(width)]
 }

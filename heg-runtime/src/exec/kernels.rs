@@ -107,9 +107,9 @@ impl Loader {
                 .map(move |variant| (*kernel, *variant))
         });
         let activations = shared_activations(variants.clone())?;
-        let chunk = |variant: &Variant| match variant.shape {
-            ShapeClass::Static { tokens } => tokens as usize,
-            ShapeClass::Dynamic => usize::MAX,
+        let chunk = |variant: &Variant| {
+            let chunk = variant.shape.chunk();
+            chunk.map_or(usize::MAX, |tokens| tokens as usize)
         };
         // The largest chunk that every token-wise kernel takes.
         let chunk_max = bound

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use heg_artifacts::Bundle;
-use heg_artifacts::manifest::{Group, Manifest, Role, ShapeClass};
+use heg_artifacts::manifest::{Group, Manifest, Role};
 use heg_openvino::{Core, Tensor};
 use heg_spec::Soc;
 
@@ -423,10 +423,7 @@ impl Executor {
     fn form_rows(&mut self, launch: Launch, tokens: usize) -> Result<usize, RuntimeError> {
         let available = self.rows;
         let form = self.form(launch, tokens)?;
-        let rows = match form.shape {
-            ShapeClass::Dynamic => tokens,
-            ShapeClass::Static { tokens } => tokens as usize,
-        };
+        let rows = form.shape.chunk().map_or(tokens, |chunk| chunk as usize);
         if rows <= available {
             Ok(rows)
         } else {
@@ -441,10 +438,7 @@ impl Executor {
         let place = Place::from(launch);
         let place = shared_place(self.bundle.manifest(), place);
         let prepared = self.ready.get_mut(&place).ok_or(RuntimeError::LoaderGone)?;
-        let fits = |form: &&mut Form| match form.shape {
-            ShapeClass::Dynamic => true,
-            ShapeClass::Static { tokens: chunk } => tokens <= chunk as usize,
-        };
+        let fits = |form: &&mut Form| form.shape.admits(tokens, 0);
         prepared
             .forms
             .iter_mut()

@@ -114,6 +114,7 @@ fn variants(kernel: &Kernel) -> String {
         let shape = match variant.shape {
             ShapeClass::Dynamic => "dynamic".to_owned(),
             ShapeClass::Static { tokens } => tokens.to_string(),
+            ShapeClass::Bucket { tokens, context } => format!("{tokens}×{context}"),
         };
         let device = format!("{:?}", variant.device);
         let binding = match variant.binding {

@@ -36,6 +36,11 @@ impl Compatibility {
     /// As in a blob, where a terminating NUL may count as part of the text.
     pub(super) fn read(record: &[u8]) -> Result<Self, BlobError> {
         let record = record.strip_suffix(b"\0").unwrap_or(record);
+        if record.len() > RECORD_BYTES_MAX {
+            return Err(BlobError::RecordLong {
+                found: record.len() as u64,
+            });
+        }
         if let Some(&found) = record.iter().find(|byte| !byte.is_ascii_graphic()) {
             return Err(BlobError::RecordBytes { found });
         }
@@ -192,6 +197,9 @@ impl<'a> Attributes<'a> {
     }
 }
 
+/// The longest record: chosen, ninety times today's.
+pub(super) const RECORD_BYTES_MAX: usize = 4096;
+
 /// Digits only: `str::parse` would take a sign.
 fn number(text: &str) -> Option<u32> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
@@ -277,6 +285,15 @@ mod tests {
             let expected = format!("the blob's compatibility record has {expected}");
             assert_eq!(error.to_string(), expected);
         }
+    }
+
+    #[test]
+    fn what_is_too_long_is_refused() {
+        let fits = format!("{RECORD};x={}", "y".repeat(4096 - RECORD.len() - 3));
+        assert_eq!(Compatibility::parse(&fits).unwrap().text(), fits);
+        let error = Compatibility::parse(&format!("{fits}y")).unwrap_err();
+        let expected = "the blob's compatibility record has `4097` bytes, expected `4096` at most";
+        assert_eq!(error.to_string(), expected);
     }
 
     proptest! {

@@ -1,5 +1,6 @@
 //! Everything that a blob or an estimate is refused for, as data.
 
+use super::compatibility::RECORD_BYTES_MAX;
 use super::perf_metrics::{AXIS_MAX, STEPS, TICKS_MAX};
 
 /// What the readers of this module return instead of trusting foreign bytes.
@@ -36,6 +37,15 @@ pub enum BlobError {
     /// The compiler wrote no compatibility record.
     #[error("the blob's compatibility record is empty")]
     NoRecord,
+
+    /// The compatibility record is longer than any compiler's.
+    #[error(
+        "the blob's compatibility record has `{found}` bytes, expected `{RECORD_BYTES_MAX}` at most"
+    )]
+    RecordLong {
+        /// Its length.
+        found: u64,
+    },
 
     /// The compatibility record is no list of attributes.
     #[error("the blob's compatibility record has `{}`, expected visible ASCII", .found.escape_ascii())]

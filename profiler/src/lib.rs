@@ -4,14 +4,18 @@
 //! give a [`Roofline`], which answers for any work and traffic. No clock, no device, no file. `MODEL.md`
 //! has the formulas on one page, with their validity range and a worked example.
 //!
-//! Deliberately not here: measuring kernels on a device, reading a vendor compiler's own estimates, and
-//! turning samples into anchors. They need devices or foreign bytes and sit behind other features, so
-//! that the runtime can import this much and nothing else.
+//! Behind the feature `vendor`: what a vendor's compiler itself expects of a kernel, read from the blob.
+//!
+//! Deliberately not here: measuring kernels on a device, and turning samples into anchors. What needs
+//! devices or foreign bytes sits behind features, so that the runtime can import the model and nothing
+//! else.
 
 #![deny(missing_docs)]
 
 mod error;
 mod model;
+#[cfg(feature = "vendor")]
+pub mod vendor;
 
 pub use error::{Ceiling, Error};
 pub use model::{

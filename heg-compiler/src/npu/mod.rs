@@ -12,8 +12,10 @@
 mod error;
 mod job;
 mod pool;
+#[cfg(unix)]
 #[cfg(test)]
 mod pool_tests;
+#[cfg(unix)]
 #[cfg(test)]
 mod real_tests;
 mod scratch;

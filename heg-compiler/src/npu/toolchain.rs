@@ -191,6 +191,7 @@ impl NpuToolchain {
         &self.provider
     }
 
+    #[cfg(unix)]
     #[cfg(test)]
     pub(super) fn launch(&self) -> &Launch {
         &self.launch

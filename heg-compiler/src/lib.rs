@@ -19,6 +19,7 @@ pub mod heg;
 )]
 pub mod ingest;
 mod lower;
+pub mod npu;
 mod phase;
 mod plan;
 pub mod quant;

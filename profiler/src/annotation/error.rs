@@ -4,6 +4,10 @@
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnnotationError {
+    /// The roofline has no meaning for a number.
+    #[error(transparent)]
+    Model(#[from] crate::error::Error),
+
     /// Nobody writes documents of this length.
     #[error("the annotations are `{found}` bytes long, expected up to `{limit}`")]
     TooLong {
@@ -25,7 +29,9 @@ pub enum AnnotationError {
     },
 
     /// A newer program wrote this.
-    #[error("the annotations' revision `{found}` is unknown: this program reads `1` to `{supported}`")]
+    #[error(
+        "the annotations' revision `{found}` is unknown: this program reads `1` to `{supported}`"
+    )]
     Revision {
         /// The revision in the document.
         found: u32,

@@ -291,3 +291,7 @@ fn check_unique(
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "document_tests.rs"]
+mod tests;

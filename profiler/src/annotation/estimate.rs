@@ -61,30 +61,31 @@ pub fn estimate(
     blob_bytes: u64,
 ) -> Option<Estimate> {
     let shape = Shape::of(kernel, variant, call);
-    let work = RunWork::of(&kernel.work, &shape);
+    let run = Run {
+        work: &kernel.work,
+        tokens: shape.run_tokens,
+        context: shape.run_context,
+    };
     let own = device.variant(&kernel.name, variant.shape, variant.binding);
     let (run_us, source) = match own {
         Some(entry) => (
-            entry.prediction.run_us(&work, device.frequency_mhz()),
+            entry.prediction.run_us(&run, device.frequency_mhz()),
             entry.source,
         ),
-        None => (
-            roofline_us(device.spec.as_ref()?, &work),
-            AnchorSource::Spec,
-        ),
+        None => (run.roofline_us(device.spec.as_ref()?), AnchorSource::Spec),
     };
     let roofline = match own.map(|entry| &entry.prediction) {
         Some(Prediction::Roofline(roofline)) => Some(roofline),
         Some(_) => None,
         None => device.spec.as_ref(),
     };
-    let run_us = bounded_us(run_us);
-    let latency_us = bounded_us(run_us * shape.runs as f64);
+    let run_us = bounded(run_us, LATENCY_US_MIN, LATENCY_US_MAX);
+    let latency_us = (run_us * shape.runs as f64).min(LATENCY_US_MAX);
     let utilisation = match roofline {
-        Some(roofline) => Some(roofline.utilisation(work.flops / work.bytes)),
+        Some(roofline) => Some(roofline.utilisation(run.flops() / run.bytes())),
         None => device
             .peaks
-            .map(|peaks| work.bytes / (run_us / MICROS_PER_SEC) / peaks.bytes_per_sec()),
+            .map(|peaks| run.bytes() / (run_us / MICROS_PER_SEC) / peaks.bytes_per_sec()),
     };
     let watts = device.power.map(|power| match call.tokens {
         0 | 1 => power.decode_watts(),
@@ -120,16 +121,12 @@ impl DeviceAnnotation {
 
 impl Prediction {
     /// Time of one run in µs.
-    fn run_us(&self, work: &RunWork, frequency_mhz: Option<u32>) -> f64 {
+    fn run_us(&self, run: &Run<'_>, frequency_mhz: Option<u32>) -> f64 {
         match self {
-            Self::Roofline(roofline) => roofline_us(roofline, work),
+            Self::Roofline(roofline) => run.roofline_us(roofline),
             Self::Vendor(table) => table.latency_us(frequency_mhz),
         }
     }
-}
-
-fn roofline_us(roofline: &Roofline, work: &RunWork) -> f64 {
-    roofline.latency_us(work.flops, work.bytes)
 }
 
 /// How a call falls into runs of a variant.
@@ -138,7 +135,7 @@ struct Shape {
     runs: u64,
     /// Tokens of one run.
     run_tokens: u64,
-    /// Visible rows of one run.
+    /// Visible rows of one run; 0 where the kernel does not look at them.
     run_context: u64,
     /// Rows of all activations of the call, padding included.
     rows: u64,
@@ -163,7 +160,10 @@ impl Shape {
             runs: repeats.saturating_mul(chunks).saturating_mul(buckets),
             run_tokens,
             // A static chunk sees at least its own rows.
-            run_context: bucket.max(if is_attention { run_tokens } else { 1 }),
+            run_context: match is_attention {
+                true => bucket.max(run_tokens),
+                false => 0,
+            },
             rows: repeats.saturating_mul(chunks).saturating_mul(run_tokens),
             cache_rows: batch.saturating_mul(buckets).saturating_mul(bucket),
             batch,
@@ -182,25 +182,31 @@ fn pieces(total: u64, size: Option<u32>) -> (u64, u64) {
     }
 }
 
-/// Work of one run.
-pub(crate) struct RunWork {
-    /// F, in FLOP.
-    pub(crate) flops: f64,
-    /// Q, in bytes.
-    pub(crate) bytes: f64,
+/// One run of a kernel: what predictions are asked for.
+pub(crate) struct Run<'k> {
+    /// Work of the kernel, as polynomials.
+    pub(crate) work: &'k Work,
+    /// c of the run: rows, of all sequences where the kernel is token-wise.
+    pub(crate) tokens: u64,
+    /// n of the run; 0 where the kernel is token-wise.
+    pub(crate) context: u64,
 }
 
-impl RunWork {
-    fn of(work: &Work, shape: &Shape) -> Self {
-        let (tokens, context) = (shape.run_tokens, shape.run_context);
-        // The polynomials come from a file: whatever their sum is, NaN included, the answer stays finite.
-        RunWork {
-            flops: work.flops(tokens, context).min(WORK_MAX),
-            bytes: work
-                .bytes(tokens, context)
-                .clamp(1.0, WORK_MAX)
-                .min(WORK_MAX),
-        }
+impl Run<'_> {
+    /// F, in FLOP. The polynomials come from a file: whatever their sum is, NaN included, this is finite.
+    fn flops(&self) -> f64 {
+        let flops = self.work.flops(self.tokens, self.context);
+        bounded(flops, 0.0, WORK_MAX)
+    }
+
+    /// Q, in bytes; at least 1, finite.
+    fn bytes(&self) -> f64 {
+        let bytes = self.work.bytes(self.tokens, self.context);
+        bounded(bytes, 1.0, WORK_MAX)
+    }
+
+    fn roofline_us(&self, roofline: &Roofline) -> f64 {
+        roofline.latency_us(self.flops(), self.bytes())
     }
 }
 
@@ -240,9 +246,12 @@ fn product(shape: &[u32]) -> u64 {
         .fold(1, |product: u64, &size| product.saturating_mul(size.into()))
 }
 
-/// Keeps a latency within what can be worked with; a NaN is taken as the longest.
-fn bounded_us(latency_us: f64) -> f64 {
-    latency_us.min(LATENCY_US_MAX).max(LATENCY_US_MIN)
+/// Keeps a number within what can be worked with; a NaN becomes the largest.
+fn bounded(number: f64, least: f64, most: f64) -> f64 {
+    if number.is_nan() {
+        return most;
+    }
+    number.clamp(least, most)
 }
 
 /// Largest work of a run, in FLOP or B. Chosen: real runs are below 1e16, and a roofline's slowest ceiling is

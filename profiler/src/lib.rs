@@ -12,6 +12,7 @@
 
 #![deny(missing_docs)]
 
+pub mod annotation;
 mod error;
 mod model;
 #[cfg(feature = "vendor")]

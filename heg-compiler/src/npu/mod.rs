@@ -84,7 +84,9 @@ pub fn precompile(
         .map(|(key, job)| (key, job.clone()))
         .unzip();
     for Compiled { job, outcome, .. } in pool.compile(toolchain, missing)? {
-        let key = missing_keys[job];
+        let Some(key) = missing_keys.get(job).copied() else {
+            continue;
+        };
         let outcome = match outcome {
             Err(error @ NpuError::Unusable { .. }) => return Err(error.into()),
             Err(error) => Err(error),
@@ -98,5 +100,12 @@ pub fn precompile(
         outcomes.insert(key, outcome);
         done(&outcomes);
     }
-    Ok(keys.iter().map(|key| outcomes[key].clone()).collect())
+    let outcome = |key| outcomes.get(key).cloned();
+    let all: Option<Vec<_>> = keys.iter().map(outcome).collect();
+    // Only a thread that panicked owes an outcome.
+    all.ok_or_else(|| {
+        let toolchain = toolchain.to_string();
+        let message = "a job has no outcome".to_owned();
+        NpuError::Unusable { toolchain, message }.into()
+    })
 }

@@ -66,6 +66,10 @@ fn wrong_parts() {
         ("shape: Static(tokens: 256)", "shape: Square"),
         ("revision: 1", "revision: 0"),
         ("revision: 1", "revision: 2"),
+        (
+            "revision: 1",
+            "revision: 2, weather: (Sunny(wind: 3), [None])",
+        ),
     ]
     .map(|(part, broken)| refused(part, broken))
     .concat();

@@ -1,3 +1,5 @@
+//! Documents that read back, and what is refused with which words.
+
 use super::*;
 use crate::annotation::{RawContention, RawPower, Regime};
 

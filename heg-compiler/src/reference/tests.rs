@@ -4,11 +4,12 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use heg_artifacts::manifest::ElementType;
-use heg_artifacts::{Bundle, SectionId};
+use heg_artifacts::manifest::{ElementType, Group};
+use heg_artifacts::{Bundle, SectionId, judge};
 
 use super::linear::linear;
 use super::*;
+use crate::graph::{Attention, Op};
 use crate::{Places, Silent, Target, compile, fixture};
 
 /// Numbers whose sum depends on the order: large ones of either sign among small ones.
@@ -234,4 +235,54 @@ fn the_question_fits_short_contexts() {
         let asked = question(context);
         assert!(asked.rows >= 1 && asked.rows <= asked.context && asked.context <= context);
     }
+}
+
+/// The answer of an attention has to tell the position, and the window where the context is longer, by more than
+/// any tolerance.
+#[test]
+fn a_token_more_or_less_in_sight_is_found_out() {
+    let asked = question(u32::MAX);
+    let mut windows = 0;
+    for family in fixture::FAMILIES {
+        let heg = fixture::Described::family(family).heg();
+        for body in heg
+            .kernels
+            .iter()
+            .filter(|kernel| kernel.group == Group::Mha)
+        {
+            let right = attended(body, asked.position(), &asked);
+            let wrong = attended(body, asked.position() - 1, &asked);
+            let verdict = judge(&right, &wrong, 5e-2);
+            assert!(!verdict.passes(), "{family}, position: {verdict}");
+            let mut wider = body.clone();
+            for op in &mut wider.ops {
+                if let Op::Attention(Attention {
+                    window: Some(window),
+                    ..
+                }) = &mut op.op
+                {
+                    *window += 1;
+                    windows += usize::from(*window <= asked.context);
+                }
+            }
+            if wider != *body {
+                let verdict = judge(&right, &attended(&wider, asked.position(), &asked), 5e-2);
+                assert!(!verdict.passes(), "{family}, window: {verdict}");
+            }
+        }
+    }
+    assert!(windows > 0);
+}
+
+fn attended(body: &KernelBody, position: u32, asked: &KnownAnswers) -> Vec<f32> {
+    let input = |port: &Port| Tensor {
+        width: port.width as usize,
+        values: match port.role {
+            Role::Position => vec![position as f32],
+            _ => asked.values(port),
+        },
+    };
+    let inputs: Vec<Tensor> = body.inputs.iter().map(input).collect();
+    let mut outputs = evaluate(body, &inputs, &[]).unwrap();
+    outputs.remove(0).values
 }

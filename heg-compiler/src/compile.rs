@@ -9,6 +9,8 @@ use heg_artifacts::manifest::{
     Weight, WeightForm, WeightId,
 };
 use heg_artifacts::{MANIFEST_REVISION, SectionId, Store, write_bundle};
+use heg_profiler::annotation::{self, SweepLimits, VendorTables};
+use heg_spec::shipped;
 
 use crate::encode::{SourceMemory, StoredWeight, encode_weights, source_bytes, weight_name};
 use crate::error::CompileError;
@@ -20,10 +22,9 @@ use crate::npu::Pool;
 use crate::phase::{Phase, Progress};
 use crate::plan::Plan;
 use crate::precompile::{BlobSummary, NpuAccess, add_blobs};
+use crate::reference::{Answers, StoredModel};
 use crate::rope::rope_table;
 use crate::target::Target;
-use heg_profiler::annotation::{self, SweepLimits, VendorTables};
-use heg_spec::shipped;
 
 /// Where a compile works.
 #[derive(Debug, Clone)]
@@ -102,6 +103,7 @@ pub fn compile(
         progress,
     )?;
     memory.save()?;
+    let answers = StoredModel::new(&plan, &store, &params, &stored, &rope).answers(progress)?;
     let mut provenance = provenance(folder, &config, &plan)?;
     provenance.npu_compiler = blobs.compiler;
     let mut manifest = build.manifest(
@@ -114,6 +116,7 @@ pub fn compile(
             provenance,
             params,
             stored,
+            answers,
         },
     )?;
     annotate(&mut manifest, &blobs.vendor, &store)?;
@@ -176,6 +179,7 @@ struct Parts {
     provenance: Provenance,
     params: Vec<Param>,
     stored: Vec<StoredWeight>,
+    answers: Answers,
 }
 
 /// Collects the sections of a bundle as its parts come to be.
@@ -327,7 +331,7 @@ impl<'a> BundleBuild<'a> {
             .enumerate()
             .map(|(index, name)| (name.as_str(), RopeId(index as u32)))
             .collect();
-        let place = |used: &Use| KernelUse {
+        let place = |used: &Use, answer: &Section| KernelUse {
             kernel: KernelId(used.kernel as u32),
             weights: used
                 .weights
@@ -335,19 +339,20 @@ impl<'a> BundleBuild<'a> {
                 .map(|param| ids[&param.source])
                 .collect(),
             rope: used.rope.as_deref().map(|name| rope_ids[name]),
-            answer: None,
+            answer: Some(answer.id),
         };
-        let heg = &self.plan.heg;
+        let (heg, answers) = (&self.plan.heg, &parts.answers);
         let layers = heg
             .layers
             .iter()
-            .map(|[qkv, mha, ffn]| Layer {
-                qkv: place(qkv),
-                mha: place(mha),
-                ffn: place(ffn),
+            .zip(&answers.layers)
+            .map(|([qkv, mha, ffn], answers)| Layer {
+                qkv: place(qkv, &answers[0]),
+                mha: place(mha, &answers[1]),
+                ffn: place(ffn, &answers[2]),
             })
             .collect();
-        let head = place(&heg.head);
+        let head = place(&heg.head, &answers.head);
         let weights: Vec<Weight> = parts
             .params
             .iter()
@@ -361,6 +366,9 @@ impl<'a> BundleBuild<'a> {
                 source: stored.source,
             })
             .collect();
+        for answer in answers.layers.iter().flatten().chain([&answers.head]) {
+            self.add(*answer);
+        }
         Ok(Manifest {
             revision: MANIFEST_REVISION,
             model: self.model(name, &parts.params),
@@ -375,7 +383,7 @@ impl<'a> BundleBuild<'a> {
             kernels: parts.kernels,
             layers,
             head,
-            known_answers: None,
+            known_answers: Some(parts.answers.question),
             annotations: None,
             provenance: parts.provenance,
             sections: self.sections,

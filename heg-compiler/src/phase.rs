@@ -13,6 +13,8 @@ pub enum Phase {
     Precompile,
     /// Weights, encoded into the store.
     Encode,
+    /// Known answers of all places, from the encoded weights.
+    Answer,
     /// The bundle file.
     Bundle,
 }
@@ -31,7 +33,12 @@ impl Phase {
     pub fn unit(self) -> Unit {
         match self {
             Self::Precompile => Unit::Blobs,
-            Self::Ingest | Self::Graph | Self::Lower | Self::Encode | Self::Bundle => Unit::Bytes,
+            Self::Ingest
+            | Self::Graph
+            | Self::Lower
+            | Self::Encode
+            | Self::Answer
+            | Self::Bundle => Unit::Bytes,
         }
     }
 
@@ -43,6 +50,7 @@ impl Phase {
             Self::Lower => "lowering kernels to OpenVINO IR",
             Self::Precompile => "compiling kernels for NPUs",
             Self::Encode => "encoding weights",
+            Self::Answer => "computing known answers",
             Self::Bundle => "writing the bundle",
         }
     }

@@ -296,7 +296,7 @@ fn encode(values: &[f32], element: ElementType) -> Vec<u8> {
             .flat_map(|x| half::f16::from_f32(*x).to_le_bytes())
             .collect(),
         ElementType::I64 => each.flat_map(|x| (*x as i64).to_le_bytes()).collect(),
-        ElementType::I8 => panic!("no port has int8"),
+        ElementType::I8 => each.map(|x| *x as i8 as u8).collect(),
     }
 }
 

@@ -126,6 +126,9 @@ pub(super) fn rope(
     heads: u32,
     rotated: u32,
 ) -> Wire {
+    if x.shape[0] != Dim::Dynamic {
+        return rope_of_chunk(ir, x, [cos, sin], heads, rotated);
+    }
     let element = float_element(x);
     let head_dim = fixed(x.shape[1]) / heads;
     let parts = into_groups(ir, x, heads);
@@ -157,6 +160,37 @@ pub(super) fn rope(
         return y;
     }
     ir.reshape(&y, &[Dim::Dynamic, x.shape[1]])
+}
+
+/// The rotation of a fixed number of tokens, as `x · cos + (−second, first) · sin` over [1, 1, tokens, rotated]
+/// for each head: operators, operands and layout that the NPU compiler takes for its own rotary operator. All
+/// heads at once would need transpositions, and it refuses some small shapes of them.
+fn rope_of_chunk(ir: &mut Ir<'_>, x: &Wire, tables: [&Wire; 2], heads: u32, rotated: u32) -> Wire {
+    let (tokens, width) = (x.shape[0], fixed(x.shape[1]));
+    let (element, head_dim) = (float_element(x), width / heads);
+    let [cos, sin] = tables.map(|table| {
+        let half = ir.convert(table, element);
+        let whole = ir.concat(&[&half, &half], rotated);
+        let whole = ir.unsqueeze(&whole, 0);
+        ir.unsqueeze(&whole, 0)
+    });
+    let mut sizes = vec![rotated];
+    if rotated < head_dim {
+        sizes.push(head_dim - rotated);
+    }
+    let mut pieces = ir.split(x, &sizes.repeat(heads as usize));
+    for part in pieces.iter_mut().step_by(sizes.len()) {
+        let [one, size] = [1, rotated].map(Dim::Fixed);
+        let turning = ir.reshape(part, &[one, one, tokens, size]);
+        let halves = ir.split(&turning, &[rotated / 2, rotated / 2]);
+        let negated = ir.times(&halves[1], -1.0);
+        let swapped = ir.concat(&[&negated, &halves[0]], rotated);
+        let (a, b) = (ir.multiply(&turning, &cos), ir.multiply(&swapped, &sin));
+        let turned = ir.add(&a, &b);
+        *part = ir.reshape(&turned, &[tokens, size]);
+    }
+    let pieces: Vec<&Wire> = pieces.iter().collect();
+    ir.concat(&pieces, width)
 }
 
 /// `activation(gate) · up`.

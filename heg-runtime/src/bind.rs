@@ -8,11 +8,39 @@ use heg_spec::soc::{Device, DeviceClass as SpecClass, Soc};
 
 use crate::error::RuntimeError;
 
-/// The device a kernel runs on, and its variants there, static ones in ascending order.
+/// A way to run a kernel: one of its variants on the device that plays a role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rung {
+    /// Role in the SoC; the variant may be of another class, where a device runs what was meant for another.
+    pub role: DeviceClass,
+    /// Index into [`Kernel::variants`].
+    pub variant: usize,
+}
+
+/// A kernel with its rungs on a device, the smallest form first.
 #[derive(Debug, Clone)]
 pub(crate) struct Bound<'m> {
-    pub(crate) device: Device,
-    pub(crate) variants: Vec<&'m Variant>,
+    pub(crate) kernel: &'m Kernel,
+    pub(crate) rungs: Vec<Rung>,
+}
+
+impl<'m> Bound<'m> {
+    /// Variants in the order of the rungs.
+    pub(crate) fn variants(&self) -> impl Iterator<Item = &'m Variant> {
+        let variants = &self.kernel.variants;
+        self.rungs
+            .iter()
+            .filter_map(|rung| variants.get(rung.variant))
+    }
+
+    /// Largest number of tokens that a form admits.
+    pub(crate) fn chunk_max(&self) -> usize {
+        let chunk = |variant: &Variant| {
+            let chunk = variant.shape.chunk();
+            chunk.map_or(usize::MAX, |tokens| tokens as usize)
+        };
+        self.variants().map(chunk).max().unwrap_or(0)
+    }
 }
 
 /// Binds a kernel on a SoC.
@@ -30,19 +58,22 @@ pub(crate) fn bind<'m>(soc: &Soc, kernel: &'m Kernel) -> Result<Bound<'m>, Runti
             group: kernel.group,
             expected: preferred.to_vec(),
         })?;
-    let class = manifest_class(device.class);
-    let mut variants: Vec<&Variant> = kernel
-        .variants
-        .iter()
-        .filter(|v| v.device == class)
+    let role = manifest_class(device.class);
+    let mut rungs: Vec<Rung> = (0..)
+        .zip(&kernel.variants)
+        .filter(|(_, variant)| variant.device == role)
+        .map(|(variant, _)| Rung { role, variant })
         .collect();
     // The smallest form that admits a call comes first.
     let limit = |size: Option<u32>| size.unwrap_or(u32::MAX);
-    variants.sort_by_key(|variant| (limit(variant.shape.chunk()), limit(variant.shape.bucket())));
-    if variants.is_empty() {
+    rungs.sort_by_key(|rung| {
+        let shape = kernel.variants[rung.variant].shape;
+        (limit(shape.chunk()), limit(shape.bucket()))
+    });
+    if rungs.is_empty() {
         return Err(RuntimeError::NoVariant {
             kernel: kernel.name.clone(),
-            device: class,
+            device: role,
             found: kernel
                 .variants
                 .iter()
@@ -50,18 +81,23 @@ pub(crate) fn bind<'m>(soc: &Soc, kernel: &'m Kernel) -> Result<Bound<'m>, Runti
                 .collect(),
         });
     }
-    Ok(Bound {
-        device: device.clone(),
-        variants,
-    })
+    Ok(Bound { kernel, rungs })
+}
+
+/// The device that plays a role.
+pub(crate) fn device_of(soc: &Soc, role: DeviceClass) -> Option<&Device> {
+    soc.devices
+        .iter()
+        .find(|device| manifest_class(device.class) == role)
 }
 
 /// Element type of the activations that all kernels share.
-pub(crate) fn shared_activations<'m>(
-    bound: impl Iterator<Item = (&'m Kernel, &'m Variant)>,
-) -> Result<ElementType, RuntimeError> {
+pub(crate) fn shared_activations(bound: &[Bound<'_>]) -> Result<ElementType, RuntimeError> {
     let mut shared = None;
-    for (kernel, variant) in bound {
+    let variants = bound
+        .iter()
+        .flat_map(|bound| bound.variants().map(|variant| (bound.kernel, variant)));
+    for (kernel, variant) in variants {
         let expected = *shared.get_or_insert(variant.activations);
         if variant.activations != expected {
             return Err(RuntimeError::MixedActivations {

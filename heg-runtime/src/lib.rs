@@ -16,6 +16,7 @@ pub mod sched;
 pub mod text;
 pub mod verified;
 
+pub use bind::Rung;
 pub use error::{ExitStatus, RuntimeError};
 pub use generate::{Continue, FinishReason, GenerateOptions, Timing, generate};
 pub use load::{Loaded, read_soc};

@@ -8,6 +8,9 @@
 mod embedding;
 mod ir;
 mod kernels;
+mod loader;
+mod lone;
+mod place;
 mod rotary;
 
 use std::collections::BTreeMap;
@@ -22,8 +25,14 @@ use crate::error::{RuntimeError, openvino};
 use crate::mem::{Activations, Half, KvCache, KvShape, Widths};
 use crate::sched::{Launch, Logits, Span, launches};
 use embedding::EmbeddingTable;
-use kernels::{Form, Kernels, Loader, Place, Prepared, place_use, shared_place, tensor_element};
+use kernels::{Kernels, LoadPlan, Prepared};
+use loader::{Form, tensor_element};
+use place::{place_use, shared_place};
 use rotary::RotaryRows;
+
+pub use loader::Loader;
+pub use lone::LoneKernel;
+pub use place::Place;
 
 /// How an executor is set up.
 #[derive(Debug, Clone, Copy)]
@@ -91,7 +100,7 @@ impl Executor {
         options: ExecutorOptions,
     ) -> Result<Self, RuntimeError> {
         let loader = Loader::new(core, Arc::clone(&bundle), soc.clone());
-        let plan = loader.plan()?;
+        let plan = LoadPlan::new(bundle.manifest(), soc)?;
         let kernels = Kernels::load(Arc::new(loader), options.loader_threads);
         let manifest = bundle.manifest();
         let model = &manifest.model;
@@ -423,7 +432,7 @@ impl Executor {
     fn form_rows(&mut self, launch: Launch, tokens: usize) -> Result<usize, RuntimeError> {
         let available = self.rows;
         let form = self.form(launch, tokens)?;
-        let rows = form.shape.chunk().map_or(tokens, |chunk| chunk as usize);
+        let rows = form.rows(tokens);
         if rows <= available {
             Ok(rows)
         } else {

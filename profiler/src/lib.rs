@@ -12,7 +12,9 @@
 
 pub mod annotation;
 mod error;
+pub mod measure;
 mod model;
+pub mod predict;
 
 pub use error::{Ceiling, Error};
 pub use model::{

@@ -250,9 +250,8 @@ impl DeviceAnnotation {
         self.power = over.power.or(self.power);
         self.spec = over.spec.or(self.spec);
         for entry in over.variants {
-            let same = |own: &&mut VariantAnnotation| {
-                own.is_of(&entry.kernel, entry.shape, entry.binding)
-            };
+            let same =
+                |own: &&mut VariantAnnotation| own.is_of(&entry.kernel, entry.shape, entry.binding);
             match self.variants.iter_mut().find(same) {
                 Some(own) => *own = entry,
                 None => self.variants.push(entry),

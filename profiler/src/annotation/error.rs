@@ -25,7 +25,9 @@ pub enum AnnotationError {
     },
 
     /// A newer program wrote this.
-    #[error("the annotations' revision `{found}` is unknown: this program reads `1` to `{supported}`")]
+    #[error(
+        "the annotations' revision `{found}` is unknown: this program reads `1` to `{supported}`"
+    )]
     Revision {
         /// The revision in the document.
         found: u32,

@@ -62,7 +62,8 @@ impl VendorTable {
             return (first.1 * f64::from(first.0) / f64::from(at)).min(f64::MAX);
         }
         let upper = table.partition_point(|(mhz, _)| *mhz < at);
-        let (Some(below), Some(above)) = (table.get(upper.wrapping_sub(1)), table.get(upper)) else {
+        let (Some(below), Some(above)) = (table.get(upper.wrapping_sub(1)), table.get(upper))
+        else {
             return last.1;
         };
         let share = f64::from(at - below.0) / f64::from(above.0 - below.0);

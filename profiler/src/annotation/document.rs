@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::AnnotationError;
 use super::power::{Contention, Power};
+use super::sweep::ChunkSweep;
 use super::vendor_table::VendorTable;
 use crate::model::{AnchorSource, DevicePeaks, Roofline};
 
@@ -41,6 +42,9 @@ pub struct SocAnnotation {
     /// What devices do to each other; empty where nobody measured it.
     #[serde(default)]
     pub contention: Vec<Contention>,
+    /// Which chunk to prefill with, and why.
+    #[serde(default)]
+    pub sweep: Option<ChunkSweep>,
 }
 
 /// One device of a machine.
@@ -228,6 +232,9 @@ impl SocAnnotation {
             });
             self.contention.push(cell);
         }
+        if over.sweep.is_some() {
+            self.sweep = over.sweep;
+        }
     }
 }
 
@@ -284,3 +291,7 @@ fn check_unique(
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "document_tests.rs"]
+mod tests;

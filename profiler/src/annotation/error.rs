@@ -4,6 +4,10 @@
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnnotationError {
+    /// The roofline has no meaning for a number.
+    #[error(transparent)]
+    Model(#[from] crate::error::Error),
+
     /// Nobody writes documents of this length.
     #[error("the annotations are `{found}` bytes long, expected up to `{limit}`")]
     TooLong {

@@ -8,15 +8,23 @@
 //! Pure: no clock, device, thread or file, so that the runtime can import it. Measuring, fitting and reading
 //! blobs are other modules' work; their results come in as plain numbers.
 
+mod annotate;
 mod document;
 mod error;
+mod estimate;
+#[cfg(test)]
+mod llama_3b;
 mod power;
+mod sweep;
 mod vendor_table;
 
+pub use annotate::{BlobKey, VendorTables, annotate, of_data_sheet};
 pub use document::{
     ANNOTATIONS_BYTES_MAX, ANNOTATIONS_REVISION, Annotations, DeviceAnnotation, Npu, Prediction,
     SocAnnotation, VariantAnnotation,
 };
 pub use error::AnnotationError;
+pub use estimate::{Call, Estimate, estimate, footprint_bytes};
 pub use power::{Contention, Power, RawContention, RawPower, Regime};
+pub use sweep::{ChunkCost, ChunkSweep, KernelCost, SweepLimits, choose, sweep};
 pub use vendor_table::VendorTable;

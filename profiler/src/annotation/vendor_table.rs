@@ -84,3 +84,56 @@ impl From<VendorTable> for Vec<(u32, f64)> {
         table.0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `ffn` of llama-3.2-3b at chunk 256 on 3720.
+    const FFN: [(u32, f64); 5] = [
+        (700, 29_200.2),
+        (850, 24_047.0),
+        (1000, 20_440.0),
+        (1150, 17_774.0),
+        (1300, 15_723.0),
+    ];
+
+    #[test]
+    fn latencies_are_those_of_the_table_and_lie_between_them() {
+        let table = VendorTable::new(FFN.to_vec()).unwrap();
+        for (mhz, latency_us) in FFN {
+            assert_eq!(table.latency_us(Some(mhz)), latency_us);
+        }
+        assert_eq!(table.latency_us(None), 15_723.0);
+        assert_eq!(table.latency_us(Some(5000)), 15_723.0);
+        assert_eq!(table.latency_us(Some(350)), 58_400.4);
+        assert_eq!(table.latency_us(Some(925)), (24_047.0 + 20_440.0) / 2.0);
+        assert!(table.latency_us(Some(0)).is_finite());
+    }
+
+    #[test]
+    fn a_faster_clock_is_never_slower() {
+        let table = VendorTable::new(FFN.to_vec()).unwrap();
+        let latencies: Vec<f64> = (1..2000).map(|mhz| table.latency_us(Some(mhz))).collect();
+        assert!(latencies.windows(2).all(|pair| pair[0] >= pair[1]));
+    }
+
+    #[test]
+    fn tables_that_are_none() {
+        for frequencies in [vec![], vec![(0, 1.0)], vec![(2, 1.0), (2, 1.0)]] {
+            let refused = VendorTable::new(frequencies).unwrap_err();
+            assert!(matches!(refused, AnnotationError::Frequencies { .. }));
+        }
+        let long: Vec<(u32, f64)> = (1..1000).map(|mhz| (mhz, 1.0)).collect();
+        let refused = VendorTable::new(long).unwrap_err();
+        assert!(matches!(refused, AnnotationError::Frequencies { found, .. } if found.len() == 17));
+        for latency_us in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let refused = VendorTable::new(vec![(1, latency_us)]).unwrap_err();
+            assert!(matches!(refused, AnnotationError::Latency { .. }));
+        }
+        let smallest = VendorTable::new(vec![(1, f64::MIN_POSITIVE)]).unwrap();
+        assert_eq!(smallest.latencies_us(), [(1, 0.1)]);
+        let largest = VendorTable::new(vec![(1, f64::MAX)]).unwrap();
+        assert!(largest.latency_us(None).is_finite());
+    }
+}

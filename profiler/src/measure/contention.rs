@@ -1,7 +1,7 @@
 //! What two busy devices do to each other (Agent.xpu, Fig. 4): a kernel alone, then beside a neighbour that
 //! runs without a pause, memory-bound or compute-bound each.
 
-use super::settle::{Budget, Plan, settle_within};
+use super::settle::{Plan, settle};
 use super::{Profile, Subject};
 use crate::annotation::{Contention, RawContention, Regime};
 use crate::model::AnchorSource;
@@ -51,14 +51,12 @@ fn slowdown<S: Subject>(
     neighbour: Probe,
     plan: &Plan,
 ) -> Result<f64, S::Error> {
-    let mut latency_us = |subject: &mut S| {
-        let mut budget = Budget { left: plan.budget };
-        let few = Plan {
-            visits_max: 3,
-            ..plan.clone()
-        };
-        let calls = [probe.call];
-        let settled = settle_within(subject, probe.case, &calls, &few, &mut budget, &mut |_| ())?;
+    let few = Plan {
+        visits_max: VISITS_MAX,
+        ..plan.clone()
+    };
+    let latency_us = |subject: &mut S| {
+        let settled = settle(subject, probe.case, &[probe.call], &few, &mut |_| ())?;
         Ok(settled.first().map_or(f64::NAN, |one| one.latency_us))
     };
     let alone_us = latency_us(subject)?;
@@ -100,3 +98,6 @@ fn probes(subject: &impl Subject, profile: &Profile) -> Vec<Probe> {
     }
     probes
 }
+
+/// A cell is a ratio that no prediction needs to the percent. Chosen.
+const VISITS_MAX: u32 = 3;

@@ -3,7 +3,7 @@
 use heg_artifacts::manifest::DeviceClass;
 
 use super::profile::peaks_of;
-use super::settle::{Budget, Plan, Settled, settle, settle_within};
+use super::settle::{Budget, Gauge, Plan, Settled, settle, settle_within};
 use super::{Case, Profile, Subject, contention, grid};
 use crate::model::DevicePeaks;
 use crate::predict::{Call, Check, Comparison, LatencyTable, Steps, held_out};
@@ -70,11 +70,22 @@ fn measure_case<S: Subject>(
     budget: &mut Budget,
     watch: &mut dyn Watch<S::Error>,
 ) -> Result<Option<LatencyTable>, S::Error> {
-    let mut settle_more = |calls: &[Call], known: usize, budget: &mut Budget| {
-        let mut visited = |settled| watch.visited(case, known + settled, known + calls.len());
-        settle_within(subject, index, calls, plan, budget, &mut visited)
+    let first = grid::first(case);
+    let mut gauge = Gauge::new(first.first().copied().unwrap_or_default());
+    let mut settle_more = |calls: &[Call], known: &[Settled], budget: &mut Budget| {
+        let before = known.len();
+        let mut visited = |settled| watch.visited(case, before + settled, before + calls.len());
+        settle_within(
+            subject,
+            index,
+            calls,
+            plan,
+            &mut gauge,
+            budget,
+            &mut visited,
+        )
     };
-    let mut known = settle_more(&grid::first(case), 0, budget)?;
+    let mut known = settle_more(&first, &[], budget)?;
     let mut intervals = match table_of(&known) {
         Some(table) => grid::intervals(&table),
         None => return Ok(None),
@@ -87,10 +98,11 @@ fn measure_case<S: Subject>(
         if middles.is_empty() || budget.left.is_zero() {
             return Ok(Some(table));
         }
-        let found = settle_more(&middles, known.len(), budget)?;
+        let found = settle_more(&middles, &known, budget)?;
         let denser = grid::denser(case, &table, &found, &intervals, plan.tolerance);
         known.extend(found.iter().filter(|one| denser.keeps(one.call)));
-        known.extend(settle_more(&denser.calls, known.len(), budget)?);
+        let rows = settle_more(&denser.calls, &known, budget)?;
+        known.extend(rows);
         intervals = denser.intervals;
     }
 }
@@ -125,7 +137,7 @@ pub fn check<S: Subject>(
             continue;
         }
         let calls = held_out(&calibrated.table, calls, seed);
-        let measured = settle(subject, index, &calls, plan, |_| ())?;
+        let measured = settle(subject, index, &calls, plan, &mut |_| ())?;
         let compare = |one: &Settled| Comparison {
             kernel: label(&cases, case),
             call: one.call,

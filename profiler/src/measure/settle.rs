@@ -2,8 +2,9 @@
 //!
 //! A *visit* runs a call at every place to warm it up, then times some runs and takes their median. What
 //! disturbs a measurement only ever makes it longer, and lasts for a while: other processes, a clock that goes
-//! down. So visits to a call are spread over time, all calls in turn, forwards and backwards, so that a slow
-//! drift favours none; and the latency is believed once the two shortest visits agree.
+//! down. So visits to a call are spread over time, all calls in turn, and the latency is believed once the two
+//! shortest visits agree. Two visits within one disturbance would agree as well: therefore a *gauge*, one short
+//! call of the same kernel, is visited after each, and what was measured while the gauge was slow is left out.
 
 use std::time::Duration;
 
@@ -59,55 +60,105 @@ pub(super) struct Budget {
     pub(super) left: Duration,
 }
 
-/// Measures `calls` of a case; the result is in their order. `visited` is told how many calls are settled
-/// after each visit. A call that was visited only once, because time is up, is not settled but has a latency.
+/// The call of a case that tells whether the device is undisturbed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Gauge {
+    call: Call,
+    shortest_us: f64,
+}
+
+impl Gauge {
+    pub(super) fn new(call: Call) -> Self {
+        Self {
+            call,
+            shortest_us: f64::INFINITY,
+        }
+    }
+
+    /// Whether the device was undisturbed when the gauge took so long.
+    fn approves(&self, gauge_us: f64) -> bool {
+        gauge_us <= self.shortest_us * (1.0 + DISTURBED_MIN)
+    }
+}
+
+/// Measures `calls` of a case; the result is in their order. `visited` is told after each visit how many are
+/// settled. A call that was visited only once, because time is up, is not settled but has a latency.
 pub fn settle<S: Subject>(
     subject: &mut S,
     case: usize,
     calls: &[Call],
     plan: &Plan,
-    mut visited: impl FnMut(usize),
+    visited: &mut dyn FnMut(usize),
 ) -> Result<Vec<Settled>, S::Error> {
     let mut budget = Budget { left: plan.budget };
-    settle_within(subject, case, calls, plan, &mut budget, &mut visited)
+    let Some(first) = calls.first() else {
+        return Ok(Vec::new());
+    };
+    let mut gauge = Gauge::new(*first);
+    settle_within(subject, case, calls, plan, &mut gauge, &mut budget, visited)
 }
 
-/// As [`settle`], with a budget that is shared.
+/// As [`settle`], with a gauge and a budget that are shared.
 pub(super) fn settle_within<S: Subject>(
     subject: &mut S,
     case: usize,
     calls: &[Call],
     plan: &Plan,
+    gauge: &mut Gauge,
     budget: &mut Budget,
     visited: &mut dyn FnMut(usize),
 ) -> Result<Vec<Settled>, S::Error> {
     let places = subject.cases().get(case).map_or(1, |case| case.places);
-    let mut visits: Vec<Vec<f64>> = vec![Vec::new(); calls.len()];
+    let mut visits: Vec<Visits> = vec![Visits::default(); calls.len()];
     for round in 0..plan.visits_max.max(1) {
-        let mut order: Vec<usize> = (0..calls.len()).collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for index in order {
-            let is_settled = spread(&visits[index]) <= plan.agreement;
+        for turn in 0..calls.len() {
+            // Each round starts elsewhere, so that no two calls are neighbours in time each time.
+            let index = (turn + round as usize * calls.len() / 3) % calls.len();
+            let is_settled = visits[index].settled(gauge).spread <= plan.agreement;
             if is_settled || (round > 0 && budget.left.is_zero()) {
                 continue;
             }
             let latency_us = visit(subject, case, calls[index], places, budget)?;
-            let of_call = &mut visits[index];
-            of_call.push(latency_us);
-            of_call.sort_by(f64::total_cmp);
-            let settled = visits.iter().filter(|all| spread(all) <= plan.agreement);
-            visited(settled.count());
+            let gauge_us = visit(subject, case, gauge.call, places, budget)?;
+            gauge.shortest_us = gauge.shortest_us.min(gauge_us);
+            visits[index].0.push((latency_us, gauge_us));
+            let settled = visits.iter().map(|all| all.settled(gauge));
+            visited(settled.filter(|one| one.spread <= plan.agreement).count());
         }
     }
     let settled = calls.iter().zip(&visits).map(|(call, visits)| Settled {
         call: *call,
-        latency_us: believed(visits),
-        spread: spread(visits),
-        visits: visits.len() as u32,
+        ..visits.settled(gauge)
     });
     Ok(settled.collect())
+}
+
+/// The visits to one call: its latency, and the gauge's right after, in µs.
+#[derive(Debug, Clone, Default)]
+struct Visits(Vec<(f64, f64)>);
+
+impl Visits {
+    /// What they say by now; the call is for the caller to fill in.
+    fn settled(&self, gauge: &Gauge) -> Settled {
+        let approved = self.0.iter().filter(|visit| gauge.approves(visit.1));
+        let mut sorted_us: Vec<f64> = approved.map(|visit| visit.0).collect();
+        sorted_us.sort_by(f64::total_cmp);
+        // The mean of the two shortest: the shortest alone would be luckier where visits are many.
+        let (latency_us, spread) = match sorted_us[..] {
+            [shortest, second, ..] => ((shortest + second) / 2.0, (second - shortest) / shortest),
+            [only] => (only, f64::INFINITY),
+            [] => {
+                let all_us = self.0.iter().map(|visit| visit.0);
+                (all_us.fold(f64::NAN, f64::min), f64::INFINITY)
+            }
+        };
+        Settled {
+            call: Call::default(),
+            latency_us,
+            spread,
+            visits: self.0.len() as u32,
+        }
+    }
 }
 
 /// One visit: the median of some runs, in µs.
@@ -137,23 +188,6 @@ fn visit<S: Subject>(
     Ok(quantile(&times_us, 0.5).unwrap_or(f64::NAN))
 }
 
-/// How far the two shortest visits are apart, as a share of the shorter.
-fn spread(sorted_us: &[f64]) -> f64 {
-    match sorted_us {
-        [shortest, second, ..] => (second - shortest) / shortest,
-        _ => f64::INFINITY,
-    }
-}
-
-/// The mean of the two shortest visits. The shortest alone would be luckier where visits are many.
-fn believed(sorted_us: &[f64]) -> f64 {
-    match sorted_us {
-        [shortest, second, ..] => (shortest + second) / 2.0,
-        [only] => *only,
-        [] => f64::NAN,
-    }
-}
-
 /// A quantile of ascending numbers, on the line between its neighbours. None of no numbers.
 pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
@@ -170,6 +204,10 @@ const RUNS_MIN: usize = 5;
 
 /// At most so many. Chosen.
 const RUNS_MAX: usize = 64;
+
+/// A gauge that is slower than before by more than this share means a disturbance. Chosen: several times what
+/// visits differ by on a quiet machine.
+const DISTURBED_MIN: f64 = 0.08;
 
 /// Short runs are repeated for this long. Chosen: beyond the time slice of a scheduler.
 const VISIT_MIN: Duration = Duration::from_millis(10);
@@ -190,7 +228,7 @@ mod tests {
     fn worst_error(disturbance: Disturbance) -> f64 {
         let mut subject = Synthetic::new(vec![synthetic::case("ffn", 256, 0)], disturbance);
         let calls = line(&[1, 8, 32, 64, 65, 256]);
-        let settled = settle(&mut subject, 0, &calls, &Plan::default(), |_| ()).unwrap();
+        let settled = settle(&mut subject, 0, &calls, &Plan::default(), &mut |_| ()).unwrap();
         let errors = settled.iter().map(|one| {
             let truth_us = synthetic::truth_us(subject.case(0), one.call);
             (one.latency_us / truth_us - 1.0).abs()
@@ -202,7 +240,14 @@ mod tests {
     fn a_quiet_device_is_measured_exactly_after_two_visits() {
         let mut subject =
             Synthetic::new(vec![synthetic::case("ffn", 256, 0)], Disturbance::default());
-        let settled = settle(&mut subject, 0, &line(&[1, 64]), &Plan::default(), |_| ()).unwrap();
+        let settled = settle(
+            &mut subject,
+            0,
+            &line(&[1, 64]),
+            &Plan::default(),
+            &mut |_| (),
+        )
+        .unwrap();
         assert!(
             settled
                 .iter()
@@ -262,7 +307,7 @@ mod tests {
             budget: Duration::from_micros(1),
             ..Plan::default()
         };
-        let settled = settle(&mut subject, 0, &line(&[1, 64, 256]), &plan, |_| ()).unwrap();
+        let settled = settle(&mut subject, 0, &line(&[1, 64, 256]), &plan, &mut |_| ()).unwrap();
         assert!(
             settled
                 .iter()

@@ -20,7 +20,9 @@ use heg_artifacts::manifest::{ShapeClass, Work};
 use serde::{Deserialize, Serialize};
 
 /// The size of one call of a kernel: c and n.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Call {
     /// c, the tokens of the call (rows for the head).
     pub tokens: u32,

@@ -120,7 +120,7 @@ fn preference(group: Group) -> &'static [DeviceClass] {
     }
 }
 
-fn manifest_class(class: SpecClass) -> DeviceClass {
+pub(crate) fn manifest_class(class: SpecClass) -> DeviceClass {
     match class {
         SpecClass::Cpu => DeviceClass::Cpu,
         SpecClass::Igpu => DeviceClass::Igpu,

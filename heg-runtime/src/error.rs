@@ -124,6 +124,22 @@ pub enum RuntimeError {
         /// Cause.
         source: std::io::Error,
     },
+    /// A profile is damaged, or of another bundle or device.
+    #[error("cannot use profile `{path}`", path = path.display())]
+    Profile {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        source: heg_profiler::measure::ProfileError,
+    },
+    /// A profile cannot be read or written.
+    #[error("cannot read or write profile `{path}`", path = path.display())]
+    ProfileFile {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        source: std::io::Error,
+    },
     /// The thread that prepares kernels ended early.
     #[error("kernel preparation ended early; this is a bug")]
     LoaderGone,
@@ -164,7 +180,8 @@ impl RuntimeError {
                 ..
             }
             | Self::OpenVino { .. }
-            | Self::Reserve { .. } => ExitStatus::Environment,
+            | Self::Reserve { .. }
+            | Self::ProfileFile { .. } => ExitStatus::Environment,
             Self::Bundle { .. }
             | Self::Section(_)
             | Self::NoDevice { .. }
@@ -177,7 +194,8 @@ impl RuntimeError {
             | Self::Token { .. }
             | Self::Batch { .. }
             | Self::NoText { .. }
-            | Self::Text(_) => ExitStatus::Input,
+            | Self::Text(_)
+            | Self::Profile { .. } => ExitStatus::Input,
             Self::LoaderGone | Self::Launch { .. } => ExitStatus::Bug,
         }
     }

@@ -11,6 +11,7 @@ pub mod exec;
 mod generate;
 mod load;
 mod mem;
+pub mod profile;
 pub mod sched;
 #[allow(missing_docs, reason = "error fields are named by their messages")]
 pub mod text;

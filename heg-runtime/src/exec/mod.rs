@@ -516,7 +516,7 @@ impl Executor {
 
 /// The attention's context grows by this many tokens at a time. Chosen: at most 31 masked rows, which cost
 /// less than planning for a new shape each token (1.2 ms of 54 ms a token, 1B model, two cores).
-const CONTEXT_STEP: usize = 32;
+pub(crate) const CONTEXT_STEP: usize = 32;
 
 /// Rows that a batch fills.
 fn rows_of(spans: &[Span]) -> usize {

@@ -2,7 +2,7 @@
 //! runs without a pause, memory-bound or compute-bound each.
 
 use super::settle::{Plan, settle};
-use super::{Profile, Subject};
+use super::{Case, Profile, Subject};
 use crate::annotation::{Contention, RawContention, Regime};
 use crate::model::AnchorSource;
 use crate::predict::Call;
@@ -10,11 +10,13 @@ use heg_artifacts::manifest::DeviceClass;
 
 /// A call that stands for a regime on a device.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Probe {
-    case: usize,
-    call: Call,
-    regime: Regime,
-    device: DeviceClass,
+pub(super) struct Probe {
+    pub(super) case: usize,
+    pub(super) call: Call,
+    pub(super) regime: Regime,
+    pub(super) device: DeviceClass,
+    /// B/s or FLOP/s.
+    pub(super) per_sec: f64,
 }
 
 /// Measures all cells; none on a machine with one device.
@@ -23,7 +25,7 @@ pub(super) fn measure<S: Subject>(
     profile: &Profile,
     plan: &Plan,
 ) -> Result<Vec<Contention>, S::Error> {
-    let probes = probes(subject, profile);
+    let probes = probes(subject.cases(), profile);
     let mut cells = Vec::new();
     for probe in &probes {
         let neighbours = probes.iter().filter(|other| other.device != probe.device);
@@ -67,32 +69,29 @@ fn slowdown<S: Subject>(
 }
 
 /// Per device the call with the most bandwidth and the call with the most throughput.
-fn probes(subject: &impl Subject, profile: &Profile) -> Vec<Probe> {
+pub(super) fn probes(cases: &[Case], profile: &Profile) -> Vec<Probe> {
     let mut probes = Vec::new();
     for device in &profile.devices {
         let device = device.identity.class;
         for regime in [Regime::MemoryBound, Regime::ComputeBound] {
-            let entries = subject
-                .cases()
-                .iter()
-                .enumerate()
-                .flat_map(|(index, case)| {
-                    let of_device = profile.variant(case).filter(|_| case.device == device);
-                    let entries = of_device.map_or(&[][..], |variant| variant.table.entries());
-                    entries.iter().map(move |(call, latency_us)| {
-                        let amount = match regime {
-                            Regime::MemoryBound => call.bytes(&case.work),
-                            Regime::ComputeBound => call.flops(&case.work),
-                        };
-                        (amount / latency_us, index, *call)
-                    })
-                });
+            let entries = cases.iter().enumerate().flat_map(|(index, case)| {
+                let of_device = profile.variant(case).filter(|_| case.device == device);
+                let entries = of_device.map_or(&[][..], |variant| variant.table.entries());
+                entries.iter().map(move |(call, latency_us)| {
+                    let amount = match regime {
+                        Regime::MemoryBound => call.bytes(&case.work),
+                        Regime::ComputeBound => call.flops(&case.work),
+                    };
+                    (amount / latency_us, index, *call)
+                })
+            });
             let best = entries.max_by(|one, other| one.0.total_cmp(&other.0));
-            probes.extend(best.map(|(_, case, call)| Probe {
+            probes.extend(best.map(|(per_us, case, call)| Probe {
                 case,
                 call,
                 regime,
                 device,
+                per_sec: per_us * 1e6,
             }));
         }
     }

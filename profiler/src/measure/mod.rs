@@ -8,6 +8,7 @@
 mod contention;
 mod grid;
 mod profile;
+mod report;
 mod session;
 mod settle;
 #[cfg(test)]
@@ -17,6 +18,7 @@ pub use profile::{
     DeviceIdentity, DeviceProfile, PROFILE_BYTES_MAX, PROFILE_REVISION, Profile, ProfileError,
     VariantProfile,
 };
+pub use report::{AnchorReport, KernelReport, Report};
 pub use session::{Watch, check, device_peaks, profile};
 pub use settle::{Plan, Settled, quantile, settle};
 

@@ -127,6 +127,10 @@ pub fn check<S: Subject>(
     seed: u64,
 ) -> Result<Check, S::Error> {
     let cases = subject.cases().to_vec();
+    let plan = Plan {
+        budget: plan.budget / u32::try_from(cases.len().max(1)).unwrap_or(u32::MAX),
+        ..plan.clone()
+    };
     let mut check = Check::default();
     for (index, case) in cases.iter().enumerate() {
         let peaks = device_peaks(&cases, profile, case.device);
@@ -137,7 +141,7 @@ pub fn check<S: Subject>(
             continue;
         }
         let calls = held_out(&calibrated.table, calls, seed);
-        let measured = settle(subject, index, &calls, plan, &mut |_| ())?;
+        let measured = settle(subject, index, &calls, &plan, &mut |_| ())?;
         let compare = |one: &Settled| Comparison {
             kernel: label(&cases, case),
             call: one.call,
@@ -221,8 +225,8 @@ mod tests {
 
     use super::*;
     use crate::annotation::Regime;
-    use crate::measure::DeviceIdentity;
     use crate::measure::synthetic::{self, BESIDE_FACTOR, Disturbance, Synthetic};
+    use crate::measure::{DeviceIdentity, Report};
 
     /// Noise of 2 %, an outlier in twenty runs, and a neighbour that is busy a fifth of the time.
     fn realistic() -> Disturbance {
@@ -275,6 +279,7 @@ mod tests {
     fn steps_are_found_and_held_out_calls_predicted() {
         let mut subject = subject(two_kernels());
         let profile = measured(&mut subject);
+        insta::assert_snapshot!("report_alone", Report::new(&subject.cases, &profile));
         let check = check(&mut subject, &profile, &Plan::default(), 40, 1).unwrap();
         assert!(check.comparisons.len() > 50);
         assert!(check.passes(), "{check}");
@@ -375,6 +380,7 @@ mod tests {
         let devices = empty(&[DeviceClass::Npu, DeviceClass::Igpu]);
         let profile = profile(&mut subject, devices, &Plan::default(), &mut ()).unwrap();
         assert_eq!(profile.contention.len(), 8);
+        insta::assert_snapshot!(Report::new(&subject.cases, &profile));
         for cell in &profile.contention {
             let expected = match cell.subject().1 {
                 Regime::MemoryBound => BESIDE_FACTOR,

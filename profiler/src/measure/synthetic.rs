@@ -43,7 +43,7 @@ impl Default for Disturbance {
 
 /// The device.
 pub(crate) struct Synthetic {
-    cases: Vec<Case>,
+    pub(crate) cases: Vec<Case>,
     disturbance: Disturbance,
     /// Last call of each place of each case.
     seen: Vec<Vec<Option<Call>>>,
@@ -156,7 +156,8 @@ pub(crate) fn truth_us(case: &Case, call: Call) -> f64 {
         None if case.context_max == 0 && call.tokens > 64 => call.tokens.next_multiple_of(64),
         None => call.tokens,
     };
-    let call = Call { tokens, ..call };
+    let context = call.context.next_multiple_of(case.context_step);
+    let call = Call { tokens, context };
     let memory_us = call.bytes(&case.work) / 25e3;
     let compute_us = call.flops(&case.work) / 500e3;
     30.0 + (memory_us.powi(4) + compute_us.powi(4)).powf(0.25)

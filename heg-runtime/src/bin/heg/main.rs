@@ -1,13 +1,14 @@
 //! `heg`: runs, inspects and verifies bundles.
 //!
-//! Parses arguments, calls the library, renders results and errors. Exit status: 0 fine, 2 the user's input,
-//! 3 the bundle does not fit this host or is damaged, 4 environment, 70 a bug.
+//! Parses arguments, calls the library, renders results and errors. Exit status: 0 fine, 1 a check found
+//! something, 2 the user's input, 3 the bundle does not fit this host or is damaged, 4 environment, 70 a bug.
 
 mod bench;
 mod chat;
 mod failure;
 mod inspect;
 mod options;
+mod profile;
 mod run;
 mod verify;
 
@@ -36,6 +37,8 @@ enum Command {
     Verify(verify::Arguments),
     /// Measure prefill and decode on this machine
     Bench(bench::Arguments),
+    /// Measure each kernel on this machine, for predictions
+    Profile(profile::Arguments),
 }
 
 const EXAMPLES: &str = "Examples:
@@ -64,5 +67,6 @@ fn dispatch(command: &Command, started: Instant) -> anyhow::Result<()> {
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Verify(arguments) => verify::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
+        Command::Profile(arguments) => profile::run(arguments),
     }
 }

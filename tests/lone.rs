@@ -7,7 +7,7 @@
 use heg_artifacts::manifest::{DeviceClass, Group, Kernel, KnownAnswers, Role};
 use heg_openvino::Core;
 use heg_runtime::exec::{Loader, LoneKernel, Place};
-use heg_runtime::{Loaded, Rung};
+use heg_runtime::{Loaded, Rung, Source};
 use heg_tests::{Workbench, fixture, openvino_or_skip};
 
 const ASKED: KnownAnswers = KnownAnswers {
@@ -45,7 +45,11 @@ fn rungs(kernel: &Kernel, role: DeviceClass) -> Vec<Rung> {
                 .shape
                 .admits(ASKED.rows as usize, ASKED.context as usize)
         })
-        .map(|(variant, _)| Rung { role, variant })
+        .map(|(variant, _)| Rung {
+            role,
+            variant,
+            source: Source::Ir,
+        })
         .collect()
 }
 

@@ -56,7 +56,7 @@ fn interrupt(workbench: &Workbench, model: &Path, phase: Phase, bytes: u64) {
     assert!(result.is_err(), "{phase:?} was not interrupted");
 }
 
-/// Objects of encoded weights, with their inodes: no later run should write them again.
+/// Objects of encoded weights and of known answers, with their inodes: no later run should write them again.
 fn encoded(workbench: &Workbench) -> BTreeMap<PathBuf, u64> {
     let store = workbench.path("store/recipes");
     let recipes = files_below(&store).unwrap_or_default();
@@ -90,15 +90,17 @@ fn an_interrupted_compile_leaves_nothing_and_is_resumed() {
     let model = fixture("tiny-agent");
     let (expected, _) = reference.compile(&model, "tiny-agent", |_| {}).unwrap();
     let expected = fs::read(expected).unwrap();
-    let weights = encoded(&reference).len();
+    let all = encoded(&reference).len();
     for (phase, bytes, encoded_min) in [
         (Phase::Ingest, 0, 0),
         (Phase::Lower, 0, 0),
         (Phase::Encode, 0, 0),
         (Phase::Encode, 1_000_000, 5),
         (Phase::Encode, 4_000_000, 30),
-        (Phase::Bundle, 0, weights),
-        (Phase::Bundle, 1_000_000, weights),
+        (Phase::Answer, 0, 30),
+        (Phase::Answer, 1_000_000, 30),
+        (Phase::Bundle, 0, all),
+        (Phase::Bundle, 1_000_000, all),
     ] {
         let name = format!("{phase:?} at {bytes} bytes");
         let workbench = Workbench::new().unwrap();
@@ -116,7 +118,7 @@ fn an_interrupted_compile_leaves_nothing_and_is_resumed() {
             let again = after[object] != *inode;
             assert!(!again, "{name}: encoded again: {}", object.display());
         }
-        println!("{name}: {} of {weights} were there", before.len());
+        println!("{name}: {} of {all} were there", before.len());
     }
 }
 

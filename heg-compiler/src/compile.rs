@@ -18,6 +18,7 @@ use crate::ingest::{Checkpoint, ConfigJson, TextAssets};
 use crate::lower::{Literals, Lowering, lower, stored_element};
 use crate::phase::{Phase, Progress};
 use crate::plan::Plan;
+use crate::reference::{Answers, StoredModel};
 use crate::rope::rope_table;
 use crate::target::Target;
 
@@ -79,6 +80,7 @@ pub fn compile(
         progress,
     )?;
     memory.save()?;
+    let answers = StoredModel::new(&plan, &store, &params, &stored, &rope).answers(progress)?;
     let provenance = provenance(folder, &config, &plan)?;
     let manifest = build.manifest(
         &target.spec.name,
@@ -90,6 +92,7 @@ pub fn compile(
             provenance,
             params,
             stored,
+            answers,
         },
     )?;
     write(&manifest, places, &store, progress)
@@ -132,6 +135,7 @@ struct Parts {
     provenance: Provenance,
     params: Vec<Param>,
     stored: Vec<StoredWeight>,
+    answers: Answers,
 }
 
 /// Collects the sections of a bundle as its parts come to be.
@@ -282,7 +286,7 @@ impl<'a> BundleBuild<'a> {
             .enumerate()
             .map(|(index, name)| (name.as_str(), RopeId(index as u32)))
             .collect();
-        let place = |used: &Use| KernelUse {
+        let place = |used: &Use, answer: &Section| KernelUse {
             kernel: KernelId(used.kernel as u32),
             weights: used
                 .weights
@@ -290,19 +294,20 @@ impl<'a> BundleBuild<'a> {
                 .map(|param| ids[&param.source])
                 .collect(),
             rope: used.rope.as_deref().map(|name| rope_ids[name]),
-            answer: None,
+            answer: Some(answer.id),
         };
-        let heg = &self.plan.heg;
+        let (heg, answers) = (&self.plan.heg, &parts.answers);
         let layers = heg
             .layers
             .iter()
-            .map(|[qkv, mha, ffn]| Layer {
-                qkv: place(qkv),
-                mha: place(mha),
-                ffn: place(ffn),
+            .zip(&answers.layers)
+            .map(|([qkv, mha, ffn], answers)| Layer {
+                qkv: place(qkv, &answers[0]),
+                mha: place(mha, &answers[1]),
+                ffn: place(ffn, &answers[2]),
             })
             .collect();
-        let head = place(&heg.head);
+        let head = place(&heg.head, &answers.head);
         let weights: Vec<Weight> = parts
             .params
             .iter()
@@ -316,6 +321,9 @@ impl<'a> BundleBuild<'a> {
                 source: stored.source,
             })
             .collect();
+        for answer in answers.layers.iter().flatten().chain([&answers.head]) {
+            self.add(*answer);
+        }
         Ok(Manifest {
             revision: MANIFEST_REVISION,
             model: self.model(name, &parts.params),
@@ -330,7 +338,7 @@ impl<'a> BundleBuild<'a> {
             kernels: parts.kernels,
             layers,
             head,
-            known_answers: None,
+            known_answers: Some(parts.answers.question),
             annotations: None,
             provenance: parts.provenance,
             sections: self.sections,

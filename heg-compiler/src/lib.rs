@@ -2,8 +2,8 @@
 //!
 //! The road, one module a station: [`target`] (what to compile) → [`ingest`] (config, weights, text) →
 //! [`graph`] (operators of each layer) → [`fuse`] (op groups) → [`heg`] (kernels and their uses) → `lower`
-//! (OpenVINO IR) and `quant`/`encode` (weights) → [`compile`](compile()) (the bundle). Nothing here runs a
-//! model, and the runtime depends on none of it.
+//! (OpenVINO IR), `quant`/`encode` (weights) and `reference` (known answers) → [`compile`](compile()) (the
+//! bundle). The runtime depends on none of it.
 
 mod compile;
 mod encode;
@@ -22,6 +22,7 @@ mod lower;
 mod phase;
 mod plan;
 pub mod quant;
+mod reference;
 mod rope;
 pub mod target;
 

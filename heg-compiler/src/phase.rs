@@ -11,6 +11,8 @@ pub enum Phase {
     Lower,
     /// Weights, encoded into the store.
     Encode,
+    /// Known answers of all places, from the encoded weights.
+    Answer,
     /// The bundle file.
     Bundle,
 }
@@ -23,6 +25,7 @@ impl Phase {
             Self::Graph => "building graphs and kernels",
             Self::Lower => "lowering kernels to OpenVINO IR",
             Self::Encode => "encoding weights",
+            Self::Answer => "computing known answers",
             Self::Bundle => "writing the bundle",
         }
     }

@@ -5,9 +5,11 @@
 //! validity range and a worked example. [`annotation`] is the document in which a bundle keeps what is known of
 //! its kernels, and what follows from it: the cost of any call, and the chunk to prefill with.
 //!
-//! Both know no clock, device or file. Deliberately not in them: measuring kernels on a device, reading a
-//! vendor compiler's own estimates, and turning samples into anchors. They need devices or foreign bytes and
-//! sit behind other features, so that the runtime can import this much and nothing else.
+//! [`measure`] turns runs on a device into a [`measure::Profile`], and [`predict`] that into latencies of calls
+//! that were not measured.
+//!
+//! No clock, device or file here: what runs is behind [`measure::Subject`]. Deliberately not here either: reading
+//! a vendor compiler's own estimates.
 
 #![deny(missing_docs)]
 

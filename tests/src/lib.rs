@@ -1,5 +1,6 @@
 //! What the end-to-end tests share: fixtures, a place to compile in, and the rule for a missing OpenVINO.
 
+pub mod asked;
 pub mod model_folder;
 mod seeded;
 

@@ -5,21 +5,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use heg_artifacts::SectionId;
-use heg_artifacts::manifest::{Binding, ElementType, Group, Manifest};
-use heg_spec::Soc;
+use heg_artifacts::manifest::{Binding, Group};
+use heg_artifacts::{Bundle, SectionId};
 
-use super::loader::{Form, Loader};
+use super::loader::{Form, Loader, refusal};
 use super::place::{Place, all_places, place_kernel, place_use, unknown, use_sections};
-use crate::bind::{Bound, bind, shared_activations};
 use crate::error::RuntimeError;
+use crate::ladder::{Descent, Need, Reason, Refused, Rung};
 
-/// Compiled forms of the kernel at one place, static ones in ascending order of tokens.
+/// What is ready at one place.
 pub(super) struct Prepared {
+    /// The first that admits a call runs it.
     pub(super) forms: Vec<Form>,
     /// Sections that nobody reads any more once the plugin has packed them in its own layout, which it does
     /// in the first inference. Empty once they were given back.
     pub(super) packed: Vec<SectionId>,
+    /// What was passed over on the way.
+    pub(super) descents: Vec<Descent>,
+    /// Rungs that cannot be used here.
+    pub(super) refused: Refused,
 }
 
 /// All places of a model, being prepared.
@@ -31,94 +35,154 @@ pub(super) struct Kernels {
 /// The places that one worker prepared.
 type Share = Result<Vec<(Place, Prepared)>, RuntimeError>;
 
-/// What all kernels agree on.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct LoadPlan {
-    pub(super) activations: ElementType,
-    /// Largest number of tokens a call can have.
-    pub(super) chunk_max: usize,
+/// What threads that prepare have in common.
+pub(super) struct Order {
+    pub(super) loader: Arc<Loader>,
+    pub(super) need: Need,
+    /// Rungs that are known not to work, from an earlier start.
+    pub(super) quarantined: BTreeMap<Place, Refused>,
 }
 
-impl LoadPlan {
-    /// Checks that every kernel has a device and a variant, and that their activations agree.
-    pub(super) fn new(manifest: &Manifest, soc: &Soc) -> Result<Self, RuntimeError> {
-        let bound: Vec<Bound<'_>> = manifest
-            .kernels
-            .iter()
-            .map(|kernel| bind(soc, kernel))
-            .collect::<Result<_, RuntimeError>>()?;
-        let activations = shared_activations(&bound)?;
-        // The largest chunk that every token-wise kernel takes.
-        let chunk_max = bound
-            .iter()
-            .filter(|bound| bound.kernel.group != Group::Mha)
-            .map(Bound::chunk_max)
-            .min()
-            .unwrap_or(usize::MAX);
-        Ok(Self {
-            activations,
-            chunk_max,
-        })
+impl Prepared {
+    fn new(refused: Refused) -> Self {
+        Self {
+            forms: Vec::new(),
+            packed: Vec::new(),
+            descents: Vec::new(),
+            refused,
+        }
+    }
+
+    /// Makes the rungs of the ladder ready, going down where one is refused, until every call has one.
+    pub(super) fn settle(
+        &mut self,
+        loader: &Loader,
+        need: Need,
+        place: Place,
+    ) -> Result<(), RuntimeError> {
+        let kernel = place_kernel(loader.bundle().manifest(), place)?;
+        loop {
+            let plan = loader.ladder().plan(kernel, need, &self.refused);
+            if !plan.complete {
+                return Err(nothing_left(loader, place, &plan.descents));
+            }
+            let ready = |rung: &Rung| self.forms.iter().any(|form| form.rung == *rung);
+            let Some(rung) = plan.rungs.iter().find(|rung| !ready(rung)) else {
+                let order = |form: &Form| plan.rungs.iter().position(|rung| *rung == form.rung);
+                self.forms.retain(|form| order(form).is_some());
+                self.forms.sort_by_key(order);
+                self.descents = plan.descents;
+                return self.list_packed(loader, place);
+            };
+            match loader.form(place, *rung) {
+                Ok(form) => self.forms.push(form),
+                Err(error) => match refusal(&error) {
+                    // The last rung's error is the load's.
+                    Some(message) => {
+                        let reason = Reason::Refused(message);
+                        self.refused.insert(*rung, reason);
+                        let plan = loader.ladder().plan(kernel, need, &self.refused);
+                        if !plan.complete && self.refused.len() == 1 {
+                            return Err(error);
+                        }
+                    }
+                    None => return Err(error),
+                },
+            }
+        }
+    }
+
+    /// Gives back the pages of weights that plugins have packed by now: to be called after an inference.
+    pub(super) fn give_back(&mut self, bundle: &Bundle) -> Result<(), RuntimeError> {
+        for id in std::mem::take(&mut self.packed) {
+            let range = bundle.section_range(id).map_err(RuntimeError::Section)?;
+            bundle
+                .mapping()
+                .give_back(range)
+                .map_err(RuntimeError::Section)?;
+        }
+        Ok(())
+    }
+
+    /// Weights can be given back where every form has its own copy.
+    fn list_packed(&mut self, loader: &Loader, place: Place) -> Result<(), RuntimeError> {
+        let manifest = loader.bundle().manifest();
+        let kernel = place_kernel(manifest, place)?;
+        let constant = |form: &Form| {
+            let variant = kernel.variants.get(form.rung.variant);
+            variant.is_some_and(|variant| variant.binding == Binding::Constant)
+        };
+        self.packed = if self.forms.iter().all(constant) {
+            use_sections(manifest, place_use(manifest, place)?)
+        } else {
+            Vec::new()
+        };
+        Ok(())
+    }
+}
+
+fn nothing_left(loader: &Loader, place: Place, descents: &[Descent]) -> RuntimeError {
+    let manifest = loader.bundle().manifest();
+    let reasons = crate::ladder::summary(descents);
+    let kernel = place_kernel(manifest, place).map(|kernel| kernel.name.clone());
+    if reasons.is_empty() {
+        return RuntimeError::NoDevice {
+            soc: loader.soc().name.clone(),
+            group: place.group,
+            expected: crate::ladder::preference(place.group).to_vec(),
+        };
+    }
+    RuntimeError::NoRung {
+        kernel: kernel.unwrap_or_default(),
+        reasons: reasons.join("; "),
     }
 }
 
 /// Prepares one place after the other until there are no more, or somebody fails.
-fn work(loader: &Loader, next: &AtomicUsize, abandoned: &AtomicBool) -> Share {
-    let places = all_places(loader.bundle().manifest());
+fn work(order: &Order, next: &AtomicUsize, abandoned: &AtomicBool) -> Share {
+    let places = all_places(order.loader.bundle().manifest());
     let mut ready = Vec::new();
     while let Some(place) = places.get(next.fetch_add(1, Ordering::Relaxed)) {
         if abandoned.load(Ordering::Relaxed) {
             break;
         }
-        let prepared = prepare(loader, *place);
+        let prepared = prepare(order, *place);
         abandoned.fetch_or(prepared.is_err(), Ordering::Relaxed);
         ready.push((*place, prepared?));
     }
     Ok(ready)
 }
 
-fn prepare(loader: &Loader, place: Place) -> Result<Prepared, RuntimeError> {
-    let manifest = loader.bundle().manifest();
-    let kernel = place_kernel(manifest, place)?;
-    let bound = bind(loader.soc(), kernel)?;
+fn prepare(order: &Order, place: Place) -> Result<Prepared, RuntimeError> {
+    let bundle = order.loader.bundle();
     if place.group == Group::Head {
         // The embedding is no kernel's weight, unless the head is tied to it: its hash is checked here.
+        let manifest = bundle.manifest();
         let table = manifest.embedding.table.0 as usize;
         let table = manifest.weights.get(table).ok_or(unknown(place))?;
-        loader
-            .bundle()
+        bundle
             .section(table.values)
             .map_err(RuntimeError::Section)?;
     }
-    let constant = bound
-        .variants()
-        .all(|variant| variant.binding == Binding::Constant);
-    let forms = bound
-        .rungs
-        .iter()
-        .map(|rung| loader.form(place, *rung))
-        .collect::<Result<_, RuntimeError>>()?;
-    let packed = if constant {
-        use_sections(manifest, place_use(manifest, place)?)
-    } else {
-        Vec::new()
-    };
-    Ok(Prepared { forms, packed })
+    let refused = order.quarantined.get(&place).cloned().unwrap_or_default();
+    let mut prepared = Prepared::new(refused);
+    prepared.settle(&order.loader, order.need, place)?;
+    Ok(prepared)
 }
 
 impl Kernels {
     /// Begins to prepare all places, on `threads` threads.
-    pub(super) fn load(loader: Arc<Loader>, threads: usize) -> Self {
+    pub(super) fn load(order: Arc<Order>, threads: usize) -> Self {
         let abandoned = Arc::new(AtomicBool::new(false));
         let next = Arc::new(AtomicUsize::new(0));
         let workers = (0..threads.max(1))
             .map(|_| {
-                let (loader, next, abandoned) = (
-                    Arc::clone(&loader),
+                let (order, next, abandoned) = (
+                    Arc::clone(&order),
                     Arc::clone(&next),
                     Arc::clone(&abandoned),
                 );
-                thread::spawn(move || work(&loader, &next, &abandoned))
+                thread::spawn(move || work(&order, &next, &abandoned))
             })
             .collect();
         Self { workers, abandoned }

@@ -11,8 +11,8 @@ use heg_artifacts::manifest::{ElementType, Port, Role, Rows as PortRows, Variant
 
 use super::loader::{Form, Loader, tensor_element};
 use super::place::{Place, place_kernel, place_use, unknown};
-use crate::bind::Rung;
 use crate::error::{RuntimeError, openvino};
+use crate::ladder::Rung;
 use crate::mem::Rows;
 
 /// One kernel, ready to be run with tensors of the caller's.
@@ -23,7 +23,6 @@ use crate::mem::Rows;
 pub struct LoneKernel {
     bundle: Arc<Bundle>,
     place: Place,
-    rung: Rung,
     form: Form,
     inputs: Vec<Bound>,
     outputs: Vec<Bound>,
@@ -45,11 +44,19 @@ impl LoneKernel {
     ///
     /// What a load says, e.g. [`RuntimeError::OpenVino`] where the device refuses the kernel.
     pub fn prepare(loader: &Loader, place: Place, rung: Rung) -> Result<Self, RuntimeError> {
+        Self::over(loader.bundle(), place, loader.form(place, rung)?)
+    }
+
+    /// The same over a form that is ready.
+    pub(super) fn over(
+        bundle: &Arc<Bundle>,
+        place: Place,
+        form: Form,
+    ) -> Result<Self, RuntimeError> {
         let mut lone = Self {
-            bundle: Arc::clone(loader.bundle()),
+            bundle: Arc::clone(bundle),
             place,
-            rung,
-            form: loader.form(place, rung)?,
+            form,
             inputs: Vec::new(),
             outputs: Vec::new(),
             tokens: 1,
@@ -59,10 +66,24 @@ impl LoneKernel {
         Ok(lone)
     }
 
+    /// The form, with buffers of this kernel still bound.
+    pub(super) fn into_form(self) -> Form {
+        self.form
+    }
+
+    /// Rows of a port in a call of the current size, without padding.
+    pub(super) fn rows_of(&self, rows: PortRows) -> usize {
+        match rows {
+            PortRows::Tokens => self.tokens,
+            PortRows::Context => self.context,
+            PortRows::One => 1,
+        }
+    }
+
     /// The variant that runs.
     pub fn variant(&self) -> Result<&Variant, RuntimeError> {
         let kernel = place_kernel(self.bundle.manifest(), self.place)?;
-        let variant = kernel.variants.get(self.rung.variant);
+        let variant = kernel.variants.get(self.form.rung.variant);
         variant.ok_or(unknown(self.place))
     }
 
@@ -209,11 +230,7 @@ impl LoneKernel {
         let Some(bound) = self.outputs.iter().find(|bound| bound.port.role == role) else {
             return Ok(None);
         };
-        let rows = match bound.port.rows {
-            PortRows::Tokens => self.tokens,
-            PortRows::Context => self.context,
-            PortRows::One => 1,
-        };
+        let rows = self.rows_of(bound.port.rows);
         let mut bytes = vec![0; rows * bound.rows.row_bytes()];
         bound.rows.read_packed(0, &mut bytes)?;
         Ok(Some(to_f32(bound.element, &bytes)))

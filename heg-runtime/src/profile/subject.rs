@@ -8,15 +8,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use heg_artifacts::manifest::{Group, Kernel, Manifest, Role};
-use heg_openvino::Core;
 use heg_profiler::measure::{Case, DeviceIdentity, Subject};
 use heg_profiler::predict::Call;
-use heg_spec::Soc;
 
 use super::neighbour::Neighbour;
-use crate::bind::{Rung, manifest_class};
-use crate::error::{RuntimeError, openvino};
+use crate::error::RuntimeError;
 use crate::exec::{CONTEXT_STEP, Loader, LoneKernel, Place};
+use crate::ladder::{DeviceFacts, Rung, Source};
+use crate::soc::device_of;
 
 /// How far calls go.
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +44,7 @@ pub struct BundleSubject {
     loader: Arc<Loader>,
     cases: Vec<Case>,
     /// What each case runs, in the same order.
-    sources: Vec<Source>,
+    made: Vec<Made>,
     /// The case that is ready.
     ready: Option<(usize, Bench)>,
     neighbour: Option<Neighbour>,
@@ -53,7 +52,7 @@ pub struct BundleSubject {
 
 /// What a case is made from.
 #[derive(Debug, Clone)]
-struct Source {
+struct Made {
     rung: Rung,
     places: Vec<Place>,
 }
@@ -73,9 +72,9 @@ impl BundleSubject {
     pub fn new(loader: Loader, extent: Extent) -> Self {
         let bundle = Arc::clone(loader.bundle());
         let manifest = bundle.manifest();
-        let (mut cases, mut sources) = (Vec::new(), Vec::new());
-        for device in &loader.soc().devices {
-            let role = manifest_class(device.class);
+        let (mut cases, mut made) = (Vec::new(), Vec::new());
+        for device in usable(&loader) {
+            let role = device.role;
             for (index, kernel) in (0..).zip(&manifest.kernels) {
                 let places = places(manifest, index, kernel);
                 let variants = kernel.variants.iter().enumerate();
@@ -83,6 +82,11 @@ impl BundleSubject {
                     if places.is_empty() {
                         continue;
                     }
+                    let blob = of_kernel
+                        .blobs
+                        .iter()
+                        .position(|blob| device.accepts(blob).is_ok());
+                    let source = blob.map_or(Source::Ir, Source::Blob);
                     cases.push(Case {
                         kernel: kernel.name.clone(),
                         device: role,
@@ -94,8 +98,12 @@ impl BundleSubject {
                         context_step: context_step(kernel.group),
                         places: places.len() as u32,
                     });
-                    sources.push(Source {
-                        rung: Rung { role, variant },
+                    made.push(Made {
+                        rung: Rung {
+                            role,
+                            variant,
+                            source,
+                        },
                         places: places.clone(),
                     });
                 }
@@ -104,7 +112,7 @@ impl BundleSubject {
         Self {
             loader: Arc::new(loader),
             cases,
-            sources,
+            made,
             ready: None,
             neighbour: None,
         }
@@ -123,13 +131,13 @@ impl BundleSubject {
     }
 
     fn prepare(&self, case: usize) -> Result<Bench, RuntimeError> {
-        let (Some(source), Some(case)) = (self.sources.get(case), self.cases.get(case)) else {
+        let (Some(made), Some(case)) = (self.made.get(case), self.cases.get(case)) else {
             return Err(RuntimeError::LoaderGone);
         };
-        let lone = source
+        let lone = made
             .places
             .iter()
-            .map(|place| LoneKernel::prepare(&self.loader, *place, source.rung))
+            .map(|place| LoneKernel::prepare(&self.loader, *place, made.rung))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Bench {
             context_step: case.context_step,
@@ -280,33 +288,29 @@ fn context_step(group: Group) -> u32 {
     }
 }
 
-/// What the devices of a SoC and their drivers call themselves.
-///
-/// # Errors
-///
-/// [`RuntimeError::OpenVino`] where a device is not there.
-pub fn identities(core: &Core, soc: &Soc) -> Result<Vec<DeviceIdentity>, RuntimeError> {
-    let identity = |device: &heg_spec::soc::Device| {
-        let name = core
-            .device_property(&device.openvino, "FULL_DEVICE_NAME")
-            .map_err(openvino(format!("find device `{}`", device.openvino)))?;
-        // Each kind of device has its own; those that have none change with OpenVINO only.
-        let version = ["NPU_DRIVER_VERSION", "GPU_DRIVER_VERSION"]
-            .iter()
-            .find_map(|property| core.device_property(&device.openvino, property).ok());
-        let driver = match version {
-            Some(version) => format!("OpenVINO {}, driver {version}", core.version()),
-            None => format!("OpenVINO {}", core.version()),
-        };
-        Ok(DeviceIdentity {
-            class: manifest_class(device.class),
-            openvino: device.openvino.clone(),
-            name: name.trim().to_owned(),
-            driver,
-            properties: device.properties.clone(),
-        })
+/// Devices that are there.
+fn usable(loader: &Loader) -> impl Iterator<Item = &DeviceFacts> {
+    let devices = loader.devices().iter();
+    devices.filter(|device| device.missing.is_none())
+}
+
+/// What the devices that are there, and their drivers, call themselves.
+pub fn identities(loader: &Loader) -> Vec<DeviceIdentity> {
+    let openvino = loader.plugin_version();
+    let identity = |device: &DeviceFacts| DeviceIdentity {
+        class: device.role,
+        openvino: device.name.clone(),
+        name: device.full_name.trim().to_owned(),
+        // Those without a driver change with OpenVINO only.
+        driver: match &device.driver {
+            Some(driver) => format!("OpenVINO {openvino}, driver {driver}"),
+            None => format!("OpenVINO {openvino}"),
+        },
+        properties: device_of(loader.soc(), device.role)
+            .map(|device| device.properties.clone())
+            .unwrap_or_default(),
     };
-    soc.devices.iter().map(identity).collect()
+    usable(loader).map(identity).collect()
 }
 
 /// More than the last-level cache of any client processor. Chosen.

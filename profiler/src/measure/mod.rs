@@ -5,6 +5,8 @@
 //! device whose truth is known. There is no clock here: time is what the subject says that a run took, budgets
 //! included. [`profile`] makes a whole [`Profile`], kernel by kernel, and goes on with one that was begun.
 
+mod annotate;
+mod check;
 mod contention;
 mod grid;
 mod profile;
@@ -14,12 +16,13 @@ mod settle;
 #[cfg(test)]
 mod synthetic;
 
+pub use check::check;
 pub use profile::{
     DeviceIdentity, DeviceProfile, PROFILE_BYTES_MAX, PROFILE_REVISION, Profile, ProfileError,
     VariantProfile,
 };
 pub use report::{AnchorReport, KernelReport, Report};
-pub use session::{Watch, check, device_peaks, profile};
+pub use session::{Watch, device_peaks, profile};
 pub use settle::{Plan, Settled, quantile, settle};
 
 use std::time::Duration;

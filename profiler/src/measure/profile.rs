@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use heg_artifacts::SectionId;
-use heg_artifacts::manifest::{Binding, DeviceClass, Manifest, ShapeClass, Work};
+use heg_artifacts::manifest::{Binding, DeviceClass, ShapeClass, Work};
 use serde::{Deserialize, Serialize};
 
 use super::Case;
@@ -299,20 +299,6 @@ impl Profile {
         let cells = self.contention.iter();
         let cells = cells.map(|cell| format!("{:?} beside {:?}", cell.subject(), cell.neighbour()));
         check_unique("contention", cells)
-    }
-}
-
-impl DeviceProfile {
-    /// The most that any kernel reached on this device: stands for its peaks where no data sheet gives them.
-    /// None before anything was measured.
-    pub fn peaks_reached(&self, manifest: &Manifest) -> Option<DevicePeaks> {
-        let work = |name: &str| {
-            let kernels = manifest.kernels.iter();
-            let mut named = kernels.filter(|kernel| kernel.name == name);
-            named.next().map(|kernel| &kernel.work)
-        };
-        let tables = self.variants.iter();
-        peaks_of(tables.filter_map(|variant| Some((work(&variant.kernel)?, &variant.table))))
     }
 }
 

@@ -16,6 +16,7 @@ use super::stored::{Section, Stored, decode, encode};
 use crate::graph::{Op, Param, ParamKind, WeightSource};
 use crate::heg::{BodyOp, KernelBody, Operand};
 use crate::lower::{Literals, Lowering, lower};
+use crate::reference::{self, Weight, evaluate};
 
 /// An operator with its weights and ports.
 pub(super) struct OneOp {
@@ -60,6 +61,7 @@ impl OneOp {
         calls: &[Call],
         reference: impl Fn(&Call, &[Vec<f32>]) -> Vec<f64>,
     ) {
+        self.check_evaluator(test, weights, calls, &reference);
         let Some(core) = core(test) else { return };
         let bindings: &[Binding] = match self.op.params().is_empty() {
             true => &[Binding::Constant],
@@ -104,6 +106,35 @@ impl OneOp {
                 );
                 assert_close(&found, &expected, tolerance(form.activations), &name);
             }
+        }
+    }
+
+    /// The compiler's own evaluator against the same reference.
+    fn check_evaluator(
+        &self,
+        test: &str,
+        form: WeightForm,
+        calls: &[Call],
+        reference: &impl Fn(&Call, &[Vec<f32>]) -> Vec<f64>,
+    ) {
+        let stored = self.stored(form);
+        let values: Vec<Vec<f32>> = stored.iter().map(Stored::values).collect();
+        let weights: Vec<Weight> = stored.iter().map(Stored::weight).collect();
+        for call in calls {
+            let inputs: Vec<reference::Tensor> = self
+                .inputs
+                .iter()
+                .zip(&call.inputs)
+                .map(|(port, values)| reference::Tensor {
+                    width: port.width as usize,
+                    values: values.clone(),
+                })
+                .collect();
+            let found = evaluate(&self.body(), &inputs, &weights).unwrap();
+            assert_eq!(found[0].width, self.width as usize);
+            let found: Vec<f64> = found[0].values.iter().map(|x| f64::from(*x)).collect();
+            let name = format!("{test}: {} tokens, evaluator, {form:?}", call.tokens);
+            assert_close(&found, &reference(call, &values), TOLERANCE_F32, &name);
         }
     }
 

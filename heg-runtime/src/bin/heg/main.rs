@@ -5,6 +5,7 @@
 
 mod bench;
 mod chat;
+mod doctor;
 mod failure;
 mod inspect;
 mod options;
@@ -35,6 +36,8 @@ enum Command {
     Inspect(inspect::Arguments),
     /// Hash every section of a bundle and compare
     Verify(verify::Arguments),
+    /// Ask every kernel for its known answer on this machine's devices
+    Doctor(doctor::Arguments),
     /// Measure prefill and decode on this machine
     Bench(bench::Arguments),
     /// Measure each kernel on this machine, for predictions
@@ -66,6 +69,7 @@ fn dispatch(command: &Command, started: Instant) -> anyhow::Result<()> {
         Command::Chat(arguments) => chat::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Verify(arguments) => verify::run(arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
         Command::Profile(arguments) => profile::run(arguments),
     }

@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use heg_openvino::Core;
 use heg_profiler::measure::{self, Case, Plan, Profile, Report, Watch};
 use heg_profiler::predict::{Check, Source};
-use heg_runtime::exec::Loader;
 use heg_runtime::profile::{BundleSubject, Extent, file, identities};
 use heg_runtime::{Loaded, RuntimeError, read_soc, verified};
 use serde_json::json;
@@ -62,11 +60,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         verified::trust_if_verified(loaded.bundle(), cache);
     }
     let soc = read_soc(&arguments.soc)?;
-    let core = Core::load().map_err(|source| RuntimeError::OpenVino {
-        doing: "load the libraries".to_owned(),
-        source,
-    })?;
-    let devices = identities(&core, &soc)?;
+    let loader = loaded.loader(&soc)?;
+    let devices = identities(&loader);
     let bundle = loaded.bundle();
     let kept = match (&arguments.output, &cache) {
         (Some(output), _) => output.clone(),
@@ -83,27 +78,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         context_tokens: arguments.context,
         ..Extent::default()
     };
-    let mut subject = BundleSubject::new(Loader::new(core, bundle.clone(), soc), extent);
-    let plan = Plan {
-        budget: Duration::from_secs(arguments.budget),
-        ..Plan::default()
-    };
-    let mut keeper = Keeper { file: &kept };
-    let profile = measure::profile(&mut subject, known, &plan, &mut keeper)?;
-    let check = match arguments.check {
-        true => {
-            let seed = arguments.seed;
-            Some(measure::check(
-                &mut subject,
-                &profile,
-                &plan,
-                CHECKED_CALLS,
-                seed,
-            )?)
-        }
-        false => None,
-    };
-    clear_line();
+    let mut subject = BundleSubject::new(loader, extent);
+    let (profile, check) = measure_all(arguments, &mut subject, known, &kept)?;
     if let Some(cache) = &cache {
         verified::remember(bundle, cache)?;
     }
@@ -116,6 +92,28 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .into()),
         _ => Ok(()),
     }
+}
+
+/// Measures what is not known yet, and checks predictions where asked to.
+fn measure_all(
+    arguments: &Arguments,
+    subject: &mut BundleSubject,
+    known: Profile,
+    kept: &Path,
+) -> Result<(Profile, Option<Check>), RuntimeError> {
+    let plan = Plan {
+        budget: Duration::from_secs(arguments.budget),
+        ..Plan::default()
+    };
+    let profile = measure::profile(subject, known, &plan, &mut Keeper { file: kept })?;
+    let mut check = None;
+    if arguments.check {
+        let calls = CHECKED_CALLS;
+        let found = measure::check(subject, &profile, &plan, calls, arguments.seed)?;
+        check = Some(found);
+    }
+    clear_line();
+    Ok((profile, check))
 }
 
 fn print(

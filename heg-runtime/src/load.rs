@@ -6,10 +6,10 @@ use std::sync::Arc;
 use heg_artifacts::{Bundle, SectionId};
 use heg_openvino::Core;
 use heg_profiler::annotation::Annotations;
-use heg_spec::{Soc, Source, SpecError, shipped};
+use heg_spec::Soc;
 
 use crate::error::{RuntimeError, openvino};
-use crate::exec::{Executor, ExecutorOptions};
+use crate::exec::{Executor, ExecutorOptions, Loader};
 use crate::text::{ChatTemplate, Tokenizer};
 
 /// A bundle, opened.
@@ -67,10 +67,15 @@ impl Loaded {
         Ok(Some(Annotations::parse(&text)?))
     }
 
-    /// An executor on the devices of `soc`; kernels are being prepared when this returns.
-    pub fn executor(&self, soc: &Soc, options: ExecutorOptions) -> Result<Executor, RuntimeError> {
+    /// A loader of its kernels on the devices of `soc`.
+    pub fn loader(&self, soc: &Soc) -> Result<Loader, RuntimeError> {
         let core = Core::load().map_err(openvino("load the libraries"))?;
-        Executor::new(Arc::clone(&self.bundle), soc, core, options)
+        Ok(Loader::new(core, Arc::clone(&self.bundle), soc.clone()))
+    }
+
+    /// An executor on the devices of `soc`, which remembers nothing; kernels are being prepared when this returns.
+    pub fn executor(&self, soc: &Soc, options: ExecutorOptions) -> Result<Executor, RuntimeError> {
+        Executor::new(self.loader(soc)?, options)
     }
 
     fn section(&self, id: SectionId) -> Result<&[u8], RuntimeError> {
@@ -81,19 +86,4 @@ impl Loaded {
                 source,
             })
     }
-}
-
-/// A SoC by shipped name, or by a path that ends in `.ron`.
-pub fn read_soc(name: &str) -> Result<Soc, RuntimeError> {
-    if !name.ends_with(".ron") {
-        return Ok(shipped::soc(name)?);
-    }
-    let text = std::fs::read_to_string(name).map_err(|source| SpecError::Read {
-        path: PathBuf::from(name),
-        source,
-    })?;
-    Ok(Soc::parse(Source {
-        file: name,
-        text: &text,
-    })?)
 }

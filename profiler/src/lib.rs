@@ -5,17 +5,19 @@
 //! validity range and a worked example. [`annotation`] is the document in which a bundle keeps what is known of
 //! its kernels, and what follows from it: the cost of any call, and the chunk to prefill with.
 //!
-//! Behind the feature `vendor`: what a vendor's compiler itself expects of a kernel, read from the blob.
+//! [`measure`] turns runs on a device into a [`measure::Profile`], and [`predict`] that into latencies of calls
+//! that were not measured. Behind the feature `vendor`: what a vendor's compiler itself expects of a kernel,
+//! read from the blob.
 //!
-//! Both know no clock, device or file. Deliberately not in them: measuring kernels on a device, and turning
-//! samples into anchors. What needs devices or foreign bytes sits behind features, so that the runtime can
-//! import this much and nothing else.
+//! No clock, device or file here: what runs is behind [`measure::Subject`].
 
 #![deny(missing_docs)]
 
 pub mod annotation;
 mod error;
+pub mod measure;
 mod model;
+pub mod predict;
 #[cfg(feature = "vendor")]
 pub mod vendor;
 

@@ -14,6 +14,7 @@ use super::power::{Contention, Power};
 use super::sweep::ChunkSweep;
 use super::vendor_table::VendorTable;
 use crate::model::{AnchorSource, DevicePeaks, Roofline};
+use crate::predict::Calibrated;
 
 /// Revision of the document's content. A reader accepts this revision and older ones.
 pub const ANNOTATIONS_REVISION: u32 = 1;
@@ -105,6 +106,8 @@ pub enum Prediction {
     Roofline(Roofline),
     /// One latency for each frequency of the NPU: a static variant with a blob.
     Vendor(VendorTable),
+    /// A table over the sizes of calls, with the roofline fitted to it beyond: measured variants.
+    Measured(Calibrated),
 }
 
 impl Annotations {

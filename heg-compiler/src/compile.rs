@@ -428,6 +428,8 @@ fn variant_kinds(
     ];
     for tokens in chunks.iter().copied() {
         let shapes: Vec<ShapeClass> = match group {
+            // More rows never reach it, and the NPU compiler takes minutes over large ones.
+            Group::Head if tokens > HEAD_ROWS_MAX.max(chunks[0]) => Vec::new(),
             Group::Qkv | Group::Ffn | Group::Head => vec![ShapeClass::Static { tokens }],
             Group::Mha => {
                 let holding = buckets.iter().filter(|context| **context >= tokens);
@@ -444,6 +446,10 @@ fn variant_kinds(
     }
     kinds
 }
+
+/// Rows of the largest static head: the head runs on the last row of each sequence only, and 32 is the largest
+/// decode batch (Agent.xpu §4.1).
+const HEAD_ROWS_MAX: u32 = 32;
 
 /// Accelerators compute in f16 unless the model is kept in f32; the CPU always in f32 (DESIGN §4.6).
 fn activations(device: DeviceClass, form: WeightForm) -> ElementType {

@@ -68,6 +68,8 @@ fn default_bundle() -> Result<PathBuf> {
         .join("profile")
         .join(format!("{DEFAULT_SHAPE}-w8a16.heg"));
     compile::run(&compile::Args {
+        npu_platforms: None,
+        npu: compile::Npu::Off,
         path: model,
         output: Some(bundle.clone()),
         weights: Some(compile::Weights::W8a16),

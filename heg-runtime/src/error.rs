@@ -21,6 +21,9 @@ pub enum RuntimeError {
     /// A section is damaged; found on its first use.
     #[error("the bundle is damaged")]
     Section(#[source] heg_artifacts::Error),
+    /// The bundle's annotations, or a machine's, are not what they should be.
+    #[error(transparent)]
+    Annotations(#[from] heg_profiler::annotation::AnnotationError),
     /// A SoC file is wrong or unknown.
     #[error(transparent)]
     Spec(#[from] heg_spec::SpecError),
@@ -167,6 +170,7 @@ impl RuntimeError {
             | Self::Reserve { .. } => ExitStatus::Environment,
             Self::Bundle { .. }
             | Self::Section(_)
+            | Self::Annotations(_)
             | Self::NoDevice { .. }
             | Self::NoVariant { .. }
             | Self::MixedActivations { .. }

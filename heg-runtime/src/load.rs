@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use heg_artifacts::{Bundle, SectionId};
 use heg_openvino::Core;
+use heg_profiler::annotation::Annotations;
 use heg_spec::{Soc, Source, SpecError, shipped};
 
 use crate::error::{RuntimeError, openvino};
@@ -55,6 +56,15 @@ impl Loaded {
         let source = self.section(text.chat_template.ok_or(missing)?)?;
         let source = String::from_utf8_lossy(source);
         Ok(ChatTemplate::new(&source, text.special_tokens.clone())?)
+    }
+
+    /// What the bundle says of the speed of its kernels, if anything.
+    pub fn annotations(&self) -> Result<Option<Annotations>, RuntimeError> {
+        let Some(id) = self.bundle.manifest().annotations else {
+            return Ok(None);
+        };
+        let text = String::from_utf8_lossy(self.section(id)?);
+        Ok(Some(Annotations::parse(&text)?))
     }
 
     /// An executor on the devices of `soc`; kernels are being prepared when this returns.

@@ -67,23 +67,17 @@ pub fn estimate(
         context: shape.run_context,
     };
     let own = device.variant(&kernel.name, variant.shape, variant.binding);
-    let (run_us, source) = match own {
-        Some(entry) => (
-            entry.prediction.run_us(&run, device.frequency_mhz()),
-            entry.source,
-        ),
-        None => (run.roofline_us(device.spec.as_ref()?), AnchorSource::Spec),
+    let spec = device.spec.map(Prediction::Roofline);
+    let (prediction, source) = match own {
+        Some(entry) => (&entry.prediction, entry.source),
+        None => (spec.as_ref()?, AnchorSource::Spec),
     };
-    let roofline = match own.map(|entry| &entry.prediction) {
-        Some(Prediction::Roofline(roofline)) => Some(roofline),
-        Some(_) => None,
-        None => device.spec.as_ref(),
-    };
+    let run_us = prediction.run_us(&run, device.frequency_mhz());
     let run_us = bounded(run_us, LATENCY_US_MIN, LATENCY_US_MAX);
     let latency_us = (run_us * shape.runs as f64).min(LATENCY_US_MAX);
-    let utilisation = match roofline {
-        Some(roofline) => Some(roofline.utilisation(run.flops() / run.bytes())),
-        None => device
+    let utilisation = match prediction {
+        Prediction::Roofline(roofline) => Some(roofline.utilisation(run.flops() / run.bytes())),
+        Prediction::Vendor(_) => device
             .peaks
             .map(|peaks| run.bytes() / (run_us / MICROS_PER_SEC) / peaks.bytes_per_sec()),
     };

@@ -1,4 +1,6 @@
-//! `heg inspect`: what a bundle holds, for people or as JSON.
+//! `heg inspect`: what a bundle holds, for people or as JSON; `inspect/kernels.rs`, what its kernels cost.
+
+mod kernels;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -14,9 +16,14 @@ pub(crate) struct Arguments {
     /// The bundle
     #[arg(value_name = "BUNDLE")]
     bundle: PathBuf,
-    /// Print the whole manifest as JSON
+    /// Print the whole manifest, or what `--kernels` shows, as JSON
     #[arg(long)]
     json: bool,
+    /// Show what a call costs with each variant of each kernel, and how the chunk was chosen
+    #[arg(long)]
+    kernels: bool,
+    #[command(flatten)]
+    question: kernels::Question,
 }
 
 #[derive(Serialize)]
@@ -30,6 +37,9 @@ struct Report<'m> {
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let loaded = Loaded::open(&arguments.bundle)?;
+    if arguments.kernels {
+        return kernels::run(&loaded, &arguments.question, arguments.json);
+    }
     let bundle = loaded.bundle();
     let mut out = std::io::stdout().lock();
     if arguments.json {

@@ -132,6 +132,33 @@ fn page_without_annotations() {
     assert!(unknown.contains("no chunk has a known speed"));
 }
 
+#[test]
+fn mistakes() {
+    let folder = tempfile::tempdir().unwrap();
+    write_tiny(folder.path(), "plain.heg", None);
+    let mistake = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_heg"))
+            .args(["inspect", "plain.heg"])
+            .args(arguments)
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        let status = output.status.code().unwrap();
+        format!(
+            "exit status {status}\n{}",
+            String::from_utf8(output.stderr).unwrap()
+        )
+    };
+    let mistakes = [
+        mistake(&["--html", "absent/page.html"]),
+        mistake(&["--html", "page.html", "--json"]),
+        mistake(&["--html", "page.html", "--kernels"]),
+        mistake(&["--html", "page.html", "--soc", "core-ultra"]),
+        mistake(&["--soc", "host-cpu"]),
+    ];
+    insta::assert_snapshot!("page_mistakes", mistakes.join("\n"));
+}
+
 /// Ends whatever context it is written into, and steers the text around it.
 const HOSTILE: &str = "</title></style></svg>--><script>alert('x')</script>\"'&{{ 7*7 }}\u{202e}";
 

@@ -37,12 +37,13 @@ const PAD: f64 = 22.0;
 /// Above the cards of a layer: its title, then the residual stream.
 const TITLE: f64 = 60.0;
 /// Below the cards of all layers: the way back to the next one.
-const RETURN: f64 = 34.0;
+const RETURN: f64 = 24.0;
 const EMBEDDING: f64 = 120.0;
 const EDGE: f64 = 44.0;
 const LINE: f64 = 16.0;
 
-/// From left to right.
+/// From left to right. Inside the frame, x runs down a rail on the left into each kind of layer, and from each
+/// into a rail on the right; from there below all of them back to the left one.
 pub(super) fn wide(outline: &Outline) -> String {
     let lanes: Vec<f64> = outline.kinds.iter().map(lane_height).collect();
     let lane_width = 3.0 * CARD + 2.0 * GAP;
@@ -52,21 +53,27 @@ pub(super) fn wide(outline: &Outline) -> String {
         width: lane_width + 2.0 * PAD + 12.0,
         height: lanes.iter().map(|lane| lane + TITLE).sum::<f64>() + RETURN + more_height(outline),
     };
+    let rails = [frame.x + 8.0, frame.right() - 9.0];
+    let mut middles = Vec::new();
+    let mut y = frame.y;
+    for height in &lanes {
+        middles.push(y + TITLE + (height - PAD) / 2.0);
+        y += height + TITLE;
+    }
+    let first = middles.first().copied().unwrap_or(frame.middle()[1]);
+    let last = middles.last().copied().unwrap_or(first);
+    let middle = (first + last) / 2.0;
+    let height = card_height(&outline.head);
     let head = Area {
         x: frame.right() + EDGE + 18.0,
-        y: 0.0,
+        y: (middle - height / 2.0).max(1.0),
         width: CARD,
-        height: card_height(&outline.head),
+        height,
     };
-    let height = (frame.bottom() + 16.0).max(head.height + 2.0);
-    let mut svg = Svg::new(
-        "graph wide",
-        "img",
-        [head.right() + 1.0, height],
-        &label(outline),
-    );
+    let height = (frame.bottom() + 10.0).max(head.bottom() + 2.0);
+    let size = [head.right() + 1.0, height];
+    let mut svg = Svg::new("graph wide", "img", size, &label(outline));
     frame_of(&mut svg, outline, frame);
-    let middle = frame.middle()[1];
     let embedding = Area {
         x: 1.0,
         y: middle - 38.0,
@@ -74,72 +81,61 @@ pub(super) fn wide(outline: &Outline) -> String {
         height: 76.0,
     };
     embedding_card(&mut svg, outline, embedding);
-    svg.arrow(
-        "edge",
-        &[[embedding.right(), middle], [frame.x - 2.0, middle]],
-    );
+    svg.line("edge", &[[embedding.right(), middle], [rails[0], middle]]);
     svg.text(
         "note",
         [frame.x - EDGE / 2.0, middle - 8.0],
         Align::Middle,
         "x",
     );
-    let mut y = frame.y;
-    for (kind, height) in outline.kinds.iter().zip(&lanes) {
-        let x = frame.x + PAD + 12.0;
-        wide_lane(&mut svg, outline, kind, [x, y], *height);
-        y += height + TITLE;
+    wide_return(&mut svg, outline, frame, rails, first);
+    for (kind, middle) in outline.kinds.iter().zip(&middles) {
+        wide_lane(&mut svg, outline, kind, rails, *middle);
     }
-    more(&mut svg, outline, [frame.x + PAD, y + 22.0]);
-    wide_return(&mut svg, outline, frame);
-    let head = Area {
-        y: (middle - head.height / 2.0).max(1.0),
-        ..head
-    };
+    more(&mut svg, outline, [rails[0] + 26.0, y + 22.0]);
     kernel_card(&mut svg, &outline.head, head);
-    let way = [[frame.right() + 8.0, middle], [head.x - 2.0, middle]];
+    let way = [[rails[1], middle], [head.x - 2.0, middle]];
     edge(&mut svg, &outline.last, &way);
     let at = frame.right() + 12.0 + EDGE / 2.0;
     svg.text("note", [at, middle - 8.0], Align::Middle, "x");
-    svg.text(
-        "note",
-        [at, middle + 16.0],
-        Align::Middle,
-        outline.last.span(),
-    );
+    let span = outline.last.span();
+    svg.text("note", [at, middle + 16.0], Align::Middle, span);
     svg.finish()
 }
 
 /// One kind of layer: three cards, the edges between them, and the residual stream above.
-fn wide_lane(svg: &mut Svg, outline: &Outline, kind: &LayerKind, [x, y]: [f64; 2], height: f64) {
-    let several = outline.kinds.len() > 1;
-    if several {
-        svg.text("strong", [x - 12.0, y + 24.0], Align::Start, &kind.title);
+fn wide_lane(svg: &mut Svg, outline: &Outline, kind: &LayerKind, rails: [f64; 2], middle: f64) {
+    let height = lane_height(kind) - PAD;
+    let top = middle - height / 2.0;
+    let left = rails[0] + 26.0;
+    if outline.kinds.len() > 1 {
+        svg.text(
+            "strong",
+            [left - 14.0, top - 36.0],
+            Align::Start,
+            &kind.title,
+        );
     }
-    let top = y + TITLE;
-    let area = |column: f64, card: &Card| Area {
-        x: x + column * (CARD + GAP),
+    let areas = [0.0, 1.0, 2.0].map(|column: f64| Area {
+        x: left + column * (CARD + GAP),
         y: top,
         width: CARD,
-        height: card_height(card).max(height - PAD),
-    };
-    let cards = [&kind.qkv, &kind.mha, &kind.ffn];
-    let areas = [0, 1, 2].map(|column: usize| area(column as f64, cards[column]));
-    // x reaches `qkv`, and passes above both to `ffn`.
-    let entry = areas[0].x - PAD - 8.0;
-    let middle = top + (height - PAD) / 2.0;
-    let over = top - 18.0;
-    svg.arrow("edge", &[[entry, middle], [areas[0].x - 2.0, middle]]);
-    let down = areas[2].x + CARD / 2.0;
+        height,
+    });
+    // x reaches `qkv`, and passes above attention to `ffn`.
+    let branch = rails[0] + 12.0;
+    let (over, down) = (top - 18.0, areas[2].middle()[0]);
+    svg.arrow("edge", &[[rails[0], middle], [left - 2.0, middle]]);
     svg.arrow(
         "edge",
         &[
-            [entry + 12.0, middle],
-            [entry + 12.0, over],
+            [branch, middle],
+            [branch, over],
             [down, over],
             [down, top - 2.0],
         ],
     );
+    svg.line("edge", &[[areas[2].right(), middle], [rails[1], middle]]);
     let residual = format!("x past attention, {}", outline.stream.size());
     svg.text(
         "note",
@@ -158,28 +154,24 @@ fn wide_lane(svg: &mut Svg, outline: &Outline, kind: &LayerKind, [x, y]: [f64; 2
         svg.text("note", [at, middle + 18.0], Align::Middle, &way.size());
         svg.text("note", [at, middle + 33.0], Align::Middle, way.span());
     }
-    for (card, area) in cards.iter().zip(areas) {
+    for (card, area) in [&kind.qkv, &kind.mha, &kind.ffn].into_iter().zip(areas) {
         kernel_card(svg, card, area);
     }
 }
 
-/// The way of x from the last kernel of a layer to the first of the next.
-fn wide_return(svg: &mut Svg, outline: &Outline, frame: Area) {
-    let y = frame.bottom() - RETURN / 2.0 - 2.0;
-    let left = frame.x + PAD + 12.0 + CARD / 2.0;
-    let right = frame.right() - PAD - CARD / 2.0;
-    let [from, to] = [frame.bottom() - RETURN - PAD + 2.0; 2];
+/// The rails from the first kind of layer down, and the way of x from the right one to the left one.
+fn wide_return(svg: &mut Svg, outline: &Outline, frame: Area, rails: [f64; 2], first: f64) {
+    let y = frame.bottom() - 26.0;
+    let [left, right] = rails;
     edge(
         svg,
         &outline.stream,
-        &[[right, from], [right, y], [left, y], [left, to + 2.0]],
+        &[[right, first], [right, y], [frame.middle()[0] - 110.0, y]],
     );
-    svg.text(
-        "note",
-        [frame.middle()[0], y + 13.0],
-        Align::Middle,
-        &next_layer(outline),
-    );
+    let rest = [[frame.middle()[0] - 110.0, y], [left, y], [left, first]];
+    svg.line(edge_class(&outline.stream), &rest);
+    let words = next_layer(outline);
+    svg.text("note", [frame.middle()[0], y + 16.0], Align::Middle, &words);
 }
 
 fn next_layer(outline: &Outline) -> String {
@@ -347,11 +339,14 @@ fn more(svg: &mut Svg, outline: &Outline, at: [f64; 2]) {
 
 /// A line that tells whether data changes the accelerator: dashed where it does.
 fn edge(svg: &mut Svg, edge: &Edge, points: &[[f64; 2]]) {
-    let class = match edge.crosses() {
+    svg.arrow(edge_class(edge), points);
+}
+
+fn edge_class(edge: &Edge) -> &'static str {
+    match edge.crosses() {
         Some(true) => "edge inter",
         Some(false) | None => "edge",
-    };
-    svg.arrow(class, points);
+    }
 }
 
 fn embedding_card(svg: &mut Svg, outline: &Outline, area: Area) {

@@ -39,7 +39,7 @@ pub(super) struct Point {
 
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 356.0;
-const LEFT: f64 = 62.0;
+const LEFT: f64 = 66.0;
 const RIGHT: f64 = 442.0;
 const TOP: f64 = 56.0;
 const BOTTOM: f64 = 304.0;

@@ -129,15 +129,20 @@ fn device_figure(manifest: &Manifest, device: &DeviceAnnotation, call: Call) -> 
 
 /// A roofline, and what it was fitted for.
 struct Calibrated {
-    of: String,
+    /// Names of kernels.
+    of: Vec<String>,
     roofline: Roofline,
     source: AnchorSource,
 }
 
 /// All calibrations of a device, each once: the data sheet's, then those of variants.
 fn calibrated(device: &DeviceAnnotation) -> Vec<Calibrated> {
+    let all = match device.variants.is_empty() {
+        true => "all",
+        false => "others",
+    };
     let spec = device.spec.map(|roofline| Calibrated {
-        of: "all".to_owned(),
+        of: vec![all.to_owned()],
         roofline,
         source: AnchorSource::Spec,
     });
@@ -146,13 +151,20 @@ fn calibrated(device: &DeviceAnnotation) -> Vec<Calibrated> {
         let Prediction::Roofline(roofline) = entry.prediction else {
             continue;
         };
-        // What is beyond twice the limit is neither shown nor told apart.
-        if found.len() < 2 * ROOFLINES_MAX && found.iter().all(|known| known.roofline != roofline) {
-            found.push(Calibrated {
-                of: names::name(&entry.kernel, 16),
+        let name = names::name(&entry.kernel, 16);
+        let same =
+            |known: &&mut Calibrated| known.roofline == roofline && known.source == entry.source;
+        let full = found.len() >= 2 * ROOFLINES_MAX;
+        match found.iter_mut().find(same) {
+            Some(known) if known.of.len() >= KERNELS_MAX || known.of.contains(&name) => {}
+            Some(known) => known.of.push(name),
+            // What is beyond twice the limit is neither shown nor told apart.
+            None if full => {}
+            None => found.push(Calibrated {
+                of: vec![name],
                 roofline,
                 source: entry.source,
-            });
+            }),
         }
     }
     found
@@ -167,7 +179,8 @@ fn device_facts(device: &DeviceAnnotation, first: Option<&Calibrated>) -> Vec<Fa
                 .map(|mhz| fact("clock", format!("{mhz} MHz"))),
         );
     }
-    if let Some(peaks) = device.peaks {
+    let calibrated = first.map(|found| found.roofline.peaks());
+    if let Some(peaks) = device.peaks.or(calibrated) {
         facts.push(fact(
             "throughput, peak",
             scaled(peaks.flops_per_sec(), "FLOP/s"),
@@ -203,7 +216,7 @@ fn anchor_rows(found: &Calibrated) -> [AnchorRow; 2] {
         ("compute-bound", anchors.compute_bound()),
     ]
     .map(|(regime, anchor)| AnchorRow {
-        of: found.of.clone(),
+        of: found.of.join(", "),
         regime,
         intensity: figure(anchor.intensity_flops_per_byte()),
         utilisation: format!("{}%", figure(anchor.utilisation() * 100.0)),

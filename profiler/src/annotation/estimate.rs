@@ -102,6 +102,29 @@ pub fn estimate(
     })
 }
 
+/// Work and traffic of one run: where it lies on the axes of a roofline.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RunWork {
+    /// F, in FLOP; finite, at least 0.
+    pub flops: f64,
+    /// Q, in B; finite, at least 1.
+    pub bytes: f64,
+}
+
+/// What each run of a call computes and moves, padding included.
+pub fn run_work(kernel: &Kernel, variant: &Variant, call: Call) -> RunWork {
+    let shape = Shape::of(kernel, variant, call);
+    let run = Run {
+        work: &kernel.work,
+        tokens: shape.run_tokens,
+        context: shape.run_context,
+    };
+    RunWork {
+        flops: run.flops(),
+        bytes: run.bytes(),
+    }
+}
+
 /// Memory that a call touches, in bytes: the kernel's weights with their scales, its activations (padded to
 /// the variant's shape), the rows of the KV cache of all sequences, and the blob.
 pub fn footprint_bytes(kernel: &Kernel, variant: &Variant, call: Call, blob_bytes: u64) -> u64 {

@@ -1,6 +1,8 @@
-//! `heg inspect`: what a bundle holds, for people or as JSON; `inspect/kernels.rs`, what its kernels cost.
+//! `heg inspect`: what a bundle holds, for people or as JSON; `inspect/kernels.rs`, what its kernels cost;
+//! `inspect/page.rs`, both as a page with pictures.
 
 mod kernels;
+mod page;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -20,8 +22,11 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
     /// Show what a call costs with each variant of each kernel, and how the chunk was chosen
-    #[arg(long)]
+    #[arg(long, group = "costs")]
     kernels: bool,
+    /// Write a page with the HEG and the rooflines as pictures, and all that `--kernels` shows
+    #[arg(long, value_name = "FILE", group = "costs", conflicts_with = "json")]
+    html: Option<PathBuf>,
     #[command(flatten)]
     question: kernels::Question,
 }
@@ -39,6 +44,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let loaded = Loaded::open(&arguments.bundle)?;
     if arguments.kernels {
         return kernels::run(&loaded, &arguments.question, arguments.json);
+    }
+    if let Some(file) = &arguments.html {
+        return page::run(&loaded, &arguments.question, file);
     }
     let bundle = loaded.bundle();
     let mut out = std::io::stdout().lock();

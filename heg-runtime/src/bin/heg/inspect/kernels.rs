@@ -19,18 +19,18 @@ use serde::Serialize;
 /// Which machine and which call.
 #[derive(Args)]
 pub(super) struct Question {
-    /// With --kernels: the machine, a shipped SoC or a .ron file [default: the bundle's first, or
+    /// With --kernels or --html: the machine, a shipped SoC or a .ron file [default: the bundle's first, or
     /// core-ultra-5-125h]
-    #[arg(long, value_name = "SOC", requires = "kernels")]
-    soc: Option<String>,
-    /// With --kernels: tokens of each sequence [default: 256, or the model's limit]
-    #[arg(long, value_name = "TOKENS", requires = "kernels", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "SOC", requires = "costs")]
+    pub(super) soc: Option<String>,
+    /// With --kernels or --html: tokens of each sequence [default: 256, or the model's limit]
+    #[arg(long, value_name = "TOKENS", requires = "costs", value_parser = clap::value_parser!(u32).range(1..))]
     tokens: Option<u32>,
-    /// With --kernels: rows of the KV cache that each sequence sees [default: 2048, or the model's limit]
-    #[arg(long, value_name = "TOKENS", requires = "kernels", value_parser = clap::value_parser!(u32).range(1..))]
+    /// With --kernels or --html: rows of the KV cache that each sequence sees [default: 2048, or the model's limit]
+    #[arg(long, value_name = "TOKENS", requires = "costs", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
-    /// With --kernels: sequences
-    #[arg(long, value_name = "SEQUENCES", default_value_t = 1, requires = "kernels", value_parser = clap::value_parser!(u32).range(1..))]
+    /// With --kernels or --html: sequences
+    #[arg(long, value_name = "SEQUENCES", default_value_t = 1, requires = "costs", value_parser = clap::value_parser!(u32).range(1..))]
     batch: u32,
 }
 
@@ -48,7 +48,7 @@ struct Report<'m> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum Origin {
+pub(super) enum Origin {
     Bundle,
     DataSheet,
 }
@@ -72,24 +72,14 @@ const DEFAULT_SOC: &str = "core-ultra-5-125h";
 pub(super) fn run(loaded: &Loaded, question: &Question, json: bool) -> anyhow::Result<()> {
     let manifest = loaded.bundle().manifest();
     let machine = Machine::find(loaded, question.soc.as_deref())?;
-    let limit = manifest.model.context_tokens;
-    let call = Call {
-        tokens: question.tokens.unwrap_or(CHUNK_TOKENS.min(limit)),
-        context: question.context.unwrap_or(CONTEXT_TOKENS.min(limit)),
-        batch: question.batch,
-    };
-    let limits = SweepLimits {
-        context_tokens: SweepLimits::default().context_tokens.min(limit),
-        ..SweepLimits::default()
-    };
-    let swept = machine.annotation.sweep.clone();
+    let call = question.call(manifest);
     let report = Report {
         bundle: loaded.bundle().manifest_id().to_string(),
         soc: machine.annotation.name.clone(),
         origin: machine.origin,
         call,
         kernels: rows(manifest, &machine.annotation, call),
-        sweep: swept.or_else(|| sweep(manifest, &machine.annotation, limits)),
+        sweep: machine.sweep(manifest),
     };
     let mut out = std::io::stdout().lock();
     if json {
@@ -101,20 +91,32 @@ pub(super) fn run(loaded: &Loaded, question: &Question, json: bool) -> anyhow::R
     Ok(())
 }
 
+impl Question {
+    /// The call that was asked for.
+    pub(super) fn call(&self, manifest: &Manifest) -> Call {
+        let limit = manifest.model.context_tokens;
+        Call {
+            tokens: self.tokens.unwrap_or(CHUNK_TOKENS.min(limit)),
+            context: self.context.unwrap_or(CONTEXT_TOKENS.min(limit)),
+            batch: self.batch,
+        }
+    }
+}
+
 /// The call where nothing is said: the papers' chunk, over the prompt that the sweep assumes.
 const CHUNK_TOKENS: u32 = 256;
 const CONTEXT_TOKENS: u32 = 2048;
 
 /// A machine with what is known of it.
-struct Machine {
-    annotation: SocAnnotation,
-    origin: Origin,
+pub(super) struct Machine {
+    pub(super) annotation: SocAnnotation,
+    pub(super) origin: Origin,
     /// Its file, where there is one: it has the sources of its numbers.
-    file: Option<Soc>,
+    pub(super) file: Option<Soc>,
 }
 
 impl Machine {
-    fn find(loaded: &Loaded, wanted: Option<&str>) -> Result<Self, RuntimeError> {
+    pub(super) fn find(loaded: &Loaded, wanted: Option<&str>) -> Result<Self, RuntimeError> {
         let annotated = loaded
             .annotations()?
             .map_or_else(Vec::new, |found| found.socs);
@@ -145,6 +147,17 @@ impl Machine {
             origin: Origin::DataSheet,
             file: Some(file),
         })
+    }
+
+    /// How the chunk was chosen: as the annotations have it, or else from their estimates.
+    pub(super) fn sweep(&self, manifest: &Manifest) -> Option<ChunkSweep> {
+        let limit = manifest.model.context_tokens;
+        let limits = SweepLimits {
+            context_tokens: SweepLimits::default().context_tokens.min(limit),
+            ..SweepLimits::default()
+        };
+        let known = self.annotation.sweep.clone();
+        known.or_else(|| sweep(manifest, &self.annotation, limits))
     }
 }
 
@@ -340,6 +353,18 @@ fn describe_sweep(text: &mut String, sweep: Option<&ChunkSweep>) -> std::fmt::Re
 }
 
 fn describe_sources(text: &mut String, file: &Soc) -> std::fmt::Result {
+    let sources = sources(file);
+    if !sources.is_empty() {
+        text.push_str("\nsources\n");
+    }
+    for (device, fact, source) in sources {
+        writeln!(text, "{device:<6}  {fact:<9}  {source}")?;
+    }
+    Ok(())
+}
+
+/// Where the numbers of a machine's file come from: device or memory, fact, source.
+pub(super) fn sources(file: &Soc) -> Vec<(String, &'static str, &String)> {
     let mut sources = Vec::new();
     if let Some(dram) = &file.dram {
         sources.push(("memory".to_owned(), "bandwidth", &dram.source));
@@ -367,17 +392,11 @@ fn describe_sources(text: &mut String, file: &Soc) -> std::fmt::Result {
                 .map(|anchors| of("anchors", &anchors.source)),
         );
     }
-    if !sources.is_empty() {
-        text.push_str("\nsources\n");
-    }
-    for (device, fact, source) in sources {
-        writeln!(text, "{device:<6}  {fact:<9}  {source}")?;
-    }
-    Ok(())
+    sources
 }
 
 /// Three digits and a decimal prefix: `15.7 ms`, `89.6 GB/s`.
-fn scaled(number: f64, unit: &str) -> String {
+pub(super) fn scaled(number: f64, unit: &str) -> String {
     const PREFIXES: [(&str, f64); 8] = [
         ("T", 1e12),
         ("G", 1e9),

@@ -192,7 +192,8 @@ impl<'a> BundleBuild<'a> {
     ) -> Result<Kernel, CompileError> {
         let form = self.plan.weights;
         let mut variants = Vec::new();
-        for (device, shape, binding) in variant_kinds(body.group, &self.plan.chunk_tokens) {
+        let (chunks, buckets) = (&self.plan.chunk_tokens, &self.plan.mha_context_tokens);
+        for (device, shape, binding) in variant_kinds(body.group, chunks, buckets) {
             let activations = activations(device, form);
             let lowering = Lowering {
                 shape,
@@ -370,21 +371,32 @@ impl<'a> BundleBuild<'a> {
     }
 }
 
-/// Variants of a kernel. The attention has none for the NPU yet: it would be static in n as well.
-fn variant_kinds(group: Group, chunks: &[u32]) -> Vec<(DeviceClass, ShapeClass, Binding)> {
+/// Variants of a kernel: dynamic ones for CPU and iGPU, static ones for the NPU. Attention is static in the
+/// rows of the cache as well, at every bucket that holds the chunk.
+fn variant_kinds(
+    group: Group,
+    chunks: &[u32],
+    buckets: &[u32],
+) -> Vec<(DeviceClass, ShapeClass, Binding)> {
     let mut kinds = vec![
         (DeviceClass::Cpu, ShapeClass::Dynamic, Binding::Constant),
         (DeviceClass::Igpu, ShapeClass::Dynamic, Binding::Constant),
     ];
-    if group != Group::Mha {
-        let fixed = |tokens: &u32| {
-            (
-                DeviceClass::Npu,
-                ShapeClass::Static { tokens: *tokens },
-                Binding::Input,
-            )
+    for tokens in chunks.iter().copied() {
+        let shapes: Vec<ShapeClass> = match group {
+            Group::Qkv | Group::Ffn | Group::Head => vec![ShapeClass::Static { tokens }],
+            Group::Mha => {
+                let holding = buckets.iter().filter(|context| **context >= tokens);
+                holding
+                    .map(|context| ShapeClass::Bucket {
+                        tokens,
+                        context: *context,
+                    })
+                    .collect()
+            }
         };
-        kinds.extend(chunks.iter().map(fixed));
+        let fixed = |shape| (DeviceClass::Npu, shape, Binding::Input);
+        kinds.extend(shapes.into_iter().map(fixed));
     }
     kinds
 }
@@ -457,3 +469,26 @@ fn provenance(folder: &Path, config: &ConfigJson, plan: &Plan) -> Result<Provena
 
 /// The OpenVINO release whose IR is written.
 const OPENVINO_IR: &str = "2026.4.1";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn static_attention_is_made_for_buckets_that_hold_the_chunk() {
+        let kinds = variant_kinds(Group::Mha, &[32, 512, 1024], &[512, 600]);
+        let shapes: Vec<ShapeClass> = kinds
+            .into_iter()
+            .filter(|(device, ..)| *device == DeviceClass::Npu)
+            .map(|(_, shape, _)| shape)
+            .collect();
+        let bucket = |tokens, context| ShapeClass::Bucket { tokens, context };
+        let expected = [
+            bucket(32, 512),
+            bucket(32, 600),
+            bucket(512, 512),
+            bucket(512, 600),
+        ];
+        assert_eq!(shapes, expected);
+    }
+}

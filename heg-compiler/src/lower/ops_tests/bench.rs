@@ -89,19 +89,17 @@ impl OneOp {
     ) {
         let stored = self.stored(form.weights);
         let values: Vec<Vec<f32>> = stored.iter().map(Stored::values).collect();
-        let mut dynamic = self.request(core, form, ShapeClass::Dynamic, &stored);
-        let mut chunks: BTreeMap<u32, Request> = BTreeMap::new();
+        let mut requests: BTreeMap<ShapeClass, Request> = BTreeMap::new();
         for call in calls {
             let call = call.rounded(&self.inputs, form.activations);
             let expected = reference(&call, &values);
-            let tokens = call.tokens as u32;
-            let fixed = chunks.entry(tokens).or_insert_with(|| {
-                self.request(core, form, ShapeClass::Static { tokens }, &stored)
-            });
-            for (shape, request) in [("dynamic", &mut dynamic), ("static", fixed)] {
+            for shape in self.shapes(&call) {
+                let request = requests
+                    .entry(shape)
+                    .or_insert_with(|| self.request(core, form, shape, &stored));
                 let found = self.run(request, &call, form.activations);
                 let name = format!(
-                    "{test}: {} tokens, {shape}, {:?}, {:?}, {:?}",
+                    "{test}: {} tokens, {shape:?}, {:?}, {:?}, {:?}",
                     call.tokens, form.binding, form.activations, form.weights
                 );
                 assert_close(&found, &expected, tolerance(form.activations), &name);
@@ -109,6 +107,7 @@ impl OneOp {
         }
     }
 
+<<<<<<< HEAD
     /// The compiler's own evaluator against the same reference.
     fn check_evaluator(
         &self,
@@ -136,6 +135,18 @@ impl OneOp {
             let name = format!("{test}: {} tokens, evaluator, {form:?}", call.tokens);
             assert_close(&found, &reference(call, &values), TOLERANCE_F32, &name);
         }
+=======
+    /// The shape classes that fit a call without padding; buckets where there is a context.
+    fn shapes(&self, call: &Call) -> Vec<ShapeClass> {
+        let tokens = call.tokens as u32;
+        let mut shapes = vec![ShapeClass::Dynamic, ShapeClass::Static { tokens }];
+        let mut inputs = self.inputs.iter().zip(&call.inputs);
+        if let Some((port, values)) = inputs.find(|(port, _)| port.rows == Rows::Context) {
+            let context = values.len() as u32 / port.width;
+            shapes.push(ShapeClass::Bucket { tokens, context });
+        }
+        shapes
+>>>>>>> lower
     }
 
     fn body(&self) -> KernelBody {

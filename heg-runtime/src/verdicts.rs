@@ -73,6 +73,10 @@ impl Verdicts {
         if file.revision != REVISION {
             return Err(serde::de::Error::custom("another revision"));
         }
+        let finite = |entry: &Entry| entry.tolerance.is_finite();
+        if !file.verdicts.iter().all(finite) {
+            return Err(serde::de::Error::custom("a tolerance without bound"));
+        }
         let entries = file.verdicts.into_iter().map(|entry| {
             let place = Place {
                 layer: entry.layer,
@@ -235,6 +239,7 @@ mod tests {
         for wrong in [
             text.replace("\"revision\":1", "\"revision\":2"),
             text.replace("\"worst\"", "\"best\""),
+            text.replace("\"tolerance\":0.05", "\"tolerance\":1e39"),
             text[..text.len() - 1].to_owned(),
             String::new(),
             "[".repeat(10_000),

@@ -237,6 +237,12 @@ impl Loader {
                 .get(at)
                 .ok_or(RuntimeError::LoaderGone)?;
             let bytes = sections.bytes(blob.section)?;
+            // Import takes no properties; what is compiled is given its own, and heeds none of these.
+            for (property, value) in &parts.device.properties {
+                self.core
+                    .set_property(device, property, value)
+                    .map_err(openvino(format!("set `{property}` of `{device}`")))?;
+            }
             return self
                 .core
                 .import(&bytes, device)

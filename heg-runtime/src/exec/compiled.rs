@@ -108,18 +108,18 @@ impl CompiledCache {
 
 /// Properties with which a GPU plugin keeps its own compiled forms, without weights.
 pub(super) fn plugin_properties(cache: &Path, device: &str) -> Vec<(String, String)> {
-    let is_gpu = device.split('.').next() == Some("GPU");
-    match private_folder(cache, "plugin") {
-        Ok(folder) if is_gpu => {
-            // What a plugin leaves here is bounded like our own.
-            let _ = shrink(&folder, BUDGET_BYTES);
-            vec![
-                ("CACHE_DIR".to_owned(), folder.display().to_string()),
-                ("CACHE_MODE".to_owned(), "OPTIMIZE_SIZE".to_owned()),
-            ]
-        }
-        _ => Vec::new(),
+    if device.split('.').next() != Some("GPU") {
+        return Vec::new();
     }
+    let Ok(folder) = private_folder(cache, "plugin") else {
+        return Vec::new();
+    };
+    // What a plugin leaves here is bounded like our own.
+    let _ = shrink(&folder, BUDGET_BYTES);
+    vec![
+        ("CACHE_DIR".to_owned(), folder.display().to_string()),
+        ("CACHE_MODE".to_owned(), "OPTIMIZE_SIZE".to_owned()),
+    ]
 }
 
 fn is_cpu(device: &str) -> bool {

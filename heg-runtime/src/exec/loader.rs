@@ -86,7 +86,10 @@ impl Loader {
     /// Remembers verdicts and what was compiled on the device in a folder.
     #[must_use]
     pub fn with_cache(mut self, folder: PathBuf) -> Self {
-        self.compiled = CompiledCache::open(&folder, &self.core, self.ladder.devices());
+        let devices = self.ladder.devices();
+        if devices.iter().any(|device| !device.name.starts_with("CPU")) {
+            self.compiled = CompiledCache::open(&folder, &self.core, devices);
+        }
         self.cache = Some(folder);
         self
     }

@@ -106,7 +106,7 @@ fn blobs_are_imported_and_go_down_when_they_do_not_fit_or_are_wrong() {
         |core, ir, literals| export(core, ir, literals, &folder),
     );
     // It fits: no step down. What the plugin imports has lost its precision hint, so tokens are its own.
-    let (imported, descents) = run(pretending(&right, 3720, &ACCELERATORS));
+    let (_, descents) = run(pretending(&right, 3720, &ACCELERATORS));
     assert!(descents.is_empty(), "{:?}", summary(&descents));
     let check = |loader: Loader, tokens: &[u32], line: &str| {
         let (found, descents) = run(loader);

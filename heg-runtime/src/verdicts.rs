@@ -29,14 +29,16 @@ pub struct Verdict {
     /// Largest difference from the known answer, as a share of the largest expected value; infinite where an
     /// output is no number.
     pub worst: f32,
-    /// The largest difference that is right.
+    /// Root mean square of the differences, as a share of that of the expected values; infinite likewise.
+    pub rms: f32,
+    /// The largest difference that is right; in the mean, half of it is.
     pub tolerance: f32,
 }
 
 impl Verdict {
-    /// Whether the answer was right.
+    /// Whether the answer was right, by the rule of [`heg_artifacts::Verdict::passes`].
     pub fn is_right(&self) -> bool {
-        self.worst <= self.tolerance
+        self.worst <= self.tolerance && self.rms <= self.tolerance / 2.0
     }
 }
 
@@ -56,6 +58,7 @@ struct Entry {
     rung: Rung,
     /// None where it is infinite, which JSON does not have.
     worst: Option<f32>,
+    rms: Option<f32>,
     tolerance: f32,
 }
 
@@ -70,6 +73,10 @@ impl Verdicts {
         if file.revision != REVISION {
             return Err(serde::de::Error::custom("another revision"));
         }
+        let finite = |entry: &Entry| entry.tolerance.is_finite();
+        if !file.verdicts.iter().all(finite) {
+            return Err(serde::de::Error::custom("a tolerance without bound"));
+        }
         let entries = file.verdicts.into_iter().map(|entry| {
             let place = Place {
                 layer: entry.layer,
@@ -77,6 +84,7 @@ impl Verdicts {
             };
             let verdict = Verdict {
                 worst: entry.worst.unwrap_or(f32::INFINITY),
+                rms: entry.rms.unwrap_or(f32::INFINITY),
                 tolerance: entry.tolerance,
             };
             ((place, entry.rung), verdict)
@@ -93,6 +101,7 @@ impl Verdicts {
             group: place.group,
             rung: *rung,
             worst: Some(verdict.worst).filter(|worst| worst.is_finite()),
+            rms: Some(verdict.rms).filter(|rms| rms.is_finite()),
             tolerance: verdict.tolerance,
         };
         let file = File {
@@ -189,6 +198,7 @@ mod tests {
         let mut verdicts = Verdicts::default();
         let verdict = |worst| Verdict {
             worst,
+            rms: worst / 2.0,
             tolerance: 0.05,
         };
         verdicts.insert(place(0), rung(Source::Ir), verdict(0.01));
@@ -229,6 +239,7 @@ mod tests {
         for wrong in [
             text.replace("\"revision\":1", "\"revision\":2"),
             text.replace("\"worst\"", "\"best\""),
+            text.replace("\"tolerance\":0.05", "\"tolerance\":1e39"),
             text[..text.len() - 1].to_owned(),
             String::new(),
             "[".repeat(10_000),

@@ -2,6 +2,7 @@
 
 pub mod asked;
 pub mod model_folder;
+pub mod roles;
 mod seeded;
 
 use std::error::Error;

@@ -9,8 +9,8 @@
 
 use std::sync::Arc;
 
-use heg_artifacts::Bundle;
 use heg_artifacts::manifest::{KnownAnswers, Role};
+use heg_artifacts::{Bundle, judge};
 
 use super::kernels::Prepared;
 use super::loader::{Form, Loader};
@@ -136,24 +136,19 @@ pub(super) fn ask(
         return Ok((form, None));
     }
     let kernel = place_kernel(manifest, place)?;
-    let tolerance = kernel
-        .variants
-        .get(form.rung.variant)
-        .map(|variant| variant.tolerance);
+    let variant = kernel.variants.get(form.rung.variant);
+    let tolerance = variant.map_or(0.0, |variant| variant.tolerance);
+    let answer = bundle.section(answer).map_err(RuntimeError::Section)?;
     let mut lone = LoneKernel::over(bundle, place, form)?;
     put(&mut lone, &asked, rows, context)?;
-    // A device that fails has not answered rightly.
-    let worst = match lone.infer() {
-        Ok(()) => compare(
-            bundle.section(answer).map_err(RuntimeError::Section)?,
-            &lone,
-            &asked,
-        )?,
-        Err(_) => f32::INFINITY,
-    };
-    let verdict = Verdict {
-        worst,
-        tolerance: tolerance.unwrap_or_default(),
+    let verdict = match lone.infer() {
+        Ok(()) => compare(answer, &lone, &asked, tolerance)?,
+        // A device that fails has not answered rightly.
+        Err(_) => Verdict {
+            worst: f32::INFINITY,
+            rms: f32::INFINITY,
+            tolerance,
+        },
     };
     Ok((lone.into_form(), Some(verdict)))
 }
@@ -178,56 +173,31 @@ fn put(
     Ok(())
 }
 
-/// The largest difference of an output from the answer, which has the outputs in port order as f32.
-fn compare(answer: &[u8], lone: &LoneKernel, asked: &KnownAnswers) -> Result<f32, RuntimeError> {
-    let mut rest = answer;
-    let mut worst = 0.0_f32;
+/// Judges the outputs by the answer, which has them in port order as f32. What was asked may be the first rows only.
+fn compare(
+    answer: &[u8],
+    lone: &LoneKernel,
+    asked: &KnownAnswers,
+    tolerance: f32,
+) -> Result<Verdict, RuntimeError> {
+    let (words, _) = answer.as_chunks::<4>();
+    let answer: Vec<f32> = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
+    let mut rest = answer.as_slice();
+    let mut verdict = Verdict {
+        worst: 0.0,
+        rms: 0.0,
+        tolerance,
+    };
     for port in lone.outputs() {
         let count = asked.rows_of(port.rows) as usize * port.width as usize;
-        let (expected, behind) = rest.split_at_checked(4 * count).unwrap_or((rest, &[]));
+        let (expected, behind) = rest.split_at_checked(count).unwrap_or((rest, &[]));
         rest = behind;
-        let expected = expected
-            .as_chunks::<4>()
-            .0
-            .iter()
-            .map(|word| f32::from_le_bytes(*word));
         let found = lone.get(port.role)?.unwrap_or_default();
-        worst = worst.max(difference(&found, &expected.collect::<Vec<_>>()));
+        let rows = expected.get(..found.len()).unwrap_or(expected);
+        let judged = judge(rows, &found, tolerance);
+        let worst = judged.worst.map_or(0.0, |worst| worst.share);
+        verdict.worst = verdict.worst.max(worst);
+        verdict.rms = verdict.rms.max(judged.rms_share);
     }
-    Ok(worst)
-}
-
-/// Largest difference as a share of the largest expected value; infinite where something is no number or missing.
-/// What was found may be the first rows only.
-fn difference(found: &[f32], expected: &[f32]) -> f32 {
-    if found.is_empty() || expected.len() < found.len() {
-        return f32::INFINITY;
-    }
-    let largest = expected
-        .iter()
-        .fold(f32::MIN_POSITIVE, |max, value| max.max(value.abs()));
-    let share = |(found, expected): (&f32, &f32)| {
-        let share = (found - expected).abs() / largest;
-        if share.is_nan() { f32::INFINITY } else { share }
-    };
-    found.iter().zip(expected).map(share).fold(0.0, f32::max)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn differences_are_shares_of_the_largest_expected_value() {
-        let check = |found: &[f32], expected: &[f32], worst: f32| {
-            assert_eq!(difference(found, expected), worst);
-        };
-        check(&[1.0, 2.0], &[1.0, 2.0], 0.0);
-        check(&[1.0, -4.0], &[1.5, -4.0], 0.125);
-        check(&[2.0], &[1.0, 100.0], 0.01);
-        check(&[f32::NAN, 1.0], &[1.0, 1.0], f32::INFINITY);
-        check(&[1.0, 1.0], &[1.0], f32::INFINITY);
-        check(&[0.0], &[0.0], 0.0);
-        check(&[], &[], f32::INFINITY);
-    }
+    Ok(verdict)
 }

@@ -108,18 +108,18 @@ impl CompiledCache {
 
 /// Properties with which a GPU plugin keeps its own compiled forms, without weights.
 pub(super) fn plugin_properties(cache: &Path, device: &str) -> Vec<(String, String)> {
-    let is_gpu = device.split('.').next() == Some("GPU");
-    match private_folder(cache, "plugin") {
-        Ok(folder) if is_gpu => {
-            // What a plugin leaves here is bounded like our own.
-            let _ = shrink(&folder, BUDGET_BYTES);
-            vec![
-                ("CACHE_DIR".to_owned(), folder.display().to_string()),
-                ("CACHE_MODE".to_owned(), "OPTIMIZE_SIZE".to_owned()),
-            ]
-        }
-        _ => Vec::new(),
+    if device.split('.').next() != Some("GPU") {
+        return Vec::new();
     }
+    let Ok(folder) = private_folder(cache, "plugin") else {
+        return Vec::new();
+    };
+    // What a plugin leaves here is bounded like our own.
+    let _ = shrink(&folder, BUDGET_BYTES);
+    vec![
+        ("CACHE_DIR".to_owned(), folder.display().to_string()),
+        ("CACHE_MODE".to_owned(), "OPTIMIZE_SIZE".to_owned()),
+    ]
 }
 
 fn is_cpu(device: &str) -> bool {
@@ -234,9 +234,108 @@ mod tests {
         assert_eq!(left(), ["middle"]);
     }
 
-    /// Only accelerators have forms kept, so the way through export and import is walked on the CPU by hand here.
     #[test]
     fn nothing_is_kept_for_the_cpu() {
         assert!(is_cpu("CPU") && !is_cpu("NPU") && !is_cpu("GPU.0"));
+    }
+
+    /// x[?,4] to its double, as an IR.
+    const TWICE: &str = r#"<?xml version="1.0"?><net name="twice" version="11"><layers>
+        <layer id="0" name="x" type="Parameter" version="opset1"><data element_type="f32" shape="-1,4"/>
+        <output><port id="0" precision="FP32"><dim>-1</dim><dim>4</dim></port></output></layer>
+        <layer id="1" name="y" type="Add" version="opset1"><data auto_broadcast="numpy"/>
+        <input><port id="0"><dim>-1</dim><dim>4</dim></port><port id="1"><dim>-1</dim><dim>4</dim></port></input>
+        <output><port id="2" precision="FP32"><dim>-1</dim><dim>4</dim></port></output></layer>
+        <layer id="2" name="z" type="Result" version="opset1">
+        <input><port id="0"><dim>-1</dim><dim>4</dim></port></input></layer></layers>
+        <edges><edge from-layer="0" from-port="0" to-layer="1" to-port="0"/>
+        <edge from-layer="0" from-port="0" to-layer="1" to-port="1"/>
+        <edge from-layer="1" from-port="2" to-layer="2" to-port="0"/></edges></net>"#;
+
+    /// Accelerators are not here, so the way through export, file and import is walked with the CPU's forms.
+    #[test]
+    fn what_is_kept_is_imported_and_what_is_spoiled_is_removed() {
+        let core = match heg_openvino::find_libraries() {
+            Ok(folder) => Core::load_from(&folder).unwrap(),
+            Err(error) => {
+                assert!(
+                    std::env::var_os("HEG_REQUIRE_OPENVINO").is_none(),
+                    "{error}"
+                );
+                println!("skipped: {error} (run: cargo xtask setup)");
+                return;
+            }
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let cache = CompiledCache::open(folder.path(), &core, &[]).unwrap();
+        let model = core.read_model(TWICE.as_bytes(), None).unwrap();
+        let compiled = core.compile(&model, "CPU", &[]).unwrap();
+        let key = SectionId::of(b"twice");
+        assert!(cache.recall(&key, &core, "CPU").is_none());
+        cache.remember(&key, &compiled);
+        let kept: Vec<_> = fs::read_dir(&cache.folder).unwrap().collect();
+        assert_eq!(kept.len(), 1, "{kept:?}");
+        let recalled = cache.recall(&key, &core, "CPU").unwrap();
+        assert_eq!(recalled.inputs(), compiled.inputs());
+        // Whole, but nothing that the device takes.
+        let blob = b"nothing".as_slice();
+        write_whole(&cache.path(&key), &[SectionId::of(blob).as_bytes(), blob]).unwrap();
+        assert!(cache.recall(&key, &core, "CPU").is_none());
+        assert!(!cache.path(&key).exists());
+    }
+
+    #[test]
+    fn the_key_follows_all_that_a_form_depends_on() {
+        let core = match heg_openvino::find_libraries() {
+            Ok(folder) => Core::load_from(&folder).unwrap(),
+            Err(_) => return,
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let key = |facts: DeviceFacts, property: &str, ir: &[u8]| {
+            let cache = CompiledCache::open(folder.path(), &core, &[facts]).unwrap();
+            let soc = format!(
+                "(name: \"test\", devices: [(class: Npu, openvino: \"NPU\", \
+                 properties: {{\"NPU_TURBO\": \"{property}\"}})])"
+            );
+            let soc = heg_spec::Soc::parse(heg_spec::Source {
+                file: "test.ron",
+                text: &soc,
+            });
+            let device = &soc.unwrap().devices[0];
+            let variant = Variant {
+                device: DeviceClass::Npu,
+                shape: heg_artifacts::manifest::ShapeClass::Dynamic,
+                binding: heg_artifacts::manifest::Binding::Input,
+                activations: heg_artifacts::manifest::ElementType::F16,
+                ir: SectionId::of(ir),
+                tolerance: 0.05,
+                blobs: Vec::new(),
+            };
+            cache
+                .key(
+                    DeviceClass::Npu,
+                    device,
+                    &variant,
+                    SectionId::of(b"literals"),
+                )
+                .unwrap()
+        };
+        let facts = |driver: &str| DeviceFacts {
+            role: DeviceClass::Npu,
+            name: "NPU".to_owned(),
+            full_name: "Intel(R) AI Boost".to_owned(),
+            driver: Some(driver.to_owned()),
+            npu: None,
+            missing: None,
+        };
+        let first = key(facts("1"), "NO", b"ir");
+        assert_eq!(first, key(facts("1"), "NO", b"ir"));
+        for other in [
+            key(facts("2"), "NO", b"ir"),
+            key(facts("1"), "YES", b"ir"),
+            key(facts("1"), "NO", b"another"),
+        ] {
+            assert_ne!(first, other);
+        }
     }
 }

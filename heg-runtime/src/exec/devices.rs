@@ -31,7 +31,7 @@ fn read_device(core: &Core, device: &Device, role: DeviceClass) -> DeviceFacts {
     };
     let (full_name, missing) = match core.device_property(name, "FULL_DEVICE_NAME") {
         Ok(full_name) => (full_name, None),
-        Err(error) => (String::new(), Some(last_line(&error))),
+        Err(error) => (String::new(), Some(missing(&error))),
     };
     let is_npu = name.split('.').next() == Some("NPU");
     let driver = ["NPU_DRIVER_VERSION", "GPU_DRIVER_VERSION"];
@@ -55,6 +55,15 @@ fn read_device(core: &Core, device: &Device, role: DeviceClass) -> DeviceFacts {
         npu: (is_npu && usable).then(npu),
         missing,
     }
+}
+
+/// A plugin without devices knows no name of one, and says so as if it knew no such property.
+fn missing(error: &heg_openvino::Error) -> String {
+    let said = last_line(error);
+    if said.starts_with("Unsupported configuration key") {
+        return "OpenVINO finds no such device".to_owned();
+    }
+    said
 }
 
 /// `3720`, also where something stands before it.

@@ -86,7 +86,10 @@ impl Loader {
     /// Remembers verdicts and what was compiled on the device in a folder.
     #[must_use]
     pub fn with_cache(mut self, folder: PathBuf) -> Self {
-        self.compiled = CompiledCache::open(&folder, &self.core, self.ladder.devices());
+        let devices = self.ladder.devices();
+        if devices.iter().any(|device| !device.name.starts_with("CPU")) {
+            self.compiled = CompiledCache::open(&folder, &self.core, devices);
+        }
         self.cache = Some(folder);
         self
     }
@@ -237,6 +240,12 @@ impl Loader {
                 .get(at)
                 .ok_or(RuntimeError::LoaderGone)?;
             let bytes = sections.bytes(blob.section)?;
+            // Import takes no properties; what is compiled is given its own, and heeds none of these.
+            for (property, value) in &parts.device.properties {
+                self.core
+                    .set_property(device, property, value)
+                    .map_err(openvino(format!("set `{property}` of `{device}`")))?;
+            }
             return self
                 .core
                 .import(&bytes, device)

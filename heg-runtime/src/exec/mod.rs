@@ -225,10 +225,14 @@ impl Executor {
             // Losing them costs a later start some time, nothing else.
             let _ = self.verdicts.remember(cache, &verdicts_name(loader));
         }
-        let descents = ready
-            .values()
-            .flat_map(|prepared| prepared.descents.clone());
-        let _ = self.descents.0.set(descents.collect());
+        // Places of one kernel mostly go the same way down.
+        let mut descents: Vec<Descent> = Vec::new();
+        for descent in ready.values().flat_map(|prepared| &prepared.descents) {
+            if !descents.contains(descent) {
+                descents.push(descent.clone());
+            }
+        }
+        let _ = self.descents.0.set(descents);
         self.ready = ready;
         Ok(())
     }

@@ -1,3 +1,5 @@
+//! The ladder rung by rung, and under any refusals.
+
 use heg_artifacts::SectionId;
 use heg_artifacts::manifest::{
     Binding, Blob, Compatibility, DeviceClass, ElementType, Group, Kernel, NpuPlatform, ShapeClass,

@@ -10,6 +10,9 @@
 //! earlier.
 
 mod error;
+#[cfg(unix)]
+#[cfg(test)]
+mod facts_tests;
 mod job;
 mod pool;
 #[cfg(unix)]

@@ -15,7 +15,7 @@ use super::{NpuError, NpuJob, NpuToolchain, Platform, Pool, Precompiled, precomp
 use crate::fixture::Described;
 use crate::lower::{Literals, Lowering, lower};
 
-fn toolchain(test: &str) -> Option<NpuToolchain> {
+pub(super) fn toolchain(test: &str) -> Option<NpuToolchain> {
     match NpuToolchain::find() {
         Ok(toolchain) => Some(toolchain),
         Err(absent) => {
@@ -53,7 +53,7 @@ fn jobs(platforms: &[Platform]) -> Vec<NpuJob> {
 }
 
 /// Outcomes in the order of the jobs.
-fn compile(
+pub(super) fn compile(
     toolchain: &NpuToolchain,
     pool: &Pool,
     jobs: Vec<NpuJob>,
@@ -63,7 +63,7 @@ fn compile(
     outcomes.into_values().collect()
 }
 
-fn pool(folder: &Path, processes: usize) -> Pool {
+pub(super) fn pool(folder: &Path, processes: usize) -> Pool {
     Pool {
         processes,
         ..Pool::new(folder.join("scratch"))

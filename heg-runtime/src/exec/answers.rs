@@ -17,14 +17,14 @@ use super::loader::{Form, Loader};
 use super::lone::LoneKernel;
 use super::place::{Place, place_kernel, place_use};
 use crate::error::RuntimeError;
-use crate::ladder::{Descent, Need, Reason, Rung, Step};
+use crate::ladder::{Calls, Descent, Reason, Rung, Step};
 use crate::verdicts::{Verdict, Verdicts};
 
 /// Asks the forms of a place that have no verdict yet, and replaces the ones that answer wrongly. Says whether any
 /// was asked.
 pub(super) fn examine(
     loader: &Loader,
-    need: Need,
+    calls: Calls,
     place: Place,
     prepared: &mut Prepared,
     verdicts: &mut Verdicts,
@@ -61,11 +61,11 @@ pub(super) fn examine(
             None => {
                 verdicts.insert(place, rung, verdict);
                 prepared.refused.insert(rung, wrong(verdict));
-                prepared.settle(loader, need, place)?;
+                prepared.settle(loader, calls, place)?;
             }
         }
     }
-    prepared.settle(loader, need, place)?;
+    prepared.settle(loader, calls, place)?;
     for (rung, verdict) in damaged {
         prepared
             .descents

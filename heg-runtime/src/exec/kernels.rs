@@ -11,7 +11,7 @@ use heg_artifacts::{Bundle, SectionId};
 use super::loader::{Form, Loader, refusal};
 use super::place::{Place, all_places, place_kernel, place_use, unknown, use_sections};
 use crate::error::RuntimeError;
-use crate::ladder::{Descent, Need, Reason, Refused, Rung};
+use crate::ladder::{Calls, Descent, Reason, Refused, Rung};
 
 /// What is ready at one place.
 pub(super) struct Prepared {
@@ -38,7 +38,7 @@ type Share = Result<Vec<(Place, Prepared)>, RuntimeError>;
 /// What threads that prepare have in common.
 pub(super) struct Order {
     pub(super) loader: Arc<Loader>,
-    pub(super) need: Need,
+    pub(super) calls: Calls,
     /// Rungs that are known not to work, from an earlier start.
     pub(super) quarantined: BTreeMap<Place, Refused>,
 }
@@ -57,12 +57,14 @@ impl Prepared {
     pub(super) fn settle(
         &mut self,
         loader: &Loader,
-        need: Need,
+        calls: Calls,
         place: Place,
     ) -> Result<(), RuntimeError> {
         let kernel = place_kernel(loader.bundle().manifest(), place)?;
         loop {
-            let plan = loader.ladder().plan(kernel, need, &self.refused);
+            let plan = loader
+                .ladder()
+                .plan(kernel, calls.of(kernel.group), &self.refused);
             if !plan.complete {
                 return Err(nothing_left(loader, place, &plan.descents));
             }
@@ -81,7 +83,10 @@ impl Prepared {
                     Some(message) => {
                         let reason = Reason::Refused(message);
                         self.refused.insert(*rung, reason);
-                        let plan = loader.ladder().plan(kernel, need, &self.refused);
+                        let plan =
+                            loader
+                                .ladder()
+                                .plan(kernel, calls.of(kernel.group), &self.refused);
                         if !plan.complete && self.refused.len() == 1 {
                             return Err(error);
                         }
@@ -166,7 +171,7 @@ fn prepare(order: &Order, place: Place) -> Result<Prepared, RuntimeError> {
     }
     let refused = order.quarantined.get(&place).cloned().unwrap_or_default();
     let mut prepared = Prepared::new(refused);
-    prepared.settle(&order.loader, order.need, place)?;
+    prepared.settle(&order.loader, order.calls, place)?;
     Ok(prepared)
 }
 

@@ -24,7 +24,7 @@ use heg_artifacts::Bundle;
 use heg_artifacts::manifest::Manifest;
 
 use crate::error::RuntimeError;
-use crate::ladder::{Descent, Need, Refused};
+use crate::ladder::{Calls, Descent, Refused};
 use crate::mem::{Activations, KvCache, KvShape, Widths};
 use crate::sched::{Logits, Span, launches};
 use crate::verdicts::{Verdicts, file_name};
@@ -120,24 +120,25 @@ impl Executor {
         let most = ladder.largest_calls(manifest);
         let options = ExecutorOptions {
             chunk_tokens: options.chunk_tokens.clamp(1, most.tokens),
-            batch: options.batch.clamp(1, most.tokens),
+            batch: options.batch.clamp(1, most.tokens.min(most.rows)),
             ..options
         };
-        let need = Need {
+        let calls = Calls {
             tokens: options.chunk_tokens.max(options.batch),
+            rows: options.batch,
             context: most.context,
         };
-        let padding = ladder.padding(manifest, need);
-        let rows = need.tokens.max(padding.tokens);
+        let padding = ladder.padding(manifest, calls);
+        let rows = calls.tokens.max(padding.tokens);
         let element = tensor_element(ladder.activations());
         let (heads, head_dim) = (model.heads as usize, model.head_dim as usize);
         let kv = KvShape {
             layers: manifest.layers.len(),
             width: model.kv_heads as usize * head_dim,
-            context_tokens: need.context,
+            context_tokens: calls.context,
             padding_rows: CONTEXT_STEP
                 .max(padding.tokens)
-                .max(padding.context.saturating_sub(need.context)),
+                .max(padding.context.saturating_sub(calls.context)),
             element,
         };
         let widths = Widths {
@@ -151,7 +152,7 @@ impl Executor {
         // The last sequence of a batch may be padded to a whole chunk.
         let activations = Activations::new(
             rows + padding.tokens,
-            options.batch.max(padding.tokens),
+            options.batch.max(padding.rows),
             widths,
             element,
         )?;
@@ -161,7 +162,7 @@ impl Executor {
         };
         let order = Arc::new(Order {
             loader: Arc::new(loader),
-            need,
+            calls,
             quarantined: quarantined(&verdicts),
         });
         Ok(Self {
@@ -213,9 +214,9 @@ impl Executor {
         }
         let mut ready = self.kernels.join()?;
         let before = self.verdicts.clone();
-        let Order { loader, need, .. } = &*self.order;
+        let Order { loader, calls, .. } = &*self.order;
         for (place, prepared) in &mut ready {
-            if answers::examine(loader, *need, *place, prepared, &mut self.verdicts)? {
+            if answers::examine(loader, *calls, *place, prepared, &mut self.verdicts)? {
                 prepared.give_back(&self.bundle)?;
             }
         }

@@ -52,6 +52,31 @@ pub(crate) struct Need {
     pub(crate) context: usize,
 }
 
+/// The largest calls that a model will see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Calls {
+    /// Tokens of a chunk, or of a decode batch.
+    pub(crate) tokens: usize,
+    /// Sequences of a batch: the rows that reach the head.
+    pub(crate) rows: usize,
+    /// Visible tokens of a sequence.
+    pub(crate) context: usize,
+}
+
+impl Calls {
+    /// The largest call of a kernel.
+    pub(crate) fn of(self, group: Group) -> Need {
+        let tokens = match group {
+            Group::Qkv | Group::Mha | Group::Ffn => self.tokens,
+            Group::Head => self.rows,
+        };
+        Need {
+            tokens,
+            context: self.context,
+        }
+    }
+}
+
 /// Why a rung cannot be used, as found by trying.
 pub(crate) type Refused = BTreeMap<Rung, Reason>;
 
@@ -117,9 +142,10 @@ impl Ladder {
 
     /// The largest calls that these devices can be given: as many tokens as the first usable device of every
     /// token-wise kernel takes, and no more than there is attention for.
-    pub(crate) fn largest_calls(&self, manifest: &Manifest) -> Need {
-        let mut most = Need {
+    pub(crate) fn largest_calls(&self, manifest: &Manifest) -> Calls {
+        let mut most = Calls {
             tokens: usize::MAX,
+            rows: usize::MAX,
             context: manifest.model.context_tokens as usize,
         };
         for kernel in &manifest.kernels {
@@ -135,24 +161,32 @@ impl Ladder {
                 _ => sizes.next(),
             };
             let (tokens, context) = largest.unwrap_or((usize::MAX, usize::MAX));
-            most.tokens = most.tokens.min(tokens);
+            match kernel.group {
+                Group::Head => most.rows = most.rows.min(tokens),
+                _ => most.tokens = most.tokens.min(tokens),
+            }
             most.context = most.context.min(context);
         }
         most
     }
 
-    /// The largest static form that calls up to `need` may come to, on any device: what rows are padded to.
-    pub(crate) fn padding(&self, manifest: &Manifest, need: Need) -> Need {
-        let mut most = Need {
+    /// The largest static forms that these calls may come to, on any device: what rows are padded to.
+    pub(crate) fn padding(&self, manifest: &Manifest, calls: Calls) -> Calls {
+        let mut most = Calls {
             tokens: 0,
+            rows: 0,
             context: 0,
         };
         for kernel in &manifest.kernels {
             for device in self.roles(kernel) {
                 let variants: Vec<_> = self.variants(kernel, device).collect();
-                for (_, variant) in needed(&variants, need) {
+                for (_, variant) in needed(&variants, calls.of(kernel.group)) {
                     let known = |size: Option<u32>| size.map_or(0, |size| size as usize);
-                    most.tokens = most.tokens.max(known(variant.shape.chunk()));
+                    let tokens = match kernel.group {
+                        Group::Head => &mut most.rows,
+                        _ => &mut most.tokens,
+                    };
+                    *tokens = (*tokens).max(known(variant.shape.chunk()));
                     most.context = most.context.max(known(variant.shape.bucket()));
                 }
             }

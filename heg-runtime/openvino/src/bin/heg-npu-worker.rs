@@ -9,7 +9,7 @@
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
@@ -34,24 +34,24 @@ fn main() -> ExitCode {
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines() {
             let Ok(line) = line else { break };
+            OPEN.fetch_add(1, Ordering::AcqRel);
             if sender.send(line).is_err() {
                 break;
             }
         }
-        // Not `exit` amid a job: it would tear down what the compiler is using.
-        if BUSY.load(Ordering::Acquire) {
+        // Amid a job nothing may be torn down, since the compiler is using it. Otherwise the last sender goes
+        // now, and `main` comes to its end.
+        if OPEN.load(Ordering::Acquire) > 0 {
             std::process::abort();
         }
-        std::process::exit(0);
     });
     for line in lines {
         let Some(job) = Job::parse(line.trim_end()) else {
             eprintln!("not a job: `{line}`");
             return ExitCode::FAILURE;
         };
-        BUSY.store(true, Ordering::Release);
         let start = Instant::now();
-        say(&match compile(&core, &job) {
+        let answer = match compile(&core, &job) {
             Ok(()) => Answer::Done {
                 id: job.id,
                 took: start.elapsed(),
@@ -60,14 +60,16 @@ fn main() -> ExitCode {
                 id: job.id,
                 message: error.to_string(),
             },
-        });
-        BUSY.store(false, Ordering::Release);
+        };
+        // Before the answer, on which the other side may close our input.
+        OPEN.fetch_sub(1, Ordering::AcqRel);
+        say(&answer);
     }
     ExitCode::SUCCESS
 }
 
-/// Whether a job is under way.
-static BUSY: AtomicBool = AtomicBool::new(false);
+/// Jobs that were read and are not done.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 type Failure = Box<dyn std::error::Error>;
 

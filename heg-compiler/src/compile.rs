@@ -10,6 +10,7 @@ use heg_artifacts::manifest::{
 };
 use heg_artifacts::{MANIFEST_REVISION, SectionId, Store, write_bundle};
 use heg_profiler::annotation::{self, SweepLimits, VendorTables};
+use heg_profiler::measure::Profile;
 use heg_spec::shipped;
 
 use crate::encode::{SourceMemory, StoredWeight, encode_weights, source_bytes, weight_name};
@@ -35,6 +36,25 @@ pub struct Places {
     pub store: PathBuf,
 }
 
+/// What a compile may use besides the model.
+#[derive(Debug, Clone)]
+pub struct Tools {
+    /// With what blobs for NPUs are made, where the model asks for them.
+    pub npu: NpuAccess,
+    /// What was measured on devices; becomes annotations, before what data sheets and vendors say.
+    pub profiles: Vec<Profile>,
+}
+
+impl Tools {
+    /// The NPU toolchain that was set up, if one was, and no measurements.
+    pub fn find() -> Self {
+        Self {
+            npu: NpuAccess::find(),
+            profiles: Vec::new(),
+        }
+    }
+}
+
 /// What a compile did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
@@ -54,12 +74,10 @@ pub struct Summary {
 
 /// Compiles `target` into a bundle. On error nothing is left at the bundle's place; what was encoded stays in
 /// the store, so that a later compile goes on from there.
-///
-/// Blobs are made where the model asks for NPU platforms; `npu` says with what.
 pub fn compile(
     target: &Target,
     places: &Places,
-    npu: &NpuAccess,
+    tools: &Tools,
     progress: &dyn Progress,
 ) -> Result<Summary, CompileError> {
     progress.begin(Phase::Ingest, 0);
@@ -82,7 +100,7 @@ pub fn compile(
         &mut kernels,
         &pool,
         platforms,
-        npu,
+        &tools.npu,
         (&store, &workers),
         progress,
     )?;
@@ -119,21 +137,31 @@ pub fn compile(
             answers,
         },
     )?;
-    annotate(&mut manifest, &blobs.vendor, &store)?;
+    annotate(&mut manifest, &blobs.vendor, &tools.profiles, &store)?;
     write(&manifest, places, &store, blobs.summary, progress)
 }
 
-/// Says how fast the variants are on the machines that ship with HEG.
+/// Says how fast the variants are on the machines that ship with HEG, and on those that were measured.
 fn annotate(
     manifest: &mut Manifest,
     vendor: &VendorTables,
+    profiles: &[Profile],
     store: &Store,
 ) -> Result<(), CompileError> {
     let socs = shipped::SOCS
         .iter()
         .map(|(name, _)| shipped::soc(name))
         .collect::<Result<Vec<_>, _>>()?;
-    let annotations = annotation::annotate(manifest, &socs, vendor, SweepLimits::default())?;
+    let limits = SweepLimits::default();
+    let mut annotations = annotation::annotate(manifest, &socs, vendor, limits)?;
+    for profile in profiles {
+        annotations.overlay(profile.annotations(manifest));
+    }
+    for soc in &mut annotations.socs {
+        if profiles.iter().any(|profile| profile.soc == soc.name) {
+            soc.sweep = annotation::sweep(manifest, soc, limits);
+        }
+    }
     let section = store.put_bytes(annotations.to_text()?.as_bytes())?;
     manifest.annotations = Some(section.id);
     manifest.sections.push(section);

@@ -28,7 +28,7 @@ mod reference;
 mod rope;
 pub mod target;
 
-pub use compile::{Places, Summary, compile};
+pub use compile::{Places, Summary, Tools, compile};
 pub use error::CompileError;
 pub use lower::Lowering;
 pub use phase::{Phase, Progress, Silent, Unit};

@@ -8,7 +8,7 @@ mod seeded;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use heg_compiler::{CompileError, NpuAccess, Places, Silent, Summary, Target, compile};
+use heg_compiler::{CompileError, Places, Silent, Summary, Target, Tools, compile};
 use heg_runtime::exec::{Executor, ExecutorOptions, Sequence};
 use heg_runtime::text::SamplingParams;
 use heg_runtime::{Continue, GenerateOptions, Loaded, RuntimeError, generate};
@@ -75,7 +75,7 @@ impl Workbench {
         let mut target = Target::read(model)?;
         change(&mut target.spec);
         let places = self.places(name);
-        let summary = compile(&target, &places, &NpuAccess::find(), &Silent)?;
+        let summary = compile(&target, &places, &Tools::find(), &Silent)?;
         Ok((places.bundle, summary))
     }
 

@@ -4,7 +4,8 @@
 use crate::fail::Fail;
 use crate::workspace::{note, root};
 use anyhow::{Context, Result};
-use heg_compiler::{BlobSummary, NpuAccess, Phase, Places, Progress, Target, Unit};
+use heg_compiler::{BlobSummary, NpuAccess, Phase, Places, Progress, Target, Tools, Unit};
+use heg_profiler::measure::Profile;
 use heg_spec::model::{NPU_PLATFORMS, WeightForm};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::num::NonZeroUsize;
@@ -30,6 +31,9 @@ pub(crate) struct Args {
     /// What to do where blobs cannot be made
     #[arg(long, value_enum, default_value_t = Npu::Auto)]
     pub(crate) npu: Npu,
+    /// A profile that `heg profile` wrote, as annotations of that machine; may be given more than once
+    #[arg(long = "profile", value_name = "FILE")]
+    pub(crate) profiles: Vec<PathBuf>,
     /// Worker threads; the bundle's bytes do not depend on it [default: all processors]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
@@ -66,13 +70,18 @@ pub(crate) enum Weights {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let output = output_path(args)?;
+    let profiles = args
+        .profiles
+        .iter()
+        .map(|file| read_profile(file))
+        .collect::<Result<Vec<_>>>()?;
     let begin = Instant::now();
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(args.threads.map_or(0, NonZeroUsize::get))
         .build()
         .context("cannot start the worker threads")?;
     let bar = Bar::new();
-    let summary = pool.install(|| compile_target(args, &output, &bar));
+    let summary = pool.install(|| compile_target(args, profiles, &output, &bar));
     bar.finish();
     let shown = args.path.display();
     let summary = summary.map_err(|error| {
@@ -99,6 +108,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+fn read_profile(file: &Path) -> Result<Profile> {
+    let bad = || Fail::input(format!("cannot use the profile `{}`", file.display()));
+    let text = std::fs::read_to_string(file)
+        .map_err(anyhow::Error::new)
+        .with_context(bad)?;
+    Profile::parse(&text)
+        .map_err(anyhow::Error::new)
+        .with_context(bad)
+}
+
 /// What became of the NPU's blobs: those left out one a line, with the reason.
 fn report_blobs(npu: &BlobSummary) {
     if npu.blobs > 0 {
@@ -115,6 +134,7 @@ fn report_blobs(npu: &BlobSummary) {
 
 fn compile_target(
     args: &Args,
+    profiles: Vec<Profile>,
     output: &Path,
     bar: &Bar,
 ) -> Result<heg_compiler::Summary, heg_compiler::CompileError> {
@@ -128,15 +148,18 @@ fn compile_target(
     if args.npu == Npu::Off {
         target.spec.npu_platforms.clear();
     }
-    let access = NpuAccess {
-        required: args.npu == Npu::Require,
-        ..NpuAccess::find()
+    let tools = Tools {
+        npu: NpuAccess {
+            required: args.npu == Npu::Require,
+            ..NpuAccess::find()
+        },
+        profiles,
     };
     let places = Places {
         bundle: output.to_owned(),
         store: root().join("artifacts").join("store"),
     };
-    heg_compiler::compile(&target, &places, &access, bar)
+    heg_compiler::compile(&target, &places, &tools, bar)
 }
 
 /// The system failed rather than the input: something was there and could not be read or written.
@@ -229,6 +252,7 @@ Examples:
   cargo xtask compile-model path/to/Llama-3.2-1B-Instruct -o llama.heg
   cargo xtask compile-model tests/fixtures/tiny-agent --weights f32 --threads 1
   cargo xtask compile-model path/to/model --npu-platforms 3720,4000 --npu require
+  cargo xtask compile-model path/to/model --profile host-cpu.ron
 
 A folder needs no model file: the architecture is chosen from its config.json. The same model
 gives the same bytes on every machine, and a second compile does only what changed.";

@@ -53,6 +53,7 @@ fn compile_tiny_agent() -> Result<PathBuf> {
     compile::run(&compile::Args {
         npu_platforms: None,
         npu: compile::Npu::Off,
+        profiles: Vec::new(),
         path: model_dir(),
         output: Some(output.clone()),
         weights: Some(compile::Weights::W8a16),

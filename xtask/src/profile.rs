@@ -70,6 +70,7 @@ fn default_bundle() -> Result<PathBuf> {
     compile::run(&compile::Args {
         npu_platforms: None,
         npu: compile::Npu::Off,
+        profiles: Vec::new(),
         path: model,
         output: Some(bundle.clone()),
         weights: Some(compile::Weights::W8a16),

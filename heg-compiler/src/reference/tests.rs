@@ -10,7 +10,7 @@ use heg_artifacts::{Bundle, SectionId, judge};
 use super::linear::linear;
 use super::*;
 use crate::graph::{Attention, Op};
-use crate::{NpuAccess, Places, Silent, Target, compile, fixture};
+use crate::{Places, Silent, Target, Tools, compile, fixture};
 
 /// Numbers whose sum depends on the order: large ones of either sign among small ones.
 fn uneven(count: usize, seed: u64) -> Vec<f32> {
@@ -127,7 +127,7 @@ impl Workbench {
             bundle: self.0.path().join(name),
             store: self.0.path().join("store"),
         };
-        compile(&target, &places, &NpuAccess::find(), progress)?;
+        compile(&target, &places, &Tools::find(), progress)?;
         Ok(Bundle::open(&places.bundle).unwrap())
     }
 

@@ -20,6 +20,7 @@ pub(super) fn prepare(peers: &Path, model: &Path, name: &str) -> Result<Ours> {
     compile::run(&compile::Args {
         npu_platforms: None,
         npu: compile::Npu::Off,
+        profiles: Vec::new(),
         path: model.to_path_buf(),
         output: Some(bundle.clone()),
         weights: Some(compile::Weights::W8a16),

@@ -5,13 +5,16 @@
 
 use std::fmt::Write as _;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use clap::Args;
 use heg_artifacts::manifest::{Binding, DeviceClass, Kernel, Manifest, ShapeClass, Variant};
 use heg_profiler::annotation::{
     Call, ChunkSweep, DeviceAnnotation, Estimate, SocAnnotation, SweepLimits, estimate,
     footprint_bytes, of_data_sheet, sweep,
 };
+use heg_profiler::measure::Profile;
 use heg_runtime::{Loaded, RuntimeError, read_soc};
 use heg_spec::Soc;
 use serde::Serialize;
@@ -23,6 +26,9 @@ pub(super) struct Question {
     /// core-ultra-5-125h]
     #[arg(long, value_name = "SOC", requires = "costs")]
     pub(super) soc: Option<String>,
+    /// With --kernels or --html: a profile that `heg profile` wrote, before what the bundle says
+    #[arg(long, value_name = "FILE", requires = "costs")]
+    profile: Option<PathBuf>,
     /// With --kernels or --html: tokens of each sequence [default: 256, or the model's limit]
     #[arg(long, value_name = "TOKENS", requires = "costs", value_parser = clap::value_parser!(u32).range(1..))]
     tokens: Option<u32>,
@@ -51,6 +57,19 @@ struct Report<'m> {
 pub(super) enum Origin {
     Bundle,
     DataSheet,
+    /// A profile, over either of the others.
+    Profile,
+}
+
+impl Origin {
+    /// For people.
+    pub(super) fn describe(self) -> &'static str {
+        match self {
+            Self::Bundle => "as the bundle knows it",
+            Self::DataSheet => "by its data sheet alone: the bundle has no annotations of it",
+            Self::Profile => "as it was measured there",
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -71,7 +90,7 @@ const DEFAULT_SOC: &str = "core-ultra-5-125h";
 /// Prints the report.
 pub(super) fn run(loaded: &Loaded, question: &Question, json: bool) -> anyhow::Result<()> {
     let manifest = loaded.bundle().manifest();
-    let machine = Machine::find(loaded, question.soc.as_deref())?;
+    let machine = Machine::asked(loaded, question)?;
     let call = question.call(manifest);
     let report = Report {
         bundle: loaded.bundle().manifest_id().to_string(),
@@ -107,6 +126,18 @@ impl Question {
 const CHUNK_TOKENS: u32 = 256;
 const CONTEXT_TOKENS: u32 = 2048;
 
+/// A profile of this bundle, whatever devices it was measured on.
+fn read_profile(file: &Path, loaded: &Loaded) -> anyhow::Result<Profile> {
+    let profile = Profile::parse(&std::fs::read_to_string(file)?)?;
+    let devices: Vec<_> = profile
+        .devices
+        .iter()
+        .map(|one| one.identity.clone())
+        .collect();
+    profile.expect(loaded.bundle().manifest_id(), &devices)?;
+    Ok(profile)
+}
+
 /// A machine with what is known of it.
 pub(super) struct Machine {
     pub(super) annotation: SocAnnotation,
@@ -116,7 +147,28 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn find(loaded: &Loaded, wanted: Option<&str>) -> Result<Self, RuntimeError> {
+    /// The machine that was asked for, with what was measured there.
+    pub(super) fn asked(loaded: &Loaded, question: &Question) -> anyhow::Result<Self> {
+        let Some(file) = &question.profile else {
+            return Ok(Self::find(loaded, question.soc.as_deref())?);
+        };
+        let profile = read_profile(file, loaded)
+            .with_context(|| format!("cannot use the profile `{}`", file.display()))?;
+        let mut machine = Self::find(
+            loaded,
+            Some(question.soc.as_deref().unwrap_or(&profile.soc)),
+        )?;
+        for soc in profile.annotations(loaded.bundle().manifest()).socs {
+            if soc.name == machine.annotation.name {
+                machine.annotation.overlay(soc);
+                machine.annotation.sweep = None;
+                machine.origin = Origin::Profile;
+            }
+        }
+        Ok(machine)
+    }
+
+    fn find(loaded: &Loaded, wanted: Option<&str>) -> Result<Self, RuntimeError> {
         let annotated = loaded
             .annotations()?
             .map_or_else(Vec::new, |found| found.socs);
@@ -213,10 +265,7 @@ fn describe(report: &Report<'_>, machine: &Machine) -> Result<String, std::fmt::
         context,
         batch,
     } = report.call;
-    let origin = match report.origin {
-        Origin::Bundle => "as the bundle knows it",
-        Origin::DataSheet => "by its data sheet alone: the bundle has no annotations of it",
-    };
+    let origin = report.origin.describe();
     let mut text = String::new();
     writeln!(text, "machine   {}, {origin}", report.soc)?;
     writeln!(

@@ -28,7 +28,7 @@ use self::chunk_svg::Bars;
 use self::outline::{Lengths, Outline};
 use self::rooflines::RooflineFigure;
 use self::tables::{ChunkRow, EstimateTable, Matrix, SizeRow, SourceRow, VariantRow};
-use super::kernels::{Machine, Origin, Question, scaled};
+use super::kernels::{Machine, Question, scaled};
 
 /// Kernels that tables and charts show. Chosen: models in use have up to ten.
 const KERNELS_MAX: usize = 24;
@@ -41,7 +41,7 @@ const TEMPLATE: &str = include_str!("page/page.html.jinja");
 
 /// Writes the page.
 pub(super) fn run(loaded: &Loaded, question: &Question, file: &Path) -> anyhow::Result<()> {
-    let machine = Machine::find(loaded, question.soc.as_deref())?;
+    let machine = Machine::asked(loaded, question)?;
     let text = page(loaded, question, &machine)?;
     std::fs::write(file, &text)
         .with_context(|| format!("the page cannot be written to `{}`", file.display()))?;
@@ -135,10 +135,7 @@ impl Page {
             variants: tables::variants(manifest, &lengths),
             more_kernels: manifest.kernels.len().saturating_sub(KERNELS_MAX),
             machine: names::name(&machine.annotation.name, names::NAME),
-            origin: match machine.origin {
-                Origin::Bundle => "as the bundle knows it",
-                Origin::DataSheet => "by its data sheet alone: the bundle has no annotations of it",
-            },
+            origin: machine.origin.describe(),
             call: call_facts(call),
             key_svg: rooflines::key(),
             rooflines: rooflines::figures(manifest, &machine.annotation, call),

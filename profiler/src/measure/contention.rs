@@ -1,7 +1,8 @@
 //! What two busy devices do to each other (Agent.xpu, Fig. 4): a kernel alone, then beside a neighbour that
 //! runs without a pause, memory-bound or compute-bound each.
 
-use super::settle::{Plan, settle};
+use std::time::Duration;
+
 use super::{Case, Profile, Subject};
 use crate::annotation::{Contention, RawContention, Regime};
 use crate::model::AnchorSource;
@@ -23,14 +24,13 @@ pub(super) struct Probe {
 pub(super) fn measure<S: Subject>(
     subject: &mut S,
     profile: &Profile,
-    plan: &Plan,
 ) -> Result<Vec<Contention>, S::Error> {
     let probes = probes(subject.cases(), profile);
     let mut cells = Vec::new();
     for probe in &probes {
         let neighbours = probes.iter().filter(|other| other.device != probe.device);
         for neighbour in neighbours {
-            let slowdown = slowdown(subject, *probe, *neighbour, plan)?;
+            let slowdown = slowdown(subject, *probe, *neighbour)?;
             let cell = Contention::new(RawContention {
                 device: probe.device,
                 regime: probe.regime,
@@ -47,25 +47,25 @@ pub(super) fn measure<S: Subject>(
 
 /// Latency beside the neighbour divided by latency alone. Alone is measured anew, right before, so that both
 /// have the same clock and temperature.
-fn slowdown<S: Subject>(
-    subject: &mut S,
-    probe: Probe,
-    neighbour: Probe,
-    plan: &Plan,
-) -> Result<f64, S::Error> {
-    let few = Plan {
-        visits_max: VISITS_MAX,
-        ..plan.clone()
-    };
-    let latency_us = |subject: &mut S| {
-        let settled = settle(subject, probe.case, &[probe.call], &few, &mut |_| ())?;
-        Ok(settled.first().map_or(f64::NAN, |one| one.latency_us))
-    };
-    let alone_us = latency_us(subject)?;
+fn slowdown<S: Subject>(subject: &mut S, probe: Probe, neighbour: Probe) -> Result<f64, S::Error> {
+    let alone = median(subject, probe)?;
     subject.load(Some((neighbour.case, neighbour.call)))?;
-    let beside_us = latency_us(subject);
+    let beside = median(subject, probe);
     subject.load(None)?;
-    Ok(beside_us? / alone_us)
+    Ok(beside?.as_secs_f64() / alone.as_secs_f64())
+}
+
+/// Median of a few runs, after one that is not counted.
+fn median<S: Subject>(subject: &mut S, probe: Probe) -> Result<Duration, S::Error> {
+    let mut spent = subject.run(probe.case, probe.call)?;
+    let mut runs = Vec::new();
+    while runs.len() < RUNS_MIN || (spent < WINDOW && runs.len() < RUNS_MAX) {
+        let run = subject.run(probe.case, probe.call)?;
+        spent += run;
+        runs.push(run);
+    }
+    runs.sort_unstable();
+    Ok(runs[runs.len() / 2])
 }
 
 /// Per device the call with the most bandwidth and the call with the most throughput.
@@ -98,5 +98,7 @@ pub(super) fn probes(cases: &[Case], profile: &Profile) -> Vec<Probe> {
     probes
 }
 
-/// A cell is a ratio that no prediction needs to the percent. Chosen.
-const VISITS_MAX: u32 = 3;
+/// A cell is a ratio that no prediction needs to the percent: runs for this long, within these numbers. Chosen.
+const WINDOW: Duration = Duration::from_millis(500);
+const RUNS_MIN: usize = 3;
+const RUNS_MAX: usize = 101;

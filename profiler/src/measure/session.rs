@@ -53,7 +53,7 @@ pub fn profile<S: Subject>(
     }
     look_again(subject, &mut profile, plan, &missing, watch)?;
     if plan.contention && profile.contention.is_empty() {
-        profile.contention = contention::measure(subject, &profile, plan)?;
+        profile.contention = contention::measure(subject, &profile)?;
         if !profile.contention.is_empty() {
             watch.measured(&profile)?;
         }

@@ -6,6 +6,7 @@
 use serde::Deserialize;
 
 use crate::error::SpecError;
+use crate::soc::DeviceClass;
 use crate::source::{Problems, Source};
 
 /// How requests share the devices.
@@ -16,6 +17,9 @@ pub struct Policy {
     pub name: String,
     /// Which scheduler it is for.
     pub scheduler: SchedulerKind,
+    /// The device of schedulers that use a single one.
+    #[serde(default = "default_device")]
+    pub device: DeviceClass,
     /// How prompts are prefilled.
     #[serde(default)]
     pub prefill: PrefillPolicy,
@@ -142,6 +146,10 @@ pub struct Limits {
     pub timeout_factor: u32,
     /// … and at least this long, in milliseconds.
     pub timeout_min_ms: u32,
+}
+
+fn default_device() -> DeviceClass {
+    DeviceClass::Igpu
 }
 
 impl Default for PrefillPolicy {

@@ -55,7 +55,7 @@ pub enum Action {
         /// What.
         work: Work,
     },
-    /// Stop a decode run after the kernel that is running now; it answers as done.
+    /// Stop a decode run after the layer that is running now; it answers as done.
     Yield(Ticket),
     /// Stop whatever runs on the lane, at any cost, and answer [`Event::Ready`] when it may be used again.
     Reset(Lane),
@@ -123,7 +123,7 @@ pub enum Work {
     /// The head on a prompt's last row; gives the request's first token.
     Head(RequestId),
     /// Layers of a decode iteration, and after the last one the head: gives a token for each request of the
-    /// batch. A lane that is asked to yield stops between two kernels.
+    /// batch. A lane that is asked to yield stops between two layers.
     Decode(DecodeRun),
     /// A whole iteration of continuous batching: one token for each request of the batch, and parts of
     /// prompts beside them, the last part of a prompt giving the first token.

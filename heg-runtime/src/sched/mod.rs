@@ -7,13 +7,23 @@
 //!
 //! `pass` is the schedule of a single request, which needs none of this.
 
+mod agent_xpu;
+mod batch;
 mod costs;
 mod event;
+mod kv;
+mod lanes;
+mod partition;
 mod pass;
+mod prefill;
 mod request;
+mod table;
 
+pub use agent_xpu::AgentXpu;
 pub use costs::{Call, Cost, Costs, ModelShape};
-pub use event::{Action, Actions, DecodeRun, Event, Finish, Kernel, Segment, Ticket, WarmKernel, Work};
+pub use event::{
+    Action, Actions, DecodeRun, Event, Finish, Kernel, Segment, Ticket, WarmKernel, Work,
+};
 pub use pass::{Launch, Logits, Span, chunks, launches};
 pub use request::{Class, FlowId, Lane, Micros, RequestId, Submission};
 

@@ -1,10 +1,14 @@
-//! SoC files: the devices of a machine and the role each plays.
+//! SoC files: the devices of a machine, the role each plays, and what data sheets say of their speed.
+//!
+//! Every number has the text of its source beside it, so that a report can show how far to trust it. What
+//! nobody has published stays absent.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 use crate::error::SpecError;
+use crate::model::NPU_PLATFORMS;
 use crate::source::{Problems, Source};
 
 /// A machine.
@@ -13,8 +17,21 @@ use crate::source::{Problems, Source};
 pub struct Soc {
     /// Name, e.g. `host-cpu`.
     pub name: String,
+    /// Memory that the devices share.
+    #[serde(default)]
+    pub dram: Option<Dram>,
     /// Its devices.
     pub devices: Vec<Device>,
+}
+
+/// The memory of a machine.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dram {
+    /// Peak bandwidth, in B/s.
+    pub bytes_per_sec: f64,
+    /// Where the number comes from.
+    pub source: String,
 }
 
 /// One device, as the runtime opens it.
@@ -28,6 +45,83 @@ pub struct Device {
     /// OpenVINO properties kernels are compiled with.
     #[serde(default)]
     pub properties: BTreeMap<String, String>,
+    /// Which blobs it runs, for an NPU.
+    #[serde(default)]
+    pub npu: Option<Npu>,
+    /// What it could do at best.
+    #[serde(default)]
+    pub peaks: Option<Peaks>,
+    /// What it draws while busy.
+    #[serde(default)]
+    pub power: Option<Power>,
+    /// What kernels achieve of the peaks; where absent, all of them.
+    #[serde(default)]
+    pub anchors: Option<Anchors>,
+}
+
+/// The NPU of a machine, as far as its blobs depend on it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Npu {
+    /// Platform by Intel's number: one of [`NPU_PLATFORMS`].
+    pub platform: u32,
+    /// Clock at which the latencies of blobs are read off the compiler's tables, in MHz.
+    pub frequency_mhz: u32,
+    /// Where the numbers come from.
+    pub source: String,
+}
+
+/// P_peak and B_peak of a device's roofline.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Peaks {
+    /// In FLOP/s of the number format that its kernels compute in.
+    pub flops_per_sec: f64,
+    /// In B/s; where absent, the memory's.
+    #[serde(default)]
+    pub bytes_per_sec: Option<f64>,
+    /// Where the numbers come from.
+    pub source: String,
+}
+
+/// Power of a device while it runs kernels.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Power {
+    /// With many tokens of a sequence in a call, in W.
+    pub prefill_watts: f64,
+    /// With one token of each sequence in a call, in W.
+    pub decode_watts: f64,
+    /// While it compiles a kernel for another device, in W.
+    #[serde(default)]
+    pub compile_watts: Option<f64>,
+    /// Where the numbers come from.
+    pub source: String,
+}
+
+/// Two kernels that bracket what a device achieves (Agent.xpu, Appendix A).
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Anchors {
+    /// The most memory-bound one.
+    pub memory_bound: Anchor,
+    /// The most compute-bound one.
+    pub compute_bound: Anchor,
+    /// Overhead of a call, in µs.
+    #[serde(default)]
+    pub launch_us: f64,
+    /// Where the numbers come from.
+    pub source: String,
+}
+
+/// One kernel on the axis of the roofline.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Anchor {
+    /// Work per byte moved, in FLOP/B.
+    pub intensity_flops_per_byte: f64,
+    /// Achieved bandwidth divided by the peak bandwidth; above 0, up to 1.
+    pub utilisation: f64,
 }
 
 /// Classes of device.
@@ -49,6 +143,112 @@ impl Soc {
         if soc.devices.is_empty() {
             problems.push("devices", "expected at least one device".to_owned());
         }
+        if let Some(dram) = &soc.dram {
+            check_positive(&mut problems, "dram.bytes_per_sec", dram.bytes_per_sec);
+            check_source(&mut problems, "dram.source", &dram.source);
+        }
+        for (index, device) in soc.devices.iter().enumerate() {
+            check_device(&mut problems, &format!("devices.{index}"), device, &soc);
+        }
         problems.finish(soc)
+    }
+}
+
+fn check_device(problems: &mut Problems<'_>, path: &str, device: &Device, soc: &Soc) {
+    if let Some(npu) = &device.npu {
+        check_npu(problems, &format!("{path}.npu"), npu, device.class);
+    }
+    if let Some(peaks) = &device.peaks {
+        let field = |name: &str| format!("{path}.peaks.{name}");
+        check_positive(problems, &field("flops_per_sec"), peaks.flops_per_sec);
+        check_source(problems, &field("source"), &peaks.source);
+        match peaks.bytes_per_sec {
+            Some(found) => check_positive(problems, &field("bytes_per_sec"), found),
+            None if soc.dram.is_none() => {
+                let message = "expected `bytes_per_sec` here, or `dram` beside `devices`";
+                problems.push(&format!("{path}.peaks"), message.to_owned());
+            }
+            None => {}
+        }
+    }
+    if let Some(power) = &device.power {
+        let field = |name: &str| format!("{path}.power.{name}");
+        check_positive(problems, &field("prefill_watts"), power.prefill_watts);
+        check_positive(problems, &field("decode_watts"), power.decode_watts);
+        if let Some(found) = power.compile_watts {
+            check_positive(problems, &field("compile_watts"), found);
+        }
+        check_source(problems, &field("source"), &power.source);
+    }
+    if let Some(anchors) = &device.anchors {
+        check_anchors(problems, &format!("{path}.anchors"), anchors);
+        if device.peaks.is_none() {
+            let message = "expected `peaks` beside `anchors`, which are shares of them";
+            problems.push(&format!("{path}.anchors"), message.to_owned());
+        }
+    }
+}
+
+fn check_npu(problems: &mut Problems<'_>, path: &str, npu: &Npu, class: DeviceClass) {
+    if class != DeviceClass::Npu {
+        let message = format!("expected `npu` for a device of class `Npu`, found `{class:?}`");
+        problems.push(path, message);
+    }
+    if !NPU_PLATFORMS.contains(&npu.platform) {
+        let message = format!(
+            "expected a platform of {NPU_PLATFORMS:?}, found {}",
+            npu.platform
+        );
+        problems.push(&format!("{path}.platform"), message);
+    }
+    if npu.frequency_mhz == 0 {
+        let message = "expected a frequency from 1 MHz, found 0".to_owned();
+        problems.push(&format!("{path}.frequency_mhz"), message);
+    }
+    check_source(problems, &format!("{path}.source"), &npu.source);
+}
+
+fn check_anchors(problems: &mut Problems<'_>, path: &str, anchors: &Anchors) {
+    let (memory, compute) = (anchors.memory_bound, anchors.compute_bound);
+    for (name, anchor) in [("memory_bound", memory), ("compute_bound", compute)] {
+        let found = anchor.utilisation;
+        if !(found > 0.0 && found <= 1.0) {
+            let message = format!("expected a utilisation above 0 and up to 1, found {found:?}");
+            problems.push(&format!("{path}.{name}.utilisation"), message);
+        }
+        let found = anchor.intensity_flops_per_byte;
+        if !(found.is_finite() && found >= 0.0) {
+            let message = format!("expected a finite number from 0, found {found:?}");
+            problems.push(&format!("{path}.{name}.intensity_flops_per_byte"), message);
+        }
+    }
+    if memory.intensity_flops_per_byte >= compute.intensity_flops_per_byte {
+        let message = format!(
+            "expected a larger intensity than the memory-bound anchor's {:?}, found {:?}",
+            memory.intensity_flops_per_byte, compute.intensity_flops_per_byte
+        );
+        let field = format!("{path}.compute_bound.intensity_flops_per_byte");
+        problems.push(&field, message);
+    }
+    if !(anchors.launch_us.is_finite() && anchors.launch_us >= 0.0) {
+        let message = format!(
+            "expected a finite number from 0, found {:?}",
+            anchors.launch_us
+        );
+        problems.push(&format!("{path}.launch_us"), message);
+    }
+    check_source(problems, &format!("{path}.source"), &anchors.source);
+}
+
+fn check_positive(problems: &mut Problems<'_>, path: &str, found: f64) {
+    if !(found.is_finite() && found > 0.0) {
+        let message = format!("expected a finite number above 0, found {found:?}");
+        problems.push(path, message);
+    }
+}
+
+fn check_source(problems: &mut Problems<'_>, path: &str, source: &str) {
+    if source.trim().is_empty() {
+        problems.push(path, "expected where the number comes from".to_owned());
     }
 }

@@ -85,6 +85,9 @@ rejected!(
     model_chunks_zero: ModelSpec,
     model_unknown_field: ModelSpec,
     model_unknown_weights: ModelSpec,
+    soc_bad_numbers: Soc,
     soc_no_devices: Soc,
+    soc_no_source: Soc,
     soc_unknown_class: Soc,
+    soc_unknown_field: Soc,
 );

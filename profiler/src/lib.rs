@@ -10,6 +10,7 @@
 
 #![deny(missing_docs)]
 
+pub mod annotation;
 mod error;
 mod model;
 

@@ -1,0 +1,161 @@
+//! Makes the annotations of a bundle: data sheets from SoC files, and the vendor's tables of its blobs.
+//!
+//! What is measured on a device is laid over the result there; nothing is measured here.
+
+use std::collections::BTreeMap;
+
+use heg_artifacts::manifest::{DeviceClass, Manifest, NpuPlatform};
+use heg_spec::soc::{self, Device, Soc};
+
+use super::document::{
+    Annotations, DeviceAnnotation, Npu, Prediction, SocAnnotation, VariantAnnotation,
+};
+use super::error::AnnotationError;
+use super::power::{Power, RawPower};
+use super::sweep::{SweepLimits, sweep};
+use super::vendor_table::VendorTable;
+use crate::error::Error;
+use crate::model::{
+    Anchor, AnchorSource, Anchors, DevicePeaks, RawAnchor, RawAnchors, RawDevicePeaks, Roofline,
+};
+
+/// Which blob of a manifest: index of the kernel, index of its variant, platform.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BlobKey {
+    /// Index into `Manifest::kernels`.
+    pub kernel: usize,
+    /// Index into its variants.
+    pub variant: usize,
+    /// What it was compiled for.
+    pub platform: NpuPlatform,
+}
+
+/// What the vendor's compiler says of the blobs of a manifest.
+pub type VendorTables = BTreeMap<BlobKey, VendorTable>;
+
+/// The annotations of a bundle for these machines, with a chunk sweep for each.
+///
+/// Errors: [`AnnotationError::Model`] and [`AnnotationError::Power`], for numbers that no checked SoC file has.
+pub fn annotate(
+    manifest: &Manifest,
+    socs: &[Soc],
+    vendor: &VendorTables,
+    limits: SweepLimits,
+) -> Result<Annotations, AnnotationError> {
+    let limits = SweepLimits {
+        context_tokens: limits.context_tokens.min(manifest.model.context_tokens),
+        ..limits
+    };
+    let mut annotated = Vec::with_capacity(socs.len());
+    for soc in socs {
+        let mut soc = of_data_sheet(soc)?;
+        for device in &mut soc.devices {
+            if let Some(npu) = device.npu {
+                device.variants = vendor_entries(manifest, npu.platform, vendor);
+            }
+        }
+        soc.sweep = sweep(manifest, &soc, limits);
+        annotated.push(soc);
+    }
+    Ok(Annotations::new(annotated))
+}
+
+/// What a SoC file alone says of a machine: no variant has an entry of its own.
+///
+/// Errors as of [`annotate`].
+pub fn of_data_sheet(soc: &Soc) -> Result<SocAnnotation, AnnotationError> {
+    let dram = soc.dram.as_ref().map(|dram| dram.bytes_per_sec);
+    let devices = soc.devices.iter().map(|device| of_device(device, dram));
+    Ok(SocAnnotation {
+        name: soc.name.clone(),
+        devices: devices.collect::<Result<_, _>>()?,
+        contention: Vec::new(),
+        sweep: None,
+    })
+}
+
+fn of_device(device: &Device, dram: Option<f64>) -> Result<DeviceAnnotation, AnnotationError> {
+    let peaks = device.peaks.as_ref().and_then(|peaks| {
+        let bytes_per_sec = peaks.bytes_per_sec.or(dram)?;
+        Some(DevicePeaks::new(RawDevicePeaks {
+            flops_per_sec: peaks.flops_per_sec,
+            bytes_per_sec,
+        }))
+    });
+    let peaks = peaks.transpose()?;
+    let spec = peaks.map(|peaks| spec_roofline(peaks, device.anchors.as_ref()));
+    let power = device.power.as_ref().map(|power| {
+        Power::new(RawPower {
+            prefill_watts: power.prefill_watts,
+            decode_watts: power.decode_watts,
+        })
+    });
+    Ok(DeviceAnnotation {
+        class: match device.class {
+            soc::DeviceClass::Cpu => DeviceClass::Cpu,
+            soc::DeviceClass::Igpu => DeviceClass::Igpu,
+            soc::DeviceClass::Npu => DeviceClass::Npu,
+        },
+        openvino: device.openvino.clone(),
+        npu: device.npu.as_ref().map(|npu| Npu {
+            platform: NpuPlatform(npu.platform),
+            frequency_mhz: Some(npu.frequency_mhz),
+        }),
+        peaks,
+        power: power.transpose()?,
+        spec: spec.transpose()?,
+        variants: Vec::new(),
+    })
+}
+
+/// The roofline through a SoC file's anchors. Without any it is the ideal one, P(I) = min(P_peak, B_peak · I)
+/// (Agent.xpu, equation 1), whose anchors are a copy at full bandwidth and a kernel at twice the knee.
+fn spec_roofline(peaks: DevicePeaks, anchors: Option<&soc::Anchors>) -> Result<Roofline, Error> {
+    let knee = peaks.flops_per_sec() / peaks.bytes_per_sec();
+    let ideal = [(0.0, 1.0), (2.0 * knee, 0.5)];
+    let [memory_bound, compute_bound] = anchors.map_or(ideal, |anchors| {
+        [anchors.memory_bound, anchors.compute_bound]
+            .map(|anchor| (anchor.intensity_flops_per_byte, anchor.utilisation))
+    });
+    let anchor = |(intensity_flops_per_byte, utilisation)| {
+        Anchor::new(RawAnchor {
+            intensity_flops_per_byte,
+            utilisation,
+        })
+    };
+    let pair = Anchors::new(RawAnchors {
+        memory_bound: anchor(memory_bound)?,
+        compute_bound: anchor(compute_bound)?,
+    })?;
+    Roofline::fit(
+        peaks,
+        pair,
+        anchors.map_or(0.0, |anchors| anchors.launch_us),
+    )
+}
+
+fn vendor_entries(
+    manifest: &Manifest,
+    platform: NpuPlatform,
+    vendor: &VendorTables,
+) -> Vec<VariantAnnotation> {
+    vendor
+        .iter()
+        .filter(|(key, _)| key.platform == platform)
+        .filter_map(|(key, table)| {
+            let kernel = manifest.kernels.get(key.kernel)?;
+            let variant = kernel.variants.get(key.variant)?;
+            Some(VariantAnnotation {
+                kernel: kernel.name.clone(),
+                shape: variant.shape,
+                binding: variant.binding,
+                source: AnchorSource::Vendor,
+                prediction: Prediction::Vendor(table.clone()),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+#[path = "annotate_tests.rs"]
+mod tests;

@@ -1,0 +1,297 @@
+//! The annotation document: what a bundle, or a device, knows of speeds, per machine, device and variant.
+//!
+//! It is RON, in a form that does not depend on who writes it: fields in their order, lists in the order of
+//! the SoC file and of the manifest, no spaces. Documents come from files, so their length is bounded before
+//! they are read, numbers are checked as they are, and what is described twice is refused.
+
+use std::collections::BTreeSet;
+
+use heg_artifacts::manifest::{Binding, DeviceClass, NpuPlatform, ShapeClass};
+use serde::{Deserialize, Serialize};
+
+use super::error::AnnotationError;
+use super::power::{Contention, Power};
+use super::sweep::ChunkSweep;
+use super::vendor_table::VendorTable;
+use crate::model::{AnchorSource, DevicePeaks, Roofline};
+
+/// Revision of the document's content. A reader accepts this revision and older ones.
+pub const ANNOTATIONS_REVISION: u32 = 1;
+
+/// Longest document that is read, in bytes. Chosen: ten times what a bundle for three NPU platforms needs.
+pub const ANNOTATIONS_BYTES_MAX: usize = 1 << 20;
+
+/// The root of the document.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Annotations {
+    /// See [`ANNOTATIONS_REVISION`].
+    pub revision: u32,
+    /// Machines, each by the name of its SoC file.
+    pub socs: Vec<SocAnnotation>,
+}
+
+/// One machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SocAnnotation {
+    /// Name of its SoC file, e.g. `core-ultra-5-125h`.
+    pub name: String,
+    /// Its devices, in the order of the SoC file.
+    pub devices: Vec<DeviceAnnotation>,
+    /// What devices do to each other; empty where nobody measured it.
+    #[serde(default)]
+    pub contention: Vec<Contention>,
+    /// Which chunk to prefill with, and why.
+    #[serde(default)]
+    pub sweep: Option<ChunkSweep>,
+}
+
+/// One device of a machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceAnnotation {
+    /// Which kernel variants it runs.
+    pub class: DeviceClass,
+    /// OpenVINO device, e.g. `GPU.0`.
+    pub openvino: String,
+    /// Platform and clock, for an NPU.
+    #[serde(default)]
+    pub npu: Option<Npu>,
+    /// P_peak and B_peak, where known.
+    #[serde(default)]
+    pub peaks: Option<DevicePeaks>,
+    /// Power while busy, where known.
+    #[serde(default)]
+    pub power: Option<Power>,
+    /// Roofline of the data sheet ([`AnchorSource::Spec`]), for variants without an entry of their own.
+    #[serde(default)]
+    pub spec: Option<Roofline>,
+    /// Variants with a prediction of their own, in the order of the manifest.
+    #[serde(default)]
+    pub variants: Vec<VariantAnnotation>,
+}
+
+/// The NPU of a machine, as far as its blobs depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Npu {
+    /// Which blobs it runs.
+    pub platform: NpuPlatform,
+    /// The clock at which latencies are read off the vendor's tables; `None` takes a table's highest.
+    pub frequency_mhz: Option<u32>,
+}
+
+/// What is known of one variant on one device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VariantAnnotation {
+    /// Name of the kernel, e.g. `ffn`.
+    pub kernel: String,
+    /// Shape class of the variant.
+    pub shape: ShapeClass,
+    /// Weight binding of the variant.
+    pub binding: Binding,
+    /// Where the prediction's anchors come from.
+    pub source: AnchorSource,
+    /// Latency over the work of a run.
+    pub prediction: Prediction,
+}
+
+/// How the latency of one run follows from its size.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Prediction {
+    /// Work and traffic against the ceilings that two anchors give: dynamic variants.
+    Roofline(Roofline),
+    /// One latency for each frequency of the NPU: a static variant with a blob.
+    Vendor(VendorTable),
+}
+
+impl Annotations {
+    /// A document of these machines.
+    pub fn new(socs: Vec<SocAnnotation>) -> Self {
+        Annotations {
+            revision: ANNOTATIONS_REVISION,
+            socs,
+        }
+    }
+
+    /// Reads a document.
+    ///
+    /// Errors: [`AnnotationError::TooLong`], [`AnnotationError::Syntax`] (also for a number that its type
+    /// refuses), [`AnnotationError::Revision`], [`AnnotationError::Twice`].
+    pub fn parse(text: &str) -> Result<Self, AnnotationError> {
+        if text.len() > ANNOTATIONS_BYTES_MAX {
+            return Err(AnnotationError::TooLong {
+                found: text.len(),
+                limit: ANNOTATIONS_BYTES_MAX,
+            });
+        }
+        let found: Self = options()
+            .from_str(text)
+            .map_err(|error| AnnotationError::Syntax {
+                line: error.span.start.line,
+                column: error.span.start.col,
+                message: error.code.to_string(),
+            })?;
+        found.check()?;
+        Ok(found)
+    }
+
+    /// The document's text, the same for equal documents.
+    ///
+    /// Errors: what [`Annotations::parse`] would not read again.
+    pub fn to_text(&self) -> Result<String, AnnotationError> {
+        self.check()?;
+        let text = options()
+            .to_string(self)
+            .map_err(|error| AnnotationError::Syntax {
+                line: 1,
+                column: 1,
+                message: error.to_string(),
+            })?;
+        match text.len() > ANNOTATIONS_BYTES_MAX {
+            true => Err(AnnotationError::TooLong {
+                found: text.len(),
+                limit: ANNOTATIONS_BYTES_MAX,
+            }),
+            false => Ok(text),
+        }
+    }
+
+    /// The machine of this name.
+    pub fn soc(&self, name: &str) -> Option<&SocAnnotation> {
+        self.socs.iter().find(|soc| soc.name == name)
+    }
+
+    /// Lays what another document knows over this one: its numbers replace ours, what it does not mention
+    /// stays. So measurements of a device come over the bundle's own estimates.
+    pub fn overlay(&mut self, over: Annotations) {
+        for soc in over.socs {
+            match self.socs.iter_mut().find(|own| own.name == soc.name) {
+                Some(own) => own.overlay(soc),
+                None => self.socs.push(soc),
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), AnnotationError> {
+        if !(1..=ANNOTATIONS_REVISION).contains(&self.revision) {
+            return Err(AnnotationError::Revision {
+                found: self.revision,
+                supported: ANNOTATIONS_REVISION,
+            });
+        }
+        let names = self.socs.iter().map(|soc| soc.name.clone());
+        check_unique("SoC", names)?;
+        for soc in &self.socs {
+            let devices = soc.devices.iter();
+            check_unique(
+                "device",
+                devices.map(|device| format!("{:?} {}", device.class, device.openvino)),
+            )?;
+            for device in &soc.devices {
+                let variants = device.variants.iter();
+                check_unique(
+                    "variant",
+                    variants.map(|entry| {
+                        format!("{} {:?} {:?}", entry.kernel, entry.shape, entry.binding)
+                    }),
+                )?;
+            }
+            let cells = soc.contention.iter();
+            check_unique(
+                "contention",
+                cells.map(|cell| format!("{:?} beside {:?}", cell.subject(), cell.neighbour())),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl SocAnnotation {
+    /// The first device of a class: the one that the runtime binds.
+    pub fn device(&self, class: DeviceClass) -> Option<&DeviceAnnotation> {
+        self.devices.iter().find(|device| device.class == class)
+    }
+
+    /// See [`Annotations::overlay`].
+    pub fn overlay(&mut self, over: SocAnnotation) {
+        for device in over.devices {
+            let same = |own: &&mut DeviceAnnotation| {
+                own.class == device.class && own.openvino == device.openvino
+            };
+            match self.devices.iter_mut().find(same) {
+                Some(own) => own.overlay(device),
+                None => self.devices.push(device),
+            }
+        }
+        for cell in over.contention {
+            self.contention.retain(|own| {
+                (own.subject(), own.neighbour()) != (cell.subject(), cell.neighbour())
+            });
+            self.contention.push(cell);
+        }
+        if over.sweep.is_some() {
+            self.sweep = over.sweep;
+        }
+    }
+}
+
+impl DeviceAnnotation {
+    /// The entry of a variant, if it has one of its own.
+    pub fn variant(
+        &self,
+        kernel: &str,
+        shape: ShapeClass,
+        binding: Binding,
+    ) -> Option<&VariantAnnotation> {
+        self.variants
+            .iter()
+            .find(|entry| entry.is_of(kernel, shape, binding))
+    }
+
+    fn overlay(&mut self, over: DeviceAnnotation) {
+        self.npu = over.npu.or(self.npu);
+        self.peaks = over.peaks.or(self.peaks);
+        self.power = over.power.or(self.power);
+        self.spec = over.spec.or(self.spec);
+        for entry in over.variants {
+            let same =
+                |own: &&mut VariantAnnotation| own.is_of(&entry.kernel, entry.shape, entry.binding);
+            match self.variants.iter_mut().find(same) {
+                Some(own) => *own = entry,
+                None => self.variants.push(entry),
+            }
+        }
+    }
+}
+
+impl VariantAnnotation {
+    fn is_of(&self, kernel: &str, shape: ShapeClass, binding: Binding) -> bool {
+        self.kernel == kernel && self.shape == shape && self.binding == binding
+    }
+}
+
+fn options() -> ron::Options {
+    ron::Options::default()
+        .with_default_extension(ron::extensions::Extensions::IMPLICIT_SOME)
+        .with_recursion_limit(64)
+}
+
+fn check_unique(
+    what: &'static str,
+    names: impl Iterator<Item = String>,
+) -> Result<(), AnnotationError> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if let Some(found) = seen.replace(name) {
+            return Err(AnnotationError::Twice { what, found });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "document_tests.rs"]
+mod tests;

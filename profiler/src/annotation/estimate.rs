@@ -1,0 +1,271 @@
+//! What a call costs: latency, bandwidth, memory and energy of any variant on any annotated device.
+//!
+//! | c | b | the variant is | its runs |
+//! |---|---|---|---|
+//! | any | any | dynamic, token-wise | 1 of c·b rows |
+//! | any | any | static, token-wise | ⌈c·b / chunk⌉ of a chunk |
+//! | any | any | dynamic attention | b of c tokens over n rows |
+//! | any | any | static attention | b · ⌈c / chunk⌉ · ⌈n / bucket⌉ of a chunk over a bucket |
+//!
+//! A padded row costs what a row costs, so static variants are stepped (DESIGN §4.4). A context longer than a
+//! bucket is one that the variant does not admit (`ShapeClass::admits`); the estimate is then what so many
+//! runs would take, which is no way to compute it.
+//!
+//! Answers hold for a device alone: contention is the scheduler's to add.
+
+use heg_artifacts::manifest::{ElementType, Group, Kernel, Port, Role, Rows, Variant, Work};
+use serde::Serialize;
+
+use super::document::{DeviceAnnotation, Prediction};
+use crate::model::{AnchorSource, Roofline};
+
+/// A call of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Call {
+    /// c: tokens of each sequence. For the head, rows whose logits are wanted of each sequence.
+    pub tokens: u32,
+    /// n: rows of the KV cache that each sequence sees, its new ones included; never less than c.
+    pub context: u32,
+    /// b: sequences.
+    pub batch: u32,
+}
+
+/// What a call costs. All numbers are finite.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Estimate {
+    /// Time of the whole call, in µs; above 0.
+    pub latency_us: f64,
+    /// Share of the peak bandwidth drawn while it runs, from 0 to 1; `None` if the peak is unknown.
+    ///
+    /// Of a roofline it is u(I); of anything else the bytes of the call by its latency.
+    pub bandwidth_utilisation: Option<f64>,
+    /// Memory that the call touches, in bytes; see [`footprint_bytes`].
+    pub footprint_bytes: u64,
+    /// Power by latency, in µJ; `None` if the power is unknown.
+    pub energy_uj: Option<f64>,
+    /// How often the kernel is started.
+    pub runs: u64,
+    /// Where the latency's anchors come from.
+    pub source: AnchorSource,
+}
+
+/// What a call of a variant costs on a device; `None` if nothing is known of the variant's speed there.
+///
+/// Zeros of the call count as one. `blob_bytes` is the length of the blob that is run, 0 where there is none.
+/// Latency and footprint do not fall when c, n or b grow.
+pub fn estimate(
+    device: &DeviceAnnotation,
+    kernel: &Kernel,
+    variant: &Variant,
+    call: Call,
+    blob_bytes: u64,
+) -> Option<Estimate> {
+    let shape = Shape::of(kernel, variant, call);
+    let run = Run {
+        work: &kernel.work,
+        tokens: shape.run_tokens,
+        context: shape.run_context,
+    };
+    let own = device.variant(&kernel.name, variant.shape, variant.binding);
+    let (run_us, source) = match own {
+        Some(entry) => (
+            entry.prediction.run_us(&run, device.frequency_mhz()),
+            entry.source,
+        ),
+        None => (run.roofline_us(device.spec.as_ref()?), AnchorSource::Spec),
+    };
+    let roofline = match own.map(|entry| &entry.prediction) {
+        Some(Prediction::Roofline(roofline)) => Some(roofline),
+        Some(_) => None,
+        None => device.spec.as_ref(),
+    };
+    let run_us = bounded(run_us, LATENCY_US_MIN, LATENCY_US_MAX);
+    let latency_us = (run_us * shape.runs as f64).min(LATENCY_US_MAX);
+    let utilisation = match roofline {
+        Some(roofline) => Some(roofline.utilisation(run.flops() / run.bytes())),
+        None => device
+            .peaks
+            .map(|peaks| run.bytes() / (run_us / MICROS_PER_SEC) / peaks.bytes_per_sec()),
+    };
+    let watts = device.power.map(|power| match call.tokens {
+        0 | 1 => power.decode_watts(),
+        _ => power.prefill_watts(),
+    });
+    Some(Estimate {
+        latency_us,
+        // A vendor's latency and a data sheet's peak may contradict each other; nothing draws more than all.
+        bandwidth_utilisation: utilisation.map(|share| share.clamp(0.0, 1.0)),
+        footprint_bytes: footprint_of(kernel, variant, &shape, blob_bytes),
+        energy_uj: watts.map(|watts| (watts * latency_us).min(f64::MAX)),
+        runs: shape.runs,
+        source,
+    })
+}
+
+/// Memory that a call touches, in bytes: the kernel's weights with their scales, its activations (padded to
+/// the variant's shape), the rows of the KV cache of all sequences, and the blob.
+pub fn footprint_bytes(kernel: &Kernel, variant: &Variant, call: Call, blob_bytes: u64) -> u64 {
+    footprint_of(
+        kernel,
+        variant,
+        &Shape::of(kernel, variant, call),
+        blob_bytes,
+    )
+}
+
+impl DeviceAnnotation {
+    fn frequency_mhz(&self) -> Option<u32> {
+        self.npu.and_then(|npu| npu.frequency_mhz)
+    }
+}
+
+impl Prediction {
+    /// Time of one run in µs.
+    fn run_us(&self, run: &Run<'_>, frequency_mhz: Option<u32>) -> f64 {
+        match self {
+            Self::Roofline(roofline) => run.roofline_us(roofline),
+            Self::Vendor(table) => table.latency_us(frequency_mhz),
+        }
+    }
+}
+
+/// How a call falls into runs of a variant.
+struct Shape {
+    /// Number of runs.
+    runs: u64,
+    /// Tokens of one run.
+    run_tokens: u64,
+    /// Visible rows of one run; 0 where the kernel does not look at them.
+    run_context: u64,
+    /// Rows of all activations of the call, padding included.
+    rows: u64,
+    /// Rows of the KV cache of all sequences, padding included.
+    cache_rows: u64,
+    /// Sequences.
+    batch: u64,
+}
+
+impl Shape {
+    fn of(kernel: &Kernel, variant: &Variant, call: Call) -> Self {
+        let [tokens, context, batch] =
+            [call.tokens, call.context.max(call.tokens), call.batch].map(|n| u64::from(n.max(1)));
+        let is_attention = kernel.group == Group::Mha;
+        let (rows, repeats) = match is_attention {
+            true => (tokens, batch),
+            false => (tokens.saturating_mul(batch), 1),
+        };
+        let (chunks, run_tokens) = pieces(rows, variant.shape.chunk());
+        let (buckets, bucket) = pieces(context, variant.shape.bucket());
+        Shape {
+            runs: repeats.saturating_mul(chunks).saturating_mul(buckets),
+            run_tokens,
+            // A static chunk sees at least its own rows.
+            run_context: match is_attention {
+                true => bucket.max(run_tokens),
+                false => 0,
+            },
+            rows: repeats.saturating_mul(chunks).saturating_mul(run_tokens),
+            cache_rows: batch.saturating_mul(buckets).saturating_mul(bucket),
+            batch,
+        }
+    }
+}
+
+/// How many pieces of which size cover `total`.
+fn pieces(total: u64, size: Option<u32>) -> (u64, u64) {
+    match size {
+        None => (1, total),
+        Some(size) => {
+            let size = u64::from(size.max(1));
+            (total.div_ceil(size), size)
+        }
+    }
+}
+
+/// One run of a kernel: what predictions are asked for.
+pub(crate) struct Run<'k> {
+    /// Work of the kernel, as polynomials.
+    pub(crate) work: &'k Work,
+    /// c of the run: rows, of all sequences where the kernel is token-wise.
+    pub(crate) tokens: u64,
+    /// n of the run; 0 where the kernel is token-wise.
+    pub(crate) context: u64,
+}
+
+impl Run<'_> {
+    /// F, in FLOP. The polynomials come from a file: whatever their sum is, NaN included, this is finite.
+    fn flops(&self) -> f64 {
+        let flops = self.work.flops(self.tokens, self.context);
+        bounded(flops, 0.0, WORK_MAX)
+    }
+
+    /// Q, in bytes; at least 1, finite.
+    fn bytes(&self) -> f64 {
+        let bytes = self.work.bytes(self.tokens, self.context);
+        bounded(bytes, 1.0, WORK_MAX)
+    }
+
+    fn roofline_us(&self, roofline: &Roofline) -> f64 {
+        roofline.latency_us(self.flops(), self.bytes())
+    }
+}
+
+fn footprint_of(kernel: &Kernel, variant: &Variant, shape: &Shape, blob_bytes: u64) -> u64 {
+    let weights = kernel.parameters.iter().map(|parameter| {
+        let elements = product(&parameter.shape);
+        let scales = match parameter.element {
+            ElementType::I8 => u64::from(parameter.shape.first().copied().unwrap_or(0)),
+            ElementType::F16 | ElementType::F32 | ElementType::I64 => 0,
+        };
+        let values = elements.saturating_mul(parameter.element.bytes());
+        values.saturating_add(scales.saturating_mul(ElementType::F32.bytes()))
+    });
+    let ports = kernel.inputs.iter().chain(&kernel.outputs).map(|port| {
+        let rows = match port.rows {
+            Rows::Tokens => shape.rows,
+            Rows::Context => shape.cache_rows,
+            Rows::One => shape.batch,
+        };
+        rows.saturating_mul(row_bytes(port, variant.activations))
+    });
+    weights.chain(ports).fold(blob_bytes, u64::saturating_add)
+}
+
+fn row_bytes(port: &Port, activations: ElementType) -> u64 {
+    let element = match port.role {
+        Role::Position => ElementType::I64,
+        Role::Cos | Role::Sin | Role::Logits => ElementType::F32,
+        Role::Hidden | Role::Query | Role::Key | Role::Value | Role::Attended => activations,
+    };
+    u64::from(port.width).saturating_mul(element.bytes())
+}
+
+fn product(shape: &[u32]) -> u64 {
+    shape
+        .iter()
+        .fold(1, |product: u64, &size| product.saturating_mul(size.into()))
+}
+
+/// Keeps a number within what can be worked with; a NaN becomes the largest.
+fn bounded(number: f64, least: f64, most: f64) -> f64 {
+    if number.is_nan() {
+        return most;
+    }
+    number.clamp(least, most)
+}
+
+/// Largest work of a run, in FLOP or B. Chosen: real runs are below 1e16, and a roofline's slowest ceiling is
+/// 1 unit per second, so that latencies stay finite.
+const WORK_MAX: f64 = 1e30;
+
+/// Bounds of a latency, in µs. Chosen: no device answers within a nanosecond, and the upper one is beyond
+/// what [`WORK_MAX`] can take.
+const LATENCY_US_MIN: f64 = 1e-3;
+const LATENCY_US_MAX: f64 = 1e60;
+
+/// SI definition.
+const MICROS_PER_SEC: f64 = 1e6;
+
+#[cfg(test)]
+#[path = "estimate_tests.rs"]
+mod tests;

@@ -1,0 +1,160 @@
+//! Two facts of a device besides its speed: what it draws, and what a busy neighbour does to it.
+
+use heg_artifacts::manifest::DeviceClass;
+use serde::{Deserialize, Serialize};
+
+use super::error::AnnotationError;
+use crate::model::AnchorSource;
+
+/// Power of a device while a kernel runs on it, idle power of the machine included or not as the source says.
+///
+/// Invariants:
+/// - both are finite and above 0.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "RawPower")]
+pub struct Power {
+    prefill_watts: f64,
+    decode_watts: f64,
+}
+
+impl Power {
+    /// Checks the power of a device; refuses with [`AnnotationError::Power`].
+    pub fn new(raw: RawPower) -> Result<Self, AnnotationError> {
+        let RawPower {
+            prefill_watts,
+            decode_watts,
+        } = raw;
+        for found in [prefill_watts, decode_watts] {
+            if !(found.is_finite() && found > 0.0) {
+                return Err(AnnotationError::Power { found });
+            }
+        }
+        Ok(Power {
+            prefill_watts,
+            decode_watts,
+        })
+    }
+
+    /// With many tokens of a sequence in a call, in W.
+    pub fn prefill_watts(&self) -> f64 {
+        self.prefill_watts
+    }
+
+    /// With one token of each sequence in a call, in W.
+    pub fn decode_watts(&self) -> f64 {
+        self.decode_watts
+    }
+}
+
+impl TryFrom<RawPower> for Power {
+    type Error = AnnotationError;
+
+    fn try_from(raw: RawPower) -> Result<Self, AnnotationError> {
+        Power::new(raw)
+    }
+}
+
+/// [`Power`] before it is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename = "Power", deny_unknown_fields)]
+pub struct RawPower {
+    /// With many tokens of a sequence in a call, in W.
+    pub prefill_watts: f64,
+    /// With one token of each sequence in a call, in W.
+    pub decode_watts: f64,
+}
+
+/// Which ceiling of the roofline a kernel is under.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Regime {
+    /// Bandwidth limits it.
+    MemoryBound,
+    /// Throughput limits it.
+    ComputeBound,
+}
+
+/// One cell of the contention table (Agent.xpu, Fig. 4): a kernel beside another on the same memory.
+///
+/// Invariants:
+/// - the slow-down is finite and above 0. Noise may put it a little below 1.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "RawContention")]
+pub struct Contention {
+    device: DeviceClass,
+    regime: Regime,
+    neighbour: DeviceClass,
+    neighbour_regime: Regime,
+    slowdown: f64,
+    source: AnchorSource,
+}
+
+impl Contention {
+    /// Checks a cell; refuses with [`AnnotationError::Slowdown`].
+    pub fn new(raw: RawContention) -> Result<Self, AnnotationError> {
+        let RawContention {
+            device,
+            regime,
+            neighbour,
+            neighbour_regime,
+            slowdown,
+            source,
+        } = raw;
+        if !(slowdown.is_finite() && slowdown > 0.0) {
+            return Err(AnnotationError::Slowdown { found: slowdown });
+        }
+        Ok(Contention {
+            device,
+            regime,
+            neighbour,
+            neighbour_regime,
+            slowdown,
+            source,
+        })
+    }
+
+    /// The device that is slowed down, and what it runs.
+    pub fn subject(&self) -> (DeviceClass, Regime) {
+        (self.device, self.regime)
+    }
+
+    /// The device that is busy beside it, and what that runs.
+    pub fn neighbour(&self) -> (DeviceClass, Regime) {
+        (self.neighbour, self.neighbour_regime)
+    }
+
+    /// Latency beside the neighbour divided by latency alone.
+    pub fn slowdown(&self) -> f64 {
+        self.slowdown
+    }
+
+    /// Where the factor comes from.
+    pub fn source(&self) -> AnchorSource {
+        self.source
+    }
+}
+
+impl TryFrom<RawContention> for Contention {
+    type Error = AnnotationError;
+
+    fn try_from(raw: RawContention) -> Result<Self, AnnotationError> {
+        Contention::new(raw)
+    }
+}
+
+/// A [`Contention`] before it is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename = "Contention", deny_unknown_fields)]
+pub struct RawContention {
+    /// The device that is slowed down.
+    pub device: DeviceClass,
+    /// What it runs.
+    pub regime: Regime,
+    /// The device that is busy beside it.
+    pub neighbour: DeviceClass,
+    /// What that runs.
+    pub neighbour_regime: Regime,
+    /// Latency beside the neighbour divided by latency alone.
+    pub slowdown: f64,
+    /// Where the factor comes from.
+    pub source: AnchorSource,
+}

@@ -142,6 +142,8 @@ pub struct DecodeRun {
     pub batch: Arc<[(RequestId, u32)]>,
     /// Layers to run.
     pub layers: Range<u32>,
+    /// Whether each layer is one kernel, which a single request allows.
+    pub fused: bool,
 }
 
 /// Kernels of a layer.

@@ -87,6 +87,7 @@ impl<C: Costs> AgentXpu<C> {
         let run = DecodeRun {
             batch: Arc::clone(&iteration.batch),
             layers: iteration.layers_done..self.model.layers,
+            fused: self.policy.decode.fused_layer && iteration.batch.len() == 1,
         };
         let class = iteration.class;
         let Some(cost) = self.decode_cost(lane, &run) else {
@@ -133,7 +134,7 @@ impl<C: Costs> AgentXpu<C> {
             Call::Layer {
                 rows,
                 context,
-                fused: self.policy.decode.fused_layer && rows == 1,
+                fused: run.fused,
             },
         )?;
         let head = self.costs.cost(lane, Call::Head { rows })?;

@@ -17,7 +17,11 @@ mod partition;
 mod pass;
 mod prefill;
 mod request;
+mod single_lane;
 mod table;
+
+use heg_spec::Policy;
+use heg_spec::policy::SchedulerKind;
 
 pub use agent_xpu::AgentXpu;
 pub use costs::{Call, Cost, Costs, ModelShape};
@@ -25,6 +29,7 @@ pub use event::{
     Action, Actions, DecodeRun, Event, Finish, Kernel, Segment, Ticket, WarmKernel, Work,
 };
 pub use pass::{Launch, Logits, Span, chunks, launches};
+pub use single_lane::SingleLane;
 pub use request::{Class, FlowId, Lane, Micros, RequestId, Submission};
 
 /// A scheduler: Agent.xpu's, or one that it is compared with.
@@ -38,4 +43,14 @@ pub trait Scheduler {
 
     /// Whether no request is live.
     fn is_idle(&self) -> bool;
+}
+
+/// The scheduler that a policy asks for.
+pub fn scheduler<C: Costs + 'static>(policy: Policy, costs: C) -> Box<dyn Scheduler> {
+    match policy.scheduler {
+        SchedulerKind::AgentXpu | SchedulerKind::Serial => Box::new(AgentXpu::new(policy, costs)),
+        SchedulerKind::ContinuousBatching
+        | SchedulerKind::PreemptRecompute
+        | SchedulerKind::TimeSharing => Box::new(SingleLane::new(policy, costs)),
+    }
 }

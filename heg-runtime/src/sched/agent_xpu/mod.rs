@@ -80,7 +80,11 @@ impl<C: Costs> AgentXpu<C> {
     }
 
     /// Takes in a request, or turns one away where there are too many.
-    fn submit(&mut self, submission: Submission, actions: &mut Actions) {
+    fn submit(&mut self, mut submission: Submission, actions: &mut Actions) {
+        if self.policy.scheduler == SchedulerKind::Serial {
+            // Serial inference knows no classes.
+            submission.class = Class::Proactive;
+        }
         if !self.table.insert(submission, self.now) {
             // The number is taken: the live request keeps it, and this call changes nothing.
             return;

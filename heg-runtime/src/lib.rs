@@ -12,6 +12,8 @@ mod generate;
 mod load;
 mod mem;
 pub mod sched;
+#[cfg(feature = "sim")]
+pub mod sim;
 #[allow(missing_docs, reason = "error fields are named by their messages")]
 pub mod text;
 pub mod verified;

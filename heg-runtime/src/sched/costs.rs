@@ -56,6 +56,24 @@ pub trait Costs {
     fn warm_up(&self, kernel: WarmKernel) -> Option<Micros>;
 }
 
+impl<C: Costs> Costs for &C {
+    fn model(&self) -> ModelShape {
+        (**self).model()
+    }
+
+    fn cost(&self, lane: Lane, call: Call) -> Option<Cost> {
+        (**self).cost(lane, call)
+    }
+
+    fn warm_cost(&self, kernel: WarmKernel) -> Option<Cost> {
+        (**self).warm_cost(kernel)
+    }
+
+    fn warm_up(&self, kernel: WarmKernel) -> Option<Micros> {
+        (**self).warm_up(kernel)
+    }
+}
+
 /// What a scheduler has to know of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelShape {

@@ -37,6 +37,17 @@ impl KvBudget {
         u64::from(tokens) <= self.budget
     }
 
+    /// Tokens that a request has reserved.
+    pub(super) fn reserved(&self, request: RequestId) -> u64 {
+        self.requests.get(&request).copied().map_or(0, u64::from)
+    }
+
+    /// Tokens that are free, or kept by flows.
+    pub(super) fn reclaimable(&self) -> u64 {
+        let kept: u64 = self.flows.values().map(|kept| u64::from(kept.tokens)).sum();
+        self.budget.saturating_sub(self.used) + kept
+    }
+
     /// Reserves room for a request, with caches of idle flows given up if need be, the longest idle first.
     /// Says how many leading tokens are there already; `None` if there is no room.
     pub(super) fn reserve(

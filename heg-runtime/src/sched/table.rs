@@ -20,6 +20,8 @@ pub(super) struct Entry {
     pub(super) prompt_tokens: u32,
     /// Tokens of the answer so far.
     pub(super) generated: u32,
+    /// Whether its flow has no further calls.
+    pub(super) ends_flow: bool,
     /// How it will end, as soon as nothing of it runs any more.
     pub(super) ending: Option<Finish>,
     /// Where its last launch failed, and how often one did.
@@ -93,6 +95,7 @@ impl Table {
             overdue: false,
             prompt_tokens: submission.prompt_tokens,
             generated: 0,
+            ends_flow: false,
             ending: None,
             failed: None,
             failures: 0,

@@ -9,6 +9,7 @@ use super::AgentXpu;
 use crate::sched::batch::{Candidate, next_batch};
 use crate::sched::costs::{Call, Cost, Costs};
 use crate::sched::event::{Actions, DecodeRun, Work};
+use crate::sched::lanes::Running;
 use crate::sched::request::{Class, Lane, RequestId};
 
 /// Who decodes.
@@ -78,26 +79,41 @@ impl Decode {
 impl<C: Costs> AgentXpu<C> {
     /// Begins an iteration, or goes on with the one that has begun; false if there is nothing to decode.
     pub(super) fn launch_decode(&mut self, lane: Lane, actions: &mut Actions) -> bool {
-        if self.decode.iteration.is_none() {
-            self.decode.iteration = self.next_iteration();
+        let decodes = |(_, running): (Lane, &Running)| matches!(running.work, Work::Decode(_));
+        if self.lanes.all_running().any(decodes) {
+            // On the lane that stood in for this one while it was away.
+            return false;
         }
-        let Some(iteration) = &self.decode.iteration else {
+        // An iteration begins when it is launched: until then others may join.
+        let begun = self.decode.iteration.take();
+        let Some(iteration) = begun.or_else(|| self.next_iteration()) else {
             return false;
         };
+        let begun = iteration.layers_done > 0;
         let run = DecodeRun {
             batch: Arc::clone(&iteration.batch),
             layers: iteration.layers_done..self.model.layers,
             fused: self.policy.decode.fused_layer && iteration.batch.len() == 1,
         };
         let class = iteration.class;
-        let Some(cost) = self.decode_cost(lane, &run) else {
+        let cost = self.decode_cost(lane, &run).filter(|cost| {
+            !self.must_wait_for_npu(class, *cost) && self.pressure_admits(*cost, class)
+        });
+        if cost.is_some() || begun {
+            self.decode.iteration = Some(iteration);
+        }
+        let Some(cost) = cost else {
             return false;
         };
-        if self.must_wait_for_npu(class, cost) || !self.pressure_admits(cost, class) {
-            return false;
-        }
         self.launch(lane, class, Work::Decode(run), cost, actions);
         true
+    }
+
+    /// Whether a reactive request could decode while no reactive prompt is under way.
+    pub(super) fn decodes_more_urgently(&self) -> bool {
+        let foreground = self.prefills.foreground.and_then(|id| self.class_of(id));
+        let mut classes = self.decode.requests.iter().filter_map(|id| self.class_of(*id));
+        foreground != Some(Class::Reactive) && classes.any(|class| class == Class::Reactive)
     }
 
     fn next_iteration(&self) -> Option<Iteration> {

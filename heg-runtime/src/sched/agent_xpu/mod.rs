@@ -22,7 +22,7 @@ use super::costs::{Call, Cost, Costs, ModelShape};
 use super::event::{Action, Actions, Event, Finish, Ticket, Work};
 use super::kv::KvBudget;
 use super::lanes::{Lanes, Running};
-use super::request::{Class, Lane, Micros, RequestId, Submission};
+use super::request::{Class, FlowId, Lane, Micros, RequestId, Submission};
 use super::table::{Phase, Table};
 use decode_pipeline::Decode;
 use prefill_pipeline::Prefills;
@@ -96,6 +96,10 @@ impl<C: Costs> AgentXpu<C> {
             .map(|e| e.tokens_max(self.model.context_tokens));
         let fits = needed
             .is_some_and(|tokens| tokens <= self.model.context_tokens && self.kv.could_fit(tokens));
+        if self.dynamic_lane().is_none() {
+            self.end(id, Finish::Failed, actions);
+            return;
+        }
         if !fits || submission.prompt_tokens == 0 || submission.output_tokens_max == 0 {
             self.end(id, Finish::Shed, actions);
             return;
@@ -135,7 +139,7 @@ impl<C: Costs> AgentXpu<C> {
 
     /// A prompt gave its first token: its request decodes from now on.
     fn prefilled(&mut self, id: RequestId, ended: bool, actions: &mut Actions) {
-        self.prefills.leave(id);
+        self.prefills.forget(id);
         let Some(entry) = self.table.get_mut(id) else {
             return;
         };
@@ -146,6 +150,20 @@ impl<C: Costs> AgentXpu<C> {
         self.emit(id, ended, actions);
         if self.table.get(id).is_some() {
             self.decode.join(id);
+        }
+    }
+
+    /// A flow has no further calls. Those that are under way still find its cache, and leave none behind.
+    fn end_flow(&mut self, flow: FlowId, actions: &mut Actions) {
+        let mut live = false;
+        for (_, entry) in self.table.iter_mut() {
+            if entry.submission.flow == Some(flow) {
+                entry.ends_flow = true;
+                live = true;
+            }
+        }
+        if !live {
+            self.kv.release_flow(flow, actions);
         }
     }
 
@@ -188,13 +206,17 @@ impl<C: Costs> AgentXpu<C> {
         // The token that was given last is not in the cache: no kernel has read it.
         let kept = entry.context().saturating_sub(1);
         let flow = entry.submission.flow;
+        let ends_flow = entry.ends_flow;
         match (finish, flow) {
             (Finish::Complete, Some(flow)) => self.kv.keep(id, flow, kept, self.now, actions),
             _ => self.kv.release(id, actions),
         }
-        self.prefills.leave(id);
+        self.prefills.forget(id);
         self.decode.leave(id);
         self.table.remove(id);
+        if let Some(flow) = flow.filter(|_| ends_flow) {
+            self.end_flow(flow, actions);
+        }
         actions.push(Action::Finish(id, finish));
     }
 
@@ -252,8 +274,14 @@ impl<C: Costs> AgentXpu<C> {
 
     fn dispatch(&mut self, actions: &mut Actions) {
         self.choose_prefills(actions);
-        self.fill_npu(actions);
-        self.fill_dynamic_lane(actions);
+        if self.policy.pressure.is_some() && self.decodes_more_urgently() {
+            // What starts first may keep the other from starting.
+            self.fill_dynamic_lane(actions);
+            self.fill_npu(actions);
+        } else {
+            self.fill_npu(actions);
+            self.fill_dynamic_lane(actions);
+        }
         self.warm_up(actions);
     }
 
@@ -293,7 +321,7 @@ impl<C: Costs> Scheduler for AgentXpu<C> {
         match event {
             Event::Submit(submission) => self.submit(submission, actions),
             Event::Cancel(id) => self.end(id, Finish::Cancelled, actions),
-            Event::EndFlow(flow) => self.kv.release_flow(flow, actions),
+            Event::EndFlow(flow) => self.end_flow(flow, actions),
             Event::Done {
                 ticket,
                 layers,

@@ -24,6 +24,8 @@ pub(super) struct Prefills {
     pub(super) overdue: Option<RequestId>,
     /// A proactive request that fills bubbles of the NPU beside a reactive one (v1 6.3).
     backfill: Option<RequestId>,
+    /// Whose activations are in the proactive buffer: a prompt that has begun, preempted or not.
+    buffered: Option<RequestId>,
 }
 
 impl Prefills {
@@ -47,6 +49,14 @@ impl Prefills {
             if *slot == Some(id) {
                 *slot = None;
             }
+        }
+    }
+
+    /// As [`Prefills::leave`], for a request whose activations are not wanted any more.
+    pub(super) fn forget(&mut self, id: RequestId) {
+        self.leave(id);
+        if self.buffered == Some(id) {
+            self.buffered = None;
         }
     }
 
@@ -88,9 +98,9 @@ impl<C: Costs> AgentXpu<C> {
             self.prefills.foreground = self.prefills.overdue.take();
         }
         if self.prefills.foreground.is_none() {
-            self.prefills.foreground = [Class::Reactive, Class::Proactive]
-                .into_iter()
-                .find_map(|class| self.start_next(class, actions));
+            self.prefills.foreground = self
+                .start_next(Class::Reactive, actions)
+                .or_else(|| self.start_next(Class::Proactive, actions));
         }
         let reactive = self
             .prefills
@@ -119,18 +129,42 @@ impl<C: Costs> AgentXpu<C> {
     /// Takes the next request of a class out of its queue, if there is room for it.
     fn start_next(&mut self, class: Class, actions: &mut Actions) -> Option<RequestId> {
         let id = self.admissible(class)?;
-        self.begin(id, actions).then_some(id)
+        // Memory that a reactive request waits for is not given to a proactive one.
+        let waits = self.prefills.foreground.is_none() && !self.prefills.reactive.is_empty();
+        let starved = class == Class::Proactive && waits && !self.has_begun(id);
+        if !starved && self.begin(id, actions) {
+            return Some(id);
+        }
+        // Those that were preempted have their memory, and give it back only when they go on.
+        let mut queue = self.queue(class).iter().copied();
+        let preempted = queue.find(|id| self.has_begun(*id))?;
+        self.begin(preempted, actions).then_some(preempted)
+    }
+
+    fn has_begun(&self, id: RequestId) -> bool {
+        let entry = self.table.get(id);
+        entry.is_some_and(|entry| !matches!(entry.phase, Phase::Queued))
+    }
+
+    fn queue(&self, class: Class) -> &VecDeque<RequestId> {
+        match class {
+            Class::Reactive => &self.prefills.reactive,
+            Class::Proactive => &self.prefills.proactive,
+        }
     }
 
     /// The request of a class that is to prefill next.
     fn admissible(&self, class: Class) -> Option<RequestId> {
-        let queue = match class {
-            Class::Reactive => &self.prefills.reactive,
-            Class::Proactive => &self.prefills.proactive,
-        };
+        let queue = self.queue(class);
         let live = self.decode.len() + self.prefills.active().count();
         if live >= self.live_max {
             return None;
+        }
+        if class == Class::Proactive
+            && let Some(id) = self.prefills.buffered
+        {
+            // There is one buffer: nobody else may begin.
+            return queue.contains(&id).then_some(id);
         }
         let overdue = |id: &&RequestId| self.table.get(**id).is_some_and(|e| e.overdue);
         if class == Class::Proactive
@@ -192,13 +226,16 @@ impl<C: Costs> AgentXpu<C> {
             let reactive = entry.class() == Class::Reactive;
             let submission = entry.submission;
             let mut reused = self.kv.reserve(&submission, tokens, actions);
-            while reused.is_none() && reactive && self.make_room(actions) {
+            while reused.is_none() && reactive && self.make_room(tokens, actions) {
                 reused = self.kv.reserve(&submission, tokens, actions);
             }
             let Some(reused) = reused else { return false };
             let prefill = Prefill::new(self.model.layers, reused, prompt, self.model.chunk_tokens);
             if let Some(entry) = self.table.get_mut(id) {
                 entry.phase = Phase::Prefill(prefill);
+            }
+            if !reactive && self.policy.prefill.resume == Resume::Arrival {
+                self.prefills.buffered = Some(id);
             }
         }
         self.prefills.leave(id);
@@ -537,22 +574,29 @@ impl<C: Costs> AgentXpu<C> {
         (lane != Lane::Npu && start > self.now).then_some(start)
     }
 
-    /// Gives up the KV cache of the youngest proactive request that nothing runs of; false if there is none.
-    pub(super) fn make_room(&mut self, actions: &mut Actions) -> bool {
+    /// Gives up the KV cache of the youngest proactive request that nothing runs of, for a request that needs
+    /// `tokens`; false, and nothing is given up, if that would not do even with all the others of the kind.
+    fn make_room(&mut self, tokens: u32, actions: &mut Actions) -> bool {
         let idle = |id: RequestId, entry: &Entry| {
             let running = entry.prefill().is_some_and(Prefill::is_running);
-            !running && !self.decode.holds(id) && !matches!(entry.phase, Phase::Queued)
+            let proactive = entry.class() == Class::Proactive;
+            proactive && !running && !self.decode.holds(id) && !matches!(entry.phase, Phase::Queued)
         };
+        let candidates = self.table.iter().filter(|(id, entry)| idle(*id, entry));
+        let room: u64 = candidates.map(|(id, _)| self.kv.reserved(id)).sum();
         let Some(id) = self.table.youngest_proactive(idle) else {
             return false;
         };
+        if self.kv.reclaimable() + room < u64::from(tokens) {
+            return false;
+        }
         self.restart(id, actions);
         true
     }
 
     /// Sends a request back to its queue with nothing computed; its answer so far becomes part of its prompt.
     pub(super) fn restart(&mut self, id: RequestId, actions: &mut Actions) {
-        self.prefills.leave(id);
+        self.prefills.forget(id);
         self.decode.leave(id);
         self.kv.release(id, actions);
         actions.push(Action::Restart(id));

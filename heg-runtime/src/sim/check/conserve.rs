@@ -96,7 +96,12 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let Some(work) = self.world.running(Lane::Npu) else {
             return false;
         };
-        let decoding = self.world.decodable().map(|(_, seen)| seen.class()).min();
+        let begun = self.world.iteration.as_ref().filter(|it| it.layers_done > 0);
+        let class = |id: &RequestId| self.world.requests.get(id).map(Seen::class);
+        let decoding = match begun {
+            Some(iteration) => iteration.batch.iter().filter_map(|(id, _)| class(id)).min(),
+            None => self.world.decodable().map(|(_, seen)| seen.class()).min(),
+        };
         let more_urgent = self.world.class_of(work) < decoding;
         self.rules.policy.prefill.defer_memory_bound.is_some() && more_urgent
     }

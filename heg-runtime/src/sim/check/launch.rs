@@ -359,11 +359,15 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             return;
         }
         let model = self.world.model;
-        let waits = self.world.requests.iter().find(|(_, seen)| {
-            let reactive = seen.class() == Class::Reactive && seen.wanted && !seen.failed;
-            reactive
+        let requests = || self.world.requests.iter();
+        let reactive = |seen: &Seen| seen.class() == Class::Reactive;
+        // A request that waits for memory holds up those behind it.
+        let mut queued = requests().filter(|(_, s)| reactive(s) && s.phase == Phase::Queued);
+        let all_fit = queued.all(|(_, seen)| self.world.fits(seen));
+        let waits = requests().find(|(_, seen)| {
+            reactive(seen) && seen.wanted && !seen.failed
                 && match seen.phase {
-                    Phase::Queued => self.world.fits(seen),
+                    Phase::Queued => all_fit,
                     Phase::Prefill => seen.ready(model).next().is_some(),
                     Phase::Decode => false,
                 }

@@ -1,6 +1,6 @@
 //! Random small worlds: a model of few layers, a machine, a policy, a trace, and what goes wrong.
 
-use heg_runtime::sched::{AgentXpu, Class, FlowId, Lane, Micros};
+use heg_runtime::sched::{Action, AgentXpu, Class, FlowId, Lane, Micros, Scheduler};
 use heg_runtime::sim::{
     AnalyticCosts, Arrival, Checked, DevicePeak, Dimensions, Faults, Interruption, LaunchFault,
     Machine, Memory, Rules, Run, Seeded, SimulationError, Trace, TraceRequest, Violation, simulate,
@@ -29,7 +29,7 @@ impl Scenario {
         let mut random = Seeded::new(seed);
         let costs = costs(&mut random);
         let policy = policy(&mut random);
-        let trace = trace(&mut random, &costs);
+        let trace = trace(&mut random);
         let mut machine = Machine {
             memory: memory(&mut random),
             reset: Micros(1000),
@@ -53,9 +53,20 @@ impl Scenario {
         }
     }
 
-    /// Lets Agent.xpu's scheduler run it.
-    pub(crate) fn run(&self) -> Verdict {
+    /// Every action of Agent.xpu's scheduler, with its time.
+    pub(crate) fn log(&self) -> Vec<(Micros, Action)> {
         let scheduler = AgentXpu::new(self.policy.clone(), &self.costs);
+        let mut checked = Checked::new(scheduler, &self.costs, self.rules()).with_log();
+        simulate(&mut checked, &self.costs, &self.machine, &self.trace).unwrap();
+        checked.log().to_vec()
+    }
+
+    /// Lets Agent.xpu's scheduler run it, changed by `broken`, and judges it by the scenario's policy.
+    pub(crate) fn run_broken<'a, B: Scheduler>(
+        &'a self,
+        broken: impl FnOnce(AgentXpu<&'a AnalyticCosts>) -> B,
+    ) -> Verdict {
+        let scheduler = broken(AgentXpu::new(self.policy.clone(), &self.costs));
         let mut checked = Checked::new(scheduler, &self.costs, self.rules());
         let run = simulate(&mut checked, &self.costs, &self.machine, &self.trace);
         Verdict {
@@ -64,8 +75,9 @@ impl Scenario {
         }
     }
 
-    pub(crate) fn has_faults(&self) -> bool {
-        self.machine.faults != Faults::default()
+    /// Lets Agent.xpu's scheduler run it.
+    pub(crate) fn run(&self) -> Verdict {
+        self.run_broken(|scheduler| scheduler)
     }
 }
 
@@ -163,7 +175,7 @@ fn policy(random: &mut Seeded) -> Policy {
     policy
 }
 
-fn trace(random: &mut Seeded, costs: &AnalyticCosts) -> Trace {
+fn trace(random: &mut Seeded) -> Trace {
     let count = 1 + random.below(10);
     let span = [1, 20, 200][random.below(3)];
     // About 4 KiB times the layers a token: the smallest budgets hold few requests.
@@ -184,7 +196,9 @@ fn trace(random: &mut Seeded, costs: &AnalyticCosts) -> Trace {
             shared_tokens = before.prompt_tokens + random.below(3) as u32;
             prompt_tokens += shared_tokens;
             // Mostly the next call waits for the last; sometimes two are there at once.
-            if random.below(4) > 0 {
+            if let (0, Arrival::At(at)) = (random.below(4), before.arrival) {
+                arrival = Arrival::At(at + ms(random, 5));
+            } else {
                 arrival = Arrival::After {
                     request: place as u64 - 1,
                     pause: ms(random, 5),
@@ -210,7 +224,6 @@ fn trace(random: &mut Seeded, costs: &AnalyticCosts) -> Trace {
             cancel_after: rarely(random).then(|| ms(random, 50)),
         });
     }
-    let _ = costs;
     Trace { requests }
 }
 

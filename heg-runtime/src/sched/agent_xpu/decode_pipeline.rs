@@ -109,11 +109,11 @@ impl<C: Costs> AgentXpu<C> {
         true
     }
 
-    /// Whether a reactive request could decode while no reactive prompt is under way.
+    /// Whether a reactive request decodes and the NPU's next kernel is a proactive one's.
     pub(super) fn decodes_more_urgently(&self) -> bool {
-        let foreground = self.prefills.foreground.and_then(|id| self.class_of(id));
         let mut classes = self.decode.requests.iter().filter_map(|id| self.class_of(*id));
-        foreground != Some(Class::Reactive) && classes.any(|class| class == Class::Reactive)
+        let next = self.next_prefill(Lane::Npu).map(|next| next.class);
+        next == Some(Class::Proactive) && classes.any(|class| class == Class::Reactive)
     }
 
     fn next_iteration(&self) -> Option<Iteration> {

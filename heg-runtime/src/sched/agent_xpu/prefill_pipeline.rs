@@ -76,7 +76,7 @@ impl Prefills {
 /// Something of a prompt that a lane may run now.
 pub(super) struct Next {
     id: RequestId,
-    class: Class,
+    pub(super) class: Class,
     cost: Cost,
     kernel: Option<Step>,
 }
@@ -93,6 +93,12 @@ impl<C: Costs> AgentXpu<C> {
             self.prefills.foreground = Some(id);
             self.pause(current);
         }
+        if self.prefills.foreground.is_none()
+            && let Some(id) = self.prefills.backfill.take()
+        {
+            // Nobody is left to run beside: it waits like the others.
+            self.pause(id);
+        }
         if self.prefills.foreground.is_none() {
             // An overdue request that was beside a reactive one takes over.
             self.prefills.foreground = self.prefills.overdue.take();
@@ -107,9 +113,6 @@ impl<C: Costs> AgentXpu<C> {
             .foreground
             .is_some_and(|id| self.class_of(id) == Some(Class::Reactive));
         if !reactive {
-            if let Some(id) = self.prefills.backfill.take() {
-                self.pause(id);
-            }
             return;
         }
         if self.prefills.overdue.is_none() && self.policy.ageing.is_some() {

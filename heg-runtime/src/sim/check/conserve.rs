@@ -4,7 +4,7 @@ use heg_spec::policy::{NpuAttention, Resume, SchedulerKind};
 
 use super::world::{Phase, Seen};
 use super::{Checked, Rule};
-use crate::sched::{Action, Call, Class, Costs, Kernel, Lane, RequestId, Scheduler, Segment};
+use crate::sched::{Action, Call, Class, Costs, Kernel, Lane, RequestId, Scheduler, Segment, Work};
 
 impl<S: Scheduler, C: Costs> Checked<S, C> {
     /// A step is over.
@@ -79,6 +79,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let dynamic = self.world.dynamic_lane()?;
         if self.world.is_free(dynamic) {
             if let Some((id, _)) = self.world.decodable().next()
+                && !self.decodes_elsewhere()
                 && !self.npu_excludes_decode()
             {
                 return Some(format!("the {dynamic:?} lane is free, and {id} waits to decode"));
@@ -89,6 +90,12 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         }
         (self.world.is_free(Lane::Npu) && self.chunk_waits())
             .then(|| "the NPU is free, and a full chunk waits".to_owned())
+    }
+
+    /// Whether an iteration runs on the lane that stood in for the one that came back.
+    fn decodes_elsewhere(&self) -> bool {
+        let mut works = Lane::ALL.into_iter().filter_map(|lane| self.world.running(lane));
+        works.any(|work| matches!(work, Work::Decode(_)))
     }
 
     /// Whether a kernel on the NPU is memory-bound and more urgent than what decodes (v2 4.3).
@@ -108,7 +115,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
 
     fn reactive_decode_waits(&self) -> bool {
         let dynamic = self.world.dynamic_lane();
-        let free = dynamic.is_some_and(|lane| self.world.is_free(lane));
+        let free = dynamic.is_some_and(|lane| self.world.is_free(lane)) && !self.decodes_elsewhere();
         let mut decodable = self.world.decodable();
         free && decodable.any(|(_, seen)| seen.class() == Class::Reactive && !seen.failed)
     }

@@ -18,6 +18,7 @@ fn ends(faults: &Faults) -> (usize, usize) {
         });
         scenario.policy.limits.requests_max = 64;
         scenario.policy.limits.kv_mib = 64;
+        scenario.costs.context_tokens = 4096;
         for request in &mut scenario.trace.requests {
             (request.deadline_after, request.cancel_after) = (None, None);
         }

@@ -173,8 +173,8 @@ fn a_flows_end_that_is_not_heard() {
 }
 
 #[test]
-fn a_completion_that_is_not_heard() {
-    let hears = |event| (!matches!(event, Event::Done { .. })).then_some(event);
+fn a_request_that_is_not_heard() {
+    let hears = |event| (!matches!(event, Event::Submit(_))).then_some(event);
     tampered(Rule::NothingLost, hears, |_| {});
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use heg_runtime::sched::{Actions, Event, Micros, Scheduler};
+
 use crate::scenario::Scenario;
 
 /// Worlds in an ordinary test run.
@@ -42,5 +44,34 @@ fn the_same_world_twice_gives_the_same_actions() {
         let [one, other] = [(); 2].map(|()| Scenario::of(seed).log());
         assert_eq!(one, other, "seed {seed}");
         assert!(!one.is_empty());
+    }
+}
+
+/// Prints what happens in one world: `SEED=7 cargo test … --ignored show --nocapture`.
+#[test]
+#[ignore = "for a seed that failed"]
+fn show() {
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
+    let scenario = Scenario::of(seed.unwrap_or(0));
+    eprintln!("{scenario:#?}");
+    let verdict = scenario.run_broken(Loud);
+    eprintln!("{:#?}\n{:#?}", verdict.violations, verdict.run.map(|run| run.requests));
+}
+
+/// Prints events and actions.
+struct Loud<S>(S);
+
+impl<S: Scheduler> Scheduler for Loud<S> {
+    fn step(&mut self, now: Micros, event: Event, actions: &mut Actions) {
+        eprintln!("{:>9} {event:?}", now.0);
+        let first = actions.len();
+        self.0.step(now, event, actions);
+        for action in &actions[first..] {
+            eprintln!("{:>9}  -> {action:?}", "");
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.0.is_idle()
     }
 }

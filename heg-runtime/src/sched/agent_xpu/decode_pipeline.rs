@@ -67,13 +67,6 @@ impl Decode {
     pub(super) fn abandon(&mut self) -> Option<Arc<[(RequestId, u32)]>> {
         self.iteration.take().map(|iteration| iteration.batch)
     }
-
-    /// Takes back the layers of a run that failed.
-    pub(super) fn rewind(&mut self) {
-        if let Some(iteration) = &mut self.iteration {
-            iteration.layers_done = 0;
-        }
-    }
 }
 
 impl<C: Costs> AgentXpu<C> {

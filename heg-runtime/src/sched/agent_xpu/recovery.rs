@@ -98,7 +98,9 @@ impl<C: Costs> AgentXpu<C> {
                 }
             }
             // Rows of the batch's activations may be half written: the iteration begins anew.
-            Work::Decode(_) => self.decode.rewind(),
+            Work::Decode(_) => {
+                self.decode.abandon();
+            }
             Work::Mixed { .. } => {}
         }
     }
@@ -117,12 +119,7 @@ impl<C: Costs> AgentXpu<C> {
         if let Work::Decode(run) = &running.work {
             // Which of them is it? From the second failure on, each decodes alone.
             if run.batch.len() > 1 && worst > 1 {
-                self.decode.abandon();
                 self.decode.alone = ids.first().copied();
-            } else if worst >= ATTEMPTS {
-                self.decode.abandon();
-            } else {
-                return;
             }
         }
         for id in ids {

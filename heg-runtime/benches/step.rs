@@ -49,7 +49,9 @@ impl<S: Scheduler> Scheduler for Timed<S> {
         if self.live >= 60 {
             self.steps.push(took);
         }
-        let over = actions.iter().filter(|a| matches!(a, heg_runtime::sched::Action::Finish(..)));
+        let over = actions
+            .iter()
+            .filter(|a| matches!(a, heg_runtime::sched::Action::Finish(..)));
         self.live -= over.count() as u32;
     }
 
@@ -76,7 +78,12 @@ fn steps(criterion: &mut Criterion) {
     let (mut times, _) = run();
     times.sort_unstable();
     let at = |share: usize| times.get(times.len() * share / 100);
-    println!("{} steps: median {:?}, p99 {:?}", times.len(), at(50), at(99));
+    println!(
+        "{} steps: median {:?}, p99 {:?}",
+        times.len(),
+        at(50),
+        at(99)
+    );
     criterion.bench_function("run of 64 requests", |bencher| bencher.iter(run));
 }
 

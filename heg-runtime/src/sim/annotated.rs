@@ -62,14 +62,18 @@ impl AnnotatedCosts {
         let kernel = self.kernels.get(&group)?;
         let device = self.devices[lane as usize].as_ref()?;
         let runs_here = |variant: &&Variant| variant.device == device.class;
-        let costs = kernel.variants.iter().filter(runs_here).filter_map(|variant| {
-            let admits = variant.shape.bucket().is_none_or(|n| n >= call.context);
-            let found = estimate(device, kernel, variant, call, 0).filter(|_| admits)?;
-            Some(Cost {
-                latency_us: found.latency_us,
-                bandwidth: found.bandwidth_utilisation.unwrap_or(0.0),
-            })
-        });
+        let costs = kernel
+            .variants
+            .iter()
+            .filter(runs_here)
+            .filter_map(|variant| {
+                let admits = variant.shape.bucket().is_none_or(|n| n >= call.context);
+                let found = estimate(device, kernel, variant, call, 0).filter(|_| admits)?;
+                Some(Cost {
+                    latency_us: found.latency_us,
+                    bandwidth: found.bandwidth_utilisation.unwrap_or(0.0),
+                })
+            });
         costs.min_by(|a, b| a.latency_us.total_cmp(&b.latency_us))
     }
 
@@ -95,7 +99,10 @@ impl AnnotatedCosts {
             false => 0.0,
         };
         let latency_us: f64 = parts.iter().map(|part| part.latency_us).sum();
-        let moved: f64 = parts.iter().map(|part| part.latency_us * part.bandwidth).sum();
+        let moved: f64 = parts
+            .iter()
+            .map(|part| part.latency_us * part.bandwidth)
+            .sum();
         Some(Cost {
             latency_us: (latency_us - spared).max(1.0),
             bandwidth: moved / latency_us,
@@ -104,7 +111,9 @@ impl AnnotatedCosts {
 
     fn launch_us(&self, lane: Lane) -> f64 {
         let device = self.devices[lane as usize].as_ref();
-        device.and_then(|d| d.spec).map_or(0.0, |spec| spec.launch_us())
+        device
+            .and_then(|d| d.spec)
+            .map_or(0.0, |spec| spec.launch_us())
     }
 }
 

@@ -15,8 +15,8 @@ use super::meter::{Meter, RequestRecord, Usage};
 use super::power::PowerModel;
 use super::trace::{Arrival, Trace};
 use crate::sched::{
-    Action, Actions, Call, Cost, Costs, Event, FlowId, Lane, Micros, RequestId, Scheduler, Submission,
-    Ticket, WarmKernel, Work,
+    Action, Actions, Call, Cost, Costs, Event, FlowId, Lane, Micros, RequestId, Scheduler,
+    Submission, Ticket, WarmKernel, Work,
 };
 
 /// What is simulated besides the kernels' costs.
@@ -218,17 +218,15 @@ impl<'a, C: Costs> Simulation<'a, C> {
         for interruption in &machine.faults.interruptions {
             simulation.plan(interruption.lost, Plan::Lose(interruption.lane));
             if let Some(back) = interruption.back {
-                simulation.plan(
-                    back.max(interruption.lost),
-                    Plan::Return(interruption.lane),
-                );
+                simulation.plan(back.max(interruption.lost), Plan::Return(interruption.lane));
             }
         }
         simulation
     }
 
     fn plan(&mut self, at: Micros, plan: Plan) {
-        self.plans.push(Reverse((at.max(self.now), self.planned, plan)));
+        self.plans
+            .push(Reverse((at.max(self.now), self.planned, plan)));
         self.planned += 1;
     }
 
@@ -436,7 +434,9 @@ impl<'a, C: Costs> Simulation<'a, C> {
                 self.follow(id);
             }
             // Memory is counted by the scheduler, and checked by `Checked`.
-            Action::Reserve { reused, request, .. } => self.meter.reused(request, reused),
+            Action::Reserve {
+                reused, request, ..
+            } => self.meter.reused(request, reused),
             Action::Release(_) | Action::Keep(..) | Action::ReleaseFlow(_) => {}
         }
         Ok(())
@@ -477,7 +477,9 @@ impl<'a, C: Costs> Simulation<'a, C> {
     /// late for that.
     fn yield_at_layer(&mut self, ticket: Ticket) {
         for (lane, place) in Lane::ALL.into_iter().zip(&mut self.places) {
-            let Place::Busy(running) = place else { continue };
+            let Place::Busy(running) = place else {
+                continue;
+            };
             let Work::Decode(run) = &running.work else {
                 continue;
             };
@@ -532,7 +534,11 @@ impl<'a, C: Costs> Simulation<'a, C> {
             });
         }
         Ok(Run {
-            ended: requests.iter().filter_map(|r| r.ended).max().unwrap_or_default(),
+            ended: requests
+                .iter()
+                .filter_map(|r| r.ended)
+                .max()
+                .unwrap_or_default(),
             requests,
             usage,
             steps: self.steps,

@@ -238,9 +238,12 @@ impl<'a> Meter<'a> {
         match work {
             Work::Prefill { .. } => Vec::new(),
             Work::Head(id) => [*id].into_iter().filter(is_last).collect(),
-            Work::Decode(run) if through => {
-                run.batch.iter().map(|(id, _)| *id).filter(is_last).collect()
-            }
+            Work::Decode(run) if through => run
+                .batch
+                .iter()
+                .map(|(id, _)| *id)
+                .filter(is_last)
+                .collect(),
             Work::Decode(_) => Vec::new(),
             Work::Mixed { batch, prompts } => {
                 let whole = |(id, part): &&(RequestId, crate::sched::Segment)| {

@@ -136,7 +136,9 @@ fn wait_secs(request: &RequestRecord) -> Option<f64> {
 }
 
 fn span_secs(from: Option<Micros>, to: Option<Micros>) -> f64 {
-    to.unwrap_or_default().since(from.unwrap_or_default()).as_secs()
+    to.unwrap_or_default()
+        .since(from.unwrap_or_default())
+        .as_secs()
 }
 
 fn ratio(value: f64, by: f64) -> f64 {

@@ -9,6 +9,7 @@
 
 mod analytic;
 mod annotated;
+mod cached;
 mod check;
 mod duration;
 mod engine;
@@ -18,12 +19,12 @@ mod meter;
 mod metrics;
 mod power;
 mod seeded;
-mod cached;
 mod trace;
 mod workload;
 
 pub use analytic::{AnalyticCosts, DevicePeak, Dimensions};
 pub use annotated::AnnotatedCosts;
+pub use cached::CachedCosts;
 pub use check::{Checked, Rule, Rules, Violation};
 pub use duration::duration;
 pub use engine::{Machine, Run, SimulationError, Slice, simulate};
@@ -33,6 +34,5 @@ pub use meter::{RequestRecord, Usage};
 pub use metrics::{ClassMetrics, Metrics};
 pub use power::{PowerModel, StagePower};
 pub use seeded::Seeded;
-pub use cached::CachedCosts;
 pub use trace::{Arrival, Spacing, Trace, TraceRequest, TraceSpec};
 pub use workload::{Workload, WorkloadError, WorkloadRequest};

@@ -284,7 +284,9 @@ mod tests {
             });
             let mut all = trace.requests;
             all.retain(|r| r.class == Class::Proactive && r.flow.is_none());
-            all.iter().map(|r| (r.arrival, r.prompt_tokens)).collect::<Vec<_>>()
+            all.iter()
+                .map(|r| (r.arrival, r.prompt_tokens))
+                .collect::<Vec<_>>()
         };
         assert_eq!(proactive(1.0), proactive(20.0));
     }
@@ -302,7 +304,10 @@ mod tests {
                 continue;
             }
             later_turns += 1;
-            let Arrival::After { request: before, .. } = request.arrival else {
+            let Arrival::After {
+                request: before, ..
+            } = request.arrival
+            else {
                 panic!("{request:?}");
             };
             let before_it = trace.requests[before as usize];

@@ -126,9 +126,9 @@ impl Workload {
             if let Some(found) = answer.or(line.reference_chars.map(tokens_of_chars)) {
                 output_tokens = found.max(1);
             }
-            let session = before.as_ref().filter(|before| {
-                line.session.is_some() && before.session == line.session
-            });
+            let session = before
+                .as_ref()
+                .filter(|before| line.session.is_some() && before.session == line.session);
             let shared_tokens = session.zip(requests.last()).map_or(0, |(before, last)| {
                 match (&before.prompt, &line.prompt) {
                     (Some(before), Some(now)) => tokens(common_prefix(before, now)),
@@ -170,10 +170,14 @@ fn tokens_of_chars(chars: u64) -> u32 {
 
 fn common_prefix<'a>(one: &str, other: &'a str) -> &'a str {
     let both = one.char_indices().zip(other.char_indices());
-    let different = both.skip_while(|((_, a), (_, b))| a == b).map(|(_, (at, _))| at);
+    let different = both
+        .skip_while(|((_, a), (_, b))| a == b)
+        .map(|(_, (at, _))| at);
     let end = one.len().min(other.len());
     // Where one is a prefix of the other it ends at a boundary of both.
-    other.get(..different.into_iter().next().unwrap_or(end)).unwrap_or(other)
+    other
+        .get(..different.into_iter().next().unwrap_or(end))
+        .unwrap_or(other)
 }
 
 #[cfg(test)]
@@ -185,7 +189,10 @@ mod tests {
         let sample = Workload::sample();
         assert_eq!(sample.requests.len(), 40);
         let is = |class| move |r: &&WorkloadRequest| r.class == class;
-        assert_eq!(sample.requests.iter().filter(is(Class::Reactive)).count(), 20);
+        assert_eq!(
+            sample.requests.iter().filter(is(Class::Reactive)).count(),
+            20
+        );
         assert!(sample.requests.iter().any(|r| r.shared_tokens > 0));
     }
 
@@ -203,7 +210,10 @@ mod tests {
             .requests
             .iter()
             .map(|r| (r.prompt_tokens, r.shared_tokens, r.output_tokens));
-        assert_eq!(counts.collect::<Vec<_>>(), [(2, 0, 1), (3, 2, 1), (100, 0, 10)]);
+        assert_eq!(
+            counts.collect::<Vec<_>>(),
+            [(2, 0, 1), (3, 2, 1), (100, 0, 10)]
+        );
         let exact = Workload::parse_with("x", text, |text| text.len() as u32).unwrap();
         assert_eq!(exact.requests[1].shared_tokens, 8);
     }

@@ -1,7 +1,7 @@
 //! What goes wrong is an event like others: afterwards the remaining requests finish.
 
 use heg_runtime::sched::{Finish, Lane, Micros};
-use heg_runtime::sim::{Faults, Interruption, LaunchFault};
+use heg_runtime::sim::{DevicePeak, Faults, Interruption, LaunchFault};
 
 use crate::scenario::Scenario;
 
@@ -10,12 +10,14 @@ fn ends(faults: &Faults) -> (usize, usize) {
     let (mut complete, mut other) = (0, 0);
     for seed in (0..400).step_by(2) {
         let mut scenario = Scenario::of(seed);
-        // The CPU steps in where the iGPU is away.
-        scenario.costs.devices[Lane::Cpu as usize].get_or_insert(heg_runtime::sim::DevicePeak {
-            flops_per_sec: 1e10,
-            bytes_per_sec: 2e9,
-            launch_us: 5.0,
-        });
+        // Every lane is there; the CPU steps in where the iGPU is away.
+        for device in &mut scenario.costs.devices {
+            device.get_or_insert(DevicePeak {
+                flops_per_sec: 1e10,
+                bytes_per_sec: 2e9,
+                launch_us: 5.0,
+            });
+        }
         scenario.policy.limits.requests_max = 64;
         scenario.policy.limits.kv_mib = 64;
         scenario.costs.context_tokens = 4096;
@@ -37,14 +39,21 @@ fn ends(faults: &Faults) -> (usize, usize) {
 
 #[test]
 fn a_failed_a_hung_and_a_starved_launch_are_tried_again() {
-    for fault in [LaunchFault::Fail, LaunchFault::Hang, LaunchFault::OutOfMemory] {
+    for fault in [
+        LaunchFault::Fail,
+        LaunchFault::Hang,
+        LaunchFault::OutOfMemory,
+    ] {
         let launches = [(3, fault), (17, fault)].into_iter().collect();
         let faults = Faults {
             launches,
             ..Faults::default()
         };
         let (complete, other) = ends(&faults);
-        assert!(complete > 500 && other == 0, "{fault:?}: {complete} and {other}");
+        assert!(
+            complete > 500 && other == 0,
+            "{fault:?}: {complete} and {other}"
+        );
     }
 }
 
@@ -68,7 +77,10 @@ fn work_of_a_lost_device_is_done_elsewhere() {
                 ..Faults::default()
             };
             let (complete, other) = ends(&faults);
-            assert!(complete > 500 && other == 0, "{lane:?}: {complete} and {other}");
+            assert!(
+                complete > 500 && other == 0,
+                "{lane:?}: {complete} and {other}"
+            );
         }
     }
 }

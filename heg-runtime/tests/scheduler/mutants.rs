@@ -144,7 +144,9 @@ fn a_finish_that_is_lost() {
 #[test]
 fn a_finish_said_twice() {
     says(Rule::NothingLost, |actions| {
-        let last = actions.iter().find(|action| matches!(action, Action::Finish(..)));
+        let last = actions
+            .iter()
+            .find(|action| matches!(action, Action::Finish(..)));
         actions.extend(last.cloned());
     });
 }
@@ -182,7 +184,13 @@ fn a_request_that_is_not_heard() {
 fn launches_that_are_withheld() {
     says(Rule::WorkConserving, |actions| {
         keep(actions, |action| {
-            !matches!(action, Action::Launch { work: Work::Decode(_), .. })
+            !matches!(
+                action,
+                Action::Launch {
+                    work: Work::Decode(_),
+                    ..
+                }
+            )
         });
     });
 }
@@ -211,12 +219,16 @@ fn no_preemption() {
 
 #[test]
 fn decoding_before_attention() {
-    other_policy(Rule::ReactiveFirst, |policy| policy.decode.prefill_first = false);
+    other_policy(Rule::ReactiveFirst, |policy| {
+        policy.decode.prefill_first = false
+    });
 }
 
 #[test]
 fn no_cap_beside_reactive_requests() {
-    other_policy(Rule::BatchCap, |policy| policy.decode.reactive_batch_max = Some(32));
+    other_policy(Rule::BatchCap, |policy| {
+        policy.decode.reactive_batch_max = Some(32)
+    });
     other_policy(Rule::BatchCap, |policy| policy.decode.batch_max = 64);
 }
 

@@ -15,7 +15,10 @@ fn check(seeds: std::ops::Range<u64>) {
         let scenario = Scenario::of(seed);
         let verdict = scenario.run();
         if let Err(error) = &verdict.run {
-            panic!("seed {seed}: {error}\n{:#?}\n{scenario:#?}", verdict.violations);
+            panic!(
+                "seed {seed}: {error}\n{:#?}\n{scenario:#?}",
+                verdict.violations
+            );
         }
         if let Some(first) = verdict.violations.first() {
             panic!("seed {seed}: {first}\n{scenario:#?}");
@@ -51,11 +54,17 @@ fn the_same_world_twice_gives_the_same_actions() {
 #[test]
 #[ignore = "for a seed that failed"]
 fn show() {
-    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
     let scenario = Scenario::of(seed.unwrap_or(0));
     eprintln!("{scenario:#?}");
     let verdict = scenario.run_broken(Loud);
-    eprintln!("{:#?}\n{:#?}", verdict.violations, verdict.run.map(|run| run.requests));
+    eprintln!(
+        "{:#?}\n{:#?}",
+        verdict.violations,
+        verdict.run.map(|run| run.requests)
+    );
 }
 
 /// Prints events and actions.

@@ -230,7 +230,11 @@ fn trace(random: &mut Seeded) -> Trace {
 fn faults(random: &mut Seeded, costs: &AnalyticCosts) -> Faults {
     let mut faults = Faults::default();
     for _ in 0..random.below(5) {
-        let fault = [LaunchFault::Fail, LaunchFault::Hang, LaunchFault::OutOfMemory];
+        let fault = [
+            LaunchFault::Fail,
+            LaunchFault::Hang,
+            LaunchFault::OutOfMemory,
+        ];
         let launch = random.below(200) as u64;
         faults.launches.insert(launch, fault[random.below(3)]);
     }

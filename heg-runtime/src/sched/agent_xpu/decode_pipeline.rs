@@ -104,7 +104,11 @@ impl<C: Costs> AgentXpu<C> {
 
     /// Whether a reactive request decodes and the NPU's next kernel is a proactive one's.
     pub(super) fn decodes_more_urgently(&self) -> bool {
-        let mut classes = self.decode.requests.iter().filter_map(|id| self.class_of(*id));
+        let mut classes = self
+            .decode
+            .requests
+            .iter()
+            .filter_map(|id| self.class_of(*id));
         let next = self.next_prefill(Lane::Npu).map(|next| next.class);
         next == Some(Class::Proactive) && classes.any(|class| class == Class::Reactive)
     }

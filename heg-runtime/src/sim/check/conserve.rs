@@ -16,9 +16,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         }
         if self.rules.policy.prefill.preempt && self.reactive_decode_waits() {
             let proactive = actions.iter().any(|action| match action {
-                Action::Launch { work, .. } => {
-                    self.world.class_of(work) == Some(Class::Proactive)
-                }
+                Action::Launch { work, .. } => self.world.class_of(work) == Some(Class::Proactive),
                 _ => false,
             });
             self.require(!proactive, Rule::ReactiveFirst, || {
@@ -39,17 +37,19 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
 
     fn buffers(&mut self) {
         let policy = &self.rules.policy;
-        let double = policy.scheduler == SchedulerKind::AgentXpu
-            && policy.prefill.resume == Resume::Arrival;
+        let double =
+            policy.scheduler == SchedulerKind::AgentXpu && policy.prefill.resume == Resume::Arrival;
         for class in [Class::Reactive, Class::Proactive] {
             let holders = self.world.requests.iter();
             let holders: Vec<RequestId> = holders
                 .filter(|(_, seen)| seen.class() == class && seen.is_under_way())
                 .map(|(id, _)| *id)
                 .collect();
-            self.require(!double || holders.len() <= 1, Rule::ActivationBuffers, || {
-                format!("prompts of {holders:?} are under way at once")
-            });
+            self.require(
+                !double || holders.len() <= 1,
+                Rule::ActivationBuffers,
+                || format!("prompts of {holders:?} are under way at once"),
+            );
         }
     }
 
@@ -82,7 +82,9 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 && !self.decodes_elsewhere()
                 && !self.npu_excludes_decode()
             {
-                return Some(format!("the {dynamic:?} lane is free, and {id} waits to decode"));
+                return Some(format!(
+                    "the {dynamic:?} lane is free, and {id} waits to decode"
+                ));
             }
             if self.dynamic_prefill_waits() {
                 return Some(format!("the {dynamic:?} lane is free, and attention waits"));
@@ -94,7 +96,9 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
 
     /// Whether an iteration runs on the lane that stood in for the one that came back.
     fn decodes_elsewhere(&self) -> bool {
-        let mut works = Lane::ALL.into_iter().filter_map(|lane| self.world.running(lane));
+        let mut works = Lane::ALL
+            .into_iter()
+            .filter_map(|lane| self.world.running(lane));
         works.any(|work| matches!(work, Work::Decode(_)))
     }
 
@@ -103,7 +107,11 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let Some(work) = self.world.running(Lane::Npu) else {
             return false;
         };
-        let begun = self.world.iteration.as_ref().filter(|it| it.layers_done > 0);
+        let begun = self
+            .world
+            .iteration
+            .as_ref()
+            .filter(|it| it.layers_done > 0);
         let class = |id: &RequestId| self.world.requests.get(id).map(Seen::class);
         let decoding = match begun {
             Some(iteration) => iteration.batch.iter().filter_map(|(id, _)| class(id)).min(),
@@ -115,7 +123,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
 
     fn reactive_decode_waits(&self) -> bool {
         let dynamic = self.world.dynamic_lane();
-        let free = dynamic.is_some_and(|lane| self.world.is_free(lane)) && !self.decodes_elsewhere();
+        let free =
+            dynamic.is_some_and(|lane| self.world.is_free(lane)) && !self.decodes_elsewhere();
         let mut decodable = self.world.decodable();
         free && decodable.any(|(_, seen)| seen.class() == Class::Reactive && !seen.failed)
     }
@@ -128,7 +137,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         };
         let class = prefills().map(Seen::class).min();
         let same = || prefills().filter(|seen| Some(seen.class()) == class);
-        let certain = same().all(|seen| seen.phase == Phase::Prefill && seen.wanted && !seen.failed);
+        let certain =
+            same().all(|seen| seen.phase == Phase::Prefill && seen.wanted && !seen.failed);
         match certain && self.rules.policy.scheduler == SchedulerKind::AgentXpu {
             true => same().collect(),
             false => Vec::new(),
@@ -138,7 +148,10 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     fn all_foremost(&self, waits: impl Fn(Segment, Kernel) -> bool) -> bool {
         let foremost = self.foremost();
         let model = self.world.model;
-        let ready = |seen: &&Seen| seen.ready(model).any(|(segment, kernel)| waits(segment, kernel));
+        let ready = |seen: &&Seen| {
+            seen.ready(model)
+                .any(|(segment, kernel)| waits(segment, kernel))
+        };
         !foremost.is_empty() && foremost.iter().all(ready)
     }
 
@@ -175,4 +188,3 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         })
     }
 }
-

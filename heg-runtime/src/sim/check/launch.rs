@@ -66,7 +66,10 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     /// The request, which has to be live.
     fn live(&mut self, id: RequestId, action: &str) -> Option<&mut Seen> {
         if !self.world.requests.contains_key(&id) {
-            self.report(Rule::NothingLost, format!("{action} names {id}, which is over"));
+            self.report(
+                Rule::NothingLost,
+                format!("{action} names {id}, which is over"),
+            );
         }
         self.world.requests.get_mut(&id)
     }
@@ -82,14 +85,18 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let (submission, prompt) = (seen.submission, seen.prompt_tokens);
         let enough = tokens >= prompt;
         let flow = submission.flow;
-        let kept = flow.and_then(|flow| self.world.flows.remove(&flow)).unwrap_or(0);
+        let kept = flow
+            .and_then(|flow| self.world.flows.remove(&flow))
+            .unwrap_or(0);
         let own = reused <= kept && reused <= submission.shared_tokens && reused < prompt;
         let used = &mut self.world.kv_used;
         *used = *used - u64::from(kept).min(*used) + u64::from(tokens);
         let (used, budget) = (*used, self.world.kv_budget);
         let holds = fresh && enough && own && used <= budget;
         self.require(holds, Rule::MemoryBalanced, || {
-            format!("{id} reserves {tokens} tokens, reuses {reused} of {kept}; {used} of {budget} used")
+            format!(
+                "{id} reserves {tokens} tokens, reuses {reused} of {kept}; {used} of {budget} used"
+            )
         });
     }
 
@@ -110,7 +117,9 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         }
         let holds = reserved.is_some() && own && !runs && taken.is_none();
         self.require(holds, Rule::MemoryBalanced, || {
-            format!("{id} gives {reserved:?} tokens back to {flow:?}, which had {taken:?}; runs: {runs}")
+            format!(
+                "{id} gives {reserved:?} tokens back to {flow:?}, which had {taken:?}; runs: {runs}"
+            )
         });
     }
 
@@ -158,9 +167,11 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             Finish::Complete | Finish::Failed | Finish::Shed => true,
         };
         let given = due == 0 || finish == Finish::Failed || !seen.wanted;
-        self.require(complete && reason && given && !runs, Rule::NothingLost, || {
-            format!("{id} ends as {finish:?}; last token: {last}, {due} due, runs: {runs}")
-        });
+        self.require(
+            complete && reason && given && !runs,
+            Rule::NothingLost,
+            || format!("{id} ends as {finish:?}; last token: {last}, {due} due, runs: {runs}"),
+        );
         self.require(reserved.is_none(), Rule::MemoryBalanced, || {
             format!("{id} ends with {reserved:?} tokens of memory")
         });
@@ -176,7 +187,11 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 Work::Decode(run) => run.batch.iter().any(|(other, _)| *other == id),
                 Work::Mixed { batch, prompts } => {
                     let prompts = prompts.iter().map(|(other, _)| other);
-                    batch.iter().map(|(other, _)| other).chain(prompts).any(|other| *other == id)
+                    batch
+                        .iter()
+                        .map(|(other, _)| other)
+                        .chain(prompts)
+                        .any(|other| *other == id)
                 }
             })
         })
@@ -216,7 +231,9 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         if let Some(found) = seen.parts.iter_mut().find(|p| p.segment == segment) {
             found.running = true;
         } else {
-            let at = seen.parts.partition_point(|p| p.segment.position < segment.position);
+            let at = seen
+                .parts
+                .partition_point(|p| p.segment.position < segment.position);
             let running = Part {
                 segment,
                 done: number,
@@ -235,7 +252,10 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             return;
         };
         let keys = seen.keys_before(seen.prompt_tokens) == layers;
-        let through = seen.parts.last().is_some_and(|part| part.done == 3 * layers);
+        let through = seen
+            .parts
+            .last()
+            .is_some_and(|part| part.done == 3 * layers);
         let holds = seen.phase == Phase::Prefill && keys && through;
         self.require(holds, Rule::Dependencies, || {
             format!("{id}: head; keys of all tokens: {keys}, last segment through: {through}")
@@ -249,7 +269,13 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             .iteration
             .as_ref()
             .is_some_and(|it| it.layers_done == run.layers.start && it.batch == run.batch);
-        let broken = self.world.iteration.as_ref().is_none_or(|it| it.broken);
+        // Nothing is left of an iteration whose requests are all over.
+        let over = |(id, _): &(RequestId, u32)| !self.world.requests.contains_key(id);
+        let broken = self
+            .world
+            .iteration
+            .as_ref()
+            .is_none_or(|it| it.broken || it.batch.iter().all(over));
         let order = run.layers.end == layers && (goes_on || (run.layers.start == 0 && broken));
         self.require(order, Rule::Dependencies, || {
             format!("{run:?} is neither a new iteration nor the rest of the one that has begun")
@@ -297,12 +323,19 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             Some(cap) if inside > 0 => max.min((cap as usize).max(inside) + overdue),
             _ => max,
         };
-        let waiting = self.world.decodable().filter(|(id, _)| reactive(id)).count();
+        let waiting = self
+            .world
+            .decodable()
+            .filter(|(id, _)| reactive(id))
+            .count();
         let first_come = policy.reactive_batch_max.is_none();
         // After a failure requests decode alone, to find the one to blame.
         let left_out = inside < waiting.min(max) && !first_come && self.world.failures == 0;
         self.require(batch.len() <= cap, Rule::BatchCap, || {
-            format!("a batch of {} with {inside} reactive and {overdue} overdue", ids.len())
+            format!(
+                "a batch of {} with {inside} reactive and {overdue} overdue",
+                ids.len()
+            )
         });
         self.require(!left_out, Rule::ReactiveFirst, || {
             format!("a batch with {inside} of {waiting} reactive requests")
@@ -328,7 +361,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 part.segment.position >= segment.position && (part.running || part.done > 0)
             });
             let holds = seen.phase == Phase::Prefill && before && fits && fresh;
-            seen.parts.retain(|part| part.segment.position < segment.position);
+            seen.parts
+                .retain(|part| part.segment.position < segment.position);
             seen.parts.push(Part {
                 segment: *segment,
                 done: 0,
@@ -365,7 +399,9 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let mut queued = requests().filter(|(_, s)| reactive(s) && s.phase == Phase::Queued);
         let all_fit = queued.all(|(_, seen)| self.world.fits(seen));
         let waits = requests().find(|(_, seen)| {
-            reactive(seen) && seen.wanted && !seen.failed
+            reactive(seen)
+                && seen.wanted
+                && !seen.failed
                 && match seen.phase {
                     Phase::Queued => all_fit,
                     Phase::Prefill => seen.ready(model).next().is_some(),

@@ -186,7 +186,13 @@ impl World {
         };
         Self {
             now: Micros(0),
-            places: Lane::ALL.map(|lane| if has(lane) { Place::Free } else { Place::Absent }),
+            places: Lane::ALL.map(|lane| {
+                if has(lane) {
+                    Place::Free
+                } else {
+                    Place::Absent
+                }
+            }),
             requests: BTreeMap::new(),
             iteration: None,
             tickets: BTreeSet::new(),
@@ -285,7 +291,10 @@ impl World {
         }
         let now = self.now;
         for seen in self.requests.values_mut() {
-            seen.wanted &= seen.submission.deadline.is_none_or(|deadline| deadline > now);
+            seen.wanted &= seen
+                .submission
+                .deadline
+                .is_none_or(|deadline| deadline > now);
         }
     }
 
@@ -367,7 +376,9 @@ impl World {
 
     fn part(&mut self, id: RequestId, position: u32) -> Option<&mut Part> {
         let parts = &mut self.requests.get_mut(&id)?.parts;
-        parts.iter_mut().find(|part| part.segment.position == position)
+        parts
+            .iter_mut()
+            .find(|part| part.segment.position == position)
     }
 
     fn gave_token(&mut self, id: RequestId, ended: &[RequestId]) {

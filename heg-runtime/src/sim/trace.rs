@@ -190,7 +190,7 @@ impl Drawing<'_, '_> {
         while at <= self.spec.span {
             let choice = self.seeded.below(self.decks.len());
             let session = self.decks[choice].next(&mut self.seeded);
-            let flow = (session.len() > 1).then(|| FlowId(self.trace.requests.len() as u64));
+            let flow = (session.len() > 1).then_some(FlowId(self.trace.requests.len() as u64));
             let turns = session.len();
             let mut shared_tokens = 0;
             let mut previous = None;

@@ -29,8 +29,8 @@ pub use event::{
     Action, Actions, DecodeRun, Event, Finish, Kernel, Segment, Ticket, WarmKernel, Work,
 };
 pub use pass::{Launch, Logits, Span, chunks, launches};
-pub use single_lane::SingleLane;
 pub use request::{Class, FlowId, Lane, Micros, RequestId, Submission};
+pub use single_lane::SingleLane;
 
 /// A scheduler: Agent.xpu's, or one that it is compared with.
 pub trait Scheduler {

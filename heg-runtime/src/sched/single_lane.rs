@@ -134,8 +134,8 @@ impl<C: Costs> SingleLane<C> {
         }
         let tokens = live.tokens_max(self.model.context_tokens);
         let fits = tokens <= self.model.context_tokens && self.kv.could_fit(tokens);
-        let full = self.waiting.len() + self.running.len()
-            >= self.policy.limits.requests_max as usize;
+        let full =
+            self.waiting.len() + self.running.len() >= self.policy.limits.requests_max as usize;
         let valid = submission.prompt_tokens > 0 && submission.output_tokens_max > 0;
         if fits && valid && !full && self.present {
             self.waiting.push_back(live);
@@ -193,9 +193,15 @@ impl<C: Costs> SingleLane<C> {
             .map(|live| (live.id(), live.context()))
             .collect();
         let budget = self.policy.limits.tokens_per_iteration;
-        let mut left = budget.saturating_sub(batch.len() as u32).max(u32::from(batch.is_empty()));
+        let mut left = budget
+            .saturating_sub(batch.len() as u32)
+            .max(u32::from(batch.is_empty()));
         let mut prompts = Vec::new();
-        for live in self.running.iter().filter(|live| eligible(live) && !live.is_decoding()) {
+        for live in self
+            .running
+            .iter()
+            .filter(|live| eligible(live) && !live.is_decoding())
+        {
             let tokens = left.min(live.prompt_tokens - live.cached);
             if tokens == 0 {
                 break;
@@ -212,7 +218,10 @@ impl<C: Costs> SingleLane<C> {
         if batch.is_empty() && prompts.is_empty() {
             return;
         }
-        let first = batch.first().map(|(id, _)| *id).or(prompts.first().map(|(id, _)| *id));
+        let first = batch
+            .first()
+            .map(|(id, _)| *id)
+            .or(prompts.first().map(|(id, _)| *id));
         let of_first = self.running.iter().find(|live| Some(live.id()) == first);
         self.last = of_first.map(|live| live.submission.class);
         self.run(batch, prompts.into(), 0, actions);
@@ -252,8 +261,16 @@ impl<C: Costs> SingleLane<C> {
             context,
             fused: false,
         };
-        let latency = |call| self.costs.cost(self.lane, call).map_or(0.0, |cost| cost.latency_us);
-        let mut total = if batch.is_empty() { 0.0 } else { latency(decode) };
+        let latency = |call| {
+            self.costs
+                .cost(self.lane, call)
+                .map_or(0.0, |cost| cost.latency_us)
+        };
+        let mut total = if batch.is_empty() {
+            0.0
+        } else {
+            latency(decode)
+        };
         for (_, segment) in prompts {
             for kernel in [super::Kernel::Qkv, super::Kernel::Mha, super::Kernel::Ffn] {
                 total += latency(Call::Prefill {
@@ -288,11 +305,16 @@ impl<C: Costs> SingleLane<C> {
             self.waiting.push_front(live);
         }
         // Reactive ones come first, each class in its order.
-        self.waiting.make_contiguous().sort_by_key(|live| live.submission.class);
+        self.waiting
+            .make_contiguous()
+            .sort_by_key(|live| live.submission.class);
     }
 
     fn done(&mut self, ticket: Ticket, ended: &[RequestId], actions: &mut Actions) {
-        let Some(iteration) = self.iteration.take_if(|iteration| iteration.ticket == ticket) else {
+        let Some(iteration) = self
+            .iteration
+            .take_if(|iteration| iteration.ticket == ticket)
+        else {
             return;
         };
         for (id, _) in iteration.batch.iter() {
@@ -321,8 +343,8 @@ impl<C: Costs> SingleLane<C> {
         }
         live.generated += 1;
         actions.push(Action::Emit(id));
-        let full = live.generated >= live.submission.output_tokens_max
-            || live.context() > context_tokens;
+        let full =
+            live.generated >= live.submission.output_tokens_max || live.context() > context_tokens;
         if full || ended.contains(&id) {
             live.ending = Some(Finish::Complete);
         }
@@ -330,7 +352,11 @@ impl<C: Costs> SingleLane<C> {
 
     /// Lets go what has ended and does not run.
     fn settle(&mut self, actions: &mut Actions) {
-        let held: Vec<RequestId> = self.iteration.iter().flat_map(Iteration::requests).collect();
+        let held: Vec<RequestId> = self
+            .iteration
+            .iter()
+            .flat_map(Iteration::requests)
+            .collect();
         let over = |live: &Live| live.ending.is_some() && !held.contains(&live.id());
         let now = self.now;
         for live in self.running.extract_if(.., |live| over(live)) {
@@ -385,7 +411,11 @@ impl<C: Costs> SingleLane<C> {
         let now = self.now;
         let late = |live: &Live| live.submission.deadline.is_some_and(|at| at <= now);
         self.end_where(Finish::Deadline, late, actions);
-        if self.iteration.as_ref().is_some_and(|iteration| iteration.hangs <= now) {
+        if self
+            .iteration
+            .as_ref()
+            .is_some_and(|iteration| iteration.hangs <= now)
+        {
             // The lane is not there until it says so; then the iteration is tried again.
             actions.push(Action::Reset(self.lane));
             self.iteration = None;
@@ -433,7 +463,12 @@ impl<C: Costs> Scheduler for SingleLane<C> {
         let live = self.waiting.iter().chain(&self.running);
         let next = live.filter_map(|live| live.submission.deadline).min();
         let hangs = self.iteration.as_ref().map(|iteration| iteration.hangs);
-        if let Some(at) = next.into_iter().chain(hangs).min().filter(|at| *at > self.now) {
+        if let Some(at) = next
+            .into_iter()
+            .chain(hangs)
+            .min()
+            .filter(|at| *at > self.now)
+        {
             actions.push(Action::Timer(at));
         }
     }

@@ -23,7 +23,7 @@ fn trace() -> Trace {
         ends_flow: false,
         prompt_tokens: 300 + 53 * place % 1700,
         shared_tokens: 0,
-        output_tokens: 40 + place % 50,
+        output_tokens: 400 + place % 50,
         output_tokens_max: 512,
         deadline_after: None,
         cancel_after: None,

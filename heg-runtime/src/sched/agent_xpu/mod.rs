@@ -44,6 +44,8 @@ pub struct AgentXpu<C> {
     tickets: u64,
     /// The timer that is set.
     alarm: Option<Micros>,
+    /// No deadline passes and nobody becomes overdue before this.
+    due: Option<Micros>,
     /// How many requests may be live beyond the queue; all, or one for serial inference.
     live_max: usize,
 }
@@ -70,6 +72,7 @@ impl<C: Costs> AgentXpu<C> {
             warmth: Warmth::default(),
             tickets: 0,
             alarm: None,
+            due: None,
             live_max: match policy.scheduler {
                 SchedulerKind::Serial => 1,
                 _ => usize::MAX,
@@ -112,6 +115,7 @@ impl<C: Costs> AgentXpu<C> {
         }
         if self.table.get(id).is_some() {
             self.prefills.enqueue(id, &self.table);
+            self.expect(id);
         }
     }
 
@@ -330,7 +334,10 @@ impl<C: Costs> Scheduler for AgentXpu<C> {
             Event::Failed(ticket) => self.failed(ticket, actions),
             Event::OutOfMemory(ticket) => self.out_of_memory(ticket, actions),
             Event::Lost(lane) => self.lost(lane, actions),
-            Event::Ready(lane) => self.lanes.restore(lane),
+            Event::Ready(lane) => {
+                self.lanes.restore(lane);
+                self.warmth.reconsider();
+            }
             Event::Warmed(kernel) => self.warmth.warmed(kernel),
             Event::Timer => self.alarm = None,
         }

@@ -26,6 +26,8 @@ pub(super) struct Prefills {
     backfill: Option<RequestId>,
     /// Whose activations are in the proactive buffer: a prompt that has begun, preempted or not.
     buffered: Option<RequestId>,
+    /// Counts changes of who waits or prefills.
+    revision: u64,
 }
 
 impl Prefills {
@@ -39,6 +41,7 @@ impl Prefills {
         let order = |id: &RequestId| table.get(*id).map_or(0, |other| other.order);
         let place = queue.partition_point(|other| order(other) < entry.order);
         queue.insert(place, id);
+        self.revision += 1;
     }
 
     /// Takes a request out, wherever it is.
@@ -50,6 +53,12 @@ impl Prefills {
                 *slot = None;
             }
         }
+        self.revision += 1;
+    }
+
+    /// A number that changes whenever somebody comes or goes.
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
     }
 
     /// As [`Prefills::leave`], for a request whose activations are not wanted any more.

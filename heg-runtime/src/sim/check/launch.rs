@@ -154,6 +154,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     fn finish_request(&mut self, id: RequestId, finish: Finish) {
         let runs = self.runs(id);
         let context_tokens = self.world.model.context_tokens;
+        let no_lane = self.world.dynamic_lane().is_none();
         let Some(seen) = self.live(id, "Finish") else {
             return;
         };
@@ -164,7 +165,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let complete = finish != Finish::Complete || last;
         let reason = match finish {
             Finish::Cancelled | Finish::Deadline => !seen.wanted,
-            Finish::Complete | Finish::Failed | Finish::Shed => true,
+            Finish::Failed => seen.failed || !seen.wanted || no_lane,
+            Finish::Complete | Finish::Shed => true,
         };
         let given = due == 0 || finish == Finish::Failed || !seen.wanted;
         self.require(

@@ -61,7 +61,7 @@ pub(super) struct Seen {
     pub(super) due: u32,
     /// A launch said that this was the last token.
     pub(super) ended: bool,
-    /// Nobody cancelled it, and its deadline is not over.
+    /// Nobody cancelled it, its deadline is not over, and there was a lane for it all the time.
     pub(super) wanted: bool,
     /// A launch of it failed.
     pub(super) failed: bool,
@@ -155,6 +155,8 @@ pub(super) struct Iteration {
 pub(super) struct World {
     pub(super) now: Micros,
     pub(super) model: ModelShape,
+    /// Lanes that the scheduler may use.
+    usable: [bool; Lane::ALL.len()],
     pub(super) places: [Place; Lane::ALL.len()],
     pub(super) requests: BTreeMap<RequestId, Seen>,
     pub(super) iteration: Option<Iteration>,
@@ -184,15 +186,11 @@ impl World {
             let head = costs.cost(lane, Call::Head { rows: 1 }).is_some();
             head && (!one_device || lane == named)
         };
+        let usable = Lane::ALL.map(has);
         Self {
             now: Micros(0),
-            places: Lane::ALL.map(|lane| {
-                if has(lane) {
-                    Place::Free
-                } else {
-                    Place::Absent
-                }
-            }),
+            usable,
+            places: usable.map(|usable| if usable { Place::Free } else { Place::Absent }),
             requests: BTreeMap::new(),
             iteration: None,
             tickets: BTreeSet::new(),
@@ -281,13 +279,23 @@ impl World {
                     self.undo(&work);
                 }
             }
-            Event::Lost(lane) => self.vacate(*lane, Place::Absent),
-            Event::Ready(lane) => self.places[*lane as usize] = Place::Free,
+            Event::Lost(lane) => {
+                self.vacate(*lane, Place::Absent);
+                if self.dynamic_lane().is_none() {
+                    // Nothing can be done for anybody: all end as soon as nothing of them runs.
+                    for seen in self.requests.values_mut() {
+                        seen.wanted = false;
+                    }
+                }
+            }
+            Event::Ready(lane) if self.usable[*lane as usize] => {
+                self.places[*lane as usize] = Place::Free;
+            }
             Event::Warmed(kernel) => {
                 self.compiling = None;
                 self.warm.insert(*kernel);
             }
-            Event::EndFlow(_) | Event::Timer => {}
+            Event::Ready(_) | Event::EndFlow(_) | Event::Timer => {}
         }
         let now = self.now;
         for seen in self.requests.values_mut() {

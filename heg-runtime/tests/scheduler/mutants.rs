@@ -233,6 +233,11 @@ fn no_cap_beside_reactive_requests() {
 }
 
 #[test]
+fn no_ageing() {
+    other_policy(Rule::Ageing, |policy| policy.ageing = None);
+}
+
+#[test]
 fn a_buffer_for_every_prompt() {
     other_policy(Rule::ActivationBuffers, |policy| {
         policy.prefill.resume = heg_spec::policy::Resume::LeastTimeToCompletion;

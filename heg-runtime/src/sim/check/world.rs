@@ -45,7 +45,6 @@ pub(super) struct Part {
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     pub(super) submission: Submission,
-    pub(super) arrived: Micros,
     pub(super) phase: Phase,
     /// Tokens to prefill; a restart adds the answer so far.
     pub(super) prompt_tokens: u32,
@@ -65,6 +64,10 @@ pub(super) struct Seen {
     pub(super) wanted: bool,
     /// A launch of it failed.
     pub(super) failed: bool,
+    /// When it came, or gave its last token.
+    since: Micros,
+    /// It is proactive and has once waited for a token as long as the policy allows.
+    pub(super) overdue: bool,
 }
 
 impl Seen {
@@ -155,6 +158,7 @@ pub(super) struct Iteration {
 pub(super) struct World {
     pub(super) now: Micros,
     pub(super) model: ModelShape,
+    overdue_after: Option<Micros>,
     /// Lanes that the scheduler may use.
     usable: [bool; Lane::ALL.len()],
     pub(super) places: [Place; Lane::ALL.len()],
@@ -189,6 +193,9 @@ impl World {
         let usable = Lane::ALL.map(has);
         Self {
             now: Micros(0),
+            overdue_after: policy
+                .ageing
+                .map(|ageing| Micros::from_millis(ageing.threshold_ms)),
             usable,
             places: usable.map(|usable| if usable { Place::Free } else { Place::Absent }),
             requests: BTreeMap::new(),
@@ -303,13 +310,15 @@ impl World {
                 .submission
                 .deadline
                 .is_none_or(|deadline| deadline > now);
+            let waits = now.since(seen.since);
+            let long = self.overdue_after.is_some_and(|limit| waits >= limit);
+            seen.overdue |= long && seen.class() == Class::Proactive;
         }
     }
 
     fn submitted(&mut self, submission: &Submission) {
         let seen = Seen {
             submission: *submission,
-            arrived: self.now,
             phase: Phase::Queued,
             prompt_tokens: submission.prompt_tokens,
             reused: 0,
@@ -320,6 +329,8 @@ impl World {
             ended: false,
             wanted: true,
             failed: false,
+            since: self.now,
+            overdue: false,
         };
         self.requests.entry(submission.id).or_insert(seen);
     }
@@ -394,6 +405,7 @@ impl World {
             seen.phase = Phase::Decode;
             seen.parts.clear();
             seen.ended = ended.contains(&id);
+            seen.since = self.now;
             seen.due += u32::from(seen.wanted);
         }
     }

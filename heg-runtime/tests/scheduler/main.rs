@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod events;
 mod faults;
+mod mechanisms;
 mod mutants;
 mod properties;
 mod scenario;
+mod script;
 mod shapes;

@@ -118,6 +118,10 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let class = |id: &RequestId| self.world.requests.get(id).map(Seen::class);
         let decoding = match begun {
             Some(iteration) => iteration.batch.iter().filter_map(|(id, _)| class(id)).min(),
+            // Without classes a batch is first come first served, and may leave out the reactive ones.
+            None if self.rules.policy.decode.reactive_batch_max.is_none() => {
+                self.world.decodable().map(|(_, seen)| seen.class()).max()
+            }
             None => self.world.decodable().map(|(_, seen)| seen.class()).min(),
         };
         let more_urgent = self.world.class_of(work) < decoding;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod bound;
 mod events;
 mod faults;
 mod mechanisms;

@@ -75,7 +75,15 @@ impl Scenario {
 
     /// Every action of Agent.xpu's scheduler, with its time.
     pub(crate) fn log(&self) -> Vec<(Micros, Action)> {
-        let scheduler = AgentXpu::new(self.policy.clone(), &self.costs);
+        self.log_of(|scheduler| scheduler)
+    }
+
+    /// The same, changed by `broken`.
+    pub(crate) fn log_of<'a, B: Scheduler>(
+        &'a self,
+        broken: impl FnOnce(AgentXpu<&'a AnalyticCosts>) -> B,
+    ) -> Vec<(Micros, Action)> {
+        let scheduler = broken(AgentXpu::new(self.policy.clone(), &self.costs));
         let mut checked = Checked::new(scheduler, &self.costs, self.rules()).with_log();
         simulate(&mut checked, &self.costs, &self.machine, &self.trace).unwrap();
         checked.log().to_vec()
@@ -91,11 +99,16 @@ impl Scenario {
 
     /// Lets the scheduler of its policy run it.
     pub(crate) fn run(&self) -> Verdict {
-        let own = scheduler(self.policy.clone(), self.costs.clone());
-        self.judge(own)
+        self.judge(self.scheduler())
     }
 
-    fn judge(&self, scheduler: impl Scheduler) -> Verdict {
+    /// The scheduler of its policy.
+    pub(crate) fn scheduler(&self) -> Box<dyn Scheduler> {
+        scheduler(self.policy.clone(), self.costs.clone())
+    }
+
+    /// Lets any scheduler run it, judged by the scenario's policy.
+    pub(crate) fn judge(&self, scheduler: impl Scheduler) -> Verdict {
         let mut checked = Checked::new(scheduler, &self.costs, self.rules());
         let run = simulate(&mut checked, &self.costs, &self.machine, &self.trace);
         Verdict {

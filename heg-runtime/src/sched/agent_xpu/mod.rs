@@ -6,6 +6,28 @@
 //! the next iteration. Nothing is copied or computed twice: a preempted request keeps its place in its own
 //! activation buffer, its progress is a counter.
 //!
+//! # How long a proactive request may take
+//!
+//! Beside reactive prompts without end a proactive request p still finishes. It is overdue after the threshold T
+//! of the policy at the latest; from then on the lane of dynamic kernels is shared by
+//!
+//! * the prompts and heads of all proactive requests, C in all, p's own among them;
+//! * one decode layer before each of their kernels, since decoding gives way between layers: K kernels, ℓ each;
+//! * p's n iterations, and what was left of another one before each: 2·n·I;
+//! * attention and head of reactive prompts, D each. Their token-wise kernels keep to the NPU, but for one that
+//!   had begun, F. A prompt takes the NPU for N at least and they go one by one, so that a time W has at most
+//!   W/N + 1 of them.
+//!
+//! The lane never idles beside this work, so W ≤ C + K·ℓ + 2·n·I + F + D + W·D/N, and p ends within
+//!
+//! ```text
+//!   T + (C + K·ℓ + 2·n·I + F + D) / (1 − ρ),   ρ = D/N, the reactive load of the lane, below 1
+//! ```
+//!
+//! times by what devices slow each other down. It holds with an NPU, `prefill_first` and ageing on, without faults,
+//! as long as there is memory, without pressure tiers, and while no more than `batch_max` requests are overdue or
+//! reactive. Reactive requests that decode add their own tokens to the iterations that p waits for.
+//!
 //! One step is: take in the event, act on what time has brought (`clock`), fill the free lanes.
 
 mod clock;

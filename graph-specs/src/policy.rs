@@ -197,29 +197,37 @@ impl Policy {
     pub fn parse(source: Source<'_>) -> Result<Self, SpecError> {
         let policy: Self = source.parse()?;
         let mut problems = Problems::new(source);
-        let mut require = |holds: bool, field: &str, expected: &str| {
+        let mut require = |holds: bool, path: &str, expected: &str| {
             if !holds {
-                problems.push(field, format!("expected `{field}` to be {expected}"));
+                problems.push(path, format!("expected `{path}` to be {expected}"));
             }
         };
         let decode = &policy.decode;
-        require(decode.batch_max >= 1, "batch_max", "at least 1");
+        require(decode.batch_max >= 1, "decode.batch_max", "at least 1");
         let cap = decode.reactive_batch_max;
-        require(cap != Some(0), "reactive_batch_max", "at least 1");
+        require(cap != Some(0), "decode.reactive_batch_max", "at least 1");
         let share = policy.prefill.defer_memory_bound;
         let valid = share.is_none_or(|share| (0.0..=1.0).contains(&share));
-        require(valid, "defer_memory_bound", "a share from 0 to 1");
+        require(valid, "prefill.defer_memory_bound", "a share from 0 to 1");
         if let Some(pressure) = policy.pressure {
             let ordered = 0.0 < pressure.medium && pressure.medium <= pressure.high;
-            require(ordered, "medium", "above 0 and at most `high`");
-            require(pressure.high.is_finite(), "high", "a finite share");
+            require(ordered, "pressure.medium", "above 0 and at most `high`");
+            require(pressure.high.is_finite(), "pressure.high", "a finite share");
         }
         let limits = &policy.limits;
-        require(limits.requests_max >= 1, "requests_max", "at least 1");
-        require(limits.kv_mib >= 1, "kv_mib", "at least 1");
-        require(limits.timeout_factor >= 2, "timeout_factor", "at least 2");
+        require(
+            limits.requests_max >= 1,
+            "limits.requests_max",
+            "at least 1",
+        );
+        require(limits.kv_mib >= 1, "limits.kv_mib", "at least 1");
+        require(
+            limits.timeout_factor >= 2,
+            "limits.timeout_factor",
+            "at least 2",
+        );
         let tokens = limits.tokens_per_iteration;
-        require(tokens >= 1, "tokens_per_iteration", "at least 1");
+        require(tokens >= 1, "limits.tokens_per_iteration", "at least 1");
         problems.finish(policy)
     }
 }

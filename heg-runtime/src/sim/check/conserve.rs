@@ -18,10 +18,21 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             self.report(Rule::Ageing, what);
         }
         if self.rules.policy.prefill.preempt && self.reactive_decode_waits() {
-            let proactive = actions.iter().any(|action| match action {
-                Action::Launch { work, .. } => self.world.class_of(work) == Some(Class::Proactive),
-                _ => false,
+            let launches = actions.iter().filter_map(|action| match action {
+                Action::Launch { work, .. } => Some(work),
+                _ => None,
             });
+            let (mut launched, mut proactive) = (0, false);
+            for work in launches {
+                launched += 1;
+                proactive |= self.world.class_of(work) == Some(Class::Proactive);
+            }
+            // Under memory pressure it may be what ran before that keeps it from decoding.
+            let busy = Lane::ALL
+                .iter()
+                .filter_map(|lane| self.world.running(*lane));
+            let alone = self.rules.policy.pressure.is_none() || busy.count() == launched;
+            let proactive = proactive && alone;
             self.require(!proactive, Rule::ReactiveFirst, || {
                 "a proactive launch keeps a reactive request from decoding".to_owned()
             });

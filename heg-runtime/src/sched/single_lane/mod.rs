@@ -151,7 +151,7 @@ impl<C: Costs> SingleLane<C> {
         }
         let has = |class| self.running.iter().any(|live| live.class() == class);
         let both = has(Class::Reactive) && has(Class::Proactive);
-        both.then(|| match self.last {
+        both.then_some(match self.last {
             Some(Class::Reactive) => Class::Proactive,
             Some(Class::Proactive) | None => Class::Reactive,
         })

@@ -147,11 +147,17 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             seen.class() == Class::Reactive && seen.phase == Phase::Prefill && seen.wanted
         });
         reactive.next()?;
-        let id = self.overdue_prompt()?;
-        let seen = world.requests.get(&id)?;
-        let mut ready = seen.ready(world.model);
-        let waits = ready.any(|(_, kernel)| kernel != Kernel::Mha);
-        (waits && self.rules.policy.pressure.is_none())
+        let overdue = || {
+            let prompts = world.requests.iter();
+            prompts.filter(|(_, seen)| seen.overdue && seen.phase == Phase::Prefill && seen.wanted)
+        };
+        // One at a time has the lane, and which one is not for the checker to say.
+        let all_wait = overdue().all(|(_, seen)| {
+            let mut ready = seen.ready(world.model);
+            !seen.failed && ready.any(|(_, kernel)| kernel != Kernel::Mha)
+        });
+        let (id, _) = overdue().next()?;
+        (all_wait && self.rules.policy.pressure.is_none())
             .then(|| format!("the {lane:?} lane is free, and the prompt of {id} is overdue"))
     }
 

@@ -320,7 +320,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     }
 
     /// An overdue request whose prompt is under way, or was preempted.
-    pub(super) fn overdue_prompt(&self) -> Option<RequestId> {
+    fn overdue_prompt(&self) -> Option<RequestId> {
         let mut requests = self.world.requests.iter();
         let found = requests.find(|(_, seen)| {
             seen.overdue && seen.phase == Phase::Prefill && seen.wanted && !seen.failed

@@ -4,6 +4,7 @@
 //! * [`ModelSpec`]: what to build a bundle from, and how (`models/*.ron`).
 //! * [`Fusion`]: which operators become one kernel (`fusions/*.ron`).
 //! * [`Soc`]: the devices of a machine (`socs/*.ron`).
+//! * [`Policy`]: the constants and switches of a scheduler (`policies/*.ron`).
 //!
 //! A file refers to another kind by name; the shipped ones are in [`shipped`]. Every mistake is reported with
 //! file, line and column, what was expected, and the nearest valid name. No file here is ever written.
@@ -15,6 +16,7 @@ pub mod expr;
 pub mod fusion;
 pub mod model;
 mod outline;
+pub mod policy;
 pub mod shipped;
 pub mod soc;
 mod source;
@@ -23,5 +25,6 @@ pub use architecture::Architecture;
 pub use error::{Problem, SpecError, nearest};
 pub use fusion::Fusion;
 pub use model::ModelSpec;
+pub use policy::Policy;
 pub use soc::Soc;
 pub use source::Source;

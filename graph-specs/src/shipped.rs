@@ -3,6 +3,7 @@
 use crate::architecture::Architecture;
 use crate::error::{SpecError, nearest};
 use crate::fusion::Fusion;
+use crate::policy::Policy;
 use crate::soc::Soc;
 use crate::source::Source;
 
@@ -22,6 +23,11 @@ pub const FUSIONS: &[(&str, &str)] = shipped!("fusions": "agent-xpu");
 /// Shipped SoC files: name and text.
 pub const SOCS: &[(&str, &str)] = shipped!("socs":
     "core-ultra-5-125h", "core-ultra-7-258v", "core-ultra-x7-358h", "host-cpu", "host-roles");
+
+/// Shipped policy files: name and text.
+pub const POLICIES: &[(&str, &str)] = shipped!("policies":
+    "agent-xpu", "agent-xpu-v1", "cpu-continuous-batching", "igpu-continuous-batching",
+    "igpu-preempt-recompute", "igpu-time-sharing", "serial-npu-igpu");
 
 /// The architecture called `name`.
 pub fn architecture(name: &str) -> Result<Architecture, SpecError> {
@@ -55,6 +61,13 @@ pub fn soc(name: &str) -> Result<Soc, SpecError> {
     let text = find("SoC", SOCS, name)?;
     let file = format!("graph-specs/socs/{name}.ron");
     Soc::parse(Source { file: &file, text })
+}
+
+/// The policy called `name`.
+pub fn policy(name: &str) -> Result<Policy, SpecError> {
+    let text = find("policy", POLICIES, name)?;
+    let file = format!("graph-specs/policies/{name}.ron");
+    Policy::parse(Source { file: &file, text })
 }
 
 fn find(

@@ -10,7 +10,7 @@
     reason = "tests"
 )]
 
-use heg_spec::{Architecture, Fusion, ModelSpec, Soc, Source, SpecError};
+use heg_spec::{Architecture, Fusion, ModelSpec, Policy, Soc, Source, SpecError};
 
 /// The message for `tests/reject/NAME.ron`.
 fn message<T>(name: &str, parse: impl Fn(Source<'_>) -> Result<T, SpecError>) -> String {
@@ -85,6 +85,9 @@ rejected!(
     model_chunks_zero: ModelSpec,
     model_unknown_field: ModelSpec,
     model_unknown_weights: ModelSpec,
+    policy_bad_numbers: Policy,
+    policy_unknown_field: Policy,
+    policy_unknown_scheduler: Policy,
     soc_bad_numbers: Soc,
     soc_no_devices: Soc,
     soc_no_source: Soc,

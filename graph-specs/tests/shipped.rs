@@ -32,6 +32,7 @@ fn every_file_on_disk_is_embedded() {
     assert_eq!(names(shipped::ARCHITECTURES), on_disk("architectures"));
     assert_eq!(names(shipped::FUSIONS), on_disk("fusions"));
     assert_eq!(names(shipped::SOCS), on_disk("socs"));
+    assert_eq!(names(shipped::POLICIES), on_disk("policies"));
 }
 
 #[test]
@@ -44,6 +45,9 @@ fn every_file_parses_and_goes_by_its_own_name() {
     }
     for name in names(shipped::SOCS) {
         assert_eq!(shipped::soc(&name).unwrap().name, name);
+    }
+    for name in names(shipped::POLICIES) {
+        assert_eq!(shipped::policy(&name).unwrap().name, name);
     }
 }
 
@@ -125,6 +129,12 @@ fn unknown_names_are_refused_with_the_nearest() {
     check(
         shipped::fusion("agent_xpu").unwrap_err(),
         "unknown fusion plan `agent_xpu`, expected one of `agent-xpu`; did you mean `agent-xpu`?",
+    );
+    check(
+        shipped::policy("agent-xpu-v3").unwrap_err(),
+        "unknown policy `agent-xpu-v3`, expected one of `agent-xpu`, `agent-xpu-v1`, \
+         `cpu-continuous-batching`, `igpu-continuous-batching`, `igpu-preempt-recompute`, \
+         `igpu-time-sharing`, `serial-npu-igpu`; did you mean `agent-xpu-v1`?",
     );
     check(
         shipped::soc("???").unwrap_err(),

@@ -14,6 +14,8 @@ mod mem;
 mod private;
 pub mod profile;
 pub mod sched;
+#[cfg(feature = "sim")]
+pub mod sim;
 mod soc;
 #[allow(missing_docs, reason = "error fields are named by their messages")]
 pub mod text;

@@ -1,92 +1,66 @@
-//! What is asked of the executor, and in which order.
+//! Which kernel runs next, where.
 //!
-//! [`Launch`] is the scheduler's action: one kernel of one place in the model, over a batch of rows. A single
-//! request needs no policy, so [`launches`] is the whole schedule here: layer by layer, prefill in chunks,
-//! decode with all sequences in one batch. No clock, thread or device is known in this module.
+//! A [`Scheduler`] is a state machine without threads, clocks or devices: it is told what happened and when
+//! ([`Event`]), and answers with what to do ([`Action`]). The executor drives it with OpenVINO's completions,
+//! the simulator with virtual time. What it knows of speed comes from [`Costs`], what it is allowed from a
+//! policy file.
+//!
+//! `pass` is the schedule of a single request, which needs none of this.
 
-use heg_artifacts::manifest::Group;
+mod agent_xpu;
+mod batch;
+mod costs;
+mod event;
+mod kv;
+mod lanes;
+mod partition;
+mod pass;
+mod prefill;
+mod request;
+mod single_lane;
+mod table;
 
-/// One kernel at one place of the model, over the rows of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Launch {
-    /// Layer; none for the head.
-    pub layer: Option<u32>,
-    /// Which op group.
-    pub group: Group,
-    /// For attention, which is per sequence: index of the span. All spans otherwise.
-    pub span: Option<usize>,
+use heg_spec::Policy;
+use heg_spec::policy::SchedulerKind;
+
+pub use agent_xpu::AgentXpu;
+pub use costs::{Call, Cost, Costs, ModelShape};
+pub use event::{
+    Action, Actions, DecodeRun, Event, Finish, Kernel, Segment, Ticket, WarmKernel, Work,
+};
+pub use pass::{Launch, Logits, Span, chunks, launches};
+pub use request::{Class, FlowId, Lane, Micros, RequestId, Submission};
+pub use single_lane::SingleLane;
+
+/// A scheduler: Agent.xpu's, or one that it is compared with.
+pub trait Scheduler {
+    /// Takes in one event and appends what to do to `actions`.
+    ///
+    /// `now` never decreases from call to call. Calls with equal arguments, in equal order, give equal actions.
+    /// Events that no longer mean anything (a ticket that was taken back, a request that is gone) change
+    /// nothing.
+    fn step(&mut self, now: Micros, event: Event, actions: &mut Actions);
+
+    /// Whether no request is live.
+    fn is_idle(&self) -> bool;
 }
 
-/// New tokens of one sequence within a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
-    /// First row in the activation buffers.
-    pub row: usize,
-    /// Number of rows.
-    pub tokens: usize,
-    /// Tokens in the sequence's KV cache before them.
-    pub position: usize,
-}
-
-/// The launches of one pass over the model, in order. `spans` is the number of sequences; the head is run
-/// only where `logits` says so.
-pub fn launches(layers: u32, spans: usize, logits: Logits) -> impl Iterator<Item = Launch> {
-    let layers = (0..layers).flat_map(move |layer| {
-        let place = move |group, span| Launch {
-            layer: Some(layer),
-            group,
-            span,
-        };
-        std::iter::once(place(Group::Qkv, None))
-            .chain((0..spans).map(move |span| place(Group::Mha, Some(span))))
-            .chain(std::iter::once(place(Group::Ffn, None)))
-    });
-    let head = match logits {
-        Logits::LastRows => Some(Launch {
-            layer: None,
-            group: Group::Head,
-            span: None,
-        }),
-        Logits::None => None,
-    };
-    layers.chain(head)
-}
-
-/// Whether a pass ends with the head.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Logits {
-    /// On the last row of each span.
-    LastRows,
-    /// Not at all: a chunk that more of the prompt follows.
-    None,
-}
-
-/// Cuts `tokens` prompt tokens into chunks: full ones, then the rest.
-pub fn chunks(tokens: usize, chunk_tokens: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
-    let chunk = chunk_tokens.max(1);
-    (0..tokens)
-        .step_by(chunk)
-        .map(move |start| start..(start + chunk).min(tokens))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pass_visits_each_place_once_and_ends_with_the_head() {
-        let pass: Vec<Launch> = launches(2, 3, Logits::LastRows).collect();
-        assert_eq!(pass.len(), 2 * (1 + 3 + 1) + 1);
-        assert_eq!(pass[1].span, Some(0));
-        assert_eq!(pass.last().map(|launch| launch.group), Some(Group::Head));
-        assert_eq!(launches(2, 1, Logits::None).count(), 6);
+impl<S: Scheduler + ?Sized> Scheduler for Box<S> {
+    fn step(&mut self, now: Micros, event: Event, actions: &mut Actions) {
+        (**self).step(now, event, actions);
     }
 
-    #[test]
-    fn chunks_cover_the_prompt() {
-        let cut: Vec<_> = chunks(70, 32).collect();
-        assert_eq!(cut, [0..32, 32..64, 64..70]);
-        assert_eq!(chunks(5, 256).next(), Some(0..5));
-        assert_eq!(chunks(0, 7).count(), 0);
+    fn is_idle(&self) -> bool {
+        (**self).is_idle()
+    }
+}
+
+/// The scheduler that a policy asks for.
+pub fn scheduler<C: Costs + 'static>(policy: Policy, costs: C) -> Box<dyn Scheduler> {
+    match policy.scheduler {
+        SchedulerKind::AgentXpu | SchedulerKind::Serial => Box::new(AgentXpu::new(policy, costs)),
+        SchedulerKind::ContinuousBatching
+        | SchedulerKind::PreemptRecompute
+        | SchedulerKind::TimeSharing => Box::new(SingleLane::new(policy, costs)),
     }
 }

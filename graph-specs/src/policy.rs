@@ -1,0 +1,233 @@
+//! Policy files: every constant of a scheduler, and which of its mechanisms are on.
+//!
+//! Sections name Agent.xpu: v2 unless said. An optional mechanism that is `None` is off, which is what
+//! ablations do; nothing in the scheduler has a constant of its own.
+
+use serde::Deserialize;
+
+use crate::error::SpecError;
+use crate::soc::DeviceClass;
+use crate::source::{Problems, Source};
+
+/// How requests share the devices.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// Name, e.g. `agent-xpu`.
+    pub name: String,
+    /// Which scheduler it is for.
+    pub scheduler: SchedulerKind,
+    /// The device of schedulers that use a single one.
+    #[serde(default = "default_device")]
+    pub device: DeviceClass,
+    /// How prompts are prefilled.
+    #[serde(default)]
+    pub prefill: PrefillPolicy,
+    /// How tokens are decoded.
+    #[serde(default)]
+    pub decode: DecodePolicy,
+    /// Promotion of proactive requests that have waited long (4.5).
+    #[serde(default)]
+    pub ageing: Option<Ageing>,
+    /// Dispatch by memory pressure (v1 6.4).
+    #[serde(default)]
+    pub pressure: Option<Pressure>,
+    /// Limits, and what happens at them.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// Schedulers: the paper's, and those it is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+pub enum SchedulerKind {
+    /// Flow-aware coordination of NPU and iGPU (Agent.xpu).
+    AgentXpu,
+    /// One device, continuous batching, prompts in chunks beside the decode batch (OpenVINO, llama.cpp).
+    ContinuousBatching,
+    /// One request at a time, its prefill split over NPU and iGPU (HeteroLLM).
+    Serial,
+    /// One device; a reactive request throws away the prefill of a proactive one (Fig. 6a).
+    PreemptRecompute,
+    /// One device; a reactive and a proactive stream take turns kernel by kernel (Fig. 6b).
+    TimeSharing,
+}
+
+/// How prompts are prefilled.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrefillPolicy {
+    /// Whether reactive requests preempt proactive prefills at kernel boundaries (4.4).
+    pub preempt: bool,
+    /// Whether token-wise kernels of reactive requests are split over NPU and iGPU while nothing decodes
+    /// (4.3, Algorithm 1).
+    pub elastic: bool,
+    /// The same for proactive requests: dynamic load balancing (v1 6.5).
+    pub balance: bool,
+    /// Whether the remainder on the iGPU is put off so that it ends no earlier than the chunks on the NPU
+    /// (4.3).
+    pub defer_remainder: bool,
+    /// Where attention may run besides the iGPU (4.3).
+    pub attention: NpuAttention,
+    /// Whether memory-bound kernels on the NPU and decoding on the iGPU, of different classes, exclude each
+    /// other, the reactive one first (4.3); above this share of the bandwidth a kernel is memory-bound.
+    pub defer_memory_bound: Option<f64>,
+    /// Which preempted request goes on first.
+    pub resume: Resume,
+}
+
+/// Attention on the NPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum NpuAttention {
+    /// Never.
+    Off,
+    /// With kernels compiled for a request while it waits (on-the-fly warm-up).
+    WarmUp,
+    /// With the static kernels of the bundle, where the iGPU would take longer, its queue included.
+    Bundle,
+}
+
+/// Order of preempted and waiting requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum Resume {
+    /// As they came.
+    Arrival,
+    /// Least estimated time to completion first, overdue ones before all (v1 6.2).
+    LeastTimeToCompletion,
+}
+
+/// How tokens are decoded.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DecodePolicy {
+    /// Largest batch.
+    pub batch_max: u32,
+    /// Largest batch while a reactive request decodes, unless there are more reactive ones (4.5,
+    /// Algorithm 2). None: classes do not matter.
+    pub reactive_batch_max: Option<u32>,
+    /// Whether the longest sequences are left out first when the batch is too small for all.
+    pub evict_longest: bool,
+    /// Whether kernels of a prefill go before those of decoding on the iGPU (4.3).
+    pub prefill_first: bool,
+    /// Whether a whole layer is one kernel when a single request decodes (4.2).
+    pub fused_layer: bool,
+}
+
+/// When a proactive request is overdue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ageing {
+    /// Time in a queue, in milliseconds.
+    pub threshold_ms: u32,
+}
+
+/// Tiers of memory pressure, as shares of the peak bandwidth (v1 6.4).
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pressure {
+    /// From here on, two memory-bound kernels do not run side by side.
+    pub medium: f64,
+    /// From here on, kernels run one at a time, reactive ones first.
+    pub high: f64,
+    /// Whether a proactive kernel beside a reactive one must end no later than it (v1 6.3).
+    pub duration_bound: bool,
+}
+
+/// Limits, and what happens at them.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Prompt tokens that a continuous-batching scheduler takes per iteration.
+    pub tokens_per_iteration: u32,
+    /// Live requests; beyond, the youngest proactive one is shed, and if there is none the new one.
+    pub requests_max: u32,
+    /// Memory for KV caches, in MiB; requests wait for room.
+    pub kv_mib: u32,
+    /// A kernel hangs when it runs this many times longer than expected …
+    pub timeout_factor: u32,
+    /// … and at least this long, in milliseconds.
+    pub timeout_min_ms: u32,
+}
+
+fn default_device() -> DeviceClass {
+    DeviceClass::Igpu
+}
+
+impl Default for PrefillPolicy {
+    /// All off.
+    fn default() -> Self {
+        Self {
+            preempt: false,
+            elastic: false,
+            balance: false,
+            defer_remainder: false,
+            attention: NpuAttention::Off,
+            defer_memory_bound: None,
+            resume: Resume::Arrival,
+        }
+    }
+}
+
+impl Default for DecodePolicy {
+    /// Batches of 32, the paper's largest (4.1).
+    fn default() -> Self {
+        Self {
+            batch_max: 32,
+            reactive_batch_max: None,
+            evict_longest: false,
+            prefill_first: false,
+            fused_layer: false,
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            tokens_per_iteration: 512,
+            requests_max: 1024,
+            kv_mib: 16 * 1024,
+            timeout_factor: 20,
+            timeout_min_ms: 2000,
+        }
+    }
+}
+
+impl Policy {
+    /// Parses and checks a policy file.
+    pub fn parse(source: Source<'_>) -> Result<Self, SpecError> {
+        let policy: Self = source.parse()?;
+        let mut problems = Problems::new(source);
+        let mut require = |holds: bool, path: &str, expected: &str| {
+            if !holds {
+                problems.push(path, format!("expected `{path}` to be {expected}"));
+            }
+        };
+        let decode = &policy.decode;
+        require(decode.batch_max >= 1, "decode.batch_max", "at least 1");
+        let cap = decode.reactive_batch_max;
+        require(cap != Some(0), "decode.reactive_batch_max", "at least 1");
+        let share = policy.prefill.defer_memory_bound;
+        let valid = share.is_none_or(|share| (0.0..=1.0).contains(&share));
+        require(valid, "prefill.defer_memory_bound", "a share from 0 to 1");
+        if let Some(pressure) = policy.pressure {
+            let ordered = 0.0 < pressure.medium && pressure.medium <= pressure.high;
+            require(ordered, "pressure.medium", "above 0 and at most `high`");
+            require(pressure.high.is_finite(), "pressure.high", "a finite share");
+        }
+        let limits = &policy.limits;
+        require(
+            limits.requests_max >= 1,
+            "limits.requests_max",
+            "at least 1",
+        );
+        require(limits.kv_mib >= 1, "limits.kv_mib", "at least 1");
+        require(
+            limits.timeout_factor >= 2,
+            "limits.timeout_factor",
+            "at least 2",
+        );
+        let tokens = limits.tokens_per_iteration;
+        require(tokens >= 1, "limits.tokens_per_iteration", "at least 1");
+        problems.finish(policy)
+    }
+}

@@ -1,0 +1,194 @@
+//! The decode pipeline: continuous batching on the iGPU, an iteration at a time (§4.3 to §4.5).
+//!
+//! An iteration is launched as one run of layers, which gives way to a prefill between two of them and goes on
+//! later: its batch stays as it is until every request in it has its token.
+
+use std::sync::Arc;
+
+use super::AgentXpu;
+use crate::sched::batch::{Candidate, next_batch};
+use crate::sched::costs::{Call, Cost, Costs};
+use crate::sched::event::{Actions, DecodeRun, Work};
+use crate::sched::lanes::Running;
+use crate::sched::request::{Class, Lane, RequestId};
+
+/// Who decodes.
+#[derive(Debug, Default)]
+pub(super) struct Decode {
+    /// Requests past their prefill, in the order in which they came here.
+    requests: Vec<RequestId>,
+    /// The iteration that has begun.
+    iteration: Option<Iteration>,
+    /// Whether the next iteration takes a single request, to find out which one makes batches fail.
+    pub(super) alone: Option<RequestId>,
+}
+
+#[derive(Debug)]
+struct Iteration {
+    batch: Arc<[(RequestId, u32)]>,
+    /// The most urgent class in it.
+    class: Class,
+    layers_done: u32,
+}
+
+impl Decode {
+    pub(super) fn join(&mut self, id: RequestId) {
+        self.requests.push(id);
+    }
+
+    pub(super) fn leave(&mut self, id: RequestId) {
+        self.requests.retain(|other| *other != id);
+        if self.alone == Some(id) {
+            self.alone = None;
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Whether there is nothing to decode.
+    pub(super) fn is_idle(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Whether a request is part of the iteration that has begun.
+    pub(super) fn holds(&self, id: RequestId) -> bool {
+        let iteration = self.iteration.as_ref();
+        iteration.is_some_and(|iteration| iteration.batch.iter().any(|(other, _)| *other == id))
+    }
+
+    /// Drops the iteration that has begun; its requests have no token from it.
+    pub(super) fn abandon(&mut self) -> Option<Arc<[(RequestId, u32)]>> {
+        self.iteration.take().map(|iteration| iteration.batch)
+    }
+}
+
+impl<C: Costs> AgentXpu<C> {
+    /// Begins an iteration, or goes on with the one that has begun; false if there is nothing to decode.
+    pub(super) fn launch_decode(&mut self, lane: Lane, actions: &mut Actions) -> bool {
+        let decodes = |(_, running): (Lane, &Running)| matches!(running.work, Work::Decode(_));
+        if self.lanes.all_running().any(decodes) {
+            // On the lane that stood in for this one while it was away.
+            return false;
+        }
+        // An iteration begins when it is launched: until then others may join.
+        let begun = self.decode.iteration.take();
+        let Some(iteration) = begun.or_else(|| self.next_iteration()) else {
+            return false;
+        };
+        let begun = iteration.layers_done > 0;
+        let run = DecodeRun {
+            batch: Arc::clone(&iteration.batch),
+            layers: iteration.layers_done..self.model.layers,
+            fused: self.policy.decode.fused_layer && iteration.batch.len() == 1,
+        };
+        let class = iteration.class;
+        let cost = self.decode_cost(lane, &run).filter(|cost| {
+            !self.must_wait_for_npu(class, *cost) && self.pressure_admits(*cost, class)
+        });
+        if cost.is_some() || begun {
+            self.decode.iteration = Some(iteration);
+        }
+        let Some(cost) = cost else {
+            return false;
+        };
+        self.launch(lane, class, Work::Decode(run), cost, actions);
+        true
+    }
+
+    /// Whether a reactive request decodes and the NPU's next kernel is a proactive one's.
+    pub(super) fn decodes_more_urgently(&self) -> bool {
+        let next = self.next_prefill(Lane::Npu).map(|next| next.class);
+        next == Some(Class::Proactive) && self.most_urgent() == Some(Class::Reactive)
+    }
+
+    /// The most urgent class of the iteration that has begun, or of those that the next one is for.
+    pub(super) fn decoding_class(&self) -> Option<Class> {
+        let begun = self.decode.iteration.as_ref();
+        begun.map_or_else(|| self.most_urgent(), |iteration| Some(iteration.class))
+    }
+
+    /// The most urgent class among those that decode.
+    fn most_urgent(&self) -> Option<Class> {
+        let ids = self.decode.requests.iter();
+        ids.filter_map(|id| self.class_of(*id)).min()
+    }
+
+    fn next_iteration(&self) -> Option<Iteration> {
+        let candidate = |id: &RequestId| {
+            let entry = self.table.get(*id)?;
+            let alone = self.decode.alone.is_none_or(|alone| alone == *id);
+            (entry.ending.is_none() && alone).then(|| Candidate {
+                id: *id,
+                class: entry.class(),
+                context: entry.context(),
+                overdue: entry.overdue,
+            })
+        };
+        let candidates: Vec<Candidate> =
+            self.decode.requests.iter().filter_map(candidate).collect();
+        let batch = next_batch(&self.policy.decode, &candidates);
+        let class = batch
+            .iter()
+            .filter_map(|(id, _)| self.class_of(*id))
+            .min()?;
+        Some(Iteration {
+            batch,
+            class,
+            layers_done: 0,
+        })
+    }
+
+    /// What a run takes: its layers, and the head, which comes after the last one.
+    fn decode_cost(&self, lane: Lane, run: &DecodeRun) -> Option<Cost> {
+        let rows = run.batch.len() as u32;
+        let context = run.batch.iter().map(|(_, context)| *context).sum();
+        let layer = self.costs.cost(
+            lane,
+            Call::Layer {
+                rows,
+                context,
+                fused: run.fused,
+            },
+        )?;
+        let head = self.costs.cost(lane, Call::Head { rows })?;
+        Some(Cost {
+            latency_us: layer.latency_us * run.layers.len() as f64 + head.latency_us,
+            bandwidth: layer.bandwidth,
+        })
+    }
+
+    /// Whether a memory-bound kernel of a more urgent class runs on the NPU (§4.3).
+    fn must_wait_for_npu(&self, class: Class, cost: Cost) -> bool {
+        let running = self.lanes.running(Lane::Npu);
+        self.is_memory_bound(cost)
+            && running.is_some_and(|r| r.class < class && self.is_memory_bound(r.cost))
+    }
+
+    /// A run came to its end, or to the layer at which it gave way.
+    pub(super) fn decoded(
+        &mut self,
+        run: &DecodeRun,
+        layers: u32,
+        ended: &[RequestId],
+        actions: &mut Actions,
+    ) {
+        let Some(iteration) = &mut self.decode.iteration else {
+            return;
+        };
+        if layers < self.model.layers {
+            iteration.layers_done = layers.clamp(run.layers.start, run.layers.end);
+            return;
+        }
+        self.decode.iteration = None;
+        self.decode.alone = None;
+        for (id, _) in run.batch.iter() {
+            if let Some(entry) = self.table.get_mut(*id) {
+                entry.waits_since = self.now;
+                entry.failures = 0;
+            }
+            self.emit(*id, ended.contains(id), actions);
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! Agent.xpu's scheduler: flow-aware coordination of NPU and iGPU (Agent.xpu v2 §4, v1 §6).
+//!
+//! Two pipelines share the lanes. Prefill takes one request at a time, its token-wise kernels on the NPU, its
+//! attention on the iGPU (`prefill_pipeline`); decoding is batched and lives on the iGPU (`decode_pipeline`).
+//! A reactive request preempts a proactive prefill at the next kernel boundary, and joins the decode batch at
+//! the next iteration. Nothing is copied or computed twice: a preempted request keeps its place in its own
+//! activation buffer, its progress is a counter.
+//!
+//! # How long a proactive request may take
+//!
+//! Beside reactive prompts without end a proactive request p still finishes. It is overdue after the threshold T
+//! of the policy at the latest; from then on the lane of dynamic kernels is shared by
+//!
+//! * the prompts and heads of all proactive requests, C in all, p's own among them;
+//! * one decode layer before each of their kernels, since decoding gives way between layers: K kernels, ℓ each;
+//! * p's n iterations, and what was left of another one before each: 2·n·I;
+//! * attention and head of reactive prompts, D each. Their token-wise kernels keep to the NPU, but for one that
+//!   had begun, F. A prompt takes the NPU for N at least and they go one by one, so that a time W has at most
+//!   W/N + 1 of them.
+//!
+//! The lane never idles beside this work, so W ≤ C + K·ℓ + 2·n·I + F + D + W·D/N, and p ends within
+//!
+//! ```text
+//!   T + (C + K·ℓ + 2·n·I + F + D) / (1 − ρ),   ρ = D/N, the reactive load of the lane, below 1
+//! ```
+//!
+//! times by what devices slow each other down. It holds with an NPU, `prefill_first` and ageing on, without faults,
+//! as long as there is memory, without pressure tiers, and while no more than `batch_max` requests are overdue or
+//! reactive. Reactive requests that decode add their own tokens to the iterations that p waits for.
+//!
+//! One step is: take in the event, act on what time has brought (`clock`), fill the free lanes.
+
+mod clock;
+mod decode_pipeline;
+mod prefill_pipeline;
+mod recovery;
+mod warm;
+
+use heg_spec::Policy;
+use heg_spec::policy::SchedulerKind;
+
+use super::Scheduler;
+use super::costs::{Call, Cost, Costs, ModelShape};
+use super::event::{Action, Actions, Event, Finish, Ticket, Work};
+use super::kv::KvBudget;
+use super::lanes::{Lanes, Running};
+use super::request::{Class, FlowId, Lane, Micros, RequestId, Submission};
+use super::table::{Phase, Table};
+use decode_pipeline::Decode;
+use prefill_pipeline::Prefills;
+use warm::Warmth;
+
+/// The scheduler. `C` predicts the speed of kernels.
+#[derive(Debug)]
+pub struct AgentXpu<C> {
+    policy: Policy,
+    costs: C,
+    model: ModelShape,
+    now: Micros,
+    lanes: Lanes,
+    table: Table,
+    kv: KvBudget,
+    prefills: Prefills,
+    decode: Decode,
+    warmth: Warmth,
+    tickets: u64,
+    /// The timer that is set.
+    alarm: Option<Micros>,
+    /// No deadline passes and nobody becomes overdue before this.
+    due: Option<Micros>,
+    /// How many requests may be live beyond the queue; all, or one for serial inference.
+    live_max: usize,
+}
+
+impl<C: Costs> AgentXpu<C> {
+    /// A scheduler for the lanes that `costs` knows kernels for.
+    pub fn new(policy: Policy, costs: C) -> Self {
+        let model = costs.model();
+        let has = |lane| {
+            let probes = [Call::Head { rows: 1 }, token_wise(model.chunk_tokens)];
+            probes
+                .into_iter()
+                .any(|call| costs.cost(lane, call).is_some())
+        };
+        let budget = u64::from(policy.limits.kv_mib) * 1024 * 1024;
+        Self {
+            model,
+            now: Micros(0),
+            lanes: Lanes::new(has),
+            table: Table::default(),
+            kv: KvBudget::new(budget / model.kv_bytes_per_token.max(1)),
+            prefills: Prefills::default(),
+            decode: Decode::default(),
+            warmth: Warmth::default(),
+            tickets: 0,
+            alarm: None,
+            due: None,
+            live_max: match policy.scheduler {
+                SchedulerKind::Serial => 1,
+                _ => usize::MAX,
+            },
+            costs,
+            policy,
+        }
+    }
+
+    /// Takes in a request, or turns one away where there are too many.
+    fn submit(&mut self, mut submission: Submission, actions: &mut Actions) {
+        if self.policy.scheduler == SchedulerKind::Serial {
+            // Serial inference knows no classes.
+            submission.class = Class::Proactive;
+        }
+        if !self.table.insert(submission, self.now) {
+            // The number is taken: the live request keeps it, and this call changes nothing.
+            return;
+        }
+        let id = submission.id;
+        let needed = self
+            .table
+            .get(id)
+            .map(|e| e.tokens_max(self.model.context_tokens));
+        let fits = needed
+            .is_some_and(|tokens| tokens <= self.model.context_tokens && self.kv.could_fit(tokens));
+        if self.dynamic_lane().is_none() {
+            self.end(id, Finish::Failed, actions);
+            return;
+        }
+        if !fits || submission.prompt_tokens == 0 || submission.output_tokens_max == 0 {
+            self.end(id, Finish::Shed, actions);
+            return;
+        }
+        if self.table.len() > self.policy.limits.requests_max as usize {
+            let youngest = self
+                .table
+                .youngest_proactive(|_, entry| matches!(entry.phase, Phase::Queued));
+            self.end(youngest.unwrap_or(id), Finish::Shed, actions);
+        }
+        if self.table.get(id).is_some() {
+            self.prefills.enqueue(id, &self.table);
+            self.expect(id);
+        }
+    }
+
+    /// What a lane ran is done.
+    fn done(&mut self, ticket: Ticket, layers: u32, ended: &[RequestId], actions: &mut Actions) {
+        let Some((_, running)) = self.lanes.finish(ticket) else {
+            return;
+        };
+        match running.work {
+            Work::Prefill {
+                request, segment, ..
+            } => {
+                let entry = self.table.get_mut(request);
+                if let Some(prefill) = entry.and_then(|entry| entry.prefill_mut()) {
+                    prefill.complete(segment.position);
+                }
+                self.settle(request, actions);
+            }
+            Work::Head(request) => self.prefilled(request, ended.contains(&request), actions),
+            Work::Decode(run) => self.decoded(&run, layers, ended, actions),
+            // Never launched by this scheduler.
+            Work::Mixed { .. } => {}
+        }
+    }
+
+    /// A prompt gave its first token: its request decodes from now on.
+    fn prefilled(&mut self, id: RequestId, ended: bool, actions: &mut Actions) {
+        self.prefills.forget(id);
+        let Some(entry) = self.table.get_mut(id) else {
+            return;
+        };
+        entry.phase = Phase::Decode;
+        entry.waits_since = self.now;
+        entry.failed = None;
+        entry.failures = 0;
+        self.emit(id, ended, actions);
+        if self.table.get(id).is_some() {
+            self.decode.join(id);
+        }
+    }
+
+    /// A flow has no further calls. Those that are under way still find its cache, and leave none behind.
+    fn end_flow(&mut self, flow: FlowId, actions: &mut Actions) {
+        let mut live = false;
+        for (_, entry) in self.table.iter_mut() {
+            if entry.submission.flow == Some(flow) {
+                entry.ends_flow = true;
+                live = true;
+            }
+        }
+        if !live {
+            self.kv.release_flow(flow, actions);
+        }
+    }
+
+    /// A request has one more token.
+    fn emit(&mut self, id: RequestId, ended: bool, actions: &mut Actions) {
+        let Some(entry) = self.table.get_mut(id) else {
+            return;
+        };
+        if entry.ending.is_none() {
+            entry.generated += 1;
+            actions.push(Action::Emit(id));
+            let full = entry.generated >= entry.submission.output_tokens_max
+                || entry.context() > self.model.context_tokens;
+            if ended || full {
+                entry.ending = Some(Finish::Complete);
+            }
+        }
+        self.settle(id, actions);
+    }
+
+    /// Ends a request now, or as soon as nothing of it runs.
+    fn end(&mut self, id: RequestId, finish: Finish, actions: &mut Actions) {
+        if let Some(entry) = self.table.get_mut(id) {
+            entry.ending.get_or_insert(finish);
+            self.settle(id, actions);
+        }
+    }
+
+    /// Lets a request go that has ended, unless something of it still runs.
+    fn settle(&mut self, id: RequestId, actions: &mut Actions) {
+        let Some(entry) = self.table.get(id) else {
+            return;
+        };
+        let Some(finish) = entry.ending else {
+            return;
+        };
+        if entry.prefill().is_some_and(|prefill| prefill.is_running()) || self.decode.holds(id) {
+            return;
+        }
+        // The token that was given last is not in the cache: no kernel has read it.
+        let kept = entry.context().saturating_sub(1);
+        let flow = entry.submission.flow;
+        let ends_flow = entry.ends_flow;
+        match (finish, flow) {
+            (Finish::Complete, Some(flow)) => self.kv.keep(id, flow, kept, self.now, actions),
+            _ => self.kv.release(id, actions),
+        }
+        self.prefills.forget(id);
+        self.decode.leave(id);
+        self.table.remove(id);
+        if let Some(flow) = flow.filter(|_| ends_flow) {
+            self.end_flow(flow, actions);
+        }
+        actions.push(Action::Finish(id, finish));
+    }
+
+    /// Puts work on a free lane.
+    fn launch(&mut self, lane: Lane, class: Class, work: Work, cost: Cost, actions: &mut Actions) {
+        let ticket = Ticket(self.tickets);
+        self.tickets += 1;
+        let latency = Micros::from_f64(cost.latency_us);
+        let limits = &self.policy.limits;
+        let patience = Micros(latency.0.saturating_mul(u64::from(limits.timeout_factor)))
+            .max(Micros::from_millis(limits.timeout_min_ms));
+        self.lanes.start(
+            lane,
+            Running {
+                ticket,
+                work: work.clone(),
+                class,
+                cost,
+                ends: self.now + latency,
+                hangs: self.now + patience,
+                yielding: false,
+            },
+        );
+        actions.push(Action::Launch { lane, ticket, work });
+    }
+
+    /// The lane of dynamic kernels: the iGPU, or what stands in for it.
+    fn dynamic_lane(&self) -> Option<Lane> {
+        [Lane::Igpu, Lane::Cpu].into_iter().find(|lane| {
+            self.lanes.is_present(*lane) && self.costs.cost(*lane, ATTENTION).is_some()
+        })
+    }
+
+    /// Whether memory pressure lets a kernel start beside what runs (v1 6.4, Algorithm 1).
+    fn pressure_admits(&self, cost: Cost, class: Class) -> bool {
+        let Some(tiers) = self.policy.pressure else {
+            return true;
+        };
+        let current = self.lanes.pressure();
+        if current == 0.0 {
+            return true;
+        }
+        if current + cost.bandwidth > tiers.high {
+            return false;
+        }
+        let both_memory_bound = || {
+            let running = self.lanes.all_running();
+            cost.bandwidth >= tiers.medium
+                && running
+                    .into_iter()
+                    .any(|(_, r)| r.cost.bandwidth >= tiers.medium)
+        };
+        class == Class::Reactive || current < tiers.medium || !both_memory_bound()
+    }
+
+    fn dispatch(&mut self, actions: &mut Actions) {
+        self.choose_prefills(actions);
+        if self.policy.pressure.is_some() && self.decodes_more_urgently() {
+            // What starts first may keep the other from starting.
+            self.fill_dynamic_lane(actions);
+            self.fill_npu(actions);
+        } else {
+            self.fill_npu(actions);
+            self.fill_dynamic_lane(actions);
+        }
+        self.warm_up(actions);
+    }
+
+    /// Attention and remainders of prefills first, then decoding.
+    fn fill_dynamic_lane(&mut self, actions: &mut Actions) {
+        let Some(lane) = self.dynamic_lane() else {
+            return;
+        };
+        let prefill_first = self.policy.decode.prefill_first;
+        if self.lanes.is_free(lane) {
+            if !prefill_first && self.launch_decode(lane, actions) {
+                return;
+            }
+            if !self.launch_prefill(lane, actions) && prefill_first {
+                self.launch_decode(lane, actions);
+            }
+        } else if prefill_first && self.next_prefill(lane).is_some() {
+            self.ask_to_yield(lane, actions);
+        }
+    }
+
+    /// Asks a decode run to stop at its next layer.
+    fn ask_to_yield(&mut self, lane: Lane, actions: &mut Actions) {
+        if let Some(running) = self.lanes.running_mut(lane)
+            && matches!(running.work, Work::Decode(_))
+            && !running.yielding
+        {
+            running.yielding = true;
+            actions.push(Action::Yield(running.ticket));
+        }
+    }
+}
+
+impl<C: Costs> Scheduler for AgentXpu<C> {
+    fn step(&mut self, now: Micros, event: Event, actions: &mut Actions) {
+        self.now = self.now.max(now);
+        match event {
+            Event::Submit(submission) => self.submit(submission, actions),
+            Event::Cancel(id) => self.end(id, Finish::Cancelled, actions),
+            Event::EndFlow(flow) => self.end_flow(flow, actions),
+            Event::Done {
+                ticket,
+                layers,
+                ended,
+            } => self.done(ticket, layers, &ended, actions),
+            Event::Failed(ticket) => self.failed(ticket, actions),
+            Event::OutOfMemory(ticket) => self.out_of_memory(ticket, actions),
+            Event::Lost(lane) => self.lost(lane, actions),
+            Event::Ready(lane) => {
+                self.lanes.restore(lane);
+                self.warmth.reconsider();
+            }
+            Event::Warmed(kernel) => self.warmth.warmed(kernel),
+            Event::Timer => self.alarm = None,
+        }
+        self.tick(actions);
+        self.dispatch(actions);
+        self.set_alarm(actions);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.table.len() == 0
+    }
+}
+
+/// The call that tells whether a lane can attend.
+const ATTENTION: Call = Call::Prefill {
+    kernel: super::event::Kernel::Mha,
+    tokens: 1,
+    context: 1,
+};
+
+/// The call that tells whether a lane has token-wise kernels.
+fn token_wise(tokens: u32) -> Call {
+    Call::Prefill {
+        kernel: super::event::Kernel::Ffn,
+        tokens,
+        context: tokens,
+    }
+}

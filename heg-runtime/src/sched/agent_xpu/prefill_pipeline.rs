@@ -1,0 +1,638 @@
+//! The prefill pipeline: whose prompt is next, and which of its kernels goes where (§4.3, §4.4).
+
+use std::collections::VecDeque;
+
+use heg_spec::policy::{NpuAttention, Resume};
+
+use super::AgentXpu;
+use crate::sched::costs::{Call, Cost, Costs};
+use crate::sched::event::{Action, Actions, Kernel, Work};
+use crate::sched::partition::{LayerTimes, npu_chunks};
+use crate::sched::prefill::{Prefill, Step};
+use crate::sched::request::{Class, Lane, Micros, RequestId};
+use crate::sched::table::{Entry, Phase, Table};
+
+/// Who prefills, and who waits to.
+#[derive(Debug, Default)]
+pub(super) struct Prefills {
+    /// Waiting requests in order of arrival; preempted ones are among them.
+    reactive: VecDeque<RequestId>,
+    proactive: VecDeque<RequestId>,
+    /// The request whose prompt is under way.
+    pub(super) foreground: Option<RequestId>,
+    /// An overdue proactive request that has the iGPU while a reactive one has the NPU (§4.5).
+    pub(super) overdue: Option<RequestId>,
+    /// A proactive request that fills bubbles of the NPU beside a reactive one (v1 6.3).
+    backfill: Option<RequestId>,
+    /// Whose activations are in the proactive buffer: a prompt that has begun, preempted or not.
+    buffered: Option<RequestId>,
+    /// Counts changes of who waits or prefills.
+    revision: u64,
+}
+
+impl Prefills {
+    /// Puts a request into its queue, by arrival.
+    pub(super) fn enqueue(&mut self, id: RequestId, table: &Table) {
+        let Some(entry) = table.get(id) else { return };
+        let queue = match entry.class() {
+            Class::Reactive => &mut self.reactive,
+            Class::Proactive => &mut self.proactive,
+        };
+        let order = |id: &RequestId| table.get(*id).map_or(0, |other| other.order);
+        let place = queue.partition_point(|other| order(other) < entry.order);
+        queue.insert(place, id);
+        self.revision += 1;
+    }
+
+    /// Takes a request out, wherever it is.
+    pub(super) fn leave(&mut self, id: RequestId) {
+        self.reactive.retain(|other| *other != id);
+        self.proactive.retain(|other| *other != id);
+        for slot in [&mut self.foreground, &mut self.overdue, &mut self.backfill] {
+            if *slot == Some(id) {
+                *slot = None;
+            }
+        }
+        self.revision += 1;
+    }
+
+    /// A number that changes whenever somebody comes or goes.
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// As [`Prefills::leave`], for a request whose activations are not wanted any more.
+    pub(super) fn forget(&mut self, id: RequestId) {
+        self.leave(id);
+        if self.buffered == Some(id) {
+            self.buffered = None;
+        }
+    }
+
+    /// Waiting requests, the reactive ones first.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = RequestId> {
+        self.reactive.iter().chain(&self.proactive).copied()
+    }
+
+    /// Those under way, the more important first.
+    fn active(&self) -> impl Iterator<Item = RequestId> {
+        [self.foreground, self.overdue, self.backfill]
+            .into_iter()
+            .flatten()
+    }
+}
+
+/// Something of a prompt that a lane may run now.
+pub(super) struct Next {
+    id: RequestId,
+    pub(super) class: Class,
+    cost: Cost,
+    kernel: Option<Step>,
+}
+
+impl<C: Costs> AgentXpu<C> {
+    /// Decides who prefills: a reactive request before any proactive one, which it preempts.
+    pub(super) fn choose_prefills(&mut self, actions: &mut Actions) {
+        if self.policy.prefill.preempt
+            && let Some(current) = self.prefills.foreground
+            && self.class_of(current) == Some(Class::Proactive)
+            && let Some(id) = self.admissible(Class::Reactive)
+            && self.begin(id, actions)
+        {
+            self.prefills.foreground = Some(id);
+            self.pause(current);
+        }
+        if self.prefills.foreground.is_none()
+            && let Some(id) = self.prefills.backfill.take()
+        {
+            // Nobody is left to run beside: it waits like the others.
+            self.pause(id);
+        }
+        if self.prefills.foreground.is_none() {
+            // An overdue request that was beside a reactive one takes over.
+            self.prefills.foreground = self.prefills.overdue.take();
+        }
+        if self.prefills.foreground.is_none() {
+            self.prefills.foreground = self
+                .start_next(Class::Reactive, actions)
+                .or_else(|| self.start_next(Class::Proactive, actions));
+        }
+        let reactive = self
+            .prefills
+            .foreground
+            .is_some_and(|id| self.class_of(id) == Some(Class::Reactive));
+        if !reactive {
+            return;
+        }
+        if self.prefills.overdue.is_none() {
+            self.prefills.overdue = self.promote(actions);
+        }
+        let backfills = self
+            .policy
+            .pressure
+            .is_some_and(|tiers| tiers.duration_bound);
+        if backfills && self.prefills.backfill.is_none() {
+            self.prefills.backfill = self.start_next(Class::Proactive, actions);
+        }
+    }
+
+    /// The overdue request that gets the iGPU: one that fills bubbles, or the next of its queue.
+    fn promote(&mut self, actions: &mut Actions) -> Option<RequestId> {
+        let table = &self.table;
+        let overdue = |id: &RequestId| table.get(*id).is_some_and(|entry| entry.overdue);
+        if let Some(id) = self.prefills.backfill.take_if(|id| overdue(id)) {
+            return Some(id);
+        }
+        let next = self.admissible(Class::Proactive).filter(overdue)?;
+        if self.begin(next, actions) {
+            return Some(next);
+        }
+        // There is no room for it; one that was preempted needs none.
+        let mut queue = self.prefills.proactive.iter().copied();
+        let preempted = queue.find(|id| {
+            let entry = self.table.get(*id);
+            entry.is_some_and(|entry| entry.overdue) && self.has_begun(*id)
+        })?;
+        self.begin(preempted, actions).then_some(preempted)
+    }
+
+    /// Takes the next request of a class out of its queue, if there is room for it.
+    fn start_next(&mut self, class: Class, actions: &mut Actions) -> Option<RequestId> {
+        let id = self.admissible(class)?;
+        // Memory that a reactive request waits for is not given to a proactive one.
+        let waits = self.prefills.foreground.is_none() && !self.prefills.reactive.is_empty();
+        let starved = class == Class::Proactive && waits && !self.has_begun(id);
+        if !starved && self.begin(id, actions) {
+            return Some(id);
+        }
+        // Those that were preempted have their memory, and give it back only when they go on.
+        let mut queue = self.queue(class).iter().copied();
+        let preempted = queue.find(|id| self.has_begun(*id))?;
+        self.begin(preempted, actions).then_some(preempted)
+    }
+
+    fn has_begun(&self, id: RequestId) -> bool {
+        let entry = self.table.get(id);
+        entry.is_some_and(|entry| !matches!(entry.phase, Phase::Queued))
+    }
+
+    fn queue(&self, class: Class) -> &VecDeque<RequestId> {
+        match class {
+            Class::Reactive => &self.prefills.reactive,
+            Class::Proactive => &self.prefills.proactive,
+        }
+    }
+
+    /// The request of a class that is to prefill next.
+    fn admissible(&self, class: Class) -> Option<RequestId> {
+        let queue = self.queue(class);
+        let live = self.decode.len() + self.prefills.active().count();
+        if live >= self.live_max {
+            return None;
+        }
+        if class == Class::Proactive
+            && let Some(id) = self.prefills.buffered
+        {
+            // There is one buffer: nobody else may begin.
+            return queue.contains(&id).then_some(id);
+        }
+        let overdue = |id: &&RequestId| self.table.get(**id).is_some_and(|e| e.overdue);
+        if class == Class::Proactive
+            && let Some(id) = queue.iter().find(overdue)
+        {
+            return Some(*id);
+        }
+        match self.policy.prefill.resume {
+            Resume::Arrival => queue.front().copied(),
+            Resume::LeastTimeToCompletion => queue
+                .iter()
+                .min_by(|a, b| {
+                    self.time_to_completion(**a)
+                        .total_cmp(&self.time_to_completion(**b))
+                })
+                .copied(),
+        }
+    }
+
+    /// Estimated time that a prompt needs from here on, alone on the NPU and the iGPU, in µs (v1 6.2).
+    fn time_to_completion(&self, id: RequestId) -> f64 {
+        let Some(entry) = self.table.get(id) else {
+            return f64::INFINITY;
+        };
+        let fresh;
+        let prefill = match entry.prefill() {
+            Some(prefill) => prefill,
+            None => {
+                let (layers, chunk) = (self.model.layers, self.model.chunk_tokens);
+                fresh = Prefill::new(layers, 0, entry.prompt_tokens, chunk);
+                &fresh
+            }
+        };
+        let latency = |(segment, kernel, count): (_, _, u32)| {
+            let segment: crate::sched::Segment = segment;
+            let call = Call::Prefill {
+                kernel,
+                tokens: segment.tokens,
+                context: segment.context(),
+            };
+            let lane = match kernel {
+                Kernel::Mha => Lane::Igpu,
+                Kernel::Qkv | Kernel::Ffn => Lane::Npu,
+            };
+            let cost = self.costs.cost(lane, call);
+            f64::from(count) * cost.map_or(0.0, |cost| cost.latency_us)
+        };
+        prefill.remaining().map(latency).sum()
+    }
+
+    /// Takes a request out of its queue and lets its prefill begin or go on; false if there is no room.
+    fn begin(&mut self, id: RequestId, actions: &mut Actions) -> bool {
+        let Some(entry) = self.table.get(id) else {
+            return false;
+        };
+        if matches!(entry.phase, Phase::Queued) {
+            let tokens = entry.tokens_max(self.model.context_tokens);
+            let prompt = entry.prompt_tokens;
+            let reactive = entry.class() == Class::Reactive;
+            let submission = entry.submission;
+            let mut reused = self.kv.reserve(&submission, tokens, actions);
+            while reused.is_none() && reactive && self.make_room(tokens, actions) {
+                reused = self.kv.reserve(&submission, tokens, actions);
+            }
+            let Some(reused) = reused else { return false };
+            let prefill = Prefill::new(self.model.layers, reused, prompt, self.model.chunk_tokens);
+            if let Some(entry) = self.table.get_mut(id) {
+                entry.phase = Phase::Prefill(prefill);
+            }
+            if !reactive && self.policy.prefill.resume == Resume::Arrival {
+                self.prefills.buffered = Some(id);
+            }
+        }
+        self.prefills.leave(id);
+        true
+    }
+
+    /// Preempts a prefill; what runs of it goes on to its end.
+    fn pause(&mut self, id: RequestId) {
+        self.prefills.leave(id);
+        // It may just have ended, and wait for its last kernel.
+        if self
+            .table
+            .get(id)
+            .is_some_and(|entry| entry.ending.is_none())
+        {
+            self.prefills.enqueue(id, &self.table);
+        }
+    }
+
+    pub(super) fn class_of(&self, id: RequestId) -> Option<Class> {
+        self.table.get(id).map(Entry::class)
+    }
+
+    /// Keeps the NPU busy.
+    pub(super) fn fill_npu(&mut self, actions: &mut Actions) {
+        if self.lanes.is_free(Lane::Npu) {
+            self.launch_prefill(Lane::Npu, actions);
+        }
+    }
+
+    /// Launches what `lane` may run of the prompts under way; false if there is nothing.
+    pub(super) fn launch_prefill(&mut self, lane: Lane, actions: &mut Actions) -> bool {
+        let Some(next) = self.next_prefill(lane) else {
+            return false;
+        };
+        let Some(prefill) = self.table.get_mut(next.id).and_then(Entry::prefill_mut) else {
+            return false;
+        };
+        let work = match next.kernel {
+            Some(step) => {
+                prefill.start(step.part);
+                Work::Prefill {
+                    request: next.id,
+                    segment: step.segment,
+                    layer: step.layer,
+                    kernel: step.kernel,
+                }
+            }
+            None => {
+                prefill.start_head();
+                Work::Head(next.id)
+            }
+        };
+        self.launch(lane, next.class, work, next.cost, actions);
+        true
+    }
+
+    /// What `lane` may run of the prompts under way.
+    pub(super) fn next_prefill(&self, lane: Lane) -> Option<Next> {
+        self.prefills.active().find_map(|id| {
+            let entry = self.table.get(id)?;
+            if entry.ending.is_some() {
+                return None;
+            }
+            let prefill = entry.prefill()?;
+            let class = entry.class();
+            if prefill.head_is_ready() {
+                let (at, cost) = self.head_lane(entry)?;
+                let admitted = at == lane && self.may_start(id, lane, class, cost);
+                return admitted.then_some(Next {
+                    id,
+                    class,
+                    cost,
+                    kernel: None,
+                });
+            }
+            prefill.ready().find_map(|step| {
+                let (at, cost) = self.lane_of(id, entry, prefill, step)?;
+                let admitted = at == lane
+                    && self.may_start(id, lane, class, cost)
+                    && !self.is_deferred(entry, prefill, step, lane, cost);
+                admitted.then_some(Next {
+                    id,
+                    class,
+                    cost,
+                    kernel: Some(step),
+                })
+            })
+        })
+    }
+
+    /// The head goes where its token is there first.
+    fn head_lane(&self, entry: &Entry) -> Option<(Lane, Cost)> {
+        let call = Call::Head { rows: 1 };
+        self.first_done([Some(Lane::Npu), self.dynamic_lane()], entry, call)
+    }
+
+    /// Of the lanes that can run a call, the one that ends first, counting what runs there now.
+    fn first_done(
+        &self,
+        lanes: [Option<Lane>; 2],
+        entry: &Entry,
+        call: Call,
+    ) -> Option<(Lane, Cost)> {
+        let present = lanes
+            .into_iter()
+            .flatten()
+            .filter(|lane| self.lanes.is_present(*lane));
+        let able = present.filter_map(|lane| Some((lane, self.costs.cost(lane, call)?)));
+        let able: Vec<(Lane, Cost)> = able.collect();
+        // Where its last launch failed it is tried again only if there is no other place.
+        let others = able.iter().any(|(lane, _)| entry.failed != Some(*lane));
+        able.into_iter()
+            .filter(|(lane, _)| !others || entry.failed != Some(*lane))
+            .min_by(|a, b| self.end_of(a.0, a.1).total_cmp(&self.end_of(b.0, b.1)))
+    }
+
+    /// When a kernel would end on a lane, in µs from now. A decode run gives way at its next layer.
+    fn end_of(&self, lane: Lane, cost: Cost) -> f64 {
+        let wait = self.lanes.running(lane).map_or(0.0, |running| {
+            let rest = running.ends.since(self.now).0 as f64;
+            match &running.work {
+                Work::Decode(run) => {
+                    rest.min(running.cost.latency_us / run.layers.len().max(1) as f64)
+                }
+                _ => rest,
+            }
+        });
+        wait + cost.latency_us
+    }
+
+    /// Which lane a kernel of a prompt belongs to, and what it takes there.
+    fn lane_of(
+        &self,
+        id: RequestId,
+        entry: &Entry,
+        prefill: &Prefill,
+        step: Step,
+    ) -> Option<(Lane, Cost)> {
+        let call = Call::Prefill {
+            kernel: step.kernel,
+            tokens: step.segment.tokens,
+            context: step.segment.context(),
+        };
+        let npu = self.lanes.is_present(Lane::Npu).then_some(Lane::Npu);
+        let dynamic = self.dynamic_lane();
+        if step.kernel == Kernel::Mha {
+            return self.attention_lane(entry, step, call);
+        }
+        let beside_overdue = self.prefills.overdue.is_some();
+        let preferred = if self.prefills.overdue == Some(id) {
+            dynamic
+        } else if beside_overdue || self.prefills.backfill == Some(id) {
+            npu
+        } else if step.part >= prefill.chunks() {
+            dynamic
+        } else if step.part < self.npu_share(entry, prefill) {
+            npu
+        } else {
+            dynamic
+        };
+        let at = |lane: Lane| Some((lane, self.costs.cost(lane, call)?));
+        let avoided = entry.failed.is_some() && preferred == entry.failed;
+        let other = if preferred == npu { dynamic } else { npu };
+        let choices = if avoided {
+            [other, preferred]
+        } else {
+            [preferred, other]
+        };
+        choices.into_iter().flatten().find_map(at)
+    }
+
+    /// How many chunks of a prompt the NPU takes: all, unless the iGPU has nothing else to do.
+    fn npu_share(&self, entry: &Entry, prefill: &Prefill) -> usize {
+        let policy = &self.policy.prefill;
+        let splits = match entry.class() {
+            Class::Reactive => policy.elastic,
+            Class::Proactive => policy.balance,
+        };
+        if !splits || !self.decode.is_idle() || prefill.chunks() == 0 {
+            return prefill.chunks();
+        }
+        self.layer_times(prefill).map_or(prefill.chunks(), |times| {
+            npu_chunks(prefill.chunks(), times)
+        })
+    }
+
+    fn layer_times(&self, prefill: &Prefill) -> Option<LayerTimes> {
+        let dynamic = self.dynamic_lane()?;
+        let latency = |lane, kernel, tokens, context| {
+            let call = Call::Prefill {
+                kernel,
+                tokens,
+                context,
+            };
+            Some(self.costs.cost(lane, call)?.latency_us)
+        };
+        let token_wise = |lane, tokens| {
+            let qkv = latency(lane, Kernel::Qkv, tokens, tokens)?;
+            Some(qkv + latency(lane, Kernel::Ffn, tokens, tokens)?)
+        };
+        let chunk = self.model.chunk_tokens;
+        let attention: Option<f64> = prefill
+            .segments()
+            .map(|segment| latency(dynamic, Kernel::Mha, segment.tokens, segment.context()))
+            .sum();
+        let remainder = match prefill.remainder() {
+            0 => 0.0,
+            tokens => token_wise(dynamic, tokens)?,
+        };
+        Some(LayerTimes {
+            npu_chunk_us: token_wise(Lane::Npu, chunk)?,
+            igpu_chunk_us: token_wise(dynamic, chunk)?,
+            igpu_fixed_us: attention? + remainder,
+        })
+    }
+
+    /// Attention belongs to the iGPU; to the NPU where a static kernel is at hand and ends earlier.
+    fn attention_lane(&self, entry: &Entry, step: Step, call: Call) -> Option<(Lane, Cost)> {
+        let dynamic = self
+            .dynamic_lane()
+            .and_then(|lane| Some((lane, self.costs.cost(lane, call)?)));
+        let npu = self
+            .lanes
+            .is_present(Lane::Npu)
+            .then(|| match self.policy.prefill.attention {
+                NpuAttention::Off => None,
+                NpuAttention::WarmUp => self.warmth.cost(&self.costs, step.segment),
+                NpuAttention::Bundle => self.costs.cost(Lane::Npu, call),
+            })
+            .flatten()
+            // Where it would have to wait for decoding, the iGPU is the better place.
+            .filter(|cost| !self.must_wait_for_decode(entry, *cost))
+            .map(|cost| (Lane::Npu, cost));
+        match (dynamic, npu) {
+            (Some(a), Some(b)) => {
+                let npu_first = self.end_of(b.0, b.1) < self.end_of(a.0, a.1);
+                let avoids = |at: Lane| entry.failed == Some(at);
+                let take_npu = (npu_first || avoids(a.0)) && !avoids(b.0);
+                Some(if take_npu { b } else { a })
+            }
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Whether a kernel may start beside what runs on the other lanes.
+    fn may_start(&self, id: RequestId, lane: Lane, class: Class, cost: Cost) -> bool {
+        if !self.pressure_admits(cost, class) {
+            return false;
+        }
+        let entry = self.table.get(id);
+        if lane == Lane::Npu && entry.is_some_and(|entry| self.must_wait_for_decode(entry, cost)) {
+            return false;
+        }
+        if self.prefills.backfill == Some(id) {
+            // It must be out of the way when the reactive kernel beside it ends (v1 6.3).
+            let ends = self.now + Micros::from_f64(cost.latency_us);
+            let reactive = self
+                .lanes
+                .all_running()
+                .filter(|(_, r)| r.class == Class::Reactive);
+            return reactive
+                .map(|(_, r)| r.ends)
+                .max()
+                .is_some_and(|until| ends <= until);
+        }
+        true
+    }
+
+    /// Whether a kernel on the NPU is memory-bound and requests of a more urgent class decode: the side of lower
+    /// priority waits for the other (§4.3).
+    fn must_wait_for_decode(&self, entry: &Entry, cost: Cost) -> bool {
+        self.is_memory_bound(cost)
+            && !entry.overdue
+            && self
+                .decoding_class()
+                .is_some_and(|decoding| decoding < entry.class())
+    }
+
+    /// Whether a kernel draws enough bandwidth to slow down decoding beside it.
+    pub(super) fn is_memory_bound(&self, cost: Cost) -> bool {
+        let share = self.policy.prefill.defer_memory_bound;
+        share.is_some_and(|share| cost.bandwidth > share)
+    }
+
+    /// Whether the remainder waits for its chunks on the NPU: it need not be done before them, and while it
+    /// waits, decoding may come to the end of its iteration (§4.3).
+    fn is_deferred(
+        &self,
+        entry: &Entry,
+        prefill: &Prefill,
+        step: Step,
+        lane: Lane,
+        cost: Cost,
+    ) -> bool {
+        let remainder = step.kernel != Kernel::Mha && step.part >= prefill.chunks();
+        if !self.policy.prefill.defer_remainder
+            || !remainder
+            || lane == Lane::Npu
+            || entry.overdue
+            || self.decode.is_idle()
+        {
+            return false;
+        }
+        self.remainder_start(prefill, step, cost)
+            .is_some_and(|start| self.now < start)
+    }
+
+    /// When the remainder has to start to end together with the last chunk at the same kernel; `None` when no
+    /// chunk is behind it.
+    fn remainder_start(&self, prefill: &Prefill, step: Step, cost: Cost) -> Option<Micros> {
+        let behind = prefill.chunks_behind(step.done);
+        if behind == 0 {
+            return None;
+        }
+        let running = self.lanes.running(Lane::Npu)?;
+        let rest = running.ends.since(self.now).0 as f64;
+        let others = (behind - 1) as f64 * running.cost.latency_us;
+        Some(self.now + Micros::from_f64((rest + others - cost.latency_us).max(0.0)))
+    }
+
+    /// When a deferred remainder may start, for the timer.
+    pub(super) fn next_deferral(&self) -> Option<Micros> {
+        if !self.policy.prefill.defer_remainder || self.decode.is_idle() {
+            return None;
+        }
+        let entry = self.table.get(self.prefills.foreground?)?;
+        let prefill = entry.prefill()?;
+        let step = prefill
+            .ready()
+            .find(|step| step.kernel != Kernel::Mha && step.part >= prefill.chunks())?;
+        let (lane, cost) = self.lane_of(entry.submission.id, entry, prefill, step)?;
+        let start = self.remainder_start(prefill, step, cost)?;
+        (lane != Lane::Npu && start > self.now).then_some(start)
+    }
+
+    /// Gives up the KV cache of the youngest proactive request that nothing runs of, for a request that needs
+    /// `tokens`; false, and nothing is given up, if that would not do even with all the others of the kind.
+    fn make_room(&mut self, tokens: u32, actions: &mut Actions) -> bool {
+        let idle = |id: RequestId, entry: &Entry| {
+            let running = entry.prefill().is_some_and(Prefill::is_running);
+            let proactive = entry.class() == Class::Proactive;
+            proactive && !running && !self.decode.holds(id) && !matches!(entry.phase, Phase::Queued)
+        };
+        let candidates = self.table.iter().filter(|(id, entry)| idle(*id, entry));
+        let room: u64 = candidates.map(|(id, _)| self.kv.reserved(id)).sum();
+        let Some(id) = self.table.youngest_proactive(idle) else {
+            return false;
+        };
+        if self.kv.reclaimable() + room < u64::from(tokens) {
+            return false;
+        }
+        self.restart(id, actions);
+        true
+    }
+
+    /// Sends a request back to its queue with nothing computed; its answer so far becomes part of its prompt.
+    pub(super) fn restart(&mut self, id: RequestId, actions: &mut Actions) {
+        self.prefills.forget(id);
+        self.decode.leave(id);
+        self.kv.release(id, actions);
+        actions.push(Action::Restart(id));
+        if let Some(entry) = self.table.get_mut(id) {
+            entry.prompt_tokens = entry.context();
+            entry.submission.shared_tokens = 0;
+            entry.phase = Phase::Queued;
+        }
+        self.prefills.enqueue(id, &self.table);
+    }
+}

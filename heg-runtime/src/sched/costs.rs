@@ -1,0 +1,88 @@
+//! What a scheduler knows of speed: the annotations of a bundle for one SoC, behind a trait.
+
+use super::event::{Kernel, WarmKernel};
+use super::request::{Lane, Micros};
+
+/// One call of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// A kernel over `tokens` tokens, of which the last sees `context`.
+    Prefill {
+        /// Which kernel.
+        kernel: Kernel,
+        /// c.
+        tokens: u32,
+        /// n.
+        context: u32,
+    },
+    /// One layer for `rows` requests that see `context` tokens together; fused where `fused` says so, which
+    /// needs a single row.
+    Layer {
+        /// b.
+        rows: u32,
+        /// Σ n.
+        context: u32,
+        /// Whether it is one kernel.
+        fused: bool,
+    },
+    /// The head on `rows` rows.
+    Head {
+        /// b.
+        rows: u32,
+    },
+}
+
+/// What a call takes when nothing else runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cost {
+    /// Time, in µs; positive and finite.
+    pub latency_us: f64,
+    /// Share of the peak DRAM bandwidth that it draws, from 0 to 1.
+    pub bandwidth: f64,
+}
+
+/// Predictions for one model on one SoC.
+pub trait Costs {
+    /// The model.
+    fn model(&self) -> ModelShape;
+
+    /// What a call takes on a lane; `None` where the lane has no kernel for it.
+    fn cost(&self, lane: Lane, call: Call) -> Option<Cost>;
+
+    /// What a static attention kernel takes on the NPU once it is there.
+    fn warm_cost(&self, kernel: WarmKernel) -> Option<Cost>;
+
+    /// Time to compile it.
+    fn warm_up(&self, kernel: WarmKernel) -> Option<Micros>;
+}
+
+impl<C: Costs> Costs for &C {
+    fn model(&self) -> ModelShape {
+        (**self).model()
+    }
+
+    fn cost(&self, lane: Lane, call: Call) -> Option<Cost> {
+        (**self).cost(lane, call)
+    }
+
+    fn warm_cost(&self, kernel: WarmKernel) -> Option<Cost> {
+        (**self).warm_cost(kernel)
+    }
+
+    fn warm_up(&self, kernel: WarmKernel) -> Option<Micros> {
+        (**self).warm_up(kernel)
+    }
+}
+
+/// What a scheduler has to know of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelShape {
+    /// Decoder layers.
+    pub layers: u32,
+    /// Tokens of a full prefill segment: the chunk of the NPU's kernels.
+    pub chunk_tokens: u32,
+    /// Longest context.
+    pub context_tokens: u32,
+    /// Bytes that a token takes in the KV cache, all layers together.
+    pub kv_bytes_per_token: u64,
+}

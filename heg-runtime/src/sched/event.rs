@@ -1,0 +1,183 @@
+//! What a scheduler hears, and what it says.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::request::{FlowId, Lane, Micros, RequestId, Submission};
+
+/// Names a launch until its lane reports back; never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// Something happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A request came in.
+    Submit(Submission),
+    /// Nobody waits for the request any more.
+    Cancel(RequestId),
+    /// A flow has no further calls: its KV cache may go.
+    EndFlow(FlowId),
+    /// A lane did what it was told.
+    Done {
+        /// Which launch.
+        ticket: Ticket,
+        /// For decoding: layers that ran, counted from the model's first; all of them unless the lane was
+        /// asked to yield. 0 otherwise.
+        layers: u32,
+        /// Requests for which this launch gave their last token.
+        ended: Vec<RequestId>,
+    },
+    /// A launch failed; nothing that it should have written counts.
+    Failed(Ticket),
+    /// There was no memory for what a launch needs; nothing that it should have written counts.
+    OutOfMemory(Ticket),
+    /// A lane is gone, and with it whatever ran on it.
+    Lost(Lane),
+    /// A lane that was reset, or lost, is there again.
+    Ready(Lane),
+    /// A kernel that was asked for is compiled.
+    Warmed(WarmKernel),
+    /// A timer that was asked for; it may come late, but not early.
+    Timer,
+}
+
+/// Something to do. Actions are carried out in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Run this on a lane, which is free; answered by [`Event::Done`], [`Event::Failed`] or
+    /// [`Event::OutOfMemory`].
+    Launch {
+        /// Where.
+        lane: Lane,
+        /// Its name.
+        ticket: Ticket,
+        /// What.
+        work: Work,
+    },
+    /// Stop a decode run after the layer that is running now; it answers as done.
+    Yield(Ticket),
+    /// Stop whatever runs on the lane, at any cost, and answer [`Event::Ready`] when it may be used again.
+    Reset(Lane),
+    /// Compile a static kernel on the CPU; answered by [`Event::Warmed`]. One at a time.
+    Warm(WarmKernel),
+    /// A compiled kernel is not needed any more.
+    Unload(WarmKernel),
+    /// Reserve KV memory for a request: so many tokens, of which the first are the flow's.
+    Reserve {
+        /// Whose.
+        request: RequestId,
+        /// Room for the prompt and the longest answer.
+        tokens: u32,
+        /// Leading tokens that are there already.
+        reused: u32,
+    },
+    /// The KV memory of a request goes; that of a flow goes with [`Action::ReleaseFlow`].
+    Release(RequestId),
+    /// The KV memory of a request stays with its flow.
+    Keep(RequestId, FlowId),
+    /// The KV memory that a flow kept goes.
+    ReleaseFlow(FlowId),
+    /// Nothing that was computed for the request counts any more; its prefill starts over.
+    Restart(RequestId),
+    /// The request's next token is there.
+    Emit(RequestId),
+    /// The request is over. No action names it afterwards.
+    Finish(RequestId, Finish),
+    /// Call back with [`Event::Timer`] at this time. A later call replaces an earlier one.
+    Timer(Micros),
+}
+
+/// Actions in order.
+pub type Actions = Vec<Action>;
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Finish {
+    /// With its last token.
+    Complete,
+    /// Nobody wanted it any more.
+    Cancelled,
+    /// Its deadline passed.
+    Deadline,
+    /// A kernel failed, and nothing else could run it.
+    Failed,
+    /// There was too much to do.
+    Shed,
+}
+
+/// What a lane runs in one go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Work {
+    /// One kernel over a segment of a prompt.
+    Prefill {
+        /// Whose prompt.
+        request: RequestId,
+        /// Which part of it.
+        segment: Segment,
+        /// Which layer.
+        layer: u32,
+        /// Which kernel of it.
+        kernel: Kernel,
+    },
+    /// The head on a prompt's last row; gives the request's first token.
+    Head(RequestId),
+    /// Layers of a decode iteration, and after the last one the head: gives a token for each request of the
+    /// batch. A lane that is asked to yield stops between two layers.
+    Decode(DecodeRun),
+    /// A whole iteration of continuous batching: one token for each request of the batch, and parts of
+    /// prompts beside them, the last part of a prompt giving the first token.
+    Mixed {
+        /// Requests that decode.
+        batch: Arc<[(RequestId, u32)]>,
+        /// Prompts, by part.
+        prompts: Arc<[(RequestId, Segment)]>,
+    },
+}
+
+/// A decode iteration, or what is left of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DecodeRun {
+    /// The requests, each with the tokens in its cache, the one that is fed now included.
+    pub batch: Arc<[(RequestId, u32)]>,
+    /// Layers to run.
+    pub layers: Range<u32>,
+    /// Whether each layer is one kernel, which a single request allows.
+    pub fused: bool,
+}
+
+/// Kernels of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kernel {
+    /// Norm, projections, RoPE.
+    Qkv,
+    /// Attention.
+    Mha,
+    /// The rest of the layer.
+    Ffn,
+}
+
+/// Consecutive tokens of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Segment {
+    /// Position of the first one in the request's context, counted from 0.
+    pub position: u32,
+    /// How many.
+    pub tokens: u32,
+}
+
+impl Segment {
+    /// Tokens that the last one sees, itself included.
+    pub fn context(self) -> u32 {
+        self.position + self.tokens
+    }
+}
+
+/// A static attention kernel that is compiled on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WarmKernel {
+    /// Rows of queries.
+    pub tokens: u32,
+    /// Rows of the cache.
+    pub context: u32,
+}

@@ -1,0 +1,92 @@
+//! The schedule of a single request: what is asked of the executor, and in which order.
+//!
+//! A [`Launch`] is one kernel of one place in the model, over a batch of rows. A single
+//! request needs no policy, so [`launches`] is the whole schedule here: layer by layer, prefill in chunks,
+//! decode with all sequences in one batch. No clock, thread or device is known in this module.
+
+use heg_artifacts::manifest::Group;
+
+/// One kernel at one place of the model, over the rows of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Launch {
+    /// Layer; none for the head.
+    pub layer: Option<u32>,
+    /// Which op group.
+    pub group: Group,
+    /// For attention, which is per sequence: index of the span. All spans otherwise.
+    pub span: Option<usize>,
+}
+
+/// New tokens of one sequence within a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// First row in the activation buffers.
+    pub row: usize,
+    /// Number of rows.
+    pub tokens: usize,
+    /// Tokens in the sequence's KV cache before them.
+    pub position: usize,
+}
+
+/// The launches of one pass over the model, in order. `spans` is the number of sequences; the head is run
+/// only where `logits` says so.
+pub fn launches(layers: u32, spans: usize, logits: Logits) -> impl Iterator<Item = Launch> {
+    let layers = (0..layers).flat_map(move |layer| {
+        let place = move |group, span| Launch {
+            layer: Some(layer),
+            group,
+            span,
+        };
+        std::iter::once(place(Group::Qkv, None))
+            .chain((0..spans).map(move |span| place(Group::Mha, Some(span))))
+            .chain(std::iter::once(place(Group::Ffn, None)))
+    });
+    let head = match logits {
+        Logits::LastRows => Some(Launch {
+            layer: None,
+            group: Group::Head,
+            span: None,
+        }),
+        Logits::None => None,
+    };
+    layers.chain(head)
+}
+
+/// Whether a pass ends with the head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Logits {
+    /// On the last row of each span.
+    LastRows,
+    /// Not at all: a chunk that more of the prompt follows.
+    None,
+}
+
+/// Cuts `tokens` prompt tokens into chunks: full ones, then the rest.
+pub fn chunks(tokens: usize, chunk_tokens: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let chunk = chunk_tokens.max(1);
+    (0..tokens)
+        .step_by(chunk)
+        .map(move |start| start..(start + chunk).min(tokens))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_visits_each_place_once_and_ends_with_the_head() {
+        let pass: Vec<Launch> = launches(2, 3, Logits::LastRows).collect();
+        assert_eq!(pass.len(), 2 * (1 + 3 + 1) + 1);
+        assert_eq!(pass[1].span, Some(0));
+        assert_eq!(pass.last().map(|launch| launch.group), Some(Group::Head));
+        assert_eq!(launches(2, 1, Logits::None).count(), 6);
+    }
+
+    #[test]
+    fn chunks_cover_the_prompt() {
+        let cut: Vec<_> = chunks(70, 32).collect();
+        assert_eq!(cut, [0..32, 32..64, 64..70]);
+        assert_eq!(chunks(5, 256).next(), Some(0..5));
+        assert_eq!(chunks(0, 7).count(), 0);
+    }
+}

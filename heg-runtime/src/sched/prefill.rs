@@ -1,0 +1,274 @@
+//! Progress of one prompt: its segments, each on its way through the layers.
+//!
+//! A prompt is cut into full chunks and a remainder. Within a layer a segment's attention needs the keys and
+//! values of the segments before it, and nothing else connects segments: while the iGPU attends one, the NPU
+//! projects the next. So a prompt moves through the model as a wave front, not layer by layer, and stopping
+//! costs nothing: progress is a counter per segment.
+//!
+//! In the last layer only the last row is wanted: segments before the last one end with `qkv`, which fills
+//! their part of the cache.
+
+use super::event::{Kernel, Segment};
+
+/// A kernel of a segment that may run now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Step {
+    /// Index of the segment.
+    pub(super) part: usize,
+    pub(super) segment: Segment,
+    pub(super) layer: u32,
+    pub(super) kernel: Kernel,
+    /// Kernels that the segment has behind it.
+    pub(super) done: u32,
+}
+
+/// One prompt.
+#[derive(Debug, Clone)]
+pub(super) struct Prefill {
+    layers: u32,
+    parts: Vec<Part>,
+    /// Full chunks among them; the rest is the remainder.
+    chunks: usize,
+    head: Head,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    segment: Segment,
+    /// Kernels done: three a layer.
+    done: u32,
+    running: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Head {
+    Waiting,
+    Running,
+}
+
+impl Prefill {
+    /// The tokens at [cached, prompt) of a request, in chunks of `chunk`. There is at least one.
+    pub(super) fn new(layers: u32, cached: u32, prompt: u32, chunk: u32) -> Self {
+        let chunk = chunk.max(1);
+        let new = prompt.saturating_sub(cached).max(1);
+        let first = prompt.saturating_sub(new);
+        let count = new.div_ceil(chunk);
+        let part = |index: u32| Part {
+            segment: Segment {
+                position: first + index * chunk,
+                tokens: chunk.min(new - index * chunk),
+            },
+            done: 0,
+            running: false,
+        };
+        Self {
+            layers,
+            parts: (0..count).map(part).collect(),
+            chunks: (new / chunk) as usize,
+            head: Head::Waiting,
+        }
+    }
+
+    /// Kernels that may run now, the segment that is furthest behind first.
+    ///
+    /// A segment whose attention runs, or waits for that of one before it, holds up nobody but those behind.
+    pub(super) fn ready(&self) -> impl Iterator<Item = Step> {
+        let mut steps: Vec<Step> = Vec::new();
+        // Fewest layers of keys and values among the segments before this one.
+        let mut cached_layers = u32::MAX;
+        for (index, part) in self.parts.iter().enumerate() {
+            let (layer, kernel) = (part.done / 3, KERNELS[(part.done % 3) as usize]);
+            let sees_all = kernel != Kernel::Mha || layer < cached_layers;
+            if !part.running && part.done < self.end(index) && sees_all {
+                steps.push(Step {
+                    part: index,
+                    segment: part.segment,
+                    layer,
+                    kernel,
+                    done: part.done,
+                });
+            }
+            // `qkv` of a layer is its first kernel.
+            cached_layers = cached_layers.min(part.done.div_ceil(3));
+        }
+        steps.sort_by_key(|step| (step.done, step.part));
+        steps.into_iter()
+    }
+
+    /// Whether only the head is left, and it does not run yet.
+    pub(super) fn head_is_ready(&self) -> bool {
+        self.head == Head::Waiting && self.last_is_through()
+    }
+
+    fn last_is_through(&self) -> bool {
+        let last = self.parts.len().saturating_sub(1);
+        self.parts
+            .get(last)
+            .is_none_or(|part| part.done == self.end(last))
+    }
+
+    /// Whether anything of it runs.
+    pub(super) fn is_running(&self) -> bool {
+        self.head == Head::Running || self.parts.iter().any(|part| part.running)
+    }
+
+    pub(super) fn start(&mut self, part: usize) {
+        if let Some(part) = self.parts.get_mut(part) {
+            part.running = true;
+        }
+    }
+
+    pub(super) fn start_head(&mut self) {
+        self.head = Head::Running;
+    }
+
+    /// The kernel of a segment that ran is done.
+    pub(super) fn complete(&mut self, position: u32) {
+        if let Some(part) = self.at(position) {
+            part.done += 1;
+            part.running = false;
+        }
+    }
+
+    /// What ran did not succeed; it may run again.
+    pub(super) fn undo(&mut self, position: u32) {
+        if let Some(part) = self.at(position) {
+            part.running = false;
+        }
+    }
+
+    /// As [`Prefill::undo`], for the head.
+    pub(super) fn undo_head(&mut self) {
+        self.head = Head::Waiting;
+    }
+
+    fn at(&mut self, position: u32) -> Option<&mut Part> {
+        let mut parts = self.parts.iter_mut();
+        parts.find(|part| part.segment.position == position)
+    }
+
+    /// Number of full chunks.
+    pub(super) fn chunks(&self) -> usize {
+        self.chunks
+    }
+
+    /// Tokens of the remainder; 0 if there is none.
+    pub(super) fn remainder(&self) -> u32 {
+        let rest = self.parts.get(self.chunks);
+        rest.map_or(0, |part| part.segment.tokens)
+    }
+
+    /// Full chunks that have not yet done the kernel with number `kernel`.
+    pub(super) fn chunks_behind(&self, kernel: u32) -> usize {
+        let chunks = self.parts.iter().take(self.chunks);
+        chunks.filter(|part| part.done <= kernel).count()
+    }
+
+    /// All segments.
+    pub(super) fn segments(&self) -> impl Iterator<Item = Segment> {
+        self.parts.iter().map(|part| part.segment)
+    }
+
+    /// Kernels that are left, as (segment, kernel, how often).
+    pub(super) fn remaining(&self) -> impl Iterator<Item = (Segment, Kernel, u32)> {
+        self.parts.iter().enumerate().flat_map(|(index, part)| {
+            let end = self.end(index);
+            // Of the kernels numbered done..end, every third is of this kind.
+            KERNELS.into_iter().zip(0..3).map(move |(kernel, offset)| {
+                let until = |kernels: u32| (kernels + 2 - offset) / 3;
+                (part.segment, kernel, until(end) - until(part.done))
+            })
+        })
+    }
+
+    /// Kernels of a segment in all.
+    fn end(&self, part: usize) -> u32 {
+        if part + 1 == self.parts.len() {
+            3 * self.layers
+        } else {
+            // Of the last layer `qkv` only.
+            (3 * self.layers).saturating_sub(2)
+        }
+    }
+}
+
+const KERNELS: [Kernel; 3] = [Kernel::Qkv, Kernel::Mha, Kernel::Ffn];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs everything, one kernel at a time, and returns the order.
+    fn run(mut prefill: Prefill, pick: impl Fn(usize) -> usize) -> Vec<Step> {
+        let mut order = Vec::new();
+        loop {
+            let ready: Vec<Step> = prefill.ready().collect();
+            if ready.is_empty() {
+                break;
+            }
+            let step = ready[pick(order.len()) % ready.len()];
+            prefill.start(step.part);
+            prefill.complete(step.segment.position);
+            order.push(step);
+        }
+        assert!(prefill.head_is_ready());
+        assert!(prefill.remaining().all(|(_, _, count)| count == 0));
+        order
+    }
+
+    #[test]
+    fn the_remainder_is_what_chunks_leave() {
+        let prefill = Prefill::new(2, 100, 700, 256);
+        let cut: Vec<_> = prefill.segments().map(|s| (s.position, s.tokens)).collect();
+        assert_eq!(cut, [(100, 256), (356, 256), (612, 88)]);
+        assert_eq!((prefill.chunks(), prefill.remainder()), (2, 88));
+        let whole = Prefill::new(2, 0, 512, 256);
+        assert_eq!((whole.chunks(), whole.remainder()), (2, 0));
+        // A prompt that is in the cache already runs its last token again.
+        let again = Prefill::new(2, 512, 512, 256);
+        assert_eq!(
+            again.segments().next().map(|s| (s.position, s.tokens)),
+            Some((511, 1))
+        );
+    }
+
+    #[test]
+    fn attention_waits_for_the_keys_before_it_in_any_order() {
+        for seed in 0..50 {
+            let order = run(Prefill::new(3, 0, 1000, 256), |at| at * 7 + seed);
+            let place = |part, layer, kernel| {
+                let mut steps = order.iter();
+                steps.position(|s| (s.part, s.layer, s.kernel) == (part, layer, kernel))
+            };
+            for step in order.iter().filter(|step| step.kernel == Kernel::Mha) {
+                for before in 0..=step.part {
+                    let keys = place(before, step.layer, Kernel::Qkv);
+                    assert!(keys < place(step.part, step.layer, Kernel::Mha));
+                }
+            }
+            // Three kernels a layer for each of four segments, but for two of three in the last layer.
+            assert_eq!(order.len(), 3 * 3 * 4 - 2 * 3);
+        }
+    }
+
+    #[test]
+    fn a_segment_runs_one_kernel_at_a_time() {
+        let mut prefill = Prefill::new(1, 0, 512, 256);
+        prefill.start(0);
+        assert_eq!(prefill.ready().map(|s| s.part).collect::<Vec<_>>(), [1]);
+        prefill.undo(0);
+        assert_eq!(prefill.ready().count(), 2);
+    }
+
+    #[test]
+    fn what_remains_counts_every_kernel_once() {
+        let mut prefill = Prefill::new(4, 0, 300, 256);
+        let total = |p: &Prefill| p.remaining().map(|(_, _, count)| count).sum::<u32>();
+        assert_eq!(total(&prefill), 3 * 4 * 2 - 2);
+        for kernels in 1..=5 {
+            prefill.start(0);
+            prefill.complete(0);
+            assert_eq!(total(&prefill), 3 * 4 * 2 - 2 - kernels);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The request table (Agent.xpu §4.1): every live request, where it is in its life, and the queues.
+
+use std::collections::BTreeMap;
+
+use super::event::Finish;
+use super::prefill::Prefill;
+use super::request::{Class, Lane, Micros, RequestId, Submission};
+
+/// A live request.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) submission: Submission,
+    /// Number of requests that came before it.
+    pub(super) order: u64,
+    pub(super) phase: Phase,
+    /// Since when it waits for its next token, which may make it overdue: its arrival, or its last token.
+    /// Neither a pause nor a restart takes anything off its age.
+    pub(super) waits_since: Micros,
+    pub(super) overdue: bool,
+    /// Tokens to prefill: the prompt, and after a restart the answer so far.
+    pub(super) prompt_tokens: u32,
+    /// Tokens of the answer so far.
+    pub(super) generated: u32,
+    /// Whether its flow has no further calls.
+    pub(super) ends_flow: bool,
+    /// How it will end, as soon as nothing of it runs any more.
+    pub(super) ending: Option<Finish>,
+    /// Where its last launch failed, and how often one did.
+    pub(super) failed: Option<Lane>,
+    pub(super) failures: u32,
+}
+
+/// Where a request is in its life.
+#[derive(Debug, Clone)]
+pub(super) enum Phase {
+    /// Nothing of it ran, and it has no room in the KV cache.
+    Queued,
+    /// Its prompt is under way, or was preempted.
+    Prefill(Prefill),
+    /// It generates.
+    Decode,
+}
+
+impl Entry {
+    pub(super) fn class(&self) -> Class {
+        self.submission.class
+    }
+
+    pub(super) fn prefill(&self) -> Option<&Prefill> {
+        match &self.phase {
+            Phase::Prefill(prefill) => Some(prefill),
+            Phase::Queued | Phase::Decode => None,
+        }
+    }
+
+    pub(super) fn prefill_mut(&mut self) -> Option<&mut Prefill> {
+        match &mut self.phase {
+            Phase::Prefill(prefill) => Some(prefill),
+            Phase::Queued | Phase::Decode => None,
+        }
+    }
+
+    /// Tokens in its cache when it decodes next, the one that is fed then included.
+    pub(super) fn context(&self) -> u32 {
+        self.submission.prompt_tokens + self.generated
+    }
+
+    /// Room that it needs: for the prompt and the longest answer.
+    pub(super) fn tokens_max(&self, context_tokens: u32) -> u32 {
+        let asked = self.submission.prompt_tokens;
+        asked
+            .saturating_add(self.submission.output_tokens_max)
+            .min(context_tokens)
+            .max(asked)
+    }
+}
+
+/// All live requests.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Table {
+    entries: BTreeMap<RequestId, Entry>,
+    submitted: u64,
+}
+
+impl Table {
+    /// Takes in a request; false if its number is in use.
+    pub(super) fn insert(&mut self, submission: Submission, now: Micros) -> bool {
+        if self.entries.contains_key(&submission.id) {
+            return false;
+        }
+        let entry = Entry {
+            submission,
+            order: self.submitted,
+            phase: Phase::Queued,
+            waits_since: now,
+            overdue: false,
+            prompt_tokens: submission.prompt_tokens,
+            generated: 0,
+            ends_flow: false,
+            ending: None,
+            failed: None,
+            failures: 0,
+        };
+        self.submitted += 1;
+        self.entries.insert(submission.id, entry);
+        true
+    }
+
+    pub(super) fn remove(&mut self, id: RequestId) -> Option<Entry> {
+        self.entries.remove(&id)
+    }
+
+    pub(super) fn get(&self, id: RequestId) -> Option<&Entry> {
+        self.entries.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: RequestId) -> Option<&mut Entry> {
+        self.entries.get_mut(&id)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (RequestId, &Entry)> {
+        self.entries.iter().map(|(id, entry)| (*id, entry))
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (RequestId, &mut Entry)> {
+        self.entries.iter_mut().map(|(id, entry)| (*id, entry))
+    }
+
+    /// The proactive requests that are best given up for others: the youngest first.
+    pub(super) fn youngest_proactive(
+        &self,
+        may: impl Fn(RequestId, &Entry) -> bool,
+    ) -> Option<RequestId> {
+        self.iter()
+            .filter(|(id, entry)| entry.class() == Class::Proactive && may(*id, entry))
+            .max_by_key(|(_, entry)| entry.order)
+            .map(|(id, _)| id)
+    }
+}

@@ -1,0 +1,194 @@
+//! Costs from a bundle's annotations for one machine.
+
+use std::collections::BTreeMap;
+
+use heg_artifacts::manifest::{self, DeviceClass, Group, Manifest, ShapeClass, Variant};
+use heg_profiler::annotation::{self, DeviceAnnotation, SocAnnotation, estimate};
+
+use crate::sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
+
+/// Costs of one model on one machine, as [`estimate`] answers.
+///
+/// Layers differ little, if at all: the kernels of the first one stand for all. On the NPU the smallest static
+/// variant that admits a call is taken, or else the one that needs the least time in several runs; attention
+/// there counts only where a bucket admits it. A decode layer is `qkv`, attention over Σ n rows of cache as one
+/// kernel, and `ffn`; a fused one is estimated as a single kernel of the same work, with one launch. Slow: wrap it
+/// in [`CachedCosts`](super::CachedCosts).
+#[derive(Debug, Clone)]
+pub struct AnnotatedCosts {
+    devices: [Option<DeviceAnnotation>; Lane::ALL.len()],
+    kernels: BTreeMap<Group, manifest::Kernel>,
+    model: ModelShape,
+    /// Time to compile the NPU's attention over so many rows of context, at a chunk: offset and slope, in µs.
+    compile_us: (f64, f64),
+}
+
+/// Compile times of attention at chunk 256 (DESIGN §4.4): 1.0 s at 512 rows of context, 2.9 s at 2048.
+const COMPILE_US: (f64, f64) = (0.367e6, 1237.0);
+
+impl AnnotatedCosts {
+    /// Of the model of `manifest` on `soc`, prefilling in chunks of `chunk_tokens`.
+    pub fn new(manifest: &Manifest, soc: &SocAnnotation, chunk_tokens: u32) -> Self {
+        let device = |class| soc.devices.iter().find(|d| d.class == class).cloned();
+        let first = manifest.layers.first();
+        let uses = first.map(|layer| [&layer.qkv, &layer.mha, &layer.ffn]);
+        let uses = uses.into_iter().flatten().chain([&manifest.head]);
+        let kernels = uses.filter_map(|used| {
+            let kernel = manifest.kernels.get(used.kernel.0 as usize)?;
+            Some((kernel.group, kernel.clone()))
+        });
+        let model = &manifest.model;
+        let kv_row = u64::from(model.kv_heads) * u64::from(model.head_dim);
+        Self {
+            devices: [
+                device(DeviceClass::Npu),
+                device(DeviceClass::Igpu),
+                device(DeviceClass::Cpu),
+            ],
+            kernels: kernels.collect(),
+            model: ModelShape {
+                layers: manifest.layers.len() as u32,
+                chunk_tokens,
+                context_tokens: model.context_tokens,
+                // Keys and values in f16.
+                kv_bytes_per_token: manifest.layers.len() as u64 * kv_row * 4,
+            },
+            compile_us: COMPILE_US,
+        }
+    }
+
+    /// What one kernel takes on a lane.
+    fn kernel(&self, lane: Lane, group: Group, call: annotation::Call) -> Option<Cost> {
+        let kernel = self.kernels.get(&group)?;
+        let device = self.devices[lane as usize].as_ref()?;
+        let runs_here = |variant: &&Variant| variant.device == device.class;
+        let costs = kernel
+            .variants
+            .iter()
+            .filter(runs_here)
+            .filter_map(|variant| {
+                let admits = variant.shape.bucket().is_none_or(|n| n >= call.context);
+                let found = estimate(device, kernel, variant, call, 0).filter(|_| admits)?;
+                Some(Cost {
+                    latency_us: found.latency_us,
+                    bandwidth: found.bandwidth_utilisation.unwrap_or(0.0),
+                })
+            });
+        costs.min_by(|a, b| a.latency_us.total_cmp(&b.latency_us))
+    }
+
+    /// One layer of `rows` requests that see `context` tokens together.
+    fn layer(&self, lane: Lane, rows: u32, context: u32, fused: bool) -> Option<Cost> {
+        let token_wise = annotation::Call {
+            tokens: 1,
+            context: 1,
+            batch: rows,
+        };
+        let attention = annotation::Call {
+            tokens: 1,
+            context,
+            batch: 1,
+        };
+        let parts = [
+            self.kernel(lane, Group::Qkv, token_wise)?,
+            self.kernel(lane, Group::Mha, attention)?,
+            self.kernel(lane, Group::Ffn, token_wise)?,
+        ];
+        let spared = match fused {
+            true => 2.0 * self.launch_us(lane),
+            false => 0.0,
+        };
+        let latency_us: f64 = parts.iter().map(|part| part.latency_us).sum();
+        let moved: f64 = parts
+            .iter()
+            .map(|part| part.latency_us * part.bandwidth)
+            .sum();
+        Some(Cost {
+            latency_us: (latency_us - spared).max(1.0),
+            bandwidth: moved / latency_us,
+        })
+    }
+
+    fn launch_us(&self, lane: Lane) -> f64 {
+        let device = self.devices[lane as usize].as_ref();
+        device
+            .and_then(|d| d.spec)
+            .map_or(0.0, |spec| spec.launch_us())
+    }
+}
+
+impl Costs for AnnotatedCosts {
+    fn model(&self) -> ModelShape {
+        self.model
+    }
+
+    fn cost(&self, lane: Lane, call: Call) -> Option<Cost> {
+        match call {
+            Call::Prefill {
+                kernel,
+                tokens,
+                context,
+            } => {
+                let group = match kernel {
+                    Kernel::Qkv => Group::Qkv,
+                    Kernel::Mha => Group::Mha,
+                    Kernel::Ffn => Group::Ffn,
+                };
+                let call = annotation::Call {
+                    tokens,
+                    context,
+                    batch: 1,
+                };
+                self.kernel(lane, group, call)
+            }
+            // Shapes of a batch are not static.
+            Call::Layer { .. } if lane == Lane::Npu => None,
+            Call::Layer {
+                rows,
+                context,
+                fused,
+            } => self.layer(lane, rows, context, fused),
+            Call::Head { rows } => {
+                let call = annotation::Call {
+                    tokens: 1,
+                    context: 1,
+                    batch: rows,
+                };
+                self.kernel(lane, Group::Head, call)
+            }
+        }
+    }
+
+    /// What a variant of that shape takes: of the bundle's buckets the smallest that holds it, scaled to its
+    /// rows of context.
+    fn warm_cost(&self, warm: WarmKernel) -> Option<Cost> {
+        let kernel = self.kernels.get(&Group::Mha)?;
+        let device = self.devices[Lane::Npu as usize].as_ref()?;
+        let npu = kernel.variants.iter().filter(|v| v.device == device.class);
+        let same = npu.filter(|v| v.shape.chunk() == Some(warm.tokens));
+        let nearest = same.min_by_key(|v| {
+            let bucket = v.shape.bucket().unwrap_or(u32::MAX);
+            (bucket < warm.context, bucket.abs_diff(warm.context))
+        })?;
+        let ShapeClass::Bucket { tokens, context } = nearest.shape else {
+            return None;
+        };
+        let call = annotation::Call {
+            tokens,
+            context,
+            batch: 1,
+        };
+        let found = estimate(device, kernel, nearest, call, 0)?;
+        let rows = f64::from(warm.context) / f64::from(context.max(1));
+        Some(Cost {
+            latency_us: (found.latency_us * rows).max(1.0),
+            bandwidth: found.bandwidth_utilisation.unwrap_or(0.0),
+        })
+    }
+
+    fn warm_up(&self, kernel: WarmKernel) -> Option<Micros> {
+        self.warm_cost(kernel)?;
+        let (offset, slope) = self.compile_us;
+        Some(Micros::from_f64(offset + slope * f64::from(kernel.context)))
+    }
+}

@@ -1,0 +1,126 @@
+//! Costs that remember their last answers.
+
+use std::cell::Cell;
+
+use crate::sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
+
+/// Answers that are remembered; a power of two. Chosen: a run of a 28-layer model asks for fewer at a time.
+const SLOTS: usize = 4096;
+
+/// Remembers what slower costs said: a direct-mapped cache of exact answers, so that nothing changes but time.
+#[derive(Debug)]
+pub struct CachedCosts<C> {
+    costs: C,
+    slots: Box<[Cell<Slot>]>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    key: u64,
+    answer: Option<Cost>,
+}
+
+impl<C: Costs> CachedCosts<C> {
+    /// Remembers answers of `costs`, which must give the same one each time.
+    pub fn new(costs: C) -> Self {
+        let empty = Slot {
+            key: u64::MAX,
+            answer: None,
+        };
+        Self {
+            costs,
+            slots: vec![Cell::new(empty); SLOTS].into_boxed_slice(),
+        }
+    }
+}
+
+impl<C: Costs> Costs for CachedCosts<C> {
+    fn model(&self) -> ModelShape {
+        self.costs.model()
+    }
+
+    fn cost(&self, lane: Lane, call: Call) -> Option<Cost> {
+        let Some(key) = key(lane, call) else {
+            return self.costs.cost(lane, call);
+        };
+        // Fibonacci hashing: the high bits of the product depend on all bits of the key.
+        let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SLOTS.ilog2());
+        let slot = &self.slots[hash as usize];
+        if slot.get().key == key {
+            return slot.get().answer;
+        }
+        let answer = self.costs.cost(lane, call);
+        slot.set(Slot { key, answer });
+        answer
+    }
+
+    fn warm_cost(&self, kernel: WarmKernel) -> Option<Cost> {
+        self.costs.warm_cost(kernel)
+    }
+
+    fn warm_up(&self, kernel: WarmKernel) -> Option<Micros> {
+        self.costs.warm_up(kernel)
+    }
+}
+
+/// A number of its own for each call; `None` for calls larger than any real one.
+fn key(lane: Lane, call: Call) -> Option<u64> {
+    let (kind, rows, context) = match call {
+        Call::Prefill {
+            kernel: Kernel::Qkv,
+            tokens,
+            context,
+        } => (0, tokens, context),
+        Call::Prefill {
+            kernel: Kernel::Mha,
+            tokens,
+            context,
+        } => (1, tokens, context),
+        Call::Prefill {
+            kernel: Kernel::Ffn,
+            tokens,
+            context,
+        } => (2, tokens, context),
+        Call::Layer {
+            rows,
+            context,
+            fused,
+        } => (3 + u64::from(fused), rows, context),
+        Call::Head { rows } => (5, rows, 0),
+    };
+    // 3 bits, 2 bits, 24 bits, 32 bits.
+    let fits = rows < 1 << 24;
+    fits.then(|| kind << 58 | (lane as u64) << 56 | u64::from(rows) << 32 | u64::from(context))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sim::{AnalyticCosts, Dimensions};
+
+    proptest! {
+        #[test]
+        fn answers_are_those_of_the_costs_behind(
+            calls in prop::collection::vec((0usize..3, 0u8..6, 1u32..600, 1u32..5000), 1..300),
+        ) {
+            let costs = AnalyticCosts::core_ultra_5_125h(Dimensions::llama_3b());
+            let cached = CachedCosts::new(costs.clone());
+            for (lane, kind, rows, context) in calls {
+                let call = match kind {
+                    0 => Call::Prefill { kernel: Kernel::Qkv, tokens: rows, context },
+                    1 => Call::Prefill { kernel: Kernel::Mha, tokens: rows, context },
+                    2 => Call::Prefill { kernel: Kernel::Ffn, tokens: rows, context },
+                    3 => Call::Layer { rows, context, fused: false },
+                    4 => Call::Layer { rows: 1, context, fused: true },
+                    _ => Call::Head { rows },
+                };
+                prop_assert_eq!(
+                    cached.cost(Lane::ALL[lane], call),
+                    costs.cost(Lane::ALL[lane], call)
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What can be said only when a step is over: who idles, and who holds what.
+
+use heg_spec::policy::{NpuAttention, Resume, SchedulerKind};
+
+use super::world::{Phase, Seen};
+use super::{Checked, Rule};
+use crate::sched::{Action, Call, Class, Costs, Kernel, Lane, RequestId, Scheduler, Segment, Work};
+
+impl<S: Scheduler, C: Costs> Checked<S, C> {
+    /// A step is over.
+    pub(super) fn judge_step(&mut self, actions: &[Action]) {
+        self.tokens_given();
+        self.buffers();
+        if let Some(what) = self.idle_machine().or_else(|| self.idle_lane()) {
+            self.report(Rule::WorkConserving, what);
+        }
+        if let Some(what) = self.overdue_waits() {
+            self.report(Rule::Ageing, what);
+        }
+        if self.rules.policy.prefill.preempt && self.reactive_decode_waits() {
+            let launches = actions.iter().filter_map(|action| match action {
+                Action::Launch { work, .. } => Some(work),
+                _ => None,
+            });
+            let (mut launched, mut proactive) = (0, false);
+            for work in launches {
+                launched += 1;
+                proactive |= self.world.class_of(work) == Some(Class::Proactive);
+            }
+            // Under memory pressure it may be what ran before that keeps it from decoding.
+            let busy = Lane::ALL
+                .iter()
+                .filter_map(|lane| self.world.running(*lane));
+            let alone = self.rules.policy.pressure.is_none() || busy.count() == launched;
+            let proactive = proactive && alone;
+            self.require(!proactive, Rule::ReactiveFirst, || {
+                "a proactive launch keeps a reactive request from decoding".to_owned()
+            });
+        }
+    }
+
+    fn tokens_given(&mut self) {
+        let requests = self.world.requests.iter_mut();
+        let kept: Vec<RequestId> = requests
+            .filter_map(|(id, seen)| (std::mem::take(&mut seen.due) > 0).then_some(*id))
+            .collect();
+        self.require(kept.is_empty(), Rule::NothingLost, || {
+            format!("tokens of {kept:?} were computed and not given")
+        });
+    }
+
+    fn buffers(&mut self) {
+        let policy = &self.rules.policy;
+        let double =
+            policy.scheduler == SchedulerKind::AgentXpu && policy.prefill.resume == Resume::Arrival;
+        for class in [Class::Reactive, Class::Proactive] {
+            let holders = self.world.requests.iter();
+            let holders: Vec<RequestId> = holders
+                .filter(|(_, seen)| seen.class() == class && seen.is_under_way())
+                .map(|(id, _)| *id)
+                .collect();
+            self.require(
+                !double || holders.len() <= 1,
+                Rule::ActivationBuffers,
+                || format!("prompts of {holders:?} are under way at once"),
+            );
+        }
+    }
+
+    /// Nothing runs at all: why?
+    fn idle_machine(&self) -> Option<String> {
+        let world = &self.world;
+        if world.dynamic_lane().is_none() || !Lane::ALL.into_iter().all(|lane| self.rests(lane)) {
+            return None;
+        }
+        let waiting = world.requests.iter().find(|(_, seen)| match seen.phase {
+            Phase::Queued => world.fits(seen),
+            Phase::Prefill | Phase::Decode => true,
+        });
+        waiting.map(|(id, seen)| format!("nothing runs, and {id} waits to {:?}", seen.phase))
+    }
+
+    /// Whether a lane is free or not there.
+    fn rests(&self, lane: Lane) -> bool {
+        self.world.is_free(lane) || !self.world.is_present(lane)
+    }
+
+    fn idle_lane(&self) -> Option<String> {
+        if self.rules.policy.pressure.is_some() {
+            // Which kernels may run side by side is the tiers' to say; a machine at rest is judged above.
+            return None;
+        }
+        let dynamic = self.world.dynamic_lane()?;
+        if self.world.is_free(dynamic) {
+            if let Some((id, _)) = self.world.decodable().next()
+                && !self.decodes_elsewhere()
+                && !self.npu_excludes_decode()
+            {
+                return Some(format!(
+                    "the {dynamic:?} lane is free, and {id} waits to decode"
+                ));
+            }
+            if self.dynamic_prefill_waits() {
+                return Some(format!("the {dynamic:?} lane is free, and attention waits"));
+            }
+        }
+        (self.world.is_free(Lane::Npu) && self.chunk_waits())
+            .then(|| "the NPU is free, and a full chunk waits".to_owned())
+    }
+
+    /// Whether an iteration runs on the lane that stood in for the one that came back.
+    fn decodes_elsewhere(&self) -> bool {
+        let mut works = Lane::ALL
+            .into_iter()
+            .filter_map(|lane| self.world.running(lane));
+        works.any(|work| matches!(work, Work::Decode(_)))
+    }
+
+    /// Whether a kernel on the NPU is memory-bound and more urgent than what decodes (v2 4.3).
+    fn npu_excludes_decode(&self) -> bool {
+        let Some(work) = self.world.running(Lane::Npu) else {
+            return false;
+        };
+        let begun = self
+            .world
+            .iteration
+            .as_ref()
+            .filter(|it| it.layers_done > 0);
+        let class = |id: &RequestId| self.world.requests.get(id).map(Seen::class);
+        let decoding = match begun {
+            Some(iteration) => iteration.batch.iter().filter_map(|(id, _)| class(id)).min(),
+            // Without classes a batch is first come first served, and may leave out the reactive ones.
+            None if self.rules.policy.decode.reactive_batch_max.is_none() => {
+                self.world.decodable().map(|(_, seen)| seen.class()).max()
+            }
+            None => self.world.decodable().map(|(_, seen)| seen.class()).min(),
+        };
+        let more_urgent = self.world.class_of(work) < decoding;
+        self.rules.policy.prefill.defer_memory_bound.is_some() && more_urgent
+    }
+
+    /// Whether an overdue prompt waits for the lane that it should have while a reactive one is under way.
+    fn overdue_waits(&self) -> Option<String> {
+        let world = &self.world;
+        let lane = world.dynamic_lane().filter(|lane| world.is_free(*lane))?;
+        let mut reactive = world.requests.values().filter(|seen| {
+            seen.class() == Class::Reactive && seen.phase == Phase::Prefill && seen.wanted
+        });
+        reactive.next()?;
+        let overdue = || {
+            let prompts = world.requests.iter();
+            prompts.filter(|(_, seen)| seen.overdue && seen.phase == Phase::Prefill && seen.wanted)
+        };
+        // One at a time has the lane, and which one is not for the checker to say.
+        let all_wait = overdue().all(|(_, seen)| {
+            let mut ready = seen.ready(world.model);
+            !seen.failed && ready.any(|(_, kernel)| kernel != Kernel::Mha)
+        });
+        let (id, _) = overdue().next()?;
+        (all_wait && self.rules.policy.pressure.is_none())
+            .then(|| format!("the {lane:?} lane is free, and the prompt of {id} is overdue"))
+    }
+
+    fn reactive_decode_waits(&self) -> bool {
+        let dynamic = self.world.dynamic_lane();
+        let free =
+            dynamic.is_some_and(|lane| self.world.is_free(lane)) && !self.decodes_elsewhere();
+        let mut decodable = self.world.decodable();
+        free && decodable.any(|(_, seen)| seen.class() == Class::Reactive && !seen.failed)
+    }
+
+    /// Prompts under way of the most urgent class that has any; empty where another one might be chosen.
+    fn foremost(&self) -> Vec<&Seen> {
+        let prefills = || {
+            let live = self.world.requests.values();
+            live.filter(|seen| seen.phase != Phase::Decode)
+        };
+        let class = prefills().map(Seen::class).min();
+        let same = || prefills().filter(|seen| Some(seen.class()) == class);
+        let certain =
+            same().all(|seen| seen.phase == Phase::Prefill && seen.wanted && !seen.failed);
+        match certain && self.rules.policy.scheduler == SchedulerKind::AgentXpu {
+            true => same().collect(),
+            false => Vec::new(),
+        }
+    }
+
+    fn all_foremost(&self, waits: impl Fn(Segment, Kernel) -> bool) -> bool {
+        let foremost = self.foremost();
+        let model = self.world.model;
+        let ready = |seen: &&Seen| {
+            seen.ready(model)
+                .any(|(segment, kernel)| waits(segment, kernel))
+        };
+        !foremost.is_empty() && foremost.iter().all(ready)
+    }
+
+    /// Whether attention waits that only the lane of dynamic kernels can run.
+    pub(super) fn dynamic_prefill_waits(&self) -> bool {
+        let bundle = self.rules.policy.prefill.attention == NpuAttention::Bundle;
+        let npu = self.world.is_present(Lane::Npu) && (bundle || !self.world.warm.is_empty());
+        !npu && self.rules.policy.pressure.is_none()
+            && self.all_foremost(|_, kernel| kernel == Kernel::Mha)
+    }
+
+    /// Whether chunks wait of which none belongs to the iGPU.
+    fn chunk_waits(&self) -> bool {
+        let world = &self.world;
+        let decoding = world.requests.values().filter(|s| s.phase == Phase::Decode);
+        let most_urgent = decoding.map(Seen::class).min();
+        let Some(decoding) = most_urgent else {
+            return false;
+        };
+        let threshold = self.rules.policy.prefill.defer_memory_bound.unwrap_or(1.0);
+        let excluded = |segment: Segment, kernel| {
+            let call = Call::Prefill {
+                kernel,
+                tokens: segment.tokens,
+                context: segment.context(),
+            };
+            let cost = self.costs.cost(Lane::Npu, call);
+            let below = self.foremost().iter().any(|seen| decoding < seen.class());
+            below && cost.is_none_or(|cost| cost.bandwidth > threshold)
+        };
+        self.all_foremost(|segment, kernel| {
+            let whole = segment.tokens == world.model.chunk_tokens;
+            kernel != Kernel::Mha && whole && !excluded(segment, kernel)
+        })
+    }
+}

@@ -1,0 +1,180 @@
+//! Watches a scheduler from outside and reports every broken rule.
+//!
+//! It keeps its own books, made of events and actions alone (`world`), so that it agrees with a scheduler only
+//! if that does as it should. Each [`Rule`] says what is checked; conditions that a policy sets apart are named
+//! there. The conservation of work is judged at the end of each step (`conserve`), all else action by action
+//! (`launch`).
+
+mod conserve;
+mod launch;
+mod world;
+
+use std::fmt;
+
+use heg_spec::Policy;
+
+use crate::sched::{Action, Actions, Costs, Event, Micros, Scheduler};
+use world::World;
+
+/// What a scheduler has to keep to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Rule {
+    /// A lane runs one launch at a time, and only while it is there; tickets are never used twice.
+    OneLaunchPerLane,
+    /// Kernels run in the order of their data: `qkv`, `mha`, `ffn` layer by layer, attention after the keys of
+    /// all tokens before it, the head last. An iteration goes through the layers in order, with the batch that
+    /// it began with, unless a launch failed.
+    Dependencies,
+    /// Every request ends once, with nothing of it running, and is not named afterwards; every token that was
+    /// computed for a request that is still wanted is given, and no other.
+    NothingLost,
+    /// Reserved memory stays within the budget; a request has it while it runs, gives it back or leaves it to
+    /// its flow when it ends, and a flow's goes when the flow ends.
+    MemoryBalanced,
+    /// One prompt of each class is under way at a time: there is one activation buffer for each (v2 4.1). Under
+    /// `LeastTimeToCompletion` each preempted request has a buffer of its own (v1 6.2), and this is not judged.
+    ActivationBuffers,
+    /// No lane idles beside work that may run there. See [`Rules`] for what may.
+    WorkConserving,
+    /// A proactive kernel of a prompt starts only when no prompt of a reactive request could go on or begin,
+    /// and an iteration begins with all reactive requests that can decode. Overdue requests are exempt, and
+    /// those that fill bubbles (v1 6.3); all of it applies where the policy preempts.
+    ReactiveFirst,
+    /// An overdue request has its two privileges (v2 4.5): no iteration begins without it while there is room in
+    /// the batch, and while its prompt is under way the lane of dynamic kernels runs it beside a reactive one,
+    /// whose token-wise kernels keep to the NPU.
+    Ageing,
+    /// Batches stay within the policy's caps (v2 4.5). Overdue requests pass the lower one.
+    BatchCap,
+}
+
+/// What rules are judged by: the policy that a scheduler claims to follow.
+///
+/// Work *may* run on a lane, for [`Rule::WorkConserving`], when
+///
+/// - nothing at all runs, and a request decodes, or prefills, or waits and fits into the memory; or
+/// - the lane of dynamic kernels is free and a request decodes, and neither memory pressure (v1 6.4) nor a
+///   memory-bound kernel of a more urgent class on the NPU (v2 4.3) speaks against it; or
+/// - that lane is free, every prompt under way of the most urgent class has attention to run, and no compiled
+///   kernel could take it to the NPU; or
+/// - the NPU is free, every such prompt has a full chunk to run, and requests decode, so that none of it
+///   belongs to the iGPU, and the kernel is not memory-bound beside a more urgent decode batch.
+///
+/// Requests of which a launch failed are left out: where it goes next is the scheduler's to try.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rules {
+    /// The policy.
+    pub policy: Policy,
+}
+
+/// A rule that was broken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Which one.
+    pub rule: Rule,
+    /// When.
+    pub at: Micros,
+    /// How.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} at {} us: {}", self.rule, self.at.0, self.what)
+    }
+}
+
+/// A scheduler under watch. What it does is not changed.
+#[derive(Debug)]
+pub struct Checked<S, C> {
+    scheduler: S,
+    costs: C,
+    rules: Rules,
+    world: World,
+    violations: Vec<Violation>,
+    log: Option<Vec<(Micros, Action)>>,
+}
+
+/// More violations are no news.
+const VIOLATIONS_MAX: usize = 20;
+
+impl<S: Scheduler, C: Costs> Checked<S, C> {
+    /// Watches `scheduler`; `costs` are those that it was made with.
+    pub fn new(scheduler: S, costs: C, rules: Rules) -> Self {
+        let world = World::new(&costs, &rules.policy);
+        Self {
+            scheduler,
+            costs,
+            rules,
+            world,
+            violations: Vec::new(),
+            log: None,
+        }
+    }
+
+    /// Keeps every action from now on, for [`Checked::log`].
+    pub fn with_log(mut self) -> Self {
+        self.log = Some(Vec::new());
+        self
+    }
+
+    /// Every action with its time; empty without [`Checked::with_log`].
+    pub fn log(&self) -> &[(Micros, Action)] {
+        self.log.as_deref().unwrap_or_default()
+    }
+
+    /// What was broken so far, at most the first 20.
+    pub fn violations(&self) -> &[Violation] {
+        &self.violations
+    }
+
+    /// What was broken, the end included: requests that never ended, and memory that never came back. Call it
+    /// when every flow has ended.
+    pub fn finish(mut self) -> Vec<Violation> {
+        let live = self.world.requests.len();
+        if live > 0 || !self.scheduler.is_idle() {
+            let what = format!("{live} requests never ended");
+            self.report(Rule::NothingLost, what);
+        }
+        let used = self.world.kv_used;
+        if used > 0 && live == 0 {
+            let what = format!("{used} tokens of memory never came back");
+            self.report(Rule::MemoryBalanced, what);
+        }
+        self.violations
+    }
+
+    fn report(&mut self, rule: Rule, what: String) {
+        if self.violations.len() < VIOLATIONS_MAX {
+            let at = self.world.now;
+            self.violations.push(Violation { rule, at, what });
+        }
+    }
+
+    fn require(&mut self, holds: bool, rule: Rule, what: impl FnOnce() -> String) {
+        if !holds {
+            self.report(rule, what());
+        }
+    }
+}
+
+impl<S: Scheduler, C: Costs> Scheduler for Checked<S, C> {
+    fn step(&mut self, now: Micros, event: Event, actions: &mut Actions) {
+        self.world.now = now;
+        self.world.see(&event);
+        let first = actions.len();
+        self.scheduler.step(now, event, actions);
+        let own = &actions[first..];
+        if let Some(log) = &mut self.log {
+            log.extend(own.iter().map(|action| (now, action.clone())));
+        }
+        for action in own {
+            self.judge(action);
+        }
+        self.judge_step(own);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.scheduler.is_idle()
+    }
+}

@@ -1,0 +1,446 @@
+//! What the checker knows: lanes, requests, memory, all from events and actions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use heg_spec::Policy;
+use heg_spec::policy::SchedulerKind;
+use heg_spec::soc::DeviceClass;
+
+use crate::sched::{
+    Call, Class, Costs, Event, FlowId, Kernel, Lane, Micros, ModelShape, RequestId, Segment,
+    Submission, Ticket, WarmKernel, Work,
+};
+
+/// A lane.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    Absent,
+    Free,
+    Busy(Ticket, Work),
+    Resetting,
+}
+
+/// Where a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Without memory.
+    Queued,
+    /// With memory, before its first token.
+    Prefill,
+    /// After it.
+    Decode,
+}
+
+/// A segment of a prompt.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part {
+    pub(super) segment: Segment,
+    /// Kernels done, three a layer.
+    pub(super) done: u32,
+    pub(super) running: bool,
+}
+
+/// A live request.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    pub(super) submission: Submission,
+    pub(super) phase: Phase,
+    /// Tokens to prefill; a restart adds the answer so far.
+    pub(super) prompt_tokens: u32,
+    /// Those of them that were there already.
+    pub(super) reused: u32,
+    /// Tokens of memory.
+    pub(super) reserved: Option<u32>,
+    /// By position. Those that nothing ran of are missing.
+    pub(super) parts: Vec<Part>,
+    /// Tokens given.
+    pub(super) emitted: u32,
+    /// Tokens computed and not given yet.
+    pub(super) due: u32,
+    /// A launch said that this was the last token.
+    pub(super) ended: bool,
+    /// Nobody cancelled it, its deadline is not over, and there was a lane for it all the time.
+    pub(super) wanted: bool,
+    /// A launch of it failed.
+    pub(super) failed: bool,
+    /// When it came, or gave its last token.
+    since: Micros,
+    /// It is proactive and has once waited for a token as long as the policy allows.
+    pub(super) overdue: bool,
+}
+
+impl Seen {
+    pub(super) fn class(&self) -> Class {
+        self.submission.class
+    }
+
+    /// Tokens that an iteration with it feeds and sees.
+    pub(super) fn context(&self) -> u32 {
+        self.submission.prompt_tokens + self.emitted
+    }
+
+    /// Room for the prompt and the longest answer.
+    pub(super) fn tokens_max(&self, context_tokens: u32) -> u32 {
+        let asked = self.submission.prompt_tokens;
+        let all = asked.saturating_add(self.submission.output_tokens_max);
+        all.min(context_tokens).max(asked)
+    }
+
+    /// Whether its prompt occupies an activation buffer.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.phase == Phase::Prefill && self.parts.iter().any(|part| part.running || part.done > 0)
+    }
+
+    /// How far the tokens before `position` have their keys: layers, at least.
+    pub(super) fn keys_before(&self, position: u32) -> u32 {
+        let mut at = self.reused;
+        let mut layers = u32::MAX;
+        for part in &self.parts {
+            if part.segment.position >= position {
+                break;
+            }
+            if part.segment.position != at {
+                return 0;
+            }
+            layers = layers.min(part.done.div_ceil(3));
+            at = part.segment.context();
+        }
+        if at == position { layers } else { 0 }
+    }
+
+    /// Segments of the prompt as the chunk cuts it, with what is done of each.
+    pub(super) fn cut(&self, chunk: u32) -> impl Iterator<Item = Part> {
+        let new = self.prompt_tokens.saturating_sub(self.reused).max(1);
+        let first = self.prompt_tokens - new;
+        (0..new.div_ceil(chunk)).map(move |index| {
+            let position = first + index * chunk;
+            let segment = Segment {
+                position,
+                tokens: chunk.min(self.prompt_tokens - position),
+            };
+            let known = self.parts.iter().find(|p| p.segment.position == position);
+            known.copied().unwrap_or(Part {
+                segment,
+                done: 0,
+                running: false,
+            })
+        })
+    }
+
+    /// Kernels that may run now, as (segment, layer, kernel).
+    pub(super) fn ready(&self, model: ModelShape) -> impl Iterator<Item = (Segment, Kernel)> {
+        let open = self.phase == Phase::Prefill && self.wanted;
+        let parts = self.cut(model.chunk_tokens.max(1)).filter(move |_| open);
+        parts.filter_map(move |part| {
+            let (layer, kernel) = (part.done / 3, KERNELS[(part.done % 3) as usize]);
+            let last = part.segment.context() == self.prompt_tokens;
+            let end = 3 * model.layers - if last { 0 } else { 2 };
+            let keys = kernel != Kernel::Mha || layer < self.keys_before(part.segment.position);
+            (!part.running && part.done < end && keys).then_some((part.segment, kernel))
+        })
+    }
+}
+
+/// Kernels of a layer in order.
+pub(super) const KERNELS: [Kernel; 3] = [Kernel::Qkv, Kernel::Mha, Kernel::Ffn];
+
+/// An iteration that has begun.
+#[derive(Debug, Clone)]
+pub(super) struct Iteration {
+    pub(super) batch: Arc<[(RequestId, u32)]>,
+    pub(super) layers_done: u32,
+    /// A launch of it failed: it may begin anew, or give way to another.
+    pub(super) broken: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) now: Micros,
+    pub(super) model: ModelShape,
+    overdue_after: Option<Micros>,
+    /// Lanes that the scheduler may use.
+    usable: [bool; Lane::ALL.len()],
+    pub(super) places: [Place; Lane::ALL.len()],
+    pub(super) requests: BTreeMap<RequestId, Seen>,
+    pub(super) iteration: Option<Iteration>,
+    pub(super) tickets: BTreeSet<Ticket>,
+    pub(super) kv_budget: u64,
+    pub(super) kv_used: u64,
+    pub(super) flows: BTreeMap<FlowId, u32>,
+    pub(super) warm: BTreeSet<WarmKernel>,
+    pub(super) compiling: Option<WarmKernel>,
+    /// Launches that failed, were lost or had to be stopped.
+    pub(super) failures: u32,
+}
+
+impl World {
+    pub(super) fn new(costs: &impl Costs, policy: &Policy) -> Self {
+        let model = costs.model();
+        let has = |lane| {
+            let one_device = !matches!(
+                policy.scheduler,
+                SchedulerKind::AgentXpu | SchedulerKind::Serial
+            );
+            let named = match policy.device {
+                DeviceClass::Npu => Lane::Npu,
+                DeviceClass::Igpu => Lane::Igpu,
+                DeviceClass::Cpu => Lane::Cpu,
+            };
+            let head = costs.cost(lane, Call::Head { rows: 1 }).is_some();
+            head && (!one_device || lane == named)
+        };
+        let usable = Lane::ALL.map(has);
+        Self {
+            now: Micros(0),
+            overdue_after: policy
+                .ageing
+                .map(|ageing| Micros::from_millis(ageing.threshold_ms)),
+            usable,
+            places: usable.map(|usable| if usable { Place::Free } else { Place::Absent }),
+            requests: BTreeMap::new(),
+            iteration: None,
+            tickets: BTreeSet::new(),
+            kv_budget: u64::from(policy.limits.kv_mib) * 1024 * 1024
+                / model.kv_bytes_per_token.max(1),
+            kv_used: 0,
+            flows: BTreeMap::new(),
+            warm: BTreeSet::new(),
+            compiling: None,
+            failures: 0,
+            model,
+        }
+    }
+
+    pub(super) fn is_free(&self, lane: Lane) -> bool {
+        matches!(self.places[lane as usize], Place::Free)
+    }
+
+    pub(super) fn is_present(&self, lane: Lane) -> bool {
+        !matches!(self.places[lane as usize], Place::Absent)
+    }
+
+    /// What runs on a lane.
+    pub(super) fn running(&self, lane: Lane) -> Option<&Work> {
+        match &self.places[lane as usize] {
+            Place::Busy(_, work) => Some(work),
+            Place::Absent | Place::Free | Place::Resetting => None,
+        }
+    }
+
+    /// The lane of dynamic kernels.
+    pub(super) fn dynamic_lane(&self) -> Option<Lane> {
+        [Lane::Igpu, Lane::Cpu]
+            .into_iter()
+            .find(|lane| self.is_present(*lane))
+    }
+
+    /// Requests that could decode their next token.
+    pub(super) fn decodable(&self) -> impl Iterator<Item = (&RequestId, &Seen)> {
+        self.requests
+            .iter()
+            .filter(|(_, seen)| seen.phase == Phase::Decode && seen.wanted)
+    }
+
+    /// Whether a request that waits would fit into the memory as it is.
+    pub(super) fn fits(&self, seen: &Seen) -> bool {
+        let tokens = u64::from(seen.tokens_max(self.model.context_tokens));
+        let kept: u64 = self.flows.values().map(|kept| u64::from(*kept)).sum();
+        self.kv_used - kept.min(self.kv_used) + tokens <= self.kv_budget
+    }
+
+    /// The most urgent class of a launch.
+    pub(super) fn class_of(&self, work: &Work) -> Option<Class> {
+        let class = |id: &RequestId| self.requests.get(id).map(Seen::class);
+        match work {
+            Work::Prefill { request, .. } | Work::Head(request) => class(request),
+            Work::Decode(run) => run.batch.iter().filter_map(|(id, _)| class(id)).min(),
+            Work::Mixed { batch, prompts } => {
+                let prompts = prompts.iter().map(|(id, _)| id);
+                let all = batch.iter().map(|(id, _)| id).chain(prompts);
+                all.filter_map(class).min()
+            }
+        }
+    }
+
+    /// Takes in what the scheduler is about to hear.
+    pub(super) fn see(&mut self, event: &Event) {
+        match event {
+            Event::Submit(submission) => self.submitted(submission),
+            Event::Cancel(id) => {
+                if let Some(seen) = self.requests.get_mut(id) {
+                    seen.wanted = false;
+                }
+            }
+            Event::Done {
+                ticket,
+                layers,
+                ended,
+            } => {
+                if let Some(work) = self.free(*ticket, Place::Free) {
+                    self.done(&work, *layers, ended);
+                }
+            }
+            Event::Failed(ticket) | Event::OutOfMemory(ticket) => {
+                if let Some(work) = self.free(*ticket, Place::Free) {
+                    self.undo(&work);
+                }
+            }
+            Event::Lost(lane) => {
+                self.vacate(*lane, Place::Absent);
+                if self.dynamic_lane().is_none() {
+                    // Nothing can be done for anybody: all end as soon as nothing of them runs.
+                    for seen in self.requests.values_mut() {
+                        seen.wanted = false;
+                    }
+                }
+            }
+            Event::Ready(lane) if self.usable[*lane as usize] => {
+                self.places[*lane as usize] = Place::Free;
+            }
+            Event::Warmed(kernel) => {
+                self.compiling = None;
+                self.warm.insert(*kernel);
+            }
+            Event::Ready(_) | Event::EndFlow(_) | Event::Timer => {}
+        }
+        let now = self.now;
+        for seen in self.requests.values_mut() {
+            seen.wanted &= seen
+                .submission
+                .deadline
+                .is_none_or(|deadline| deadline > now);
+            let waits = now.since(seen.since);
+            let long = self.overdue_after.is_some_and(|limit| waits >= limit);
+            seen.overdue |= long && seen.class() == Class::Proactive;
+        }
+    }
+
+    fn submitted(&mut self, submission: &Submission) {
+        let seen = Seen {
+            submission: *submission,
+            phase: Phase::Queued,
+            prompt_tokens: submission.prompt_tokens,
+            reused: 0,
+            reserved: None,
+            parts: Vec::new(),
+            emitted: 0,
+            due: 0,
+            ended: false,
+            wanted: true,
+            failed: false,
+            since: self.now,
+            overdue: false,
+        };
+        self.requests.entry(submission.id).or_insert(seen);
+    }
+
+    fn free(&mut self, ticket: Ticket, place: Place) -> Option<Work> {
+        let busy = |found: &&mut Place| matches!(found, Place::Busy(t, _) if *t == ticket);
+        let found = self.places.iter_mut().find(busy)?;
+        match std::mem::replace(found, place) {
+            Place::Busy(_, work) => Some(work),
+            Place::Absent | Place::Free | Place::Resetting => None,
+        }
+    }
+
+    /// Stops what runs on a lane.
+    pub(super) fn vacate(&mut self, lane: Lane, place: Place) {
+        let old = std::mem::replace(&mut self.places[lane as usize], place);
+        if let Place::Busy(_, work) = old {
+            self.undo(&work);
+        }
+    }
+
+    fn done(&mut self, work: &Work, layers: u32, ended: &[RequestId]) {
+        let whole = self.model.layers;
+        match work {
+            Work::Prefill {
+                request, segment, ..
+            } => {
+                if let Some(part) = self.part(*request, segment.position) {
+                    part.done += 1;
+                    part.running = false;
+                }
+            }
+            Work::Head(id) => self.gave_token(*id, ended),
+            Work::Decode(run) if layers == whole => {
+                self.iteration = None;
+                for (id, _) in run.batch.iter() {
+                    self.gave_token(*id, ended);
+                }
+            }
+            Work::Decode(_) => {
+                if let Some(iteration) = &mut self.iteration {
+                    iteration.layers_done = layers;
+                }
+            }
+            Work::Mixed { batch, prompts } => {
+                for (id, _) in batch.iter() {
+                    self.gave_token(*id, ended);
+                }
+                for (id, segment) in prompts.iter() {
+                    if let Some(part) = self.part(*id, segment.position) {
+                        part.done = 3 * whole;
+                        part.running = false;
+                    }
+                    let seen = self.requests.get(id);
+                    if seen.is_some_and(|seen| segment.context() >= seen.prompt_tokens) {
+                        self.gave_token(*id, ended);
+                    }
+                }
+            }
+        }
+    }
+
+    fn part(&mut self, id: RequestId, position: u32) -> Option<&mut Part> {
+        let parts = &mut self.requests.get_mut(&id)?.parts;
+        parts
+            .iter_mut()
+            .find(|part| part.segment.position == position)
+    }
+
+    fn gave_token(&mut self, id: RequestId, ended: &[RequestId]) {
+        if let Some(seen) = self.requests.get_mut(&id) {
+            seen.phase = Phase::Decode;
+            seen.parts.clear();
+            seen.ended = ended.contains(&id);
+            seen.since = self.now;
+            seen.due += u32::from(seen.wanted);
+        }
+    }
+
+    fn undo(&mut self, work: &Work) {
+        self.failures += 1;
+        let ids: Vec<RequestId> = match work {
+            Work::Prefill { request, .. } | Work::Head(request) => vec![*request],
+            Work::Decode(run) => {
+                if let Some(iteration) = &mut self.iteration {
+                    iteration.broken = true;
+                }
+                run.batch.iter().map(|(id, _)| *id).collect()
+            }
+            Work::Mixed { batch, prompts } => {
+                let prompts = prompts.iter().map(|(id, _)| *id);
+                batch.iter().map(|(id, _)| *id).chain(prompts).collect()
+            }
+        };
+        for id in ids {
+            if let Some(seen) = self.requests.get_mut(&id) {
+                seen.failed = true;
+            }
+        }
+        let segments: Vec<(RequestId, Segment)> = match work {
+            Work::Prefill {
+                request, segment, ..
+            } => vec![(*request, *segment)],
+            Work::Mixed { prompts, .. } => prompts.to_vec(),
+            Work::Head(_) | Work::Decode(_) => Vec::new(),
+        };
+        for (id, segment) in segments {
+            if let Some(part) = self.part(id, segment.position) {
+                part.running = false;
+            }
+        }
+    }
+}

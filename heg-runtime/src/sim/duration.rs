@@ -1,0 +1,122 @@
+//! What a launch takes alone.
+
+use std::collections::BTreeSet;
+
+use crate::sched::{Call, Cost, Costs, Kernel, Lane, WarmKernel, Work};
+
+/// What a launch takes when nothing else runs; `None` where the lane cannot run it.
+///
+/// - A decode run is its layers and, after the last, the head; its bandwidth is that of the layers.
+/// - A mixed iteration is one layer after the other over all its rows: with T tokens in all, `qkv` and `ffn`
+///   over T rows, attention of the decoding requests as one kernel of one query row over the sum of their
+///   contexts, attention of each prompt part by itself; then the head for each request that gets a token,
+///   which a part at the end of its prompt does (`is_last`). Without prompts it is a decode run. Its bandwidth
+///   is the mean over its time.
+/// - Attention on the NPU takes what the best of the `warm` kernels takes, or else what the lane's own does.
+pub fn duration(
+    costs: &impl Costs,
+    lane: Lane,
+    work: &Work,
+    warm: &BTreeSet<WarmKernel>,
+    is_last: impl Fn(&crate::sched::RequestId, u32) -> bool,
+) -> Option<Cost> {
+    let layers = costs.model().layers;
+    match work {
+        Work::Prefill {
+            segment, kernel, ..
+        } => {
+            let (tokens, context) = (segment.tokens, segment.context());
+            let fits = |k: &&WarmKernel| k.tokens >= tokens && k.context >= context;
+            let warm = warm
+                .iter()
+                .filter(|_| lane == Lane::Npu && *kernel == Kernel::Mha)
+                .filter(fits)
+                .filter_map(|kernel| costs.warm_cost(*kernel))
+                .min_by(|a, b| a.latency_us.total_cmp(&b.latency_us));
+            let call = Call::Prefill {
+                kernel: *kernel,
+                tokens,
+                context,
+            };
+            warm.or_else(|| costs.cost(lane, call))
+        }
+        Work::Head(_) => costs.cost(lane, Call::Head { rows: 1 }),
+        Work::Decode(run) => {
+            let rows = run.batch.len() as u32;
+            let call = Call::Layer {
+                rows,
+                context: run.batch.iter().map(|(_, context)| *context).sum(),
+                fused: run.fused,
+            };
+            let layer = costs.cost(lane, call)?;
+            let mut total = Sum::default();
+            total.add(layer, run.layers.len() as u32);
+            if run.layers.end == layers {
+                total.add(costs.cost(lane, Call::Head { rows })?, 1);
+            }
+            Some(Cost {
+                bandwidth: layer.bandwidth,
+                ..total.cost()
+            })
+        }
+        Work::Mixed { batch, prompts } => {
+            let rows = batch.len() as u32;
+            let mut total = Sum::default();
+            let context = batch.iter().map(|(_, context)| *context).sum();
+            let ends = prompts.iter().filter(|(id, s)| is_last(id, s.context()));
+            let heads = rows + ends.count() as u32;
+            if prompts.is_empty() {
+                let fused = false;
+                let call = Call::Layer {
+                    rows,
+                    context,
+                    fused,
+                };
+                total.add(costs.cost(lane, call)?, layers);
+            } else {
+                let tokens = rows + prompts.iter().map(|(_, s)| s.tokens).sum::<u32>();
+                let call = |kernel, tokens, context| Call::Prefill {
+                    kernel,
+                    tokens,
+                    context,
+                };
+                for kernel in [Kernel::Qkv, Kernel::Ffn] {
+                    total.add(costs.cost(lane, call(kernel, tokens, tokens))?, layers);
+                }
+                if rows > 0 {
+                    total.add(costs.cost(lane, call(Kernel::Mha, 1, context))?, layers);
+                }
+                for (_, part) in prompts.iter() {
+                    let attention = call(Kernel::Mha, part.tokens, part.context());
+                    total.add(costs.cost(lane, attention)?, layers);
+                }
+            }
+            if heads > 0 {
+                total.add(costs.cost(lane, Call::Head { rows: heads })?, 1);
+            }
+            Some(total.cost())
+        }
+    }
+}
+
+/// Kernels one after the other.
+#[derive(Default)]
+struct Sum {
+    latency_us: f64,
+    moved: f64,
+}
+
+impl Sum {
+    fn add(&mut self, cost: Cost, times: u32) {
+        let latency = cost.latency_us * f64::from(times);
+        self.latency_us += latency;
+        self.moved += latency * cost.bandwidth;
+    }
+
+    fn cost(&self) -> Cost {
+        Cost {
+            latency_us: self.latency_us,
+            bandwidth: self.moved / self.latency_us.max(f64::MIN_POSITIVE),
+        }
+    }
+}

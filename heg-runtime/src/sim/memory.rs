@@ -1,0 +1,169 @@
+//! One DRAM behind several devices: how fast kernels run side by side.
+//!
+//! A kernel k with latency T alone draws the share u of the peak bandwidth while it runs, so it moves u·T. What
+//! it is granted of the bandwidth, g ≤ u, sets its pace:
+//!
+//! ```text
+//!   speed = g / u          time = T · u / g
+//! ```
+//!
+//! - Each device has a cap b, the most it can draw (its ports, its outstanding requests); u counts up to b.
+//! - Together they draw at most the shared cap B, which is below 1: HeteroLLM (3.3) measures 43 GB/s for one
+//!   device and 59 GB/s for two, of 68.
+//! - If Σ u ≤ B all are granted what they want. Otherwise the bandwidth is divided as a memory controller
+//!   does among ports that all have requests waiting: in proportion to b, and nobody gets more than it wants,
+//!   g = min(u, θ·b) with Σ g = B (weighted max-min fairness).
+//!
+//! So memory-bound kernels (u near b) slow down in proportion, and compute-bound ones (u below their share)
+//! hardly or not at all, as in Agent.xpu's Fig. 4: GEMV beside GEMV suffers, GEMM beside GEMV does not.
+
+use crate::sched::Lane;
+
+/// Bandwidths as shares of the DRAM's peak.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Memory {
+    /// b: the most that each lane's device draws alone.
+    pub lanes: [f64; Lane::ALL.len()],
+    /// B: the most that they draw together.
+    pub shared: f64,
+}
+
+impl Default for Memory {
+    /// Any device can draw everything.
+    fn default() -> Self {
+        Self {
+            lanes: [1.0; Lane::ALL.len()],
+            shared: 1.0,
+        }
+    }
+}
+
+impl Memory {
+    /// HeteroLLM's phone (3.3): one device gets 43 GB/s of 68, two get 59.
+    pub fn snapdragon() -> Self {
+        Self {
+            lanes: [43.0 / 68.0; Lane::ALL.len()],
+            shared: 59.0 / 68.0,
+        }
+    }
+
+    /// What each lane is granted of what it demands; 0 demands nothing.
+    pub fn grants(&self, demands: [f64; Lane::ALL.len()]) -> [f64; Lane::ALL.len()] {
+        let mut wanted = [0.0; Lane::ALL.len()];
+        for ((wanted, demand), cap) in wanted.iter_mut().zip(demands).zip(self.lanes) {
+            *wanted = demand.clamp(0.0, cap);
+        }
+        let mut grants = wanted;
+        let mut left = self.shared;
+        let mut open = wanted.map(|wanted| wanted > 0.0);
+        if wanted.iter().sum::<f64>() <= left {
+            return grants;
+        }
+        // Whoever wants less than its share gets it; the others divide the rest, until nobody wants less.
+        loop {
+            let weights: f64 = weights_of(&self.lanes, &open);
+            let share = |lane: usize| left / weights * self.lanes[lane];
+            let modest = (0..open.len()).find(|lane| open[*lane] && wanted[*lane] <= share(*lane));
+            let Some(lane) = modest else {
+                for lane in 0..open.len() {
+                    if open[lane] {
+                        grants[lane] = share(lane);
+                    }
+                }
+                return grants;
+            };
+            open[lane] = false;
+            left -= wanted[lane];
+            if !open.contains(&true) {
+                return grants;
+            }
+        }
+    }
+
+    /// Speed of each lane's kernel, from its demand; 1 is as fast as alone.
+    pub fn speeds(&self, demands: [f64; Lane::ALL.len()]) -> [f64; Lane::ALL.len()] {
+        let grants = self.grants(demands);
+        let mut speeds = [1.0; Lane::ALL.len()];
+        for (lane, speed) in speeds.iter_mut().enumerate() {
+            let wanted = demands[lane].min(self.lanes[lane]);
+            if wanted > 0.0 {
+                *speed = grants[lane] / wanted;
+            }
+        }
+        speeds
+    }
+}
+
+fn weights_of(caps: &[f64], open: &[bool]) -> f64 {
+    caps.iter()
+        .zip(open)
+        .filter_map(|(cap, open)| open.then_some(cap))
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn close(found: f64, expected: f64) -> bool {
+        (found - expected).abs() < 1e-9
+    }
+
+    #[test]
+    fn heterollms_figures_come_out() {
+        let memory = Memory::snapdragon();
+        let alone = memory.grants([0.0, 1.0, 0.0]);
+        assert!(close(alone[1] * 68.0, 43.0));
+        let both = memory.grants([1.0, 1.0, 0.0]);
+        assert!(close((both[0] + both[1]) * 68.0, 59.0));
+        // Each slows to 29.5 of 43 GB/s.
+        assert!(close(memory.speeds([1.0, 1.0, 0.0])[0], 29.5 / 43.0));
+    }
+
+    #[test]
+    fn a_compute_bound_kernel_keeps_its_pace_beside_a_memory_bound_one() {
+        let memory = Memory::snapdragon();
+        let [gemm, gemv, _] = memory.speeds([0.2, 0.63, 0.0]);
+        assert!(gemm > 0.97, "{gemm}");
+        assert!(gemv <= 1.0);
+        let [gemm, gemv, _] = Memory::default().speeds([0.4, 1.0, 0.0]);
+        assert!(close(gemm, 1.0) && close(gemv, 0.6), "{gemm} {gemv}");
+    }
+
+    #[test]
+    fn memory_bound_kernels_slow_in_proportion_to_their_caps() {
+        let memory = Memory {
+            lanes: [0.3, 0.6, 0.6],
+            shared: 0.75,
+        };
+        let speeds = memory.speeds([0.3, 0.6, 0.6]);
+        assert!(speeds.iter().all(|speed| close(*speed, 0.5)), "{speeds:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_drawn_beyond_the_caps_and_nothing_is_wasted(
+            demands in prop::array::uniform3(0.0..1.5f64),
+            lanes in prop::array::uniform3(0.05..1.0f64),
+            shared in 0.05..1.0f64,
+        ) {
+            let memory = Memory { lanes, shared };
+            let grants = memory.grants(demands);
+            let mut wanted = 0.0;
+            for lane in 0..3 {
+                prop_assert!(grants[lane] <= demands[lane].min(lanes[lane]) + 1e-12);
+                wanted += demands[lane].min(lanes[lane]);
+            }
+            let drawn: f64 = grants.iter().sum();
+            prop_assert!((drawn - wanted.min(shared)).abs() < 1e-9);
+            // Alone, a kernel takes exactly the time that it takes alone, unless the shared cap is lower.
+            for lane in (0..3).filter(|lane| demands[*lane].min(lanes[*lane]) <= shared) {
+                let mut alone = [0.0; 3];
+                alone[lane] = demands[lane];
+                prop_assert_eq!(memory.speeds(alone)[lane], 1.0);
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Schedulers in virtual time: what would this policy do with these requests on that machine?
+//!
+//! A [`Trace`] of requests, a [`Scheduler`](crate::sched::Scheduler), its [`Costs`](crate::sched::Costs) and a
+//! [`Machine`] go into [`simulate`]; a [`Run`] comes out, and [`Metrics`] of it. Kernels take the time that
+//! their costs say, stretched where devices compete for the memory ([`Memory`]). Nothing depends on the clock,
+//! on threads or on the order of a hash map: equal input gives equal output.
+//!
+//! [`Checked`] watches any scheduler and reports every broken rule.
+
+mod analytic;
+mod annotated;
+mod cached;
+mod check;
+mod duration;
+mod engine;
+mod fault;
+mod memory;
+mod meter;
+mod metrics;
+mod power;
+mod seeded;
+mod trace;
+mod workload;
+
+pub use analytic::{AnalyticCosts, DevicePeak, Dimensions};
+pub use annotated::AnnotatedCosts;
+pub use cached::CachedCosts;
+pub use check::{Checked, Rule, Rules, Violation};
+pub use duration::duration;
+pub use engine::{Machine, Run, SimulationError, Slice, simulate};
+pub use fault::{Faults, Interruption, LaunchFault};
+pub use memory::Memory;
+pub use meter::{RequestRecord, Usage};
+pub use metrics::{ClassMetrics, Metrics};
+pub use power::{PowerModel, StagePower};
+pub use seeded::Seeded;
+pub use trace::{Arrival, Spacing, Trace, TraceRequest, TraceSpec};
+pub use workload::{Workload, WorkloadError, WorkloadRequest};

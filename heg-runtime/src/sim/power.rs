@@ -1,0 +1,66 @@
+//! What devices draw, by stage.
+
+use heg_spec::Soc;
+use heg_spec::soc::DeviceClass;
+
+use crate::sched::{Lane, Work};
+
+/// Power of one device while it is busy, in W.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct StagePower {
+    /// With many tokens of a prompt in a kernel.
+    pub prefill_watts: f64,
+    /// With one token of each request.
+    pub decode_watts: f64,
+}
+
+/// Power of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct PowerModel {
+    /// By lane, in the order of [`Lane::ALL`].
+    pub lanes: [StagePower; Lane::ALL.len()],
+    /// The CPU while it compiles a kernel, in W.
+    pub compile_watts: f64,
+    /// All the time, in W.
+    pub idle_watts: f64,
+}
+
+impl PowerModel {
+    /// What a SoC file says. Lanes whose device it does not name, and what it leaves out, draw nothing; idle
+    /// power is 0, since the sources are measured above it.
+    pub fn of(soc: &Soc) -> Self {
+        let mut model = Self::default();
+        for device in &soc.devices {
+            let Some(power) = &device.power else { continue };
+            let lane = match device.class {
+                DeviceClass::Npu => Lane::Npu,
+                DeviceClass::Igpu => Lane::Igpu,
+                DeviceClass::Cpu => Lane::Cpu,
+            };
+            model.lanes[lane as usize] = StagePower {
+                prefill_watts: power.prefill_watts,
+                decode_watts: power.decode_watts,
+            };
+            model.compile_watts = power.compile_watts.unwrap_or(model.compile_watts);
+        }
+        model
+    }
+
+    /// Power of a lane while it runs `work`, in W.
+    pub(super) fn watts(&self, lane: Lane, work: &Work) -> f64 {
+        let stages = self.lanes[lane as usize];
+        match is_decode(work) {
+            true => stages.decode_watts,
+            false => stages.prefill_watts,
+        }
+    }
+}
+
+/// Whether a launch has one token of each request only.
+pub(super) fn is_decode(work: &Work) -> bool {
+    match work {
+        Work::Prefill { .. } | Work::Head(_) => false,
+        Work::Decode(_) => true,
+        Work::Mixed { prompts, .. } => prompts.is_empty(),
+    }
+}

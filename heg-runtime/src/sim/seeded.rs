@@ -1,0 +1,47 @@
+//! Numbers that look random and are the same on every run: SplitMix64 (Steele, Lea, Flood; OOPSLA 2014).
+//!
+//! A crate would serve, but none promises the same numbers in its next version, and a seed that is written
+//! beside a result has to mean the same trace for good.
+
+/// A seeded source of numbers.
+#[derive(Debug, Clone)]
+pub struct Seeded(u64);
+
+impl Seeded {
+    /// The source of that seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Any 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number in [0, 1).
+    pub fn unit(&mut self) -> f64 {
+        // The 53 bits that an f64 holds.
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// A whole number from 0 to below `end`; 0 if that is 0.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.bits() % end.max(1) as u64) as usize
+    }
+
+    /// A gap between events that come `per_minute` times a minute on average, in µs (exponential).
+    pub fn gap_us(&mut self, per_minute: f64) -> f64 {
+        -(1.0 - self.unit()).ln() * 60e6 / per_minute
+    }
+
+    /// Puts a list into random order (Fisher and Yates).
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
+        for last in (1..list.len()).rev() {
+            list.swap(last, self.below(last + 1));
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Traces: which requests come when.
+
+use super::seeded::Seeded;
+use super::workload::{Workload, WorkloadRequest};
+use crate::sched::{Class, FlowId, Micros};
+
+/// Requests; each is known by its place.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Trace {
+    /// In any order.
+    pub requests: Vec<TraceRequest>,
+}
+
+/// A request of a trace. What the scheduler is not told stands here too: how long the answer will be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TraceRequest {
+    /// When it comes.
+    pub arrival: Arrival,
+    /// How urgent it is.
+    pub class: Class,
+    /// The flow that it belongs to.
+    pub flow: Option<FlowId>,
+    /// Whether it is the last call of its flow.
+    pub ends_flow: bool,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Leading ones that the flow's last call had too, its answer included.
+    pub shared_tokens: u32,
+    /// Tokens of the answer.
+    pub output_tokens: u32,
+    /// Most tokens of the answer, as the scheduler is told.
+    pub output_tokens_max: u32,
+    /// How long after its arrival the answer is worth nothing any more.
+    pub deadline_after: Option<Micros>,
+    /// How long after its arrival nobody waits for it any more.
+    pub cancel_after: Option<Micros>,
+}
+
+/// When a request comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// At this time.
+    At(Micros),
+    /// After another one is over.
+    After {
+        /// The place of the other one.
+        request: u64,
+        /// Time in between: somebody reads, thinks, or runs a tool.
+        pause: Micros,
+        /// It comes no earlier than this.
+        not_before: Micros,
+    },
+}
+
+/// When reactive requests come.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Spacing {
+    /// On their own, as many a minute on average (v2 6.1). Later turns of a session wait for the answer before.
+    Poisson,
+    /// One user: the next question comes when the last answer was there, and was read for about
+    /// `60 / rate` seconds (v1).
+    AfterAnswer,
+}
+
+/// What a trace is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TraceSpec {
+    /// How long requests arrive.
+    pub span: Micros,
+    /// Reactive requests a minute; 0 for none.
+    pub reactive_per_minute: f64,
+    /// Proactive requests a minute; 0 for none.
+    pub proactive_per_minute: f64,
+    /// When reactive requests come.
+    pub spacing: Spacing,
+    /// Mean pause between the turns of a session, in s.
+    pub think_secs: f64,
+    /// Longest answer, in tokens; longer ones are cut.
+    pub output_tokens_max: u32,
+    /// Longest prompt and answer together, in tokens; requests beyond are not drawn.
+    pub context_tokens: u32,
+    /// Equal seeds give equal traces.
+    pub seed: u64,
+}
+
+impl Default for TraceSpec {
+    /// 15 minutes, as in the paper; answers of at most 512 tokens, contexts of at most 4096.
+    fn default() -> Self {
+        Self {
+            span: Micros(15 * 60 * 1_000_000),
+            reactive_per_minute: 0.0,
+            proactive_per_minute: 0.0,
+            spacing: Spacing::Poisson,
+            think_secs: 10.0,
+            output_tokens_max: 512,
+            context_tokens: 4096,
+            seed: 0,
+        }
+    }
+}
+
+impl Trace {
+    /// Draws a trace. Each arrival chooses one of its class's workloads with equal weight, then takes the next
+    /// session of it (a request by itself is a session of one) in random order, none twice until all are used.
+    pub fn draw(spec: &TraceSpec, workloads: &[Workload]) -> Self {
+        let mut trace = Self::default();
+        for class in [Class::Reactive, Class::Proactive] {
+            // One stream of numbers per class: the proactive half is the same whatever the reactive rate.
+            let seeded = Seeded::new(spec.seed << 1 | u64::from(class == Class::Reactive));
+            let rate = match class {
+                Class::Reactive => spec.reactive_per_minute,
+                Class::Proactive => spec.proactive_per_minute,
+            };
+            let decks: Vec<Deck> = workloads
+                .iter()
+                .map(|workload| Deck::new(workload, class, spec))
+                .filter(|deck| !deck.sessions.is_empty())
+                .collect();
+            if rate > 0.0 && rate.is_finite() && !decks.is_empty() {
+                let drawing = Drawing {
+                    spec,
+                    class,
+                    rate,
+                    seeded,
+                    decks,
+                    trace: &mut trace,
+                };
+                drawing.draw();
+            }
+        }
+        trace
+    }
+}
+
+/// Sessions of a workload in random order.
+struct Deck<'a> {
+    sessions: Vec<Vec<&'a WorkloadRequest>>,
+    order: Vec<usize>,
+}
+
+impl<'a> Deck<'a> {
+    fn new(workload: &'a Workload, class: Class, spec: &TraceSpec) -> Self {
+        let fits = |r: &&WorkloadRequest| {
+            let output = r.output_tokens.min(spec.output_tokens_max);
+            r.class == class && r.prompt_tokens + output <= spec.context_tokens
+        };
+        let mut sessions: Vec<Vec<&WorkloadRequest>> = Vec::new();
+        for request in workload.requests.iter().filter(fits) {
+            let last = sessions.last_mut().filter(|session| {
+                request.session.is_some() && session[0].session == request.session
+            });
+            match last {
+                Some(session) => session.push(request),
+                None => sessions.push(vec![request]),
+            }
+        }
+        Self {
+            sessions,
+            order: Vec::new(),
+        }
+    }
+
+    fn next(&mut self, seeded: &mut Seeded) -> Vec<&'a WorkloadRequest> {
+        if self.order.is_empty() {
+            self.order = (0..self.sessions.len()).collect();
+            seeded.shuffle(&mut self.order);
+        }
+        let session = self.order.pop();
+        session.map_or(Vec::new(), |session| self.sessions[session].clone())
+    }
+}
+
+/// The requests of one class.
+struct Drawing<'a, 'w> {
+    spec: &'a TraceSpec,
+    class: Class,
+    rate: f64,
+    seeded: Seeded,
+    decks: Vec<Deck<'w>>,
+    trace: &'a mut Trace,
+}
+
+impl Drawing<'_, '_> {
+    /// A session's first turn takes an arrival of the Poisson process; so does each later one, which comes
+    /// when it is both due and possible. So the rate holds for requests, not for sessions.
+    fn draw(mut self) {
+        let mut at = self.gap();
+        let mut last = None;
+        let chained = self.class == Class::Reactive && self.spec.spacing == Spacing::AfterAnswer;
+        while at <= self.spec.span {
+            let choice = self.seeded.below(self.decks.len());
+            let session = self.decks[choice].next(&mut self.seeded);
+            let flow = (session.len() > 1).then_some(FlowId(self.trace.requests.len() as u64));
+            let turns = session.len();
+            let mut shared_tokens = 0;
+            let mut previous = None;
+            for (turn, request) in session.into_iter().enumerate() {
+                if at > self.spec.span {
+                    break;
+                }
+                let place = self.trace.requests.len() as u64;
+                let arrival = match (chained, last, previous) {
+                    (true, Some(request), _) => Arrival::After {
+                        request,
+                        pause: self.gap(),
+                        not_before: Micros(0),
+                    },
+                    (false, _, Some(request)) => Arrival::After {
+                        request,
+                        pause: self.think(),
+                        not_before: at,
+                    },
+                    (_, _, None) | (true, None, _) => Arrival::At(at),
+                };
+                let output_tokens = request.output_tokens.clamp(1, self.spec.output_tokens_max);
+                self.trace.requests.push(TraceRequest {
+                    arrival,
+                    class: self.class,
+                    flow,
+                    ends_flow: turn + 1 == turns,
+                    prompt_tokens: request.prompt_tokens.max(1),
+                    shared_tokens: request.shared_tokens.min(shared_tokens),
+                    output_tokens,
+                    output_tokens_max: self.spec.output_tokens_max,
+                    deadline_after: None,
+                    cancel_after: None,
+                });
+                shared_tokens = request.prompt_tokens + output_tokens;
+                previous = Some(place);
+                last = Some(place);
+                at = at + self.gap();
+            }
+            // The span may end in the middle of a session.
+            if let Some(request) = self.trace.requests.last_mut() {
+                request.ends_flow = request.flow.is_some();
+            }
+        }
+    }
+
+    fn gap(&mut self) -> Micros {
+        Micros::from_f64(self.seeded.gap_us(self.rate))
+    }
+
+    fn think(&mut self) -> Micros {
+        let per_minute = 60.0 / self.spec.think_secs.max(1e-3);
+        Micros::from_f64(self.seeded.gap_us(per_minute))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drawn(spec: &TraceSpec) -> Trace {
+        Trace::draw(spec, &[Workload::sample()])
+    }
+
+    fn spec() -> TraceSpec {
+        TraceSpec {
+            reactive_per_minute: 10.0,
+            proactive_per_minute: 30.0,
+            seed: 7,
+            ..TraceSpec::default()
+        }
+    }
+
+    #[test]
+    fn rates_come_out_and_equal_seeds_give_equal_traces() {
+        let trace = drawn(&spec());
+        let count = |class| trace.requests.iter().filter(|r| r.class == class).count();
+        // 15 minutes: 150 and 450 expected, within four standard deviations.
+        assert!((100..200).contains(&count(Class::Reactive)));
+        assert!((365..535).contains(&count(Class::Proactive)));
+        assert_eq!(trace, drawn(&spec()));
+        assert_ne!(trace, drawn(&TraceSpec { seed: 8, ..spec() }));
+    }
+
+    #[test]
+    fn the_proactive_half_does_not_depend_on_the_reactive_rate() {
+        let proactive = |rate| {
+            let trace = drawn(&TraceSpec {
+                reactive_per_minute: rate,
+                ..spec()
+            });
+            let mut all = trace.requests;
+            all.retain(|r| r.class == Class::Proactive && r.flow.is_none());
+            all.iter()
+                .map(|r| (r.arrival, r.prompt_tokens))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(proactive(1.0), proactive(20.0));
+    }
+
+    #[test]
+    fn turns_of_a_session_follow_each_other_and_share_their_prefix() {
+        let trace = drawn(&spec());
+        let mut later_turns = 0;
+        for (place, request) in trace.requests.iter().enumerate() {
+            let Some(flow) = request.flow else {
+                assert!(!request.ends_flow && request.shared_tokens == 0);
+                continue;
+            };
+            if flow.0 == place as u64 {
+                continue;
+            }
+            later_turns += 1;
+            let Arrival::After {
+                request: before, ..
+            } = request.arrival
+            else {
+                panic!("{request:?}");
+            };
+            let before_it = trace.requests[before as usize];
+            assert_eq!((before + 1, before_it.flow), (place as u64, Some(flow)));
+            assert!(request.shared_tokens > 0 && !before_it.ends_flow);
+            assert!(request.shared_tokens <= before_it.prompt_tokens + before_it.output_tokens);
+        }
+        assert!(later_turns > 10);
+    }
+
+    #[test]
+    fn a_single_user_asks_again_after_the_answer() {
+        let trace = drawn(&TraceSpec {
+            spacing: Spacing::AfterAnswer,
+            ..spec()
+        });
+        let reactive = trace.requests.iter().filter(|r| r.class == Class::Reactive);
+        let free = reactive.filter(|r| matches!(r.arrival, Arrival::At(_)));
+        assert_eq!(free.count(), 1);
+    }
+}

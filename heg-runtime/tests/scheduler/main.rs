@@ -1,0 +1,13 @@
+//! Schedulers in the simulator, under the eyes of the checker.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod bound;
+mod events;
+mod faults;
+mod mechanisms;
+mod mutants;
+mod properties;
+mod scenario;
+mod script;
+mod shapes;

@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use heg_artifacts::manifest::{Manifest, Weight};
+use heg_artifacts::manifest::{KernelUse, Manifest, Weight, WeightId};
 use heg_artifacts::{Bundle, SectionId};
 use heg_compiler::{CompileError, Summary};
 use heg_spec::model::WeightForm;
@@ -146,11 +146,19 @@ fn check_changed_weight(form: WeightForm, tensor: &str, change: Change, scales_c
     assert_ne!(old.values, new.values, "{name}");
     assert_ne!(old.source, new.source, "{name}");
     assert_eq!(old.scales != new.scales, scales_change, "{name}");
-    assert_eq!(&replaced(before, old, new), after, "{name}: the rest");
+    let expected = replaced(before, after, old, new);
+    assert_eq!(&expected, after, "{name}: the rest");
+    let (gone, fresh) = (answers(before, tensor), answers(after, tensor));
+    assert!(
+        gone.iter()
+            .flatten()
+            .all(|answer| !fresh.contains(&Some(*answer)))
+    );
 
     let stored = objects(&workbench);
     let expected: BTreeSet<String> = std::iter::once(new.values)
         .chain(new.scales.filter(|_| scales_change))
+        .chain(answers(after, tensor).into_iter().flatten())
         .map(|id| id.to_string())
         .collect();
     let gained: BTreeSet<String> = stored
@@ -171,14 +179,36 @@ fn weight<'m>(manifest: &'m Manifest, name: &str) -> &'m Weight {
     weights.find(|weight| weight.name == name).unwrap()
 }
 
-/// The manifest with one weight in place of another.
-fn replaced(manifest: &Manifest, old: &Weight, new: &Weight) -> Manifest {
+/// Answers of the places that take a weight, others as none.
+fn answers(manifest: &Manifest, tensor: &str) -> Vec<Option<SectionId>> {
+    let takes = |id: &WeightId| manifest.weights[id.0 as usize].name == tensor;
+    let place = |place: &KernelUse| place.answer.filter(|_| place.weights.iter().any(takes));
+    places(manifest).map(place).collect()
+}
+
+fn places(manifest: &Manifest) -> impl Iterator<Item = &KernelUse> {
+    let layers = manifest.layers.iter();
+    let places = layers.flat_map(|layer| [&layer.qkv, &layer.mha, &layer.ffn]);
+    places.chain([&manifest.head])
+}
+
+/// The manifest with one weight in place of another, and what follows from it in `after`.
+fn replaced(before: &Manifest, after: &Manifest, old: &Weight, new: &Weight) -> Manifest {
+    let (gone, fresh) = (answers(before, &old.name), answers(after, &old.name));
     let exchange = |id: SectionId| match id {
         id if id == old.values => new.values,
         id if Some(id) == old.scales => new.scales.unwrap(),
-        id => id,
+        id => match gone.iter().position(|gone| *gone == Some(id)) {
+            Some(place) => fresh[place].unwrap(),
+            None => id,
+        },
     };
-    let mut manifest = manifest.clone();
+    let mut manifest = before.clone();
+    let layers = manifest.layers.iter_mut();
+    let places = layers.flat_map(|layer| [&mut layer.qkv, &mut layer.mha, &mut layer.ffn]);
+    for place in places.chain([&mut manifest.head]) {
+        place.answer = place.answer.map(exchange);
+    }
     for weight in &mut manifest.weights {
         if weight.name == old.name {
             *weight = new.clone();

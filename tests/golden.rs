@@ -6,10 +6,11 @@
 
 use std::path::Path;
 
-use heg_runtime::exec::Executor;
+use heg_runtime::exec::{Executor, ExecutorOptions};
 use heg_runtime::sched::{Logits, chunks};
 use heg_runtime::text::SamplingParams;
 use heg_runtime::{Continue, GenerateOptions, generate};
+use heg_tests::roles::{loader, roles};
 use heg_tests::{FAMILIES, Workbench, executor, fixture, openvino_or_skip};
 use serde::Deserialize;
 
@@ -49,6 +50,34 @@ fn check_family(family: &str, soc: &str, chunk_sizes: &[usize]) {
     for chunk in chunk_sizes {
         check_chunk(&bundle, family, soc, *chunk);
     }
+}
+
+/// Attention in buckets too, queries and cache padded: the NPU's forms with nothing but a CPU behind them.
+fn check_buckets(family: &str) {
+    if !openvino_or_skip(family) {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    let (bundle, _) = workbench
+        .compile(&fixture(&format!("golden/{family}")), family, |spec| {
+            spec.weights = heg_spec::model::WeightForm::F32;
+            spec.chunk_tokens = vec![8, 32];
+            spec.mha_context_tokens = vec![48, 4096];
+        })
+        .unwrap();
+    let npu = roles(&["Npu", "Cpu"]);
+    let options = ExecutorOptions {
+        chunk_tokens: 32,
+        batch: 2,
+        ..ExecutorOptions::default()
+    };
+    let mut executor = Executor::new(loader(&bundle, &npu), options).unwrap();
+    for case in golden(family).cases {
+        let name = format!("{family}, buckets, prompt of {}", case.length);
+        check_logits(&mut executor, &case, 32, &name);
+        check_greedy(&mut executor, &case, &name);
+    }
+    assert!(executor.descents().get().is_empty());
 }
 
 fn check_chunk(bundle: &Path, family: &str, soc: &str, chunk: usize) {
@@ -120,6 +149,13 @@ macro_rules! families {
             $(#[test]
             fn $family() {
                 super::check_family(stringify!($family), "host-roles", &[1, 7, 32, 256]);
+            })+
+        }
+
+        mod buckets {
+            $(#[test]
+            fn $family() {
+                super::check_buckets(stringify!($family));
             })+
         }
 

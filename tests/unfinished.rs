@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use heg_compiler::{Phase, Places, Progress, Silent, Target, compile};
+use heg_compiler::{NpuAccess, Phase, Places, Progress, Silent, Target, compile};
 use heg_tests::model_folder::ModelFolder;
 use heg_tests::{Workbench, chain, files_below, fixture, left_behind};
 
@@ -52,11 +52,13 @@ fn interrupt(workbench: &Workbench, model: &Path, phase: Phase, bytes: u64) {
         there: AtomicBool::new(false),
     };
     let places = workbench.places("tiny-agent");
-    let result = catch_unwind(AssertUnwindSafe(|| compile(&target, &places, &progress)));
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        compile(&target, &places, &NpuAccess::find(), &progress)
+    }));
     assert!(result.is_err(), "{phase:?} was not interrupted");
 }
 
-/// Objects of encoded weights, with their inodes: no later run should write them again.
+/// Objects of encoded weights and of known answers, with their inodes: no later run should write them again.
 fn encoded(workbench: &Workbench) -> BTreeMap<PathBuf, u64> {
     let store = workbench.path("store/recipes");
     let recipes = files_below(&store).unwrap_or_default();
@@ -90,15 +92,17 @@ fn an_interrupted_compile_leaves_nothing_and_is_resumed() {
     let model = fixture("tiny-agent");
     let (expected, _) = reference.compile(&model, "tiny-agent", |_| {}).unwrap();
     let expected = fs::read(expected).unwrap();
-    let weights = encoded(&reference).len();
+    let all = encoded(&reference).len();
     for (phase, bytes, encoded_min) in [
         (Phase::Ingest, 0, 0),
         (Phase::Lower, 0, 0),
         (Phase::Encode, 0, 0),
         (Phase::Encode, 1_000_000, 5),
         (Phase::Encode, 4_000_000, 30),
-        (Phase::Bundle, 0, weights),
-        (Phase::Bundle, 1_000_000, weights),
+        (Phase::Answer, 0, 30),
+        (Phase::Answer, 1_000_000, 30),
+        (Phase::Bundle, 0, all),
+        (Phase::Bundle, 1_000_000, all),
     ] {
         let name = format!("{phase:?} at {bytes} bytes");
         let workbench = Workbench::new().unwrap();
@@ -116,7 +120,7 @@ fn an_interrupted_compile_leaves_nothing_and_is_resumed() {
             let again = after[object] != *inode;
             assert!(!again, "{name}: encoded again: {}", object.display());
         }
-        println!("{name}: {} of {weights} were there", before.len());
+        println!("{name}: {} of {all} were there", before.len());
     }
 }
 
@@ -171,7 +175,7 @@ impl Drop for Mount {
 /// Compiles tiny-agent to given places and describes the refusal, without what differs from run to run.
 fn refusal(workbench: &Workbench, places: &Places) -> String {
     let target = Target::read(&fixture("tiny-agent")).unwrap();
-    let text = match compile(&target, places, &Silent) {
+    let text = match compile(&target, places, &NpuAccess::find(), &Silent) {
         Err(error) => chain(&error, workbench.folder()),
         Ok(_) => "compiled".to_owned(),
     };
@@ -213,7 +217,7 @@ fn a_full_disk_is_reported_and_gets_no_rubbish() {
     small.change("size=64m").unwrap();
     let target = Target::read(&fixture("tiny-agent")).unwrap();
     for places in [bundle_there, store_there] {
-        compile(&target, &places, &Silent).unwrap();
+        compile(&target, &places, &NpuAccess::find(), &Silent).unwrap();
     }
 }
 

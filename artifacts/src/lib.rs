@@ -10,6 +10,7 @@
 
 #![warn(missing_docs)]
 
+mod answer;
 mod check;
 mod content_id;
 mod error;
@@ -26,6 +27,7 @@ mod temp;
 mod verify;
 mod writer;
 
+pub use answer::{Difference, Verdict, judge};
 pub use content_id::SectionId;
 pub use error::{Error, Part};
 pub use manifest::{MANIFEST_REVISION, Manifest, Section};

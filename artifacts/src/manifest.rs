@@ -330,7 +330,7 @@ pub struct Variant {
     /// constants at `offset="@c+N"`, N bytes into [`Manifest::literals`].
     pub ir: SectionId,
     /// How far outputs may lie from the known answers of a place: the largest difference, as a share of the
-    /// largest expected value of the same port.
+    /// largest expected value of the same port. [`crate::judge`] compares so.
     #[serde(default = "default_tolerance")]
     pub tolerance: f32,
     /// The same variant compiled ahead of time, at most once for a platform.

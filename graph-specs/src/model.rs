@@ -44,8 +44,8 @@ pub struct ModelSpec {
     /// NPU platforms that static variants are compiled for ahead of time: numbers of [`NPU_PLATFORMS`].
     #[serde(default)]
     pub npu_platforms: Vec<u32>,
-    /// Rows of the KV cache that static attention is compiled for, ascending; those beyond the context are
-    /// left out.
+    /// Rows of the KV cache that static attention is compiled for, ascending; those beyond the context become
+    /// one of the whole context.
     #[serde(default = "default_buckets")]
     pub mha_context_tokens: Vec<u32>,
 }

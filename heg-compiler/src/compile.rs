@@ -9,6 +9,8 @@ use heg_artifacts::manifest::{
     Weight, WeightForm, WeightId,
 };
 use heg_artifacts::{MANIFEST_REVISION, SectionId, Store, write_bundle};
+use heg_profiler::annotation::{self, SweepLimits, VendorTables};
+use heg_spec::shipped;
 
 use crate::encode::{SourceMemory, StoredWeight, encode_weights, source_bytes, weight_name};
 use crate::error::CompileError;
@@ -16,8 +18,11 @@ use crate::graph::{Param, SpecScope, WeightSource};
 use crate::heg::{KernelBody, Use};
 use crate::ingest::{Checkpoint, ConfigJson, TextAssets};
 use crate::lower::{Literals, Lowering, lower, stored_element};
+use crate::npu::Pool;
 use crate::phase::{Phase, Progress};
 use crate::plan::Plan;
+use crate::precompile::{BlobSummary, NpuAccess, add_blobs};
+use crate::reference::{Answers, StoredModel};
 use crate::rope::rope_table;
 use crate::target::Target;
 
@@ -43,13 +48,18 @@ pub struct Summary {
     pub kernels: usize,
     /// Distinct weights.
     pub weights: usize,
+    /// What became of the blobs for NPUs.
+    pub npu: BlobSummary,
 }
 
 /// Compiles `target` into a bundle. On error nothing is left at the bundle's place; what was encoded stays in
 /// the store, so that a later compile goes on from there.
+///
+/// Blobs are made where the model asks for NPU platforms; `npu` says with what.
 pub fn compile(
     target: &Target,
     places: &Places,
+    npu: &NpuAccess,
     progress: &dyn Progress,
 ) -> Result<Summary, CompileError> {
     progress.begin(Phase::Ingest, 0);
@@ -64,7 +74,21 @@ pub fn compile(
     let total = source_bytes(&checkpoint, &params)?;
     progress.begin(Phase::Lower, 0);
     let mut build = BundleBuild::new(&plan, &store);
-    let (kernels, literals) = build.kernels()?;
+    let (mut kernels, literals) = build.kernels()?;
+    let pool = store.map(literals)?;
+    let platforms = &target.spec.npu_platforms;
+    let workers = Pool::new(places.store.join("npu"));
+    let blobs = add_blobs(
+        &mut kernels,
+        &pool,
+        platforms,
+        npu,
+        (&store, &workers),
+        progress,
+    )?;
+    for section in &blobs.sections {
+        build.add(*section);
+    }
     let rope = build.rope(&config)?;
     let text = build.text(text)?;
     progress.begin(Phase::Encode, total);
@@ -79,8 +103,10 @@ pub fn compile(
         progress,
     )?;
     memory.save()?;
-    let provenance = provenance(folder, &config, &plan)?;
-    let manifest = build.manifest(
+    let answers = StoredModel::new(&plan, &store, &params, &stored, &rope).answers(progress)?;
+    let mut provenance = provenance(folder, &config, &plan)?;
+    provenance.npu_compiler = blobs.compiler;
+    let mut manifest = build.manifest(
         &target.spec.name,
         Parts {
             kernels,
@@ -90,15 +116,35 @@ pub fn compile(
             provenance,
             params,
             stored,
+            answers,
         },
     )?;
-    write(&manifest, places, &store, progress)
+    annotate(&mut manifest, &blobs.vendor, &store)?;
+    write(&manifest, places, &store, blobs.summary, progress)
+}
+
+/// Says how fast the variants are on the machines that ship with HEG.
+fn annotate(
+    manifest: &mut Manifest,
+    vendor: &VendorTables,
+    store: &Store,
+) -> Result<(), CompileError> {
+    let socs = shipped::SOCS
+        .iter()
+        .map(|(name, _)| shipped::soc(name))
+        .collect::<Result<Vec<_>, _>>()?;
+    let annotations = annotation::annotate(manifest, &socs, vendor, SweepLimits::default())?;
+    let section = store.put_bytes(annotations.to_text()?.as_bytes())?;
+    manifest.annotations = Some(section.id);
+    manifest.sections.push(section);
+    Ok(())
 }
 
 fn write(
     manifest: &Manifest,
     places: &Places,
     store: &Store,
+    npu: BlobSummary,
     progress: &dyn Progress,
 ) -> Result<Summary, CompileError> {
     let total = manifest.sections.iter().map(|section| section.bytes).sum();
@@ -120,6 +166,7 @@ fn write(
         rewritten: written.rewritten,
         kernels: manifest.kernels.len(),
         weights: manifest.weights.len(),
+        npu,
     })
 }
 
@@ -132,6 +179,7 @@ struct Parts {
     provenance: Provenance,
     params: Vec<Param>,
     stored: Vec<StoredWeight>,
+    answers: Answers,
 }
 
 /// Collects the sections of a bundle as its parts come to be.
@@ -188,7 +236,8 @@ impl<'a> BundleBuild<'a> {
     ) -> Result<Kernel, CompileError> {
         let form = self.plan.weights;
         let mut variants = Vec::new();
-        for (device, shape, binding) in variant_kinds(body.group, &self.plan.chunk_tokens) {
+        let (chunks, buckets) = (&self.plan.chunk_tokens, &self.plan.mha_context_tokens);
+        for (device, shape, binding) in variant_kinds(body.group, chunks, buckets) {
             let activations = activations(device, form);
             let lowering = Lowering {
                 shape,
@@ -282,7 +331,7 @@ impl<'a> BundleBuild<'a> {
             .enumerate()
             .map(|(index, name)| (name.as_str(), RopeId(index as u32)))
             .collect();
-        let place = |used: &Use| KernelUse {
+        let place = |used: &Use, answer: &Section| KernelUse {
             kernel: KernelId(used.kernel as u32),
             weights: used
                 .weights
@@ -290,19 +339,20 @@ impl<'a> BundleBuild<'a> {
                 .map(|param| ids[&param.source])
                 .collect(),
             rope: used.rope.as_deref().map(|name| rope_ids[name]),
-            answer: None,
+            answer: Some(answer.id),
         };
-        let heg = &self.plan.heg;
+        let (heg, answers) = (&self.plan.heg, &parts.answers);
         let layers = heg
             .layers
             .iter()
-            .map(|[qkv, mha, ffn]| Layer {
-                qkv: place(qkv),
-                mha: place(mha),
-                ffn: place(ffn),
+            .zip(&answers.layers)
+            .map(|([qkv, mha, ffn], answers)| Layer {
+                qkv: place(qkv, &answers[0]),
+                mha: place(mha, &answers[1]),
+                ffn: place(ffn, &answers[2]),
             })
             .collect();
-        let head = place(&heg.head);
+        let head = place(&heg.head, &answers.head);
         let weights: Vec<Weight> = parts
             .params
             .iter()
@@ -316,6 +366,9 @@ impl<'a> BundleBuild<'a> {
                 source: stored.source,
             })
             .collect();
+        for answer in answers.layers.iter().flatten().chain([&answers.head]) {
+            self.add(*answer);
+        }
         Ok(Manifest {
             revision: MANIFEST_REVISION,
             model: self.model(name, &parts.params),
@@ -330,7 +383,7 @@ impl<'a> BundleBuild<'a> {
             kernels: parts.kernels,
             layers,
             head,
-            known_answers: None,
+            known_answers: Some(parts.answers.question),
             annotations: None,
             provenance: parts.provenance,
             sections: self.sections,
@@ -362,24 +415,41 @@ impl<'a> BundleBuild<'a> {
     }
 }
 
-/// Variants of a kernel. The attention has none for the NPU yet: it would be static in n as well.
-fn variant_kinds(group: Group, chunks: &[u32]) -> Vec<(DeviceClass, ShapeClass, Binding)> {
+/// Variants of a kernel: dynamic ones for CPU and iGPU, static ones for the NPU. Attention is static in the
+/// rows of the cache as well, at every bucket that holds the chunk.
+fn variant_kinds(
+    group: Group,
+    chunks: &[u32],
+    buckets: &[u32],
+) -> Vec<(DeviceClass, ShapeClass, Binding)> {
     let mut kinds = vec![
         (DeviceClass::Cpu, ShapeClass::Dynamic, Binding::Constant),
         (DeviceClass::Igpu, ShapeClass::Dynamic, Binding::Constant),
     ];
-    if group != Group::Mha {
-        let fixed = |tokens: &u32| {
-            (
-                DeviceClass::Npu,
-                ShapeClass::Static { tokens: *tokens },
-                Binding::Input,
-            )
+    for tokens in chunks.iter().copied() {
+        let shapes: Vec<ShapeClass> = match group {
+            // More rows never reach it, and the NPU compiler takes minutes over large ones.
+            Group::Head if tokens > HEAD_ROWS_MAX.max(chunks[0]) => Vec::new(),
+            Group::Qkv | Group::Ffn | Group::Head => vec![ShapeClass::Static { tokens }],
+            Group::Mha => {
+                let holding = buckets.iter().filter(|context| **context >= tokens);
+                holding
+                    .map(|context| ShapeClass::Bucket {
+                        tokens,
+                        context: *context,
+                    })
+                    .collect()
+            }
         };
-        kinds.extend(chunks.iter().map(fixed));
+        let fixed = |shape| (DeviceClass::Npu, shape, Binding::Input);
+        kinds.extend(shapes.into_iter().map(fixed));
     }
     kinds
 }
+
+/// Rows of the largest static head: the head runs on the last row of each sequence only, and 32 is the largest
+/// decode batch (Agent.xpu §4.1).
+const HEAD_ROWS_MAX: u32 = 32;
 
 /// Accelerators compute in f16 unless the model is kept in f32; the CPU always in f32 (DESIGN §4.6).
 fn activations(device: DeviceClass, form: WeightForm) -> ElementType {
@@ -449,3 +519,26 @@ fn provenance(folder: &Path, config: &ConfigJson, plan: &Plan) -> Result<Provena
 
 /// The OpenVINO release whose IR is written.
 const OPENVINO_IR: &str = "2026.4.1";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn static_attention_is_made_for_buckets_that_hold_the_chunk() {
+        let kinds = variant_kinds(Group::Mha, &[32, 512, 1024], &[512, 600]);
+        let shapes: Vec<ShapeClass> = kinds
+            .into_iter()
+            .filter(|(device, ..)| *device == DeviceClass::Npu)
+            .map(|(_, shape, _)| shape)
+            .collect();
+        let bucket = |tokens, context| ShapeClass::Bucket { tokens, context };
+        let expected = [
+            bucket(32, 512),
+            bucket(32, 600),
+            bucket(512, 512),
+            bucket(512, 600),
+        ];
+        assert_eq!(shapes, expected);
+    }
+}

@@ -7,6 +7,7 @@ use heg_spec::expr::EvalError;
 use thiserror::Error;
 
 use crate::ingest::IngestError;
+use crate::npu::NpuError;
 use crate::quant::QuantError;
 
 /// Why a compile failed. Nothing of a failed compile is left at the output's place.
@@ -24,6 +25,20 @@ pub enum CompileError {
     /// The store or the bundle cannot be written.
     #[error(transparent)]
     Artifacts(#[from] heg_artifacts::Error),
+    /// A blob for an NPU cannot be made.
+    #[error(transparent)]
+    Npu(#[from] NpuError),
+    /// A blob for an NPU is not what blobs are known to be.
+    #[error("the blob of `{name}` cannot be read")]
+    Blob {
+        /// Kernel, shape and platform.
+        name: String,
+        /// Cause.
+        source: heg_profiler::vendor::BlobError,
+    },
+    /// The speed of a variant cannot be stated.
+    #[error(transparent)]
+    Annotation(#[from] heg_profiler::annotation::AnnotationError),
     /// `config.json` has no `model_type`, and no model file names an architecture.
     #[error("`{path}` has no `model_type`, expected the name of a model family", path = path.display())]
     NoModelType {

@@ -2,8 +2,8 @@
 //!
 //! The road, one module a station: [`target`] (what to compile) → [`ingest`] (config, weights, text) →
 //! [`graph`] (operators of each layer) → [`fuse`] (op groups) → [`heg`] (kernels and their uses) → `lower`
-//! (OpenVINO IR) and `quant`/`encode` (weights) → [`compile`](compile()) (the bundle). Nothing here runs a
-//! model, and the runtime depends on none of it.
+//! (OpenVINO IR), `precompile` and [`npu`] (blobs), `quant`/`encode` (weights) and `reference` (known answers) →
+//! [`compile`](compile()) (the bundle). The runtime depends on none of it.
 
 mod compile;
 mod encode;
@@ -19,15 +19,19 @@ pub mod heg;
 )]
 pub mod ingest;
 mod lower;
+pub mod npu;
 mod phase;
 mod plan;
+mod precompile;
 pub mod quant;
+mod reference;
 mod rope;
 pub mod target;
 
 pub use compile::{Places, Summary, compile};
 pub use error::CompileError;
 pub use lower::Lowering;
-pub use phase::{Phase, Progress, Silent};
+pub use phase::{Phase, Progress, Silent, Unit};
 pub use plan::Plan;
+pub use precompile::{BlobSummary, NpuAccess};
 pub use target::Target;

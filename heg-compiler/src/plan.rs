@@ -28,6 +28,8 @@ pub struct Plan {
     pub weights: WeightForm,
     /// Candidate chunks, in tokens.
     pub chunk_tokens: Vec<u32>,
+    /// Rows of the KV cache that static attention is made for, ascending, none beyond the context.
+    pub mha_context_tokens: Vec<u32>,
     /// The graph.
     pub heg: Heg,
     /// The spec files it was made from.
@@ -53,8 +55,10 @@ impl Plan {
         let scope = SpecScope::new(&architecture, config, None);
         let scale = architecture.embedding.scale.as_ref();
         let embedding_scale = scale.map_or(Ok(1.0), |scale| scope.number(scale))?;
+        let context_tokens = context_tokens(&target.spec, &dims)?;
         Ok(Self {
-            context_tokens: context_tokens(&target.spec, &dims)?,
+            context_tokens,
+            mha_context_tokens: buckets(&target.spec.mha_context_tokens, context_tokens),
             weights: weight_form(target.spec.weights),
             chunk_tokens: target.spec.chunk_tokens.clone(),
             architecture,
@@ -115,10 +119,35 @@ fn context_tokens(spec: &ModelSpec, dims: &Dims) -> Result<u32, CompileError> {
     }
 }
 
+/// The asked-for buckets; those beyond the context become one of the whole context.
+fn buckets(asked: &[u32], context_tokens: u32) -> Vec<u32> {
+    let mut buckets: Vec<u32> = asked
+        .iter()
+        .map(|rows| (*rows).min(context_tokens))
+        .collect();
+    buckets.dedup();
+    buckets
+}
+
 fn weight_form(form: heg_spec::model::WeightForm) -> WeightForm {
     match form {
         heg_spec::model::WeightForm::F32 => WeightForm::F32,
         heg_spec::model::WeightForm::F16 => WeightForm::F16,
         heg_spec::model::WeightForm::W8A16 => WeightForm::W8A16,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::buckets;
+
+    #[test]
+    fn buckets_end_with_the_context() {
+        let asked = [512, 1024, 2048, 4096];
+        assert_eq!(buckets(&asked, 32_768), asked);
+        assert_eq!(buckets(&asked, 4096), asked);
+        assert_eq!(buckets(&asked, 1500), [512, 1024, 1500]);
+        assert_eq!(buckets(&asked, 256), [256]);
+        assert_eq!(buckets(&[], 256), [0; 0]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use heg_artifacts::manifest::{DeviceClass, ElementType, Group};
+use heg_artifacts::manifest::{DeviceClass, Group};
 use thiserror::Error;
 
 use crate::text::TextError;
@@ -21,6 +21,9 @@ pub enum RuntimeError {
     /// A section is damaged; found on its first use.
     #[error("the bundle is damaged")]
     Section(#[source] heg_artifacts::Error),
+    /// The bundle's annotations, or a machine's, are not what they should be.
+    #[error(transparent)]
+    Annotations(#[from] heg_profiler::annotation::AnnotationError),
     /// A SoC file is wrong or unknown.
     #[error(transparent)]
     Spec(#[from] heg_spec::SpecError),
@@ -44,27 +47,43 @@ pub enum RuntimeError {
         /// Classes that would do.
         expected: Vec<DeviceClass>,
     },
-    /// The bundle has no variant of a kernel for the device it was bound to.
-    #[error("kernel `{kernel}` has no variant for {device:?}, the bundle has {found:?}")]
-    NoVariant {
+    /// Every rung of a kernel's ladder was passed over.
+    #[error("nothing is left to run kernel `{kernel}`: {reasons}")]
+    NoRung {
         /// The kernel.
         kernel: String,
-        /// The device class.
-        device: DeviceClass,
-        /// Classes there are variants for.
-        found: Vec<DeviceClass>,
+        /// Why each rung was passed over.
+        reasons: String,
     },
-    /// Kernels that hand tensors to each other disagree on their element type.
+    /// Kernels computed something else than they should.
     #[error(
-        "kernel `{kernel}` has activations of {found:?}, the kernels before it of {expected:?}"
+        "{wrong} kernels answered wrongly; they are quarantined, and what replaces them is used instead"
     )]
-    MixedActivations {
+    WrongAnswers {
+        /// How many.
+        wrong: usize,
+    },
+    /// A device refused a kernel before.
+    #[error("kernel `{kernel}` was refused: {message}")]
+    Refused {
         /// The kernel.
         kernel: String,
-        /// Element type of the kernels before.
-        expected: ElementType,
-        /// Its own.
-        found: ElementType,
+        /// The device's words.
+        message: String,
+    },
+    /// Bytes of the bundle are not what they were when they were verified.
+    #[error("{part} has changed in memory since it was verified")]
+    ChangedInMemory {
+        /// Which part of the bundle.
+        part: String,
+    },
+    /// The cache folder cannot be used.
+    #[error("cannot use the cache folder `{path}`", path = path.display())]
+    Cache {
+        /// The folder or file.
+        path: PathBuf,
+        /// Cause.
+        source: std::io::Error,
     },
     /// An IR of the bundle refers to something that it cannot refer to.
     #[error(
@@ -124,6 +143,22 @@ pub enum RuntimeError {
         /// Cause.
         source: std::io::Error,
     },
+    /// A profile is damaged, or of another bundle or device.
+    #[error("cannot use profile `{path}`", path = path.display())]
+    Profile {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        source: heg_profiler::measure::ProfileError,
+    },
+    /// A profile cannot be read or written.
+    #[error("cannot read or write profile `{path}`", path = path.display())]
+    ProfileFile {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        source: std::io::Error,
+    },
     /// The thread that prepares kernels ended early.
     #[error("kernel preparation ended early; this is a bug")]
     LoaderGone,
@@ -164,12 +199,17 @@ impl RuntimeError {
                 ..
             }
             | Self::OpenVino { .. }
-            | Self::Reserve { .. } => ExitStatus::Environment,
+            | Self::Reserve { .. }
+            | Self::Refused { .. }
+            | Self::ChangedInMemory { .. }
+            | Self::Cache { .. }
+            | Self::ProfileFile { .. } => ExitStatus::Environment,
             Self::Bundle { .. }
             | Self::Section(_)
+            | Self::Annotations(_)
             | Self::NoDevice { .. }
-            | Self::NoVariant { .. }
-            | Self::MixedActivations { .. }
+            | Self::NoRung { .. }
+            | Self::WrongAnswers { .. }
             | Self::Reference { .. } => ExitStatus::Incompatible,
             Self::Spec(_)
             | Self::Context { .. }
@@ -177,7 +217,8 @@ impl RuntimeError {
             | Self::Token { .. }
             | Self::Batch { .. }
             | Self::NoText { .. }
-            | Self::Text(_) => ExitStatus::Input,
+            | Self::Text(_)
+            | Self::Profile { .. } => ExitStatus::Input,
             Self::LoaderGone | Self::Launch { .. } => ExitStatus::Bug,
         }
     }

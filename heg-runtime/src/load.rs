@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use heg_artifacts::{Bundle, SectionId};
 use heg_openvino::Core;
-use heg_spec::{Soc, Source, SpecError, shipped};
+use heg_profiler::annotation::Annotations;
+use heg_spec::Soc;
 
 use crate::error::{RuntimeError, openvino};
-use crate::exec::{Executor, ExecutorOptions};
+use crate::exec::{Executor, ExecutorOptions, Loader};
 use crate::text::{ChatTemplate, Tokenizer};
 
 /// A bundle, opened.
@@ -57,10 +58,24 @@ impl Loaded {
         Ok(ChatTemplate::new(&source, text.special_tokens.clone())?)
     }
 
-    /// An executor on the devices of `soc`; kernels are being prepared when this returns.
-    pub fn executor(&self, soc: &Soc, options: ExecutorOptions) -> Result<Executor, RuntimeError> {
+    /// What the bundle says of the speed of its kernels, if anything.
+    pub fn annotations(&self) -> Result<Option<Annotations>, RuntimeError> {
+        let Some(id) = self.bundle.manifest().annotations else {
+            return Ok(None);
+        };
+        let text = String::from_utf8_lossy(self.section(id)?);
+        Ok(Some(Annotations::parse(&text)?))
+    }
+
+    /// A loader of its kernels on the devices of `soc`.
+    pub fn loader(&self, soc: &Soc) -> Result<Loader, RuntimeError> {
         let core = Core::load().map_err(openvino("load the libraries"))?;
-        Executor::new(Arc::clone(&self.bundle), soc, core, options)
+        Ok(Loader::new(core, Arc::clone(&self.bundle), soc.clone()))
+    }
+
+    /// An executor on the devices of `soc`, which remembers nothing; kernels are being prepared when this returns.
+    pub fn executor(&self, soc: &Soc, options: ExecutorOptions) -> Result<Executor, RuntimeError> {
+        Executor::new(self.loader(soc)?, options)
     }
 
     fn section(&self, id: SectionId) -> Result<&[u8], RuntimeError> {
@@ -71,19 +86,4 @@ impl Loaded {
                 source,
             })
     }
-}
-
-/// A SoC by shipped name, or by a path that ends in `.ron`.
-pub fn read_soc(name: &str) -> Result<Soc, RuntimeError> {
-    if !name.ends_with(".ron") {
-        return Ok(shipped::soc(name)?);
-    }
-    let text = std::fs::read_to_string(name).map_err(|source| SpecError::Read {
-        path: PathBuf::from(name),
-        source,
-    })?;
-    Ok(Soc::parse(Source {
-        file: name,
-        text: &text,
-    })?)
 }

@@ -37,7 +37,7 @@ fn heg_in(folder: &Path, arguments: &[&str]) -> String {
 #[test]
 fn help() {
     insta::assert_snapshot!("help", heg(&["--help"]));
-    for command in ["run", "chat", "inspect", "verify", "bench"] {
+    for command in ["run", "chat", "inspect", "verify", "bench", "profile"] {
         insta::assert_snapshot!(format!("help_{command}"), heg(&[command, "--help"]));
     }
 }

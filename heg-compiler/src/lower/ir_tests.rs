@@ -1,4 +1,4 @@
-//! The IR of three kernels of the llama fixture, pinned: one for each weight form, shape class and binding.
+//! The IR of four kernels of the llama fixture, pinned: one for each weight form, shape class and binding.
 //!
 //! All of a bundle's IRs share one pool of literals; here each has its own, so that one test does not shift
 //! the offsets of another.
@@ -42,6 +42,40 @@ fn ffn_with_inputs() {
 #[test]
 fn mha_of_any_length() {
     assert_snapshot!("mha", ir(Group::Mha, CPU));
+}
+
+#[test]
+fn mha_of_a_bucket() {
+    let shape = ShapeClass::Bucket {
+        tokens: 32,
+        context: 512,
+    };
+    assert_snapshot!("mha_bucket", ir(Group::Mha, Lowering { shape, ..NPU }));
+}
+
+/// What the NPU compiler would round to f16: see `attention::mask_of_size`.
+#[test]
+fn static_attention_compares_i32() {
+    for family in FAMILIES {
+        let heg = Described::family(family).heg();
+        for kernel in heg.kernels.iter().filter(|k| k.group == Group::Mha) {
+            let shape = ShapeClass::Bucket {
+                tokens: 32,
+                context: 512,
+            };
+            let lowering = Lowering { shape, ..NPU };
+            let ir = lower(kernel, lowering, &mut Literals::default());
+            let layers: Vec<&str> = ir.split("<layer ").collect();
+            let compared = layers
+                .iter()
+                .filter(|layer| layer.contains("LessEqual") || layer.contains("Greater"))
+                .inspect(|layer| {
+                    assert_eq!(layer.matches("I32").count(), 2, "{family}: {layer}");
+                });
+            assert!(compared.count() > 0, "{family}");
+            assert!(!ir.contains("<dim>-1</dim>"), "{family}");
+        }
+    }
 }
 
 /// Sections count up without a gap in the order of a place's weights; nothing dangles.

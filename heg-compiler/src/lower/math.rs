@@ -75,19 +75,12 @@ impl Ir<'_> {
     }
 
     /// Nothing where the element type is already right.
-    pub(crate) fn convert(&mut self, a: &Wire, element: ElementType) -> Wire {
-        if a.element == Element::from(element) {
+    pub(crate) fn convert(&mut self, a: &Wire, element: impl Into<Element>) -> Wire {
+        let element = element.into();
+        if a.element == element {
             return a.clone();
         }
-        let data = format!(
-            "destination_type=\"{}\"",
-            match element {
-                ElementType::I8 => "i8",
-                ElementType::F16 => "f16",
-                ElementType::F32 => "f32",
-                ElementType::I64 => "i64",
-            }
-        );
+        let data = format!("destination_type=\"{}\"", element.name());
         self.op("Convert", "opset1", &data, &[a], element, a.shape.clone())
     }
 
@@ -145,8 +138,11 @@ impl Ir<'_> {
         self.op("Unsqueeze", "opset1", "", &[a, &target], a.element, shape)
     }
 
-    /// Cuts the last dimension into parts of the given sizes.
+    /// Cuts the last dimension into parts of the given sizes; nothing where there is one part.
     pub(crate) fn split(&mut self, a: &Wire, sizes: &[u32]) -> Vec<Wire> {
+        if sizes.len() == 1 {
+            return vec![a.clone()];
+        }
         let axis = self.integers(&[a.shape.len() as i64 - 1], LiteralShape::Scalar);
         let lengths: Vec<i64> = sizes.iter().map(|size| i64::from(*size)).collect();
         let lengths = self.integers(&lengths, LiteralShape::List);
@@ -162,8 +158,11 @@ impl Ir<'_> {
         self.op_many("VariadicSplit", "opset1", &[a, &axis, &lengths], &outputs)
     }
 
-    /// Joins along the last dimension, to `width`.
+    /// Joins along the last dimension, to `width`; nothing where there is one part.
     pub(crate) fn concat(&mut self, parts: &[&Wire], width: u32) -> Wire {
+        if let [whole] = parts {
+            return (*whole).clone();
+        }
         let mut shape = parts[0].shape.clone();
         let axis = shape.len() - 1;
         shape[axis] = Dim::Fixed(width);

@@ -1,9 +1,10 @@
 //! Lowering: a kernel becomes OpenVINO IR, for one shape class, weight binding and activation type.
 //!
-//! One builder per operator in `ops`; `xml` writes the layers, `math` names the small steps between them.
+//! One builder per operator in `ops` and `attention`; `xml` writes the layers, `math` names the small steps between them.
 //! Both weight bindings come from the same builders: only the source of a weight differs, and where its scale
 //! is applied (DESIGN §4.2: before the product for plugins that fuse it, after the product for the NPU).
 
+mod attention;
 #[cfg(test)]
 mod ir_tests;
 mod literals;
@@ -122,9 +123,9 @@ fn build(
             (Some(cos), Some(sin)) => ops::rope(ir, &operands[0], cos, sin, *heads, *rotated),
             _ => operands[0].clone(),
         },
-        Op::Attention(attention) => {
+        Op::Attention(attributes) => {
             let position = inputs.role(Role::Position).unwrap_or(&operands[0]);
-            ops::attention(ir, operands, position, attention)
+            attention::attention(ir, operands, position, attributes)
         }
         Op::Gated(activation) => ops::gated(ir, &operands[0], &operands[1], *activation),
         Op::Add { b_scale } => {

@@ -1,13 +1,13 @@
 //! One builder per operator of the graph.
 //!
-//! Rows are [tokens, width]; heads appear only inside a builder. Each is tested against a plain reference on
+//! Rows are [tokens, width]; heads appear only inside a builder. `attention` has a file of its own. Each is tested against a plain reference on
 //! OpenVINO's CPU device in `ops_tests`.
 
 use heg_artifacts::manifest::{Binding, ElementType};
 
 use super::weights::Weight;
 use super::xml::{Dim, Element, Ir, LiteralShape, Wire};
-use crate::graph::{Activation, Attention};
+use crate::graph::Activation;
 
 /// `x / rms(x) · (offset + w)`, over each of `groups` equal parts of the row.
 ///
@@ -44,7 +44,7 @@ pub(super) fn rms_norm(
         factor = ir.add(&factor, &offset);
     }
     let scaled = ir.multiply(&normed, &factor);
-    let narrow = to_element(ir, &scaled, x.element);
+    let narrow = ir.convert(&scaled, x.element);
     if groups == 1 {
         return narrow;
     }
@@ -74,7 +74,7 @@ pub(super) fn layer_norm(
     if let Some(bias) = bias {
         y = ir.add(&y, &bias.values);
     }
-    to_element(ir, &y, x.element)
+    ir.convert(&y, x.element)
 }
 
 /// `x · Wᵀ + b`.
@@ -126,6 +126,9 @@ pub(super) fn rope(
     heads: u32,
     rotated: u32,
 ) -> Wire {
+    if x.shape[0] != Dim::Dynamic {
+        return rope_of_chunk(ir, x, [cos, sin], heads, rotated);
+    }
     let element = float_element(x);
     let head_dim = fixed(x.shape[1]) / heads;
     let parts = into_groups(ir, x, heads);
@@ -159,65 +162,35 @@ pub(super) fn rope(
     ir.reshape(&y, &[Dim::Dynamic, x.shape[1]])
 }
 
-/// Causal attention of c new tokens over n visible rows of the KV cache, the group folded so that K and V are
-/// never repeated (DESIGN §4.6): q as [K, G, c, d] against k as [K, 1, n, d].
-///
-/// `position` is the row of the first new token: token i sees rows up to `position + i`.
-pub(super) fn attention(
-    ir: &mut Ir<'_>,
-    operands: &[Wire],
-    position: &Wire,
-    a: &Attention,
-) -> Wire {
-    let (kv_heads, head_dim) = (Dim::Fixed(a.kv_heads), Dim::Fixed(a.head_dim));
-    let group = Dim::Fixed(a.heads / a.kv_heads);
-    let [query, key, value] = operands else {
-        return position.clone();
-    };
-    let q = ir.reshape(query, &[Dim::Dynamic, kv_heads, group, head_dim]);
-    let q = ir.transpose(&q, &[1, 2, 0, 3]);
-    let q = ir.times(&q, a.scale);
-    let k = ir.reshape(key, &[Dim::Dynamic, kv_heads, Dim::Fixed(1), head_dim]);
-    let k = ir.transpose(&k, &[1, 2, 0, 3]);
-    let v = ir.reshape(value, &[Dim::Dynamic, kv_heads, Dim::Fixed(1), head_dim]);
-    let v = ir.transpose(&v, &[1, 2, 0, 3]);
-    let mut scores = ir.matmul(&q, &k, true);
-    if let Some(cap) = a.softcap {
-        scores = soft_cap(ir, &scores, cap);
+/// The rotation of a fixed number of tokens, as `x · cos + (−second, first) · sin` over [1, 1, tokens, rotated]
+/// for each head: operators, operands and layout that the NPU compiler takes for its own rotary operator. All
+/// heads at once would need transpositions, and it refuses some small shapes of them.
+fn rope_of_chunk(ir: &mut Ir<'_>, x: &Wire, tables: [&Wire; 2], heads: u32, rotated: u32) -> Wire {
+    let (tokens, width) = (x.shape[0], fixed(x.shape[1]));
+    let (element, head_dim) = (float_element(x), width / heads);
+    let [cos, sin] = tables.map(|table| {
+        let half = ir.convert(table, element);
+        let whole = ir.concat(&[&half, &half], rotated);
+        let whole = ir.unsqueeze(&whole, 0);
+        ir.unsqueeze(&whole, 0)
+    });
+    let mut sizes = vec![rotated];
+    if rotated < head_dim {
+        sizes.push(head_dim - rotated);
     }
-    let mask = causal_mask(ir, query, key, position, a.window, &scores);
-    let scores = ir.add(&scores, &mask);
-    let weights = ir.unary("SoftMax", "opset8", "axis=\"-1\"", &scores);
-    let attended = ir.matmul(&weights, &v, false);
-    let attended = ir.transpose(&attended, &[2, 0, 1, 3]);
-    ir.reshape(&attended, &[Dim::Dynamic, Dim::Fixed(a.heads * a.head_dim)])
-}
-
-/// 0 where token i may see row j, the most negative finite number elsewhere; shape [c, n].
-fn causal_mask(
-    ir: &mut Ir<'_>,
-    query: &Wire,
-    key: &Wire,
-    position: &Wire,
-    window: Option<u32>,
-    like: &Wire,
-) -> Wire {
-    let tokens = ir.row_count(query);
-    let context = ir.row_count(key);
-    let rows = ir.range(&tokens, query.shape[0]);
-    let rows = ir.add(&rows, position);
-    let rows = ir.unsqueeze(&rows, 1);
-    let columns = ir.range(&context, key.shape[0]);
-    let columns = ir.unsqueeze(&columns, 0);
-    let mut visible = ir.compare("LessEqual", &columns, &rows);
-    if let Some(window) = window {
-        let width = ir.integers(&[i64::from(window)], LiteralShape::Scalar);
-        let first = ir.subtract(&rows, &width);
-        let near = ir.compare("Greater", &columns, &first);
-        visible = ir.both(&visible, &near);
+    let mut pieces = ir.split(x, &sizes.repeat(heads as usize));
+    for part in pieces.iter_mut().step_by(sizes.len()) {
+        let [one, size] = [1, rotated].map(Dim::Fixed);
+        let turning = ir.reshape(part, &[one, one, tokens, size]);
+        let halves = ir.split(&turning, &[rotated / 2, rotated / 2]);
+        let negated = ir.times(&halves[1], -1.0);
+        let swapped = ir.concat(&[&negated, &halves[0]], rotated);
+        let (a, b) = (ir.multiply(&turning, &cos), ir.multiply(&swapped, &sin));
+        let turned = ir.add(&a, &b);
+        *part = ir.reshape(&turned, &[tokens, size]);
     }
-    let (zero, hidden) = (ir.float_like(0.0, like), ir.float_like(-65504.0, like));
-    ir.select(&visible, &zero, &hidden)
+    let pieces: Vec<&Wire> = pieces.iter().collect();
+    ir.concat(&pieces, width)
 }
 
 /// `activation(gate) · up`.
@@ -244,13 +217,6 @@ fn into_groups(ir: &mut Ir<'_>, x: &Wire, groups: u32) -> Wire {
         x.clone()
     } else {
         ir.reshape(x, &[Dim::Dynamic, Dim::Fixed(groups), part])
-    }
-}
-
-fn to_element(ir: &mut Ir<'_>, x: &Wire, element: Element) -> Wire {
-    match element {
-        Element::Typed(element) => ir.convert(x, element),
-        Element::Boolean => x.clone(),
     }
 }
 

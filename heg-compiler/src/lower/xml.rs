@@ -36,10 +36,11 @@ pub(crate) struct Wire {
     pub(crate) shape: Vec<Dim>,
 }
 
-/// Element types of wires: those of a bundle, and truth values in between.
+/// Element types of wires: those of a bundle, and what there is in between only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Element {
     Typed(ElementType),
+    I32,
     Boolean,
 }
 
@@ -51,12 +52,13 @@ impl From<ElementType> for Element {
 
 impl Element {
     /// Name in `element_type` and `destination_type`.
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Typed(ElementType::I8) => "i8",
             Self::Typed(ElementType::F16) => "f16",
             Self::Typed(ElementType::F32) => "f32",
             Self::Typed(ElementType::I64) => "i64",
+            Self::I32 => "i32",
             Self::Boolean => "boolean",
         }
     }
@@ -68,6 +70,7 @@ impl Element {
             Self::Typed(ElementType::F16) => "FP16",
             Self::Typed(ElementType::F32) => "FP32",
             Self::Typed(ElementType::I64) => "I64",
+            Self::I32 => "I32",
             Self::Boolean => "BOOL",
         }
     }
@@ -144,6 +147,17 @@ impl<'l> Ir<'l> {
         self.literal(&bytes, ElementType::I64, values.len(), shape)
     }
 
+    /// `0, 1, …, count − 1` as an i32 constant.
+    pub(crate) fn counting(&mut self, count: u32) -> Wire {
+        let bytes: Vec<u8> = (0..count).flat_map(u32::to_le_bytes).collect();
+        self.literal(&bytes, Element::I32, count as usize, LiteralShape::List)
+    }
+
+    /// An i32 scalar.
+    pub(crate) fn integer(&mut self, value: u32) -> Wire {
+        self.literal(&value.to_le_bytes(), Element::I32, 1, LiteralShape::Scalar)
+    }
+
     /// An f32 scalar.
     pub(crate) fn float(&mut self, value: f32) -> Wire {
         self.literal(
@@ -168,7 +182,7 @@ impl<'l> Ir<'l> {
     fn literal(
         &mut self,
         bytes: &[u8],
-        element: ElementType,
+        element: impl Into<Element>,
         count: usize,
         shape: LiteralShape,
     ) -> Wire {
@@ -191,24 +205,17 @@ impl<'l> Ir<'l> {
         name: &str,
         offset: &str,
         bytes: u64,
-        element: ElementType,
+        element: impl Into<Element>,
         shape: &[u32],
     ) -> Wire {
+        let element = element.into();
         let dims: Vec<Dim> = shape.iter().copied().map(Dim::Fixed).collect();
         let data = format!(
             "element_type=\"{}\" shape=\"{}\" offset=\"{offset}\" size=\"{bytes}\"",
-            Element::from(element).name(),
+            element.name(),
             join(&dims, ", ", "?")
         );
-        let wire = self.layer_named(
-            name,
-            "Const",
-            "opset1",
-            &data,
-            "",
-            &[],
-            &[(element.into(), dims)],
-        );
+        let wire = self.layer_named(name, "Const", "opset1", &data, "", &[], &[(element, dims)]);
         wire[0].clone()
     }
 

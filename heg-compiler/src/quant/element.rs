@@ -9,7 +9,7 @@ use crate::ingest::{SourceDtype, SourceTensor};
 use super::error::QuantError;
 
 /// One source format. `Raw` is an element's bytes as they stand.
-pub(super) trait Element {
+pub(crate) trait Element {
     type Raw: Copy + Sync + 'static;
 
     /// The elements of a slice; bytes of a broken last one are left out.
@@ -32,7 +32,7 @@ pub(super) trait Element {
 }
 
 pub(super) struct Bf16;
-pub(super) struct F16;
+pub(crate) struct F16;
 pub(super) struct F32;
 
 impl Element for Bf16 {

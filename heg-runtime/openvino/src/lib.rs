@@ -38,6 +38,7 @@ mod model;
 mod output;
 #[allow(unsafe_code, reason = "calls the OpenVINO C API")]
 mod port;
+pub mod precompile;
 mod properties;
 #[allow(unsafe_code, reason = "calls the OpenVINO C API")]
 mod request;

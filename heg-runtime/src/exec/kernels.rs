@@ -1,55 +1,29 @@
-//! Kernels made ready: IR read, compiled for its device, and a request for each place.
-//!
-//! Constant-bound kernels are compiled once per place, since their weights are part of them; input-bound ones
-//! once per chunk size, with a request per place whose weights are bound once. Threads of their own prepare
-//! them while the caller reads the tokenizer and the prompt.
+//! All places of a model made ready, on threads of their own, while the caller reads tokenizer and prompt.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use heg_artifacts::manifest::{
-    self, Binding, ElementType, Group, KernelUse, Manifest, ShapeClass, Variant,
-};
+use heg_artifacts::manifest::{Binding, Group};
 use heg_artifacts::{Bundle, SectionId};
-use heg_openvino::{CompiledModel, Core, ElementType as TensorElement, Memory, Request, Tensor};
-use heg_spec::Soc;
 
-use super::ir;
-use crate::bind::{Bound, bind, shared_activations};
-use crate::error::{RuntimeError, openvino};
-use crate::mem::BundleMemory;
-use crate::sched::Launch;
+use super::loader::{Form, Loader, refusal};
+use super::place::{Place, all_places, place_kernel, place_use, unknown, use_sections};
+use crate::error::RuntimeError;
+use crate::ladder::{Descent, Need, Reason, Refused, Rung};
 
-/// Compiled forms of the kernel at one place, static ones in ascending order of tokens.
+/// What is ready at one place.
 pub(super) struct Prepared {
+    /// The first that admits a call runs it.
     pub(super) forms: Vec<Form>,
     /// Sections that nobody reads any more once the plugin has packed them in its own layout, which it does
     /// in the first inference. Empty once they were given back.
     pub(super) packed: Vec<SectionId>,
-}
-
-/// One compiled form.
-pub(super) struct Form {
-    pub(super) shape: ShapeClass,
-    pub(super) request: Request,
-}
-
-/// Where a kernel is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
-    pub(super) layer: Option<u32>,
-    pub(super) group: Group,
-}
-
-impl From<Launch> for Place {
-    fn from(launch: Launch) -> Self {
-        Self {
-            layer: launch.layer,
-            group: launch.group,
-        }
-    }
+    /// What was passed over on the way.
+    pub(super) descents: Vec<Descent>,
+    /// Rungs that cannot be used here.
+    pub(super) refused: Refused,
 }
 
 /// All places of a model, being prepared.
@@ -61,269 +35,154 @@ pub(super) struct Kernels {
 /// The places that one worker prepared.
 type Share = Result<Vec<(Place, Prepared)>, RuntimeError>;
 
-/// A place, with what its kernel is made of.
-struct Parts<'m> {
-    used: &'m KernelUse,
-    kernel: &'m manifest::Kernel,
-    bound: Bound<'m>,
-    /// Its sections, in the order in which IRs count them.
-    sections: Vec<SectionId>,
+/// What threads that prepare have in common.
+pub(super) struct Order {
+    pub(super) loader: Arc<Loader>,
+    pub(super) need: Need,
+    /// Rungs that are known not to work, from an earlier start.
+    pub(super) quarantined: BTreeMap<Place, Refused>,
 }
 
-/// What a loader needs to make a kernel ready.
-pub(super) struct Loader {
-    pub(super) core: Core,
-    pub(super) bundle: Arc<Bundle>,
-    pub(super) memory: Arc<dyn Memory>,
-    pub(super) soc: Soc,
-    /// Input-bound kernels serve all layers: compiled on first use, by kernel and variant.
-    shared_forms: Mutex<BTreeMap<(u32, usize), CompiledModel>>,
-}
-
-impl Loader {
-    pub(super) fn new(core: Core, bundle: Arc<Bundle>, soc: Soc) -> Self {
-        let memory: Arc<dyn Memory> = Arc::new(BundleMemory(Arc::clone(&bundle)));
+impl Prepared {
+    fn new(refused: Refused) -> Self {
         Self {
-            core,
-            bundle,
-            memory,
-            soc,
-            shared_forms: Mutex::default(),
+            forms: Vec::new(),
+            packed: Vec::new(),
+            descents: Vec::new(),
+            refused,
         }
     }
 
-    /// Checks that every kernel has a device and a variant, and that their activations agree.
-    pub(super) fn plan(&self) -> Result<LoadPlan, RuntimeError> {
-        let manifest = self.bundle.manifest();
-        let bound: Vec<(&manifest::Kernel, Bound<'_>)> = manifest
-            .kernels
-            .iter()
-            .map(|kernel| Ok((kernel, bind(&self.soc, kernel)?)))
-            .collect::<Result<_, RuntimeError>>()?;
-        let variants = bound.iter().flat_map(|(kernel, bound)| {
-            bound
-                .variants
-                .iter()
-                .map(move |variant| (*kernel, *variant))
-        });
-        let activations = shared_activations(variants.clone())?;
-        let chunk = |variant: &Variant| {
-            let chunk = variant.shape.chunk();
-            chunk.map_or(usize::MAX, |tokens| tokens as usize)
-        };
-        // The largest chunk that every token-wise kernel takes.
-        let chunk_max = bound
-            .iter()
-            .filter(|(kernel, _)| kernel.group != Group::Mha)
-            .map(|(_, bound)| {
-                bound
-                    .variants
-                    .iter()
-                    .map(|variant| chunk(variant))
-                    .max()
-                    .unwrap_or(0)
-            })
-            .min()
-            .unwrap_or(usize::MAX);
-        Ok(LoadPlan {
-            activations,
-            chunk_max,
-        })
-    }
-
-    /// Prepares one place after the other until there are no more, or somebody fails.
-    fn work(&self, next: &AtomicUsize, abandoned: &AtomicBool) -> Share {
-        let places = all_places(self.bundle.manifest());
-        let mut ready = Vec::new();
-        while let Some(place) = places.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if abandoned.load(Ordering::Relaxed) {
-                break;
+    /// Makes the rungs of the ladder ready, going down where one is refused, until every call has one.
+    pub(super) fn settle(
+        &mut self,
+        loader: &Loader,
+        need: Need,
+        place: Place,
+    ) -> Result<(), RuntimeError> {
+        let kernel = place_kernel(loader.bundle().manifest(), place)?;
+        loop {
+            let plan = loader.ladder().plan(kernel, need, &self.refused);
+            if !plan.complete {
+                return Err(nothing_left(loader, place, &plan.descents));
             }
-            let prepared = self.prepare(*place);
-            abandoned.fetch_or(prepared.is_err(), Ordering::Relaxed);
-            ready.push((*place, prepared?));
+            let ready = |rung: &Rung| self.forms.iter().any(|form| form.rung == *rung);
+            let Some(rung) = plan.rungs.iter().find(|rung| !ready(rung)) else {
+                let order = |form: &Form| plan.rungs.iter().position(|rung| *rung == form.rung);
+                self.forms.retain(|form| order(form).is_some());
+                self.forms.sort_by_key(order);
+                self.descents = plan.descents;
+                return self.list_packed(loader, place);
+            };
+            match loader.form(place, *rung) {
+                Ok(form) => self.forms.push(form),
+                Err(error) => match refusal(&error) {
+                    // The last rung's error is the load's.
+                    Some(message) => {
+                        let reason = Reason::Refused(message);
+                        self.refused.insert(*rung, reason);
+                        let plan = loader.ladder().plan(kernel, need, &self.refused);
+                        if !plan.complete && self.refused.len() == 1 {
+                            return Err(error);
+                        }
+                    }
+                    None => return Err(error),
+                },
+            }
         }
-        Ok(ready)
     }
 
-    fn prepare(&self, place: Place) -> Result<Prepared, RuntimeError> {
-        let manifest = self.bundle.manifest();
-        let used = place_use(manifest, place)?;
-        let kernel = manifest
-            .kernels
-            .get(used.kernel.0 as usize)
-            .ok_or(unknown(place))?;
-        let bound = bind(&self.soc, kernel)?;
-        let sections = use_sections(manifest, used);
-        if place.group == Group::Head {
-            // The embedding is no kernel's weight, unless the head is tied to it: its hash is checked here.
-            let table = manifest.embedding.table.0 as usize;
-            let table = manifest.weights.get(table).ok_or(unknown(place))?;
-            self.bundle
-                .section(table.values)
+    /// Gives back the pages of weights that plugins have packed by now: to be called after an inference.
+    pub(super) fn give_back(&mut self, bundle: &Bundle) -> Result<(), RuntimeError> {
+        for id in std::mem::take(&mut self.packed) {
+            let range = bundle.section_range(id).map_err(RuntimeError::Section)?;
+            bundle
+                .mapping()
+                .give_back(range)
                 .map_err(RuntimeError::Section)?;
         }
-        let constant = bound
-            .variants
-            .iter()
-            .all(|variant| variant.binding == Binding::Constant);
-        let parts = Parts {
-            used,
-            kernel,
-            bound,
-            sections,
+        Ok(())
+    }
+
+    /// Weights can be given back where every form has its own copy.
+    fn list_packed(&mut self, loader: &Loader, place: Place) -> Result<(), RuntimeError> {
+        let manifest = loader.bundle().manifest();
+        let kernel = place_kernel(manifest, place)?;
+        let constant = |form: &Form| {
+            let variant = kernel.variants.get(form.rung.variant);
+            variant.is_some_and(|variant| variant.binding == Binding::Constant)
         };
-        let forms = (0..parts.bound.variants.len())
-            .map(|index| self.form(&parts, index))
-            .collect::<Result<_, RuntimeError>>()?;
-        let packed = if constant { parts.sections } else { Vec::new() };
-        Ok(Prepared { forms, packed })
-    }
-
-    fn form(&self, parts: &Parts<'_>, index: usize) -> Result<Form, RuntimeError> {
-        let variant = parts.bound.variants[index];
-        let compiled = match variant.binding {
-            Binding::Constant => self.compile(parts, variant, &parts.sections)?,
-            Binding::Input => self.compiled_once(parts, index)?,
+        self.packed = if self.forms.iter().all(constant) {
+            use_sections(manifest, place_use(manifest, place)?)
+        } else {
+            Vec::new()
         };
-        let request = compiled
-            .request()
-            .map_err(openvino(format!("request for `{}`", parts.kernel.name)))?;
-        let mut form = Form {
-            shape: variant.shape,
-            request,
-        };
-        if variant.binding == Binding::Input {
-            self.bind_weights(parts, &mut form)?;
-        }
-        Ok(form)
-    }
-
-    /// An input-bound form: compiled for the first place that asks, shared by the others.
-    fn compiled_once(
-        &self,
-        parts: &Parts<'_>,
-        index: usize,
-    ) -> Result<CompiledModel, RuntimeError> {
-        // What a panicking thread left is a map of whole entries.
-        let mut shared = self
-            .shared_forms
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let key = (parts.used.kernel.0, index);
-        if let Some(compiled) = shared.get(&key) {
-            return Ok(compiled.clone());
-        }
-        let compiled = self.compile(parts, parts.bound.variants[index], &[])?;
-        shared.insert(key, compiled.clone());
-        Ok(compiled)
-    }
-
-    /// Compiles a variant, with constants at `sections`. Hashes are checked before OpenVINO sees a byte.
-    fn compile(
-        &self,
-        parts: &Parts<'_>,
-        variant: &Variant,
-        sections: &[SectionId],
-    ) -> Result<CompiledModel, RuntimeError> {
-        let name = &parts.kernel.name;
-        let offsets = sections
-            .iter()
-            .map(|id| self.checked_offset(*id))
-            .collect::<Result<Vec<_>, RuntimeError>>()?;
-        let literals = self.checked_offset(self.bundle.manifest().literals)?;
-        let text = self
-            .bundle
-            .section(variant.ir)
-            .map_err(RuntimeError::Section)?;
-        let xml = ir::resolve(&String::from_utf8_lossy(text), name, &offsets, literals)?;
-        let weights = self.view(0, TensorElement::U8, &[self.memory.len()], "the bundle")?;
-        let model = self
-            .core
-            .read_model(xml.as_bytes(), Some(&weights))
-            .map_err(openvino(format!("read the IR of kernel `{name}`")))?;
-        let device = &parts.bound.device;
-        let properties: Vec<(&str, &str)> = device
-            .properties
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()))
-            .collect();
-        self.core
-            .compile(&model, &device.openvino, &properties)
-            .map_err(openvino(format!(
-                "compile kernel `{name}` for `{}`",
-                device.openvino
-            )))
-    }
-
-    /// Where a section lies in the file, after its hash was checked.
-    fn checked_offset(&self, id: SectionId) -> Result<u64, RuntimeError> {
-        self.bundle.section(id).map_err(RuntimeError::Section)?;
-        let range = self
-            .bundle
-            .section_range(id)
-            .map_err(RuntimeError::Section)?;
-        Ok(range.start)
-    }
-
-    fn view(
-        &self,
-        offset: u64,
-        element: TensorElement,
-        shape: &[usize],
-        label: &str,
-    ) -> Result<Tensor, RuntimeError> {
-        Tensor::new(Arc::clone(&self.memory), offset as usize, element, shape)
-            .map_err(openvino(format!("view of {label}")))
-    }
-
-    /// Binds the weights of a place behind the activation ports: values and scales, weight after weight.
-    fn bind_weights(&self, parts: &Parts<'_>, form: &mut Form) -> Result<(), RuntimeError> {
-        let weights = &self.bundle.manifest().weights;
-        let used = parts.used.weights.iter();
-        let tensors = used
-            .filter_map(|id| weights.get(id.0 as usize))
-            .flat_map(|weight| {
-                let shape: Vec<usize> = weight.shape.iter().map(|dim| *dim as usize).collect();
-                let row_count = shape[0];
-                let values = (weight.values, tensor_element(weight.element), shape);
-                let scales = weight
-                    .scales
-                    .map(|scales| (scales, TensorElement::F32, vec![1, row_count]));
-                std::iter::once(values).chain(scales)
-            });
-        for (port, (id, element, shape)) in (parts.kernel.inputs.len()..).zip(tensors) {
-            let label = self.bundle.label(id);
-            let tensor = self.view(self.checked_offset(id)?, element, &shape, &label)?;
-            form.request
-                .bind_input(port, tensor)
-                .map_err(openvino(format!("bind {label}")))?;
-        }
         Ok(())
     }
 }
 
-/// What all kernels agree on.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct LoadPlan {
-    pub(super) activations: ElementType,
-    /// Largest number of tokens a call can have.
-    pub(super) chunk_max: usize,
+fn nothing_left(loader: &Loader, place: Place, descents: &[Descent]) -> RuntimeError {
+    let manifest = loader.bundle().manifest();
+    let reasons = crate::ladder::summary(descents);
+    let kernel = place_kernel(manifest, place).map(|kernel| kernel.name.clone());
+    if reasons.is_empty() {
+        return RuntimeError::NoDevice {
+            soc: loader.soc().name.clone(),
+            group: place.group,
+            expected: crate::ladder::preference(place.group).to_vec(),
+        };
+    }
+    RuntimeError::NoRung {
+        kernel: kernel.unwrap_or_default(),
+        reasons: reasons.join("; "),
+    }
+}
+
+/// Prepares one place after the other until there are no more, or somebody fails.
+fn work(order: &Order, next: &AtomicUsize, abandoned: &AtomicBool) -> Share {
+    let places = all_places(order.loader.bundle().manifest());
+    let mut ready = Vec::new();
+    while let Some(place) = places.get(next.fetch_add(1, Ordering::Relaxed)) {
+        if abandoned.load(Ordering::Relaxed) {
+            break;
+        }
+        let prepared = prepare(order, *place);
+        abandoned.fetch_or(prepared.is_err(), Ordering::Relaxed);
+        ready.push((*place, prepared?));
+    }
+    Ok(ready)
+}
+
+fn prepare(order: &Order, place: Place) -> Result<Prepared, RuntimeError> {
+    let bundle = order.loader.bundle();
+    if place.group == Group::Head {
+        // The embedding is no kernel's weight, unless the head is tied to it: its hash is checked here.
+        let manifest = bundle.manifest();
+        let table = manifest.embedding.table.0 as usize;
+        let table = manifest.weights.get(table).ok_or(unknown(place))?;
+        bundle
+            .section(table.values)
+            .map_err(RuntimeError::Section)?;
+    }
+    let refused = order.quarantined.get(&place).cloned().unwrap_or_default();
+    let mut prepared = Prepared::new(refused);
+    prepared.settle(&order.loader, order.need, place)?;
+    Ok(prepared)
 }
 
 impl Kernels {
     /// Begins to prepare all places, on `threads` threads.
-    pub(super) fn load(loader: Arc<Loader>, threads: usize) -> Self {
+    pub(super) fn load(order: Arc<Order>, threads: usize) -> Self {
         let abandoned = Arc::new(AtomicBool::new(false));
         let next = Arc::new(AtomicUsize::new(0));
         let workers = (0..threads.max(1))
             .map(|_| {
-                let (loader, next, abandoned) = (
-                    Arc::clone(&loader),
+                let (order, next, abandoned) = (
+                    Arc::clone(&order),
                     Arc::clone(&next),
                     Arc::clone(&abandoned),
                 );
-                thread::spawn(move || loader.work(&next, &abandoned))
+                thread::spawn(move || work(&order, &next, &abandoned))
             })
             .collect();
         Self { workers, abandoned }
@@ -351,94 +210,5 @@ impl Drop for Kernels {
             // Nobody wants what it prepared, nor why it could not.
             let _ = worker.join();
         }
-    }
-}
-
-/// Places in the order in which they are prepared: that of execution, but for the head, which comes after the
-/// first layer. It is the longest of all to prepare, and at the end it would keep one thread busy alone.
-/// Attention of the same kernel is one place for all its layers.
-fn all_places(manifest: &Manifest) -> Vec<Place> {
-    let mut places = Vec::new();
-    let mut attention = Vec::new();
-    for (index, layer) in (0..).zip(&manifest.layers) {
-        let place = |group| Place {
-            layer: Some(index),
-            group,
-        };
-        places.push(place(Group::Qkv));
-        if !attention.contains(&layer.mha.kernel) {
-            attention.push(layer.mha.kernel);
-            places.push(place(Group::Mha));
-        }
-        places.push(place(Group::Ffn));
-        if index == 0 {
-            places.push(Place {
-                layer: None,
-                group: Group::Head,
-            });
-        }
-    }
-    places
-}
-
-/// The place that stands for this one: attention of the same kernel shares the first layer's.
-pub(super) fn shared_place(manifest: &Manifest, place: Place) -> Place {
-    let Place {
-        layer: Some(layer),
-        group: Group::Mha,
-    } = place
-    else {
-        return place;
-    };
-    let kernel = manifest
-        .layers
-        .get(layer as usize)
-        .map(|layer| layer.mha.kernel);
-    let first = manifest
-        .layers
-        .iter()
-        .position(|layer| Some(layer.mha.kernel) == kernel);
-    Place {
-        layer: first.map(|first| first as u32),
-        group: Group::Mha,
-    }
-}
-
-pub(super) fn place_use(manifest: &Manifest, place: Place) -> Result<&KernelUse, RuntimeError> {
-    let Some(layer) = place.layer else {
-        return Ok(&manifest.head);
-    };
-    let layer = manifest.layers.get(layer as usize).ok_or(unknown(place))?;
-    match place.group {
-        Group::Qkv => Ok(&layer.qkv),
-        Group::Mha => Ok(&layer.mha),
-        Group::Ffn => Ok(&layer.ffn),
-        Group::Head => Err(unknown(place)),
-    }
-}
-
-/// Sections of a place in the order in which IRs count them.
-fn use_sections(manifest: &Manifest, used: &KernelUse) -> Vec<SectionId> {
-    used.weights
-        .iter()
-        .filter_map(|id| manifest.weights.get(id.0 as usize))
-        .flat_map(|weight| std::iter::once(weight.values).chain(weight.scales))
-        .collect()
-}
-
-fn unknown(place: Place) -> RuntimeError {
-    RuntimeError::Launch {
-        group: place.group,
-        layer: place.layer,
-    }
-}
-
-/// The boundary's name of a bundle's element type.
-pub(super) fn tensor_element(element: ElementType) -> TensorElement {
-    match element {
-        ElementType::I8 => TensorElement::I8,
-        ElementType::F16 => TensorElement::F16,
-        ElementType::F32 => TensorElement::F32,
-        ElementType::I64 => TensorElement::I64,
     }
 }

@@ -1,29 +1,43 @@
 //! The executor: carries out launches on OpenVINO, with every tensor a view of memory of ours.
 //!
 //! One lane, synchronous: a launch returns when its kernel is done. Which launch comes next is decided in
-//! `sched`; here a launch finds its compiled form, its tensors are bound, and it runs. Copies are made in two
-//! cases only, both of a few rows: keys and values of a batch of several sequences, which belong to different
-//! caches, and rotary rows that are not contiguous in their table.
+//! `sched`; how it is carried out is `launch`'s, which kernels there are `kernels`' and `answers`'.
 
+mod answers;
+mod compiled;
+mod devices;
+mod doctor;
 mod embedding;
 mod ir;
 mod kernels;
+mod launch;
+mod loader;
+mod lone;
+mod place;
 mod rotary;
+mod sections;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use heg_artifacts::Bundle;
-use heg_artifacts::manifest::{Group, Manifest, Role};
-use heg_openvino::{Core, Tensor};
-use heg_spec::Soc;
+use heg_artifacts::manifest::Manifest;
 
-use crate::error::{RuntimeError, openvino};
-use crate::mem::{Activations, Half, KvCache, KvShape, Widths};
-use crate::sched::{Launch, Logits, Span, launches};
+use crate::error::RuntimeError;
+use crate::ladder::{Descent, Need, Refused};
+use crate::mem::{Activations, KvCache, KvShape, Widths};
+use crate::sched::{Logits, Span, launches};
+use crate::verdicts::{Verdicts, file_name};
 use embedding::EmbeddingTable;
-use kernels::{Form, Kernels, Loader, Place, Prepared, place_use, shared_place, tensor_element};
+use kernels::{Kernels, Order, Prepared};
+pub(crate) use launch::CONTEXT_STEP;
+use loader::tensor_element;
 use rotary::RotaryRows;
+
+pub use doctor::{Diagnosis, Examined, clear_quarantine, diagnose};
+pub use loader::Loader;
+pub use lone::LoneKernel;
+pub use place::Place;
 
 /// How an executor is set up.
 #[derive(Debug, Clone, Copy)]
@@ -67,8 +81,11 @@ impl Sequence {
 /// Runs kernels of one bundle.
 pub struct Executor {
     bundle: Arc<Bundle>,
+    order: Arc<Order>,
+    verdicts: Verdicts,
     kernels: Kernels,
     ready: BTreeMap<Place, Prepared>,
+    descents: Descents,
     embedding: EmbeddingTable,
     rotary: RotaryRows,
     activations: Activations,
@@ -82,38 +99,45 @@ pub struct Executor {
     row: Vec<u8>,
 }
 
+/// Steps down the ladder that were taken while loading; known when every kernel is ready.
+#[derive(Debug, Clone, Default)]
+pub struct Descents(Arc<OnceLock<Vec<Descent>>>);
+
+impl Descents {
+    /// All of them; none before every kernel is ready.
+    pub fn get(&self) -> &[Descent] {
+        self.0.get().map_or(&[], Vec::as_slice)
+    }
+}
+
 impl Executor {
     /// Sets up the executor and begins to prepare kernels; returns before they are ready.
-    pub fn new(
-        bundle: Arc<Bundle>,
-        soc: &Soc,
-        core: Core,
-        options: ExecutorOptions,
-    ) -> Result<Self, RuntimeError> {
-        let loader = Loader::new(core, Arc::clone(&bundle), soc.clone());
-        let plan = loader.plan()?;
-        let kernels = Kernels::load(Arc::new(loader), options.loader_threads);
+    pub fn new(loader: Loader, options: ExecutorOptions) -> Result<Self, RuntimeError> {
+        let bundle = Arc::clone(loader.bundle());
         let manifest = bundle.manifest();
         let model = &manifest.model;
+        let ladder = loader.ladder();
+        let most = ladder.largest_calls(manifest);
         let options = ExecutorOptions {
-            chunk_tokens: options.chunk_tokens.clamp(1, plan.chunk_max),
-            batch: options.batch.clamp(1, plan.chunk_max),
+            chunk_tokens: options.chunk_tokens.clamp(1, most.tokens),
+            batch: options.batch.clamp(1, most.tokens),
             ..options
         };
-        let static_max = model.chunk_tokens.last().map_or(0, |chunk| *chunk as usize);
-        let padding = if plan.chunk_max == usize::MAX {
-            0
-        } else {
-            static_max
+        let need = Need {
+            tokens: options.chunk_tokens.max(options.batch),
+            context: most.context,
         };
-        let rows = options.chunk_tokens.max(options.batch).max(padding);
-        let element = tensor_element(plan.activations);
+        let padding = ladder.padding(manifest, need);
+        let rows = need.tokens.max(padding.tokens);
+        let element = tensor_element(ladder.activations());
         let (heads, head_dim) = (model.heads as usize, model.head_dim as usize);
         let kv = KvShape {
             layers: manifest.layers.len(),
             width: model.kv_heads as usize * head_dim,
-            context_tokens: model.context_tokens as usize,
-            padding_rows: padding.max(CONTEXT_STEP),
+            context_tokens: need.context,
+            padding_rows: CONTEXT_STEP
+                .max(padding.tokens)
+                .max(padding.context.saturating_sub(need.context)),
             element,
         };
         let widths = Widths {
@@ -124,12 +148,31 @@ impl Executor {
         };
         let table = &manifest.weights[manifest.embedding.table.0 as usize];
         let embedding = EmbeddingTable::new(&bundle, table, manifest.embedding.scale);
+        // The last sequence of a batch may be padded to a whole chunk.
+        let activations = Activations::new(
+            rows + padding.tokens,
+            options.batch.max(padding.tokens),
+            widths,
+            element,
+        )?;
+        let verdicts = match loader.cache() {
+            Some(cache) => Verdicts::recall(cache, &verdicts_name(&loader)),
+            None => Verdicts::default(),
+        };
+        let order = Arc::new(Order {
+            loader: Arc::new(loader),
+            need,
+            quarantined: quarantined(&verdicts),
+        });
         Ok(Self {
             rotary: RotaryRows::new(&bundle, rows)?,
-            kernels,
+            kernels: Kernels::load(Arc::clone(&order), options.loader_threads),
+            order,
+            verdicts,
             ready: BTreeMap::new(),
+            descents: Descents::default(),
             embedding,
-            activations: Activations::new(rows, options.batch.max(padding), widths, element)?,
+            activations,
             kv,
             current: 0,
             rows,
@@ -157,11 +200,40 @@ impl Executor {
         })
     }
 
-    /// Waits until every kernel is ready; the first pass does so by itself.
+    /// Steps down the ladder, known when every kernel is ready.
+    pub fn descents(&self) -> Descents {
+        self.descents.clone()
+    }
+
+    /// Waits until every kernel is ready; the first pass does so by itself. At the first start of a bundle on these
+    /// devices, kernels are asked for their known answers, and those that answer wrongly are replaced.
     pub fn wait_ready(&mut self) -> Result<(), RuntimeError> {
-        if self.ready.is_empty() {
-            self.ready = self.kernels.join()?;
+        if !self.ready.is_empty() {
+            return Ok(());
         }
+        let mut ready = self.kernels.join()?;
+        let before = self.verdicts.clone();
+        let Order { loader, need, .. } = &*self.order;
+        for (place, prepared) in &mut ready {
+            if answers::examine(loader, *need, *place, prepared, &mut self.verdicts)? {
+                prepared.give_back(&self.bundle)?;
+            }
+        }
+        if let Some(cache) = loader.cache()
+            && before != self.verdicts
+        {
+            // Losing them costs a later start some time, nothing else.
+            let _ = self.verdicts.remember(cache, &verdicts_name(loader));
+        }
+        // Places of one kernel mostly go the same way down.
+        let mut descents: Vec<Descent> = Vec::new();
+        for descent in ready.values().flat_map(|prepared| &prepared.descents) {
+            if !descents.contains(descent) {
+                descents.push(descent.clone());
+            }
+        }
+        let _ = self.descents.0.set(descents);
+        self.ready = ready;
         Ok(())
     }
 
@@ -257,259 +329,28 @@ impl Executor {
         }
         Ok(spans)
     }
-
-    /// Carries out one launch.
-    fn launch(
-        &mut self,
-        launch: Launch,
-        sequences: &[&mut Sequence],
-        spans: &[Span],
-    ) -> Result<(), RuntimeError> {
-        match (launch.group, launch.layer) {
-            (Group::Qkv, Some(layer)) => self.qkv(launch, layer as usize, sequences, spans),
-            (Group::Mha, Some(layer)) => {
-                let index = launch.span.unwrap_or(0);
-                self.mha(launch, layer as usize, sequences[index], spans[index])
-            }
-            (Group::Ffn, Some(_)) => self.ffn(launch, spans),
-            (Group::Head, None) => self.head(launch, spans),
-            (group, layer) => Err(RuntimeError::Launch { group, layer }),
-        }
-    }
-
-    /// Norm, projections, RoPE. Keys and values of one sequence go straight into its cache.
-    fn qkv(
-        &mut self,
-        launch: Launch,
-        layer: usize,
-        sequences: &[&mut Sequence],
-        spans: &[Span],
-    ) -> Result<(), RuntimeError> {
-        let tokens = rows_of(spans);
-        let rope = place_use(self.bundle.manifest(), Place::from(launch))?.rope;
-        let rows = self.form_rows(launch, tokens)?;
-        let table = rope.and_then(|id| self.bundle.manifest().rope.get(id.0 as usize));
-        let rotary = table
-            .map(|table| self.rotary.rows(table, spans, rows))
-            .transpose()?;
-        let hidden = self.activations.hidden[self.current].view(0, rows)?;
-        let query = self.activations.query.view(0, rows)?;
-        let (keys, values) = match (sequences, spans) {
-            ([sequence], [span]) => (
-                sequence
-                    .cache
-                    .rows(layer, Half::Keys, span.position, rows)?,
-                sequence
-                    .cache
-                    .rows(layer, Half::Values, span.position, rows)?,
-            ),
-            _ => (
-                self.activations.keys.view(0, rows)?,
-                self.activations.values.view(0, rows)?,
-            ),
-        };
-        let mut inputs = vec![(Role::Hidden, hidden)];
-        inputs.extend(
-            rotary
-                .into_iter()
-                .flat_map(|(cos, sin)| [(Role::Cos, cos), (Role::Sin, sin)]),
-        );
-        self.run(launch, tokens, inputs, vec![query, keys, values])?;
-        if spans.len() > 1 {
-            self.scatter(layer, sequences, spans)?;
-        }
-        Ok(())
-    }
-
-    /// Copies the keys and values of a batch to the caches they belong to.
-    fn scatter(
-        &mut self,
-        layer: usize,
-        sequences: &[&mut Sequence],
-        spans: &[Span],
-    ) -> Result<(), RuntimeError> {
-        let mut row = std::mem::take(&mut self.row);
-        row.resize(self.activations.keys.row_bytes(), 0);
-        for (sequence, span) in sequences.iter().zip(spans) {
-            for token in 0..span.tokens {
-                for (half, from) in [
-                    (Half::Keys, &self.activations.keys),
-                    (Half::Values, &self.activations.values),
-                ] {
-                    from.read_row(span.row + token, &mut row)?;
-                    sequence
-                        .cache
-                        .write_row(layer, half, span.position + token, &row)?;
-                }
-            }
-        }
-        self.row = row;
-        Ok(())
-    }
-
-    /// Attention of one sequence over its cache.
-    ///
-    /// It is given a few rows more than are visible, which the kernel masks, so that its shape changes only
-    /// every [`CONTEXT_STEP`] tokens: plugins take a millisecond to plan for a new one.
-    fn mha(
-        &mut self,
-        launch: Launch,
-        layer: usize,
-        sequence: &Sequence,
-        span: Span,
-    ) -> Result<(), RuntimeError> {
-        let visible = (span.position + span.tokens).next_multiple_of(CONTEXT_STEP);
-        self.activations
-            .position
-            .write_row(0, &(span.position as i64).to_le_bytes())?;
-        let inputs = vec![
-            (
-                Role::Query,
-                self.activations.query.view(span.row, span.tokens)?,
-            ),
-            (
-                Role::Key,
-                sequence.cache.rows(layer, Half::Keys, 0, visible)?,
-            ),
-            (
-                Role::Value,
-                sequence.cache.rows(layer, Half::Values, 0, visible)?,
-            ),
-            (Role::Position, self.activations.position.vector(1)?),
-        ];
-        let attended = self.activations.attended.view(span.row, span.tokens)?;
-        self.run(launch, span.tokens, inputs, vec![attended])
-    }
-
-    /// Output projection to the end of the layer; the residual stream changes halves.
-    fn ffn(&mut self, launch: Launch, spans: &[Span]) -> Result<(), RuntimeError> {
-        let tokens = rows_of(spans);
-        let rows = self.form_rows(launch, tokens)?;
-        let inputs = vec![
-            (Role::Attended, self.activations.attended.view(0, rows)?),
-            (
-                Role::Hidden,
-                self.activations.hidden[self.current].view(0, rows)?,
-            ),
-        ];
-        let output = self.activations.hidden[1 - self.current].view(0, rows)?;
-        self.run(launch, tokens, inputs, vec![output])?;
-        self.current = 1 - self.current;
-        Ok(())
-    }
-
-    /// Logits of the last row of each span.
-    fn head(&mut self, launch: Launch, spans: &[Span]) -> Result<(), RuntimeError> {
-        let rows = self.form_rows(launch, spans.len())?;
-        let hidden = &self.activations.hidden[self.current];
-        let mut row = std::mem::take(&mut self.row);
-        row.resize(hidden.row_bytes(), 0);
-        for (index, span) in spans.iter().enumerate() {
-            hidden.read_row(span.row + span.tokens - 1, &mut row)?;
-            self.activations.last.write_row(index, &row)?;
-        }
-        self.row = row;
-        let last = self.activations.last.view(0, rows)?;
-        let logits = self.activations.logits.view(0, rows)?;
-        self.run(
-            launch,
-            spans.len(),
-            vec![(Role::Hidden, last)],
-            vec![logits],
-        )
-    }
-
-    /// Rows that the form for `tokens` tokens computes: those, or a static form's chunk.
-    fn form_rows(&mut self, launch: Launch, tokens: usize) -> Result<usize, RuntimeError> {
-        let available = self.rows;
-        let form = self.form(launch, tokens)?;
-        let rows = form.shape.chunk().map_or(tokens, |chunk| chunk as usize);
-        if rows <= available {
-            Ok(rows)
-        } else {
-            Err(RuntimeError::Batch {
-                asked: rows,
-                rows: available,
-            })
-        }
-    }
-
-    fn form(&mut self, launch: Launch, tokens: usize) -> Result<&mut Form, RuntimeError> {
-        let place = Place::from(launch);
-        let place = shared_place(self.bundle.manifest(), place);
-        let prepared = self.ready.get_mut(&place).ok_or(RuntimeError::LoaderGone)?;
-        let fits = |form: &&mut Form| form.shape.admits(tokens, 0);
-        prepared
-            .forms
-            .iter_mut()
-            .find(fits)
-            .ok_or(RuntimeError::Launch {
-                group: launch.group,
-                layer: launch.layer,
-            })
-    }
-
-    /// Binds tensors by role and runs the form that fits.
-    fn run(
-        &mut self,
-        launch: Launch,
-        tokens: usize,
-        mut inputs: Vec<(Role, Tensor)>,
-        outputs: Vec<Tensor>,
-    ) -> Result<(), RuntimeError> {
-        let place = Place::from(launch);
-        let bundle = Arc::clone(&self.bundle);
-        let used = place_use(bundle.manifest(), place)?;
-        let kernel = &bundle.manifest().kernels[used.kernel.0 as usize];
-        let doing = || format!("run kernel `{}`", kernel.name);
-        let form = self.form(launch, tokens)?;
-        for (index, port) in kernel.inputs.iter().enumerate() {
-            let given = inputs.iter().position(|(role, _)| *role == port.role);
-            let Some(given) = given else {
-                return Err(RuntimeError::Launch {
-                    group: launch.group,
-                    layer: launch.layer,
-                });
-            };
-            let (_, tensor) = inputs.swap_remove(given);
-            form.request
-                .bind_input(index, tensor)
-                .map_err(|e| openvino(doing())(e))?;
-        }
-        for (index, tensor) in outputs.into_iter().enumerate() {
-            form.request
-                .bind_output(index, tensor)
-                .map_err(|e| openvino(doing())(e))?;
-        }
-        form.request.infer().map_err(|e| openvino(doing())(e))?;
-        self.give_back(place)
-    }
-
-    /// Gives back the pages of weights that the plugin has packed by now.
-    fn give_back(&mut self, place: Place) -> Result<(), RuntimeError> {
-        let place = shared_place(self.bundle.manifest(), place);
-        let Some(prepared) = self.ready.get_mut(&place) else {
-            return Ok(());
-        };
-        for id in std::mem::take(&mut prepared.packed) {
-            let range = self
-                .bundle
-                .section_range(id)
-                .map_err(RuntimeError::Section)?;
-            self.bundle
-                .mapping()
-                .give_back(range)
-                .map_err(RuntimeError::Section)?;
-        }
-        Ok(())
-    }
 }
 
-/// The attention's context grows by this many tokens at a time. Chosen: at most 31 masked rows, which cost
-/// less than planning for a new shape each token (1.2 ms of 54 ms a token, 1B model, two cores).
-const CONTEXT_STEP: usize = 32;
+/// Name of the file in which verdicts on these devices are remembered.
+fn verdicts_name(loader: &Loader) -> String {
+    let properties = loader.soc().devices.iter().map(|device| &device.properties);
+    let devices = format!(
+        "{} {:?} {:?}",
+        loader.plugin_version(),
+        loader.devices(),
+        properties.collect::<Vec<_>>()
+    );
+    file_name(loader.bundle().manifest_id(), &devices)
+}
 
-/// Rows that a batch fills.
-fn rows_of(spans: &[Span]) -> usize {
-    spans.iter().map(|span| span.tokens).sum()
+/// Rungs that answered wrongly, by place.
+fn quarantined(verdicts: &Verdicts) -> BTreeMap<Place, Refused> {
+    let mut quarantined: BTreeMap<Place, Refused> = BTreeMap::new();
+    for (place, rung, verdict) in verdicts.iter() {
+        if !verdict.is_right() {
+            let refused = quarantined.entry(place).or_default();
+            refused.insert(rung, answers::wrong(verdict));
+        }
+    }
+    quarantined
 }

@@ -49,6 +49,11 @@ impl Rows {
         Tensor::new(memory, 0, self.element, &[count]).map_err(openvino("view of a vector"))
     }
 
+    /// Number of rows.
+    pub(crate) fn count(&self) -> usize {
+        self.buffer.len() / self.row_bytes().max(1)
+    }
+
     pub(crate) fn element(&self) -> ElementType {
         self.element
     }
@@ -75,6 +80,13 @@ impl Rows {
         self.buffer
             .write(row * bytes.len(), bytes)
             .map_err(openvino("write of a rotary row"))
+    }
+
+    /// Reads bytes of a narrower matrix that uses this buffer from its start, from byte `first` on.
+    pub(crate) fn read_packed(&self, first: usize, into: &mut [u8]) -> Result<(), RuntimeError> {
+        self.buffer
+            .read(first..first + into.len(), into)
+            .map_err(openvino("read of activation rows"))
     }
 
     /// The first `count` rows of a narrower matrix that uses this buffer from its start.

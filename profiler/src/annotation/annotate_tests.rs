@@ -1,3 +1,5 @@
+//! Documents made of the shipped SoC files: their size, their entries, their rooflines.
+
 use heg_artifacts::manifest::{Binding, ShapeClass};
 use heg_spec::shipped;
 

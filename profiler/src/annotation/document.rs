@@ -14,6 +14,7 @@ use super::power::{Contention, Power};
 use super::sweep::ChunkSweep;
 use super::vendor_table::VendorTable;
 use crate::model::{AnchorSource, DevicePeaks, Roofline};
+use crate::predict::Calibrated;
 
 /// Revision of the document's content. A reader accepts this revision and older ones.
 pub const ANNOTATIONS_REVISION: u32 = 1;
@@ -105,6 +106,8 @@ pub enum Prediction {
     Roofline(Roofline),
     /// One latency for each frequency of the NPU: a static variant with a blob.
     Vendor(VendorTable),
+    /// A table over the sizes of calls, with the roofline fitted to it beyond: measured variants.
+    Measured(Calibrated),
 }
 
 impl Annotations {
@@ -129,11 +132,7 @@ impl Annotations {
         }
         let found: Self = options()
             .from_str(text)
-            .map_err(|error| AnnotationError::Syntax {
-                line: error.span.start.line,
-                column: error.span.start.col,
-                message: error.code.to_string(),
-            })?;
+            .map_err(|error| too_new(text).unwrap_or_else(|| syntax(&error)))?;
         found.check()?;
         Ok(found)
     }
@@ -176,12 +175,7 @@ impl Annotations {
     }
 
     fn check(&self) -> Result<(), AnnotationError> {
-        if !(1..=ANNOTATIONS_REVISION).contains(&self.revision) {
-            return Err(AnnotationError::Revision {
-                found: self.revision,
-                supported: ANNOTATIONS_REVISION,
-            });
-        }
+        check_revision(self.revision)?;
         let names = self.socs.iter().map(|soc| soc.name.clone());
         check_unique("SoC", names)?;
         for soc in &self.socs {
@@ -277,6 +271,34 @@ fn options() -> ron::Options {
     ron::Options::default()
         .with_default_extension(ron::extensions::Extensions::IMPLICIT_SOME)
         .with_recursion_limit(64)
+}
+
+fn syntax(error: &ron::error::SpannedError) -> AnnotationError {
+    AnnotationError::Syntax {
+        line: error.span.start.line,
+        column: error.span.start.col,
+        message: error.code.to_string(),
+    }
+}
+
+/// Whether a text that cannot be read is of a later revision, whose fields are unknown here.
+fn too_new(text: &str) -> Option<AnnotationError> {
+    #[derive(Deserialize)]
+    struct Head {
+        revision: u32,
+    }
+    let head: Head = options().from_str(text).ok()?;
+    check_revision(head.revision).err()
+}
+
+fn check_revision(found: u32) -> Result<(), AnnotationError> {
+    match (1..=ANNOTATIONS_REVISION).contains(&found) {
+        true => Ok(()),
+        false => Err(AnnotationError::Revision {
+            found,
+            supported: ANNOTATIONS_REVISION,
+        }),
+    }
 }
 
 fn check_unique(

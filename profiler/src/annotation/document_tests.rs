@@ -1,3 +1,5 @@
+//! Documents that read back, and what is refused with which words.
+
 use super::*;
 use crate::annotation::{RawContention, RawPower, Regime};
 
@@ -66,6 +68,10 @@ fn wrong_parts() {
         ("shape: Static(tokens: 256)", "shape: Square"),
         ("revision: 1", "revision: 0"),
         ("revision: 1", "revision: 2"),
+        (
+            "revision: 1",
+            "revision: 2, weather: (Sunny(wind: 3), [None])",
+        ),
     ]
     .map(|(part, broken)| refused(part, broken))
     .concat();

@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use super::document::{DeviceAnnotation, Prediction};
 use crate::model::{AnchorSource, Roofline};
+use crate::predict;
 
 /// A call of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -52,7 +53,7 @@ pub struct Estimate {
 /// What a call of a variant costs on a device; `None` if nothing is known of the variant's speed there.
 ///
 /// Zeros of the call count as one. `blob_bytes` is the length of the blob that is run, 0 where there is none.
-/// Latency and footprint do not fall when c, n or b grow.
+/// Footprint does not fall when c, n or b grow, and neither does latency but where it was measured to.
 pub fn estimate(
     device: &DeviceAnnotation,
     kernel: &Kernel,
@@ -67,20 +68,19 @@ pub fn estimate(
         context: shape.run_context,
     };
     let own = device.variant(&kernel.name, variant.shape, variant.binding);
-    let (run_us, source) = match own {
-        Some(entry) => (
-            entry.prediction.run_us(&run, device.frequency_mhz()),
-            entry.source,
-        ),
-        None => (run.roofline_us(device.spec.as_ref()?), AnchorSource::Spec),
+    let spec = device.spec.map(Prediction::Roofline);
+    let (prediction, source) = match own {
+        Some(entry) => (&entry.prediction, entry.source),
+        None => (spec.as_ref()?, AnchorSource::Spec),
     };
-    let roofline = match own.map(|entry| &entry.prediction) {
-        Some(Prediction::Roofline(roofline)) => Some(roofline),
-        Some(_) => None,
-        None => device.spec.as_ref(),
-    };
+    let run_us = prediction.run_us(&run, device.frequency_mhz());
     let run_us = bounded(run_us, LATENCY_US_MIN, LATENCY_US_MAX);
     let latency_us = (run_us * shape.runs as f64).min(LATENCY_US_MAX);
+    let roofline = match prediction {
+        Prediction::Roofline(roofline) => Some(roofline),
+        Prediction::Measured(calibrated) => calibrated.roofline.as_ref(),
+        Prediction::Vendor(_) => None,
+    };
     let utilisation = match roofline {
         Some(roofline) => Some(roofline.utilisation(run.flops() / run.bytes())),
         None => device
@@ -100,6 +100,29 @@ pub fn estimate(
         runs: shape.runs,
         source,
     })
+}
+
+/// Work and traffic of one run: where it lies on the axes of a roofline.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RunWork {
+    /// F, in FLOP; finite, at least 0.
+    pub flops: f64,
+    /// Q, in B; finite, at least 1.
+    pub bytes: f64,
+}
+
+/// What each run of a call computes and moves, padding included.
+pub fn run_work(kernel: &Kernel, variant: &Variant, call: Call) -> RunWork {
+    let shape = Shape::of(kernel, variant, call);
+    let run = Run {
+        work: &kernel.work,
+        tokens: shape.run_tokens,
+        context: shape.run_context,
+    };
+    RunWork {
+        flops: run.flops(),
+        bytes: run.bytes(),
+    }
 }
 
 /// Memory that a call touches, in bytes: the kernel's weights with their scales, its activations (padded to
@@ -125,6 +148,7 @@ impl Prediction {
         match self {
             Self::Roofline(roofline) => run.roofline_us(roofline),
             Self::Vendor(table) => table.latency_us(frequency_mhz),
+            Self::Measured(calibrated) => calibrated.latency_us(run.work, run.call()),
         }
     }
 }
@@ -193,6 +217,15 @@ pub(crate) struct Run<'k> {
 }
 
 impl Run<'_> {
+    /// The run as tables know it; they have nothing as large as what does not fit.
+    fn call(&self) -> predict::Call {
+        let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
+        predict::Call {
+            tokens: size(self.tokens),
+            context: size(self.context),
+        }
+    }
+
     /// F, in FLOP. The polynomials come from a file: whatever their sum is, NaN included, this is finite.
     fn flops(&self) -> f64 {
         let flops = self.work.flops(self.tokens, self.context);

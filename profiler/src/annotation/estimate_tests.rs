@@ -1,3 +1,5 @@
+//! Estimates by hand on the papers' machine, and over any call and any work.
+
 use heg_artifacts::manifest::{Binding, DeviceClass, ShapeClass, Term};
 use heg_spec::shipped;
 use proptest::prelude::*;
@@ -52,6 +54,29 @@ fn a_static_variant_costs_its_chunk() {
         assert_eq!(found.latency_us, 15_700.0 * runs as f64);
         assert_eq!(found.source, AnchorSource::Vendor);
     }
+}
+
+#[test]
+fn a_run_has_the_work_of_its_padded_shape() {
+    let manifest = llama_3b::manifest();
+    let work = |kernel: usize, shape, call| {
+        let kernel = &manifest.kernels[kernel];
+        let of_shape = |variant: &&Variant| variant.shape == shape;
+        let variant = kernel.variants.iter().find(of_shape).unwrap();
+        let found = run_work(kernel, variant, call);
+        let expected = |tokens, context| {
+            (
+                kernel.work.flops(tokens, context),
+                kernel.work.bytes(tokens, context),
+            )
+        };
+        move |tokens, context| assert_eq!((found.flops, found.bytes), expected(tokens, context))
+    };
+    work(FFN, CHUNK, call(100, 2048, 1))(256, 0);
+    work(FFN, CHUNK, call(300, 2048, 2))(256, 0);
+    work(FFN, ShapeClass::Dynamic, call(100, 2048, 3))(300, 0);
+    work(MHA, BUCKET, call(100, 1000, 3))(256, 2048);
+    work(MHA, ShapeClass::Dynamic, call(100, 1000, 3))(100, 1000);
 }
 
 #[test]

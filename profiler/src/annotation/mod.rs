@@ -24,7 +24,7 @@ pub use document::{
     SocAnnotation, VariantAnnotation,
 };
 pub use error::AnnotationError;
-pub use estimate::{Call, Estimate, estimate, footprint_bytes};
+pub use estimate::{Call, Estimate, RunWork, estimate, footprint_bytes, run_work};
 pub use power::{Contention, Power, RawContention, RawPower, Regime};
 pub use sweep::{ChunkCost, ChunkSweep, KernelCost, SweepLimits, choose, sweep};
 pub use vendor_table::VendorTable;

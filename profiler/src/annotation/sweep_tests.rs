@@ -1,3 +1,5 @@
+//! The choice of a chunk against its rule, and the sweep of a whole model.
+
 use heg_spec::shipped;
 use proptest::prelude::*;
 

@@ -18,6 +18,8 @@ pub(super) fn prepare(peers: &Path, model: &Path, name: &str) -> Result<Ours> {
     let bundle = peers.join(format!("{name}-w8a16.heg"));
     note(format!("compiling {name} for HEG (8-bit weights)"));
     compile::run(&compile::Args {
+        npu_platforms: None,
+        npu: compile::Npu::Off,
         path: model.to_path_buf(),
         output: Some(bundle.clone()),
         weights: Some(compile::Weights::W8a16),

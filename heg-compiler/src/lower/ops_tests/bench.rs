@@ -16,6 +16,7 @@ use super::stored::{Section, Stored, decode, encode};
 use crate::graph::{Op, Param, ParamKind, WeightSource};
 use crate::heg::{BodyOp, KernelBody, Operand};
 use crate::lower::{Literals, Lowering, lower};
+use crate::reference::{self, Weight, evaluate};
 
 /// An operator with its weights and ports.
 pub(super) struct OneOp {
@@ -60,6 +61,7 @@ impl OneOp {
         calls: &[Call],
         reference: impl Fn(&Call, &[Vec<f32>]) -> Vec<f64>,
     ) {
+        self.check_evaluator(test, weights, calls, &reference);
         let Some(core) = core(test) else { return };
         let bindings: &[Binding] = match self.op.params().is_empty() {
             true => &[Binding::Constant],
@@ -87,23 +89,62 @@ impl OneOp {
     ) {
         let stored = self.stored(form.weights);
         let values: Vec<Vec<f32>> = stored.iter().map(Stored::values).collect();
-        let mut dynamic = self.request(core, form, ShapeClass::Dynamic, &stored);
-        let mut chunks: BTreeMap<u32, Request> = BTreeMap::new();
+        let mut requests: BTreeMap<ShapeClass, Request> = BTreeMap::new();
         for call in calls {
             let call = call.rounded(&self.inputs, form.activations);
             let expected = reference(&call, &values);
-            let tokens = call.tokens as u32;
-            let fixed = chunks.entry(tokens).or_insert_with(|| {
-                self.request(core, form, ShapeClass::Static { tokens }, &stored)
-            });
-            for (shape, request) in [("dynamic", &mut dynamic), ("static", fixed)] {
+            for shape in self.shapes(&call) {
+                let request = requests
+                    .entry(shape)
+                    .or_insert_with(|| self.request(core, form, shape, &stored));
                 let found = self.run(request, &call, form.activations);
                 let name = format!(
-                    "{test}: {} tokens, {shape}, {:?}, {:?}, {:?}",
+                    "{test}: {} tokens, {shape:?}, {:?}, {:?}, {:?}",
                     call.tokens, form.binding, form.activations, form.weights
                 );
                 assert_close(&found, &expected, tolerance(form.activations), &name);
             }
+        }
+    }
+
+    /// The shape classes that fit a call without padding; buckets where there is a context.
+    fn shapes(&self, call: &Call) -> Vec<ShapeClass> {
+        let tokens = call.tokens as u32;
+        let mut shapes = vec![ShapeClass::Dynamic, ShapeClass::Static { tokens }];
+        let mut inputs = self.inputs.iter().zip(&call.inputs);
+        if let Some((port, values)) = inputs.find(|(port, _)| port.rows == Rows::Context) {
+            let context = values.len() as u32 / port.width;
+            shapes.push(ShapeClass::Bucket { tokens, context });
+        }
+        shapes
+    }
+
+    /// The compiler's own evaluator against the same reference.
+    fn check_evaluator(
+        &self,
+        test: &str,
+        form: WeightForm,
+        calls: &[Call],
+        reference: &impl Fn(&Call, &[Vec<f32>]) -> Vec<f64>,
+    ) {
+        let stored = self.stored(form);
+        let values: Vec<Vec<f32>> = stored.iter().map(Stored::values).collect();
+        let weights: Vec<Weight> = stored.iter().map(Stored::weight).collect();
+        for call in calls {
+            let inputs: Vec<reference::Tensor> = self
+                .inputs
+                .iter()
+                .zip(&call.inputs)
+                .map(|(port, values)| reference::Tensor {
+                    width: port.width as usize,
+                    values: values.clone(),
+                })
+                .collect();
+            let found = evaluate(&self.body(), &inputs, &weights).unwrap();
+            assert_eq!(found[0].width, self.width as usize);
+            let found: Vec<f64> = found[0].values.iter().map(|x| f64::from(*x)).collect();
+            let name = format!("{test}: {} tokens, evaluator, {form:?}", call.tokens);
+            assert_close(&found, &reference(call, &values), TOLERANCE_F32, &name);
         }
     }
 

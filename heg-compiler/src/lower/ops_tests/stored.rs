@@ -6,6 +6,7 @@ use heg_artifacts::manifest::{ElementType, WeightForm};
 
 use crate::graph::Param;
 use crate::lower::stored_element;
+use crate::reference::Weight;
 
 /// A weight as a bundle stores it.
 pub(super) struct Stored {
@@ -54,6 +55,15 @@ impl Stored {
         Self {
             sections: vec![values, factors],
         }
+    }
+
+    /// As the evaluator takes it.
+    pub(super) fn weight(&self) -> Weight {
+        let [values, rest @ ..] = self.sections.as_slice() else {
+            panic!("a weight has values");
+        };
+        let scales = rest.first().map(|scales| scales.bytes.as_slice());
+        Weight::of_bytes(values.element, &values.bytes, scales)
     }
 
     /// What the stored bytes mean.

@@ -4,12 +4,12 @@ use std::io::Write;
 use std::time::Instant;
 
 use clap::Args;
-use heg_runtime::RuntimeError;
 use heg_runtime::exec::{Executor, Sequence};
 use heg_runtime::sched::{Logits, chunks};
+use heg_runtime::{Descent, RuntimeError};
 use serde::Serialize;
 
-use crate::options::{Machine, peak_rss_bytes};
+use crate::options::{Machine, peak_rss_bytes, print_descents};
 
 /// Arguments of `heg bench`.
 #[derive(Args)]
@@ -37,6 +37,8 @@ struct Report {
     decode_tokens_per_s: f64,
     batch_decode_tokens_per_s: f64,
     peak_rss_bytes: u64,
+    /// What does not run where it should, and why.
+    descents: Vec<Descent>,
 }
 
 /// Runs the command.
@@ -46,6 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut executor = arguments.machine.executor(&loaded, arguments.batch)?;
     executor.wait_ready()?;
     let load_ms = begin.elapsed().as_secs_f64() * 1e3;
+    print_descents(executor.descents().get());
     // The first pass makes plugins pack weights; the second is measured.
     prefill(&mut executor, arguments.prefill)?;
     let prefill_seconds = prefill(&mut executor, arguments.prefill)?;
@@ -57,6 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         decode_tokens_per_s: arguments.decode as f64 / decode_seconds,
         batch_decode_tokens_per_s: (arguments.decode * arguments.batch) as f64 / batch_seconds,
         peak_rss_bytes: peak_rss_bytes(),
+        descents: executor.descents().get().to_vec(),
     };
     arguments.machine.remember(&loaded)?;
     let mut out = std::io::stdout().lock();

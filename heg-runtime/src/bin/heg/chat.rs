@@ -8,7 +8,7 @@ use heg_runtime::exec::{Executor, Sequence};
 use heg_runtime::text::{ChatTemplate, Conversation, Message, Special, TextStream, Tokenizer};
 use heg_runtime::{Continue, GenerateOptions, RuntimeError, generate};
 
-use crate::options::{Machine, Sampling};
+use crate::options::{Machine, Sampling, print_descents};
 
 /// Arguments of `heg chat`.
 #[derive(Args)]
@@ -48,6 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         messages: system.clone(),
         cached: Vec::new(),
         options,
+        descents_said: false,
     };
     arguments.machine.remember(&loaded)?;
     eprintln!("/reset forgets the conversation, /exit ends it");
@@ -75,6 +76,7 @@ struct Chat {
     /// Tokens in the KV cache.
     cached: Vec<u32>,
     options: GenerateOptions,
+    descents_said: bool,
 }
 
 impl Chat {
@@ -105,12 +107,17 @@ impl Chat {
         let mut answer = String::new();
         let mut tokens = Vec::new();
         let eos_ids = self.options.eos_ids.clone();
+        let descents = self.executor.descents();
+        let mut said = std::mem::replace(&mut self.descents_said, true);
         generate(
             &mut self.executor,
             &mut self.sequence,
             &prompt[kept..],
             &self.options,
             |token| {
+                if !std::mem::replace(&mut said, true) {
+                    print_descents(descents.get());
+                }
                 tokens.push(token);
                 if eos_ids.contains(&token) {
                     return Ok(Continue::No);

@@ -13,6 +13,14 @@ pub(crate) struct InputError {
     pub(crate) message: String,
 }
 
+/// A check ran and found something.
+#[derive(Debug, Error)]
+#[error("{message}")]
+pub(crate) struct Finding {
+    /// What it found.
+    pub(crate) message: String,
+}
+
 /// An input error with a message.
 pub(crate) fn input(message: impl Into<String>) -> anyhow::Error {
     InputError {
@@ -35,6 +43,9 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     }
     if let Some(hint) = hint(error) {
         eprintln!("hint: {hint}");
+    }
+    if error.is::<Finding>() {
+        return ExitCode::FAILURE;
     }
     ExitCode::from(status(error) as u8)
 }

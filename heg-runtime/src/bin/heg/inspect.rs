@@ -1,4 +1,8 @@
-//! `heg inspect`: what a bundle holds, for people or as JSON.
+//! `heg inspect`: what a bundle holds, for people or as JSON; `inspect/kernels.rs`, what its kernels cost;
+//! `inspect/page.rs`, both as a page with pictures.
+
+mod kernels;
+mod page;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -14,9 +18,17 @@ pub(crate) struct Arguments {
     /// The bundle
     #[arg(value_name = "BUNDLE")]
     bundle: PathBuf,
-    /// Print the whole manifest as JSON
+    /// Print the whole manifest, or what `--kernels` shows, as JSON
     #[arg(long)]
     json: bool,
+    /// Show what a call costs with each variant of each kernel, and how the chunk was chosen
+    #[arg(long, group = "costs")]
+    kernels: bool,
+    /// Write a page with the HEG and the rooflines as pictures, and all that `--kernels` shows
+    #[arg(long, value_name = "FILE", group = "costs", conflicts_with = "json")]
+    html: Option<PathBuf>,
+    #[command(flatten)]
+    question: kernels::Question,
 }
 
 #[derive(Serialize)]
@@ -30,6 +42,12 @@ struct Report<'m> {
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let loaded = Loaded::open(&arguments.bundle)?;
+    if arguments.kernels {
+        return kernels::run(&loaded, &arguments.question, arguments.json);
+    }
+    if let Some(file) = &arguments.html {
+        return page::run(&loaded, &arguments.question, file);
+    }
     let bundle = loaded.bundle();
     let mut out = std::io::stdout().lock();
     if arguments.json {

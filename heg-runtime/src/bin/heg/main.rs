@@ -1,13 +1,15 @@
 //! `heg`: runs, inspects and verifies bundles.
 //!
-//! Parses arguments, calls the library, renders results and errors. Exit status: 0 fine, 2 the user's input,
-//! 3 the bundle does not fit this host or is damaged, 4 environment, 70 a bug.
+//! Parses arguments, calls the library, renders results and errors. Exit status: 0 fine, 1 a check found
+//! something, 2 the user's input, 3 the bundle does not fit this host or is damaged, 4 environment, 70 a bug.
 
 mod bench;
 mod chat;
+mod doctor;
 mod failure;
 mod inspect;
 mod options;
+mod profile;
 mod run;
 mod verify;
 
@@ -34,8 +36,12 @@ enum Command {
     Inspect(inspect::Arguments),
     /// Hash every section of a bundle and compare
     Verify(verify::Arguments),
+    /// Ask every kernel for its known answer on this machine's devices
+    Doctor(doctor::Arguments),
     /// Measure prefill and decode on this machine
     Bench(bench::Arguments),
+    /// Measure each kernel on this machine, for predictions
+    Profile(profile::Arguments),
 }
 
 const EXAMPLES: &str = "Examples:
@@ -63,6 +69,8 @@ fn dispatch(command: &Command, started: Instant) -> anyhow::Result<()> {
         Command::Chat(arguments) => chat::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Verify(arguments) => verify::run(arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
+        Command::Profile(arguments) => profile::run(arguments),
     }
 }

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use heg_runtime::exec::{Executor, ExecutorOptions};
+use heg_runtime::exec::{Executor, ExecutorOptions, Loader};
 use heg_runtime::text::SamplingParams;
-use heg_runtime::{Loaded, RuntimeError, read_soc, verified};
+use heg_runtime::{Descent, Loaded, RuntimeError, read_soc, summary, verified};
 
 /// Where to run.
 #[derive(Args)]
@@ -39,15 +39,30 @@ impl Machine {
         }
     }
 
+    /// A loader on the devices asked for, with the user's cache.
+    pub(crate) fn loader(&self, loaded: &Loaded) -> Result<Loader, RuntimeError> {
+        let loader = loaded.loader(&read_soc(&self.soc)?)?;
+        Ok(match verified::cache_folder() {
+            Some(cache) => loader.with_cache(cache),
+            None => loader,
+        })
+    }
+
     /// An executor for up to `batch` sequences.
     pub(crate) fn executor(&self, loaded: &Loaded, batch: usize) -> Result<Executor, RuntimeError> {
-        let soc = read_soc(&self.soc)?;
         let options = ExecutorOptions {
             chunk_tokens: self.chunk,
             batch,
             ..ExecutorOptions::default()
         };
-        loaded.executor(&soc, options)
+        Executor::new(self.loader(loaded)?, options)
+    }
+}
+
+/// Says on standard error what does not run where it should, and why. Once, before the first output.
+pub(crate) fn print_descents(descents: &[Descent]) {
+    for line in summary(descents) {
+        eprintln!("note: {line}");
     }
 }
 

@@ -8,12 +8,12 @@ use std::time::Instant;
 use clap::Args;
 use heg_runtime::text::{Conversation, Message, Special, StopMatcher, TextStream, Tokenizer};
 use heg_runtime::{
-    Continue, FinishReason, GenerateOptions, Loaded, RuntimeError, Timing, generate,
+    Continue, Descent, FinishReason, GenerateOptions, Loaded, RuntimeError, Timing, generate,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::failure::input;
-use crate::options::{Machine, Sampling, peak_rss_bytes};
+use crate::options::{Machine, Sampling, peak_rss_bytes, print_descents};
 
 /// Arguments of `heg run`.
 #[derive(Args)]
@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     /// Go on after end-of-sequence tokens
     #[arg(long)]
     ignore_eos: bool,
-    /// Print one JSON object: prompt_tokens, token_ids, text, finish_reason, ttft_ms, tpot_ms
+    /// Print one JSON object: prompt_tokens, token_ids, text, finish_reason, ttft_ms, tpot_ms, descents
     #[arg(long)]
     json: bool,
     /// Print timings to standard error
@@ -84,6 +84,8 @@ struct Report<'a> {
     finish_reason: &'static str,
     ttft_ms: f64,
     tpot_ms: f64,
+    /// What does not run where it should, and why.
+    descents: &'a [Descent],
 }
 
 /// Runs the command; `started` is when the process began.
@@ -111,15 +113,17 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
     let mut answer = Answer::new(tokenizer, &arguments.stop, arguments.json);
     let mut sequence = executor.sequence()?;
     let mut first_token_ms = 0.0;
+    let descents = executor.descents();
     let (reason, timing) = generate(&mut executor, &mut sequence, &prompt, &options, |token| {
         if answer.token_ids.is_empty() {
             first_token_ms = started.elapsed().as_secs_f64() * 1e3;
+            print_descents(descents.get());
         }
         answer.push(token, &options.eos_ids)
     })?;
     answer.finish()?;
     if arguments.json {
-        answer.print_json(prompt.len(), reason, &timing)?;
+        answer.print_json(prompt.len(), reason, &timing, descents.get())?;
     }
     if arguments.stats {
         print_stats(prompt.len(), &timing, first_token_ms);
@@ -264,6 +268,7 @@ impl Answer {
         prompt_tokens: usize,
         reason: FinishReason,
         timing: &Timing,
+        descents: &[Descent],
     ) -> anyhow::Result<()> {
         let report = Report {
             prompt_tokens,
@@ -272,6 +277,7 @@ impl Answer {
             finish_reason: reason.name(),
             ttft_ms: timing.ttft.as_secs_f64() * 1e3,
             tpot_ms: timing.tpot_ms(),
+            descents,
         };
         writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?)?;
         Ok(())

@@ -1,0 +1,109 @@
+//! What can go wrong between an IR and its NPU blob.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::job::Platform;
+use super::toolchain::Absent;
+
+/// Why there is no NPU blob. Those that name a job are that job's alone.
+#[derive(Debug, Clone, Error)]
+pub enum NpuError {
+    /// There is no toolchain.
+    #[error(transparent)]
+    Absent(#[from] Absent),
+    /// A worker does not start, twice in a row.
+    #[error("the NPU toolchain `{toolchain}` does not work: {message}")]
+    Unusable {
+        /// Provider and place.
+        toolchain: String,
+        /// What it said.
+        message: String,
+    },
+    /// No NPU that is known here.
+    #[error("NPU platform {found}, expected one of 3720, 4000, 5010, 5020")]
+    Platform {
+        /// What was asked for.
+        found: u32,
+    },
+    /// The IR has constant weights.
+    #[error("IR of `{job}` refers to weights as `@{reference}`, expected weights as inputs")]
+    ConstantWeights {
+        /// The job.
+        job: String,
+        /// What stands behind the `@`.
+        reference: String,
+    },
+    /// The IR refers to literals that are not there.
+    #[error(
+        "IR of `{job}` refers to `{size}` bytes at `@{reference}`, expected a part of {pool_bytes} bytes"
+    )]
+    Literal {
+        /// The job.
+        job: String,
+        /// What stands behind the `@`.
+        reference: String,
+        /// The constant's `size`, empty if it has none.
+        size: String,
+        /// Length of the pool.
+        pool_bytes: usize,
+    },
+    /// OpenVINO refuses the IR, or its compiler does.
+    #[error("`{job}` does not compile for NPU {platform}: {message}")]
+    Refused {
+        /// The job.
+        job: String,
+        /// For which NPU.
+        platform: Platform,
+        /// OpenVINO's words.
+        message: String,
+    },
+    /// The compiler did not come to an end, and was killed.
+    #[error("`{job}` for NPU {platform} was given up after {} s", limit.as_secs())]
+    TimedOut {
+        /// The job.
+        job: String,
+        /// For which NPU.
+        platform: Platform,
+        /// How long it had.
+        limit: Duration,
+    },
+    /// The worker died or spoke nonsense, twice, each time in a fresh process.
+    #[error("the compiler crashed twice over `{job}` for NPU {platform}: {message}")]
+    Crashed {
+        /// The job.
+        job: String,
+        /// For which NPU.
+        platform: Platform,
+        /// How the process ended and the last it said.
+        message: String,
+    },
+    /// A file of the exchange with workers could not be read or written.
+    #[error("cannot {action} `{path}`", path = path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// Cause.
+        source: Arc<std::io::Error>,
+    },
+}
+
+impl NpuError {
+    /// For `map_err`.
+    pub(super) fn io(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io {
+            action,
+            path,
+            source: Arc::new(source),
+        }
+    }
+}

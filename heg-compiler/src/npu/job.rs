@@ -1,0 +1,245 @@
+//! One IR to compile for one NPU, cut loose from the bundle it belongs to.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use heg_artifacts::{RecipeKey, SectionId};
+
+use super::error::NpuError;
+
+/// An NPU generation, by the number that OpenVINO gives it (`NPU_PLATFORM`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Platform(u32);
+
+impl Platform {
+    /// Meteor Lake, Arrow Lake.
+    pub const NPU3720: Self = Self(3720);
+    /// Lunar Lake.
+    pub const NPU4000: Self = Self(4000);
+    /// Panther Lake.
+    pub const NPU5010: Self = Self(5010);
+    /// Panther Lake, the smaller one.
+    pub const NPU5020: Self = Self(5020);
+    /// All that are known, oldest first.
+    pub const ALL: [Self; 4] = [Self::NPU3720, Self::NPU4000, Self::NPU5010, Self::NPU5020];
+
+    /// The platform of that number.
+    ///
+    /// Errors: [`NpuError::Platform`] for a number that is not known.
+    pub fn new(number: u32) -> Result<Self, NpuError> {
+        let known = Self::ALL.into_iter().find(|platform| platform.0 == number);
+        known.ok_or(NpuError::Platform { found: number })
+    }
+
+    /// The number.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Platform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// An IR to compile for an NPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NpuJob {
+    /// For people: which kernel, which shapes.
+    pub name: String,
+    /// The IR's text; its constants are offsets into `constants`.
+    pub ir: String,
+    /// What the IR's constants are, nothing else.
+    pub constants: Vec<u8>,
+    /// For which NPU.
+    pub platform: Platform,
+    /// Properties of the NPU device beyond the platform.
+    pub properties: BTreeMap<String, String>,
+    /// How long it will take, compared with other jobs: the dearest are begun first. Zero where that is not
+    /// known. No part of the job's identity.
+    pub cost: u64,
+}
+
+impl NpuJob {
+    /// A job for an IR as `lower` writes it, whose small constants point into a bundle's `pool` of literals
+    /// (`offset="@c+N"`). Only those that it uses go along, so that the job is the same whatever else is in
+    /// the pool.
+    ///
+    /// Errors: [`NpuError::ConstantWeights`] for an IR whose weights are not inputs, [`NpuError::Literal`] for
+    /// a reference that the pool does not have.
+    pub fn from_ir(
+        name: impl Into<String>,
+        ir: &str,
+        pool: &[u8],
+        platform: Platform,
+    ) -> Result<Self, NpuError> {
+        let name = name.into();
+        let (ir, constants) = cut_loose(&name, ir, pool)?;
+        Ok(Self {
+            name,
+            ir,
+            constants,
+            platform,
+            properties: BTreeMap::new(),
+            cost: 0,
+        })
+    }
+
+    /// What determines the blob.
+    pub(super) fn recipe(&self, toolchain: &str) -> RecipeKey {
+        let properties = self.properties.iter();
+        let properties: Vec<String> = properties.map(|(k, v)| format!("{k}={v}")).collect();
+        let head = [
+            toolchain.to_owned(),
+            self.platform.to_string(),
+            self.ir.clone(),
+            SectionId::of(&self.constants).to_string(),
+        ];
+        RecipeKey::of(PRECOMPILER, head.into_iter().chain(properties))
+    }
+}
+
+/// The IR with plain offsets, and the constants they count from.
+fn cut_loose(name: &str, ir: &str, pool: &[u8]) -> Result<(String, Vec<u8>), NpuError> {
+    let mut rewritten = String::with_capacity(ir.len());
+    let mut constants = Vec::new();
+    let mut placed: BTreeMap<&[u8], usize> = BTreeMap::new();
+    let mut rest = ir;
+    while let Some(at) = rest.find(MARK) {
+        let start = at + MARK.len();
+        let tail = &rest[start..];
+        let reference = tail.split('"').next().unwrap_or_default();
+        let Some(offset) = reference.strip_prefix("c+") else {
+            return Err(NpuError::ConstantWeights {
+                job: name.to_owned(),
+                reference: reference.to_owned(),
+            });
+        };
+        let size = attribute(tail.split('>').next().unwrap_or_default(), "size");
+        let literal = literal(pool, offset, size).ok_or_else(|| NpuError::Literal {
+            job: name.to_owned(),
+            reference: reference.to_owned(),
+            size: size.to_owned(),
+            pool_bytes: pool.len(),
+        })?;
+        let offset = *placed.entry(literal).or_insert_with(|| {
+            let offset = constants.len().next_multiple_of(LITERAL_ALIGN);
+            constants.resize(offset, 0);
+            constants.extend_from_slice(literal);
+            offset
+        });
+        rewritten.push_str(&rest[..start - 1]);
+        rewritten.push_str(&offset.to_string());
+        rest = &tail[reference.len()..];
+    }
+    rewritten.push_str(rest);
+    Ok((rewritten, constants))
+}
+
+/// The value of an attribute that follows in a tag; empty if there is none.
+fn attribute<'t>(tag: &'t str, name: &str) -> &'t str {
+    let value = tag.split_once(&format!(" {name}=\"")).map(|(_, rest)| rest);
+    let value = value.and_then(|rest| rest.split_once('"'));
+    value.map_or("", |(value, _)| value)
+}
+
+fn literal<'p>(pool: &'p [u8], offset: &str, size: &str) -> Option<&'p [u8]> {
+    let (offset, size): (usize, usize) = (offset.parse().ok()?, size.parse().ok()?);
+    pool.get(offset..offset.checked_add(size)?)
+}
+
+const MARK: &str = "offset=\"@";
+
+/// Suits every element type.
+const LITERAL_ALIGN: usize = 8;
+
+/// Names this code: to be changed whenever the same job gives another blob.
+const PRECOMPILER: &str = "npu precompile 1";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POOL: &[u8] = b"unused..shape[3]axis----";
+
+    fn job(ir: &str) -> Result<NpuJob, NpuError> {
+        NpuJob::from_ir("ffn", ir, POOL, Platform::NPU3720)
+    }
+
+    #[test]
+    fn only_used_literals_go_along_each_once() {
+        let ir = r#"<data shape="4" offset="@c+16" size="4"/><data offset="@c+8" size="8"/>
+            <data offset="@c+16" size="4"/>"#;
+        let found = job(ir).unwrap();
+        assert_eq!(
+            found.ir,
+            r#"<data shape="4" offset="0" size="4"/><data offset="8" size="8"/>
+            <data offset="0" size="4"/>"#
+        );
+        assert_eq!(found.constants, b"axis\0\0\0\0shape[3]");
+        let moved = ir.replace("@c+16", "@c+0").replace("@c+8", "@c+4");
+        let moved = NpuJob::from_ir("mha", &moved, b"axisshape[3]", Platform::NPU3720).unwrap();
+        assert_eq!(moved.recipe("x"), found.recipe("x"));
+    }
+
+    #[test]
+    fn weights_and_unknown_literals_are_refused() {
+        let refused = |ir: &str| job(ir).unwrap_err().to_string();
+        assert_eq!(
+            refused(r#"<data offset="@3" size="4"/>"#),
+            "IR of `ffn` refers to weights as `@3`, expected weights as inputs"
+        );
+        for (reference, size) in [
+            ("c+16", "9"),
+            ("c+24", "1"),
+            ("c+18446744073709551615", "2"),
+            ("c+x", "4"),
+            ("c+0", ""),
+        ] {
+            assert_eq!(
+                refused(&format!(r#"<data offset="@{reference}" size="{size}"/>"#)),
+                format!(
+                    "IR of `ffn` refers to `{size}` bytes at `@{reference}`, \
+                     expected a part of 24 bytes"
+                )
+            );
+        }
+        let other_tag = r#"<data offset="@c+0"/><data size="4"/>"#;
+        assert!(refused(other_tag).contains("refers to `` bytes"));
+        assert!(refused(r#"offset="@c+"#).contains("`@c+`"));
+    }
+
+    #[test]
+    fn identity_depends_on_all_but_name_and_cost() {
+        let base = job(r#"<data offset="@c+0" size="8"/>"#).unwrap();
+        let mut same = base.clone();
+        (same.name, same.cost) = ("mha".to_owned(), 7);
+        assert_eq!(same.recipe("x"), base.recipe("x"));
+        let changed = |change: fn(&mut NpuJob)| {
+            let mut job = base.clone();
+            change(&mut job);
+            job.recipe("x")
+        };
+        let keys = [
+            base.recipe("x"),
+            base.recipe("y"),
+            changed(|job| job.ir.push(' ')),
+            changed(|job| job.constants.push(0)),
+            changed(|job| job.platform = Platform::NPU4000),
+            changed(|job| drop(job.properties.insert("A".to_owned(), "B".to_owned()))),
+        ];
+        for (index, key) in keys.iter().enumerate() {
+            assert!(!keys[..index].contains(key), "{index}");
+        }
+    }
+
+    #[test]
+    fn platforms_are_those_known() {
+        assert_eq!(Platform::new(5010).unwrap(), Platform::NPU5010);
+        assert_eq!(
+            Platform::new(3700).unwrap_err().to_string(),
+            "NPU platform 3700, expected one of 3720, 4000, 5010, 5020"
+        );
+    }
+}

@@ -1,0 +1,111 @@
+//! OpenVINO IR to blobs for Intel NPUs, on a machine that need not have one.
+//!
+//! The compiler is a library of OpenVINO's, run in processes of its own ([`NpuToolchain`]) since it may crash,
+//! hang, or exist for Windows only. [`Pool`] gives them jobs; [`precompile`] adds the store in front, so that a
+//! blob is made once. What a blob holds, how fast it is and which device takes it is not looked at here.
+//!
+//! **Cache.** A blob's recipe is its job (IR, constants, platform, properties) and the toolchain's identity:
+//! OpenVINO's version with its build number, and the system that it was built for. Where no toolchain is set
+//! up, blobs of the store are not used either: what a bundle holds must not depend on what was compiled
+//! earlier.
+
+mod error;
+mod job;
+mod pool;
+#[cfg(unix)]
+#[cfg(test)]
+mod pool_tests;
+#[cfg(unix)]
+#[cfg(test)]
+mod real_tests;
+mod scratch;
+mod toolchain;
+mod worker;
+
+use std::collections::BTreeMap;
+
+use heg_artifacts::manifest::Section;
+use heg_artifacts::{RecipeKey, Store};
+
+pub use error::NpuError;
+pub use job::{NpuJob, Platform};
+pub use pool::{Compiled, Compiling, Pool};
+pub use toolchain::{Absent, NpuToolchain, Provider, wine_environment};
+
+use crate::error::CompileError;
+
+/// A blob in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Precompiled {
+    /// The blob.
+    pub blob: Section,
+    /// Whether an earlier run had made it.
+    pub recalled: bool,
+}
+
+/// A blob for each job, in their order: from the store where it is there, else from the compiler. Each is put
+/// into the store when it is made, so that a killed run is resumed by the next. Equal jobs are compiled once.
+/// `progress` is told how many of the jobs are done, and of how many, whenever that changes.
+///
+/// A job that cannot be compiled has its error in its place and does not keep the others from it.
+///
+/// Errors: [`CompileError::Artifacts`] and [`NpuError::Io`] when nothing can be written; [`NpuError::Unusable`]
+/// when workers do not start.
+pub fn precompile(
+    toolchain: &NpuToolchain,
+    jobs: &[NpuJob],
+    store: &Store,
+    pool: &Pool,
+    progress: &dyn Fn(usize, usize),
+) -> Result<Vec<Result<Precompiled, NpuError>>, CompileError> {
+    let keys: Vec<RecipeKey> = jobs
+        .iter()
+        .map(|job| job.recipe(toolchain.identity()))
+        .collect();
+    let mut outcomes: BTreeMap<RecipeKey, Result<Precompiled, NpuError>> = BTreeMap::new();
+    let mut missing: BTreeMap<RecipeKey, &NpuJob> = BTreeMap::new();
+    for (key, job) in keys.iter().zip(jobs) {
+        match store.recall(key)?.as_deref() {
+            Some([blob]) => {
+                let blob = *blob;
+                let recalled = true;
+                outcomes.insert(*key, Ok(Precompiled { blob, recalled }));
+            }
+            _ => drop(missing.insert(*key, job)),
+        }
+    }
+    let done = |outcomes: &BTreeMap<_, _>| {
+        let done = keys.iter().filter(|key| outcomes.contains_key(*key));
+        progress(done.count(), keys.len());
+    };
+    done(&outcomes);
+    let (missing_keys, missing): (Vec<RecipeKey>, Vec<NpuJob>) = missing
+        .into_iter()
+        .map(|(key, job)| (key, job.clone()))
+        .unzip();
+    for Compiled { job, outcome, .. } in pool.compile(toolchain, missing)? {
+        let Some(key) = missing_keys.get(job).copied() else {
+            continue;
+        };
+        let outcome = match outcome {
+            Err(error @ NpuError::Unusable { .. }) => return Err(error.into()),
+            Err(error) => Err(error),
+            Ok(bytes) => {
+                let blob = store.put_bytes(&bytes)?;
+                store.record(&key, &[blob])?;
+                let recalled = false;
+                Ok(Precompiled { blob, recalled })
+            }
+        };
+        outcomes.insert(key, outcome);
+        done(&outcomes);
+    }
+    let outcome = |key| outcomes.get(key).cloned();
+    let all: Option<Vec<_>> = keys.iter().map(outcome).collect();
+    // Only a thread that panicked owes an outcome.
+    all.ok_or_else(|| {
+        let toolchain = toolchain.to_string();
+        let message = "a job has no outcome".to_owned();
+        NpuError::Unusable { toolchain, message }.into()
+    })
+}

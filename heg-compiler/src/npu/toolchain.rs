@@ -1,0 +1,373 @@
+//! Where an NPU compiler comes from, and how a worker process around it is started.
+//!
+//! Two providers: an OpenVINO for this system whose folder has the compiler library (Intel's archives), or
+//! the Windows build under wine. `cargo xtask setup --npu` puts either into one folder in cargo's target folder
+//! and records there that it works; here that record is found and believed. A worker says who it is before its
+//! first job, so that a record that has become wrong is noticed when anything is compiled.
+//!
+//! ```text
+//! <target>/npu-toolchain-2026.4.1/
+//!   native.ron, wine.ron        the records, each written when its provider has compiled something
+//!   native/heg-npu-worker
+//!   windows/*.dll, heg-npu-worker.exe
+//!   prefix/                     what wine takes for drive C
+//! ```
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use heg_openvino::precompile::PROTOCOL;
+use heg_openvino::{OPENVINO_VERSION, find_libraries};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::error::NpuError;
+use super::job::{NpuJob, Platform};
+use super::pool::Pool;
+use super::scratch::Scratch;
+use super::worker::Worker;
+
+/// Who runs the compiler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Provider {
+    /// An OpenVINO for this system.
+    Native {
+        /// The folder with its libraries, the NPU compiler among them.
+        libraries: PathBuf,
+    },
+    /// OpenVINO for Windows, under wine.
+    Wine,
+}
+
+/// Why there is no toolchain, and what provides it.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("no NPU toolchain: {reason}")]
+pub struct Absent {
+    /// What is missing.
+    pub reason: String,
+    /// What to do.
+    pub hint: &'static str,
+}
+
+/// An NPU compiler that was set up.
+#[derive(Debug, Clone)]
+pub struct NpuToolchain {
+    provider: Provider,
+    identity: String,
+    launch: Launch,
+}
+
+/// How a worker is started.
+#[derive(Debug, Clone)]
+pub(super) struct Launch {
+    pub(super) program: PathBuf,
+    pub(super) arguments: Vec<OsString>,
+    pub(super) environment: Vec<(&'static str, OsString)>,
+}
+
+/// What setup leaves for later.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    protocol: u32,
+    identity: String,
+    libraries: Option<PathBuf>,
+}
+
+impl NpuToolchain {
+    /// The toolchain that was set up in the target folder of this executable (its folder or one of the three
+    /// above). Where the OpenVINO that is in use has an NPU compiler, that one; else the one under wine.
+    pub fn find() -> Result<Self, Absent> {
+        let executable = env::current_exe().unwrap_or_default();
+        let mut folders = executable.ancestors().skip(1).take(FOLDERS_SEARCHED);
+        let folder = folders
+            .find_map(|target| Some(Self::folder(target)).filter(|folder| folder.is_dir()))
+            .ok_or_else(|| absent("it has not been set up"))?;
+        match Provider::native() {
+            Some(native) => Self::recorded(&folder, native),
+            None if on_path(WINE) => Self::recorded(&folder, Provider::Wine),
+            None => Err(absent("`wine` is not installed")),
+        }
+    }
+
+    /// The folder of the toolchain within a target folder.
+    pub fn folder(target: &Path) -> PathBuf {
+        target.join(format!("npu-toolchain-{OPENVINO_VERSION}"))
+    }
+
+    /// The toolchain of that provider, if it was set up in `folder`.
+    pub fn recorded(folder: &Path, provider: Provider) -> Result<Self, Absent> {
+        let text = fs::read_to_string(provider.record(folder));
+        let record: Record = text
+            .ok()
+            .and_then(|text| ron::from_str(&text).ok())
+            .ok_or_else(|| absent(format!("{provider} has not been set up")))?;
+        if record.protocol != PROTOCOL || record.libraries.as_deref() != provider.libraries() {
+            return Err(absent(format!(
+                "{provider} is not the one that was set up last"
+            )));
+        }
+        if !provider.worker(folder).is_file() {
+            return Err(absent(format!("{provider} has lost its worker")));
+        }
+        Ok(Self::new(folder, provider, record.identity))
+    }
+
+    /// Starts a worker that was put into `folder`, has it compile something small, and records that it could.
+    ///
+    /// Errors: [`NpuError::Unusable`] when it could not, [`NpuError::Io`].
+    pub fn set_up(folder: &Path, provider: Provider) -> Result<Self, NpuError> {
+        let scratch = Scratch::new(&folder.join("scratch"))?;
+        let mut toolchain = Self::new(folder, provider, String::new());
+        let unusable = |message: String| NpuError::Unusable {
+            toolchain: toolchain.to_string(),
+            message,
+        };
+        let mut worker = Worker::spawn(&toolchain, &scratch)?;
+        let identity = worker
+            .identify()
+            .map_err(|fault| unusable(fault.to_string()))?;
+        let job = NpuJob {
+            name: "tiny".to_owned(),
+            ir: TINY_IR.to_owned(),
+            constants: Vec::new(),
+            platform: Platform::NPU3720,
+            properties: Default::default(),
+            cost: 0,
+        };
+        let blob = worker.run(&job, Pool::TIMEOUT)?;
+        blob.map_err(|fault| unusable(fault.to_string()))?;
+        toolchain.identity = identity;
+        let record = Record {
+            protocol: PROTOCOL,
+            identity: toolchain.identity.clone(),
+            libraries: toolchain.provider.libraries().map(Path::to_owned),
+        };
+        let path = toolchain.provider.record(folder);
+        let text = ron::to_string(&record)
+            .map_err(|error| NpuError::io("describe", &path)(std::io::Error::other(error)))?;
+        fs::write(&path, text).map_err(NpuError::io("write", &path))?;
+        Ok(toolchain)
+    }
+
+    fn new(folder: &Path, provider: Provider, identity: String) -> Self {
+        let worker = provider.worker(folder);
+        let launch = match &provider {
+            Provider::Native { libraries } => Launch {
+                program: worker,
+                arguments: vec![libraries.into()],
+                environment: Vec::new(),
+            },
+            Provider::Wine => Launch {
+                program: WINE.into(),
+                arguments: vec![worker.into()],
+                environment: wine_environment(folder),
+            },
+        };
+        Self::launched(provider, identity, launch)
+    }
+
+    /// A toolchain whose worker is whatever `launch` starts.
+    pub(super) fn launched(provider: Provider, identity: String, launch: Launch) -> Self {
+        Self {
+            provider,
+            identity,
+            launch,
+        }
+    }
+
+    /// Which compiler this is, for cache keys and provenance: OpenVINO's version with its build number, and
+    /// the system that it was built for.
+    pub fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// Who runs it.
+    pub fn provider(&self) -> &Provider {
+        &self.provider
+    }
+
+    #[cfg(unix)]
+    #[cfg(test)]
+    pub(super) fn launch(&self) -> &Launch {
+        &self.launch
+    }
+
+    /// The command that starts a worker.
+    pub(super) fn command(&self) -> Command {
+        let Launch {
+            program,
+            arguments,
+            environment,
+        } = &self.launch;
+        let mut command = Command::new(program);
+        command.args(arguments);
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
+        // Wine would look for a screen.
+        command.env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY");
+        command
+    }
+}
+
+impl fmt::Display for NpuToolchain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.provider.fmt(f)
+    }
+}
+
+impl Provider {
+    /// The OpenVINO in use, if it has an NPU compiler (that of Python wheels for Linux has none).
+    pub fn native() -> Option<Self> {
+        let libraries = find_libraries().ok()?;
+        let has_compiler = libraries.join(COMPILER_LIBRARY).is_file();
+        has_compiler.then_some(Self::Native { libraries })
+    }
+
+    /// Where the worker is in a toolchain's folder; setup puts it there.
+    pub fn worker(&self, folder: &Path) -> PathBuf {
+        match self {
+            Self::Native { .. } => folder.join("native").join("heg-npu-worker"),
+            Self::Wine => Self::windows(folder).join("heg-npu-worker.exe"),
+        }
+    }
+
+    /// Where the Windows libraries are in a toolchain's folder.
+    pub fn windows(folder: &Path) -> PathBuf {
+        folder.join("windows")
+    }
+
+    /// Where wine's prefix is in a toolchain's folder.
+    pub fn prefix(folder: &Path) -> PathBuf {
+        folder.join("prefix")
+    }
+
+    fn record(&self, folder: &Path) -> PathBuf {
+        folder.join(match self {
+            Self::Native { .. } => "native.ron",
+            Self::Wine => "wine.ron",
+        })
+    }
+
+    fn libraries(&self) -> Option<&Path> {
+        match self {
+            Self::Native { libraries } => Some(libraries),
+            Self::Wine => None,
+        }
+    }
+}
+
+impl fmt::Display for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Native { libraries } => write!(f, "OpenVINO in {}", libraries.display()),
+            Self::Wine => f.write_str("OpenVINO for Windows under wine"),
+        }
+    }
+}
+
+/// What wine is told: its prefix, to be silent, and to start nothing that a compiler does not need (menus
+/// outside of the prefix, a debugger, .NET, a browser).
+pub fn wine_environment(folder: &Path) -> Vec<(&'static str, OsString)> {
+    vec![
+        ("WINEPREFIX", Provider::prefix(folder).into()),
+        ("WINEDEBUG", "-all".into()),
+        (
+            "WINEDLLOVERRIDES",
+            "winemenubuilder.exe,winedbg.exe,mscoree,mshtml=".into(),
+        ),
+    ]
+}
+
+fn absent(reason: impl Into<String>) -> Absent {
+    Absent {
+        reason: reason.into(),
+        hint: "run: cargo xtask setup --npu",
+    }
+}
+
+fn on_path(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+const WINE: &str = "wine";
+
+/// The library that makes an OpenVINO a native provider.
+const COMPILER_LIBRARY: &str = "libopenvino_intel_npu_compiler.so";
+
+/// The executable's own folder and three above it, as for OpenVINO's libraries.
+const FOLDERS_SEARCHED: usize = 4;
+
+/// `y = relu(x)`.
+const TINY_IR: &str = r#"<?xml version="1.0"?>
+<net name="tiny" version="11">
+<layers>
+<layer id="0" name="x" type="Parameter" version="opset1">
+<data shape="1,16" element_type="f16"/>
+<output><port id="0" precision="FP16" names="x"><dim>1</dim><dim>16</dim></port></output>
+</layer>
+<layer id="1" name="y" type="ReLU" version="opset1">
+<input><port id="0" precision="FP16"><dim>1</dim><dim>16</dim></port></input>
+<output><port id="1" precision="FP16" names="y"><dim>1</dim><dim>16</dim></port></output>
+</layer>
+<layer id="2" name="result" type="Result" version="opset1">
+<input><port id="0" precision="FP16"><dim>1</dim><dim>16</dim></port></input>
+</layer>
+</layers>
+<edges>
+<edge from-layer="0" from-port="0" to-layer="1" to-port="0"/>
+<edge from-layer="1" from-port="1" to-layer="2" to-port="0"/>
+</edges>
+</net>
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason(folder: &Path, provider: &Provider) -> String {
+        NpuToolchain::recorded(folder, provider.clone())
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn only_what_was_set_up_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let native = Provider::Native {
+            libraries: "lib".into(),
+        };
+        let text = "no NPU toolchain: OpenVINO in lib has not been set up";
+        assert_eq!(reason(folder, &native), text);
+        let write = |protocol: u32, libraries: &str| {
+            let record = Record {
+                protocol,
+                identity: "2026.4.1 linux".to_owned(),
+                libraries: Some(libraries.into()),
+            };
+            fs::write(native.record(folder), ron::to_string(&record).unwrap()).unwrap();
+        };
+        for (protocol, libraries) in [(PROTOCOL + 1, "lib"), (PROTOCOL, "other")] {
+            write(protocol, libraries);
+            let text = "no NPU toolchain: OpenVINO in lib is not the one that was set up last";
+            assert_eq!(reason(folder, &native), text);
+        }
+        write(PROTOCOL, "lib");
+        let text = "no NPU toolchain: OpenVINO in lib has lost its worker";
+        assert_eq!(reason(folder, &native), text);
+        let worker = native.worker(folder);
+        fs::create_dir_all(worker.parent().unwrap()).unwrap();
+        fs::write(&worker, b"").unwrap();
+        let found = NpuToolchain::recorded(folder, native).unwrap();
+        assert_eq!(found.identity(), "2026.4.1 linux");
+        assert_eq!(found.command().get_program(), worker.as_os_str());
+        fs::write(Provider::Wine.record(folder), "no record").unwrap();
+        let text = "no NPU toolchain: OpenVINO for Windows under wine has not been set up";
+        assert_eq!(reason(folder, &Provider::Wine), text);
+    }
+}

@@ -1,0 +1,217 @@
+//! Blobs for the NPU variants of a model, and what the vendor's compiler says of their speed.
+//!
+//! A blob is made for each NPU variant and each platform that the model asks for. It takes weights as inputs,
+//! so that one serves every layer. What cannot be made is left out of the bundle, and said; the device then
+//! compiles the variant's IR itself.
+
+use heg_artifacts::manifest::{
+    Blob, Compatibility, DeviceClass, Kernel, NpuPlatform, Section, ShapeClass,
+};
+use heg_artifacts::{SectionId, Store};
+use heg_profiler::annotation::{BlobKey, VendorTable, VendorTables};
+use heg_profiler::vendor::NpuBlob;
+
+use crate::error::CompileError;
+use crate::npu::{Absent, NpuError, NpuJob, NpuToolchain, Platform, Pool, Precompiled, precompile};
+use crate::phase::{Phase, Progress};
+
+/// What a compile may use to make blobs.
+#[derive(Debug, Clone)]
+pub struct NpuAccess {
+    /// The toolchain, or why there is none.
+    pub toolchain: Result<NpuToolchain, Absent>,
+    /// Whether a blob that cannot be made fails the compile.
+    pub required: bool,
+}
+
+impl NpuAccess {
+    /// The toolchain that was set up for this executable, if there is one; blobs are left out otherwise.
+    pub fn find() -> Self {
+        Self {
+            toolchain: NpuToolchain::find(),
+            required: false,
+        }
+    }
+}
+
+/// What became of the blobs of a model.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BlobSummary {
+    /// Blobs in the bundle.
+    pub blobs: usize,
+    /// Those of them that an earlier run had made.
+    pub recalled: usize,
+    /// Bytes of all of them, equal ones once.
+    pub bytes: u64,
+    /// What was left out: which variants and why.
+    pub left_out: Vec<(String, String)>,
+}
+
+/// A blob to make: where it belongs, and its IR.
+struct Wanted {
+    key: BlobKey,
+    name: String,
+    ir: SectionId,
+    cost: u64,
+}
+
+/// What blobs brought.
+#[derive(Default)]
+pub(crate) struct Blobs {
+    pub(crate) summary: BlobSummary,
+    pub(crate) vendor: VendorTables,
+    /// Sections that the bundle gains.
+    pub(crate) sections: Vec<Section>,
+    /// The toolchain that made them.
+    pub(crate) compiler: Option<String>,
+}
+
+/// Makes the blobs of all NPU variants for `platforms` and enters them into `kernels`. `literals` is the pool
+/// that their IRs refer to.
+pub(crate) fn add_blobs(
+    kernels: &mut [Kernel],
+    literals: &[u8],
+    platforms: &[u32],
+    access: &NpuAccess,
+    (store, pool): (&Store, &Pool),
+    progress: &dyn Progress,
+) -> Result<Blobs, CompileError> {
+    let wanted = wanted(kernels, platforms);
+    let mut found = Blobs::default();
+    if wanted.is_empty() {
+        return Ok(found);
+    }
+    let toolchain = match &access.toolchain {
+        Ok(toolchain) => toolchain,
+        Err(absent) if access.required => return Err(NpuError::from(absent.clone()).into()),
+        Err(absent) => {
+            let what = format!("{} blobs for NPU {}", wanted.len(), list(platforms));
+            let why = format!("{absent} ({})", absent.hint);
+            found.summary.left_out.push((what, why));
+            return Ok(found);
+        }
+    };
+    let jobs = wanted
+        .iter()
+        .map(|wanted| job(wanted, literals, store))
+        .collect::<Result<Vec<_>, CompileError>>()?;
+    progress.begin(Phase::Precompile, jobs.len() as u64);
+    let seen = std::cell::Cell::new(0);
+    let outcomes = precompile(toolchain, &jobs, store, pool, &|done, _| {
+        let news = done.saturating_sub(seen.replace(done));
+        progress.advance(news as u64);
+    })?;
+    found.compiler = Some(toolchain.identity().to_owned());
+    for (wanted, outcome) in wanted.into_iter().zip(outcomes) {
+        match outcome {
+            Ok(precompiled) => enter(kernels, &wanted, precompiled, store, &mut found)?,
+            Err(error) if access.required => return Err(error.into()),
+            Err(error) => {
+                let left_out = &mut found.summary.left_out;
+                left_out.push((wanted.name, error.to_string()));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Every NPU variant for every platform.
+fn wanted(kernels: &[Kernel], platforms: &[u32]) -> Vec<Wanted> {
+    let mut wanted = Vec::new();
+    for (kernel_index, kernel) in kernels.iter().enumerate() {
+        for (variant_index, variant) in kernel.variants.iter().enumerate() {
+            if variant.device != DeviceClass::Npu {
+                continue;
+            }
+            let tokens = variant.shape.chunk().unwrap_or(1);
+            let context = variant.shape.bucket().unwrap_or(tokens);
+            let shape = match variant.shape {
+                ShapeClass::Bucket { tokens, context } => format!("{tokens}×{context}"),
+                ShapeClass::Static { tokens } => tokens.to_string(),
+                ShapeClass::Dynamic => "any".to_owned(),
+            };
+            for platform in platforms {
+                wanted.push(Wanted {
+                    key: BlobKey {
+                        kernel: kernel_index,
+                        variant: variant_index,
+                        platform: NpuPlatform(*platform),
+                    },
+                    name: format!("{} {shape} for NPU {platform}", kernel.name),
+                    ir: variant.ir,
+                    // Time to compile grows about as the work of a call does.
+                    cost: kernel.work.flops(tokens.into(), context.into()) as u64,
+                });
+            }
+        }
+    }
+    wanted
+}
+
+fn job(wanted: &Wanted, literals: &[u8], store: &Store) -> Result<NpuJob, CompileError> {
+    let ir = store.map(wanted.ir)?;
+    let ir = String::from_utf8_lossy(&ir);
+    let platform = Platform::new(wanted.key.platform.0)?;
+    let mut job = NpuJob::from_ir(wanted.name.clone(), &ir, literals, platform)?;
+    job.cost = wanted.cost;
+    Ok(job)
+}
+
+/// Enters a blob into its variant, with what it says of itself.
+fn enter(
+    kernels: &mut [Kernel],
+    wanted: &Wanted,
+    precompiled: Precompiled,
+    store: &Store,
+    found: &mut Blobs,
+) -> Result<(), CompileError> {
+    let section = precompiled.blob;
+    let bytes = store.map(section.id)?;
+    let unreadable = |source| CompileError::Blob {
+        name: wanted.name.clone(),
+        source,
+    };
+    let blob = NpuBlob::read(&bytes).map_err(unreadable)?;
+    if let Some(metrics) = blob.perf_metrics().map_err(unreadable)? {
+        let table = VendorTable::new(metrics.latencies_us().to_vec())?;
+        found.vendor.insert(wanted.key, table);
+    }
+    let record = blob.compatibility();
+    let entry = Blob {
+        platform: wanted.key.platform,
+        compatibility: Compatibility {
+            compiler: record.compiler().to_string(),
+            elf: record.elf().to_string(),
+            tiles: Some(record.tiles()),
+            stepping: stepping(record.other()),
+            text: record.text().to_owned(),
+        },
+        section: section.id,
+    };
+    let variants = kernels
+        .get_mut(wanted.key.kernel)
+        .map(|kernel| &mut kernel.variants);
+    if let Some(variant) = variants.and_then(|list| list.get_mut(wanted.key.variant)) {
+        variant.blobs.push(entry);
+    }
+    found.summary.blobs += 1;
+    found.summary.recalled += usize::from(precompiled.recalled);
+    if !found.sections.contains(&section) {
+        found.summary.bytes += section.bytes;
+        found.sections.push(section);
+    }
+    Ok(())
+}
+
+/// A stepping that a record names. The compiler of OpenVINO 2026.4 never does; drivers check it where it is.
+fn stepping(attributes: &[String]) -> Option<String> {
+    attributes
+        .iter()
+        .find_map(|attribute| attribute.strip_prefix("stepping="))
+        .map(str::to_owned)
+}
+
+fn list(platforms: &[u32]) -> String {
+    let names: Vec<String> = platforms.iter().map(u32::to_string).collect();
+    names.join(", ")
+}

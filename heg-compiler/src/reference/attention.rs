@@ -1,0 +1,72 @@
+//! Causal attention, query by query, in f64.
+
+use std::ops::Range;
+
+use super::evaluate::Tensor;
+use crate::graph::Attention;
+
+/// The KV cache: rows of keys and values, and the row of the first query.
+pub(super) struct Cache<'t> {
+    pub(super) keys: &'t Tensor,
+    pub(super) values: &'t Tensor,
+    pub(super) position: usize,
+}
+
+/// Token i sees the rows up to `position + i`, of these the last `window`.
+pub(super) fn attention(queries: &Tensor, cache: &Cache<'_>, a: &Attention) -> Tensor {
+    let head_dim = a.head_dim as usize;
+    let group = (a.heads / a.kv_heads) as usize;
+    let mut attended = Vec::with_capacity(queries.values.len());
+    for (token, row) in queries.rows().enumerate() {
+        for (head, query) in row.chunks(head_dim.max(1)).enumerate() {
+            let first = head / group * head_dim;
+            let at = cache.position + token;
+            attend(query, cache, a, at, first, &mut attended);
+        }
+    }
+    Tensor {
+        width: queries.width,
+        values: attended,
+    }
+}
+
+/// One query of one head at row `at` of the cache, whose rows have the head's part from `first` on.
+fn attend(
+    query: &[f32],
+    cache: &Cache<'_>,
+    a: &Attention,
+    at: usize,
+    first: usize,
+    attended: &mut Vec<f32>,
+) {
+    let window = a.window.map_or(usize::MAX, |window| window as usize);
+    let rows = (at + 1).saturating_sub(window)..at + 1;
+    let columns = first..first + query.len();
+    let score = |key: &[f32]| {
+        let each = query.iter().zip(key);
+        let dot: f64 = each.map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
+        let score = dot * f64::from(a.scale);
+        a.softcap.map_or(score, |cap| {
+            let cap = f64::from(cap);
+            cap * libm::tanh(score / cap)
+        })
+    };
+    let keys = part(cache.keys, rows.clone(), columns.clone());
+    let scores: Vec<f64> = keys.map(score).collect();
+    let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = scores.iter().map(|s| libm::exp(s - largest)).collect();
+    let total: f64 = weights.iter().sum();
+    let mut sums = vec![0.0; query.len()];
+    for (value, weight) in part(cache.values, rows, columns).zip(&weights) {
+        for (sum, v) in sums.iter_mut().zip(value) {
+            *sum += weight / total * f64::from(*v);
+        }
+    }
+    attended.extend(sums.into_iter().map(|sum| sum as f32));
+}
+
+/// Some columns of some rows.
+fn part(x: &Tensor, rows: Range<usize>, columns: Range<usize>) -> impl Iterator<Item = &[f32]> {
+    let rows = x.rows().skip(rows.start).take(rows.len());
+    rows.filter_map(move |row| row.get(columns.clone()))
+}

@@ -1,0 +1,79 @@
+//! A weight in the store, as the evaluator reads it.
+//!
+//! Bytes are hashed in the pass that uses them: an answer of damaged weights would be remembered, and outlive
+//! the damage.
+
+use heg_artifacts::manifest::ElementType;
+use heg_artifacts::{Error, Mapping, Part, SectionId, Store};
+
+use crate::encode::StoredWeight;
+
+/// A mapped weight, not read yet.
+pub(crate) struct Weight {
+    pub(super) element: ElementType,
+    pub(super) values: Bytes,
+    /// One f32 a row, for int8.
+    pub(super) scales: Option<Bytes>,
+}
+
+/// Mapped bytes with the hash they should have.
+pub(super) struct Bytes {
+    pub(super) mapping: Mapping,
+    id: SectionId,
+    name: String,
+}
+
+impl Weight {
+    /// Maps a weight; `name` is for messages.
+    pub(super) fn open(store: &Store, name: String, stored: &StoredWeight) -> Result<Self, Error> {
+        let open = |id| {
+            let mapping = store.map(id)?;
+            let name = name.clone();
+            Ok::<_, Error>(Bytes { mapping, id, name })
+        };
+        Ok(Self {
+            element: stored.element,
+            values: open(stored.values.id)?,
+            scales: stored.scales.map(|scales| open(scales.id)).transpose()?,
+        })
+    }
+
+    /// A weight that is in memory: values, then scales.
+    #[cfg(test)]
+    pub(crate) fn of_bytes(element: ElementType, values: &[u8], scales: Option<&[u8]>) -> Self {
+        let copy = |bytes: &[u8]| Bytes {
+            mapping: Mapping::of_bytes(bytes).unwrap(),
+            id: SectionId::of(bytes),
+            name: "of a test".to_owned(),
+        };
+        Self {
+            element,
+            values: copy(values),
+            scales: scales.map(copy),
+        }
+    }
+}
+
+impl Bytes {
+    /// All of them as f32: a norm's weight, a bias, scales.
+    pub(super) fn floats(&self) -> Result<Vec<f32>, Error> {
+        self.check(SectionId::of(&self.mapping))?;
+        let (numbers, _) = self.mapping.as_chunks();
+        Ok(numbers.iter().map(|n| f32::from_le_bytes(*n)).collect())
+    }
+
+    /// Compares the hash of what was read with the section's name.
+    pub(super) fn check(&self, found: SectionId) -> Result<(), Error> {
+        if found == self.id {
+            return Ok(());
+        }
+        Err(Error::Corrupt {
+            part: Part::Section {
+                id: self.id,
+                label: format!("weight `{}` in the store", self.name),
+            },
+            expected: self.id,
+            found,
+        })
+    }
+}

@@ -1,0 +1,124 @@
+//! `heg-npu-worker [FOLDER]`: compiles OpenVINO IR to NPU blobs, with the OpenVINO in FOLDER (by
+//! default, the one beside this program), on a machine that need not have an NPU.
+//!
+//! Reads jobs and answers them, line by line, as `heg_openvino::precompile` says. Built for Linux it
+//! loads Intel's archive; built for Windows it runs under wine beside the Windows libraries. When
+//! its input ends nobody waits for answers any more, and it ends at once: also amid a job, so that
+//! nothing is left running when the process that started it was killed.
+
+use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
+
+use heg_openvino::precompile::{Answer, Job};
+use heg_openvino::{Core, ElementType, Error, HostBuffer, Memory, Tensor};
+
+fn main() -> ExitCode {
+    let core = match libraries().and_then(|folder| Ok(Core::load_from(&folder)?)) {
+        Ok(core) => core,
+        Err(error) => {
+            say(&Answer::Unusable {
+                message: error.to_string(),
+            });
+            return ExitCode::FAILURE;
+        }
+    };
+    say(&Answer::Ready {
+        version: core.version().to_owned(),
+        system: std::env::consts::OS.to_owned(),
+    });
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            let Ok(line) = line else { break };
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+        // Not `exit` amid a job: it would tear down what the compiler is using.
+        if BUSY.load(Ordering::Acquire) {
+            std::process::abort();
+        }
+        std::process::exit(0);
+    });
+    for line in lines {
+        let Some(job) = Job::parse(line.trim_end()) else {
+            eprintln!("not a job: `{line}`");
+            return ExitCode::FAILURE;
+        };
+        BUSY.store(true, Ordering::Release);
+        let start = Instant::now();
+        say(&match compile(&core, &job) {
+            Ok(()) => Answer::Done {
+                id: job.id,
+                took: start.elapsed(),
+            },
+            Err(error) => Answer::Failed {
+                id: job.id,
+                message: error.to_string(),
+            },
+        });
+        BUSY.store(false, Ordering::Release);
+    }
+    ExitCode::SUCCESS
+}
+
+/// Whether a job is under way.
+static BUSY: AtomicBool = AtomicBool::new(false);
+
+type Failure = Box<dyn std::error::Error>;
+
+/// The folder named on the command line, or this program's own.
+fn libraries() -> Result<PathBuf, Failure> {
+    if let Some(named) = std::env::args_os().nth(1) {
+        return Ok(PathBuf::from(named));
+    }
+    let own = std::env::current_exe()?;
+    Ok(own.parent().map_or_else(PathBuf::new, Path::to_path_buf))
+}
+
+fn compile(core: &Core, job: &Job) -> Result<(), Failure> {
+    let ir = std::fs::read(&job.ir).map_err(cannot("read", &job.ir))?;
+    let constants = match job.constants.as_str() {
+        "" => None,
+        file => constants(&std::fs::read(file).map_err(cannot("read", file))?)?,
+    };
+    let model = core.read_model(&ir, constants.as_ref())?;
+    let platform = job.platform.to_string();
+    let mut properties = vec![
+        ("NPU_PLATFORM", platform.as_str()),
+        ("NPU_COMPILER_TYPE", "PLUGIN"),
+    ];
+    let given = job.properties.iter();
+    properties.extend(given.map(|(key, value)| (key.as_str(), value.as_str())));
+    let compiled = core.compile(&model, "NPU", &properties)?;
+    let unfinished = format!("{}.part", job.blob);
+    compiled.export_to(Path::new(&unfinished))?;
+    std::fs::rename(&unfinished, &job.blob).map_err(cannot("rename", &unfinished))?;
+    Ok(())
+}
+
+fn constants(bytes: &[u8]) -> Result<Option<Tensor>, Error> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let buffer = Arc::new(HostBuffer::new(bytes.len())?);
+    buffer.write(0, bytes)?;
+    let memory: Arc<dyn Memory> = buffer;
+    let shape = [bytes.len()];
+    Tensor::new(memory, 0, ElementType::U8, &shape).map(Some)
+}
+
+fn cannot(action: &str, file: &str) -> impl FnOnce(std::io::Error) -> String {
+    move |error| format!("cannot {action} `{file}`: {error}")
+}
+
+/// Says it on a line of its own, whatever the libraries printed last. That nobody listens is noticed
+/// by the end of the input.
+fn say(answer: &Answer) {
+    let mut output = std::io::stdout().lock();
+    let _ = write!(output, "\n{answer}\n").and_then(|()| output.flush());
+}

@@ -1,0 +1,199 @@
+//! `heg doctor`: every kernel asked for its known answer, on every device and in every form that it could run in.
+
+use std::io::Write;
+
+use clap::Args;
+use heg_artifacts::manifest::Group;
+use heg_runtime::RuntimeError;
+use heg_runtime::exec::{Diagnosis, Examined, Place, clear_quarantine, diagnose};
+use heg_runtime::verdicts::Verdict;
+use serde::Serialize;
+
+use crate::failure::input;
+use crate::options::Machine;
+
+/// Arguments of `heg doctor`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    machine: Machine,
+    /// Forget which kernels were quarantined, and ask nothing
+    #[arg(long)]
+    clear: bool,
+    /// Print one JSON object
+    #[arg(long, conflicts_with = "clear")]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    healthy: bool,
+    kernels: Vec<Entry<'a>>,
+}
+
+/// One place on one rung.
+#[derive(Serialize)]
+struct Entry<'a> {
+    kernel: &'a str,
+    layer: Option<u32>,
+    device: &'a str,
+    role: &'a str,
+    shape: Option<&'a str>,
+    source: Option<&'a str>,
+    /// None where it was not asked, or an output is no number.
+    worst: Option<f32>,
+    tolerance: Option<f32>,
+    verdict: &'static str,
+    /// The device's words where it refused the kernel.
+    refused: Option<&'a str>,
+}
+
+/// Runs the command; kernels that answer wrongly are an error.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let loaded = arguments.machine.open()?;
+    let loader = arguments.machine.loader(&loaded)?;
+    if arguments.clear {
+        let cleared = clear_quarantine(&loader)?;
+        println!("{cleared} kernels are no longer quarantined");
+        return Ok(());
+    }
+    let diagnosis = diagnose(&loader, |_| ())?;
+    if diagnosis.asked.is_none() {
+        return Err(input(
+            "the bundle has no known answers: compile it again with a newer compiler",
+        ));
+    }
+    arguments.machine.remember(&loaded)?;
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        let report = Report {
+            healthy: !diagnosis.found_wrong(),
+            kernels: diagnosis.examined.iter().map(entry).collect(),
+        };
+        writeln!(out, "{}", serde_json::to_string(&report)?)?;
+    } else {
+        write!(out, "{}", table(&diagnosis))?;
+    }
+    let wrong = diagnosis
+        .examined
+        .iter()
+        .filter(|examined| verdict(examined) == WRONG)
+        .count();
+    if wrong > 0 {
+        return Err(RuntimeError::WrongAnswers { wrong }.into());
+    }
+    Ok(())
+}
+
+fn entry(examined: &Examined) -> Entry<'_> {
+    let answered = examined.outcome.as_ref().ok().and_then(|verdict| *verdict);
+    Entry {
+        kernel: &examined.kernel,
+        layer: examined.place.layer,
+        device: &examined.step.device,
+        role: examined.step.role,
+        shape: examined.step.shape.as_deref(),
+        source: examined.step.source.as_deref(),
+        worst: answered
+            .map(|verdict| verdict.worst)
+            .filter(|worst| worst.is_finite()),
+        tolerance: answered.map(|verdict| verdict.tolerance),
+        verdict: verdict(examined),
+        refused: examined.outcome.as_ref().err().map(String::as_str),
+    }
+}
+
+fn verdict(examined: &Examined) -> &'static str {
+    match &examined.outcome {
+        Ok(Some(verdict)) if verdict.is_right() => "right",
+        Ok(Some(_)) => WRONG,
+        Ok(None) => "not asked",
+        Err(_) => "refused",
+    }
+}
+
+const WRONG: &str = "WRONG";
+
+/// A line per kernel and rung, with the layers of the same verdict in one.
+struct Line<'a> {
+    first: &'a Examined,
+    layers: Vec<Option<u32>>,
+    worst: Option<Verdict>,
+}
+
+fn table(diagnosis: &Diagnosis) -> String {
+    let mut lines: Vec<Line<'_>> = Vec::new();
+    for examined in &diagnosis.examined {
+        let answered = examined.outcome.as_ref().ok().and_then(|verdict| *verdict);
+        let same = |line: &&mut Line<'_>| {
+            line.first.kernel == examined.kernel
+                && line.first.rung == examined.rung
+                && verdict(line.first) == verdict(examined)
+        };
+        match lines.iter_mut().find(same) {
+            Some(line) => {
+                line.layers.push(examined.place.layer);
+                let worse = |known: &Verdict| answered.is_some_and(|new| new.worst > known.worst);
+                if line.worst.as_ref().is_some_and(worse) {
+                    line.worst = answered;
+                }
+            }
+            None => lines.push(Line {
+                first: examined,
+                layers: vec![examined.place.layer],
+                worst: answered,
+            }),
+        }
+    }
+    let mut text = format!(
+        "{:<10} {:<9} {:<14} {:<12} {:<10} {:>9} {:>9}  verdict\n",
+        "kernel", "layers", "device", "variant", "from", "worst", "tolerance"
+    );
+    for line in &lines {
+        text.push_str(&line.text());
+    }
+    text
+}
+
+impl Line<'_> {
+    fn text(&self) -> String {
+        let step = &self.first.step;
+        let number =
+            |value: Option<f32>| value.map_or("-".to_owned(), |value| format!("{value:.1e}"));
+        let refused = match &self.first.outcome {
+            Err(message) => format!(": {message}"),
+            Ok(_) => String::new(),
+        };
+        format!(
+            "{:<10} {:<9} {:<14} {:<12} {:<10} {:>9} {:>9}  {}{refused}\n",
+            self.first.kernel,
+            self.range(),
+            step.device_in_role(),
+            step.shape.as_deref().unwrap_or("-"),
+            step.source.as_deref().unwrap_or("-"),
+            number(self.worst.map(|verdict| verdict.worst)),
+            number(self.worst.map(|verdict| verdict.tolerance)),
+            verdict(self.first),
+        )
+    }
+
+    /// `0-15`, `3`, `0,7`; attention of one kernel is asked once for all its layers.
+    fn range(&self) -> String {
+        if let Place {
+            group: Group::Mha, ..
+        } = self.first.place
+        {
+            return "all".to_owned();
+        }
+        let layers: Vec<u32> = self.layers.iter().filter_map(|layer| *layer).collect();
+        match layers.as_slice() {
+            [] => "-".to_owned(),
+            [only] => only.to_string(),
+            [first, .., last] if *last as usize == *first as usize + layers.len() - 1 => {
+                format!("{first}-{last}")
+            }
+            [first, second] => format!("{first},{second}"),
+            [first, .., last] => format!("{first}..{last}"),
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! The HEG as the page draws it: kinds of layers with their kernels, where these run, and what passes between.
+//!
+//! Layers are told apart by their kernels. A kernel's home is the device that the chunk sweep put it on, so that
+//! an edge can say whether data changes the accelerator.
+
+use std::collections::BTreeMap;
+
+use heg_artifacts::SectionId;
+use heg_artifacts::manifest::{DeviceClass, ElementType, Kernel, Manifest, Port, Role, Variant};
+use heg_profiler::annotation::ChunkSweep;
+
+use super::super::kernels::scaled;
+use super::names;
+
+/// Lengths of sections, by their hash.
+pub(super) type Lengths = BTreeMap<SectionId, u64>;
+
+/// What is drawn.
+pub(super) struct Outline {
+    pub(super) layers: usize,
+    /// Kinds of layers in the order of their first, at most [`KINDS_MAX`].
+    pub(super) kinds: Vec<LayerKind>,
+    /// Kinds beyond these.
+    pub(super) more_kinds: usize,
+    pub(super) embedding: [String; 2],
+    pub(super) head: Card,
+    /// The residual stream, from layer to layer.
+    pub(super) stream: Edge,
+    /// Into the head.
+    pub(super) last: Edge,
+}
+
+/// Layers with the same kernels.
+pub(super) struct LayerKind {
+    /// Which: `22 layers: 0–4, 6–10`.
+    pub(super) title: String,
+    pub(super) qkv: Card,
+    pub(super) mha: Card,
+    pub(super) ffn: Card,
+    pub(super) attend: Edge,
+    pub(super) attended: Edge,
+}
+
+/// A kernel.
+pub(super) struct Card {
+    pub(super) name: String,
+    /// How many places use it.
+    pub(super) uses: String,
+    pub(super) weights: String,
+    /// All of it in words.
+    pub(super) title: String,
+    /// Its variants, class by class.
+    pub(super) classes: Vec<CardClass>,
+}
+
+/// Variants of a kernel for one class of device.
+pub(super) struct CardClass {
+    pub(super) class: DeviceClass,
+    pub(super) shapes: String,
+    pub(super) details: Vec<String>,
+}
+
+/// What passes from kernel to kernel.
+pub(super) struct Edge {
+    pub(super) what: &'static str,
+    /// Bytes for each token.
+    pub(super) bytes: u64,
+    /// Homes of both ends, where known.
+    pub(super) ends: [Option<DeviceClass>; 2],
+}
+
+impl Edge {
+    pub(super) fn size(&self) -> String {
+        scaled(self.bytes as f64, "B")
+    }
+
+    /// `None` where a home is unknown.
+    pub(super) fn crosses(&self) -> Option<bool> {
+        Some(self.ends[0]? != self.ends[1]?)
+    }
+
+    /// Whether it stays on one accelerator, in a word.
+    pub(super) fn span(&self) -> &'static str {
+        match self.crosses() {
+            None => "",
+            Some(false) => "intra",
+            Some(true) => "inter",
+        }
+    }
+}
+
+/// Kinds of layers that are drawn. Chosen: families in use have one or two.
+const KINDS_MAX: usize = 4;
+/// Platforms that a kernel lists.
+const PLATFORMS_MAX: usize = 4;
+/// Ranges of layers in a title.
+const RANGES_MAX: usize = 4;
+
+impl Outline {
+    pub(super) fn new(manifest: &Manifest, sweep: Option<&ChunkSweep>, lengths: &Lengths) -> Self {
+        let homes = Homes::new(manifest, sweep);
+        let uses = uses(manifest);
+        let card = |index: u32| card(manifest, index, &uses, lengths);
+        let mut kinds: BTreeMap<[u32; 3], Ranges> = BTreeMap::new();
+        for (index, layer) in manifest.layers.iter().enumerate() {
+            let key = [&layer.qkv, &layer.mha, &layer.ffn].map(|used| used.kernel.0);
+            kinds.entry(key).or_default().push(index);
+        }
+        let mut kinds: Vec<_> = kinds.into_iter().collect();
+        kinds.sort_by_key(|(_, ranges)| ranges.first());
+        let more_kinds = kinds.len().saturating_sub(KINDS_MAX);
+        let ends = kinds.first().zip(kinds.last());
+        let (first, last) = ends.map_or((None, None), |(first, last)| {
+            (homes.of(first.0[0]), homes.of(last.0[2]))
+        });
+        let head = manifest.head.kernel.0;
+        let stream = u64::from(manifest.model.hidden) * homes.element(manifest, head).bytes();
+        let edge = |to| Edge {
+            what: "x",
+            bytes: stream,
+            ends: [last, to],
+        };
+        Outline {
+            layers: manifest.layers.len(),
+            more_kinds,
+            embedding: embedding(manifest, lengths),
+            head: card(head),
+            stream: edge(first),
+            last: edge(homes.of(head)),
+            kinds: kinds
+                .iter()
+                .take(KINDS_MAX)
+                .map(|(key, ranges)| {
+                    let [qkv, mha, ffn] = *key;
+                    LayerKind {
+                        title: ranges.title(),
+                        qkv: card(qkv),
+                        mha: card(mha),
+                        ffn: card(ffn),
+                        attend: homes.edge(manifest, "q, k, v", [qkv, mha]),
+                        attended: homes.edge(manifest, "a", [mha, ffn]),
+                    }
+                })
+                .collect(),
+        }
+    }
+}
+
+/// Where each kernel runs, by the sweep.
+struct Homes(Vec<Option<DeviceClass>>);
+
+impl Homes {
+    fn new(manifest: &Manifest, sweep: Option<&ChunkSweep>) -> Self {
+        let candidates = sweep.map_or(&[][..], ChunkSweep::candidates);
+        let chosen = sweep.and_then(ChunkSweep::chosen);
+        let chosen = candidates
+            .iter()
+            .find(|candidate| Some(candidate.tokens) == chosen)
+            .or(candidates.last());
+        let costs: BTreeMap<&str, DeviceClass> = chosen
+            .iter()
+            .flat_map(|candidate| &candidate.kernels)
+            .map(|cost| (cost.kernel.as_str(), cost.device))
+            .collect();
+        let kernels = manifest.kernels.iter();
+        Homes(
+            kernels
+                .map(|kernel| costs.get(kernel.name.as_str()).copied())
+                .collect(),
+        )
+    }
+
+    fn of(&self, kernel: u32) -> Option<DeviceClass> {
+        self.0.get(kernel as usize).copied().flatten()
+    }
+
+    /// Element type of a kernel's activations at its home.
+    fn element(&self, manifest: &Manifest, kernel: u32) -> ElementType {
+        let variants = manifest.kernels.get(kernel as usize);
+        let variants = variants.map_or(&[][..], |kernel| &kernel.variants);
+        let home = self.of(kernel);
+        variants
+            .iter()
+            .find(|variant| Some(variant.device) == home)
+            .or(variants.first())
+            .map_or(ElementType::F16, |variant| variant.activations)
+    }
+
+    /// The edge that carries all outputs of a kernel to another.
+    fn edge(&self, manifest: &Manifest, what: &'static str, [from, to]: [u32; 2]) -> Edge {
+        let outputs = manifest.kernels.get(from as usize);
+        let outputs = outputs.map_or(&[][..], |kernel| &kernel.outputs);
+        let width: u64 = outputs
+            .iter()
+            .filter(|port| carried(port))
+            .map(|port| u64::from(port.width))
+            .sum();
+        Edge {
+            what,
+            bytes: width.saturating_mul(self.element(manifest, from).bytes()),
+            ends: [self.of(from), self.of(to)],
+        }
+    }
+}
+
+fn carried(port: &Port) -> bool {
+    matches!(
+        port.role,
+        Role::Query | Role::Key | Role::Value | Role::Attended | Role::Hidden
+    )
+}
+
+/// How many places use each kernel.
+pub(super) fn uses(manifest: &Manifest) -> Vec<usize> {
+    let mut uses = vec![0; manifest.kernels.len()];
+    let layers = manifest
+        .layers
+        .iter()
+        .flat_map(|layer| [&layer.qkv, &layer.mha, &layer.ffn]);
+    for used in layers.chain([&manifest.head]) {
+        if let Some(count) = uses.get_mut(used.kernel.0 as usize) {
+            *count += 1;
+        }
+    }
+    uses
+}
+
+fn embedding(manifest: &Manifest, lengths: &Lengths) -> [String; 2] {
+    let table = manifest.weights.get(manifest.embedding.table.0 as usize);
+    let bytes = table.map_or(0, |table| {
+        let scales = table.scales.and_then(|scales| lengths.get(&scales));
+        let values = lengths.get(&table.values);
+        values.copied().unwrap_or(0) + scales.copied().unwrap_or(0)
+    });
+    [
+        format!("{} × {}", manifest.model.vocab, manifest.model.hidden),
+        scaled(bytes as f64, "B"),
+    ]
+}
+
+fn card(manifest: &Manifest, index: u32, uses: &[usize], lengths: &Lengths) -> Card {
+    let Some(kernel) = manifest.kernels.get(index as usize) else {
+        // A bundle that was opened has every kernel that it uses.
+        return Card {
+            name: String::new(),
+            uses: String::new(),
+            weights: String::new(),
+            title: String::new(),
+            classes: Vec::new(),
+        };
+    };
+    let weights = match weight_bytes(kernel) {
+        0 => "no weights".to_owned(),
+        bytes => format!("{} of weights", scaled(bytes as f64, "B")),
+    };
+    let classes = [DeviceClass::Npu, DeviceClass::Igpu, DeviceClass::Cpu];
+    let classes = classes
+        .into_iter()
+        .filter_map(|class| card_class(kernel, class, lengths));
+    let name = names::name(&kernel.name, 16);
+    let ops: Vec<String> = kernel
+        .ops
+        .iter()
+        .take(24)
+        .map(|op| names::name(op, names::NAME))
+        .collect();
+    Card {
+        title: format!("{name}: {}", ops.join(", ")),
+        uses: format!("× {}", uses.get(index as usize).copied().unwrap_or(0)),
+        weights,
+        classes: classes.collect(),
+        name,
+    }
+}
+
+/// Values and scales of the kernel's weights at one place.
+pub(super) fn weight_bytes(kernel: &Kernel) -> u64 {
+    kernel.parameters.iter().fold(0, |sum: u64, parameter| {
+        let sizes = parameter.shape.iter().map(|&size| u64::from(size));
+        let elements = sizes.fold(1, u64::saturating_mul);
+        let scales = match parameter.element {
+            ElementType::I8 => u64::from(parameter.shape.first().copied().unwrap_or(0)) * 4,
+            ElementType::F16 | ElementType::F32 | ElementType::I64 => 0,
+        };
+        sum.saturating_add(elements.saturating_mul(parameter.element.bytes()))
+            .saturating_add(scales)
+    })
+}
+
+fn card_class(kernel: &Kernel, class: DeviceClass, lengths: &Lengths) -> Option<CardClass> {
+    let own = kernel
+        .variants
+        .iter()
+        .filter(|variant| variant.device == class);
+    let own: Vec<&Variant> = own.take(super::VARIANTS_MAX).collect();
+    let first = own.first()?;
+    let shapes: Vec<_> = own.iter().map(|variant| variant.shape).collect();
+    let binding = names::binding(kernel, first.binding);
+    let mut details = vec![format!("{}, {binding}", names::element(first.activations))];
+    let blobs = blobs(&own, lengths);
+    let more = blobs.len().saturating_sub(PLATFORMS_MAX);
+    for (platform, (count, bytes)) in blobs.into_iter().take(PLATFORMS_MAX) {
+        let plural = if count == 1 { "blob" } else { "blobs" };
+        details.push(format!(
+            "{platform}: {count} {plural}, {}",
+            scaled(bytes as f64, "B")
+        ));
+    }
+    if more > 0 {
+        details.push(format!("and {more} more platforms"));
+    }
+    Some(CardClass {
+        class,
+        shapes: names::shapes(&shapes),
+        details,
+    })
+}
+
+/// Number and bytes of the blobs, by platform.
+fn blobs(variants: &[&Variant], lengths: &Lengths) -> BTreeMap<u32, (usize, u64)> {
+    let mut blobs = BTreeMap::new();
+    for blob in variants.iter().flat_map(|variant| &variant.blobs) {
+        let (count, bytes) = blobs.entry(blob.platform.0).or_insert((0, 0u64));
+        *count += 1;
+        *bytes = bytes.saturating_add(lengths.get(&blob.section).copied().unwrap_or(0));
+    }
+    blobs
+}
+
+/// Ascending numbers, as ranges.
+#[derive(Default)]
+struct Ranges {
+    count: usize,
+    ranges: Vec<(usize, usize)>,
+    /// Whether ranges were left out.
+    cut: bool,
+}
+
+impl Ranges {
+    fn push(&mut self, index: usize) {
+        self.count += 1;
+        let room = self.ranges.len() < RANGES_MAX;
+        match self.ranges.last_mut() {
+            Some((_, last)) if !self.cut && *last + 1 == index => *last = index,
+            _ if room => self.ranges.push((index, index)),
+            _ => self.cut = true,
+        }
+    }
+
+    fn first(&self) -> usize {
+        self.ranges.first().map_or(0, |range| range.0)
+    }
+
+    fn title(&self) -> String {
+        let ranges: Vec<String> = self
+            .ranges
+            .iter()
+            .map(|(first, last)| match first == last {
+                true => first.to_string(),
+                false => format!("{first}–{last}"),
+            })
+            .collect();
+        let cut = if self.cut { ", …" } else { "" };
+        let plural = if self.count == 1 { "layer" } else { "layers" };
+        format!("{} {plural}: {}{cut}", self.count, ranges.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_layers() {
+        let title = |indices: &[usize]| {
+            let mut ranges = Ranges::default();
+            indices.iter().for_each(|&index| ranges.push(index));
+            ranges.title()
+        };
+        assert_eq!(title(&[0]), "1 layer: 0");
+        assert_eq!(title(&[0, 1, 2, 4]), "4 layers: 0–2, 4");
+        assert_eq!(title(&[0, 2, 4, 6, 8, 9]), "6 layers: 0, 2, 4, 6, …");
+    }
+}

@@ -1,0 +1,172 @@
+//! `heg profile`: measures a bundle's kernels on this machine and keeps what it found.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use heg_profiler::measure::{self, Case, Plan, Profile, Report, Watch};
+use heg_profiler::predict::{Check, Source};
+use heg_runtime::profile::{BundleSubject, Extent, file, identities};
+use heg_runtime::{Loaded, RuntimeError, read_soc, verified};
+use serde_json::json;
+
+use crate::failure::{Finding, input};
+
+/// Arguments of `heg profile`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The bundle
+    #[arg(value_name = "BUNDLE")]
+    bundle: PathBuf,
+    /// Devices to measure: a shipped SoC (`host-cpu`, `host-roles`) or a .ron file
+    #[arg(long, value_name = "SOC", default_value = "host-cpu")]
+    soc: String,
+    /// Where to keep the profile [default: the cache folder]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// About how long kernels may run in all
+    #[arg(long, value_name = "SECONDS", default_value_t = 90)]
+    budget: u64,
+    /// Largest number of tokens of a call
+    #[arg(long, value_name = "TOKENS", default_value_t = Extent::default().chunk_tokens)]
+    chunk: u32,
+    /// Longest context
+    #[arg(long, value_name = "TOKENS", default_value_t = Extent::default().context_tokens)]
+    context: u32,
+    /// Measure again what was measured before
+    #[arg(long)]
+    again: bool,
+    /// Predict calls that were not measured, measure them, and fail if they differ too much
+    #[arg(long)]
+    check: bool,
+    /// Which calls are checked
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    if arguments.chunk == 0 || arguments.context == 0 {
+        return Err(input("`--chunk` and `--context` must be at least 1"));
+    }
+    let loaded = Loaded::open(&arguments.bundle)?;
+    let cache = verified::cache_folder();
+    if let Some(cache) = &cache {
+        verified::trust_if_verified(loaded.bundle(), cache);
+    }
+    let soc = read_soc(&arguments.soc)?;
+    let loader = loaded.loader(&soc)?;
+    let devices = identities(&loader);
+    let bundle = loaded.bundle();
+    let kept = match (&arguments.output, &cache) {
+        (Some(output), _) => output.clone(),
+        (None, Some(cache)) => file::path(cache, bundle, &devices),
+        (None, None) => return Err(input("there is no cache folder: say where with `--output`")),
+    };
+    let known = match arguments.again {
+        true => None,
+        false => file::read(&kept, bundle, &devices)?,
+    };
+    let known = known.unwrap_or_else(|| Profile::new(bundle.manifest_id(), &soc.name, devices));
+    let extent = Extent {
+        chunk_tokens: arguments.chunk,
+        context_tokens: arguments.context,
+        ..Extent::default()
+    };
+    let mut subject = BundleSubject::new(loader, extent);
+    let (profile, check) = measure_all(arguments, &mut subject, known, &kept)?;
+    if let Some(cache) = &cache {
+        verified::remember(bundle, cache)?;
+    }
+    let report = Report::new(measure::Subject::cases(&subject), &profile);
+    print(arguments, &kept, &report, check.as_ref())?;
+    match check {
+        Some(check) if !check.passes() => Err(Finding {
+            message: "predictions are further off than the bounds".to_owned(),
+        }
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+/// Measures what is not known yet, and checks predictions where asked to.
+fn measure_all(
+    arguments: &Arguments,
+    subject: &mut BundleSubject,
+    known: Profile,
+    kept: &Path,
+) -> Result<(Profile, Option<Check>), RuntimeError> {
+    let plan = Plan {
+        budget: Duration::from_secs(arguments.budget),
+        ..Plan::default()
+    };
+    let profile = measure::profile(subject, known, &plan, &mut Keeper { file: kept })?;
+    let mut check = None;
+    if arguments.check {
+        let calls = CHECKED_CALLS;
+        let found = measure::check(subject, &profile, &plan, calls, arguments.seed)?;
+        check = Some(found);
+    }
+    clear_line();
+    Ok((profile, check))
+}
+
+fn print(
+    arguments: &Arguments,
+    kept: &Path,
+    report: &Report,
+    check: Option<&Check>,
+) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        let errors = check.and_then(|check| check.errors(None, Source::Predicted));
+        let check = check.map(|check| {
+            json!({
+                "calls": check.comparisons.len(),
+                "error_median": errors.map(|(median, _)| median),
+                "error_p95": errors.map(|(_, p95)| p95),
+                "passes": check.passes(),
+            })
+        });
+        let object = json!({ "profile": kept, "report": report, "check": check });
+        writeln!(out, "{object}")?;
+        return Ok(());
+    }
+    write!(out, "{report}")?;
+    if let Some(check) = check {
+        write!(out, "\n{check}")?;
+    }
+    writeln!(out, "\nprofile {}", kept.display()).context("cannot print")?;
+    Ok(())
+}
+
+/// Saves after each kernel, and shows on a terminal how far it is.
+struct Keeper<'p> {
+    file: &'p Path,
+}
+
+impl Watch<RuntimeError> for Keeper<'_> {
+    fn visited(&mut self, case: &Case, settled: usize, calls: usize) {
+        if std::io::stderr().is_terminal() {
+            eprint!("\r\x1b[K{:<18} {settled:>4} of {calls} calls", case.label());
+        }
+    }
+
+    fn measured(&mut self, profile: &Profile) -> Result<(), RuntimeError> {
+        file::write(self.file, profile)
+    }
+}
+
+fn clear_line() {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+}
+
+/// Calls per kernel that are checked: enough for a 95th percentile. Chosen.
+const CHECKED_CALLS: u32 = 24;

@@ -1,0 +1,101 @@
+//! Asks OpenVINO's devices what they are: the one place that reads their properties.
+//!
+//! Read defensively: a property that a plugin does not have is unknown, and a device without a name is not there.
+
+use heg_artifacts::manifest::{DeviceClass, NpuPlatform};
+use heg_openvino::Core;
+use heg_spec::Soc;
+use heg_spec::soc::Device;
+
+use crate::ladder::{DeviceFacts, NpuFacts};
+use crate::soc::role_of;
+
+/// What the devices of a SoC say about themselves, one for each role.
+pub(super) fn read(core: &Core, soc: &Soc) -> Vec<DeviceFacts> {
+    let mut facts: Vec<DeviceFacts> = Vec::new();
+    for device in &soc.devices {
+        let role = role_of(device.class);
+        // The first device of a class plays its role.
+        if !facts.iter().any(|known| known.role == role) {
+            facts.push(read_device(core, device, role));
+        }
+    }
+    facts
+}
+
+fn read_device(core: &Core, device: &Device, role: DeviceClass) -> DeviceFacts {
+    let name = &device.openvino;
+    let known = |property| {
+        let value = core.device_property(name, property).ok()?;
+        Some(value.trim().to_owned()).filter(|value| !value.is_empty())
+    };
+    let (full_name, missing) = match core.device_property(name, "FULL_DEVICE_NAME") {
+        Ok(full_name) => (full_name, None),
+        Err(error) => (String::new(), Some(missing(&error))),
+    };
+    let is_npu = name.split('.').next() == Some("NPU");
+    let driver = ["NPU_DRIVER_VERSION", "GPU_DRIVER_VERSION"];
+    let npu = || NpuFacts {
+        // `NPU_PLATFORM` is what is compiled for, which a user may have set; the architecture is what is there.
+        platform: known("DEVICE_ARCHITECTURE").and_then(|text| platform(&text)),
+        tiles: known("NPU_MAX_TILES").and_then(|text| text.parse().ok()),
+        stepping: known("NPU_STEPPING").filter(|text| !text.starts_with('-')),
+        compiler: known("NPU_COMPILER_VERSION").and_then(|text| compiler(&text)),
+        elf: None,
+    };
+    let usable = missing.is_none();
+    DeviceFacts {
+        role,
+        name: name.clone(),
+        full_name,
+        driver: driver
+            .iter()
+            .filter(|_| usable && role != DeviceClass::Cpu)
+            .find_map(|name| known(name)),
+        npu: (is_npu && usable).then(npu),
+        missing,
+    }
+}
+
+/// A plugin without devices knows no name of one, and says so as if it knew no such property.
+fn missing(error: &heg_openvino::Error) -> String {
+    let said = last_line(error);
+    if said.starts_with("Unsupported configuration key") {
+        return "OpenVINO finds no such device".to_owned();
+    }
+    said
+}
+
+/// `3720`, also where something stands before it.
+fn platform(text: &str) -> Option<NpuPlatform> {
+    let digits = text.trim_start_matches(|c: char| !c.is_ascii_digit());
+    digits.parse().ok().map(NpuPlatform)
+}
+
+/// The plugin gives `major · 2¹⁶ + minor` as one number.
+fn compiler(text: &str) -> Option<String> {
+    let number: u32 = text.parse().ok()?;
+    Some(format!("{}.{}", number >> 16, number & 0xffff))
+}
+
+/// OpenVINO's own words without the places in its sources: the last line that says something.
+pub(super) fn last_line(error: &heg_openvino::Error) -> String {
+    let text = error.to_string();
+    let lines = text.lines().map(str::trim);
+    let mut said = lines.filter(|line| !line.is_empty() && !line.starts_with("Exception from"));
+    said.next_back().unwrap_or("no reason given").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_the_plugin_writes_them() {
+        assert_eq!(platform("3720"), Some(NpuPlatform(3720)));
+        assert_eq!(platform("NPU4000"), Some(NpuPlatform(4000)));
+        assert_eq!(platform("AUTO_DETECT"), None);
+        assert_eq!(compiler("524292").as_deref(), Some("8.4"));
+        assert_eq!(compiler("8.4"), None);
+    }
+}

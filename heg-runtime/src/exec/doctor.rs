@@ -1,0 +1,109 @@
+//! Every rung of every place asked for its known answer, whatever is remembered.
+
+use heg_artifacts::manifest::KnownAnswers;
+
+use super::answers::ask;
+use super::loader::{Loader, refusal};
+use super::place::{Place, all_places, place_kernel};
+use super::verdicts_name;
+use crate::error::RuntimeError;
+use crate::ladder::{Rung, Step};
+use crate::verdicts::{Verdict, Verdicts};
+
+/// What all kernels of a bundle answered on the devices at hand.
+#[derive(Debug)]
+pub struct Diagnosis {
+    /// What was asked; none where the bundle has no known answers.
+    pub asked: Option<KnownAnswers>,
+    /// Each place on each rung, in the order of places.
+    pub examined: Vec<Examined>,
+}
+
+/// One place on one rung.
+#[derive(Debug)]
+pub struct Examined {
+    /// Where the kernel is used.
+    pub place: Place,
+    /// Name of the kernel.
+    pub kernel: String,
+    /// The rung.
+    pub rung: Rung,
+    /// The rung by name.
+    pub step: Step,
+    /// How it answered: nothing where it was not asked, or why the device refused it.
+    pub outcome: Result<Option<Verdict>, String>,
+}
+
+impl Diagnosis {
+    /// Whether a kernel answered wrongly.
+    pub fn found_wrong(&self) -> bool {
+        let wrong = |verdict: &Verdict| !verdict.is_right();
+        self.examined
+            .iter()
+            .any(|examined| matches!(&examined.outcome, Ok(Some(verdict)) if wrong(verdict)))
+    }
+}
+
+/// Asks every place on every rung of the ladder, `each` being told after one, and remembers the verdicts where the
+/// loader has a cache.
+///
+/// # Errors
+///
+/// [`RuntimeError::Section`] where the bundle is damaged. What a device refuses is part of the diagnosis.
+pub fn diagnose(
+    loader: &Loader,
+    mut each: impl FnMut(&Examined),
+) -> Result<Diagnosis, RuntimeError> {
+    let manifest = loader.bundle().manifest();
+    let mut diagnosis = Diagnosis {
+        asked: manifest.known_answers,
+        examined: Vec::new(),
+    };
+    let mut verdicts = Verdicts::default();
+    for place in all_places(manifest) {
+        let kernel = place_kernel(manifest, place)?;
+        for rung in loader.ladder().all(kernel) {
+            let Some(device) = loader.ladder().device(rung.role) else {
+                continue;
+            };
+            let outcome = match loader.form(place, rung) {
+                Ok(form) => Ok(ask(loader.bundle(), place, form)?.1),
+                Err(error) => Err(refusal(&error).ok_or(error)?),
+            };
+            if let Ok(Some(verdict)) = outcome {
+                verdicts.insert(place, rung, verdict);
+            }
+            let examined = Examined {
+                place,
+                kernel: kernel.name.clone(),
+                rung,
+                step: Step::of(device, kernel, rung),
+                outcome,
+            };
+            each(&examined);
+            diagnosis.examined.push(examined);
+        }
+    }
+    if let Some(cache) = loader.cache() {
+        verdicts.remember(cache, &verdicts_name(loader))?;
+    }
+    Ok(diagnosis)
+}
+
+/// Forgets which kernels were quarantined on these devices, and says how many there were.
+///
+/// # Errors
+///
+/// [`RuntimeError::Cache`] where the folder cannot be written.
+pub fn clear_quarantine(loader: &Loader) -> Result<usize, RuntimeError> {
+    let Some(cache) = loader.cache() else {
+        return Ok(0);
+    };
+    let name = verdicts_name(loader);
+    let mut verdicts = Verdicts::recall(cache, &name);
+    let cleared = verdicts.clear_quarantine();
+    if cleared > 0 {
+        verdicts.remember(cache, &name)?;
+    }
+    Ok(cleared)
+}

@@ -1,0 +1,368 @@
+//! One form made ready: imported or compiled for its device, its weights bound.
+//!
+//! Forms that hold weights are made once per place; input-bound ones once per rung, with a request per place whose
+//! weights are bound once. Which forms there are is decided elsewhere (`ladder`).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use heg_artifacts::manifest::{Binding, ElementType, Kernel, KernelUse, ShapeClass, Variant};
+use heg_artifacts::{Bundle, SectionId};
+use heg_openvino::{CompiledModel, Core, ElementType as TensorElement, Memory, Request};
+use heg_spec::Soc;
+use heg_spec::soc::Device;
+
+use super::compiled::{CompiledCache, plugin_properties};
+use super::place::{Place, place_kernel, place_use, unknown, use_sections};
+use super::sections::Sections;
+use super::{devices, ir};
+use crate::error::{RuntimeError, openvino};
+use crate::ladder::{DeviceFacts, Ladder, Rung, Source, holds_weights};
+use crate::mem::BundleMemory;
+use crate::soc::device_of;
+
+/// One compiled form of the kernel at one place.
+pub(super) struct Form {
+    pub(super) rung: Rung,
+    pub(super) shape: ShapeClass,
+    pub(super) request: Request,
+}
+
+impl Form {
+    /// Rows that it computes for `tokens` tokens: those, or a static form's chunk.
+    pub(super) fn rows(&self, tokens: usize) -> usize {
+        let chunk = self.shape.chunk();
+        chunk.map_or(tokens, |chunk| chunk as usize)
+    }
+
+    /// Rows of the KV cache that it reads where `context` are visible: those, or a static form's bucket.
+    pub(super) fn context(&self, context: usize) -> usize {
+        let bucket = self.shape.bucket();
+        bucket.map_or(context, |bucket| bucket as usize)
+    }
+}
+
+/// Makes forms ready. Shared by the threads that load.
+pub struct Loader {
+    core: Core,
+    bundle: Arc<Bundle>,
+    sections: Sections,
+    soc: Soc,
+    ladder: Ladder,
+    cache: Option<PathBuf>,
+    compiled: Option<CompiledCache>,
+    /// Forms without weights serve all layers: made on first use, by kernel; or why they could not be made.
+    shared: Mutex<BTreeMap<(u32, Rung), Result<CompiledModel, String>>>,
+}
+
+/// A place, with what its kernel is made of.
+struct Parts<'m> {
+    used: &'m KernelUse,
+    kernel: &'m Kernel,
+    variant: &'m Variant,
+    device: &'m Device,
+    /// Its sections, in the order in which IRs count them.
+    weights: Vec<SectionId>,
+}
+
+impl Loader {
+    /// A loader for one bundle on the devices of `soc`, which are asked what they are.
+    pub fn new(core: Core, bundle: Arc<Bundle>, soc: Soc) -> Self {
+        let memory: Arc<dyn Memory> = Arc::new(BundleMemory(Arc::clone(&bundle)));
+        let ladder = Ladder::new(bundle.manifest(), devices::read(&core, &soc));
+        Self {
+            sections: Sections::mapped(Arc::clone(&bundle), memory),
+            core,
+            bundle,
+            soc,
+            ladder,
+            cache: None,
+            compiled: None,
+            shared: Mutex::default(),
+        }
+    }
+
+    /// Remembers verdicts and what was compiled on the device in a folder.
+    #[must_use]
+    pub fn with_cache(mut self, folder: PathBuf) -> Self {
+        let devices = self.ladder.devices();
+        if devices.iter().any(|device| !device.name.starts_with("CPU")) {
+            self.compiled = CompiledCache::open(&folder, &self.core, devices);
+        }
+        self.cache = Some(folder);
+        self
+    }
+
+    /// Takes sections from `memory`, laid out like the bundle's file, instead of the mapped bundle.
+    #[must_use]
+    pub fn with_memory(mut self, memory: Arc<dyn Memory>) -> Self {
+        self.sections = Sections::mapped(Arc::clone(&self.bundle), memory);
+        self
+    }
+
+    /// Takes `devices` for what the devices are, instead of asking them.
+    #[must_use]
+    pub fn with_devices(mut self, devices: Vec<DeviceFacts>) -> Self {
+        self.ladder = Ladder::new(self.bundle.manifest(), devices);
+        self
+    }
+
+    /// The bundle that forms are made from.
+    pub fn bundle(&self) -> &Arc<Bundle> {
+        &self.bundle
+    }
+
+    /// The devices that forms are made for.
+    pub fn soc(&self) -> &Soc {
+        &self.soc
+    }
+
+    /// What these devices are, one for each role.
+    pub fn devices(&self) -> &[DeviceFacts] {
+        self.ladder.devices()
+    }
+
+    /// Version of OpenVINO.
+    pub(crate) fn plugin_version(&self) -> &str {
+        self.core.version()
+    }
+
+    pub(super) fn ladder(&self) -> &Ladder {
+        &self.ladder
+    }
+
+    /// Where verdicts are remembered.
+    pub(super) fn cache(&self) -> Option<&PathBuf> {
+        self.cache.as_ref()
+    }
+
+    /// Makes the kernel of `place` ready on a rung of its ladder.
+    pub(super) fn form(&self, place: Place, rung: Rung) -> Result<Form, RuntimeError> {
+        let parts = self.parts(place, rung)?;
+        let compiled = if holds_weights(parts.kernel, parts.variant) {
+            self.compiled(&parts, rung, &self.sections)?
+        } else {
+            self.compiled_once(&parts, rung)?
+        };
+        self.request(&parts, rung, &compiled, &self.sections)
+    }
+
+    /// The same from a copy of its sections that is verified anew.
+    pub(super) fn form_from_copy(&self, place: Place, rung: Rung) -> Result<Form, RuntimeError> {
+        let parts = self.parts(place, rung)?;
+        let mut ids = parts.weights.clone();
+        ids.push(self.bundle.manifest().literals);
+        if let Source::Blob(at) = rung.source {
+            ids.extend(parts.variant.blobs.get(at).map(|blob| blob.section));
+        }
+        let sections = Sections::copied(&self.bundle, &ids)?;
+        let compiled = self.compiled(&parts, rung, &sections)?;
+        self.request(&parts, rung, &compiled, &sections)
+    }
+
+    fn parts(&self, place: Place, rung: Rung) -> Result<Parts<'_>, RuntimeError> {
+        let manifest = self.bundle.manifest();
+        let used = place_use(manifest, place)?;
+        let kernel = place_kernel(manifest, place)?;
+        Ok(Parts {
+            used,
+            kernel,
+            variant: kernel.variants.get(rung.variant).ok_or(unknown(place))?,
+            device: device_of(&self.soc, rung.role).ok_or(unknown(place))?,
+            weights: use_sections(manifest, used),
+        })
+    }
+
+    fn request(
+        &self,
+        parts: &Parts<'_>,
+        rung: Rung,
+        compiled: &CompiledModel,
+        sections: &Sections,
+    ) -> Result<Form, RuntimeError> {
+        let request = compiled
+            .request()
+            .map_err(openvino(format!("request for `{}`", parts.kernel.name)))?;
+        let mut form = Form {
+            rung,
+            shape: parts.variant.shape,
+            request,
+        };
+        if parts.variant.binding == Binding::Input {
+            self.bind_weights(parts, &mut form, sections)?;
+        }
+        Ok(form)
+    }
+
+    /// A form without weights: made for the first place that asks, shared by the others.
+    fn compiled_once(&self, parts: &Parts<'_>, rung: Rung) -> Result<CompiledModel, RuntimeError> {
+        // What a panicking thread left is a map of whole entries.
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (parts.used.kernel.0, rung);
+        match shared.get(&key) {
+            Some(Ok(compiled)) => return Ok(compiled.clone()),
+            Some(Err(message)) => {
+                return Err(RuntimeError::Refused {
+                    kernel: parts.kernel.name.clone(),
+                    message: message.clone(),
+                });
+            }
+            None => {}
+        }
+        let outcome = self.compiled(parts, rung, &self.sections);
+        match &outcome {
+            Ok(compiled) => {
+                shared.insert(key, Ok(compiled.clone()));
+            }
+            Err(error) => {
+                if let Some(message) = refusal(error) {
+                    shared.insert(key, Err(message));
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Imports a blob, or compiles an IR unless that was done before.
+    fn compiled(
+        &self,
+        parts: &Parts<'_>,
+        rung: Rung,
+        sections: &Sections,
+    ) -> Result<CompiledModel, RuntimeError> {
+        let name = &parts.kernel.name;
+        let device = &parts.device.openvino;
+        if let Source::Blob(at) = rung.source {
+            let blob = parts
+                .variant
+                .blobs
+                .get(at)
+                .ok_or(RuntimeError::LoaderGone)?;
+            let bytes = sections.bytes(blob.section)?;
+            // Import takes no properties; what is compiled is given its own, and heeds none of these.
+            for (property, value) in &parts.device.properties {
+                self.core
+                    .set_property(device, property, value)
+                    .map_err(openvino(format!("set `{property}` of `{device}`")))?;
+            }
+            return self
+                .core
+                .import(&bytes, device)
+                .map_err(openvino(format!("import a blob of `{name}` on `{device}`")));
+        }
+        // What is cached is no part of a copy that is there to make everything anew.
+        let cache = self.compiled.as_ref().filter(|_| !sections.is_copy());
+        let keep = cache.and_then(|cache| {
+            let literals = self.bundle.manifest().literals;
+            cache
+                .key(rung.role, parts.device, parts.variant, literals)
+                .map(|key| (cache, key))
+        });
+        if let Some((cache, key)) = &keep
+            && let Some(compiled) = cache.recall(key, &self.core, device)
+        {
+            return Ok(compiled);
+        }
+        let compiled = self.compile(parts, sections)?;
+        if let Some((cache, key)) = &keep {
+            cache.remember(key, &compiled);
+        }
+        Ok(compiled)
+    }
+
+    /// Compiles a variant, with constants at the place's sections. Hashes are checked before OpenVINO sees a byte.
+    fn compile(
+        &self,
+        parts: &Parts<'_>,
+        sections: &Sections,
+    ) -> Result<CompiledModel, RuntimeError> {
+        let name = &parts.kernel.name;
+        let constants = if holds_weights(parts.kernel, parts.variant) {
+            parts.weights.as_slice()
+        } else {
+            &[]
+        };
+        let offsets = constants
+            .iter()
+            .map(|id| sections.offset(*id))
+            .collect::<Result<Vec<_>, RuntimeError>>()?;
+        let literals = sections.offset(self.bundle.manifest().literals)?;
+        let text = self
+            .bundle
+            .section(parts.variant.ir)
+            .map_err(RuntimeError::Section)?;
+        let xml = ir::resolve(&String::from_utf8_lossy(text), name, &offsets, literals)?;
+        let model = self
+            .core
+            .read_model(xml.as_bytes(), Some(&sections.whole()?))
+            .map_err(openvino(format!("read the IR of kernel `{name}`")))?;
+        let device = parts.device;
+        let kept = match &self.cache {
+            Some(cache) => plugin_properties(cache, &device.openvino),
+            None => Vec::new(),
+        };
+        let properties: Vec<(&str, &str)> = device
+            .properties
+            .iter()
+            .chain(kept.iter().map(|(name, value)| (name, value)))
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        self.core
+            .compile(&model, &device.openvino, &properties)
+            .map_err(openvino(format!(
+                "compile kernel `{name}` for `{}`",
+                device.openvino
+            )))
+    }
+
+    /// Binds the weights of a place behind the activation ports: values and scales, weight after weight.
+    fn bind_weights(
+        &self,
+        parts: &Parts<'_>,
+        form: &mut Form,
+        sections: &Sections,
+    ) -> Result<(), RuntimeError> {
+        let weights = &self.bundle.manifest().weights;
+        let used = parts.used.weights.iter();
+        let tensors = used
+            .filter_map(|id| weights.get(id.0 as usize))
+            .flat_map(|weight| {
+                let shape: Vec<usize> = weight.shape.iter().map(|dim| *dim as usize).collect();
+                let row_count = shape[0];
+                let values = (weight.values, tensor_element(weight.element), shape);
+                let scales = weight
+                    .scales
+                    .map(|scales| (scales, TensorElement::F32, vec![1, row_count]));
+                std::iter::once(values).chain(scales)
+            });
+        for (port, (id, element, shape)) in (parts.kernel.inputs.len()..).zip(tensors) {
+            let tensor = sections.tensor(id, element, &shape)?;
+            form.request
+                .bind_input(port, tensor)
+                .map_err(openvino(format!("bind {}", self.bundle.label(id))))?;
+        }
+        Ok(())
+    }
+}
+
+/// OpenVINO's words where a device refused something; none where the error is of another kind.
+pub(super) fn refusal(error: &RuntimeError) -> Option<String> {
+    match error {
+        RuntimeError::OpenVino { doing, source } => {
+            Some(format!("{doing}: {}", devices::last_line(source)))
+        }
+        RuntimeError::Refused { message, .. } => Some(message.clone()),
+        _ => None,
+    }
+}
+
+/// The boundary's name of a bundle's element type.
+pub(super) fn tensor_element(element: ElementType) -> TensorElement {
+    match element {
+        ElementType::I8 => TensorElement::I8,
+        ElementType::F16 => TensorElement::F16,
+        ElementType::F32 => TensorElement::F32,
+        ElementType::I64 => TensorElement::I64,
+    }
+}

@@ -1,0 +1,272 @@
+//! A kernel alone: one place in one variant on one device, for measurements and known-answer tests.
+//!
+//! It is made by the same loader as a request's kernels, so what is measured or tested is what runs. Its tensors
+//! are buffers of its own; nothing here times, compares or decides.
+
+use std::sync::Arc;
+
+use half::f16;
+use heg_artifacts::Bundle;
+use heg_artifacts::manifest::{ElementType, Port, Role, Rows as PortRows, Variant};
+
+use super::loader::{Form, Loader, tensor_element};
+use super::place::{Place, place_kernel, place_use, unknown};
+use crate::error::{RuntimeError, openvino};
+use crate::ladder::Rung;
+use crate::mem::Rows;
+
+/// One kernel, ready to be run with tensors of the caller's.
+///
+/// Set the size of a call with [`size`](Self::size), its inputs with [`set`](Self::set) and
+/// [`set_position`](Self::set_position), run it with [`infer`](Self::infer) as often as wanted, read its outputs
+/// with [`get`](Self::get). Inputs that were not set are zeros.
+pub struct LoneKernel {
+    bundle: Arc<Bundle>,
+    place: Place,
+    form: Form,
+    inputs: Vec<Bound>,
+    outputs: Vec<Bound>,
+    tokens: usize,
+    context: usize,
+}
+
+/// A port with the buffer behind it.
+struct Bound {
+    port: Port,
+    element: ElementType,
+    rows: Rows,
+}
+
+impl LoneKernel {
+    /// Makes the kernel of `place` ready, for calls of one token over one row of context.
+    ///
+    /// # Errors
+    ///
+    /// What a load says, e.g. [`RuntimeError::OpenVino`] where the device refuses the kernel.
+    pub fn prepare(loader: &Loader, place: Place, rung: Rung) -> Result<Self, RuntimeError> {
+        Self::over(loader.bundle(), place, loader.form(place, rung)?)
+    }
+
+    /// The same over a form that is ready.
+    pub(super) fn over(
+        bundle: &Arc<Bundle>,
+        place: Place,
+        form: Form,
+    ) -> Result<Self, RuntimeError> {
+        let mut lone = Self {
+            bundle: Arc::clone(bundle),
+            place,
+            form,
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            tokens: 1,
+            context: 1,
+        };
+        lone.size(1, 1)?;
+        Ok(lone)
+    }
+
+    /// The form, with buffers of this kernel still bound.
+    pub(super) fn into_form(self) -> Form {
+        self.form
+    }
+
+    /// Rows of a port in a call of the current size, without padding.
+    pub(super) fn rows_of(&self, rows: PortRows) -> usize {
+        match rows {
+            PortRows::Tokens => self.tokens,
+            PortRows::Context => self.context,
+            PortRows::One => 1,
+        }
+    }
+
+    /// The variant that runs.
+    pub fn variant(&self) -> Result<&Variant, RuntimeError> {
+        let kernel = place_kernel(self.bundle.manifest(), self.place)?;
+        let variant = kernel.variants.get(self.form.rung.variant);
+        variant.ok_or(unknown(self.place))
+    }
+
+    /// Inputs without weights, in port order.
+    pub fn inputs(&self) -> impl Iterator<Item = &Port> {
+        self.inputs.iter().map(|bound| &bound.port)
+    }
+
+    /// Outputs in port order.
+    pub fn outputs(&self) -> impl Iterator<Item = &Port> {
+        self.outputs.iter().map(|bound| &bound.port)
+    }
+
+    /// Binds zeroed buffers for calls of `tokens` tokens over `context` rows of the KV cache, padded to the size of
+    /// a static variant. Allocates, so it is not part of what should be measured.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::Batch`] where the variant does not admit the call.
+    pub fn size(&mut self, tokens: usize, context: usize) -> Result<(), RuntimeError> {
+        if !self.form.shape.admits(tokens, context) {
+            return Err(RuntimeError::Batch {
+                asked: tokens,
+                rows: self.form.rows(tokens),
+            });
+        }
+        let kernel = place_kernel(self.bundle.manifest(), self.place)?;
+        let activations = self.variant()?.activations;
+        let buffers = |ports: &[Port]| -> Result<Vec<Bound>, RuntimeError> {
+            ports
+                .iter()
+                .map(|port| {
+                    let element = port_element(port.role, activations);
+                    let rows = match port.rows {
+                        PortRows::Tokens => self.form.rows(tokens),
+                        PortRows::Context => self.form.context(context),
+                        PortRows::One => 1,
+                    };
+                    Ok(Bound {
+                        port: port.clone(),
+                        element,
+                        rows: Rows::new(rows, port.width as usize, tensor_element(element))?,
+                    })
+                })
+                .collect()
+        };
+        let (inputs, outputs) = (buffers(&kernel.inputs)?, buffers(&kernel.outputs)?);
+        let request = &mut self.form.request;
+        for (index, bound) in inputs.iter().enumerate() {
+            let tensor = bound.tensor()?;
+            request
+                .bind_input(index, tensor)
+                .map_err(openvino(format!("bind an input of `{}`", kernel.name)))?;
+        }
+        for (index, bound) in outputs.iter().enumerate() {
+            let tensor = bound.tensor()?;
+            request
+                .bind_output(index, tensor)
+                .map_err(openvino(format!("bind an output of `{}`", kernel.name)))?;
+        }
+        (self.inputs, self.outputs) = (inputs, outputs);
+        (self.tokens, self.context) = (tokens, context);
+        Ok(())
+    }
+
+    /// Sets the first rows of an input from row-major `values`, converted to the input's element type. A role that
+    /// the kernel does not have is left out.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::OpenVino`] where there are more values than the call has room for.
+    pub fn set(&mut self, role: Role, values: &[f32]) -> Result<(), RuntimeError> {
+        for bound in self.inputs.iter().filter(|bound| bound.port.role == role) {
+            let bytes: Vec<u8> = match bound.element {
+                ElementType::F16 => values
+                    .iter()
+                    .flat_map(|value| f16::from_f32(*value).to_le_bytes())
+                    .collect(),
+                ElementType::I64 => values
+                    .iter()
+                    .flat_map(|value| (*value as i64).to_le_bytes())
+                    .collect(),
+                _ => values
+                    .iter()
+                    .flat_map(|value| value.to_le_bytes())
+                    .collect(),
+            };
+            bound.rows.write_packed(0, &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Sets the position of the first token, and rotary factors to rows of the place's table from there on.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::Section`] where the table is damaged, [`RuntimeError::Context`] where it is too short.
+    pub fn set_position(&mut self, position: usize) -> Result<(), RuntimeError> {
+        for bound in &self.inputs {
+            if bound.port.role == Role::Position {
+                let position = position as i64;
+                bound.rows.write_row(0, &position.to_le_bytes())?;
+            }
+        }
+        let bundle = Arc::clone(&self.bundle);
+        let manifest = bundle.manifest();
+        let rope = place_use(manifest, self.place)?.rope;
+        let Some(table) = rope.and_then(|id| manifest.rope.get(id.0 as usize)) else {
+            return Ok(());
+        };
+        let row_bytes = table.width as usize * ElementType::F32.bytes() as usize;
+        for (role, id) in [(Role::Cos, table.cos), (Role::Sin, table.sin)] {
+            let bytes = bundle.section(id).map_err(RuntimeError::Section)?;
+            let wanted = position * row_bytes..(position + self.tokens) * row_bytes;
+            let bytes = bytes.get(wanted).ok_or(RuntimeError::Context {
+                asked: position + self.tokens,
+                context: table.rows as usize,
+            })?;
+            for bound in self.inputs.iter().filter(|bound| bound.port.role == role) {
+                bound.rows.write_packed(0, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs it once, to the end. Allocates nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::OpenVino`] where the device fails.
+    pub fn infer(&mut self) -> Result<(), RuntimeError> {
+        self.form
+            .request
+            .infer()
+            .map_err(openvino("run a lone kernel"))
+    }
+
+    /// An output of the last run as f32, row-major, without padding; none where the kernel has no such output.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::OpenVino`] where it cannot be read.
+    pub fn get(&self, role: Role) -> Result<Option<Vec<f32>>, RuntimeError> {
+        let Some(bound) = self.outputs.iter().find(|bound| bound.port.role == role) else {
+            return Ok(None);
+        };
+        let rows = self.rows_of(bound.port.rows);
+        let mut bytes = vec![0; rows * bound.rows.row_bytes()];
+        bound.rows.read_packed(0, &mut bytes)?;
+        Ok(Some(to_f32(bound.element, &bytes)))
+    }
+}
+
+impl Bound {
+    fn tensor(&self) -> Result<heg_openvino::Tensor, RuntimeError> {
+        match self.port.rows {
+            PortRows::One => self.rows.vector(1),
+            PortRows::Tokens | PortRows::Context => self.rows.view(0, self.rows.count()),
+        }
+    }
+}
+
+/// Element type at a port of a variant whose activations are of a type (see `Variant::activations`).
+fn port_element(role: Role, activations: ElementType) -> ElementType {
+    match role {
+        Role::Position => ElementType::I64,
+        Role::Cos | Role::Sin | Role::Logits => ElementType::F32,
+        Role::Hidden | Role::Query | Role::Key | Role::Value | Role::Attended => activations,
+    }
+}
+
+fn to_f32(element: ElementType, bytes: &[u8]) -> Vec<f32> {
+    match element {
+        ElementType::F16 => {
+            let (halves, _) = bytes.as_chunks::<2>();
+            halves
+                .iter()
+                .map(|half| f16::from_le_bytes(*half).to_f32())
+                .collect()
+        }
+        _ => {
+            let (words, _) = bytes.as_chunks::<4>();
+            words.iter().map(|word| f32::from_le_bytes(*word)).collect()
+        }
+    }
+}

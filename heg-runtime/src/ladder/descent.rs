@@ -1,0 +1,204 @@
+//! Steps down the ladder, as data and as text. Never silent: whoever loads prints them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use heg_artifacts::manifest::{DeviceClass, Kernel, ShapeClass};
+use serde::Serialize;
+
+use super::{DeviceFacts, Misfit, Rung, Source};
+
+/// A rung that was passed over, and why.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Descent {
+    /// The kernel.
+    pub kernel: String,
+    /// What should have run.
+    pub from: Step,
+    /// What runs instead; none where nothing is left.
+    pub to: Option<Step>,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// A rung, or a whole device, by name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Step {
+    /// OpenVINO's name of the device.
+    pub device: String,
+    /// The role it plays: `npu`, `igpu`, `cpu`.
+    pub role: &'static str,
+    /// Which calls the variant admits, e.g. `dynamic`, `256`, `256×2048`; none for the whole device.
+    pub shape: Option<String>,
+    /// `blob 3720`, or `IR`; none for the whole device.
+    pub source: Option<String>,
+}
+
+/// Why a rung is not used.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The device is not there, in OpenVINO's words.
+    Missing(String),
+    /// The bundle has nothing for this class of device with the activations of the others.
+    NoVariant,
+    /// No blob of the variant fits the device; this is how far the nearest is off.
+    Misfit(Misfit),
+    /// Its forms do not admit every call; larger ones go on.
+    TooSmall {
+        /// Tokens of the largest call.
+        tokens: usize,
+        /// Rows of context of the largest call.
+        context: usize,
+    },
+    /// The device refused it, in OpenVINO's words.
+    Refused(String),
+    /// It answered wrongly: quarantined.
+    Wrong {
+        /// Largest difference, as a share of the largest expected value.
+        worst: f32,
+        /// What would have been right.
+        tolerance: f32,
+    },
+    /// It answered wrongly, and rightly when made anew from freshly verified bytes.
+    Damaged {
+        /// Largest difference, as a share of the largest expected value.
+        worst: f32,
+        /// What would have been right.
+        tolerance: f32,
+    },
+}
+
+impl Step {
+    /// A device as a whole.
+    pub(crate) fn device(device: &DeviceFacts) -> Self {
+        Self {
+            device: device.name.clone(),
+            role: role_name(device.role),
+            shape: None,
+            source: None,
+        }
+    }
+
+    /// A rung.
+    pub(crate) fn of(device: &DeviceFacts, kernel: &Kernel, rung: Rung) -> Self {
+        let variant = kernel.variants.get(rung.variant);
+        let source = match rung.source {
+            Source::Ir => "IR".to_owned(),
+            Source::Blob(at) => {
+                let blob = variant.and_then(|variant| variant.blobs.get(at));
+                blob.map_or("blob".to_owned(), |blob| format!("blob {}", blob.platform))
+            }
+        };
+        Self {
+            shape: variant.map(|variant| shape_name(variant.shape)),
+            source: Some(source),
+            ..Self::device(device)
+        }
+    }
+}
+
+/// Lines for people: descents of the same kind in one, with the kernels and shapes they concern.
+pub fn summary(descents: &[Descent]) -> Vec<String> {
+    let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for descent in descents {
+        let to = descent
+            .to
+            .as_ref()
+            .map_or("nothing".to_owned(), |to| to.kind());
+        let other_shape = descent.to.as_ref().and_then(|to| to.shape.as_ref());
+        let to = match other_shape.filter(|shape| Some(*shape) != descent.from.shape.as_ref()) {
+            Some(shape) => format!("{to} {shape}"),
+            None => to,
+        };
+        let kind = format!("{} -> {to}: {}", descent.from.kind(), descent.reason);
+        let what = match &descent.from.shape {
+            Some(shape) => format!("{} {shape}", descent.kernel),
+            None => descent.kernel.clone(),
+        };
+        let group = groups.entry(kind).or_default();
+        if !group.contains(&what) {
+            group.push(what);
+        }
+    }
+    let line = |(kind, what): (String, Vec<String>)| {
+        let more = what.len().saturating_sub(NAMED_MAX);
+        let mut named = what
+            .into_iter()
+            .take(NAMED_MAX)
+            .collect::<Vec<_>>()
+            .join(", ");
+        if more > 0 {
+            named.push_str(&format!(" and {more} more"));
+        }
+        format!("{named}: {kind}")
+    };
+    groups.into_iter().map(line).collect()
+}
+
+/// Kernels named in a line; chosen.
+const NAMED_MAX: usize = 6;
+
+impl Step {
+    /// The device, and the role it plays if that is not its own: `NPU`, `CPU as npu`.
+    pub fn device_in_role(&self) -> String {
+        let own = match self.device.split('.').next() {
+            Some("NPU") => "npu",
+            Some("GPU") => "igpu",
+            Some("CPU") => "cpu",
+            _ => "",
+        };
+        if self.role == own {
+            return self.device.clone();
+        }
+        format!("{} as {}", self.device, self.role)
+    }
+
+    fn kind(&self) -> String {
+        match &self.source {
+            Some(source) => format!("{} {source}", self.device_in_role()),
+            None => self.device_in_role(),
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(message) => write!(f, "the device cannot be used: {message}"),
+            Self::NoVariant => f.write_str("the bundle has no such variant"),
+            Self::Misfit(misfit) => misfit.fmt(f),
+            Self::TooSmall { tokens, context } => {
+                write!(f, "no form for {tokens} tokens over {context} rows")
+            }
+            Self::Refused(message) => write!(f, "refused: {message}"),
+            Self::Wrong { worst, tolerance } => write!(
+                f,
+                "quarantined: its known answer differs by {worst:.3}, at most {tolerance} is right"
+            ),
+            Self::Damaged { worst, tolerance } => write!(
+                f,
+                "its bytes in memory are damaged: its known answer differs by {worst:.3}, at most \
+                 {tolerance} is right, and a fresh copy is right"
+            ),
+        }
+    }
+}
+
+/// How a role is called in reports.
+fn role_name(role: DeviceClass) -> &'static str {
+    match role {
+        DeviceClass::Cpu => "cpu",
+        DeviceClass::Igpu => "igpu",
+        DeviceClass::Npu => "npu",
+    }
+}
+
+/// How a shape class is called in reports.
+fn shape_name(shape: ShapeClass) -> String {
+    match shape {
+        ShapeClass::Dynamic => "dynamic".to_owned(),
+        ShapeClass::Static { tokens } => tokens.to_string(),
+        ShapeClass::Bucket { tokens, context } => format!("{tokens}×{context}"),
+    }
+}

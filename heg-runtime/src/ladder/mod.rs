@@ -1,0 +1,361 @@
+//! The ladder: which rungs a kernel runs on, given what the devices are and what was refused so far. Pure.
+//!
+//! For token-wise kernels the devices are NPU, iGPU, CPU, for attention iGPU, NPU, CPU, as far as the SoC has them
+//! (HeteroLLM §4). On a device, each variant is taken from the bundle's blob that fits, else from another that
+//! fits, else compiled from its IR. A device whose variants do not admit every call is followed by the next one.
+//! Whatever is passed over is said, with its reason; what a SoC does not list was never a rung.
+//!
+//! All kernels hand tensors to each other, so they agree on one element type: that of the first device of the
+//! token-wise kernels. Below f16 accelerators the CPU therefore runs the iGPU's form, whose ports are f16, rather
+//! than its own.
+
+mod descent;
+mod device;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use heg_artifacts::manifest::{
+    Binding, DeviceClass, ElementType, Group, Kernel, Manifest, ShapeClass, Variant,
+};
+use serde::{Deserialize, Serialize};
+
+pub use descent::{Descent, Reason, Step, summary};
+pub use device::{DeviceFacts, Misfit, NpuFacts};
+
+/// A way to run a kernel: one of its variants on the device that plays a role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rung {
+    /// Role in the SoC; the variant may be of another class, where a device runs what was meant for another.
+    pub role: DeviceClass,
+    /// Index into [`Kernel::variants`].
+    pub variant: usize,
+    /// What the device is given.
+    pub source: Source,
+}
+
+/// What a device is given of a variant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Source {
+    /// One of [`Variant::blobs`], compiled ahead of time.
+    Blob(usize),
+    /// Its IR, to be compiled on the device.
+    Ir,
+}
+
+/// The largest call that a kernel will see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Need {
+    pub(crate) tokens: usize,
+    pub(crate) context: usize,
+}
+
+/// Why a rung cannot be used, as found by trying.
+pub(crate) type Refused = BTreeMap<Rung, Reason>;
+
+/// The rungs of a kernel: the first that admits a call runs it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Plan {
+    pub(crate) rungs: Vec<Rung>,
+    pub(crate) descents: Vec<Descent>,
+    /// Whether there is a rung for every call.
+    pub(crate) complete: bool,
+    passed: Vec<(Step, Reason)>,
+}
+
+/// Devices and activations that all kernels of a model share.
+#[derive(Debug, Clone)]
+pub(crate) struct Ladder {
+    devices: Vec<DeviceFacts>,
+    activations: ElementType,
+}
+
+impl Ladder {
+    /// For a model on the devices of a SoC, best role first where several play the same.
+    pub(crate) fn new(manifest: &Manifest, devices: Vec<DeviceFacts>) -> Self {
+        let usable = |role| {
+            let mut devices = devices.iter();
+            devices.any(|device| device.role == role && device.missing.is_none())
+        };
+        let leading = |role: &&DeviceClass| {
+            let mut kernels = manifest
+                .kernels
+                .iter()
+                .filter(|kernel| kernel.group != Group::Mha);
+            usable(**role) && kernels.all(|kernel| of_class(kernel, **role).next().is_some())
+        };
+        let role = preference(Group::Ffn).iter().find(leading);
+        let activations = role.and_then(|role| {
+            let (_, variant) = manifest
+                .kernels
+                .iter()
+                .find_map(|kernel| of_class(kernel, *role).next())?;
+            Some(variant.activations)
+        });
+        Self {
+            devices,
+            activations: activations.unwrap_or(ElementType::F32),
+        }
+    }
+
+    /// Element type of hidden states, queries, keys and values.
+    pub(crate) fn activations(&self) -> ElementType {
+        self.activations
+    }
+
+    /// The devices, in the order of the SoC.
+    pub(crate) fn devices(&self) -> &[DeviceFacts] {
+        &self.devices
+    }
+
+    /// The device that plays a role.
+    pub(crate) fn device(&self, role: DeviceClass) -> Option<&DeviceFacts> {
+        self.devices.iter().find(|device| device.role == role)
+    }
+
+    /// The largest calls that these devices can be given: as many tokens as the first usable device of every
+    /// token-wise kernel takes, and no more than there is attention for.
+    pub(crate) fn largest_calls(&self, manifest: &Manifest) -> Need {
+        let mut most = Need {
+            tokens: usize::MAX,
+            context: manifest.model.context_tokens as usize,
+        };
+        for kernel in &manifest.kernels {
+            let sizes = |device| {
+                let sizes = self
+                    .variants(kernel, device)
+                    .map(|(_, variant)| size(variant.shape));
+                sizes.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)))
+            };
+            let mut sizes = self.roles(kernel).filter_map(sizes);
+            let largest = match kernel.group {
+                Group::Mha => sizes.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1))),
+                _ => sizes.next(),
+            };
+            let (tokens, context) = largest.unwrap_or((usize::MAX, usize::MAX));
+            most.tokens = most.tokens.min(tokens);
+            most.context = most.context.min(context);
+        }
+        most
+    }
+
+    /// The largest static form that calls up to `need` may come to, on any device: what rows are padded to.
+    pub(crate) fn padding(&self, manifest: &Manifest, need: Need) -> Need {
+        let mut most = Need {
+            tokens: 0,
+            context: 0,
+        };
+        for kernel in &manifest.kernels {
+            for device in self.roles(kernel) {
+                let variants: Vec<_> = self.variants(kernel, device).collect();
+                for (_, variant) in needed(&variants, need) {
+                    let known = |size: Option<u32>| size.map_or(0, |size| size as usize);
+                    most.tokens = most.tokens.max(known(variant.shape.chunk()));
+                    most.context = most.context.max(known(variant.shape.bucket()));
+                }
+            }
+        }
+        most
+    }
+
+    /// Every rung that the devices at hand would try, best first, whether or not it is needed.
+    pub(crate) fn all(&self, kernel: &Kernel) -> Vec<Rung> {
+        let devices = self.roles(kernel);
+        let rungs = devices.flat_map(|device| {
+            let variants = self.variants(kernel, device);
+            variants.flat_map(|(index, variant)| self.sources(device, index, variant).0)
+        });
+        rungs.collect()
+    }
+
+    /// The rungs of a kernel for calls up to `need`, without those that were refused.
+    pub(crate) fn plan(&self, kernel: &Kernel, need: Need, refused: &Refused) -> Plan {
+        let mut plan = Plan::default();
+        for role in preference(kernel.group) {
+            let Some(device) = self.device(*role) else {
+                continue;
+            };
+            let first = plan.rungs.len();
+            let step = Step::device(device);
+            if let Some(message) = &device.missing {
+                plan.pass(step, Reason::Missing(message.clone()));
+                continue;
+            }
+            let mut variants: Vec<_> = self.variants(kernel, device).collect();
+            if variants.is_empty() {
+                plan.pass(step, Reason::NoVariant);
+                continue;
+            }
+            variants.sort_by_key(|(_, variant)| size(variant.shape));
+            for (index, variant) in needed(&variants, need) {
+                self.choose(device, kernel, (index, variant), refused, &mut plan);
+            }
+            let chosen = &plan.rungs[first..];
+            let admits = |rung: &Rung| {
+                let variant = kernel.variants.get(rung.variant);
+                variant.is_some_and(|variant| variant.shape.admits(need.tokens, need.context))
+            };
+            plan.complete = chosen.iter().any(admits);
+            if plan.complete {
+                break;
+            }
+            if !chosen.is_empty() {
+                let Need { tokens, context } = need;
+                plan.pass(step, Reason::TooSmall { tokens, context });
+            }
+        }
+        plan.land(kernel, None);
+        plan
+    }
+
+    /// Takes the best source of a variant that was not refused; those above it are passed over.
+    fn choose(
+        &self,
+        device: &DeviceFacts,
+        kernel: &Kernel,
+        (index, variant): (usize, &Variant),
+        refused: &Refused,
+        plan: &mut Plan,
+    ) {
+        let (rungs, misfits) = self.sources(device, index, variant);
+        if rungs.iter().all(|rung| rung.source == Source::Ir) {
+            // One reason is enough where no blob fits: that of the nearest.
+            if let Some((misfit, at)) = misfits.into_iter().max() {
+                let rung = Rung {
+                    role: device.role,
+                    variant: index,
+                    source: Source::Blob(at),
+                };
+                plan.pass(Step::of(device, kernel, rung), Reason::Misfit(misfit));
+            }
+        }
+        for rung in rungs {
+            let step = Step::of(device, kernel, rung);
+            match refused.get(&rung) {
+                Some(reason) => plan.pass(step, reason.clone()),
+                None => {
+                    plan.land(kernel, Some(&step));
+                    plan.rungs.push(rung);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What a device can be given of a variant, best first, and why not the rest.
+    fn sources(
+        &self,
+        device: &DeviceFacts,
+        index: usize,
+        variant: &Variant,
+    ) -> (Vec<Rung>, Vec<(Misfit, usize)>) {
+        let rung = |source| Rung {
+            role: device.role,
+            variant: index,
+            source,
+        };
+        let mut misfits = Vec::new();
+        let mut rungs = Vec::new();
+        for (at, blob) in variant.blobs.iter().enumerate() {
+            match device.accepts(blob) {
+                Ok(()) => rungs.push(rung(Source::Blob(at))),
+                Err(misfit) => misfits.push((misfit, at)),
+            }
+        }
+        rungs.push(rung(Source::Ir));
+        (rungs, misfits)
+    }
+
+    fn roles(&self, kernel: &Kernel) -> impl Iterator<Item = &DeviceFacts> {
+        let roles = preference(kernel.group).iter();
+        roles
+            .filter_map(|role| self.device(*role))
+            .filter(|device| device.missing.is_none())
+    }
+
+    /// Variants that a device can run: those of its role, or the iGPU's where the CPU's have other activations.
+    fn variants<'m>(
+        &self,
+        kernel: &'m Kernel,
+        device: &DeviceFacts,
+    ) -> impl Iterator<Item = (usize, &'m Variant)> {
+        let agrees = |variant: &Variant| variant.activations == self.activations;
+        let own = of_class(kernel, device.role).any(|(_, variant)| agrees(variant));
+        let class = match device.role {
+            DeviceClass::Cpu if !own => DeviceClass::Igpu,
+            role => role,
+        };
+        let activations = self.activations;
+        of_class(kernel, class).filter(move |(_, variant)| variant.activations == activations)
+    }
+}
+
+impl Plan {
+    /// Notes a step that was passed over.
+    fn pass(&mut self, from: Step, reason: Reason) {
+        self.passed.push((from, reason));
+    }
+
+    /// Says where the steps passed over since then have led.
+    fn land(&mut self, kernel: &Kernel, to: Option<&Step>) {
+        for (from, reason) in self.passed.drain(..) {
+            self.descents.push(Descent {
+                kernel: kernel.name.clone(),
+                from,
+                to: to.cloned(),
+                reason,
+            });
+        }
+    }
+}
+
+/// The variants that calls up to `need` may come to: none that is larger than the smallest one that admits all.
+fn needed<'m>(variants: &[(usize, &'m Variant)], need: Need) -> Vec<(usize, &'m Variant)> {
+    let shapes = variants.iter().map(|(_, variant)| variant.shape);
+    let enough = |sizes: &mut dyn Iterator<Item = usize>, size| {
+        sizes
+            .filter(|limit| *limit >= size)
+            .min()
+            .unwrap_or(usize::MAX)
+    };
+    let chunk = enough(
+        &mut shapes.clone().map(|shape| limit(shape.chunk())),
+        need.tokens,
+    );
+    let bucket = enough(&mut shapes.map(|shape| limit(shape.bucket())), need.context);
+    let fits =
+        |variant: &Variant| size(variant.shape).0 <= chunk && size(variant.shape).1 <= bucket;
+    let needed = variants.iter().filter(|(_, variant)| fits(variant));
+    needed.copied().collect()
+}
+
+/// Limits of tokens and of context.
+fn size(shape: ShapeClass) -> (usize, usize) {
+    (limit(shape.chunk()), limit(shape.bucket()))
+}
+
+fn limit(size: Option<u32>) -> usize {
+    size.map_or(usize::MAX, |size| size as usize)
+}
+
+fn of_class(kernel: &Kernel, class: DeviceClass) -> impl Iterator<Item = (usize, &Variant)> {
+    let variants = kernel.variants.iter().enumerate();
+    variants.filter(move |(_, variant)| variant.device == class)
+}
+
+/// Device classes for a group, best first.
+pub(crate) fn preference(group: Group) -> &'static [DeviceClass] {
+    match group {
+        Group::Qkv | Group::Ffn | Group::Head => {
+            &[DeviceClass::Npu, DeviceClass::Igpu, DeviceClass::Cpu]
+        }
+        Group::Mha => &[DeviceClass::Igpu, DeviceClass::Npu, DeviceClass::Cpu],
+    }
+}
+
+/// Whether a compiled form holds the weights of one place.
+pub(crate) fn holds_weights(kernel: &Kernel, variant: &Variant) -> bool {
+    variant.binding == Binding::Constant && !kernel.parameters.is_empty()
+}

@@ -1,0 +1,170 @@
+//! Where profiles are kept: one file per bundle and devices in the cache folder (see `verified`).
+//!
+//! The name has the bundle's identity and a hash of everything that latencies depend on besides: devices,
+//! drivers, properties. So a new driver finds no profile rather than a wrong one.
+
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use heg_artifacts::{Bundle, SectionId};
+use heg_profiler::measure::{DeviceIdentity, PROFILE_BYTES_MAX, Profile};
+
+use crate::error::RuntimeError;
+
+/// Where the profile of a bundle on devices is kept.
+pub fn path(cache: &Path, bundle: &Bundle, devices: &[DeviceIdentity]) -> PathBuf {
+    let mut text = String::new();
+    for device in devices {
+        let DeviceIdentity {
+            class,
+            openvino,
+            name,
+            driver,
+            properties,
+        } = device;
+        text.push_str(&format!(
+            "{class:?} {openvino:?} {name:?} {driver:?} {properties:?}\n"
+        ));
+    }
+    let devices = SectionId::of(text.as_bytes()).short();
+    cache
+        .join("profiles")
+        .join(format!("{}-{devices}.ron", bundle.manifest_id()))
+}
+
+/// The profile of a bundle on devices, if there is one in the cache folder.
+///
+/// # Errors
+///
+/// [`RuntimeError::ProfileFile`], [`RuntimeError::Profile`].
+pub fn load_profile(
+    cache: &Path,
+    bundle: &Bundle,
+    devices: &[DeviceIdentity],
+) -> Result<Option<Profile>, RuntimeError> {
+    read(&path(cache, bundle, devices), bundle, devices)
+}
+
+/// The profile in a file, which must be of this bundle and these devices; none where there is no file.
+///
+/// # Errors
+///
+/// [`RuntimeError::ProfileFile`], [`RuntimeError::Profile`].
+pub fn read(
+    file: &Path,
+    bundle: &Bundle,
+    devices: &[DeviceIdentity],
+) -> Result<Option<Profile>, RuntimeError> {
+    let refused = |source| RuntimeError::Profile {
+        path: file.to_owned(),
+        source,
+    };
+    let Some(text) = read_text(file)? else {
+        return Ok(None);
+    };
+    let profile = Profile::parse(&text).map_err(refused)?;
+    profile
+        .expect(bundle.manifest_id(), devices)
+        .map_err(refused)?;
+    Ok(Some(profile))
+}
+
+/// Writes a profile; a reader sees the old one or this one, whole.
+///
+/// # Errors
+///
+/// [`RuntimeError::ProfileFile`], [`RuntimeError::Profile`].
+pub fn write(file: &Path, profile: &Profile) -> Result<(), RuntimeError> {
+    let text = profile.to_text().map_err(|source| RuntimeError::Profile {
+        path: file.to_owned(),
+        source,
+    })?;
+    write_whole(file, text.as_bytes()).map_err(|source| RuntimeError::ProfileFile {
+        path: file.to_owned(),
+        source,
+    })
+}
+
+fn write_whole(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let fresh = file.with_extension(format!("tmp-{}", std::process::id()));
+    std::fs::write(&fresh, bytes)?;
+    std::fs::rename(&fresh, file)
+}
+
+/// None where there is no file. One that is too long is cut, and refused for that by its reader.
+fn read_text(file: &Path) -> Result<Option<String>, RuntimeError> {
+    let read = || -> std::io::Result<String> {
+        let mut text = String::new();
+        let limit = PROFILE_BYTES_MAX as u64 + 1;
+        std::fs::File::open(file)?
+            .take(limit)
+            .read_to_string(&mut text)?;
+        Ok(text)
+    };
+    match read() {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if ErrorKind::NotFound == error.kind() => Ok(None),
+        Err(source) => Err(RuntimeError::ProfileFile {
+            path: file.to_owned(),
+            source,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use heg_artifacts::manifest::DeviceClass;
+
+    use super::*;
+
+    const TINY: &str = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../artifacts/testdata/v1/tiny.heg"
+    );
+
+    fn devices(driver: &str) -> Vec<DeviceIdentity> {
+        vec![DeviceIdentity {
+            class: DeviceClass::Cpu,
+            openvino: "CPU".to_owned(),
+            name: "a processor".to_owned(),
+            driver: driver.to_owned(),
+            properties: [("NUM_STREAMS".to_owned(), "1".to_owned())].into(),
+        }]
+    }
+
+    #[test]
+    fn a_profile_is_found_by_bundle_device_and_driver() {
+        let cache = tempfile::tempdir().unwrap();
+        let bundle = Bundle::open(TINY).unwrap();
+        let profile = Profile::new(bundle.manifest_id(), "host-cpu", devices("1"));
+        let file = path(cache.path(), &bundle, &devices("1"));
+        write(&file, &profile).unwrap();
+        let load = |driver| load_profile(cache.path(), &bundle, &devices(driver)).unwrap();
+        assert_eq!(load("1"), Some(profile));
+        assert_eq!(load("2"), None);
+    }
+
+    #[test]
+    fn a_file_that_was_tampered_with_is_refused() {
+        let cache = tempfile::tempdir().unwrap();
+        let bundle = Bundle::open(TINY).unwrap();
+        let file = path(cache.path(), &bundle, &devices("1"));
+        let refused = |profile: &Profile| {
+            write(&file, profile).unwrap();
+            let error = load_profile(cache.path(), &bundle, &devices("1")).unwrap_err();
+            matches!(error, RuntimeError::Profile { .. })
+        };
+        let mine = bundle.manifest_id();
+        assert!(refused(&Profile::new(
+            SectionId::of(b"x"),
+            "host-cpu",
+            devices("1")
+        )));
+        assert!(refused(&Profile::new(mine, "host-cpu", devices("2"))));
+        std::fs::write(&file, vec![b' '; PROFILE_BYTES_MAX + 10]).unwrap();
+        assert!(load_profile(cache.path(), &bundle, &devices("1")).is_err());
+    }
+}

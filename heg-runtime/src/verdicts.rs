@@ -1,0 +1,271 @@
+//! Remembers which kernels answered rightly on this machine's devices, so that later starts need not ask again.
+//!
+//! One small file per bundle and set of devices, in the cache folder. It says nothing about another driver, another
+//! OpenVINO or other properties: those have files of their own. What it holds is not trusted to be well made; what
+//! cannot be read counts as not there, and the kernels are asked again.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use heg_artifacts::SectionId;
+use heg_artifacts::manifest::Group;
+use serde::{Deserialize, Serialize};
+
+use crate::error::RuntimeError;
+use crate::exec::Place;
+use crate::ladder::Rung;
+use crate::private::{private_folder, write_whole};
+
+/// What became of the kernels that were asked.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Verdicts {
+    entries: BTreeMap<(Place, Rung), Verdict>,
+}
+
+/// What became of one kernel on one rung.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Verdict {
+    /// Largest difference from the known answer, as a share of the largest expected value; infinite where an
+    /// output is no number.
+    pub worst: f32,
+    /// Root mean square of the differences, as a share of that of the expected values; infinite likewise.
+    pub rms: f32,
+    /// The largest difference that is right; in the mean, half of it is.
+    pub tolerance: f32,
+}
+
+impl Verdict {
+    /// Whether the answer was right, by the rule of [`heg_artifacts::Verdict::passes`].
+    pub fn is_right(&self) -> bool {
+        self.worst <= self.tolerance && self.rms <= self.tolerance / 2.0
+    }
+}
+
+/// The file: a list, since keys of JSON objects are texts.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    revision: u32,
+    verdicts: Vec<Entry>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    layer: Option<u32>,
+    group: Group,
+    rung: Rung,
+    /// None where it is infinite, which JSON does not have.
+    worst: Option<f32>,
+    rms: Option<f32>,
+    tolerance: f32,
+}
+
+impl Verdicts {
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it; it is then as if there were no file.
+    pub fn parse(text: &[u8]) -> Result<Self, serde_json::Error> {
+        let file: File = serde_json::from_slice(text)?;
+        if file.revision != REVISION {
+            return Err(serde::de::Error::custom("another revision"));
+        }
+        let finite = |entry: &Entry| entry.tolerance.is_finite();
+        if !file.verdicts.iter().all(finite) {
+            return Err(serde::de::Error::custom("a tolerance without bound"));
+        }
+        let entries = file.verdicts.into_iter().map(|entry| {
+            let place = Place {
+                layer: entry.layer,
+                group: entry.group,
+            };
+            let verdict = Verdict {
+                worst: entry.worst.unwrap_or(f32::INFINITY),
+                rms: entry.rms.unwrap_or(f32::INFINITY),
+                tolerance: entry.tolerance,
+            };
+            ((place, entry.rung), verdict)
+        });
+        Ok(Self {
+            entries: entries.collect(),
+        })
+    }
+
+    /// The text of a file that [`parse`](Self::parse) reads.
+    pub fn to_text(&self) -> String {
+        let entry = |((place, rung), verdict): (&(Place, Rung), &Verdict)| Entry {
+            layer: place.layer,
+            group: place.group,
+            rung: *rung,
+            worst: Some(verdict.worst).filter(|worst| worst.is_finite()),
+            rms: Some(verdict.rms).filter(|rms| rms.is_finite()),
+            tolerance: verdict.tolerance,
+        };
+        let file = File {
+            revision: REVISION,
+            verdicts: self.entries.iter().map(entry).collect(),
+        };
+        // Numbers and names only: nothing in it that JSON cannot say.
+        serde_json::to_string(&file).unwrap_or_default()
+    }
+
+    /// What became of a kernel.
+    pub fn get(&self, place: Place, rung: Rung) -> Option<Verdict> {
+        self.entries.get(&(place, rung)).copied()
+    }
+
+    /// Notes what became of a kernel.
+    pub fn insert(&mut self, place: Place, rung: Rung, verdict: Verdict) {
+        self.entries.insert((place, rung), verdict);
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (Place, Rung, Verdict)> {
+        let entries = self.entries.iter();
+        entries.map(|((place, rung), verdict)| (*place, *rung, *verdict))
+    }
+
+    /// Forgets kernels that answered wrongly, and says how many there were.
+    pub fn clear_quarantine(&mut self) -> usize {
+        let before = self.entries.len();
+        self.entries.retain(|_, verdict| verdict.is_right());
+        before - self.entries.len()
+    }
+
+    /// Reads what is remembered in the cache folder under `name`; nothing where nothing readable is there.
+    pub fn recall(cache: &Path, name: &str) -> Self {
+        let read = || {
+            let path = private_folder(cache, FOLDER).ok()?.join(name);
+            let length = fs::metadata(&path).ok()?.len();
+            let text = (length <= FILE_BYTES_MAX).then(|| fs::read(&path).ok())??;
+            Self::parse(&text).ok()
+        };
+        read().unwrap_or_default()
+    }
+
+    /// Remembers these verdicts in the cache folder under `name`.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::Cache`] where the folder is not the user's own, or cannot be written.
+    pub fn remember(&self, cache: &Path, name: &str) -> Result<(), RuntimeError> {
+        let failed = |path: PathBuf| move |source| RuntimeError::Cache { path, source };
+        let folder = private_folder(cache, FOLDER).map_err(failed(cache.join(FOLDER)))?;
+        let path = folder.join(name);
+        write_whole(&path, &[self.to_text().as_bytes()]).map_err(failed(path))
+    }
+}
+
+/// Name of the file for a bundle on devices that `devices` describes.
+pub(crate) fn file_name(bundle: SectionId, devices: &str) -> String {
+    let devices = SectionId::of(devices.as_bytes());
+    format!("{bundle}-{}.json", devices.short())
+}
+
+const FOLDER: &str = "verdicts";
+
+const REVISION: u32 = 1;
+
+/// Chosen: some thousand verdicts are 500 kB.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use heg_artifacts::manifest::DeviceClass;
+
+    use super::*;
+    use crate::ladder::Source;
+
+    fn place(layer: u32) -> Place {
+        Place {
+            layer: Some(layer),
+            group: Group::Ffn,
+        }
+    }
+
+    fn rung(source: Source) -> Rung {
+        Rung {
+            role: DeviceClass::Npu,
+            variant: 3,
+            source,
+        }
+    }
+
+    fn verdicts() -> Verdicts {
+        let mut verdicts = Verdicts::default();
+        let verdict = |worst| Verdict {
+            worst,
+            rms: worst / 2.0,
+            tolerance: 0.05,
+        };
+        verdicts.insert(place(0), rung(Source::Ir), verdict(0.01));
+        verdicts.insert(place(1), rung(Source::Blob(2)), verdict(0.4));
+        verdicts.insert(place(2), rung(Source::Ir), verdict(f32::INFINITY));
+        verdicts
+    }
+
+    #[test]
+    fn a_file_gives_back_what_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Verdicts::recall(folder.path(), "x"), Verdicts::default());
+        verdicts().remember(folder.path(), "x").unwrap();
+        assert_eq!(Verdicts::recall(folder.path(), "x"), verdicts());
+        assert_eq!(Verdicts::recall(folder.path(), "y"), Verdicts::default());
+    }
+
+    #[test]
+    fn the_file_is_plain() {
+        insta::assert_snapshot!(verdicts().to_text());
+    }
+
+    #[test]
+    fn quarantine_is_forgotten_and_what_is_right_stays() {
+        let mut verdicts = verdicts();
+        assert_eq!(verdicts.clear_quarantine(), 2);
+        assert_eq!(verdicts.iter().count(), 1);
+        assert!(
+            verdicts
+                .get(place(0), rung(Source::Ir))
+                .is_some_and(|verdict| verdict.is_right())
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_not_ours_is_not_believed() {
+        let text = verdicts().to_text();
+        for wrong in [
+            text.replace("\"revision\":1", "\"revision\":2"),
+            text.replace("\"worst\"", "\"best\""),
+            text.replace("\"tolerance\":0.05", "\"tolerance\":1e39"),
+            text[..text.len() - 1].to_owned(),
+            String::new(),
+            "[".repeat(10_000),
+        ] {
+            assert!(Verdicts::parse(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_that_others_may_write_to_is_not_used() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        verdicts().remember(folder.path(), "x").unwrap();
+        let inner = folder.path().join(FOLDER);
+        let mode = |mode| fs::set_permissions(&inner, fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(
+            fs::metadata(&inner).unwrap().permissions().mode() & 0o777,
+            0o700
+        );
+        mode(0o777);
+        assert_eq!(Verdicts::recall(folder.path(), "x"), Verdicts::default());
+        let error = verdicts().remember(folder.path(), "x").unwrap_err();
+        assert!(
+            error.to_string().starts_with("cannot use the cache folder"),
+            "{error}"
+        );
+    }
+}

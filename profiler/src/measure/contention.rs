@@ -1,0 +1,102 @@
+//! What two busy devices do to each other (Agent.xpu, Fig. 4): a kernel alone, then beside a neighbour that
+//! runs without a pause, memory-bound or compute-bound each.
+
+use super::settle::{Plan, settle};
+use super::{Case, Profile, Subject};
+use crate::annotation::{Contention, RawContention, Regime};
+use crate::model::AnchorSource;
+use crate::predict::Call;
+use heg_artifacts::manifest::DeviceClass;
+
+/// A call that stands for a regime on a device.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Probe {
+    pub(super) case: usize,
+    pub(super) call: Call,
+    pub(super) regime: Regime,
+    pub(super) device: DeviceClass,
+    /// B/s or FLOP/s.
+    pub(super) per_sec: f64,
+}
+
+/// Measures all cells; none on a machine with one device.
+pub(super) fn measure<S: Subject>(
+    subject: &mut S,
+    profile: &Profile,
+    plan: &Plan,
+) -> Result<Vec<Contention>, S::Error> {
+    let probes = probes(subject.cases(), profile);
+    let mut cells = Vec::new();
+    for probe in &probes {
+        let neighbours = probes.iter().filter(|other| other.device != probe.device);
+        for neighbour in neighbours {
+            let slowdown = slowdown(subject, *probe, *neighbour, plan)?;
+            let cell = Contention::new(RawContention {
+                device: probe.device,
+                regime: probe.regime,
+                neighbour: neighbour.device,
+                neighbour_regime: neighbour.regime,
+                slowdown,
+                source: AnchorSource::Measured,
+            });
+            cells.extend(cell);
+        }
+    }
+    Ok(cells)
+}
+
+/// Latency beside the neighbour divided by latency alone. Alone is measured anew, right before, so that both
+/// have the same clock and temperature.
+fn slowdown<S: Subject>(
+    subject: &mut S,
+    probe: Probe,
+    neighbour: Probe,
+    plan: &Plan,
+) -> Result<f64, S::Error> {
+    let few = Plan {
+        visits_max: VISITS_MAX,
+        ..plan.clone()
+    };
+    let latency_us = |subject: &mut S| {
+        let settled = settle(subject, probe.case, &[probe.call], &few, &mut |_| ())?;
+        Ok(settled.first().map_or(f64::NAN, |one| one.latency_us))
+    };
+    let alone_us = latency_us(subject)?;
+    subject.load(Some((neighbour.case, neighbour.call)))?;
+    let beside_us = latency_us(subject);
+    subject.load(None)?;
+    Ok(beside_us? / alone_us)
+}
+
+/// Per device the call with the most bandwidth and the call with the most throughput.
+pub(super) fn probes(cases: &[Case], profile: &Profile) -> Vec<Probe> {
+    let mut probes = Vec::new();
+    for device in &profile.devices {
+        let device = device.identity.class;
+        for regime in [Regime::MemoryBound, Regime::ComputeBound] {
+            let entries = cases.iter().enumerate().flat_map(|(index, case)| {
+                let of_device = profile.variant(case).filter(|_| case.device == device);
+                let entries = of_device.map_or(&[][..], |variant| variant.table.entries());
+                entries.iter().map(move |(call, latency_us)| {
+                    let amount = match regime {
+                        Regime::MemoryBound => call.bytes(&case.work),
+                        Regime::ComputeBound => call.flops(&case.work),
+                    };
+                    (amount / latency_us, index, *call)
+                })
+            });
+            let best = entries.max_by(|one, other| one.0.total_cmp(&other.0));
+            probes.extend(best.map(|(per_us, case, call)| Probe {
+                case,
+                call,
+                regime,
+                device,
+                per_sec: per_us * 1e6,
+            }));
+        }
+    }
+    probes
+}
+
+/// A cell is a ratio that no prediction needs to the percent. Chosen.
+const VISITS_MAX: u32 = 3;

@@ -1,0 +1,160 @@
+//! A whole profile: kernel by kernel, saved after each, so that one that is killed goes on where it was.
+
+use heg_artifacts::manifest::DeviceClass;
+
+use super::profile::peaks_of;
+use super::settle::{Budget, Gauge, Plan, Settled, settle_within};
+use super::{Case, Profile, Subject, contention, grid};
+use crate::model::DevicePeaks;
+use crate::predict::{Call, LatencyTable};
+
+/// Is told how a profile goes on.
+pub trait Watch<E> {
+    /// After each visit: so many of the calls of a case are settled.
+    fn visited(&mut self, _case: &Case, _settled: usize, _calls: usize) {}
+
+    /// After each case: the profile as it is now, to be saved. What this refuses ends the measurement.
+    fn measured(&mut self, _profile: &Profile) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+/// Nobody watches.
+impl<E> Watch<E> for () {}
+
+/// Measures what `profile` does not have yet: every case alone, then what devices do to each other.
+pub fn profile<S: Subject>(
+    subject: &mut S,
+    mut profile: Profile,
+    plan: &Plan,
+    watch: &mut dyn Watch<S::Error>,
+) -> Result<Profile, S::Error> {
+    let cases = subject.cases().to_vec();
+    let missing: Vec<usize> = (0..cases.len())
+        .filter(|index| profile.variant(&cases[*index]).is_none())
+        .collect();
+    let mut budget = Budget { left: plan.budget };
+    for (done, index) in missing.iter().enumerate() {
+        let case = &cases[*index];
+        // What one case leaves of its share goes to the rest.
+        let rest = u32::try_from(missing.len() - done).unwrap_or(u32::MAX);
+        let mut share = Budget {
+            left: budget.left / rest,
+        };
+        let before = share.left;
+        let table = measure_case(subject, *index, case, plan, &mut share, watch)?;
+        budget.left = budget
+            .left
+            .saturating_sub(before.saturating_sub(share.left));
+        if let Some(table) = table {
+            profile.put(case, table);
+            watch.measured(&profile)?;
+        }
+    }
+    look_again(subject, &mut profile, plan, &missing, watch)?;
+    if plan.contention && profile.contention.is_empty() {
+        profile.contention = contention::measure(subject, &profile, plan)?;
+        if !profile.contention.is_empty() {
+            watch.measured(&profile)?;
+        }
+    }
+    Ok(profile)
+}
+
+/// Measures those cases again, once, on which the device is faster now than it was: a disturbance that outlasts
+/// a case cannot be told from a slow device before it is over.
+fn look_again<S: Subject>(
+    subject: &mut S,
+    profile: &mut Profile,
+    plan: &Plan,
+    measured: &[usize],
+    watch: &mut dyn Watch<S::Error>,
+) -> Result<(), S::Error> {
+    let cases = subject.cases().to_vec();
+    for index in measured {
+        let case = &cases[*index];
+        let Some(variant) = profile.variant(case) else {
+            continue;
+        };
+        let gauge = Gauge::of_table(&variant.table);
+        let mut budget = Budget {
+            left: plan.budget / u32::try_from(measured.len()).unwrap_or(u32::MAX),
+        };
+        if !gauge.is_outdone(subject, *index, &mut budget)? {
+            continue;
+        }
+        if let Some(table) = measure_case(subject, *index, case, plan, &mut budget, watch)? {
+            profile.put(case, table);
+            watch.measured(profile)?;
+        }
+    }
+    Ok(())
+}
+
+/// The table of one case: the first grid, then denser where the middle of an interval was mispredicted. None
+/// where the case cannot be measured.
+fn measure_case<S: Subject>(
+    subject: &mut S,
+    index: usize,
+    case: &Case,
+    plan: &Plan,
+    budget: &mut Budget,
+    watch: &mut dyn Watch<S::Error>,
+) -> Result<Option<LatencyTable>, S::Error> {
+    let first = grid::first(case);
+    let mut gauge = Gauge::among(&first);
+    let mut settle_more = |calls: &[Call], known: &[Settled], budget: &mut Budget| {
+        let before = known.len();
+        let mut visited = |settled| watch.visited(case, before + settled, before + calls.len());
+        settle_within(
+            subject,
+            index,
+            calls,
+            plan,
+            &mut gauge,
+            budget,
+            &mut visited,
+        )
+    };
+    let mut known = settle_more(&first, &[], budget)?;
+    let mut intervals = match table_of(&known) {
+        Some(table) => grid::intervals(&table),
+        None => return Ok(None),
+    };
+    loop {
+        let Some(table) = table_of(&known) else {
+            return Ok(None);
+        };
+        let middles = grid::middles(&table, &intervals);
+        if middles.is_empty() || budget.left.is_zero() {
+            return Ok(Some(table));
+        }
+        let found = settle_more(&middles, &known, budget)?;
+        let denser = grid::denser(case, &table, &found, &intervals, plan.tolerance);
+        known.extend(found.iter().filter(|one| denser.keeps(one.call)));
+        let rows = settle_more(&denser.calls, &known, budget)?;
+        known.extend(rows);
+        intervals = denser.intervals;
+    }
+}
+
+/// None of nothing, or of latencies that no kernel has.
+fn table_of(settled: &[Settled]) -> Option<LatencyTable> {
+    let mut entries: Vec<(Call, f64)> = settled
+        .iter()
+        .map(|one| (one.call, one.latency_us))
+        .collect();
+    entries.sort_by_key(|entry| entry.0);
+    LatencyTable::new(entries).ok()
+}
+
+/// The most that any case reached on a device: stands for its peaks.
+pub fn device_peaks(cases: &[Case], profile: &Profile, device: DeviceClass) -> Option<DevicePeaks> {
+    let on_device = cases.iter().filter(|case| case.device == device);
+    let tables = on_device.filter_map(|case| Some((&case.work, &profile.variant(case)?.table)));
+    peaks_of(tables)
+}
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

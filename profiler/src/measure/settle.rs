@@ -1,0 +1,350 @@
+//! From runs to one latency per call.
+//!
+//! A *visit* runs a call at every place to warm it up, then times some runs and takes their median. What
+//! disturbs a measurement only ever makes it longer, and lasts for a while: other processes, a clock that goes
+//! down. So visits to a call are spread over time, all calls in turn, and the latency is believed once the two
+//! shortest visits agree. Two visits within one disturbance would agree as well: therefore a *gauge*, one short
+//! call of the same kernel, is visited after each, and what was measured while the gauge was slow is left out.
+
+use std::time::Duration;
+
+use super::Subject;
+use crate::predict::{Call, LatencyTable};
+
+/// How carefully to measure.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// Time that all runs together may take, warm-up included. It is soft: each call of the first grid is
+    /// visited once whatever it costs.
+    pub budget: Duration,
+    /// Largest difference of the two shortest visits at which a call is settled, as a share of the shorter.
+    pub agreement: f64,
+    /// Undisturbed visits after which a call is left as it is.
+    pub visits_max: u32,
+    /// Error of interpolation above which the grid is made denser.
+    pub tolerance: f64,
+    /// Where two devices can run at once, whether to measure what they do to each other.
+    pub contention: bool,
+}
+
+impl Default for Plan {
+    /// Chosen: a 1B model on two cores settles within the budget; 3 % is what a quiet machine repeats; 5 % is
+    /// half of what predictions may be off by.
+    fn default() -> Self {
+        Self {
+            budget: Duration::from_secs(90),
+            agreement: 0.03,
+            visits_max: 8,
+            tolerance: 0.05,
+            contention: true,
+        }
+    }
+}
+
+/// A call with its latency.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Settled {
+    /// The call.
+    pub call: Call,
+    /// Its latency, in µs.
+    pub latency_us: f64,
+    /// By how much the two shortest visits differ, as a share of the shorter; infinite after one visit.
+    pub spread: f64,
+    /// Undisturbed visits that it is from; 0 if there was none.
+    pub visits: u32,
+}
+
+/// Time that is left, across kernels.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Budget {
+    pub(super) left: Duration,
+}
+
+/// The call of a case that tells whether the device is undisturbed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Gauge {
+    call: Call,
+    shortest_us: f64,
+}
+
+impl Gauge {
+    /// The call in the middle of several: long enough to feel what disturbs them, and no longer.
+    pub(super) fn among(calls: &[Call]) -> Self {
+        Self {
+            call: calls.get(calls.len() / 2).copied().unwrap_or_default(),
+            shortest_us: f64::INFINITY,
+        }
+    }
+
+    /// The same of a table, whose latencies are from an undisturbed device.
+    pub(super) fn of_table(table: &LatencyTable) -> Self {
+        let entries = table.entries();
+        let middle = entries.get(entries.len() / 2).copied();
+        let (call, shortest_us) = middle.unwrap_or((Call::default(), f64::INFINITY));
+        Self { call, shortest_us }
+    }
+
+    /// Whether the device is faster now than when the gauge was taken.
+    pub(super) fn is_outdone<S: Subject>(
+        &self,
+        subject: &mut S,
+        case: usize,
+        budget: &mut Budget,
+    ) -> Result<bool, S::Error> {
+        let places = subject.cases().get(case).map_or(1, |case| case.places);
+        let now_us = visit(subject, case, self.call, places, budget)?;
+        Ok(now_us * (1.0 + DISTURBED_MIN) < self.shortest_us)
+    }
+
+    /// Whether the device was undisturbed when the gauge took so long.
+    fn approves(&self, gauge_us: f64) -> bool {
+        gauge_us <= self.shortest_us * (1.0 + DISTURBED_MIN)
+    }
+}
+
+/// Measures `calls` of a case; the result is in their order. `visited` is told after each visit how many are
+/// settled. A call that was visited only once, because time is up, is not settled but has a latency.
+pub fn settle<S: Subject>(
+    subject: &mut S,
+    case: usize,
+    calls: &[Call],
+    plan: &Plan,
+    visited: &mut dyn FnMut(usize),
+) -> Result<Vec<Settled>, S::Error> {
+    let mut budget = Budget { left: plan.budget };
+    let mut gauge = Gauge::among(calls);
+    settle_within(subject, case, calls, plan, &mut gauge, &mut budget, visited)
+}
+
+/// As [`settle`], with a gauge and a budget that are shared.
+pub(super) fn settle_within<S: Subject>(
+    subject: &mut S,
+    case: usize,
+    calls: &[Call],
+    plan: &Plan,
+    gauge: &mut Gauge,
+    budget: &mut Budget,
+    visited: &mut dyn FnMut(usize),
+) -> Result<Vec<Settled>, S::Error> {
+    let places = subject.cases().get(case).map_or(1, |case| case.places);
+    let mut visits: Vec<Visits> = vec![Visits::default(); calls.len()];
+    let mut before_us = 0.0_f64;
+    for round in 0..plan.visits_max.max(1).saturating_mul(PATIENCE) {
+        for turn in 0..calls.len() {
+            // Each round starts elsewhere, so that no two calls are neighbours in time each time.
+            let index = (turn + round as usize * calls.len() / 3) % calls.len();
+            let so_far = visits[index].settled(gauge);
+            let is_enough = so_far.spread <= plan.agreement || so_far.visits >= plan.visits_max;
+            if is_enough || (round > 0 && budget.left.is_zero()) {
+                continue;
+            }
+            let latency_us = visit(subject, case, calls[index], places, budget)?;
+            let gauge_us = visit(subject, case, gauge.call, places, budget)?;
+            gauge.shortest_us = gauge.shortest_us.min(gauge_us);
+            // Undisturbed is what lies between two visits to the gauge that were.
+            visits[index].0.push((latency_us, gauge_us.max(before_us)));
+            before_us = gauge_us;
+            let settled = visits.iter().map(|all| all.settled(gauge));
+            visited(settled.filter(|one| one.spread <= plan.agreement).count());
+        }
+    }
+    let settled = calls.iter().zip(&visits).map(|(call, visits)| Settled {
+        call: *call,
+        ..visits.settled(gauge)
+    });
+    Ok(settled.collect())
+}
+
+/// The visits to one call: its latency, and the longer of the gauge's before and after, in µs.
+#[derive(Debug, Clone, Default)]
+struct Visits(Vec<(f64, f64)>);
+
+impl Visits {
+    /// What they say by now; the call is for the caller to fill in.
+    fn settled(&self, gauge: &Gauge) -> Settled {
+        let approved = self.0.iter().filter(|visit| gauge.approves(visit.1));
+        let mut sorted_us: Vec<f64> = approved.map(|visit| visit.0).collect();
+        sorted_us.sort_by(f64::total_cmp);
+        // The mean of the two shortest: the shortest alone would be luckier where visits are many.
+        let (latency_us, spread) = match sorted_us[..] {
+            [shortest, second, ..] => ((shortest + second) / 2.0, (second - shortest) / shortest),
+            [only] => (only, f64::INFINITY),
+            [] => {
+                let all_us = self.0.iter().map(|visit| visit.0);
+                (all_us.fold(f64::NAN, f64::min), f64::INFINITY)
+            }
+        };
+        Settled {
+            call: Call::default(),
+            latency_us,
+            spread,
+            visits: sorted_us.len() as u32,
+        }
+    }
+}
+
+/// One visit: the median of some runs, in µs.
+fn visit<S: Subject>(
+    subject: &mut S,
+    case: usize,
+    call: Call,
+    places: u32,
+    budget: &mut Budget,
+) -> Result<f64, S::Error> {
+    let mut run = |budget: &mut Budget| -> Result<Duration, S::Error> {
+        let took = subject.run(case, call)?;
+        budget.left = budget.left.saturating_sub(took);
+        Ok(took)
+    };
+    for _ in 0..places {
+        run(budget)?;
+    }
+    let mut times_us = Vec::new();
+    let mut timed = Duration::ZERO;
+    while times_us.len() < RUNS_MIN || (timed < VISIT_MIN && times_us.len() < RUNS_MAX) {
+        let took = run(budget)?;
+        timed += took;
+        times_us.push(took.as_secs_f64() * 1e6);
+    }
+    times_us.sort_by(f64::total_cmp);
+    Ok(quantile(&times_us, 0.5).unwrap_or(f64::NAN))
+}
+
+/// A quantile of ascending numbers, on the line between its neighbours. None of no numbers.
+pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    let at = share.clamp(0.0, 1.0) * last as f64;
+    let (below, above) = (
+        sorted.get(at.floor() as usize)?,
+        sorted.get(at.ceil() as usize)?,
+    );
+    Some(below + (above - below) * at.fract())
+}
+
+/// Timed runs of a visit: at least so many, for a median that one outlier does not move. Chosen.
+const RUNS_MIN: usize = 5;
+
+/// At most so many. Chosen.
+const RUNS_MAX: usize = 64;
+
+/// Rounds for each visit that is wanted: some are within disturbances. Chosen.
+const PATIENCE: u32 = 3;
+
+/// A gauge that is slower than before by more than this share means a disturbance. Chosen: several times what
+/// visits differ by on a quiet machine.
+const DISTURBED_MIN: f64 = 0.08;
+
+/// Short runs are repeated for this long. Chosen: beyond the time slice of a scheduler.
+const VISIT_MIN: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::synthetic::{self, Disturbance, Synthetic};
+
+    fn line(tokens: &[u32]) -> Vec<Call> {
+        let call = |tokens: &u32| Call {
+            tokens: *tokens,
+            context: 0,
+        };
+        tokens.iter().map(call).collect()
+    }
+
+    fn worst_error(disturbance: Disturbance) -> f64 {
+        let mut subject = Synthetic::new(vec![synthetic::case("ffn", 256, 0)], disturbance);
+        let calls = line(&[1, 8, 32, 64, 65, 256]);
+        let settled = settle(&mut subject, 0, &calls, &Plan::default(), &mut |_| ()).unwrap();
+        let errors = settled.iter().map(|one| {
+            let truth_us = synthetic::truth_us(subject.case(0), one.call);
+            (one.latency_us / truth_us - 1.0).abs()
+        });
+        errors.fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn a_quiet_device_is_measured_exactly_after_two_visits() {
+        let mut subject =
+            Synthetic::new(vec![synthetic::case("ffn", 256, 0)], Disturbance::default());
+        let settled = settle(
+            &mut subject,
+            0,
+            &line(&[1, 64]),
+            &Plan::default(),
+            &mut |_| (),
+        )
+        .unwrap();
+        assert!(
+            settled
+                .iter()
+                .all(|one| one.visits == 2 && one.spread < 1e-3)
+        );
+        assert!(worst_error(Disturbance::default()) < 1e-3);
+    }
+
+    #[test]
+    fn warm_up_is_discarded() {
+        let disturbance = Disturbance {
+            cold_factor: 20.0,
+            ..Disturbance::default()
+        };
+        assert!(worst_error(disturbance) < 1e-3);
+    }
+
+    #[test]
+    fn noise_and_outliers_are_averaged_out() {
+        let disturbance = Disturbance {
+            noise: 0.03,
+            outlier_share: 0.15,
+            outlier_factor: 8.0,
+            ..Disturbance::default()
+        };
+        assert!(worst_error(disturbance) < 0.04);
+    }
+
+    #[test]
+    fn a_busy_period_is_waited_out() {
+        let disturbance = Disturbance {
+            busy_runs: 60,
+            busy_every: 150,
+            busy_factor: 3.0,
+            ..Disturbance::default()
+        };
+        assert!(worst_error(disturbance) < 0.02);
+    }
+
+    #[test]
+    fn a_drift_favours_no_call() {
+        let disturbance = Disturbance {
+            drift_per_run: 2e-5,
+            ..Disturbance::default()
+        };
+        assert!(worst_error(disturbance) < 0.02);
+    }
+
+    #[test]
+    fn a_spent_budget_ends_repeats_but_leaves_no_call_out() {
+        let disturbance = Disturbance {
+            noise: 0.5,
+            ..Disturbance::default()
+        };
+        let mut subject = Synthetic::new(vec![synthetic::case("ffn", 256, 0)], disturbance);
+        let plan = Plan {
+            budget: Duration::from_micros(1),
+            ..Plan::default()
+        };
+        let settled = settle(&mut subject, 0, &line(&[1, 64, 256]), &plan, &mut |_| ()).unwrap();
+        assert!(
+            settled
+                .iter()
+                .all(|one| one.visits <= 1 && one.latency_us > 0.0)
+        );
+    }
+
+    #[test]
+    fn quantiles_lie_between_their_neighbours() {
+        let sorted = [1.0, 2.0, 3.0, 10.0];
+        let found = [0.0, 0.5, 1.0, 2.0].map(|share| quantile(&sorted, share));
+        assert_eq!(found, [Some(1.0), Some(2.5), Some(10.0), Some(10.0)]);
+        assert_eq!(quantile(&[], 0.5), None);
+    }
+}

@@ -1,0 +1,164 @@
+//! A device whose truth is known and which behaves as badly as real ones: for tests.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use heg_artifacts::manifest::{Binding, DeviceClass, ShapeClass, Term, Work};
+
+use super::{Case, Subject};
+use crate::predict::Call;
+
+/// What makes measuring hard. The default is a device that repeats itself exactly.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Disturbance {
+    /// The first run of a call at a place takes so many times as long.
+    pub(crate) cold_factor: f64,
+    /// Every run takes up to this share longer, at random.
+    pub(crate) noise: f64,
+    /// This share of runs takes `outlier_factor` times as long.
+    pub(crate) outlier_share: f64,
+    pub(crate) outlier_factor: f64,
+    /// Of every `busy_every` runs the first `busy_runs` take `busy_factor` times as long.
+    pub(crate) busy_runs: u64,
+    pub(crate) busy_every: u64,
+    pub(crate) busy_factor: f64,
+    /// Each run takes this share longer than the one before.
+    pub(crate) drift_per_run: f64,
+}
+
+impl Default for Disturbance {
+    fn default() -> Self {
+        Self {
+            cold_factor: 1.0,
+            noise: 0.0,
+            outlier_share: 0.0,
+            outlier_factor: 1.0,
+            busy_runs: 0,
+            busy_every: 1,
+            busy_factor: 1.0,
+            drift_per_run: 0.0,
+        }
+    }
+}
+
+/// The device.
+pub(crate) struct Synthetic {
+    pub(crate) cases: Vec<Case>,
+    disturbance: Disturbance,
+    /// Last call of each place of each case.
+    seen: Vec<Vec<Option<Call>>>,
+    beside: Option<usize>,
+    pub(crate) runs: u64,
+    random: u64,
+}
+
+impl Synthetic {
+    pub(crate) fn new(cases: Vec<Case>, disturbance: Disturbance) -> Self {
+        let places = |case: &Case| vec![None; case.places as usize];
+        Self {
+            seen: cases.iter().map(places).collect(),
+            cases,
+            disturbance,
+            beside: None,
+            runs: 0,
+            random: 1,
+        }
+    }
+
+    pub(crate) fn case(&self, index: usize) -> &Case {
+        &self.cases[index]
+    }
+
+    /// Evenly distributed in [0, 1): the generator of Vigna, "splitmix64".
+    fn uniform(&mut self) -> f64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.random;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((bits ^ (bits >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+impl Subject for Synthetic {
+    type Error = Infallible;
+
+    fn cases(&self) -> &[Case] {
+        &self.cases
+    }
+
+    fn run(&mut self, case: usize, call: Call) -> Result<Duration, Infallible> {
+        let disturbance = self.disturbance;
+        let mut time_us = truth_us(&self.cases[case], call);
+        let place = (self.runs % u64::from(self.cases[case].places)) as usize;
+        if self.seen[case][place].replace(call) != Some(call) {
+            time_us *= disturbance.cold_factor;
+        }
+        time_us *= 1.0 + disturbance.noise * self.uniform();
+        if self.uniform() < disturbance.outlier_share {
+            time_us *= disturbance.outlier_factor;
+        }
+        if self.runs % disturbance.busy_every < disturbance.busy_runs {
+            time_us *= disturbance.busy_factor;
+        }
+        time_us *= 1.0 + disturbance.drift_per_run * self.runs as f64;
+        if self.beside.is_some() {
+            let memory_bound = call.tokens == 1;
+            time_us *= if memory_bound { BESIDE_FACTOR } else { 1.0 };
+        }
+        self.runs += 1;
+        Ok(Duration::from_secs_f64(time_us * 1e-6))
+    }
+
+    fn load(&mut self, beside: Option<(usize, Call)>) -> Result<(), Infallible> {
+        self.beside = beside.map(|(case, _)| case);
+        Ok(())
+    }
+}
+
+/// What a neighbour does to memory-bound calls.
+pub(crate) const BESIDE_FACTOR: f64 = 1.5;
+
+/// A dynamic case on the CPU.
+pub(crate) fn case(kernel: &str, tokens_max: u32, context_max: u32) -> Case {
+    let term = |factor, tokens, context| Term {
+        factor,
+        tokens,
+        context,
+    };
+    let work = match context_max {
+        0 => Work {
+            flops: vec![term(100_000_000, 1, 0)],
+            bytes: vec![term(50_000_000, 0, 0), term(16_000, 1, 0)],
+        },
+        _ => Work {
+            flops: vec![term(8192, 1, 1)],
+            bytes: vec![term(16_384, 1, 0), term(4096, 0, 1)],
+        },
+    };
+    Case {
+        kernel: kernel.to_owned(),
+        device: DeviceClass::Cpu,
+        shape: ShapeClass::Dynamic,
+        binding: Binding::Constant,
+        work,
+        tokens_max,
+        context_max,
+        context_step: if context_max == 0 { 1 } else { 32 },
+        places: 4,
+    }
+}
+
+/// The truth, in µs: a roofline of 25 GB/s and 500 GFLOP/s with a smooth knee and 30 µs to launch; token-wise
+/// kernels change their algorithm after 64 tokens, where they begin to work in blocks of 64.
+pub(crate) fn truth_us(case: &Case, call: Call) -> f64 {
+    let tokens = match Call::of_static(case.shape) {
+        Some(fixed) => fixed.tokens,
+        None if case.context_max == 0 && call.tokens > 64 => call.tokens.next_multiple_of(64),
+        None => call.tokens,
+    };
+    let context = call.context.next_multiple_of(case.context_step);
+    let call = Call { tokens, context };
+    let memory_us = call.bytes(&case.work) / 25e3;
+    let compute_us = call.flops(&case.work) / 500e3;
+    30.0 + (memory_us.powi(4) + compute_us.powi(4)).powf(0.25)
+}

@@ -1,0 +1,51 @@
+//! From measured tables to latencies of any call (HeteroLLM §4.3, "prediction mode"; DESIGN §5).
+//!
+//! [`LatencyTable`] holds what was measured over (c, n). [`Calibrated`] predicts a dynamic variant: the table
+//! within the measured range, the roofline fitted to it beyond. [`Steps`] predicts the static variants of a
+//! kernel, whose latency is a step function of c. [`Check`] compares predictions with measurements.
+//!
+//! Pure, like `model`: how the numbers were measured is `measure`'s to know.
+
+mod calibrated;
+mod check;
+mod steps;
+mod table;
+
+pub use calibrated::{Calibrated, fit_roofline};
+pub use check::{Check, Comparison, Source, held_out};
+pub use steps::Steps;
+pub use table::{LatencyTable, TableError};
+
+use heg_artifacts::manifest::{ShapeClass, Work};
+use serde::{Deserialize, Serialize};
+
+/// The size of one call of a kernel: c and n.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Call {
+    /// c, the tokens of the call (rows for the head).
+    pub tokens: u32,
+    /// n, the rows of the KV cache that attention sees; 0 for other kernels.
+    pub context: u32,
+}
+
+impl Call {
+    /// The one call that a static variant carries out, whatever it is asked for.
+    pub fn of_static(shape: ShapeClass) -> Option<Self> {
+        Some(Self {
+            tokens: shape.chunk()?,
+            context: shape.bucket().unwrap_or(0),
+        })
+    }
+
+    /// Floating-point operations of the call.
+    pub fn flops(self, work: &Work) -> f64 {
+        work.flops(u64::from(self.tokens), u64::from(self.context))
+    }
+
+    /// Bytes that the call moves.
+    pub fn bytes(self, work: &Work) -> f64 {
+        work.bytes(u64::from(self.tokens), u64::from(self.context))
+    }
+}

@@ -1,0 +1,144 @@
+//! Known answers: every place of every family against the CPU device, on any number of threads, and what they
+//! find out.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+use heg_artifacts::Bundle;
+use heg_artifacts::manifest::{Manifest, Weight};
+use heg_spec::model::WeightForm;
+use heg_tests::asked::{Asked, EXACT};
+use heg_tests::{FAMILIES, Workbench, fixture, openvino_or_skip};
+
+const FORMS: [WeightForm; 3] = [WeightForm::F32, WeightForm::F16, WeightForm::W8A16];
+
+fn asked(model: &str, form: WeightForm) -> Asked {
+    let workbench = Workbench::new().unwrap();
+    let compiled = workbench.compile(&fixture(model), "asked", |spec| spec.weights = form);
+    Asked::new(Bundle::open(compiled.unwrap().0).unwrap()).unwrap()
+}
+
+/// Sums of f32 in another order.
+const ROUNDING: f32 = 1e-4;
+
+#[test]
+fn every_place_agrees_with_the_cpu_device() {
+    if !openvino_or_skip("every_place_agrees_with_the_cpu_device") {
+        return;
+    }
+    for family in FAMILIES {
+        for form in FORMS {
+            let asked = asked(&format!("golden/{family}"), form);
+            for (name, place) in asked.places() {
+                for verdict in asked.ask(&place, &EXACT, Some(ROUNDING)).unwrap() {
+                    assert!(verdict.passes(), "{family}, {form:?}, {name}: {verdict}");
+                }
+            }
+        }
+    }
+}
+
+/// What `host-cpu` sets: the plugin rounds activations to int8 before it multiplies them with int8 weights.
+const AS_SHIPPED: [(&str, &str); 2] = [
+    ("INFERENCE_PRECISION_HINT", "f32"),
+    ("DYNAMIC_QUANTIZATION_GROUP_SIZE", "128"),
+];
+
+#[test]
+fn the_plugin_as_it_runs_stays_within_the_tolerance() {
+    if !openvino_or_skip("the_plugin_as_it_runs_stays_within_the_tolerance") {
+        return;
+    }
+    for form in FORMS {
+        let asked = asked("tiny-agent", form);
+        for (name, place) in asked.places() {
+            for verdict in asked.ask(&place, &AS_SHIPPED, None).unwrap() {
+                assert!(verdict.passes(), "{form:?}, {name}: {verdict}");
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_change_no_answer() {
+    let answers = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+        let workbench = Workbench::new().unwrap();
+        let compile = || workbench.compile(&fixture("tiny-agent"), "threads", |_| {});
+        let (bundle, _) = pool.build().unwrap().install(compile).unwrap();
+        answers_of(Bundle::open(bundle).unwrap().manifest())
+    };
+    let alone = answers(1);
+    assert!(alone.len() > 3);
+    for threads in [2, 7] {
+        assert_eq!(answers(threads), alone, "{threads} threads");
+    }
+}
+
+fn answers_of(manifest: &Manifest) -> Vec<String> {
+    let layers = manifest.layers.iter();
+    let places = layers.flat_map(|layer| [&layer.qkv, &layer.mha, &layer.ffn]);
+    let places = places.chain([&manifest.head]);
+    places
+        .map(|place| place.answer.unwrap().to_string())
+        .collect()
+}
+
+/// What is done to the first matrix of a place, behind the back of every hash.
+type Damage = fn(&Asked, &Weight);
+
+fn double_a_scale(asked: &Asked, weight: &Weight) {
+    let scales = asked.bundle().section(weight.scales.unwrap()).unwrap();
+    let scale = f32::from_le_bytes(scales[..4].try_into().unwrap());
+    let doubled = (2.0 * scale).to_le_bytes();
+    asked.damage(weight.scales.unwrap(), 0, &doubled).unwrap();
+}
+
+fn negate_a_row(asked: &Asked, weight: &Weight) {
+    let row = &asked.bundle().section(weight.values).unwrap()[..weight.shape[1] as usize];
+    let negated: Vec<u8> = row.iter().map(|byte| byte.wrapping_neg()).collect();
+    asked.damage(weight.values, 0, &negated).unwrap();
+}
+
+fn lose_a_page(asked: &Asked, weight: &Weight) {
+    asked.damage(weight.values, 0, &[0; 4096]).unwrap();
+}
+
+fn lose_all_scales(asked: &Asked, weight: &Weight) {
+    let ones: Vec<u8> = (0..weight.shape[0])
+        .flat_map(|_| 1.0_f32.to_le_bytes())
+        .collect();
+    asked.damage(weight.scales.unwrap(), 0, &ones).unwrap();
+}
+
+#[test]
+fn damaged_weights_are_found_out() {
+    if !openvino_or_skip("damaged_weights_are_found_out") {
+        return;
+    }
+    let damages: [(&str, Damage); 4] = [
+        ("a doubled scale", double_a_scale),
+        ("a negated row", negate_a_row),
+        ("a page of zeros", lose_a_page),
+        ("scales of one", lose_all_scales),
+    ];
+    for (damage, spoil) in damages {
+        let asked = asked("tiny-agent", WeightForm::W8A16);
+        let manifest = asked.bundle().manifest();
+        let places = [&manifest.layers[0].qkv, &manifest.layers[0].ffn];
+        for place in places {
+            let mut weights = place
+                .weights
+                .iter()
+                .map(|id| &manifest.weights[id.0 as usize]);
+            let matrix = weights.find(|weight| weight.scales.is_some()).unwrap();
+            spoil(&asked, matrix);
+            let verdicts = asked.ask(place, &AS_SHIPPED, None).unwrap();
+            let name = &matrix.name;
+            let found_out = verdicts.iter().any(|verdict| !verdict.passes());
+            let shown: Vec<String> = verdicts.iter().map(ToString::to_string).collect();
+            assert!(found_out, "{damage} of `{name}`: {shown:?}");
+        }
+    }
+}

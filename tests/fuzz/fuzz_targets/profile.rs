@@ -1,0 +1,50 @@
+//! Reads arbitrary text as a profile, the side file with what was measured on a device. What is taken must be
+//! written and read again, and its predictions must be latencies.
+
+#![no_main]
+
+use heg_artifacts::manifest::{Term, Work};
+use heg_profiler::measure::{Profile, VariantProfile};
+use heg_profiler::predict::{Calibrated, Call};
+use heg_profiler::{DevicePeaks, RawDevicePeaks};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    let Ok(text) = std::str::from_utf8(input) else {
+        return;
+    };
+    let Ok(profile) = Profile::parse(text) else {
+        return;
+    };
+    match profile.to_text() {
+        Ok(written) => assert_eq!(Profile::parse(&written).as_ref(), Ok(&profile)),
+        // With spaces between its numbers a long profile may become too long.
+        Err(error) => assert!(text.len() > 100_000, "{error}"),
+    }
+    for variant in profile.devices.iter().flat_map(|device| &device.variants) {
+        check_predictions(variant);
+    }
+});
+
+fn check_predictions(variant: &VariantProfile) {
+    let term = |factor, tokens, context| Term {
+        factor,
+        tokens,
+        context,
+    };
+    let work = Work {
+        flops: vec![term(12_384, 1, 1), term(2_000_000, 1, 0)],
+        bytes: vec![term(12_288, 1, 0), term(4096, 0, 1), term(1_000_000, 0, 0)],
+    };
+    let peaks = DevicePeaks::new(RawDevicePeaks {
+        flops_per_sec: 1e12,
+        bytes_per_sec: 100e9,
+    })
+    .expect("peaks of a device");
+    let table = variant.table.clone();
+    let calibrated = Calibrated::fit(table, variant.context_step, &work, peaks);
+    for (tokens, context) in [(0, 0), (1, 1), (65, 300), (300, 5000), (u32::MAX, u32::MAX)] {
+        let found = calibrated.latency_us(&work, Call { tokens, context });
+        assert!(found > 0.0, "{found} for {tokens}, {context}");
+    }
+}

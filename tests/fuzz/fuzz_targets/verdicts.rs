@@ -1,0 +1,23 @@
+//! Reads arbitrary bytes as a file of remembered verdicts.
+//!
+//! What is read must survive being written: quarantine decides what runs.
+
+#![no_main]
+
+use heg_runtime::verdicts::Verdicts;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    let Ok(verdicts) = Verdicts::parse(input) else {
+        return;
+    };
+    let again = Verdicts::parse(verdicts.to_text().as_bytes());
+    assert_eq!(again.expect("what was written is read"), verdicts);
+    for (place, rung, verdict) in verdicts.iter() {
+        assert_eq!(verdicts.get(place, rung), Some(verdict));
+    }
+    let mut cleared = verdicts.clone();
+    let wrong = cleared.clear_quarantine();
+    assert_eq!(cleared.iter().count() + wrong, verdicts.iter().count());
+    assert!(cleared.iter().all(|(_, _, verdict)| verdict.is_right()));
+});

@@ -1,0 +1,220 @@
+//! Down the ladder, on real devices: what is missing, does not fit, is damaged or computes something else is said,
+//! and the tokens stay right.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+use heg_artifacts::Bundle;
+use heg_artifacts::manifest::{DeviceClass, Group, Manifest, Weight};
+use heg_runtime::exec::{Executor, ExecutorOptions, clear_quarantine, diagnose};
+use heg_runtime::{Descent, Reason, summary};
+use heg_spec::ModelSpec;
+use heg_spec::model::WeightForm;
+use heg_tests::roles::{changed, compile, drop_unused, loader, rewrite, roles, run, soc};
+use heg_tests::{Workbench, openvino_or_skip};
+
+fn ffn_weight(manifest: &Manifest, layer: usize) -> &Weight {
+    let ffn = &manifest.layers[layer].ffn;
+    &manifest.weights[ffn.weights[0].0 as usize]
+}
+
+#[test]
+fn attention_runs_in_buckets_where_only_the_npu_and_the_cpu_are_there() {
+    if !openvino_or_skip("attention in buckets") {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    let npu = roles(&["Npu", "Cpu"]);
+    let exact = |spec: &mut ModelSpec| spec.weights = WeightForm::F32;
+    let bundle = compile(&workbench, exact);
+    let (expected, descents) = run(loader(&bundle, &roles(&["Cpu"])));
+    assert!(descents.is_empty(), "{descents:?}");
+    let (tokens, descents) = run(loader(&bundle, &npu));
+    assert_eq!(tokens, expected);
+    assert!(descents.is_empty(), "{:?}", summary(&descents));
+    // Without a bucket of the whole context, the CPU goes on where the buckets end, amid the answer.
+    let short = compile(&workbench, |spec| {
+        spec.weights = WeightForm::F32;
+        spec.mha_context_tokens = vec![8, 16];
+    });
+    let (tokens, descents) = run(loader(&short, &npu));
+    assert_eq!(tokens, expected);
+    let lines = summary(&descents);
+    let expected = "mha: CPU as npu -> CPU IR dynamic: no form for 32 tokens over 1024 rows";
+    assert_eq!(lines, [expected]);
+}
+
+#[test]
+fn a_device_that_is_not_there_is_said_and_passed_over() {
+    if !openvino_or_skip("a device that is not there") {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    let bundle = compile(&workbench, |_| ());
+    let absent = soc(
+        "(class: Npu, openvino: \"NPU.7\"), (class: Cpu, openvino: \"CPU\", \
+         properties: {\"INFERENCE_PRECISION_HINT\": \"f32\"})",
+    );
+    let (expected, _) = run(loader(&bundle, &roles(&["Cpu"])));
+    let (tokens, descents) = run(loader(&bundle, &absent));
+    assert_eq!(tokens, expected);
+    assert!(!descents.is_empty());
+    for descent in &descents {
+        assert!(matches!(descent.reason, Reason::Missing(_)), "{descent:?}");
+        assert_eq!(descent.to.as_ref().unwrap().device, "CPU");
+    }
+    let only = soc("(class: Npu, openvino: \"NPU.7\")");
+    let error = Executor::new(loader(&bundle, &only), ExecutorOptions::default())
+        .and_then(|mut executor| executor.wait_ready())
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("nothing is left to run kernel"),
+        "{error}"
+    );
+}
+
+#[test]
+fn every_kernel_of_every_role_answers_rightly() {
+    if !openvino_or_skip("every kernel answers rightly") {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    let bundle = compile(&workbench, |_| ());
+    for soc in [
+        roles(&["Cpu"]),
+        roles(&["Npu", "Igpu"]),
+        roles(&["Npu", "Igpu", "Cpu"]),
+    ] {
+        let diagnosis = diagnose(&loader(&bundle, &soc), |_| ()).unwrap();
+        assert!(!diagnosis.found_wrong(), "{diagnosis:?}");
+        let asked = |outcome: &Result<Option<_>, _>| matches!(outcome, Ok(Some(_)));
+        let asked = diagnosis
+            .examined
+            .iter()
+            .filter(|examined| asked(&examined.outcome))
+            .count();
+        assert_eq!(asked, diagnosis.examined.len(), "{diagnosis:?}");
+        assert!(asked >= 5);
+    }
+}
+
+#[test]
+fn damage_in_memory_is_found_and_repaired() {
+    if !openvino_or_skip("damage in memory") {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    let bundle = compile(&workbench, |_| ());
+    let opened = Bundle::open(&bundle).unwrap();
+    let weight = ffn_weight(opened.manifest(), 1);
+    let sections = [
+        (
+            weight.values,
+            (|bytes| bytes.iter_mut().for_each(|byte| *byte ^= 0x40)) as fn(&mut [u8]),
+        ),
+        (weight.scales.unwrap(), |bytes| {
+            // One scale, four times as large.
+            let scale = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            bytes[..4].copy_from_slice(&(scale * 4.0).to_le_bytes());
+        }),
+    ];
+    for classes in [&["Cpu"][..], &["Npu", "Igpu"], &["Npu", "Cpu"]] {
+        let soc = roles(classes);
+        let (expected, _) = run(loader(&bundle, &soc));
+        for (section, change) in sections {
+            let memory = changed(&bundle, section, change);
+            let cache = tempfile::tempdir().unwrap();
+            let damaged = || {
+                let loader = loader(&bundle, &soc).with_cache(cache.path().to_owned());
+                loader.with_memory(memory.clone())
+            };
+            let (tokens, descents) = run(damaged());
+            assert_eq!(tokens, expected, "{classes:?}");
+            let found = |descent: &Descent| matches!(descent.reason, Reason::Damaged { .. });
+            assert!(descents.iter().any(found), "{classes:?}: {descents:?}");
+            assert!(
+                descents
+                    .iter()
+                    .filter(|descent| found(descent))
+                    .all(|d| d.kernel == "ffn")
+            );
+            // Damage is of this moment: the device is not blamed for it later.
+            let (tokens, descents) = run(loader(&bundle, &soc).with_cache(cache.path().to_owned()));
+            assert_eq!(tokens, expected);
+            assert!(!descents.iter().any(found), "{descents:?}");
+            // What was right before is not asked again, but for the doctor, who finds it.
+            assert!(diagnose(&damaged(), |_| ()).unwrap().found_wrong());
+        }
+    }
+}
+
+#[test]
+fn a_variant_that_computes_something_else_is_quarantined_and_replaced() {
+    if !openvino_or_skip("a wrong variant") {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    let bundle = compile(&workbench, |_| ());
+    let wrong = rewrite(&workbench, &bundle, "wrong", |manifest, store| {
+        let bytes = std::fs::read(&bundle).unwrap();
+        let opened = Bundle::open(&bundle).unwrap();
+        let ffn = manifest
+            .kernels
+            .iter_mut()
+            .find(|kernel| kernel.group == Group::Ffn)
+            .unwrap();
+        for variant in &mut ffn.variants {
+            if variant.device != DeviceClass::Npu {
+                continue;
+            }
+            let range = opened.section_range(variant.ir).unwrap();
+            let ir = &bytes[range.start as usize..range.end as usize];
+            let ir = String::from_utf8(ir.to_vec()).unwrap();
+            // A compiler's mistake: another activation.
+            assert!(ir.contains("type=\"Swish\""));
+            let ir = ir.replace(
+                "type=\"Swish\" version=\"opset4\"",
+                "type=\"Sigmoid\" version=\"opset1\"",
+            );
+            let section = store.put_bytes(ir.as_bytes()).unwrap();
+            variant.ir = section.id;
+            if !manifest.sections.iter().any(|known| known.id == section.id) {
+                manifest.sections.push(section);
+            }
+        }
+        drop_unused(manifest);
+    });
+    let cache = tempfile::tempdir().unwrap();
+    let soc = roles(&["Npu", "Igpu", "Cpu"]);
+    let (expected, _) = run(loader(&bundle, &soc));
+    let cached = || loader(&wrong, &soc).with_cache(cache.path().to_owned());
+    let quarantined = |descents: &[Descent]| {
+        let wrong = |descent: &&Descent| matches!(descent.reason, Reason::Wrong { .. });
+        descents.iter().filter(wrong).count()
+    };
+    let (tokens, first) = run(cached());
+    assert_eq!(tokens, expected);
+    assert!(quarantined(&first) > 0, "{first:?}");
+    let lines = summary(&first).join("\n");
+    assert!(lines.contains("CPU as npu IR -> CPU as igpu IR"), "{lines}");
+    // Remembered: the same again, and nothing is asked.
+    let (tokens, second) = run(cached());
+    assert_eq!(
+        (tokens, quarantined(&second)),
+        (expected, quarantined(&first))
+    );
+    assert!(diagnose(&cached(), |_| ()).unwrap().found_wrong());
+    assert!(clear_quarantine(&cached()).unwrap() > 0);
+    assert_eq!(clear_quarantine(&cached()).unwrap(), 0);
+    // Where nothing is left, the load fails.
+    let only = loader(&wrong, &roles(&["Npu"]));
+    let mut executor = Executor::new(only, ExecutorOptions::default()).unwrap();
+    let error = executor.wait_ready().unwrap_err().to_string();
+    assert!(
+        error.contains("quarantined: its known answer differs by"),
+        "{error}"
+    );
+}

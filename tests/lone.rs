@@ -1,0 +1,99 @@
+//! Kernels alone: every place in every variant answers the same question alike, padded or not.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+use heg_artifacts::manifest::{DeviceClass, Group, Kernel, KnownAnswers, Role};
+use heg_openvino::Core;
+use heg_runtime::exec::{Loader, LoneKernel, Place};
+use heg_runtime::{Loaded, Rung, Source};
+use heg_tests::{Workbench, fixture, openvino_or_skip};
+
+const ASKED: KnownAnswers = KnownAnswers {
+    seed: 11,
+    rows: 5,
+    context: 12,
+};
+
+/// All outputs of a rung for the question, as one row after the other.
+fn answer(loader: &Loader, place: Place, rung: Rung) -> Vec<f32> {
+    let mut lone = LoneKernel::prepare(loader, place, rung).unwrap();
+    lone.size(ASKED.rows as usize, ASKED.context as usize)
+        .unwrap();
+    lone.set_position(ASKED.position() as usize).unwrap();
+    let inputs: Vec<_> = lone.inputs().cloned().collect();
+    for port in inputs {
+        if !matches!(port.role, Role::Position | Role::Cos | Role::Sin) {
+            lone.set(port.role, &ASKED.values(&port)).unwrap();
+        }
+    }
+    lone.infer().unwrap();
+    let outputs: Vec<_> = lone.outputs().map(|port| port.role).collect();
+    let values = outputs
+        .iter()
+        .flat_map(|role| lone.get(*role).unwrap().unwrap());
+    values.collect()
+}
+
+fn rungs(kernel: &Kernel, role: DeviceClass) -> Vec<Rung> {
+    (0..)
+        .zip(&kernel.variants)
+        .filter(|(_, variant)| variant.device == role)
+        .filter(|(_, variant)| {
+            variant
+                .shape
+                .admits(ASKED.rows as usize, ASKED.context as usize)
+        })
+        .map(|(variant, _)| Rung {
+            role,
+            variant,
+            source: Source::Ir,
+        })
+        .collect()
+}
+
+#[test]
+fn every_variant_of_a_place_answers_alike() {
+    if !openvino_or_skip("lone") {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    let (bundle, _) = workbench
+        .compile(&fixture("golden/llama"), "llama", |spec| {
+            spec.weights = heg_spec::model::WeightForm::F32;
+            spec.chunk_tokens = vec![4, 8];
+        })
+        .unwrap();
+    let loaded = Loaded::open(&bundle).unwrap();
+    let core = Core::load().unwrap();
+    let loader = |soc: &str| {
+        let soc = heg_spec::shipped::soc(soc).unwrap();
+        Loader::new(core.clone(), loaded.bundle().clone(), soc)
+    };
+    let (constants, inputs) = (loader("host-cpu"), loader("host-roles"));
+    let manifest = loaded.bundle().manifest();
+    let place = |layer, group| Place { layer, group };
+    let places = [
+        (place(Some(1), Group::Qkv), manifest.layers[1].qkv.kernel),
+        (place(Some(1), Group::Mha), manifest.layers[1].mha.kernel),
+        (place(Some(0), Group::Ffn), manifest.layers[0].ffn.kernel),
+        (place(None, Group::Head), manifest.head.kernel),
+    ];
+    for (place, kernel) in places {
+        let kernel = &manifest.kernels[kernel.0 as usize];
+        let expected = answer(&constants, place, rungs(kernel, DeviceClass::Cpu)[0]);
+        let largest = expected
+            .iter()
+            .fold(0.0_f32, |max, value| max.max(value.abs()));
+        assert!(largest > 1e-3, "{place:?} answers {largest} at most");
+        let others = [DeviceClass::Igpu, DeviceClass::Npu].map(|role| rungs(kernel, role));
+        for rung in others.concat() {
+            let found = answer(&inputs, place, rung);
+            assert_eq!(found.len(), expected.len(), "{place:?} {rung:?}");
+            let differences = found.iter().zip(&expected).map(|(a, b)| (a - b).abs());
+            let worst = differences.fold(0.0, f32::max) / largest;
+            assert!(worst < 1e-4, "{place:?} {rung:?} differs by {worst}");
+        }
+    }
+}

@@ -8,6 +8,7 @@ mod compile;
 mod demo;
 mod fail;
 mod fuzz;
+mod model_sheet;
 mod profile;
 mod setup;
 mod synth;
@@ -52,6 +53,8 @@ enum Command {
     Demo(demo::Args),
     /// Measure HEG beside OpenVINO GenAI on the same model, and print one table
     BenchPeers(bench_peers::Args),
+    /// Write what the simulator has to know of a bundle's model: a RON file of some tens of kilobytes
+    ModelSheet(model_sheet::Args),
     /// Measure kernels on this machine, and check what is predicted from that
     Profile(profile::Args),
 }
@@ -77,6 +80,7 @@ fn dispatch(command: &Command) -> anyhow::Result<()> {
         Command::Tidy(args) => tidy::run(args),
         Command::Demo(args) => demo::run(args),
         Command::BenchPeers(args) => bench_peers::run(args),
+        Command::ModelSheet(args) => model_sheet::run(args),
         Command::Profile(args) => profile::run(args),
     }
 }

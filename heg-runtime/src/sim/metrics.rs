@@ -1,11 +1,13 @@
 //! Figures of a run, as Agent.xpu v2 6.1 defines them.
 
+use serde::Serialize;
+
 use super::engine::Run;
 use super::meter::RequestRecord;
 use crate::sched::{Class, Finish, Lane, Micros};
 
 /// Figures of a run. Means over nothing are 0.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Metrics {
     /// Reactive requests.
     pub reactive: ClassMetrics,
@@ -32,7 +34,7 @@ pub struct Metrics {
 }
 
 /// Figures of the requests of a class that were answered to the end.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct ClassMetrics {
     /// Requests that came.
     pub arrived: usize,

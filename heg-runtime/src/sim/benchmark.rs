@@ -8,7 +8,11 @@ use crate::sched::Class;
 const STAND_INS: &[(&str, Class, &[&str])] = &[
     ("ProactiveBench", Class::Proactive, &["proactivebench"]),
     ("SAMSum", Class::Proactive, &["irc_groupchat", "qmsum"]),
-    ("CNN/DailyMail", Class::Proactive, &["digitalgov_news", "wikinews"]),
+    (
+        "CNN/DailyMail",
+        Class::Proactive,
+        &["digitalgov_news", "wikinews"],
+    ),
     (
         "LMSYS-Chat",
         Class::Reactive,
@@ -33,7 +37,10 @@ pub fn benchmarks(workloads: Vec<Workload>) -> Vec<(Class, Workload)> {
                 continue;
             }
             let name = stand_in.map_or(workload.name.as_str(), |(name, ..)| name);
-            match found.iter_mut().find(|(c, w)| (*c, w.name.as_str()) == (class, name)) {
+            match found
+                .iter_mut()
+                .find(|(c, w)| (*c, w.name.as_str()) == (class, name))
+            {
                 Some((_, known)) => known.requests.extend(requests),
                 None => found.push((
                     class,
@@ -48,7 +55,12 @@ pub fn benchmarks(workloads: Vec<Workload>) -> Vec<(Class, Workload)> {
     let place = |name: &str| STAND_INS.iter().position(|(known, ..)| *known == name);
     found.sort_by_key(|(class, w)| {
         let known = place(&w.name);
-        (*class == Class::Reactive, known.is_none(), known, w.name.clone())
+        (
+            *class == Class::Reactive,
+            known.is_none(),
+            known,
+            w.name.clone(),
+        )
     });
     found
 }
@@ -98,6 +110,11 @@ mod tests {
     #[test]
     fn requests_without_sessions_share_nothing() {
         let alone = Workload::sample().without_sessions();
-        assert!(alone.requests.iter().all(|r| r.session.is_none() && r.shared_tokens == 0));
+        assert!(
+            alone
+                .requests
+                .iter()
+                .all(|r| r.session.is_none() && r.shared_tokens == 0)
+        );
     }
 }

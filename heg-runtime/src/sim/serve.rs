@@ -58,7 +58,12 @@ impl Platform {
     }
 
     /// What becomes of a trace under a policy.
-    pub fn serve(&self, policy: &Policy, trace: &Trace, timeline: bool) -> Result<Run, SimulationError> {
+    pub fn serve(
+        &self,
+        policy: &Policy,
+        trace: &Trace,
+        timeline: bool,
+    ) -> Result<Run, SimulationError> {
         let costs = CachedCosts::new(&self.costs);
         let machine = Machine {
             timeline,
@@ -71,9 +76,12 @@ impl Platform {
             }
             SchedulerKind::ContinuousBatching
             | SchedulerKind::PreemptRecompute
-            | SchedulerKind::TimeSharing => {
-                simulate(&mut SingleLane::new(policy, &costs), &costs, &machine, trace)
-            }
+            | SchedulerKind::TimeSharing => simulate(
+                &mut SingleLane::new(policy, &costs),
+                &costs,
+                &machine,
+                trace,
+            ),
         }
     }
 }

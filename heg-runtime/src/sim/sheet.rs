@@ -16,14 +16,8 @@ const BYTES_MAX: usize = 1 << 20;
 
 /// Shipped sheets: name and text.
 const SHIPPED: &[(&str, &str)] = &[
-    (
-        "llama-3.2-3b",
-        include_str!("models/llama-3.2-3b.ron"),
-    ),
-    (
-        "llama-3.1-8b",
-        include_str!("models/llama-3.1-8b.ron"),
-    ),
+    ("llama-3.2-3b", include_str!("models/llama-3.2-3b.ron")),
+    ("llama-3.1-8b", include_str!("models/llama-3.1-8b.ron")),
 ];
 
 /// A model without its weights.
@@ -94,11 +88,13 @@ impl ModelSheet {
         if text.len() > BYTES_MAX {
             return Err(SheetError::TooLong { found: text.len() });
         }
-        options().from_str(text).map_err(|error| SheetError::Syntax {
-            line: error.span.start.line,
-            column: error.span.start.col,
-            message: error.code.to_string(),
-        })
+        options()
+            .from_str(text)
+            .map_err(|error| SheetError::Syntax {
+                line: error.span.start.line,
+                column: error.span.start.col,
+                message: error.code.to_string(),
+            })
     }
 
     /// The sheet's text, the same for equal sheets: one field, kernel or device a line, as far as that goes.

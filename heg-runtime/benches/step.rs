@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, criterion_group, criterion_main};
 use heg_runtime::sched::{Actions, AgentXpu, Class, Event, Micros, Scheduler};
 use heg_runtime::sim::{
-    AnalyticCosts, Arrival, CachedCosts, Dimensions, Machine, Trace, TraceRequest, simulate,
+    AnalyticCosts, Arrival, CachedCosts, Dimensions, Machine, Trace, TraceRequest, TraceSpec,
+    Workload, simulate,
 };
 
 /// 64 requests at once, a quarter of them reactive, that stay for long.
@@ -23,7 +24,7 @@ fn trace() -> Trace {
         ends_flow: false,
         prompt_tokens: 300 + 53 * place % 1700,
         shared_tokens: 0,
-        output_tokens: 40 + place % 50,
+        output_tokens: 400 + place % 50,
         output_tokens_max: 512,
         deadline_after: None,
         cancel_after: None,
@@ -85,6 +86,18 @@ fn steps(criterion: &mut Criterion) {
         at(99)
     );
     criterion.bench_function("run of 64 requests", |bencher| bencher.iter(run));
+    let spec = TraceSpec {
+        reactive_per_minute: 5.0,
+        proactive_per_minute: 25.0,
+        ..TraceSpec::default()
+    };
+    let trace = Trace::draw(&spec, &[Workload::sample()]);
+    criterion.bench_function("15 minutes at 30 requests a minute", |bencher| {
+        bencher.iter(|| {
+            let mut scheduler = AgentXpu::new(policy.clone(), &costs);
+            simulate(&mut scheduler, &costs, &Machine::default(), &trace)
+        });
+    });
 }
 
 criterion_group! {

@@ -45,6 +45,16 @@ pub trait Scheduler {
     fn is_idle(&self) -> bool;
 }
 
+impl<S: Scheduler + ?Sized> Scheduler for Box<S> {
+    fn step(&mut self, now: Micros, event: Event, actions: &mut Actions) {
+        (**self).step(now, event, actions);
+    }
+
+    fn is_idle(&self) -> bool {
+        (**self).is_idle()
+    }
+}
+
 /// The scheduler that a policy asks for.
 pub fn scheduler<C: Costs + 'static>(policy: Policy, costs: C) -> Box<dyn Scheduler> {
     match policy.scheduler {

@@ -13,7 +13,8 @@ pub(super) struct Entry {
     /// Number of requests that came before it.
     pub(super) order: u64,
     pub(super) phase: Phase,
-    /// Since when it waits in a queue; the start of the wait that may make it overdue.
+    /// Since when it waits for its next token, which may make it overdue: its arrival, or its last token.
+    /// Neither a pause nor a restart takes anything off its age.
     pub(super) waits_since: Micros,
     pub(super) overdue: bool,
     /// Tokens to prefill: the prompt, and after a restart the answer so far.

@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod bound;
+mod events;
 mod faults;
+mod mechanisms;
 mod mutants;
 mod properties;
 mod scenario;
+mod script;
 mod shapes;

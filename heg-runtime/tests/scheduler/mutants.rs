@@ -1,4 +1,20 @@
 //! The checker has teeth: each mechanism broken on purpose is noticed, by the rule that guards it.
+//!
+//! | broken | noticed by |
+//! |---|---|
+//! | a launch is said twice, or sent to another lane | `OneLaunchPerLane` |
+//! | attention before its keys; a decode run that skips a layer | `Dependencies` |
+//! | a finish or a token lost; a finish said twice; a request not heard | `NothingLost` |
+//! | memory of a request or a flow not given back; a flow's end not heard; a larger budget | `MemoryBalanced` |
+//! | a buffer for every preempted prompt | `ActivationBuffers` |
+//! | launches withheld | `WorkConserving` |
+//! | classes mixed up; no preemption; decoding before attention | `ReactiveFirst` |
+//! | no cap beside reactive requests; larger batches | `BatchCap` |
+//! | no ageing | `Ageing`, and the bound in `bound.rs` |
+//! | an action that depends on something else than the input | two logs that differ |
+//! | baselines: a flow's end not heard; a finish lost; more prompt tokens than the budget | as above |
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use heg_runtime::sched::{
     Action, Actions, AgentXpu, Class, Event, Kernel, Lane, Micros, Scheduler, Ticket, Work,
@@ -233,9 +249,63 @@ fn no_cap_beside_reactive_requests() {
 }
 
 #[test]
+fn no_ageing() {
+    other_policy(Rule::Ageing, |policy| policy.ageing = None);
+}
+
+#[test]
 fn a_buffer_for_every_prompt() {
     other_policy(Rule::ActivationBuffers, |policy| {
         policy.prefill.resume = heg_spec::policy::Resume::LeastTimeToCompletion;
+    });
+}
+
+#[test]
+fn actions_that_depend_on_more_than_the_input() {
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let scenario = Scenario::of(0);
+    let says = |actions: &mut Actions| {
+        let call = CALLS.fetch_add(1, Ordering::Relaxed);
+        for action in actions {
+            if let Action::Timer(at) = action {
+                *at = *at + Micros(call);
+            }
+        }
+    };
+    let log = || {
+        scenario.log_of(|scheduler| Mutant {
+            scheduler,
+            hears: Some,
+            says,
+        })
+    };
+    assert_ne!(log(), log());
+}
+
+/// As [`tampered`], for the baselines.
+fn tampered_baseline(rule: Rule, hears: fn(Event) -> Option<Event>, says: fn(&mut Actions)) {
+    assert_noticed(rule, |seed| {
+        let scenario = Scenario::of_baseline(seed);
+        rules(scenario.judge(Mutant {
+            scheduler: scenario.scheduler(),
+            hears,
+            says,
+        }))
+    });
+}
+
+#[test]
+fn baselines_that_are_broken() {
+    let hears = |event| (!matches!(event, Event::EndFlow(_))).then_some(event);
+    tampered_baseline(Rule::MemoryBalanced, hears, |_| {});
+    tampered_baseline(Rule::NothingLost, Some, |actions| {
+        keep(actions, |action| !matches!(action, Action::Finish(..)));
+    });
+    assert_noticed(Rule::BatchCap, |seed| {
+        let mut scenario = Scenario::of_baseline(seed);
+        let own = scenario.scheduler();
+        scenario.policy.limits.tokens_per_iteration /= 2;
+        rules(scenario.judge(own))
     });
 }
 

@@ -10,9 +10,9 @@ use crate::scenario::Scenario;
 const WORLDS: u64 = 20_000;
 
 /// Checks the worlds of some seeds; panics with the first seed that breaks a rule.
-fn check(seeds: std::ops::Range<u64>) {
+fn check(seeds: std::ops::Range<u64>, world: fn(u64) -> Scenario) {
     for seed in seeds {
-        let scenario = Scenario::of(seed);
+        let scenario = world(seed);
         let verdict = scenario.run();
         if let Err(error) = &verdict.run {
             panic!(
@@ -29,15 +29,20 @@ fn check(seeds: std::ops::Range<u64>) {
 #[test]
 fn every_rule_holds_in_20_000_worlds() {
     let start = Instant::now();
-    check(0..WORLDS);
+    check(0..WORLDS, Scenario::of);
     eprintln!("{WORLDS} worlds in {:.1} s", start.elapsed().as_secs_f64());
+}
+
+#[test]
+fn every_rule_that_concerns_them_holds_for_the_baselines() {
+    check(0..WORLDS, Scenario::of_baseline);
 }
 
 /// `cargo test --release -p heg-runtime --test scheduler -- --ignored a_million`, some minutes.
 #[test]
 #[ignore = "takes minutes; run it in release"]
 fn every_rule_holds_in_a_million_worlds() {
-    check(WORLDS..WORLDS + 1_000_000);
+    check(WORLDS..WORLDS + 1_000_000, Scenario::of);
 }
 
 /// Equal input, equal actions, at equal times.

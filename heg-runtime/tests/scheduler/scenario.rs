@@ -1,6 +1,6 @@
 //! Random small worlds: a model of few layers, a machine, a policy, a trace, and what goes wrong.
 
-use heg_runtime::sched::{Action, AgentXpu, Class, FlowId, Lane, Micros, Scheduler};
+use heg_runtime::sched::{Action, AgentXpu, Class, FlowId, Lane, Micros, Scheduler, scheduler};
 use heg_runtime::sim::{
     AnalyticCosts, Arrival, Checked, DevicePeak, Dimensions, Faults, Interruption, LaunchFault,
     Machine, Memory, Rules, Run, Seeded, SimulationError, Trace, TraceRequest, Violation, simulate,
@@ -47,6 +47,26 @@ impl Scenario {
         }
     }
 
+    /// As [`Scenario::of`], under the policy of one of the schedulers that Agent.xpu is compared with.
+    pub(crate) fn of_baseline(seed: u64) -> Self {
+        let mut scenario = Self::of(seed);
+        let mut random = Seeded::new(seed ^ 0xba5e);
+        let names = [
+            "igpu-continuous-batching",
+            "cpu-continuous-batching",
+            "igpu-preempt-recompute",
+            "igpu-time-sharing",
+            "serial-npu-igpu",
+        ];
+        let limits = scenario.policy.limits;
+        scenario.policy = heg_spec::shipped::policy(names[random.below(names.len())]).unwrap();
+        scenario.policy.limits = limits;
+        scenario.policy.limits.tokens_per_iteration = [1, 8, 40, 512][random.below(4)];
+        let decode = &mut scenario.policy.decode;
+        decode.batch_max = decode.batch_max.min([2, 4, 32][random.below(3)]);
+        scenario
+    }
+
     pub(crate) fn rules(&self) -> Rules {
         Rules {
             policy: self.policy.clone(),
@@ -55,7 +75,15 @@ impl Scenario {
 
     /// Every action of Agent.xpu's scheduler, with its time.
     pub(crate) fn log(&self) -> Vec<(Micros, Action)> {
-        let scheduler = AgentXpu::new(self.policy.clone(), &self.costs);
+        self.log_of(|scheduler| scheduler)
+    }
+
+    /// The same, changed by `broken`.
+    pub(crate) fn log_of<'a, B: Scheduler>(
+        &'a self,
+        broken: impl FnOnce(AgentXpu<&'a AnalyticCosts>) -> B,
+    ) -> Vec<(Micros, Action)> {
+        let scheduler = broken(AgentXpu::new(self.policy.clone(), &self.costs));
         let mut checked = Checked::new(scheduler, &self.costs, self.rules()).with_log();
         simulate(&mut checked, &self.costs, &self.machine, &self.trace).unwrap();
         checked.log().to_vec()
@@ -66,18 +94,27 @@ impl Scenario {
         &'a self,
         broken: impl FnOnce(AgentXpu<&'a AnalyticCosts>) -> B,
     ) -> Verdict {
-        let scheduler = broken(AgentXpu::new(self.policy.clone(), &self.costs));
+        self.judge(broken(AgentXpu::new(self.policy.clone(), &self.costs)))
+    }
+
+    /// Lets the scheduler of its policy run it.
+    pub(crate) fn run(&self) -> Verdict {
+        self.judge(self.scheduler())
+    }
+
+    /// The scheduler of its policy.
+    pub(crate) fn scheduler(&self) -> Box<dyn Scheduler> {
+        scheduler(self.policy.clone(), self.costs.clone())
+    }
+
+    /// Lets any scheduler run it, judged by the scenario's policy.
+    pub(crate) fn judge(&self, scheduler: impl Scheduler) -> Verdict {
         let mut checked = Checked::new(scheduler, &self.costs, self.rules());
         let run = simulate(&mut checked, &self.costs, &self.machine, &self.trace);
         Verdict {
             run,
             violations: checked.finish(),
         }
-    }
-
-    /// Lets Agent.xpu's scheduler run it.
-    pub(crate) fn run(&self) -> Verdict {
-        self.run_broken(|scheduler| scheduler)
     }
 }
 

@@ -10,22 +10,8 @@ impl<C: Costs> AgentXpu<C> {
     /// Acts on everything whose time has come.
     pub(super) fn tick(&mut self, actions: &mut Actions) {
         let now = self.now;
-        let threshold = self.ageing_threshold();
-        let mut late: Vec<RequestId> = Vec::new();
-        for (id, entry) in self.table.iter_mut() {
-            if entry
-                .submission
-                .deadline
-                .is_some_and(|deadline| deadline <= now)
-            {
-                late.push(id);
-            }
-            if overdue_at(entry, threshold).is_some_and(|at| at <= now) {
-                entry.overdue = true;
-            }
-        }
-        for id in late {
-            self.end(id, Finish::Deadline, actions);
+        if self.due.is_some_and(|due| due <= now) {
+            self.visit_due(actions);
         }
         for lane in Lane::ALL {
             if self
@@ -38,24 +24,45 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// Sets the timer for what comes next, unless it is set for that.
-    pub(super) fn set_alarm(&mut self, actions: &mut Actions) {
+    /// Ends and promotes the requests whose time has come, and finds out when the next one's does.
+    fn visit_due(&mut self, actions: &mut Actions) {
+        let now = self.now;
         let threshold = self.ageing_threshold();
-        let requests = self.table.iter().flat_map(|(_, entry)| {
-            let deadline = entry.submission.deadline.filter(|_| entry.ending.is_none());
-            [deadline, overdue_at(entry, threshold)]
-        });
-        let lanes = self
-            .lanes
-            .all_running()
-            .map(|(_, running)| Some(running.hangs));
-        let next = requests
-            .chain(lanes)
-            .chain([self.next_deferral()])
-            .flatten()
+        let mut late: Vec<RequestId> = Vec::new();
+        for (id, entry) in self.table.iter_mut() {
+            if entry.submission.deadline.is_some_and(|at| at <= now) {
+                late.push(id);
+            }
+            if overdue_at(entry, threshold).is_some_and(|at| at <= now) {
+                entry.overdue = true;
+            }
+        }
+        for id in late {
+            self.end(id, Finish::Deadline, actions);
+        }
+        let requests = self.table.iter();
+        self.due = requests
+            .filter_map(|(_, entry)| next_of(entry, threshold))
             .min();
+    }
+
+    /// Takes the times of a new request into account. Those of others only move back.
+    pub(super) fn expect(&mut self, id: RequestId) {
+        let threshold = self.ageing_threshold();
+        let next = self
+            .table
+            .get(id)
+            .and_then(|entry| next_of(entry, threshold));
+        self.due = self.due.into_iter().chain(next).min();
+    }
+
+    /// Sets the timer for what comes next, unless it goes off before that anyway.
+    pub(super) fn set_alarm(&mut self, actions: &mut Actions) {
+        let hangs = self.lanes.all_running().map(|(_, running)| running.hangs);
+        let others = [self.due, self.next_deferral()];
+        let next = hangs.chain(others.into_iter().flatten()).min();
         if let Some(at) = next
-            && self.alarm != Some(at)
+            && self.alarm.is_none_or(|alarm| at < alarm)
         {
             self.alarm = Some(at);
             actions.push(Action::Timer(at));
@@ -66,6 +73,15 @@ impl<C: Costs> AgentXpu<C> {
         let ageing = self.policy.ageing?;
         Some(Micros::from_millis(ageing.threshold_ms))
     }
+}
+
+/// When something is to be done about a request.
+fn next_of(entry: &Entry, threshold: Option<Micros>) -> Option<Micros> {
+    let deadline = entry.submission.deadline.filter(|_| entry.ending.is_none());
+    deadline
+        .into_iter()
+        .chain(overdue_at(entry, threshold))
+        .min()
 }
 
 /// When a request becomes overdue, if it may and is not yet.

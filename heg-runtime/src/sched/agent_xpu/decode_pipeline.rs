@@ -58,11 +58,6 @@ impl Decode {
         iteration.is_some_and(|iteration| iteration.batch.iter().any(|(other, _)| *other == id))
     }
 
-    /// The most urgent class in the iteration that has begun.
-    pub(super) fn iteration_class(&self) -> Option<Class> {
-        self.iteration.as_ref().map(|iteration| iteration.class)
-    }
-
     /// Drops the iteration that has begun; its requests have no token from it.
     pub(super) fn abandon(&mut self) -> Option<Arc<[(RequestId, u32)]>> {
         self.iteration.take().map(|iteration| iteration.batch)
@@ -104,13 +99,20 @@ impl<C: Costs> AgentXpu<C> {
 
     /// Whether a reactive request decodes and the NPU's next kernel is a proactive one's.
     pub(super) fn decodes_more_urgently(&self) -> bool {
-        let mut classes = self
-            .decode
-            .requests
-            .iter()
-            .filter_map(|id| self.class_of(*id));
         let next = self.next_prefill(Lane::Npu).map(|next| next.class);
-        next == Some(Class::Proactive) && classes.any(|class| class == Class::Reactive)
+        next == Some(Class::Proactive) && self.most_urgent() == Some(Class::Reactive)
+    }
+
+    /// The most urgent class of the iteration that has begun, or of those that the next one is for.
+    pub(super) fn decoding_class(&self) -> Option<Class> {
+        let begun = self.decode.iteration.as_ref();
+        begun.map_or_else(|| self.most_urgent(), |iteration| Some(iteration.class))
+    }
+
+    /// The most urgent class among those that decode.
+    fn most_urgent(&self) -> Option<Class> {
+        let ids = self.decode.requests.iter();
+        ids.filter_map(|id| self.class_of(*id)).min()
     }
 
     fn next_iteration(&self) -> Option<Iteration> {

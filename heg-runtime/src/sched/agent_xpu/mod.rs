@@ -6,6 +6,28 @@
 //! the next iteration. Nothing is copied or computed twice: a preempted request keeps its place in its own
 //! activation buffer, its progress is a counter.
 //!
+//! # How long a proactive request may take
+//!
+//! Beside reactive prompts without end a proactive request p still finishes. It is overdue after the threshold T
+//! of the policy at the latest; from then on the lane of dynamic kernels is shared by
+//!
+//! * the prompts and heads of all proactive requests, C in all, p's own among them;
+//! * one decode layer before each of their kernels, since decoding gives way between layers: K kernels, ℓ each;
+//! * p's n iterations, and what was left of another one before each: 2·n·I;
+//! * attention and head of reactive prompts, D each. Their token-wise kernels keep to the NPU, but for one that
+//!   had begun, F. A prompt takes the NPU for N at least and they go one by one, so that a time W has at most
+//!   W/N + 1 of them.
+//!
+//! The lane never idles beside this work, so W ≤ C + K·ℓ + 2·n·I + F + D + W·D/N, and p ends within
+//!
+//! ```text
+//!   T + (C + K·ℓ + 2·n·I + F + D) / (1 − ρ),   ρ = D/N, the reactive load of the lane, below 1
+//! ```
+//!
+//! times by what devices slow each other down. It holds with an NPU, `prefill_first` and ageing on, without faults,
+//! as long as there is memory, without pressure tiers, and while no more than `batch_max` requests are overdue or
+//! reactive. Reactive requests that decode add their own tokens to the iterations that p waits for.
+//!
 //! One step is: take in the event, act on what time has brought (`clock`), fill the free lanes.
 
 mod clock;
@@ -44,6 +66,8 @@ pub struct AgentXpu<C> {
     tickets: u64,
     /// The timer that is set.
     alarm: Option<Micros>,
+    /// No deadline passes and nobody becomes overdue before this.
+    due: Option<Micros>,
     /// How many requests may be live beyond the queue; all, or one for serial inference.
     live_max: usize,
 }
@@ -70,6 +94,7 @@ impl<C: Costs> AgentXpu<C> {
             warmth: Warmth::default(),
             tickets: 0,
             alarm: None,
+            due: None,
             live_max: match policy.scheduler {
                 SchedulerKind::Serial => 1,
                 _ => usize::MAX,
@@ -112,6 +137,7 @@ impl<C: Costs> AgentXpu<C> {
         }
         if self.table.get(id).is_some() {
             self.prefills.enqueue(id, &self.table);
+            self.expect(id);
         }
     }
 
@@ -330,7 +356,10 @@ impl<C: Costs> Scheduler for AgentXpu<C> {
             Event::Failed(ticket) => self.failed(ticket, actions),
             Event::OutOfMemory(ticket) => self.out_of_memory(ticket, actions),
             Event::Lost(lane) => self.lost(lane, actions),
-            Event::Ready(lane) => self.lanes.restore(lane),
+            Event::Ready(lane) => {
+                self.lanes.restore(lane);
+                self.warmth.reconsider();
+            }
             Event::Warmed(kernel) => self.warmth.warmed(kernel),
             Event::Timer => self.alarm = None,
         }

@@ -26,6 +26,8 @@ pub(super) struct Prefills {
     backfill: Option<RequestId>,
     /// Whose activations are in the proactive buffer: a prompt that has begun, preempted or not.
     buffered: Option<RequestId>,
+    /// Counts changes of who waits or prefills.
+    revision: u64,
 }
 
 impl Prefills {
@@ -39,6 +41,7 @@ impl Prefills {
         let order = |id: &RequestId| table.get(*id).map_or(0, |other| other.order);
         let place = queue.partition_point(|other| order(other) < entry.order);
         queue.insert(place, id);
+        self.revision += 1;
     }
 
     /// Takes a request out, wherever it is.
@@ -50,6 +53,12 @@ impl Prefills {
                 *slot = None;
             }
         }
+        self.revision += 1;
+    }
+
+    /// A number that changes whenever somebody comes or goes.
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
     }
 
     /// As [`Prefills::leave`], for a request whose activations are not wanted any more.
@@ -115,10 +124,8 @@ impl<C: Costs> AgentXpu<C> {
         if !reactive {
             return;
         }
-        if self.prefills.overdue.is_none() && self.policy.ageing.is_some() {
-            let overdue = self.admissible(Class::Proactive);
-            let overdue = overdue.filter(|id| self.table.get(*id).is_some_and(|e| e.overdue));
-            self.prefills.overdue = overdue.filter(|id| self.begin(*id, actions));
+        if self.prefills.overdue.is_none() {
+            self.prefills.overdue = self.promote(actions);
         }
         let backfills = self
             .policy
@@ -127,6 +134,26 @@ impl<C: Costs> AgentXpu<C> {
         if backfills && self.prefills.backfill.is_none() {
             self.prefills.backfill = self.start_next(Class::Proactive, actions);
         }
+    }
+
+    /// The overdue request that gets the iGPU: one that fills bubbles, or the next of its queue.
+    fn promote(&mut self, actions: &mut Actions) -> Option<RequestId> {
+        let table = &self.table;
+        let overdue = |id: &RequestId| table.get(*id).is_some_and(|entry| entry.overdue);
+        if let Some(id) = self.prefills.backfill.take_if(|id| overdue(id)) {
+            return Some(id);
+        }
+        let next = self.admissible(Class::Proactive).filter(overdue)?;
+        if self.begin(next, actions) {
+            return Some(next);
+        }
+        // There is no room for it; one that was preempted needs none.
+        let mut queue = self.prefills.proactive.iter().copied();
+        let preempted = queue.find(|id| {
+            let entry = self.table.get(*id);
+            entry.is_some_and(|entry| entry.overdue) && self.has_begun(*id)
+        })?;
+        self.begin(preempted, actions).then_some(preempted)
     }
 
     /// Takes the next request of a class out of its queue, if there is room for it.
@@ -242,19 +269,12 @@ impl<C: Costs> AgentXpu<C> {
             }
         }
         self.prefills.leave(id);
-        if let Some(entry) = self.table.get_mut(id) {
-            // What was promoted keeps its privileges until it has had its turn in the decode batch.
-            entry.waits_since = self.now;
-        }
         true
     }
 
     /// Preempts a prefill; what runs of it goes on to its end.
     fn pause(&mut self, id: RequestId) {
         self.prefills.leave(id);
-        if let Some(entry) = self.table.get_mut(id) {
-            entry.waits_since = self.now;
-        }
         // It may just have ended, and wait for its last kernel.
         if self
             .table
@@ -477,6 +497,8 @@ impl<C: Costs> AgentXpu<C> {
                 NpuAttention::Bundle => self.costs.cost(Lane::Npu, call),
             })
             .flatten()
+            // Where it would have to wait for decoding, the iGPU is the better place.
+            .filter(|cost| !self.must_wait_for_decode(entry, *cost))
             .map(|cost| (Lane::Npu, cost));
         match (dynamic, npu) {
             (Some(a), Some(b)) => {
@@ -494,16 +516,9 @@ impl<C: Costs> AgentXpu<C> {
         if !self.pressure_admits(cost, class) {
             return false;
         }
-        let overdue = self.table.get(id).is_some_and(|entry| entry.overdue);
-        if lane == Lane::Npu && self.is_memory_bound(cost) && !overdue {
-            // The side of lower priority waits for the other (§4.3).
-            let higher = self
-                .decode
-                .iteration_class()
-                .is_some_and(|decoding| decoding < class);
-            if higher {
-                return false;
-            }
+        let entry = self.table.get(id);
+        if lane == Lane::Npu && entry.is_some_and(|entry| self.must_wait_for_decode(entry, cost)) {
+            return false;
         }
         if self.prefills.backfill == Some(id) {
             // It must be out of the way when the reactive kernel beside it ends (v1 6.3).
@@ -518,6 +533,16 @@ impl<C: Costs> AgentXpu<C> {
                 .is_some_and(|until| ends <= until);
         }
         true
+    }
+
+    /// Whether a kernel on the NPU is memory-bound and requests of a more urgent class decode: the side of lower
+    /// priority waits for the other (§4.3).
+    fn must_wait_for_decode(&self, entry: &Entry, cost: Cost) -> bool {
+        self.is_memory_bound(cost)
+            && !entry.overdue
+            && self
+                .decoding_class()
+                .is_some_and(|decoding| decoding < entry.class())
     }
 
     /// Whether a kernel draws enough bandwidth to slow down decoding beside it.
@@ -607,7 +632,6 @@ impl<C: Costs> AgentXpu<C> {
             entry.prompt_tokens = entry.context();
             entry.submission.shared_tokens = 0;
             entry.phase = Phase::Queued;
-            entry.waits_since = self.now;
         }
         self.prefills.enqueue(id, &self.table);
     }

@@ -18,14 +18,25 @@ const CONTEXT_STEP: u32 = 256;
 pub(super) struct Warmth {
     ready: BTreeSet<WarmKernel>,
     compiling: Option<WarmKernel>,
+    /// For which requests it was decided last what to compile and what to drop ([`Prefills::revision`]); none
+    /// when something else has changed.
+    ///
+    /// [`Prefills::revision`]: super::prefill_pipeline::Prefills::revision
+    decided_at: Option<u64>,
 }
 
 impl Warmth {
     pub(super) fn warmed(&mut self, kernel: WarmKernel) {
         if self.compiling == Some(kernel) {
             self.compiling = None;
+            self.decided_at = None;
             self.ready.insert(kernel);
         }
+    }
+
+    /// A device came back: what could not be compiled may be now.
+    pub(super) fn reconsider(&mut self) {
+        self.decided_at = None;
     }
 
     /// What attention over a segment takes with the best kernel that is there.
@@ -39,6 +50,7 @@ impl Warmth {
 
     /// The device is gone, and its kernels with it.
     pub(super) fn forget(&mut self, actions: &mut Actions) {
+        self.decided_at = None;
         for kernel in std::mem::take(&mut self.ready) {
             actions.push(Action::Unload(kernel));
         }
@@ -49,6 +61,10 @@ impl<C: Costs> AgentXpu<C> {
     /// Compiles the kernel of the first waiting request that has none, and drops those that nobody wants.
     pub(super) fn warm_up(&mut self, actions: &mut Actions) {
         if self.policy.prefill.attention != NpuAttention::WarmUp {
+            return;
+        }
+        let revision = self.prefills.revision();
+        if self.warmth.decided_at.replace(revision) == Some(revision) {
             return;
         }
         let wanted: BTreeSet<WarmKernel> = self

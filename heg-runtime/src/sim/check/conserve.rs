@@ -14,6 +14,9 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         if let Some(what) = self.idle_machine().or_else(|| self.idle_lane()) {
             self.report(Rule::WorkConserving, what);
         }
+        if let Some(what) = self.overdue_waits() {
+            self.report(Rule::Ageing, what);
+        }
         if self.rules.policy.prefill.preempt && self.reactive_decode_waits() {
             let proactive = actions.iter().any(|action| match action {
                 Action::Launch { work, .. } => self.world.class_of(work) == Some(Class::Proactive),
@@ -115,10 +118,30 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let class = |id: &RequestId| self.world.requests.get(id).map(Seen::class);
         let decoding = match begun {
             Some(iteration) => iteration.batch.iter().filter_map(|(id, _)| class(id)).min(),
+            // Without classes a batch is first come first served, and may leave out the reactive ones.
+            None if self.rules.policy.decode.reactive_batch_max.is_none() => {
+                self.world.decodable().map(|(_, seen)| seen.class()).max()
+            }
             None => self.world.decodable().map(|(_, seen)| seen.class()).min(),
         };
         let more_urgent = self.world.class_of(work) < decoding;
         self.rules.policy.prefill.defer_memory_bound.is_some() && more_urgent
+    }
+
+    /// Whether an overdue prompt waits for the lane that it should have while a reactive one is under way.
+    fn overdue_waits(&self) -> Option<String> {
+        let world = &self.world;
+        let lane = world.dynamic_lane().filter(|lane| world.is_free(*lane))?;
+        let mut reactive = world.requests.values().filter(|seen| {
+            seen.class() == Class::Reactive && seen.phase == Phase::Prefill && seen.wanted
+        });
+        reactive.next()?;
+        let id = self.overdue_prompt()?;
+        let seen = world.requests.get(&id)?;
+        let mut ready = seen.ready(world.model);
+        let waits = ready.any(|(_, kernel)| kernel != Kernel::Mha);
+        (waits && self.rules.policy.pressure.is_none())
+            .then(|| format!("the {lane:?} lane is free, and the prompt of {id} is overdue"))
     }
 
     fn reactive_decode_waits(&self) -> bool {

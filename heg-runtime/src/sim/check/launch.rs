@@ -5,8 +5,8 @@ use heg_spec::policy::SchedulerKind;
 use super::world::{Iteration, KERNELS, Part, Phase, Place, Seen};
 use super::{Checked, Rule};
 use crate::sched::{
-    Action, Class, Costs, DecodeRun, Finish, FlowId, Kernel, Lane, Micros, RequestId, Scheduler,
-    Segment, Work,
+    Action, Class, Costs, DecodeRun, Finish, FlowId, Kernel, Lane, RequestId, Scheduler, Segment,
+    Work,
 };
 
 impl<S: Scheduler, C: Costs> Checked<S, C> {
@@ -154,6 +154,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     fn finish_request(&mut self, id: RequestId, finish: Finish) {
         let runs = self.runs(id);
         let context_tokens = self.world.model.context_tokens;
+        let no_lane = self.world.dynamic_lane().is_none();
         let Some(seen) = self.live(id, "Finish") else {
             return;
         };
@@ -164,7 +165,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let complete = finish != Finish::Complete || last;
         let reason = match finish {
             Finish::Cancelled | Finish::Deadline => !seen.wanted,
-            Finish::Complete | Finish::Failed | Finish::Shed => true,
+            Finish::Failed => seen.failed || !seen.wanted || no_lane,
+            Finish::Complete | Finish::Shed => true,
         };
         let given = due == 0 || finish == Finish::Failed || !seen.wanted;
         self.require(
@@ -206,6 +208,9 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 kernel,
             } => {
                 self.reactive_first(*request);
+                if *kernel != Kernel::Mha {
+                    self.beside_overdue(lane, *request);
+                }
                 self.prefill(*request, *segment, *layer, *kernel);
             }
             Work::Head(request) => {
@@ -296,6 +301,33 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         });
     }
 
+    /// A token-wise kernel is about to start: not a reactive one where an overdue prompt has the lane.
+    fn beside_overdue(&mut self, lane: Lane, id: RequestId) {
+        let seen = self.world.requests.get(&id);
+        let reactive = seen.is_some_and(|seen| seen.class() == Class::Reactive && !seen.failed);
+        let elsewhere = lane != Lane::Npu && self.world.is_present(Lane::Npu);
+        let aged = self.overdue_prompt().filter(|_| reactive && elsewhere);
+        self.require(aged.is_none(), Rule::Ageing, || {
+            format!("{id} takes the {lane:?} lane, which the prompt of {aged:?} should have")
+        });
+    }
+
+    /// An overdue request that could decode and is not among `ids`.
+    fn overdue_beside(&self, ids: &[RequestId]) -> Option<RequestId> {
+        let mut decodable = self.world.decodable();
+        let found = decodable.find(|(id, seen)| seen.overdue && !ids.contains(id));
+        found.map(|(id, _)| *id)
+    }
+
+    /// An overdue request whose prompt is under way, or was preempted.
+    pub(super) fn overdue_prompt(&self) -> Option<RequestId> {
+        let mut requests = self.world.requests.iter();
+        let found = requests.find(|(_, seen)| {
+            seen.overdue && seen.phase == Phase::Prefill && seen.wanted && !seen.failed
+        });
+        found.map(|(id, _)| *id)
+    }
+
     /// An iteration begins.
     fn new_batch(&mut self, batch: impl Iterator<Item = (RequestId, u32)>) {
         let batch: Vec<(RequestId, u32)> = batch.collect();
@@ -317,7 +349,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             seen.is_some_and(|seen| seen.class() == Class::Reactive)
         };
         let inside = ids.iter().filter(|id| reactive(id)).count();
-        let overdue = ids.iter().filter(|id| self.may_be_overdue(**id)).count();
+        let overdue = ids.iter().filter(|id| self.is_overdue(**id)).count();
         let max = policy.batch_max as usize;
         let cap = match policy.reactive_batch_max {
             Some(cap) if inside > 0 => max.min((cap as usize).max(inside) + overdue),
@@ -331,6 +363,11 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let first_come = policy.reactive_batch_max.is_none();
         // After a failure requests decode alone, to find the one to blame.
         let left_out = inside < waiting.min(max) && !first_come && self.world.failures == 0;
+        let room = batch.len() < max && !first_come && self.world.failures == 0;
+        let aged = self.overdue_beside(&ids).filter(|_| room);
+        self.require(aged.is_none(), Rule::Ageing, || {
+            format!("an iteration begins without {aged:?}, which is overdue")
+        });
         self.require(batch.len() <= cap, Rule::BatchCap, || {
             format!(
                 "a batch of {} with {inside} reactive and {overdue} overdue",
@@ -379,6 +416,11 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         });
     }
 
+    fn is_overdue(&self, id: RequestId) -> bool {
+        let seen = self.world.requests.get(&id);
+        seen.is_some_and(|seen| seen.overdue)
+    }
+
     /// A kernel of a request's prompt is about to start.
     fn reactive_first(&mut self, id: RequestId) {
         let policy = &self.rules.policy;
@@ -388,7 +430,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             || !policy.prefill.preempt
             || policy.scheduler != SchedulerKind::AgentXpu
             || fills_bubbles
-            || self.may_be_overdue(id)
+            || self.is_overdue(id)
         {
             return;
         }
@@ -412,15 +454,5 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         self.require(waits.is_none(), Rule::ReactiveFirst, || {
             format!("a kernel of {id} starts while a reactive request waits: {waits:?}")
         });
-    }
-
-    /// Whether a request has lived as long as it takes to become overdue.
-    pub(super) fn may_be_overdue(&self, id: RequestId) -> bool {
-        let ageing = self.rules.policy.ageing;
-        let seen = self.world.requests.get(&id);
-        ageing.zip(seen).is_some_and(|(ageing, seen)| {
-            let age = self.world.now.since(seen.arrived);
-            seen.class() == Class::Proactive && age >= Micros::from_millis(ageing.threshold_ms)
-        })
     }
 }

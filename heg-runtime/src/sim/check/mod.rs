@@ -40,6 +40,10 @@ pub enum Rule {
     /// and an iteration begins with all reactive requests that can decode. Overdue requests are exempt, and
     /// those that fill bubbles (v1 6.3); all of it applies where the policy preempts.
     ReactiveFirst,
+    /// An overdue request has its two privileges (v2 4.5): no iteration begins without it while there is room in
+    /// the batch, and while its prompt is under way the lane of dynamic kernels runs it beside a reactive one,
+    /// whose token-wise kernels keep to the NPU.
+    Ageing,
     /// Batches stay within the policy's caps (v2 4.5). Overdue requests pass the lower one.
     BatchCap,
 }

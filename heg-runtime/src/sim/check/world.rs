@@ -45,7 +45,6 @@ pub(super) struct Part {
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     pub(super) submission: Submission,
-    pub(super) arrived: Micros,
     pub(super) phase: Phase,
     /// Tokens to prefill; a restart adds the answer so far.
     pub(super) prompt_tokens: u32,
@@ -61,10 +60,14 @@ pub(super) struct Seen {
     pub(super) due: u32,
     /// A launch said that this was the last token.
     pub(super) ended: bool,
-    /// Nobody cancelled it, and its deadline is not over.
+    /// Nobody cancelled it, its deadline is not over, and there was a lane for it all the time.
     pub(super) wanted: bool,
     /// A launch of it failed.
     pub(super) failed: bool,
+    /// When it came, or gave its last token.
+    since: Micros,
+    /// It is proactive and has once waited for a token as long as the policy allows.
+    pub(super) overdue: bool,
 }
 
 impl Seen {
@@ -155,6 +158,9 @@ pub(super) struct Iteration {
 pub(super) struct World {
     pub(super) now: Micros,
     pub(super) model: ModelShape,
+    overdue_after: Option<Micros>,
+    /// Lanes that the scheduler may use.
+    usable: [bool; Lane::ALL.len()],
     pub(super) places: [Place; Lane::ALL.len()],
     pub(super) requests: BTreeMap<RequestId, Seen>,
     pub(super) iteration: Option<Iteration>,
@@ -184,15 +190,14 @@ impl World {
             let head = costs.cost(lane, Call::Head { rows: 1 }).is_some();
             head && (!one_device || lane == named)
         };
+        let usable = Lane::ALL.map(has);
         Self {
             now: Micros(0),
-            places: Lane::ALL.map(|lane| {
-                if has(lane) {
-                    Place::Free
-                } else {
-                    Place::Absent
-                }
-            }),
+            overdue_after: policy
+                .ageing
+                .map(|ageing| Micros::from_millis(ageing.threshold_ms)),
+            usable,
+            places: usable.map(|usable| if usable { Place::Free } else { Place::Absent }),
             requests: BTreeMap::new(),
             iteration: None,
             tickets: BTreeSet::new(),
@@ -281,13 +286,23 @@ impl World {
                     self.undo(&work);
                 }
             }
-            Event::Lost(lane) => self.vacate(*lane, Place::Absent),
-            Event::Ready(lane) => self.places[*lane as usize] = Place::Free,
+            Event::Lost(lane) => {
+                self.vacate(*lane, Place::Absent);
+                if self.dynamic_lane().is_none() {
+                    // Nothing can be done for anybody: all end as soon as nothing of them runs.
+                    for seen in self.requests.values_mut() {
+                        seen.wanted = false;
+                    }
+                }
+            }
+            Event::Ready(lane) if self.usable[*lane as usize] => {
+                self.places[*lane as usize] = Place::Free;
+            }
             Event::Warmed(kernel) => {
                 self.compiling = None;
                 self.warm.insert(*kernel);
             }
-            Event::EndFlow(_) | Event::Timer => {}
+            Event::Ready(_) | Event::EndFlow(_) | Event::Timer => {}
         }
         let now = self.now;
         for seen in self.requests.values_mut() {
@@ -295,13 +310,15 @@ impl World {
                 .submission
                 .deadline
                 .is_none_or(|deadline| deadline > now);
+            let waits = now.since(seen.since);
+            let long = self.overdue_after.is_some_and(|limit| waits >= limit);
+            seen.overdue |= long && seen.class() == Class::Proactive;
         }
     }
 
     fn submitted(&mut self, submission: &Submission) {
         let seen = Seen {
             submission: *submission,
-            arrived: self.now,
             phase: Phase::Queued,
             prompt_tokens: submission.prompt_tokens,
             reused: 0,
@@ -312,6 +329,8 @@ impl World {
             ended: false,
             wanted: true,
             failed: false,
+            since: self.now,
+            overdue: false,
         };
         self.requests.entry(submission.id).or_insert(seen);
     }
@@ -386,6 +405,7 @@ impl World {
             seen.phase = Phase::Decode;
             seen.parts.clear();
             seen.ended = ended.contains(&id);
+            seen.since = self.now;
             seen.due += u32::from(seen.wanted);
         }
     }

@@ -10,6 +10,10 @@
 //! * (b) *time sharing*: reactive and proactive requests are two streams of their own batches, whose
 //!   iterations alternate.
 
+mod live;
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -21,7 +25,8 @@ use super::Scheduler;
 use super::costs::{Call, Costs, ModelShape};
 use super::event::{Action, Actions, Event, Finish, Segment, Ticket, Work};
 use super::kv::KvBudget;
-use super::request::{Class, Lane, Micros, RequestId, Submission};
+use super::request::{Class, FlowId, Lane, Micros, RequestId, Submission};
+use live::Live;
 
 /// A scheduler for one device. `C` says which lanes there are.
 #[derive(Debug)]
@@ -31,7 +36,7 @@ pub struct SingleLane<C> {
     model: ModelShape,
     now: Micros,
     lane: Lane,
-    present: bool,
+    state: LaneState,
     kv: KvBudget,
     /// Waiting for room, in order of arrival.
     waiting: VecDeque<Live>,
@@ -43,15 +48,13 @@ pub struct SingleLane<C> {
     tickets: u64,
 }
 
-#[derive(Debug, Clone)]
-struct Live {
-    submission: Submission,
-    /// Tokens to prefill: the prompt, and what was generated before a restart.
-    prompt_tokens: u32,
-    /// Of these, in the cache.
-    cached: u32,
-    generated: u32,
-    ending: Option<Finish>,
+/// Whether the lane may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LaneState {
+    Present,
+    /// Asked to reset: what is under way goes on afterwards.
+    Resetting,
+    Gone,
 }
 
 #[derive(Debug)]
@@ -61,44 +64,10 @@ struct Iteration {
     prompts: Arc<[(RequestId, Segment)]>,
     /// When it counts as hung.
     hangs: Micros,
-    failures: u32,
 }
 
-/// How often an iteration is tried.
+/// How often in a row an iteration may fail before its requests end.
 const ATTEMPTS: u32 = 3;
-
-impl Live {
-    fn new(submission: Submission) -> Self {
-        Self {
-            submission,
-            prompt_tokens: submission.prompt_tokens,
-            cached: 0,
-            generated: 0,
-            ending: None,
-        }
-    }
-
-    fn id(&self) -> RequestId {
-        self.submission.id
-    }
-
-    fn is_decoding(&self) -> bool {
-        self.cached >= self.prompt_tokens
-    }
-
-    /// Tokens in the cache when it decodes next, the one that is fed then included.
-    fn context(&self) -> u32 {
-        self.submission.prompt_tokens + self.generated
-    }
-
-    fn tokens_max(&self, context_tokens: u32) -> u32 {
-        let prompt = self.submission.prompt_tokens;
-        prompt
-            .saturating_add(self.submission.output_tokens_max)
-            .min(context_tokens)
-            .max(prompt)
-    }
-}
 
 impl<C: Costs> SingleLane<C> {
     /// A scheduler for the policy's device.
@@ -111,7 +80,10 @@ impl<C: Costs> SingleLane<C> {
         };
         let budget = u64::from(policy.limits.kv_mib) * 1024 * 1024;
         Self {
-            present: costs.cost(lane, Call::Head { rows: 1 }).is_some(),
+            state: match costs.cost(lane, Call::Head { rows: 1 }) {
+                Some(_) => LaneState::Present,
+                None => LaneState::Gone,
+            },
             model,
             now: Micros(0),
             lane,
@@ -137,7 +109,9 @@ impl<C: Costs> SingleLane<C> {
         let full =
             self.waiting.len() + self.running.len() >= self.policy.limits.requests_max as usize;
         let valid = submission.prompt_tokens > 0 && submission.output_tokens_max > 0;
-        if fits && valid && !full && self.present {
+        if self.state == LaneState::Gone {
+            actions.push(Action::Finish(submission.id, Finish::Failed));
+        } else if fits && valid && !full {
             self.waiting.push_back(live);
         } else {
             actions.push(Action::Finish(submission.id, Finish::Shed));
@@ -146,7 +120,11 @@ impl<C: Costs> SingleLane<C> {
 
     /// Moves requests for which there is room from the queue into the batch.
     fn admit(&mut self, actions: &mut Actions) {
+        let only = self.exclusive_class();
         while let Some(next) = self.waiting.front() {
+            if only.is_some_and(|only| only != next.class()) {
+                return;
+            }
             let tokens = next.tokens_max(self.model.context_tokens);
             let Some(reused) = self.kv.reserve(&next.submission, tokens, actions) else {
                 return;
@@ -158,80 +136,85 @@ impl<C: Costs> SingleLane<C> {
         }
     }
 
-    /// Which requests the next iteration is for.
-    fn eligible(&self) -> impl Fn(&Live) -> bool + use<C> {
-        let class_of = |live: &Live| live.submission.class;
-        let has = |class| {
-            let mut wanting = self.running.iter().filter(|live| live.ending.is_none());
-            wanting.any(|live| class_of(live) == class)
-        };
-        let only = match self.policy.scheduler {
-            SchedulerKind::PreemptRecompute if has(Class::Reactive) => Some(Class::Reactive),
-            SchedulerKind::TimeSharing if has(Class::Reactive) && has(Class::Proactive) => {
-                match self.last {
-                    Some(Class::Reactive) => Some(Class::Proactive),
-                    Some(Class::Proactive) | None => Some(Class::Reactive),
-                }
-            }
-            _ => None,
-        };
-        move |live: &Live| live.ending.is_none() && only.is_none_or(|only| class_of(live) == only)
+    /// Under [`SchedulerKind::PreemptRecompute`], the class that has the device to itself.
+    fn exclusive_class(&self) -> Option<Class> {
+        let mut all = self.waiting.iter().chain(&self.running);
+        let exclusive = self.policy.scheduler == SchedulerKind::PreemptRecompute
+            && all.any(|live| live.class() == Class::Reactive);
+        exclusive.then_some(Class::Reactive)
+    }
+
+    /// The class that the next iteration is for; `None` for all.
+    fn class_of_next(&self) -> Option<Class> {
+        if self.policy.scheduler != SchedulerKind::TimeSharing {
+            return self.exclusive_class();
+        }
+        let has = |class| self.running.iter().any(|live| live.class() == class);
+        let both = has(Class::Reactive) && has(Class::Proactive);
+        both.then(|| match self.last {
+            Some(Class::Reactive) => Class::Proactive,
+            Some(Class::Proactive) | None => Class::Reactive,
+        })
     }
 
     fn launch(&mut self, actions: &mut Actions) {
-        if self.iteration.is_some() || !self.present {
+        if self.iteration.is_some() || self.state != LaneState::Present {
             return;
         }
         self.forget_preempted(actions);
         self.admit(actions);
-        let eligible = self.eligible();
-        let batch: Arc<[(RequestId, u32)]> = self
+        let class = self.class_of_next();
+        let eligible: Vec<&Live> = self
             .running
             .iter()
-            .filter(|live| eligible(live) && live.is_decoding())
+            .filter(|live| class.is_none_or(|class| live.class() == class))
+            .collect();
+        let Some(first) = eligible.first() else {
+            return;
+        };
+        let last = first.class();
+        let batch = self.decoding(&eligible);
+        let prompts = self.prompts(&eligible, batch.len() as u32);
+        self.last = Some(last);
+        self.run(batch, prompts, actions);
+    }
+
+    /// Those that decode, as many as a batch takes.
+    fn decoding(&self, eligible: &[&Live]) -> Arc<[(RequestId, u32)]> {
+        let decoding = eligible.iter().filter(|live| live.is_decoding());
+        decoding
             .take(self.policy.decode.batch_max as usize)
             .map(|live| (live.id(), live.context()))
-            .collect();
+            .collect()
+    }
+
+    /// Parts of prompts for what `decoding` requests leave of the budget; something of them if none decodes.
+    fn prompts(&self, eligible: &[&Live], decoding: u32) -> Arc<[(RequestId, Segment)]> {
         let budget = self.policy.limits.tokens_per_iteration;
-        let mut left = budget
-            .saturating_sub(batch.len() as u32)
-            .max(u32::from(batch.is_empty()));
+        let mut left = match decoding {
+            0 => budget.max(1),
+            some => budget.saturating_sub(some),
+        };
         let mut prompts = Vec::new();
-        for live in self
-            .running
-            .iter()
-            .filter(|live| eligible(live) && !live.is_decoding())
-        {
+        for live in eligible.iter().filter(|live| !live.is_decoding()) {
             let tokens = left.min(live.prompt_tokens - live.cached);
             if tokens == 0 {
                 break;
             }
             left -= tokens;
-            prompts.push((
-                live.id(),
-                Segment {
-                    position: live.cached,
-                    tokens,
-                },
-            ));
+            let segment = Segment {
+                position: live.cached,
+                tokens,
+            };
+            prompts.push((live.id(), segment));
         }
-        if batch.is_empty() && prompts.is_empty() {
-            return;
-        }
-        let first = batch
-            .first()
-            .map(|(id, _)| *id)
-            .or(prompts.first().map(|(id, _)| *id));
-        let of_first = self.running.iter().find(|live| Some(live.id()) == first);
-        self.last = of_first.map(|live| live.submission.class);
-        self.run(batch, prompts.into(), 0, actions);
+        prompts.into()
     }
 
     fn run(
         &mut self,
         batch: Arc<[(RequestId, u32)]>,
         prompts: Arc<[(RequestId, Segment)]>,
-        failures: u32,
         actions: &mut Actions,
     ) {
         let ticket = Ticket(self.tickets);
@@ -242,14 +225,12 @@ impl<C: Costs> SingleLane<C> {
             batch: Arc::clone(&batch),
             prompts: Arc::clone(&prompts),
             hangs,
-            failures,
         });
         actions.push(Action::Launch {
             lane: self.lane,
             ticket,
             work: Work::Mixed { batch, prompts },
         });
-        actions.push(Action::Timer(hangs));
     }
 
     /// How long an iteration may take: a generous multiple of its parts one after the other.
@@ -287,15 +268,11 @@ impl<C: Costs> SingleLane<C> {
 
     /// Fig. 6a: a reactive request throws away what proactive ones had.
     fn forget_preempted(&mut self, actions: &mut Actions) {
-        let reactive = |live: &Live| live.submission.class == Class::Reactive;
-        let mut all = self.waiting.iter().chain(&self.running);
-        if self.policy.scheduler != SchedulerKind::PreemptRecompute || !all.any(reactive) {
+        if self.exclusive_class().is_none() {
             return;
         }
-        let (kept, preempted) = std::mem::take(&mut self.running)
-            .into_iter()
-            .partition::<Vec<_>, _>(reactive);
-        self.running = kept;
+        let preempted = |live: &mut Live| live.class() == Class::Proactive;
+        let preempted: Vec<Live> = self.running.extract_if(.., preempted).collect();
         for mut live in preempted.into_iter().rev() {
             self.kv.release(live.id(), actions);
             actions.push(Action::Restart(live.id()));
@@ -317,12 +294,16 @@ impl<C: Costs> SingleLane<C> {
         else {
             return;
         };
+        for id in iteration.requests() {
+            if let Some(live) = self.live_mut(id) {
+                live.failures = 0;
+            }
+        }
         for (id, _) in iteration.batch.iter() {
             self.emit(*id, ended, actions);
         }
         for (id, segment) in iteration.prompts.iter() {
-            let live = self.running.iter_mut().find(|live| live.id() == *id);
-            let whole = live.is_some_and(|live| {
+            let whole = self.live_mut(*id).is_some_and(|live| {
                 live.cached = segment.context();
                 live.is_decoding()
             });
@@ -333,9 +314,14 @@ impl<C: Costs> SingleLane<C> {
         self.settle(actions);
     }
 
+    /// A request with room.
+    fn live_mut(&mut self, id: RequestId) -> Option<&mut Live> {
+        self.running.iter_mut().find(|live| live.id() == id)
+    }
+
     fn emit(&mut self, id: RequestId, ended: &[RequestId], actions: &mut Actions) {
         let context_tokens = self.model.context_tokens;
-        let Some(live) = self.running.iter_mut().find(|live| live.id() == id) else {
+        let Some(live) = self.live_mut(id) else {
             return;
         };
         if live.ending.is_some() {
@@ -357,25 +343,39 @@ impl<C: Costs> SingleLane<C> {
             .iter()
             .flat_map(Iteration::requests)
             .collect();
-        let over = |live: &Live| live.ending.is_some() && !held.contains(&live.id());
-        let now = self.now;
-        for live in self.running.extract_if(.., |live| over(live)) {
+        let over = |live: &mut Live| live.ending.is_some() && !held.contains(&live.id());
+        let ended: Vec<Live> = self.running.extract_if(.., over).collect();
+        let given_up = self.waiting.iter().filter(|live| live.ending.is_some());
+        let ended: Vec<Live> = ended.into_iter().chain(given_up.cloned()).collect();
+        self.waiting.retain(|live| live.ending.is_none());
+        for live in ended {
             let Some(finish) = live.ending else { continue };
             match (finish, live.submission.flow) {
                 (Finish::Complete, Some(flow)) => {
+                    // The token that was given last is not in the cache.
                     let kept = live.context().saturating_sub(1);
-                    self.kv.keep(live.id(), flow, kept, now, actions);
+                    self.kv.keep(live.id(), flow, kept, self.now, actions);
                 }
                 _ => self.kv.release(live.id(), actions),
             }
+            if let Some(flow) = live.submission.flow.filter(|_| live.ends_flow) {
+                self.end_flow(flow, actions);
+            }
             actions.push(Action::Finish(live.id(), finish));
         }
-        for live in &self.waiting {
-            if let Some(finish) = live.ending {
-                actions.push(Action::Finish(live.id(), finish));
-            }
+    }
+
+    /// A flow has no further calls; those that are under way leave no cache behind.
+    fn end_flow(&mut self, flow: FlowId, actions: &mut Actions) {
+        let mut live = false;
+        let all = self.waiting.iter_mut().chain(&mut self.running);
+        for other in all.filter(|other| other.submission.flow == Some(flow)) {
+            other.ends_flow = true;
+            live = true;
         }
-        self.waiting.retain(|live| live.ending.is_none());
+        if !live {
+            self.kv.release_flow(flow, actions);
+        }
     }
 
     fn end_where(&mut self, finish: Finish, which: impl Fn(&Live) -> bool, actions: &mut Actions) {
@@ -387,22 +387,32 @@ impl<C: Costs> SingleLane<C> {
         self.settle(actions);
     }
 
-    /// The iteration did not succeed: it is tried again, and its requests end when that is in vain.
-    fn retry(&mut self, actions: &mut Actions) {
+    /// The iteration did not succeed. Its requests go into another one, and end when that is in vain too often.
+    fn give_up_iteration(&mut self, actions: &mut Actions) {
         let Some(iteration) = self.iteration.take() else {
             return;
         };
-        let failures = iteration.failures + 1;
-        if failures < ATTEMPTS && self.present {
-            self.run(iteration.batch, iteration.prompts, failures, actions);
-            return;
+        for id in iteration.requests() {
+            if let Some(live) = self.live_mut(id) {
+                live.failures += 1;
+            }
         }
-        let blamed: Vec<RequestId> = iteration.requests().collect();
-        self.end_where(Finish::Failed, |live| blamed.contains(&live.id()), actions);
+        let hopeless = |live: &Live| live.failures >= ATTEMPTS;
+        self.end_where(Finish::Failed, hopeless, actions);
+    }
+
+    /// Memory ran out. Caches of idle flows give theirs; if there are none, the launch has failed.
+    fn out_of_memory(&mut self, actions: &mut Actions) {
+        if self.kv.release_flows(actions) {
+            self.iteration = None;
+            self.settle(actions);
+        } else {
+            self.give_up_iteration(actions);
+        }
     }
 
     fn lose(&mut self, actions: &mut Actions) {
-        self.present = false;
+        self.state = LaneState::Gone;
         self.iteration = None;
         self.end_where(Finish::Failed, |_| true, actions);
     }
@@ -411,15 +421,22 @@ impl<C: Costs> SingleLane<C> {
         let now = self.now;
         let late = |live: &Live| live.submission.deadline.is_some_and(|at| at <= now);
         self.end_where(Finish::Deadline, late, actions);
-        if self
-            .iteration
-            .as_ref()
-            .is_some_and(|iteration| iteration.hangs <= now)
-        {
-            // The lane is not there until it says so; then the iteration is tried again.
+        let hangs = self.iteration.as_ref().map(|iteration| iteration.hangs);
+        if hangs.is_some_and(|at| at <= now) {
+            self.state = LaneState::Resetting;
             actions.push(Action::Reset(self.lane));
-            self.iteration = None;
-            self.present = false;
+            self.give_up_iteration(actions);
+        }
+    }
+
+    /// Sets the timer for the next deadline, or for when the iteration counts as hung.
+    fn set_alarm(&self, actions: &mut Actions) {
+        let live = self.waiting.iter().chain(&self.running);
+        let wanted = live.filter(|live| live.ending.is_none());
+        let deadlines = wanted.filter_map(|live| live.submission.deadline);
+        let hangs = self.iteration.as_ref().map(|iteration| iteration.hangs);
+        if let Some(at) = deadlines.chain(hangs).min() {
+            actions.push(Action::Timer(at));
         }
     }
 }
@@ -440,16 +457,12 @@ impl<C: Costs> Scheduler for SingleLane<C> {
             Event::Cancel(id) => {
                 self.end_where(Finish::Cancelled, |live| live.id() == id, actions);
             }
-            Event::EndFlow(flow) => self.kv.release_flow(flow, actions),
+            Event::EndFlow(flow) => self.end_flow(flow, actions),
             Event::Done { ticket, ended, .. } => self.done(ticket, &ended, actions),
-            Event::Failed(ticket) | Event::OutOfMemory(ticket) if current == Some(ticket) => {
-                if matches!(event, Event::OutOfMemory(_)) {
-                    self.kv.release_flows(actions);
-                }
-                self.retry(actions);
-            }
+            Event::Failed(ticket) if current == Some(ticket) => self.give_up_iteration(actions),
+            Event::OutOfMemory(ticket) if current == Some(ticket) => self.out_of_memory(actions),
             Event::Lost(lane) if lane == self.lane => self.lose(actions),
-            Event::Ready(lane) if lane == self.lane => self.present = true,
+            Event::Ready(lane) if lane == self.lane => self.state = LaneState::Present,
             Event::Failed(_)
             | Event::OutOfMemory(_)
             | Event::Lost(_)
@@ -459,18 +472,7 @@ impl<C: Costs> Scheduler for SingleLane<C> {
         }
         self.tick(actions);
         self.launch(actions);
-        // Deadlines of those that wait have no launch to be noticed by.
-        let live = self.waiting.iter().chain(&self.running);
-        let next = live.filter_map(|live| live.submission.deadline).min();
-        let hangs = self.iteration.as_ref().map(|iteration| iteration.hangs);
-        if let Some(at) = next
-            .into_iter()
-            .chain(hangs)
-            .min()
-            .filter(|at| *at > self.now)
-        {
-            actions.push(Action::Timer(at));
-        }
+        self.set_alarm(actions);
     }
 
     fn is_idle(&self) -> bool {

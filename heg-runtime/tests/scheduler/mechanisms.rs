@@ -1,0 +1,64 @@
+//! The paper's mechanisms one at a time, as a log of what the scheduler says; times in ms.
+
+use crate::script::Script;
+
+/// v2 4.4: a reactive request has the NPU as soon as the kernel that runs is done, and the proactive prompt goes
+/// on where it was.
+#[test]
+fn a_reactive_request_preempts_a_proactive_prefill_at_a_kernel_boundary() {
+    let mut script = Script::new(|_| {});
+    script.proactive(1, 512, 1);
+    script.run_until(25);
+    script.reactive(2, 256, 1);
+    script.run();
+    assert!(script.restarted.is_empty());
+    assert_eq!(script.tokens, [2, 1]);
+    insta::assert_snapshot!(script.log);
+}
+
+/// v2 4.3, Algorithm 1: with nothing to decode, chunks are shared so that both devices end together; while a
+/// request decodes the NPU has all of them, and the remainder on the iGPU waits to end no earlier.
+#[test]
+fn chunks_are_split_only_while_nothing_decodes() {
+    let mut script = Script::new(|_| {});
+    script.reactive(1, 1024, 8);
+    script.run_until(160);
+    script.reactive(2, 600, 1);
+    script.run();
+    insta::assert_snapshot!(script.log);
+}
+
+/// v2 4.5, Algorithm 2: beside a reactive request a batch has three; of the proactive ones the longest is left
+/// out.
+#[test]
+fn the_longest_proactive_sequence_leaves_the_batch_to_a_reactive_one() {
+    let mut script = Script::new(|policy| policy.prefill.elastic = false);
+    script.proactive(1, 200, 8);
+    script.proactive(2, 100, 8);
+    script.proactive(3, 50, 8);
+    script.run_until(215);
+    script.reactive(4, 20, 3);
+    script.run();
+    let with_reactive: Vec<&str> = script
+        .log
+        .lines()
+        .filter(|line| line.contains("decode [4"))
+        .collect();
+    assert!(!with_reactive.is_empty());
+    assert!(
+        with_reactive
+            .iter()
+            .all(|line| line.contains("decode [4, 3, 2]"))
+    );
+    insta::assert_snapshot!(script.log);
+}
+
+/// v2 4.5: a proactive request that has waited for too long gets the iGPU, and the reactive one keeps the NPU.
+#[test]
+fn an_overdue_prompt_has_the_igpu_beside_a_reactive_one() {
+    let mut script = Script::new(|policy| policy.ageing.as_mut().unwrap().threshold_ms = 50);
+    script.reactive(1, 512, 1);
+    script.proactive(2, 256, 1);
+    script.run();
+    insta::assert_snapshot!(script.log);
+}

@@ -10,11 +10,9 @@ use heg_spec::Policy;
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
 
-/// Proactive requests a minute where there are no others; the paper's range ends at 30, and beyond lie the
-/// rates at which the last policies give in.
-pub(crate) const PROACTIVE_ONLY: [f64; 14] = [
-    1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0,
-];
+/// Proactive requests a minute where there are no others, over the paper's range.
+pub(crate) const PROACTIVE_ONLY: [f64; 11] =
+    [1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0, 25.0, 30.0];
 
 /// Proactive requests a minute beside reactive ones.
 pub(crate) const MIXED_PROACTIVE: [f64; 4] = [4.0, 6.0, 8.0, 10.0];

@@ -13,13 +13,19 @@ pub(crate) struct Args {
     /// A bundle with annotations
     #[arg(value_name = "BUNDLE")]
     bundle: PathBuf,
+    /// Name of the model in the sheet [default: the bundle's]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
     /// Where to write the sheet [default: NAME.ron]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let sheet = of_bundle(&args.bundle)?;
+    let mut sheet = of_bundle(&args.bundle)?;
+    if let Some(name) = &args.name {
+        sheet.model.name.clone_from(name);
+    }
     let text = sheet.to_text()?;
     let named = || PathBuf::from(format!("{}.ron", sheet.model.name));
     let output = args.output.clone().unwrap_or_else(named);

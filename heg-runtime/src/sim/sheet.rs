@@ -133,3 +133,59 @@ fn options() -> ron::Options {
         .with_default_extension(ron::extensions::Extensions::IMPLICIT_SOME)
         .with_recursion_limit(64)
 }
+
+#[cfg(test)]
+mod tests {
+    use heg_spec::shipped;
+
+    use super::*;
+    use crate::sched::{Call, Costs, Kernel, Lane};
+    use crate::sim::Platform;
+
+    #[test]
+    fn shipped_sheets_are_small_and_read_back() {
+        for name in ModelSheet::names() {
+            let sheet = ModelSheet::shipped(name).unwrap();
+            assert_eq!(sheet.model.name, name);
+            let text = sheet.to_text().unwrap();
+            assert!(text.len() < 50_000, "{name}: {} bytes", text.len());
+            assert_eq!(ModelSheet::parse(&text).unwrap(), sheet);
+        }
+    }
+
+    #[test]
+    fn what_is_no_sheet_is_refused_with_its_place() {
+        let refused = |text: &str| ModelSheet::parse(text).unwrap_err().to_string();
+        assert!(refused("(\n layers: x)").starts_with("line 2, column 10: "));
+        assert!(
+            refused(&" ".repeat(BYTES_MAX + 1)).starts_with("the model sheet is 1048577 bytes")
+        );
+        let unknown = ModelSheet::shipped("llama").unwrap_err().to_string();
+        assert!(
+            unknown.ends_with("expected one of llama-3.2-3b, llama-3.1-8b"),
+            "{unknown}"
+        );
+    }
+
+    /// Agent.xpu v2, 4.4: kernels of the 8B model take up to 38 ms at 256 tokens, attention over 2048 tokens
+    /// up to 97 ms, on either accelerator.
+    #[test]
+    fn kernels_take_what_the_paper_measured() {
+        let soc = shipped::soc("core-ultra-5-125h").unwrap();
+        let sheet = ModelSheet::shipped("llama-3.1-8b").unwrap();
+        let platform = Platform::new(&soc, &sheet, 256).unwrap();
+        let ms = |lane, kernel, tokens, context| {
+            let call = Call::Prefill {
+                kernel,
+                tokens,
+                context,
+            };
+            platform.costs.cost(lane, call).unwrap().latency_us / 1e3
+        };
+        for lane in [Lane::Npu, Lane::Igpu] {
+            let ffn = ms(lane, Kernel::Ffn, 256, 256);
+            assert!((36.0..41.0).contains(&ffn), "{lane:?}: {ffn}");
+            assert!(ms(lane, Kernel::Mha, 2048, 2048) < 97.0);
+        }
+    }
+}

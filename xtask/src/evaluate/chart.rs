@@ -90,7 +90,7 @@ pub(crate) fn legend<'a>(area: &Area<'a>, entries: &[(String, RGBColor)]) -> Res
             INK,
             (HPos::Left, VPos::Center),
         )?;
-        x += 18 + 24 + (name.chars().count() as f64 * 6.9) as i32;
+        x += 18 + 24 + (name.chars().count() as f64 * 6.1) as i32;
     }
     Ok(area.split_vertically(LEGEND).1)
 }

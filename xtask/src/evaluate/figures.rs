@@ -61,7 +61,7 @@ impl Drawing<'_> {
 
     fn span(&self) -> String {
         format!(
-            "{}, {}-minute traces, means over {} seeds",
+            "{}, traces of {} minutes, {} for each point",
             self.subject
                 .platforms
                 .first()
@@ -191,15 +191,20 @@ impl Drawing<'_> {
                         self.at(place, (3.0, 6.0), |r| part(&of(r)))
                     };
                     let values = parts.map(|(_, part)| value(part));
+                    let total: f64 = values.iter().sum();
                     Bar {
                         name: policy.name.clone(),
-                        parts: values.into_iter().zip(colours).collect(),
-                        words: format!("{:.1} s", values.iter().sum::<f64>()),
+                        parts: values
+                            .map(|value| value / total)
+                            .into_iter()
+                            .zip(colours)
+                            .collect(),
+                        words: format!("{total:.1} s"),
                     }
                 });
                 groups.push(BarGroup {
                     title: format!("{name}, {}", platform.model),
-                    bars: bars.collect(),
+                    bars: bars.filter(is_known).collect(),
                 });
             }
         }
@@ -207,7 +212,7 @@ impl Drawing<'_> {
         let bars = Bars {
             title: "What latency consists of (figure 12)".to_owned(),
             subtitle: format!(
-                "3 reactive and 6 proactive requests a minute; {}",
+                "Shares of the mean latency, at 3 reactive and 6 proactive requests a minute; {}",
                 self.span()
             ),
             legend: names
@@ -249,7 +254,7 @@ impl Drawing<'_> {
                     });
                 groups.push(BarGroup {
                     title: format!("{title}, {}", platform.model),
-                    bars: bars.collect(),
+                    bars: bars.filter(is_known).collect(),
                 });
             }
         }
@@ -265,6 +270,11 @@ impl Drawing<'_> {
         };
         bars.svg()
     }
+}
+
+/// Whether anything ran that a bar could show.
+fn is_known(bar: &Bar) -> bool {
+    bar.parts.iter().all(|(value, _)| value.is_finite())
 }
 
 /// The figures of a class in a record.

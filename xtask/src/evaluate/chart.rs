@@ -227,6 +227,7 @@ pub(crate) fn figure(value: f64) -> String {
     match value {
         v if v >= 10.0 => format!("{v:.0}"),
         v if v >= 1.0 => format!("{v:.1}").trim_end_matches(".0").to_owned(),
+        0.0 => "0".to_owned(),
         v => format!("{v:.3}").trim_end_matches('0').to_owned(),
     }
 }

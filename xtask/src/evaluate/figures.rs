@@ -170,7 +170,7 @@ impl Drawing<'_> {
 
     /// Fig. 12: what latency consists of, at 3 reactive and 6 proactive requests a minute.
     fn breakdown(&self) -> Result<String> {
-        let parts: [(&str, fn(&ClassMetrics) -> f64); 4] = [
+        let parts: [Part; 4] = [
             ("prefill pending", |m| m.prefill_pending_secs),
             ("prefill active", |m| m.prefill_active_secs),
             ("decode pending", |m| m.decode_pending_secs),
@@ -226,7 +226,7 @@ impl Drawing<'_> {
 
     /// Fig. 13: what the same requests cost the iGPU, and energy per token, over the mixed regime.
     fn overhead(&self) -> Result<String> {
-        let figures: [(&str, &str, fn(&Record) -> f64); 2] = [
+        let figures: [Measure; 2] = [
             ("iGPU-seconds a run", "s", |r| r.metrics.igpu_secs),
             ("Energy per token", "J", |r| r.metrics.joules_per_token),
         ];
@@ -271,6 +271,12 @@ impl Drawing<'_> {
         bars.svg()
     }
 }
+
+/// A part of latency: its name, and its seconds.
+type Part = (&'static str, fn(&ClassMetrics) -> f64);
+
+/// A figure of a run: its name, its unit, its value.
+type Measure = (&'static str, &'static str, fn(&Record) -> f64);
 
 /// Whether anything ran that a bar could show.
 fn is_known(bar: &Bar) -> bool {

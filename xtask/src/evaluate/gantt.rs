@@ -200,7 +200,7 @@ fn axis(area: &Area<'_>, span: f64) -> Result<()> {
         let x = place_of(at, span);
         let tick = PathElement::new(vec![(x, y - 4), (x, y)], FAINT.stroke_width(1));
         area.draw(&tick).map_err(failed)?;
-        let words = format!("{} s", digits(at).trim_end_matches('.'));
+        let words = format!("{} s", digits(at));
         text(
             area,
             &words,

@@ -6,8 +6,10 @@ mod bench_peers;
 mod ci;
 mod compile;
 mod demo;
+mod evaluate;
 mod fail;
 mod fuzz;
+mod model_sheet;
 mod profile;
 mod setup;
 mod synth;
@@ -52,6 +54,10 @@ enum Command {
     Demo(demo::Args),
     /// Measure HEG beside OpenVINO GenAI on the same model, and print one table
     BenchPeers(bench_peers::Args),
+    /// Run the papers' evaluation in virtual time: tables and figures beside theirs
+    Evaluate(evaluate::Args),
+    /// Write what the simulator has to know of a bundle's model: a RON file of some tens of kilobytes
+    ModelSheet(model_sheet::Args),
     /// Measure kernels on this machine, and check what is predicted from that
     Profile(profile::Args),
 }
@@ -77,6 +83,8 @@ fn dispatch(command: &Command) -> anyhow::Result<()> {
         Command::Tidy(args) => tidy::run(args),
         Command::Demo(args) => demo::run(args),
         Command::BenchPeers(args) => bench_peers::run(args),
+        Command::Evaluate(args) => evaluate::run(args),
+        Command::ModelSheet(args) => model_sheet::run(args),
         Command::Profile(args) => profile::run(args),
     }
 }
@@ -87,6 +95,7 @@ Start here:
   cargo xtask test                                  set up and run all tests
   cargo xtask compile-model path/to/hf-folder       writes artifacts/bundles/NAME.heg
   cargo xtask synth-model --like llama-3.2-1b       a model to measure with, no licence needed
+  cargo xtask evaluate                              the papers' schedulers, side by side
 
 Exit status: 0 fine · 1 a check found something (test, ci, tidy, fuzz, demo, profile) · 2 your input ·
 3 the bundle · 4 this machine (files, network, missing programs) · 70 a bug of ours.";

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use heg_artifacts::manifest::{self, DeviceClass, Group, Manifest, ShapeClass, Variant};
+use heg_artifacts::manifest::{self, DeviceClass, Group, ShapeClass, Variant};
 use heg_profiler::annotation::{self, DeviceAnnotation, SocAnnotation, estimate};
 
+use super::sheet::ModelSheet;
 use crate::sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
 
 /// Costs of one model on one machine, as [`estimate`] answers.
@@ -27,17 +28,11 @@ pub struct AnnotatedCosts {
 const COMPILE_US: (f64, f64) = (0.367e6, 1237.0);
 
 impl AnnotatedCosts {
-    /// Of the model of `manifest` on `soc`, prefilling in chunks of `chunk_tokens`.
-    pub fn new(manifest: &Manifest, soc: &SocAnnotation, chunk_tokens: u32) -> Self {
-        let device = |class| soc.devices.iter().find(|d| d.class == class).cloned();
-        let first = manifest.layers.first();
-        let uses = first.map(|layer| [&layer.qkv, &layer.mha, &layer.ffn]);
-        let uses = uses.into_iter().flatten().chain([&manifest.head]);
-        let kernels = uses.filter_map(|used| {
-            let kernel = manifest.kernels.get(used.kernel.0 as usize)?;
-            Some((kernel.group, kernel.clone()))
-        });
-        let model = &manifest.model;
+    /// Of a model on `soc`, prefilling in chunks of `chunk_tokens`.
+    pub fn new(sheet: &ModelSheet, soc: &SocAnnotation, chunk_tokens: u32) -> Self {
+        let device = |class| soc.device(class).cloned();
+        let kernels = sheet.kernels.iter();
+        let model = &sheet.model;
         let kv_row = u64::from(model.kv_heads) * u64::from(model.head_dim);
         Self {
             devices: [
@@ -45,13 +40,13 @@ impl AnnotatedCosts {
                 device(DeviceClass::Igpu),
                 device(DeviceClass::Cpu),
             ],
-            kernels: kernels.collect(),
+            kernels: kernels.map(|k| (k.group, k.clone())).collect(),
             model: ModelShape {
-                layers: manifest.layers.len() as u32,
+                layers: sheet.layers,
                 chunk_tokens,
                 context_tokens: model.context_tokens,
                 // Keys and values in f16.
-                kv_bytes_per_token: manifest.layers.len() as u64 * kv_row * 4,
+                kv_bytes_per_token: u64::from(sheet.layers) * kv_row * 4,
             },
             compile_us: COMPILE_US,
         }

@@ -17,6 +17,9 @@
 //! So memory-bound kernels (u near b) slow down in proportion, and compute-bound ones (u below their share)
 //! hardly or not at all, as in Agent.xpu's Fig. 4: GEMV beside GEMV suffers, GEMM beside GEMV does not.
 
+use heg_artifacts::manifest::DeviceClass;
+use heg_profiler::annotation::SocAnnotation;
+
 use crate::sched::Lane;
 
 /// Bandwidths as shares of the DRAM's peak.
@@ -38,7 +41,26 @@ impl Default for Memory {
     }
 }
 
+/// What devices draw together, as a share of the peak: 59 of 68 GB/s (HeteroLLM 3.3).
+const SHARED: f64 = 59.0 / 68.0;
+
 impl Memory {
+    /// Of a machine: each device draws what its memory-bound kernels do, all of it where that is unknown; all
+    /// together draw what HeteroLLM measured, which no SoC file knows better.
+    pub fn of(soc: &SocAnnotation) -> Self {
+        let cap = |class| {
+            let spec = soc.device(class).and_then(|device| device.spec);
+            spec.map_or(1.0, |spec| {
+                spec.effective_bytes_per_sec() / spec.peaks().bytes_per_sec()
+            })
+        };
+        let lanes = [DeviceClass::Npu, DeviceClass::Igpu, DeviceClass::Cpu].map(cap);
+        Self {
+            lanes,
+            shared: SHARED,
+        }
+    }
+
     /// HeteroLLM's phone (3.3): one device gets 43 GB/s of 68, two get 59.
     pub fn snapdragon() -> Self {
         Self {

@@ -1,11 +1,13 @@
 //! Figures of a run, as Agent.xpu v2 6.1 defines them.
 
+use serde::Serialize;
+
 use super::engine::Run;
 use super::meter::RequestRecord;
 use crate::sched::{Class, Finish, Lane, Micros};
 
 /// Figures of a run. Means over nothing are 0.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Metrics {
     /// Reactive requests.
     pub reactive: ClassMetrics,
@@ -23,6 +25,8 @@ pub struct Metrics {
     /// The longest that a reactive request waited for its first kernel while no other reactive request was
     /// before its first token, in s: the latency of preemption.
     pub preemption_secs_max: f64,
+    /// The mean of the same waits, in s.
+    pub preemption_secs_mean: f64,
     /// The longest that a lane cannot be interrupted, alone, in s.
     pub longest_kernel_secs: f64,
     /// The longest that a proactive request waited for its first kernel, in s: fairness.
@@ -32,7 +36,7 @@ pub struct Metrics {
 }
 
 /// Figures of the requests of a class that were answered to the end.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct ClassMetrics {
     /// Requests that came.
     pub arrived: usize,
@@ -72,6 +76,7 @@ impl Metrics {
         let igpu = Lane::Igpu as usize;
         let igpu_secs = usage.prefill_secs[igpu] + DECODE_UTILISATION * usage.decode_secs[igpu];
         let first = run.requests.iter().filter_map(|r| r.arrived).min();
+        let preemptions = preemption_secs(&run.requests);
         let proactive = run.requests.iter().filter(|r| r.class == Class::Proactive);
         Self {
             reactive: class(Class::Reactive),
@@ -80,7 +85,8 @@ impl Metrics {
             joules_per_token: ratio(usage.energy_joules, tokens),
             igpu_utilisation: ratio(igpu_secs, usage.active_secs),
             igpu_secs,
-            preemption_secs_max: preemption_secs_max(&run.requests),
+            preemption_secs_max: preemptions.iter().copied().fold(0.0, f64::max),
+            preemption_secs_mean: ratio(preemptions.iter().sum(), preemptions.len() as f64),
             longest_kernel_secs: usage.longest_kernel_us / 1e6,
             proactive_wait_secs_max: proactive.filter_map(wait_secs).fold(0.0, f64::max),
             span_secs: run.ended.since(first.unwrap_or_default()).as_secs(),
@@ -145,7 +151,8 @@ fn ratio(value: f64, by: f64) -> f64 {
     if by > 0.0 { value / by } else { 0.0 }
 }
 
-fn preemption_secs_max(requests: &[RequestRecord]) -> f64 {
+/// Waits of reactive requests for their first kernel, while no other one was before its first token.
+fn preemption_secs(requests: &[RequestRecord]) -> Vec<f64> {
     let reactive: Vec<&RequestRecord> = requests
         .iter()
         .filter(|r| r.class == Class::Reactive && r.arrived.is_some())
@@ -159,7 +166,7 @@ fn preemption_secs_max(requests: &[RequestRecord]) -> f64 {
         !reactive.iter().any(overlaps)
     };
     let waits = reactive.iter().filter(alone).filter_map(|r| wait_secs(r));
-    waits.fold(0.0, f64::max)
+    waits.collect()
 }
 
 #[cfg(test)]
@@ -215,6 +222,7 @@ mod tests {
         close(metrics.joules_per_token, 2.0);
         close(metrics.igpu_utilisation, 0.48);
         close(metrics.preemption_secs_max, 0.05);
+        close(metrics.preemption_secs_mean, 0.05);
         close(metrics.proactive_wait_secs_max, 0.8);
     }
 }

@@ -9,8 +9,10 @@
 
 mod analytic;
 mod annotated;
+mod benchmark;
 mod cached;
 mod check;
+mod chrome;
 mod duration;
 mod engine;
 mod fault;
@@ -19,13 +21,17 @@ mod meter;
 mod metrics;
 mod power;
 mod seeded;
+mod serve;
+mod sheet;
 mod trace;
 mod workload;
 
 pub use analytic::{AnalyticCosts, DevicePeak, Dimensions};
 pub use annotated::AnnotatedCosts;
+pub use benchmark::benchmarks;
 pub use cached::CachedCosts;
 pub use check::{Checked, Rule, Rules, Violation};
+pub use chrome::chrome_trace;
 pub use duration::duration;
 pub use engine::{Machine, Run, SimulationError, Slice, simulate};
 pub use fault::{Faults, Interruption, LaunchFault};
@@ -34,5 +40,7 @@ pub use meter::{RequestRecord, Usage};
 pub use metrics::{ClassMetrics, Metrics};
 pub use power::{PowerModel, StagePower};
 pub use seeded::Seeded;
+pub use serve::Platform;
+pub use sheet::{ModelSheet, SheetError};
 pub use trace::{Arrival, Spacing, Trace, TraceRequest, TraceSpec};
 pub use workload::{Workload, WorkloadError, WorkloadRequest};

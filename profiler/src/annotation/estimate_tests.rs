@@ -99,9 +99,9 @@ fn attention_runs_for_each_sequence_and_bucket() {
 #[test]
 fn a_dynamic_variant_follows_its_roofline() {
     let decode = of(FFN, DeviceClass::Igpu, ShapeClass::Dynamic, call(1, 1, 1));
-    // 84.9 MB of weights and 18 kB of activations at 89.6 GB/s.
-    assert!((decode.latency_us - 948.2).abs() < 0.5, "{decode:?}");
-    assert_eq!(decode.bandwidth_utilisation, Some(1.0));
+    // 84.9 MB of weights and 18 kB of activations at 63% of 89.6 GB/s, and the launch.
+    assert!((decode.latency_us - 1580.1).abs() < 0.5, "{decode:?}");
+    assert_eq!(decode.bandwidth_utilisation, Some(0.63));
     assert_eq!(decode.energy_uj, Some(decode.latency_us * 25.0));
     let prefill = of(
         FFN,
@@ -109,11 +109,11 @@ fn a_dynamic_variant_follows_its_roofline() {
         ShapeClass::Dynamic,
         call(256, 256, 1),
     );
-    // 2 · 84.9e6 · 256 FLOP at 9 TFLOP/s.
-    assert!((prefill.latency_us - 4832.0).abs() < 1.0, "{prefill:?}");
+    // 2 · 84.9e6 · 256 FLOP at 2.6 TFLOP/s, and the launch.
+    assert!((prefill.latency_us - 16_811.0).abs() < 5.0, "{prefill:?}");
     assert_eq!(prefill.energy_uj, Some(prefill.latency_us * 31.0));
     let share = prefill.bandwidth_utilisation.unwrap();
-    assert!((share - 0.207).abs() < 0.001, "{prefill:?}");
+    assert!((share - 0.0598).abs() < 0.001, "{prefill:?}");
     // Rows of a batch are rows.
     let batch = of(FFN, DeviceClass::Igpu, ShapeClass::Dynamic, call(1, 1, 256));
     assert_eq!(batch.latency_us, prefill.latency_us);

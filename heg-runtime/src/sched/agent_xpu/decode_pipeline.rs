@@ -19,6 +19,8 @@ pub(super) struct Decode {
     requests: Vec<RequestId>,
     /// The iteration that has begun.
     iteration: Option<Iteration>,
+    /// Whether decoding is next on the iGPU, where it takes turns with a prefill.
+    pub(super) is_next: bool,
     /// Whether the next iteration takes a single request, to find out which one makes batches fail.
     pub(super) alone: Option<RequestId>,
 }
@@ -41,6 +43,10 @@ impl Decode {
         if self.alone == Some(id) {
             self.alone = None;
         }
+    }
+
+    pub(super) fn requests(&self) -> impl Iterator<Item = &RequestId> {
+        self.requests.iter()
     }
 
     pub(super) fn len(&self) -> usize {

@@ -317,16 +317,30 @@ impl<C: Costs> AgentXpu<C> {
             return;
         };
         let prefill_first = self.policy.decode.prefill_first;
+        let takes_turns = self.takes_turns(lane);
         if self.lanes.is_free(lane) {
-            if !prefill_first && self.launch_decode(lane, actions) {
+            let decode_first = !prefill_first || (takes_turns && self.decode.is_next);
+            if decode_first && self.launch_decode(lane, actions) {
+                self.decode.is_next = false;
                 return;
             }
-            if !self.launch_prefill(lane, actions) && prefill_first {
+            if self.launch_prefill(lane, actions) {
+                self.decode.is_next = true;
+            } else if !decode_first {
                 self.launch_decode(lane, actions);
             }
-        } else if prefill_first && self.next_prefill(lane).is_some() {
+        } else if prefill_first && !takes_turns && self.next_prefill(lane).is_some() {
             self.ask_to_yield(lane, actions);
         }
+    }
+
+    /// Whether the next prefill kernel of the iGPU is an overdue request's, beside reactive decoding: its whole
+    /// prefill runs there, and would suspend the reactive execution if it went first each time (§4.5).
+    fn takes_turns(&self, lane: Lane) -> bool {
+        let overdue = self.prefills.overdue;
+        overdue.is_some()
+            && self.decodes_reactive()
+            && self.next_prefill(lane).map(|next| next.id) == overdue
     }
 
     /// Asks a decode run to stop at its next layer.

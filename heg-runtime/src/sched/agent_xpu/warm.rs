@@ -13,6 +13,10 @@ use crate::sched::request::Lane;
 /// Chosen: a chunk of the paper's.
 const CONTEXT_STEP: u32 = 256;
 
+/// Kernels that stay when no request is left for them, in case one comes: each is a megabyte or two, and takes
+/// seconds of the CPU. Chosen: all multiples of the step up to a context of 4096.
+const KEPT_MAX: usize = 16;
+
 /// Kernels that are there, and the one that is being compiled.
 #[derive(Debug, Default)]
 pub(super) struct Warmth {
@@ -58,7 +62,8 @@ impl Warmth {
 }
 
 impl<C: Costs> AgentXpu<C> {
-    /// Compiles the kernel of the first waiting request that has none, and drops those that nobody wants.
+    /// Compiles the kernel of the first waiting request that has none, and drops those that nobody wants where
+    /// there are too many.
     pub(super) fn warm_up(&mut self, actions: &mut Actions) {
         if self.policy.prefill.attention != NpuAttention::WarmUp {
             return;
@@ -74,8 +79,11 @@ impl<C: Costs> AgentXpu<C> {
             .map(|(_, entry)| self.kernel_for(entry.prompt_tokens))
             .collect();
         let unwanted = |kernel: &WarmKernel| !wanted.contains(kernel);
-        let idle: Vec<WarmKernel> = self.warmth.ready.iter().copied().filter(unwanted).collect();
-        for kernel in idle {
+        let ready = &self.warmth.ready;
+        let surplus = ready.len().saturating_sub(KEPT_MAX);
+        // The longest contexts are the rarest.
+        let idle = ready.iter().rev().copied().filter(unwanted);
+        for kernel in idle.take(surplus).collect::<Vec<_>>() {
             self.warmth.ready.remove(&kernel);
             actions.push(Action::Unload(kernel));
         }

@@ -60,7 +60,7 @@ pub(crate) fn cases(subject: &Subject) -> Vec<Case> {
     for platform in 0..subject.platforms.len() {
         for (policy, without) in &variants {
             for (reactive_rpm, proactive_rpm) in RATES {
-                cases.extend((0..subject.seeds).map(|seed| Case {
+                cases.extend(subject.seeds.clone().map(|seed| Case {
                     platform,
                     policy: policy.clone(),
                     benchmark: None,

@@ -67,7 +67,7 @@ impl Drawing<'_> {
                 .first()
                 .map_or("", |p| p.soc.as_str()),
             self.subject.minutes,
-            self.subject.seeds
+            self.subject.seeds.clone().count()
         )
     }
 

@@ -133,7 +133,7 @@ impl Grid {
         for platform in 0..subject.platforms.len() {
             for policy in &subject.policies {
                 for (benchmark, reactive_rpm, proactive_rpm) in &rates {
-                    cases.extend((0..subject.seeds).map(|seed| Case {
+                    cases.extend(subject.seeds.clone().map(|seed| Case {
                         platform,
                         policy: policy.clone(),
                         benchmark: *benchmark,

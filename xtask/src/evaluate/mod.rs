@@ -24,6 +24,7 @@ use heg_spec::Source;
 use heg_spec::{Policy, Soc, shipped};
 use record::Record;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -49,6 +50,9 @@ pub(crate) struct Args {
     /// Traces for each pair of rates
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=100))]
     seeds: u64,
+    /// Seed of the first trace
+    #[arg(long, value_name = "SEED", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    first_seed: u64,
     /// How long requests arrive, in minutes
     #[arg(long, value_name = "MINUTES", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=240))]
     minutes: u64,
@@ -90,7 +94,8 @@ pub(crate) struct Subject {
     /// Each with its class, the proactive ones first.
     pub(crate) benchmarks: Vec<(Class, Workload)>,
     pub(crate) minutes: u64,
-    pub(crate) seeds: u64,
+    /// A trace for each pair of rates.
+    pub(crate) seeds: Range<u64>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -145,7 +150,7 @@ fn subject(args: &Args) -> Result<Subject> {
             .collect::<Result<_>>()?,
         benchmarks: benchmarks(workloads.into_iter().map(sessions).collect()),
         minutes: args.minutes,
-        seeds: args.seeds,
+        seeds: args.first_seed..args.first_seed + args.seeds,
     })
 }
 

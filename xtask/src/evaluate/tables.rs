@@ -74,11 +74,12 @@ fn setup(subject: &Subject) -> String {
     };
     format!(
         "## Setup\n\n\
-         {} traces of {} minutes for each pair of rates, the same ones for every policy (seeds 0 to {}).\n\
+         {} traces of {} minutes for each pair of rates, the same ones for every policy (seeds {} to {}).\n\
          Proactive: {}. Reactive: {}.\n",
-        subject.seeds,
+        subject.seeds.clone().count(),
         subject.minutes,
-        subject.seeds.saturating_sub(1),
+        subject.seeds.start,
+        subject.seeds.end.saturating_sub(1),
         names(Class::Proactive),
         names(Class::Reactive)
     )

@@ -10,6 +10,7 @@ fn small() -> Subject {
         out: None,
         policies: DEFAULT_POLICIES.map(str::to_owned).to_vec(),
         seeds: 1,
+        first_seed: 0,
         minutes: 2,
         chunk: 256,
         flows: false,

@@ -1,7 +1,8 @@
 //! Agent.xpu's scheduler: flow-aware coordination of NPU and iGPU (Agent.xpu v2 §4, v1 §6).
 //!
 //! Two pipelines share the lanes. Prefill takes one request at a time, its token-wise kernels on the NPU, its
-//! attention on the iGPU (`prefill_pipeline`); decoding is batched and lives on the iGPU (`decode_pipeline`).
+//! attention on the iGPU (`prefill_pipeline`, with `binding` and `deferral`); decoding is batched and lives on the
+//! iGPU (`decode_pipeline`).
 //! A reactive request preempts a proactive prefill at the next kernel boundary, and joins the decode batch at
 //! the next iteration. Nothing is copied or computed twice: a preempted request keeps its place in its own
 //! activation buffer, its progress is a counter.
@@ -30,8 +31,10 @@
 //!
 //! One step is: take in the event, act on what time has brought (`clock`), fill the free lanes.
 
+mod binding;
 mod clock;
 mod decode_pipeline;
+mod deferral;
 mod prefill_pipeline;
 mod recovery;
 mod warm;

@@ -67,6 +67,7 @@ impl Case {
             span: Micros(subject.minutes * 60_000_000),
             reactive_per_minute: self.reactive_rpm,
             proactive_per_minute: self.proactive_rpm,
+            spacing: subject.spacing,
             seed: self.seed,
             ..TraceSpec::default()
         };

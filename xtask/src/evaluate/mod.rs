@@ -19,7 +19,7 @@ use crate::workspace::root;
 use anyhow::{Context, Result};
 use grid::{Case, Grid};
 use heg_runtime::sched::Class;
-use heg_runtime::sim::{ModelSheet, Platform, Workload, benchmarks, chrome_trace};
+use heg_runtime::sim::{ModelSheet, Platform, Spacing, Workload, benchmarks, chrome_trace};
 use heg_spec::Source;
 use heg_spec::{Policy, Soc, shipped};
 use record::Record;
@@ -53,6 +53,10 @@ pub(crate) struct Args {
     /// Seed of the first trace
     #[arg(long, value_name = "SEED", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     first_seed: u64,
+    /// One user: a reactive request comes when the last answer was there and was read, as in the paper's first
+    /// version; the rate says how long reading takes
+    #[arg(long)]
+    after_answer: bool,
     /// How long requests arrive, in minutes
     #[arg(long, value_name = "MINUTES", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=240))]
     minutes: u64,
@@ -94,6 +98,8 @@ pub(crate) struct Subject {
     /// Each with its class, the proactive ones first.
     pub(crate) benchmarks: Vec<(Class, Workload)>,
     pub(crate) minutes: u64,
+    /// When reactive requests come.
+    pub(crate) spacing: Spacing,
     /// A trace for each pair of rates.
     pub(crate) seeds: Range<u64>,
 }
@@ -150,6 +156,10 @@ fn subject(args: &Args) -> Result<Subject> {
             .collect::<Result<_>>()?,
         benchmarks: benchmarks(workloads.into_iter().map(sessions).collect()),
         minutes: args.minutes,
+        spacing: match args.after_answer {
+            true => Spacing::AfterAnswer,
+            false => Spacing::Poisson,
+        },
         seeds: args.first_seed..args.first_seed + args.seeds,
     })
 }

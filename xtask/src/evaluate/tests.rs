@@ -11,6 +11,7 @@ fn small() -> Subject {
         policies: DEFAULT_POLICIES.map(str::to_owned).to_vec(),
         seeds: 1,
         first_seed: 0,
+        after_answer: false,
         minutes: 2,
         chunk: 256,
         flows: false,

@@ -16,6 +16,9 @@ const SERIAL: &str = "serial-npu-igpu";
 /// as long as a trace. At a tenth of it queues build up already.
 const SUSTAINED_SECS_PER_TOKEN: [f64; 2] = [1.0, 0.1];
 
+/// A figure of one run.
+type Figure = fn(&Record) -> f64;
+
 /// A line of the comparison.
 struct Line {
     what: String,
@@ -324,7 +327,7 @@ fn of_all(runs: &Runs<'_>, models: &[&str]) -> Vec<Line> {
     )];
     // Prefill counts as 100% and decoding as 46%; the paper divides by the time of activity, and speaks of
     // usage accumulated over all requests.
-    let measures: [(&str, fn(&Record) -> f64); 2] = [
+    let measures: [(&str, Figure); 2] = [
         ("iGPU utilisation over active time", |r| {
             r.metrics.igpu_utilisation
         }),

@@ -436,6 +436,17 @@ impl ShapeClass {
     }
 }
 
+/// `dynamic`, the chunk, or chunk×bucket.
+impl std::fmt::Display for ShapeClass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Dynamic => f.write_str("dynamic"),
+            Self::Static { tokens } => tokens.fmt(f),
+            Self::Bucket { tokens, context } => write!(f, "{tokens}×{context}"),
+        }
+    }
+}
+
 /// How weights reach a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Binding {

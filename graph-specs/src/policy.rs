@@ -180,6 +180,13 @@ impl Default for DecodePolicy {
     }
 }
 
+impl Limits {
+    /// Memory for KV caches, in bytes.
+    pub fn kv_bytes(&self) -> u64 {
+        u64::from(self.kv_mib) * 1024 * 1024
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {

@@ -93,12 +93,11 @@ pub fn compile(
     progress.begin(Phase::Lower, 0);
     let mut build = BundleBuild::new(&plan, &store);
     let (mut kernels, literals) = build.kernels()?;
-    let pool = store.map(literals)?;
     let platforms = &target.spec.npu_platforms;
     let workers = Pool::new(places.store.join("npu"));
     let blobs = add_blobs(
         &mut kernels,
-        &pool,
+        literals,
         platforms,
         &tools.npu,
         (&store, &workers),

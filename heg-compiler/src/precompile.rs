@@ -4,9 +4,7 @@
 //! so that one serves every layer. What cannot be made is left out of the bundle, and said; the device then
 //! compiles the variant's IR itself.
 
-use heg_artifacts::manifest::{
-    Blob, Compatibility, DeviceClass, Kernel, NpuPlatform, Section, ShapeClass,
-};
+use heg_artifacts::manifest::{Blob, Compatibility, DeviceClass, Kernel, NpuPlatform, Section};
 use heg_artifacts::{SectionId, Store};
 use heg_profiler::annotation::{BlobKey, VendorTable, VendorTables};
 use heg_profiler::vendor::NpuBlob;
@@ -67,10 +65,10 @@ pub(crate) struct Blobs {
 }
 
 /// Makes the blobs of all NPU variants for `platforms` and enters them into `kernels`. `literals` is the pool
-/// that their IRs refer to.
+/// that their IRs refer to, in the store as they are.
 pub(crate) fn add_blobs(
     kernels: &mut [Kernel],
-    literals: &[u8],
+    literals: SectionId,
     platforms: &[u32],
     access: &NpuAccess,
     (store, pool): (&Store, &Pool),
@@ -91,9 +89,10 @@ pub(crate) fn add_blobs(
             return Ok(found);
         }
     };
+    let literals = store.map(literals)?;
     let jobs = wanted
         .iter()
-        .map(|wanted| job(wanted, literals, store))
+        .map(|wanted| job(wanted, &literals, store))
         .collect::<Result<Vec<_>, CompileError>>()?;
     progress.begin(Phase::Precompile, jobs.len() as u64);
     let seen = std::cell::Cell::new(0);
@@ -125,11 +124,6 @@ fn wanted(kernels: &[Kernel], platforms: &[u32]) -> Vec<Wanted> {
             }
             let tokens = variant.shape.chunk().unwrap_or(1);
             let context = variant.shape.bucket().unwrap_or(tokens);
-            let shape = match variant.shape {
-                ShapeClass::Bucket { tokens, context } => format!("{tokens}×{context}"),
-                ShapeClass::Static { tokens } => tokens.to_string(),
-                ShapeClass::Dynamic => "any".to_owned(),
-            };
             for platform in platforms {
                 wanted.push(Wanted {
                     key: BlobKey {
@@ -137,7 +131,7 @@ fn wanted(kernels: &[Kernel], platforms: &[u32]) -> Vec<Wanted> {
                         variant: variant_index,
                         platform: NpuPlatform(*platform),
                     },
-                    name: format!("{} {shape} for NPU {platform}", kernel.name),
+                    name: format!("{} {} for NPU {platform}", kernel.name, variant.shape),
                     ir: variant.ir,
                     // Time to compile grows about as the work of a call does.
                     cost: kernel.work.flops(tokens.into(), context.into()) as u64,

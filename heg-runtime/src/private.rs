@@ -1,4 +1,4 @@
-//! Files of the user's own in the cache folder: whole or not there, and nobody else's.
+//! Files in the cache folder: whole or not there, and where it matters nobody else's.
 
 use std::fs;
 use std::io::{self, Write};
@@ -42,19 +42,33 @@ fn check_private(folder: &Path) -> io::Result<()> {
     Err(io::Error::other("not a folder"))
 }
 
-/// Writes a file under another name and renames it.
+/// Writes a file under another name and renames it. Its folder is made where it is not there.
 pub(crate) fn write_whole(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let n = NEXT.fetch_add(1, Ordering::Relaxed);
-    let fresh = path.with_extension(format!("tmp-{}-{n}", std::process::id()));
-    let written = fs::File::options()
-        .write(true)
-        .create_new(true)
-        .open(&fresh)
-        .and_then(|mut file| parts.iter().try_for_each(|part| file.write_all(part)));
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let (fresh, mut file) = create_beside(path)?;
+    let written = parts.iter().try_for_each(|part| file.write_all(part));
     let outcome = written.and_then(|()| fs::rename(&fresh, path));
     if outcome.is_err() {
         let _ = fs::remove_file(fresh);
     }
     outcome
+}
+
+/// A new file beside `path`. Names that a killed process left behind are passed over.
+fn create_beside(path: &Path) -> io::Result<(PathBuf, fs::File)> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let fresh = path.with_extension(format!("tmp-{}-{n}", std::process::id()));
+        match fs::File::options()
+            .write(true)
+            .create_new(true)
+            .open(&fresh)
+        {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            opened => return opened.map(|file| (fresh, file)),
+        }
+    }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use heg_artifacts::{Bundle, FileIdentity};
 
 use crate::error::RuntimeError;
+use crate::private::write_whole;
 
 /// Takes the sections of `bundle` for right if this file was verified before. Says whether it was.
 pub fn trust_if_verified(bundle: &Bundle, cache: &Path) -> bool {
@@ -66,12 +67,7 @@ fn recall(bundle: &Bundle, cache: &Path) -> Option<FileIdentity> {
 }
 
 fn write(entry: &Path, identity: FileIdentity) -> std::io::Result<()> {
-    if let Some(folder) = entry.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    let fresh = entry.with_extension(format!("tmp-{}", std::process::id()));
-    std::fs::write(&fresh, serde_json::to_vec(&identity)?)?;
-    std::fs::rename(&fresh, entry)
+    write_whole(entry, &[&serde_json::to_vec(&identity)?])
 }
 
 fn is_recent(identity: FileIdentity) -> bool {

@@ -3,7 +3,6 @@
 pub mod asked;
 pub mod model_folder;
 pub mod roles;
-mod seeded;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -14,7 +13,7 @@ use heg_runtime::text::SamplingParams;
 use heg_runtime::{Continue, GenerateOptions, Loaded, RuntimeError, generate};
 use tempfile::TempDir;
 
-pub use seeded::Seeded;
+pub use heg_runtime::sim::Seeded;
 
 /// Path of a file or folder below `tests/fixtures`.
 pub fn fixture(name: &str) -> PathBuf {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use heg_spec::model::NPU_PLATFORMS;
 use thiserror::Error;
 
 use super::job::Platform;
@@ -24,7 +25,7 @@ pub enum NpuError {
         message: String,
     },
     /// No NPU that is known here.
-    #[error("NPU platform {found}, expected one of 3720, 4000, 5010, 5020")]
+    #[error("NPU platform {found}, expected one of {}", NPU_PLATFORMS.map(|number| number.to_string()).join(", "))]
     Platform {
         /// What was asked for.
         found: u32,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use heg_artifacts::{RecipeKey, SectionId};
+use heg_spec::model::NPU_PLATFORMS;
 
 use super::error::NpuError;
 
@@ -20,15 +21,16 @@ impl Platform {
     pub const NPU5010: Self = Self(5010);
     /// Panther Lake, the smaller one.
     pub const NPU5020: Self = Self(5020);
-    /// All that are known, oldest first.
-    pub const ALL: [Self; 4] = [Self::NPU3720, Self::NPU4000, Self::NPU5010, Self::NPU5020];
 
     /// The platform of that number.
     ///
     /// Errors: [`NpuError::Platform`] for a number that is not known.
     pub fn new(number: u32) -> Result<Self, NpuError> {
-        let known = Self::ALL.into_iter().find(|platform| platform.0 == number);
-        known.ok_or(NpuError::Platform { found: number })
+        if NPU_PLATFORMS.contains(&number) {
+            Ok(Self(number))
+        } else {
+            Err(NpuError::Platform { found: number })
+        }
     }
 
     /// The number.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use heg_artifacts::manifest::{DeviceClass, Kernel, ShapeClass};
+use heg_artifacts::manifest::{DeviceClass, Kernel};
 use serde::Serialize;
 
 use super::{DeviceFacts, Misfit, Rung, Source};
@@ -91,7 +91,7 @@ impl Step {
             }
         };
         Self {
-            shape: variant.map(|variant| shape_name(variant.shape)),
+            shape: variant.map(|variant| variant.shape.to_string()),
             source: Some(source),
             ..Self::device(device)
         }
@@ -191,14 +191,5 @@ fn role_name(role: DeviceClass) -> &'static str {
         DeviceClass::Cpu => "cpu",
         DeviceClass::Igpu => "igpu",
         DeviceClass::Npu => "npu",
-    }
-}
-
-/// How a shape class is called in reports.
-fn shape_name(shape: ShapeClass) -> String {
-    match shape {
-        ShapeClass::Dynamic => "dynamic".to_owned(),
-        ShapeClass::Static { tokens } => tokens.to_string(),
-        ShapeClass::Bucket { tokens, context } => format!("{tokens}×{context}"),
     }
 }

@@ -10,6 +10,7 @@ use heg_artifacts::{Bundle, SectionId};
 use heg_profiler::measure::{DeviceIdentity, PROFILE_BYTES_MAX, Profile};
 
 use crate::error::RuntimeError;
+use crate::private::write_whole;
 
 /// Where the profile of a bundle on devices is kept.
 pub fn path(cache: &Path, bundle: &Bundle, devices: &[DeviceIdentity]) -> PathBuf {
@@ -79,19 +80,10 @@ pub fn write(file: &Path, profile: &Profile) -> Result<(), RuntimeError> {
         path: file.to_owned(),
         source,
     })?;
-    write_whole(file, text.as_bytes()).map_err(|source| RuntimeError::ProfileFile {
+    write_whole(file, &[text.as_bytes()]).map_err(|source| RuntimeError::ProfileFile {
         path: file.to_owned(),
         source,
     })
-}
-
-fn write_whole(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    let fresh = file.with_extension(format!("tmp-{}", std::process::id()));
-    std::fs::write(&fresh, bytes)?;
-    std::fs::rename(&fresh, file)
 }
 
 /// None where there is no file. One that is too long is cut, and refused for that by its reader.

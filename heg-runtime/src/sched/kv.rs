@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use heg_spec::policy::Limits;
+
+use super::costs::ModelShape;
 use super::event::Action;
 use super::request::{FlowId, Micros, RequestId, Submission};
 
@@ -22,6 +25,11 @@ struct Kept {
 }
 
 impl KvBudget {
+    /// Room for what a policy grants a model.
+    pub(super) fn of(limits: &Limits, model: ModelShape) -> Self {
+        Self::new(limits.kv_bytes() / model.kv_bytes_per_token.max(1))
+    }
+
     /// Room for `tokens` tokens.
     pub(super) fn new(tokens: u64) -> Self {
         Self {

@@ -98,6 +98,16 @@ pub struct Submission {
     pub deadline: Option<Micros>,
 }
 
+impl Submission {
+    /// Room that it needs in the KV cache, in tokens: for the prompt and the longest answer.
+    pub(super) fn tokens_max(&self, context_tokens: u32) -> u32 {
+        self.prompt_tokens
+            .saturating_add(self.output_tokens_max)
+            .min(context_tokens)
+            .max(self.prompt_tokens)
+    }
+}
+
 impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "request {}", self.0)

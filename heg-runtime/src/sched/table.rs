@@ -64,15 +64,6 @@ impl Entry {
     pub(super) fn context(&self) -> u32 {
         self.submission.prompt_tokens + self.generated
     }
-
-    /// Room that it needs: for the prompt and the longest answer.
-    pub(super) fn tokens_max(&self, context_tokens: u32) -> u32 {
-        let asked = self.submission.prompt_tokens;
-        asked
-            .saturating_add(self.submission.output_tokens_max)
-            .min(context_tokens)
-            .max(asked)
-    }
 }
 
 /// All live requests.

@@ -3,6 +3,8 @@
 //! A crate would serve, but none promises the same numbers in its next version, and a seed that is written
 //! beside a result has to mean the same trace for good.
 
+use std::ops::Range;
+
 /// A seeded source of numbers.
 #[derive(Debug, Clone)]
 pub struct Seeded(u64);
@@ -33,6 +35,11 @@ impl Seeded {
         (self.bits() % end.max(1) as u64) as usize
     }
 
+    /// A whole number of the range; its start if that is empty.
+    pub fn within(&mut self, range: Range<usize>) -> usize {
+        range.start + self.below(range.len())
+    }
+
     /// A gap between events that come `per_minute` times a minute on average, in µs (exponential).
     pub fn gap_us(&mut self, per_minute: f64) -> f64 {
         -(1.0 - self.unit()).ln() * 60e6 / per_minute
@@ -43,5 +50,24 @@ impl Seeded {
         for last in (1..list.len()).rev() {
             list.swap(last, self.below(last + 1));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_the_paper_and_stay_in_range() {
+        // First outputs for seed 1234567, as published with the reference implementation.
+        let mut seeded = Seeded::new(1_234_567);
+        assert_eq!(seeded.bits(), 6_457_827_717_110_365_317);
+        assert_eq!(seeded.bits(), 3_203_168_211_198_807_973);
+        let mut items: Vec<usize> = (0..100).map(|_| seeded.within(5..9)).collect();
+        assert!(items.iter().all(|item| (5..9).contains(item)));
+        items.sort();
+        let sorted = items.clone();
+        seeded.shuffle(&mut items);
+        assert_ne!(items, sorted);
     }
 }

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use heg_artifacts::manifest::{Binding, Kernel, Manifest, ShapeClass};
+use heg_artifacts::manifest::{Binding, Kernel, Manifest};
 use heg_runtime::Loaded;
 use serde::Serialize;
 
@@ -129,11 +129,7 @@ fn kernel_line(manifest: &Manifest, index: usize, kernel: &Kernel) -> String {
 fn variants(kernel: &Kernel) -> String {
     let mut kinds: Vec<(String, String, String)> = Vec::new();
     for variant in &kernel.variants {
-        let shape = match variant.shape {
-            ShapeClass::Dynamic => "dynamic".to_owned(),
-            ShapeClass::Static { tokens } => tokens.to_string(),
-            ShapeClass::Bucket { tokens, context } => format!("{tokens}×{context}"),
-        };
+        let shape = variant.shape.to_string();
         let device = format!("{:?}", variant.device);
         let binding = match variant.binding {
             Binding::Constant => "",

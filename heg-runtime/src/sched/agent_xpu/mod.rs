@@ -85,13 +85,12 @@ impl<C: Costs> AgentXpu<C> {
                 .into_iter()
                 .any(|call| costs.cost(lane, call).is_some())
         };
-        let budget = u64::from(policy.limits.kv_mib) * 1024 * 1024;
         Self {
             model,
             now: Micros(0),
             lanes: Lanes::new(has),
             table: Table::default(),
-            kv: KvBudget::new(budget / model.kv_bytes_per_token.max(1)),
+            kv: KvBudget::of(&policy.limits, model),
             prefills: Prefills::default(),
             decode: Decode::default(),
             warmth: Warmth::default(),
@@ -118,12 +117,8 @@ impl<C: Costs> AgentXpu<C> {
             return;
         }
         let id = submission.id;
-        let needed = self
-            .table
-            .get(id)
-            .map(|e| e.tokens_max(self.model.context_tokens));
-        let fits = needed
-            .is_some_and(|tokens| tokens <= self.model.context_tokens && self.kv.could_fit(tokens));
+        let tokens_max = submission.tokens_max(self.model.context_tokens);
+        let fits = tokens_max <= self.model.context_tokens && self.kv.could_fit(tokens_max);
         if self.dynamic_lane().is_none() {
             self.end(id, Finish::Failed, actions);
             return;

@@ -302,7 +302,7 @@ impl<C: Costs> AgentXpu<C> {
             return false;
         };
         if matches!(entry.phase, Phase::Queued) {
-            let tokens = entry.tokens_max(self.model.context_tokens);
+            let tokens = entry.submission.tokens_max(self.model.context_tokens);
             let prompt = entry.prompt_tokens;
             let reactive = entry.class() == Class::Reactive;
             let submission = entry.submission;

@@ -47,12 +47,4 @@ impl Live {
     pub(super) fn context(&self) -> u32 {
         self.submission.prompt_tokens + self.generated
     }
-
-    pub(super) fn tokens_max(&self, context_tokens: u32) -> u32 {
-        let prompt = self.submission.prompt_tokens;
-        prompt
-            .saturating_add(self.submission.output_tokens_max)
-            .min(context_tokens)
-            .max(prompt)
-    }
 }

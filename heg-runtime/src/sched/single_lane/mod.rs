@@ -78,7 +78,6 @@ impl<C: Costs> SingleLane<C> {
             DeviceClass::Igpu => Lane::Igpu,
             DeviceClass::Cpu => Lane::Cpu,
         };
-        let budget = u64::from(policy.limits.kv_mib) * 1024 * 1024;
         Self {
             state: match costs.cost(lane, Call::Head { rows: 1 }) {
                 Some(_) => LaneState::Present,
@@ -87,7 +86,7 @@ impl<C: Costs> SingleLane<C> {
             model,
             now: Micros(0),
             lane,
-            kv: KvBudget::new(budget / model.kv_bytes_per_token.max(1)),
+            kv: KvBudget::of(&policy.limits, model),
             waiting: VecDeque::new(),
             running: Vec::new(),
             iteration: None,
@@ -104,7 +103,7 @@ impl<C: Costs> SingleLane<C> {
         if self.waiting.iter().any(known) || self.running.iter().any(known) {
             return;
         }
-        let tokens = live.tokens_max(self.model.context_tokens);
+        let tokens = live.submission.tokens_max(self.model.context_tokens);
         let fits = tokens <= self.model.context_tokens && self.kv.could_fit(tokens);
         let full =
             self.waiting.len() + self.running.len() >= self.policy.limits.requests_max as usize;
@@ -125,7 +124,7 @@ impl<C: Costs> SingleLane<C> {
             if only.is_some_and(|only| only != next.class()) {
                 return;
             }
-            let tokens = next.tokens_max(self.model.context_tokens);
+            let tokens = next.submission.tokens_max(self.model.context_tokens);
             let Some(reused) = self.kv.reserve(&next.submission, tokens, actions) else {
                 return;
             };

@@ -201,8 +201,7 @@ impl World {
             requests: BTreeMap::new(),
             iteration: None,
             tickets: BTreeSet::new(),
-            kv_budget: u64::from(policy.limits.kv_mib) * 1024 * 1024
-                / model.kv_bytes_per_token.max(1),
+            kv_budget: policy.limits.kv_bytes() / model.kv_bytes_per_token.max(1),
             kv_used: 0,
             flows: BTreeMap::new(),
             warm: BTreeSet::new(),

@@ -314,11 +314,7 @@ fn device_line(device: &DeviceAnnotation) -> String {
 }
 
 fn row_line(row: &Row<'_>) -> String {
-    let shape = match row.shape {
-        ShapeClass::Dynamic => "dynamic".to_owned(),
-        ShapeClass::Static { tokens } => tokens.to_string(),
-        ShapeClass::Bucket { tokens, context } => format!("{tokens}×{context}"),
-    };
+    let shape = row.shape.to_string();
     let weights = match row.binding {
         Binding::Constant => "constant",
         Binding::Input => "inputs",

@@ -85,31 +85,34 @@ pub enum ArgumentsKey {
 }
 
 impl ToolSyntax {
-    /// The syntax that a chat template teaches, `None` if it takes no tools or teaches one that is not known here.
+    /// The syntax that a chat template teaches.
     ///
     /// Looked for are the words that the published templates of each family use.
-    pub fn of(template: &ChatTemplate, tokenizer: &Tokenizer) -> Option<Self> {
+    ///
+    /// # Errors
+    /// `Form` if the template takes no tools, or teaches a syntax that is not known here.
+    pub fn of(template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<Self> {
         let source = template.source();
         let says = |words: &str| source.contains(words);
-        if !says("tools") || says("<function=") || says("[ARGS]") {
-            // Qwen 3 Coder writes XML, and Mistral since version 11 the name outside of the JSON.
-            return None;
-        }
-        if says(TAG) {
-            return Some(Self::Tagged);
-        }
-        if says("[TOOL_CALLS]") {
-            return Some(Self::Listed("[TOOL_CALLS]"));
-        }
+        // Qwen 3 Coder writes XML, and Mistral since version 11 the name outside of the JSON.
+        let known = says("tools") && !says("<function=") && !says("[ARGS]");
         // Phi's template says only how the tools are listed; the call's marker is in the vocabulary.
         let phi = says("<|tool|>") && tokenizer.token_id("<|tool_call|>").is_some();
-        if says("<|tool_call|>") || phi {
-            return Some(Self::Listed("<|tool_call|>"));
-        }
-        if says(r#""arguments":"#) {
-            return Some(Self::Bare(ArgumentsKey::Arguments));
-        }
-        says(r#""parameters":"#).then_some(Self::Bare(ArgumentsKey::Parameters))
+        Ok(if known && says(TAG) {
+            Self::Tagged
+        } else if known && says("[TOOL_CALLS]") {
+            Self::Listed("[TOOL_CALLS]")
+        } else if known && (says("<|tool_call|>") || phi) {
+            Self::Listed("<|tool_call|>")
+        } else if known && says(r#""arguments":"#) {
+            Self::Bare(ArgumentsKey::Arguments)
+        } else if known && says(r#""parameters":"#) {
+            Self::Bare(ArgumentsKey::Parameters)
+        } else {
+            return Err(unusable(
+                "the model's chat template teaches no known way to call them".to_owned(),
+            ));
+        })
     }
 
     /// Tokens that are part of a call but special, so that decoding leaves them out: for
@@ -148,7 +151,7 @@ impl ToolSyntax {
 }
 
 /// An error of the tools of a request.
-pub(super) fn unusable(message: String) -> TextError {
+fn unusable(message: String) -> TextError {
     TextError::Form {
         form: "tools",
         message,
@@ -166,7 +169,7 @@ mod tests {
 
     fn syntax(template: &str) -> Option<ToolSyntax> {
         let template = ChatTemplate::new(template, BTreeMap::new()).unwrap();
-        ToolSyntax::of(&template, &tiny_agent())
+        ToolSyntax::of(&template, &tiny_agent()).ok()
     }
 
     /// Words of the published templates, cut to what tells them apart.

@@ -2,7 +2,7 @@
 //!
 //! A conversation becomes text (`template`), text becomes tokens (`tokenizer`), logits become a token
 //! (`sample`), under a restriction if the answer must have a form (`restriction`, `grammar`), tokens become text as
-//! they arrive (`stream`), text ends where the caller said (`stop`), and calls of tools are found in it (`tools`). Everything here is pure: no clock, no file, no thread, no device. The bytes of the
+//! they arrive (`stream`), text ends where the caller said (`stop`), and calls of tools are found in it (`tools`). Everything here is pure: no clock, no file, no device, no thread that outlives a call. The bytes of the
 //! tokenizer, the template and the date come from the caller, so that a run can be replayed.
 //! Behaviour follows Hugging Face `tokenizers` and `transformers`, against which the fixtures were made.
 

@@ -184,21 +184,22 @@ fn deep_stack<T: Send>(work: impl FnOnce() -> anyhow::Result<T> + Send) -> anyho
 fn unusable(form: &'static str, error: &anyhow::Error) -> TextError {
     TextError::Form {
         form,
-        message: first_line(error),
+        message: message(error),
     }
 }
 
 fn stuck(error: &anyhow::Error) -> TextError {
     TextError::Restriction {
-        message: first_line(error),
+        message: message(error),
     }
 }
 
-/// The library adds its state and traces in further lines.
-fn first_line(error: &anyhow::Error) -> String {
+/// The error on one line, without the state and the traces that the library adds in tags.
+fn message(error: &anyhow::Error) -> String {
     let whole = format!("{error:#}");
-    let line = whole.lines().next().unwrap_or_default();
-    line.chars().take(MESSAGE_CHARS_MAX).collect()
+    let said = whole.split("\n<").next().unwrap_or_default();
+    let words: Vec<&str> = said.split_whitespace().collect();
+    words.join(" ").chars().take(MESSAGE_CHARS_MAX).collect()
 }
 
 /// What the compiled form is called, where it is a schema.

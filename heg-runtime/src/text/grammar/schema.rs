@@ -84,8 +84,9 @@ pub(super) fn moved(schema: &Value, place: &str) -> Value {
     fields.iter().map(moved).collect()
 }
 
-/// White space between the parts of a value: enough for lines and their indentation, too little to get lost in.
-const WHITE_SPACE: &str = r"[ \t\r\n]{1,40}";
+/// White space between the parts of a value: at most this, once. Lines and indentation would be tokens that say nothing,
+/// and small models get lost in them.
+const WHITE_SPACE: &str = " ";
 
 /// Values in a schema. Chosen: ten times the largest tool list seen, and a tenth of what compiles in a second.
 const VALUES_MAX: usize = 20_000;

@@ -127,9 +127,7 @@ fn calls_schema(syntax: ToolSyntax, tools: &[&Tool], calls: Calls) -> Result<Val
             schema.insert("maxItems".to_owned(), json!(1));
         }
     }
-    let schema = Value::Object(schema);
-    schema::check(&schema)?;
-    schema::prepared(&schema)
+    schema::prepared(&Value::Object(schema))
 }
 
 /// The schema of a call, the `index`-th alternative.
@@ -139,11 +137,11 @@ fn call_schema(syntax: ToolSyntax, tool: &Tool, index: usize) -> Result<Value> {
         ToolSyntax::Listed(_) => "/items",
         _ => "",
     };
+    let place = format!("{list}/anyOf/{index}/properties/{key}");
     let arguments = match &tool.parameters {
         Some(parameters) => {
             schema::check(parameters)?;
-            let place = format!("{list}/anyOf/{index}/properties/{key}");
-            object(schema::moved(parameters, &place))
+            object(parameters, &place)
         }
         None => json!({"type": "object", "additionalProperties": false}),
     };
@@ -155,12 +153,13 @@ fn call_schema(syntax: ToolSyntax, tool: &Tool, index: usize) -> Result<Value> {
     }))
 }
 
-/// Arguments are an object, whatever else their schema says.
-fn object(mut schema: Value) -> Value {
-    if let Value::Object(fields) = &mut schema {
-        fields.entry("type").or_insert_with(|| json!("object"));
+/// The schema of arguments, for `place`: an object, whatever else is said.
+fn object(parameters: &Value, place: &str) -> Value {
+    if parameters["type"] == "object" {
+        return schema::moved(parameters, place);
     }
-    schema
+    let parameters = schema::moved(parameters, &format!("{place}/allOf/0"));
+    json!({"type": "object", "allOf": [parameters]})
 }
 
 /// Words around calls that a vocabulary may have as special tokens.

@@ -46,10 +46,8 @@ pub fn check(schema: &Value, root: &Value, value: &Value) -> Result<(), String> 
                 .as_array()
                 .is_none_or(|items| items.len() as f64 <= number_of(wanted)),
             "items" => {
-                let items = value.as_array().into_iter().flatten();
-                items
-                    .map(|item| check(wanted, root, item))
-                    .collect::<Result<(), _>>()?;
+                let mut items = value.as_array().into_iter().flatten();
+                items.try_for_each(|item| check(wanted, root, item))?;
                 true
             }
             "required" => {

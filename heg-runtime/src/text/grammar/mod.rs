@@ -23,7 +23,7 @@ use super::{Answer, Restriction, Result, TextError, Tokenizer};
 
 /// Makes grammars for one vocabulary. It can be shared between threads.
 ///
-/// Making one looks at every token (about 60 ms for 128 000), so that it is better done at first use, and once.
+/// Making one looks at every token several times: do it at first use, and once.
 pub struct Grammars {
     factory: ParserFactory,
     markers: tools::Markers,

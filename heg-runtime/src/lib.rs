@@ -24,7 +24,9 @@ pub mod verdicts;
 pub mod verified;
 
 pub use error::{ExitStatus, RuntimeError};
-pub use generate::{Continue, FinishReason, GenerateOptions, Timing, generate};
+pub use generate::{
+    Continue, FinishReason, GenerateOptions, Timing, generate, generate_restricted,
+};
 pub use ladder::{Descent, DeviceFacts, Misfit, NpuFacts, Reason, Rung, Source, Step, summary};
 pub use load::Loaded;
 pub use mem::KvCache;

@@ -1,6 +1,7 @@
 //! What the end-to-end tests share: fixtures, a place to compile in, and the rule for a missing OpenVINO.
 
 pub mod asked;
+pub mod instance;
 pub mod model_folder;
 pub mod roles;
 

@@ -7,6 +7,8 @@ mod bench;
 mod chat;
 mod doctor;
 mod failure;
+#[cfg_attr(not(feature = "grammar"), path = "free_form.rs")]
+mod form;
 mod inspect;
 mod options;
 mod profile;

@@ -21,6 +21,8 @@ mod soc;
 pub mod text;
 pub mod verdicts;
 pub mod verified;
+#[cfg(any(feature = "sim", feature = "server"))]
+pub mod workload;
 
 pub use error::{ExitStatus, RuntimeError};
 pub use generate::{Continue, FinishReason, GenerateOptions, Timing, generate};

@@ -3,9 +3,9 @@
 
 use heg_runtime::sched::{AgentXpu, Call, Class, Costs, Kernel, Lane, Micros};
 use heg_runtime::sim::{
-    AnalyticCosts, Arrival, CachedCosts, Checked, Dimensions, Machine, Memory, Rules, Seeded,
-    Trace, TraceRequest, simulate,
+    AnalyticCosts, CachedCosts, Checked, Dimensions, Machine, Memory, Rules, simulate,
 };
+use heg_runtime::workload::{Arrival, Seeded, Trace, TraceRequest};
 use heg_spec::Policy;
 
 const THRESHOLD_MS: u32 = 2000;

@@ -153,7 +153,7 @@ impl Workload {
         })
     }
 
-    /// The sample that ships with the simulator: short requests of both classes, some of them in sessions.
+    /// The sample that ships: short requests of both classes, some of them in sessions.
     pub fn sample() -> Self {
         // A test reads it.
         Self::parse("sample", include_str!("sample.jsonl")).unwrap_or(Self {

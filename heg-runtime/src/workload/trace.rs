@@ -1,7 +1,7 @@
 //! Traces: which requests come when.
 
+use super::request_file::{Workload, WorkloadRequest};
 use super::seeded::Seeded;
-use super::workload::{Workload, WorkloadRequest};
 use crate::sched::{Class, FlowId, Micros};
 
 /// Requests; each is known by its place.

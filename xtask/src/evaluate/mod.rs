@@ -141,7 +141,7 @@ fn subject(args: &Args) -> Result<Subject> {
             .with_context(|| Fail::input(format!("cannot put `{name}` on `{}`", soc.name)))
     };
     let workloads = match &args.workloads {
-        Some(dir) => read_workloads(dir)?,
+        Some(dir) => Workload::read_folder(dir).context(Fail::input("cannot use the workloads"))?,
         None => vec![Workload::sample()],
     };
     let sessions = |workload: Workload| match args.flows {
@@ -202,30 +202,6 @@ fn sheet(name: &str) -> Result<ModelSheet> {
     }
     let text = fs::read_to_string(name).with_context(refuse)?;
     ModelSheet::parse(&text).with_context(refuse)
-}
-
-/// The request files of a folder, by name.
-fn read_workloads(dir: &Path) -> Result<Vec<Workload>> {
-    let refuse = || Fail::input(format!("cannot read the workloads in `{}`", dir.display()));
-    let mut files = Vec::new();
-    for entry in fs::read_dir(dir).with_context(refuse)? {
-        let path = entry.with_context(refuse)?.path();
-        if path.extension().is_some_and(|ending| ending == "jsonl") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    if files.is_empty() {
-        return Err(refuse()
-            .hint("it should hold request files, *.jsonl")
-            .into());
-    }
-    let read = |path: &PathBuf| -> Result<Workload> {
-        let text = fs::read_to_string(path).with_context(refuse)?;
-        let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        Workload::parse(&name, &text).with_context(refuse)
-    };
-    files.iter().map(read).collect()
 }
 
 fn write_all(subject: &Subject, records: &[Record], out: &Path) -> Result<()> {

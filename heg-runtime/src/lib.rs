@@ -22,6 +22,8 @@ mod soc;
 pub mod text;
 pub mod verdicts;
 pub mod verified;
+#[cfg(any(feature = "sim", feature = "server"))]
+pub mod workload;
 
 pub use error::{ExitStatus, RuntimeError};
 pub use generate::{

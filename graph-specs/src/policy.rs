@@ -142,6 +142,9 @@ pub struct Limits {
     pub requests_max: u32,
     /// Memory for KV caches, in MiB; requests wait for room.
     pub kv_mib: u32,
+    /// Flash for KV caches that idle flows have to make room with, in MiB; 0 gives them up instead.
+    #[serde(default)]
+    pub flash_mib: u32,
     /// A kernel hangs when it runs this many times longer than expected …
     pub timeout_factor: u32,
     /// … and at least this long, in milliseconds.
@@ -185,6 +188,11 @@ impl Limits {
     pub fn kv_bytes(&self) -> u64 {
         u64::from(self.kv_mib) * 1024 * 1024
     }
+
+    /// Flash for KV caches of idle flows, in bytes.
+    pub fn flash_bytes(&self) -> u64 {
+        u64::from(self.flash_mib) * 1024 * 1024
+    }
 }
 
 impl Default for Limits {
@@ -193,6 +201,7 @@ impl Default for Limits {
             tokens_per_iteration: 512,
             requests_max: 1024,
             kv_mib: 16 * 1024,
+            flash_mib: 0,
             timeout_factor: 20,
             timeout_min_ms: 2000,
         }

@@ -135,6 +135,12 @@ pub enum RuntimeError {
     /// Text could not be encoded, decoded or rendered.
     #[error(transparent)]
     Text(#[from] TextError),
+    /// A KV cache cannot be read back from flash.
+    #[error("cannot read a KV cache back from flash")]
+    Flash {
+        /// Cause.
+        source: std::io::Error,
+    },
     /// No address range for a KV cache.
     #[error("cannot reserve {bytes} bytes of address space")]
     Reserve {
@@ -199,6 +205,7 @@ impl RuntimeError {
                 ..
             }
             | Self::OpenVino { .. }
+            | Self::Flash { .. }
             | Self::Reserve { .. }
             | Self::Refused { .. }
             | Self::ChangedInMemory { .. }

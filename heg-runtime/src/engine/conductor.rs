@@ -69,6 +69,9 @@ impl Conductor {
             batch: policy.decode.batch_max as usize,
             ..options.exec
         };
+        if options.flash.is_none() {
+            policy.limits.flash_mib = 0;
+        }
         let mut lanes = [None, None, None];
         let mut executors = Vec::new();
         for (lane, duty) in lanes_of(&loader) {
@@ -94,7 +97,7 @@ impl Conductor {
         let room = Room {
             widths: dynamic.widths(),
             padding_rows,
-            memory: Memory::new(shape),
+            memory: Memory::new(shape, options.flash.clone()),
         };
         for (lane, executor) in executors {
             lanes[lane as usize] = Some(LaneHandle::start(lane, executor, inbox.clone()));

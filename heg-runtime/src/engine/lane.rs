@@ -174,6 +174,9 @@ impl Worker {
         layer: u32,
         kernel: Kernel,
     ) -> Result<Done, RuntimeError> {
+        if let Some(unread) = &prompt.unread {
+            unread.read_into(&prompt.member.cache)?;
+        }
         let span = span_in(prompt, segment);
         if (layer, kernel) == (0, Kernel::Qkv) {
             let (from, to) = (segment.position as usize, segment.context() as usize);

@@ -95,11 +95,10 @@ impl Live {
         (self.listener)(Update::Token(token));
     }
 
-    /// Tokens whose keys and values are in its cache when it ends: all but the last, which no kernel has read.
-    pub(super) fn cached_tokens(&self) -> Vec<u32> {
-        let cached = (self.prompt_tokens + self.generated).saturating_sub(1) as usize;
+    /// The first tokens of its prompt and answer.
+    pub(super) fn leading_tokens(&self, count: u32) -> Vec<u32> {
         self.served
-            .with_tokens(|tokens| tokens.get(..cached).unwrap_or(tokens).to_vec())
+            .with_tokens(|tokens| tokens.get(..count as usize).unwrap_or(tokens).to_vec())
     }
 
     /// Says that it is over.

@@ -1,8 +1,10 @@
 //! KV caches of requests, and those that flows keep between calls.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::flash::{Back, Flash, Parked, Unread};
 use crate::error::RuntimeError;
 use crate::mem::{KvCache, KvShape};
 use crate::sched::{FlowId, RequestId};
@@ -13,19 +15,34 @@ pub(super) struct Memory {
     /// With the tokens that it has room for.
     requests: BTreeMap<RequestId, (Arc<KvCache>, u32)>,
     flows: BTreeMap<FlowId, Kept>,
+    flash: Flash,
 }
 
 /// What a flow keeps.
 struct Kept {
-    cache: Arc<KvCache>,
+    cache: At,
     /// The tokens whose keys and values are in it.
     tokens: Vec<u32>,
 }
 
+enum At {
+    Memory(Arc<KvCache>),
+    Flash(Arc<Parked>),
+}
+
+/// The cache of a request, as it is at first.
+pub(super) struct Reserved {
+    pub(super) cache: Arc<KvCache>,
+    /// What is still to be read into it.
+    pub(super) unread: Option<Arc<Unread>>,
+}
+
 impl Memory {
-    pub(super) fn new(shape: KvShape) -> Self {
+    /// With files of caches in `flash`, if anywhere.
+    pub(super) fn new(shape: KvShape, flash: Option<PathBuf>) -> Self {
         Self {
             shape,
+            flash: Flash::new(flash),
             requests: BTreeMap::new(),
             flows: BTreeMap::new(),
         }
@@ -58,14 +75,32 @@ impl Memory {
         request: RequestId,
         flow: FlowId,
         (tokens, reused): (u32, u32),
-    ) -> Result<(), RuntimeError> {
-        let kept = self.flows.remove(&flow);
-        let cache = match kept.filter(|_| reused > 0) {
-            Some(kept) => kept.cache,
-            None => Arc::new(KvCache::reserve(self.shape)?),
+    ) -> Result<Reserved, RuntimeError> {
+        let kept = self.flows.remove(&flow).filter(|_| reused > 0);
+        let back = kept.and_then(|kept| match kept.cache {
+            At::Memory(cache) => Some(Back::Memory(cache)),
+            At::Flash(parked) => parked.take(),
+        });
+        let (cache, unread) = match back {
+            Some(Back::Memory(cache)) => (cache, None),
+            Some(Back::File(unread)) => (self.empty()?, Some(Arc::new(unread))),
+            None => (self.empty()?, None),
         };
-        self.requests.insert(request, (cache, tokens));
-        Ok(())
+        self.requests.insert(request, (Arc::clone(&cache), tokens));
+        Ok(Reserved { cache, unread })
+    }
+
+    fn empty(&self) -> Result<Arc<KvCache>, RuntimeError> {
+        Ok(Arc::new(KvCache::reserve(self.shape)?))
+    }
+
+    /// Moves what a flow keeps to flash.
+    pub(super) fn offload(&mut self, flow: FlowId) {
+        if let Some(kept) = self.flows.get_mut(&flow)
+            && let At::Memory(cache) = &kept.cache
+        {
+            kept.cache = At::Flash(self.flash.park(Arc::clone(cache), kept.tokens.len()));
+        }
     }
 
     /// The cache of a request.
@@ -80,6 +115,7 @@ impl Memory {
     /// Leaves a request's cache, with these tokens in it, to a flow.
     pub(super) fn keep(&mut self, request: RequestId, flow: FlowId, tokens: Vec<u32>) {
         if let Some((cache, _)) = self.requests.remove(&request) {
+            let cache = At::Memory(cache);
             self.flows.insert(flow, Kept { cache, tokens });
         }
     }
@@ -90,7 +126,9 @@ impl Memory {
 
     /// Tokens that all caches have room for.
     pub(super) fn tokens(&self) -> u64 {
-        let kept = self.flows.values().map(|kept| kept.tokens.len() as u64);
+        let here = |kept: &&Kept| matches!(kept.cache, At::Memory(_));
+        let kept = self.flows.values().filter(here);
+        let kept = kept.map(|kept| kept.tokens.len() as u64);
         kept.sum::<u64>()
             + self
                 .requests

@@ -8,6 +8,7 @@
 //! Nothing here decides what runs next: that is [`sched`](crate::sched)'s.
 
 mod conductor;
+mod flash;
 mod lane;
 mod live;
 mod memory;
@@ -16,6 +17,7 @@ mod served;
 mod serving;
 mod status;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,6 +42,8 @@ pub use status::{LaneStatus, Phases, Status};
 pub struct EngineOptions {
     /// Of each lane's executor. Batches are as large as the policy says.
     pub exec: ExecutorOptions,
+    /// Folder for KV caches that idle flows make room with, as far as the policy grants flash.
+    pub flash: Option<PathBuf>,
     /// Told of every step.
     pub observers: Vec<Box<dyn Observer>>,
 }

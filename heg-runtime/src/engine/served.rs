@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::flash::Unread;
 use crate::engine::Ask;
 use crate::error::RuntimeError;
 use crate::mem::{Activations, KvCache};
@@ -101,6 +102,8 @@ pub(super) struct Member {
 pub(super) struct Prompt {
     pub(super) member: Member,
     pub(super) rows: Arc<Activations>,
+    /// What is to be read into the cache before anything else.
+    pub(super) unread: Option<Arc<Unread>>,
     /// Position of the first row.
     pub(super) first: u32,
 }

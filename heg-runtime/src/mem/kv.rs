@@ -8,6 +8,7 @@
 //! - A static kernel may write, and an attention may read, up to `padding_rows` rows past the longest context:
 //!   they are reserved too, and hold finite numbers, since nothing but kernels writes here.
 
+use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use heg_openvino::{ElementType, Memory, Tensor};
@@ -117,6 +118,34 @@ impl KvCache {
                 context: self.shape.context_tokens,
             })
         }
+    }
+
+    /// Writes the first `tokens` rows of every half of every layer, one after the other.
+    pub(crate) fn save(&self, tokens: usize, to: &mut impl Write) -> io::Result<()> {
+        let mut rows = vec![0; tokens * self.shape.row_bytes()];
+        for (layer, half) in self.halves() {
+            if !self.region.read(self.offset(layer, half, 0), &mut rows) {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+            to.write_all(&rows)?;
+        }
+        Ok(())
+    }
+
+    /// Reads what [`save`](Self::save) wrote for as many tokens.
+    pub(crate) fn restore(&self, tokens: usize, from: &mut impl Read) -> io::Result<()> {
+        let mut rows = vec![0; tokens * self.shape.row_bytes()];
+        for (layer, half) in self.halves() {
+            from.read_exact(&mut rows)?;
+            if !self.region.write(self.offset(layer, half, 0), &rows) {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn halves(&self) -> impl Iterator<Item = (usize, Half)> {
+        (0..self.shape.layers).flat_map(|layer| [(layer, Half::Keys), (layer, Half::Values)])
     }
 
     fn offset(&self, layer: usize, half: Half, row: usize) -> usize {

@@ -71,6 +71,29 @@ impl Region {
     }
 }
 
+impl Region {
+    /// Copies the bytes at `offset` to `into`; false, and nothing is copied, where they are not all there.
+    #[must_use]
+    pub(crate) fn read(&self, offset: usize, into: &mut [u8]) -> bool {
+        let fits = offset
+            .checked_add(into.len())
+            .is_some_and(|end| end <= self.map.len());
+        if fits {
+            // SAFETY: the source lies within the mapping (just checked), which is readable; `into` is a live slice,
+            // which cannot overlap it because no slice of the mapping is ever made. Kernels that write there
+            // meanwhile would tear values, not memory; the owner of a cache reads it only between launches.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    self.map.as_ptr().add(offset),
+                    into.as_mut_ptr(),
+                    into.len(),
+                );
+            }
+        }
+        fits
+    }
+}
+
 // SAFETY: an anonymous mapping keeps its address and length until it is dropped, is readable and writable,
 // is never null, and `Region` never makes a reference into it.
 unsafe impl Memory for Region {

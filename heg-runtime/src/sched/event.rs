@@ -74,9 +74,18 @@ pub enum Action {
     },
     /// The KV memory of a request goes; that of a flow goes with [`Action::ReleaseFlow`].
     Release(RequestId),
-    /// The KV memory of a request stays with its flow.
-    Keep(RequestId, FlowId),
-    /// The KV memory that a flow kept goes.
+    /// Leading tokens of a request's KV memory stay with its flow.
+    Keep {
+        /// Whose.
+        request: RequestId,
+        /// For whom.
+        flow: FlowId,
+        /// How many.
+        tokens: u32,
+    },
+    /// The KV memory that a flow kept goes to flash, from which a call of the flow takes it back.
+    Offload(FlowId),
+    /// What a flow kept goes, in memory or on flash.
     ReleaseFlow(FlowId),
     /// Nothing that was computed for the request counts any more; its prefill starts over.
     Restart(RequestId),

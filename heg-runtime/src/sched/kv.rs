@@ -15,6 +15,9 @@ pub(super) struct KvBudget {
     used: u64,
     requests: BTreeMap<RequestId, u32>,
     flows: BTreeMap<FlowId, Kept>,
+    flash_budget: u64,
+    /// Flows whose caches are on flash.
+    flash: BTreeMap<FlowId, Kept>,
 }
 
 /// The cache of a flow between two calls.
@@ -27,13 +30,16 @@ struct Kept {
 impl KvBudget {
     /// Room for what a policy grants a model.
     pub(super) fn of(limits: &Limits, model: ModelShape) -> Self {
-        Self::new(limits.kv_bytes() / model.kv_bytes_per_token.max(1))
+        let token = model.kv_bytes_per_token.max(1);
+        Self::new(limits.kv_bytes() / token, limits.flash_bytes() / token)
     }
 
-    /// Room for `tokens` tokens.
-    pub(super) fn new(tokens: u64) -> Self {
+    /// Room for `tokens` tokens, and for `flash` on flash.
+    pub(super) fn new(tokens: u64, flash: u64) -> Self {
         Self {
             budget: tokens,
+            flash_budget: flash,
+            flash: BTreeMap::new(),
             used: 0,
             requests: BTreeMap::new(),
             flows: BTreeMap::new(),
@@ -76,14 +82,17 @@ impl KvBudget {
         while free(self) < u64::from(tokens) {
             let idle = self.flows.iter().filter(|(flow, _)| Some(**flow) != own);
             let oldest = idle.min_by_key(|(_, kept)| kept.since)?.0;
-            self.release_flow(*oldest, actions);
+            self.offload(*oldest, actions);
         }
         if let Some(flow) = own {
             self.flows.remove(&flow);
             self.used -= u64::from(kept_tokens);
         }
+        let flow = request.flow.filter(|_| own.is_none());
+        let flashed = flow.and_then(|flow| self.flash.remove(&flow));
+        let there = kept_tokens.max(flashed.map_or(0, |kept| kept.tokens));
         // The last token of the prompt is always run: its logits are wanted.
-        let reused = kept_tokens
+        let reused = there
             .min(request.shared_tokens)
             .min(request.prompt_tokens.saturating_sub(1));
         self.used += u64::from(tokens);
@@ -121,22 +130,56 @@ impl KvBudget {
         let tokens = tokens.min(reserved);
         self.used -= u64::from(reserved - tokens);
         self.flows.insert(flow, Kept { tokens, since: now });
-        actions.push(Action::Keep(request, flow));
+        actions.push(Action::Keep {
+            request,
+            flow,
+            tokens,
+        });
     }
 
     /// Gives up what a flow kept.
     pub(super) fn release_flow(&mut self, flow: FlowId, actions: &mut Vec<Action>) {
-        if let Some(kept) = self.flows.remove(&flow) {
-            self.used -= u64::from(kept.tokens);
+        let kept = self.flows.remove(&flow);
+        self.used -= kept.map_or(0, |kept| u64::from(kept.tokens));
+        if kept.or_else(|| self.flash.remove(&flow)).is_some() {
             actions.push(Action::ReleaseFlow(flow));
         }
     }
 
-    /// Gives up what all flows kept; says whether there was anything.
+    /// Moves what a flow kept to flash, where that which was kept there for longest makes room; gives it up if there is
+    /// not enough flash for it alone.
+    fn offload(&mut self, flow: FlowId, actions: &mut Vec<Action>) {
+        let Some(kept) = self.flows.get(&flow).copied() else {
+            return;
+        };
+        let tokens = u64::from(kept.tokens);
+        if tokens > self.flash_budget {
+            return self.release_flow(flow, actions);
+        }
+        let on_flash = |kv: &Self| {
+            kv.flash
+                .values()
+                .map(|kept| u64::from(kept.tokens))
+                .sum::<u64>()
+        };
+        while on_flash(self) + tokens > self.flash_budget {
+            let oldest = self.flash.iter().min_by_key(|(_, kept)| kept.since);
+            let Some(oldest) = oldest.map(|(flow, _)| *flow) else {
+                break;
+            };
+            self.release_flow(oldest, actions);
+        }
+        self.flows.remove(&flow);
+        self.used -= tokens;
+        self.flash.insert(flow, kept);
+        actions.push(Action::Offload(flow));
+    }
+
+    /// Frees the memory of what all flows kept; says whether there was anything.
     pub(super) fn release_flows(&mut self, actions: &mut Vec<Action>) -> bool {
         let flows: Vec<FlowId> = self.flows.keys().copied().collect();
         for flow in &flows {
-            self.release_flow(*flow, actions);
+            self.offload(*flow, actions);
         }
         !flows.is_empty()
     }
@@ -161,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_flow_goes_on_where_it_was() {
-        let mut kv = KvBudget::new(1000);
+        let mut kv = KvBudget::new(1000, 0);
         let mut actions = Vec::new();
         assert_eq!(
             kv.reserve(&call(1, Some(9), 100, 0), 150, &mut actions),
@@ -180,7 +223,7 @@ mod tests {
 
     #[test]
     fn the_longest_idle_flow_makes_room() {
-        let mut kv = KvBudget::new(300);
+        let mut kv = KvBudget::new(300, 0);
         let mut actions = Vec::new();
         for (id, at) in [(1, 20), (2, 10)] {
             kv.reserve(&call(id, Some(id), 100, 0), 100, &mut actions)
@@ -201,8 +244,37 @@ mod tests {
     }
 
     #[test]
+    fn flash_takes_what_memory_cannot_hold_and_gives_it_back() {
+        let mut kv = KvBudget::new(300, 150);
+        let mut actions = Vec::new();
+        for (id, at) in [(1, 10), (2, 20)] {
+            kv.reserve(&call(id, Some(id), 100, 0), 100, &mut actions)
+                .unwrap();
+            kv.keep(RequestId(id), FlowId(id), 100, Micros(at), &mut actions);
+        }
+        actions.clear();
+        kv.reserve(&call(3, None, 300, 0), 300, &mut actions)
+            .unwrap();
+        // The second one to go leaves no room for the first.
+        assert_eq!(
+            actions[..3],
+            [
+                Action::Offload(FlowId(1)),
+                Action::ReleaseFlow(FlowId(1)),
+                Action::Offload(FlowId(2)),
+            ]
+        );
+        kv.release(RequestId(3), &mut actions);
+        let again = |id, flow| call(id, Some(flow), 200, 90);
+        assert_eq!(kv.reserve(&again(4, 2), 200, &mut actions), Some(90));
+        assert_eq!(kv.reserve(&again(5, 1), 100, &mut actions), Some(0));
+        assert!(kv.flash.is_empty());
+        assert_eq!(kv.used, 300);
+    }
+
+    #[test]
     fn the_last_token_is_never_reused() {
-        let mut kv = KvBudget::new(300);
+        let mut kv = KvBudget::new(300, 0);
         let mut actions = Vec::new();
         kv.reserve(&call(1, Some(1), 100, 0), 100, &mut actions)
             .unwrap();

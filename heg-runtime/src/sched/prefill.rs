@@ -158,6 +158,16 @@ impl Prefill {
         rest.map_or(0, |part| part.segment.tokens)
     }
 
+    /// Leading tokens whose keys and values are in the cache, in every layer.
+    pub(super) fn cached(&self) -> u32 {
+        let mut through = self.parts.iter().map_while(|part| {
+            // `qkv` of the last layer was the last to write there.
+            (part.done + 2 >= 3 * self.layers).then(|| part.segment.context())
+        });
+        let first = self.parts.first().map_or(0, |part| part.segment.position);
+        through.by_ref().last().unwrap_or(first)
+    }
+
     /// Full chunks that have not yet done the kernel with number `kernel`.
     pub(super) fn chunks_behind(&self, kernel: u32) -> usize {
         let chunks = self.parts.iter().take(self.chunks);

@@ -60,6 +60,16 @@ impl Entry {
         }
     }
 
+    /// Leading tokens whose keys and values are in its cache, in every layer. The one that was given last is not: no
+    /// kernel has read it.
+    pub(super) fn cached(&self) -> u32 {
+        match &self.phase {
+            Phase::Queued => 0,
+            Phase::Prefill(prefill) => prefill.cached(),
+            Phase::Decode => self.context().saturating_sub(1),
+        }
+    }
+
     /// Tokens in its cache when it decodes next, the one that is fed then included.
     pub(super) fn context(&self) -> u32 {
         self.submission.prompt_tokens + self.generated

@@ -437,7 +437,10 @@ impl<'a, C: Costs> Simulation<'a, C> {
             Action::Reserve {
                 reused, request, ..
             } => self.meter.reused(request, reused),
-            Action::Release(_) | Action::Keep(..) | Action::ReleaseFlow(_) => {}
+            Action::Release(_)
+            | Action::Keep { .. }
+            | Action::Offload(_)
+            | Action::ReleaseFlow(_) => {}
         }
         Ok(())
     }

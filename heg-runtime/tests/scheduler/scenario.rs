@@ -208,6 +208,7 @@ fn policy(random: &mut Seeded) -> Policy {
         });
     }
     policy.limits.kv_mib = [1, 2, 4, 64][random.below(4)];
+    policy.limits.flash_mib = [0, 1, 64][random.below(3)];
     policy.limits.requests_max = if random.below(6) == 0 { 3 } else { 64 };
     policy.limits.timeout_min_ms = 20;
     policy

@@ -319,11 +319,17 @@ impl Serving {
                 reused,
             } => self.reserve(request, tokens, reused),
             Action::Release(request) => self.room.memory.release(request),
-            Action::Keep(request, flow) => {
+            Action::Keep {
+                request,
+                flow,
+                tokens,
+            } => {
                 if let Some(live) = self.live.get(&request) {
-                    self.room.memory.keep(request, flow, live.cached_tokens());
+                    let tokens = live.leading_tokens(tokens);
+                    self.room.memory.keep(request, flow, tokens);
                 }
             }
+            Action::Offload(flow) => self.room.memory.offload(flow),
             Action::ReleaseFlow(flow) => self.room.memory.release_flow(flow),
             Action::Restart(request) => {
                 if let Some(live) = self.live.get_mut(&request) {
@@ -400,20 +406,23 @@ impl Serving {
             .room
             .memory
             .reserve(request, live.flow, (tokens_max, reused))
-            .and_then(|()| Activations::new(new + self.room.padding_rows, self.room.widths));
-        match (made, self.room.memory.cache(request)) {
-            (Ok(rows), Some(cache)) => {
+            .and_then(|reserved| {
+                let rows = Activations::new(new + self.room.padding_rows, self.room.widths)?;
+                Ok((reserved, rows))
+            });
+        match made {
+            Ok((reserved, rows)) => {
                 live.prompt = Some(Prompt {
                     member: Member {
                         served: Arc::clone(&live.served),
-                        cache: Arc::clone(cache),
+                        cache: reserved.cache,
                     },
                     rows: Arc::new(rows),
+                    unread: reserved.unread,
                     first: tokens.saturating_sub(new) as u32,
                 });
             }
-            (Err(error), _) => live.error = Some(causes(&error)),
-            (Ok(_), None) => {}
+            Err(error) => live.error = Some(causes(&error)),
         }
     }
 

@@ -227,12 +227,14 @@ impl<C: Costs> AgentXpu<C> {
         if entry.prefill().is_some_and(|prefill| prefill.is_running()) || self.decode.holds(id) {
             return;
         }
-        // The token that was given last is not in the cache: no kernel has read it.
-        let kept = entry.context().saturating_sub(1);
+        let kept = entry.cached();
         let flow = entry.submission.flow;
         let ends_flow = entry.ends_flow;
         match (finish, flow) {
-            (Finish::Complete, Some(flow)) => self.kv.keep(id, flow, kept, self.now, actions),
+            // A call that was given up leaves what it has computed to the one that comes instead.
+            (Finish::Complete | Finish::Cancelled | Finish::Deadline, Some(flow)) if kept > 0 => {
+                self.kv.keep(id, flow, kept, self.now, actions);
+            }
             _ => self.kv.release(id, actions),
         }
         self.prefills.forget(id);

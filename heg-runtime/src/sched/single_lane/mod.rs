@@ -350,9 +350,14 @@ impl<C: Costs> SingleLane<C> {
         for live in ended {
             let Some(finish) = live.ending else { continue };
             match (finish, live.submission.flow) {
-                (Finish::Complete, Some(flow)) => {
+                (Finish::Complete | Finish::Cancelled | Finish::Deadline, Some(flow))
+                    if live.cached > 0 =>
+                {
                     // The token that was given last is not in the cache.
-                    let kept = live.context().saturating_sub(1);
+                    let kept = match live.is_decoding() {
+                        true => live.context().saturating_sub(1),
+                        false => live.cached,
+                    };
                     self.kv.keep(live.id(), flow, kept, self.now, actions);
                 }
                 _ => self.kv.release(live.id(), actions),

@@ -109,7 +109,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     }
 
     /// Whether an iteration runs on the lane that stood in for the one that came back.
-    fn decodes_elsewhere(&self) -> bool {
+    pub(super) fn decodes_elsewhere(&self) -> bool {
         let mut works = Lane::ALL
             .into_iter()
             .filter_map(|lane| self.world.running(lane));

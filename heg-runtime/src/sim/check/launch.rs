@@ -48,10 +48,16 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 reused,
             } => self.reserve(*request, *tokens, *reused),
             Action::Release(id) => self.release(*id, None),
-            Action::Keep(id, flow) => self.release(*id, Some(*flow)),
+            Action::Keep {
+                request,
+                flow,
+                tokens,
+            } => self.release(*request, Some((*flow, *tokens))),
+            Action::Offload(flow) => self.offload(*flow),
             Action::ReleaseFlow(flow) => {
                 let kept = self.world.flows.remove(flow);
                 self.world.kv_used -= u64::from(kept.unwrap_or(0)).min(self.world.kv_used);
+                let kept = kept.or_else(|| self.world.flash.remove(flow));
                 self.require(kept.is_some(), Rule::MemoryBalanced, || {
                     format!("{flow:?} has nothing to give back")
                 });
@@ -88,38 +94,59 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let kept = flow
             .and_then(|flow| self.world.flows.remove(&flow))
             .unwrap_or(0);
-        let own = reused <= kept && reused <= submission.shared_tokens && reused < prompt;
+        let flashed = flow
+            .and_then(|flow| self.world.flash.remove(&flow))
+            .unwrap_or(0);
+        let there = kept.max(flashed);
+        let own = reused <= there && reused <= submission.shared_tokens && reused < prompt;
         let used = &mut self.world.kv_used;
         *used = *used - u64::from(kept).min(*used) + u64::from(tokens);
         let (used, budget) = (*used, self.world.kv_budget);
         let holds = fresh && enough && own && used <= budget;
         self.require(holds, Rule::MemoryBalanced, || {
             format!(
-                "{id} reserves {tokens} tokens, reuses {reused} of {kept}; {used} of {budget} used"
+                "{id} reserves {tokens} tokens, reuses {reused} of {there}; {used} of {budget} used"
             )
         });
     }
 
-    fn release(&mut self, id: RequestId, flow: Option<FlowId>) {
+    fn release(&mut self, id: RequestId, to: Option<(FlowId, u32)>) {
+        let layers = self.world.model.layers;
         let Some(seen) = self.live(id, "Release or Keep") else {
             return;
         };
         let reserved = seen.reserved.take();
-        let own = flow.is_none() || flow == seen.submission.flow;
-        let kept = seen.context().saturating_sub(1).min(reserved.unwrap_or(0));
+        let own = to.is_none() || to.map(|(flow, _)| flow) == seen.submission.flow;
+        let computed = seen.computed(layers).min(reserved.unwrap_or(0));
         let runs = self.runs(id);
         let world = &mut self.world;
         world.kv_used -= u64::from(reserved.unwrap_or(0)).min(world.kv_used);
         let mut taken = None;
-        if let Some(flow) = flow {
+        if let Some((flow, kept)) = to {
             world.kv_used += u64::from(kept);
             taken = world.flows.insert(flow, kept);
+            taken = taken.or(world.flash.get(&flow).copied());
         }
-        let holds = reserved.is_some() && own && !runs && taken.is_none();
+        let all = to.is_none_or(|(_, kept)| kept == computed);
+        let holds = reserved.is_some() && own && all && !runs && taken.is_none();
         self.require(holds, Rule::MemoryBalanced, || {
             format!(
-                "{id} gives {reserved:?} tokens back to {flow:?}, which had {taken:?}; runs: {runs}"
+                "{id} gives {reserved:?} tokens, {computed} of them computed, back to {to:?}, which had {taken:?}; runs: {runs}"
             )
+        });
+    }
+
+    fn offload(&mut self, flow: FlowId) {
+        let kept = self.world.flows.remove(&flow);
+        self.world.kv_used -= u64::from(kept.unwrap_or(0)).min(self.world.kv_used);
+        if let Some(kept) = kept {
+            self.world.flash.insert(flow, kept);
+        }
+        let used: u64 = self.world.flash.values().map(|kept| u64::from(*kept)).sum();
+        let budget = self.world.flash_budget;
+        let holds = kept.is_some() && used <= budget;
+        self.require(holds, Rule::MemoryBalanced, || {
+            format!("{flow:?} takes {kept:?} tokens to flash, which has {used} of {budget}")
         });
     }
 
@@ -449,7 +476,9 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         // A request that waits for memory holds up those behind it.
         let mut queued = requests().filter(|(_, s)| reactive(s) && s.phase == Phase::Queued);
         let all_fit = queued.all(|(_, seen)| self.world.fits(seen));
-        let whole = !self.world.is_present(Lane::Npu) && policy.pressure.is_none();
+        let whole = !self.world.is_present(Lane::Npu)
+            && policy.pressure.is_none()
+            && !self.decodes_elsewhere();
         let waits = requests().find(|(id, seen)| {
             reactive(seen)
                 && seen.wanted

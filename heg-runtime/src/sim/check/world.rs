@@ -92,6 +92,24 @@ impl Seen {
         self.phase == Phase::Prefill && self.parts.iter().any(|part| part.running || part.done > 0)
     }
 
+    /// Leading tokens whose keys and values of all layers are in the cache.
+    pub(super) fn computed(&self, layers: u32) -> u32 {
+        match self.phase {
+            Phase::Queued => 0,
+            Phase::Decode => self.context().saturating_sub(1),
+            Phase::Prefill => {
+                let mut at = self.reused.min(self.prompt_tokens.saturating_sub(1));
+                for part in &self.parts {
+                    if part.segment.position != at || part.done.div_ceil(3) < layers {
+                        break;
+                    }
+                    at = part.segment.context();
+                }
+                at
+            }
+        }
+    }
+
     /// How far the tokens before `position` have their keys: layers, at least.
     pub(super) fn keys_before(&self, position: u32) -> u32 {
         let mut at = self.reused;
@@ -168,6 +186,8 @@ pub(super) struct World {
     pub(super) kv_budget: u64,
     pub(super) kv_used: u64,
     pub(super) flows: BTreeMap<FlowId, u32>,
+    pub(super) flash_budget: u64,
+    pub(super) flash: BTreeMap<FlowId, u32>,
     pub(super) warm: BTreeSet<WarmKernel>,
     pub(super) compiling: Option<WarmKernel>,
     /// Launches that failed, were lost or had to be stopped.
@@ -204,6 +224,8 @@ impl World {
             kv_budget: policy.limits.kv_bytes() / model.kv_bytes_per_token.max(1),
             kv_used: 0,
             flows: BTreeMap::new(),
+            flash_budget: policy.limits.flash_bytes() / model.kv_bytes_per_token.max(1),
+            flash: BTreeMap::new(),
             warm: BTreeSet::new(),
             compiling: None,
             failures: 0,

@@ -6,6 +6,7 @@
 //! tokenizer, the template and the date come from the caller, so that a run can be replayed.
 //! Behaviour follows Hugging Face `tokenizers` and `transformers`, against which the fixtures were made.
 
+mod answer;
 mod bpe_file;
 mod byte_level;
 mod date;
@@ -19,6 +20,7 @@ mod stream;
 mod template;
 mod tokenizer;
 
+pub use answer::AnswerText;
 pub use date::DateTime;
 pub use error::{Result, TextError};
 pub use sample::{Sampler, SamplingParams};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
-use heg_runtime::text::{Conversation, Message, Special, StopMatcher, TextStream, Tokenizer};
+use heg_runtime::text::{AnswerText, Conversation, Message, Special, TextStream, Tokenizer};
 use heg_runtime::{
     Continue, Descent, FinishReason, GenerateOptions, Loaded, RuntimeError, Timing, generate,
 };
@@ -110,7 +110,16 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
         sampling,
         eos_ids,
     };
-    let mut answer = Answer::new(tokenizer, &arguments.stop, arguments.json);
+    let mut answer = Answer {
+        shown: AnswerText::new(
+            tokenizer.map(TextStream::new),
+            arguments.stop.iter().cloned(),
+            &options.eos_ids,
+        ),
+        token_ids: Vec::new(),
+        text: String::new(),
+        quiet: arguments.json,
+    };
     let mut sequence = executor.sequence()?;
     let mut first_token_ms = 0.0;
     let descents = executor.descents();
@@ -119,7 +128,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
             first_token_ms = started.elapsed().as_secs_f64() * 1e3;
             print_descents(descents.get());
         }
-        answer.push(token, &options.eos_ids)
+        answer.push(token)
     })?;
     answer.finish()?;
     if arguments.json {
@@ -198,37 +207,16 @@ impl Prompt {
 
 /// The answer as it comes.
 struct Answer {
-    stream: Option<TextStream>,
-    stop: StopMatcher,
+    shown: AnswerText,
     token_ids: Vec<u32>,
     text: String,
     quiet: bool,
 }
 
 impl Answer {
-    fn new(tokenizer: Option<Arc<Tokenizer>>, stop: &[String], quiet: bool) -> Self {
-        Self {
-            stream: tokenizer.map(TextStream::new),
-            stop: StopMatcher::new(stop.iter().cloned()),
-            token_ids: Vec::new(),
-            text: String::new(),
-            quiet,
-        }
-    }
-
-    fn push(&mut self, token: u32, eos_ids: &[u32]) -> Result<Continue, RuntimeError> {
+    fn push(&mut self, token: u32) -> Result<Continue, RuntimeError> {
         self.token_ids.push(token);
-        if eos_ids.contains(&token) {
-            return Ok(Continue::No);
-        }
-        let piece = match &mut self.stream {
-            Some(stream) => stream.push(token)?,
-            None => None,
-        };
-        let Some(piece) = piece else {
-            return Ok(Continue::Yes);
-        };
-        let emit = self.stop.push(&piece);
+        let emit = self.shown.push(token)?;
         self.emit(&emit.text);
         Ok(if emit.stopped {
             Continue::No
@@ -238,16 +226,8 @@ impl Answer {
     }
 
     fn finish(&mut self) -> anyhow::Result<()> {
-        if self.stop.found().is_none() {
-            if let Some(stream) = &mut self.stream
-                && let Some(piece) = stream.finish().map_err(RuntimeError::from)?
-            {
-                let emit = self.stop.push(&piece);
-                self.emit(&emit.text);
-            }
-            let rest = self.stop.finish();
-            self.emit(&rest);
-        }
+        let rest = self.shown.finish().map_err(RuntimeError::from)?;
+        self.emit(&rest);
         if !self.quiet {
             println!();
         }

@@ -7,6 +7,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -26,6 +27,7 @@ pub(super) struct Connections {
 
 impl Connections {
     pub(super) fn new(state: Arc<State>) -> Self {
+        allow_descriptors(state.limits.connections);
         let places = Arc::new(Semaphore::new(state.limits.connections));
         Self {
             state,
@@ -94,6 +96,20 @@ impl Connections {
         });
     }
 }
+
+/// Raises this process's limit of open files as far as `connections` need. What the system does not grant is noticed
+/// when accepting, which then waits.
+fn allow_descriptors(connections: usize) {
+    let mut limit = getrlimit(Resource::Nofile);
+    let wanted = connections as u64 + DESCRIPTORS_BESIDE;
+    if limit.current.is_some_and(|current| current < wanted) {
+        limit.current = Some(limit.maximum.map_or(wanted, |most| most.min(wanted)));
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}
+
+/// Descriptors that are no connections: the bundle, libraries, devices. Chosen.
+const DESCRIPTORS_BESIDE: u64 = 512;
 
 /// Bytes of a connection's buffer for reading, which a request's head has to fit, and of that for writing.
 const BUFFER_BYTES: usize = 32 << 10;

@@ -169,7 +169,7 @@ impl ApiError {
             Self::Runtime(error) if is_refusal(error) => StatusCode::BAD_REQUEST,
             Self::Runtime(_) | Self::Failed { .. } => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Token => StatusCode::UNAUTHORIZED,
-            Self::Host { .. } => StatusCode::MISDIRECTED_REQUEST,
+            Self::Host { .. } => StatusCode::FORBIDDEN,
             Self::Model { .. } | Self::NotFound { .. } => StatusCode::NOT_FOUND,
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::Body { .. } => StatusCode::REQUEST_TIMEOUT,

@@ -6,10 +6,9 @@
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use heg_runtime::sched::{Actions, AgentXpu, Class, Event, Micros, Scheduler};
+use heg_runtime::sched::{Actions, AgentXpu, CachedCosts, Class, Event, Micros, Scheduler};
 use heg_runtime::sim::{
-    AnalyticCosts, Arrival, CachedCosts, Dimensions, Machine, Trace, TraceRequest, TraceSpec,
-    Workload, simulate,
+    AnalyticCosts, Arrival, Dimensions, Machine, Trace, TraceRequest, TraceSpec, Workload, simulate,
 };
 
 /// 64 requests at once, a quarter of them reactive, that stay for long.

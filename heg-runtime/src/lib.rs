@@ -5,6 +5,7 @@
 //! It depends on neither the compiler nor its inputs: all it knows of a model is in the bundle.
 #![deny(missing_docs)]
 
+pub mod engine;
 mod error;
 pub mod exec;
 mod generate;

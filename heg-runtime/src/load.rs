@@ -60,11 +60,7 @@ impl Loaded {
 
     /// What the bundle says of the speed of its kernels, if anything.
     pub fn annotations(&self) -> Result<Option<Annotations>, RuntimeError> {
-        let Some(id) = self.bundle.manifest().annotations else {
-            return Ok(None);
-        };
-        let text = String::from_utf8_lossy(self.section(id)?);
-        Ok(Some(Annotations::parse(&text)?))
+        annotations(&self.bundle)
     }
 
     /// A loader of its kernels on the devices of `soc`.
@@ -86,4 +82,13 @@ impl Loaded {
                 source,
             })
     }
+}
+
+/// What a bundle says of the speed of its kernels, if anything.
+pub(crate) fn annotations(bundle: &Bundle) -> Result<Option<Annotations>, RuntimeError> {
+    let Some(id) = bundle.manifest().annotations else {
+        return Ok(None);
+    };
+    let text = bundle.section(id).map_err(RuntimeError::Section)?;
+    Ok(Some(Annotations::parse(&String::from_utf8_lossy(text))?))
 }

@@ -12,23 +12,23 @@ use std::sync::Arc;
 use heg_artifacts::manifest::{KnownAnswers, Role};
 use heg_artifacts::{Bundle, judge};
 
-use super::kernels::Prepared;
+use super::kernels::{Order, Prepared};
 use super::loader::{Form, Loader};
 use super::lone::LoneKernel;
 use super::place::{Place, place_kernel, place_use};
 use crate::error::RuntimeError;
-use crate::ladder::{Calls, Descent, Reason, Rung, Step};
+use crate::ladder::{Descent, Reason, Rung, Step};
 use crate::verdicts::{Verdict, Verdicts};
 
 /// Asks the forms of a place that have no verdict yet, and replaces the ones that answer wrongly. Says whether any
 /// was asked.
 pub(super) fn examine(
-    loader: &Loader,
-    calls: Calls,
+    order: &Order,
     place: Place,
     prepared: &mut Prepared,
     verdicts: &mut Verdicts,
 ) -> Result<bool, RuntimeError> {
+    let loader = &*order.loader;
     let mut asked = false;
     let mut settled = Vec::new();
     let mut damaged = Vec::new();
@@ -61,11 +61,11 @@ pub(super) fn examine(
             None => {
                 verdicts.insert(place, rung, verdict);
                 prepared.refused.insert(rung, wrong(verdict));
-                prepared.settle(loader, calls, place)?;
+                prepared.settle(order, place)?;
             }
         }
     }
-    prepared.settle(loader, calls, place)?;
+    prepared.settle(order, place)?;
     for (rung, verdict) in damaged {
         prepared
             .descents

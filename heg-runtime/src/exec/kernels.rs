@@ -8,10 +8,11 @@ use std::thread;
 use heg_artifacts::manifest::{Binding, Group};
 use heg_artifacts::{Bundle, SectionId};
 
+use super::duty::Duty;
 use super::loader::{Form, Loader, refusal};
 use super::place::{Place, all_places, place_kernel, place_use, unknown, use_sections};
 use crate::error::RuntimeError;
-use crate::ladder::{Calls, Descent, Reason, Refused, Rung};
+use crate::ladder::{Calls, Descent, Ladder, Reason, Refused, Rung};
 
 /// What is ready at one place.
 pub(super) struct Prepared {
@@ -38,6 +39,9 @@ type Share = Result<Vec<(Place, Prepared)>, RuntimeError>;
 /// What threads that prepare have in common.
 pub(super) struct Order {
     pub(super) loader: Arc<Loader>,
+    pub(super) duty: Duty,
+    /// Rungs on the devices that have this duty.
+    pub(super) ladder: Ladder,
     pub(super) calls: Calls,
     /// Rungs that are known not to work, from an earlier start.
     pub(super) quarantined: BTreeMap<Place, Refused>,
@@ -54,18 +58,13 @@ impl Prepared {
     }
 
     /// Makes the rungs of the ladder ready, going down where one is refused, until every call has one.
-    pub(super) fn settle(
-        &mut self,
-        loader: &Loader,
-        calls: Calls,
-        place: Place,
-    ) -> Result<(), RuntimeError> {
+    pub(super) fn settle(&mut self, order: &Order, place: Place) -> Result<(), RuntimeError> {
+        let loader = &*order.loader;
         let kernel = place_kernel(loader.bundle().manifest(), place)?;
+        let need = order.calls.of(kernel.group);
         loop {
-            let plan = loader
-                .ladder()
-                .plan(kernel, calls.of(kernel.group), &self.refused);
-            if !plan.complete {
+            let plan = order.ladder.plan(kernel, need, &self.refused);
+            if !plan.complete && order.duty.is_every_call() {
                 return Err(nothing_left(loader, place, &plan.descents));
             }
             let ready = |rung: &Rung| self.forms.iter().any(|form| form.rung == *rung);
@@ -83,11 +82,9 @@ impl Prepared {
                     Some(message) => {
                         let reason = Reason::Refused(message);
                         self.refused.insert(*rung, reason);
-                        let plan =
-                            loader
-                                .ladder()
-                                .plan(kernel, calls.of(kernel.group), &self.refused);
-                        if !plan.complete && self.refused.len() == 1 {
+                        let plan = order.ladder.plan(kernel, need, &self.refused);
+                        let stuck = !plan.complete && order.duty.is_every_call();
+                        if stuck && self.refused.len() == 1 {
                             return Err(error);
                         }
                     }
@@ -171,7 +168,7 @@ fn prepare(order: &Order, place: Place) -> Result<Prepared, RuntimeError> {
     }
     let refused = order.quarantined.get(&place).cloned().unwrap_or_default();
     let mut prepared = Prepared::new(refused);
-    prepared.settle(&order.loader, order.calls, place)?;
+    prepared.settle(order, place)?;
     Ok(prepared)
 }
 

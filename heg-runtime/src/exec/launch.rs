@@ -4,66 +4,69 @@
 //! belong to different caches, and rotary rows that are not contiguous in their table.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use heg_artifacts::manifest::{Group, Role};
-use heg_openvino::Tensor;
+use heg_openvino::{Progress, Request, Tensor};
 
+use super::Executor;
 use super::loader::Form;
-use super::place::{Place, place_use, shared_place};
-use super::{Executor, Sequence};
+use super::place::{Place, place_use, shared_place, unknown};
 use crate::error::{RuntimeError, openvino};
-use crate::mem::Half;
+use crate::mem::{Activations, Half, KvCache};
 use crate::sched::{Launch, Span};
+
+/// What launches work on: consecutive rows of activations, and the cache of each span.
+pub(crate) struct Batch<'a> {
+    pub(crate) rows: &'a Activations,
+    pub(crate) caches: &'a [&'a KvCache],
+    pub(crate) spans: &'a [Span],
+}
+
+impl Batch<'_> {
+    /// First row.
+    fn first(&self) -> usize {
+        self.spans.first().map_or(0, |span| span.row)
+    }
+
+    /// Rows that the spans fill.
+    fn tokens(&self) -> usize {
+        self.spans.iter().map(|span| span.tokens).sum()
+    }
+}
 
 impl Executor {
     /// Carries out one launch.
-    pub(super) fn launch(
-        &mut self,
-        launch: Launch,
-        sequences: &[&mut Sequence],
-        spans: &[Span],
-    ) -> Result<(), RuntimeError> {
+    pub(crate) fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {
         match (launch.group, launch.layer) {
-            (Group::Qkv, Some(layer)) => self.qkv(launch, layer as usize, sequences, spans),
-            (Group::Mha, Some(layer)) => {
-                let index = launch.span.unwrap_or(0);
-                self.mha(launch, layer as usize, sequences[index], spans[index])
-            }
-            (Group::Ffn, Some(_)) => self.ffn(launch, spans),
-            (Group::Head, None) => self.head(launch, spans),
+            (Group::Qkv, Some(layer)) => self.qkv(launch, layer as usize, batch),
+            (Group::Mha, Some(layer)) => self.mha(launch, layer as usize, batch),
+            (Group::Ffn, Some(layer)) => self.ffn(launch, layer as usize, batch),
+            (Group::Head, None) => self.head(launch, batch),
             (group, layer) => Err(RuntimeError::Launch { group, layer }),
         }
     }
 
     /// Norm, projections, RoPE. Keys and values of one sequence go straight into its cache.
-    fn qkv(
-        &mut self,
-        launch: Launch,
-        layer: usize,
-        sequences: &[&mut Sequence],
-        spans: &[Span],
-    ) -> Result<(), RuntimeError> {
-        let tokens = rows_of(spans);
+    fn qkv(&mut self, launch: Launch, layer: usize, batch: &Batch<'_>) -> Result<(), RuntimeError> {
+        let (first, tokens) = (batch.first(), batch.tokens());
         let rope = place_use(self.bundle.manifest(), Place::from(launch))?.rope;
         let rows = self.form_rows(launch, tokens)?;
         let table = rope.and_then(|id| self.bundle.manifest().rope.get(id.0 as usize));
         let rotary = table
-            .map(|table| self.rotary.rows(table, spans, rows))
+            .map(|table| self.rotary.rows(table, batch.spans, rows))
             .transpose()?;
-        let hidden = self.activations.hidden[self.current].view(0, rows)?;
-        let query = self.activations.query.view(0, rows)?;
-        let (keys, values) = match (sequences, spans) {
-            ([sequence], [span]) => (
-                sequence
-                    .cache
-                    .rows(layer, Half::Keys, span.position, rows)?,
-                sequence
-                    .cache
-                    .rows(layer, Half::Values, span.position, rows)?,
+        let hidden = batch.rows.hidden[layer % 2].view(first, rows)?;
+        let query = batch.rows.query.view(first, rows)?;
+        let (keys, values) = match (batch.caches, batch.spans) {
+            ([cache], [span]) => (
+                cache.rows(layer, Half::Keys, span.position, rows)?,
+                cache.rows(layer, Half::Values, span.position, rows)?,
             ),
             _ => (
-                self.activations.keys.view(0, rows)?,
-                self.activations.values.view(0, rows)?,
+                self.scratch.keys.view(0, rows)?,
+                self.scratch.values.view(0, rows)?,
             ),
         };
         let mut inputs = vec![(Role::Hidden, hidden)];
@@ -73,31 +76,25 @@ impl Executor {
                 .flat_map(|(cos, sin)| [(Role::Cos, cos), (Role::Sin, sin)]),
         );
         self.run(launch, (tokens, 0), inputs, vec![query, keys, values])?;
-        if spans.len() > 1 {
-            self.scatter(layer, sequences, spans)?;
+        if batch.spans.len() > 1 {
+            self.scatter(layer, batch)?;
         }
         Ok(())
     }
 
     /// Copies the keys and values of a batch to the caches they belong to.
-    fn scatter(
-        &mut self,
-        layer: usize,
-        sequences: &[&mut Sequence],
-        spans: &[Span],
-    ) -> Result<(), RuntimeError> {
+    fn scatter(&mut self, layer: usize, batch: &Batch<'_>) -> Result<(), RuntimeError> {
+        let first = batch.first();
         let mut row = std::mem::take(&mut self.row);
-        row.resize(self.activations.keys.row_bytes(), 0);
-        for (sequence, span) in sequences.iter().zip(spans) {
+        row.resize(self.scratch.keys.row_bytes(), 0);
+        for (cache, span) in batch.caches.iter().zip(batch.spans) {
             for token in 0..span.tokens {
                 for (half, from) in [
-                    (Half::Keys, &self.activations.keys),
-                    (Half::Values, &self.activations.values),
+                    (Half::Keys, &self.scratch.keys),
+                    (Half::Values, &self.scratch.values),
                 ] {
-                    from.read_row(span.row + token, &mut row)?;
-                    sequence
-                        .cache
-                        .write_row(layer, half, span.position + token, &row)?;
+                    from.read_row(span.row - first + token, &mut row)?;
+                    cache.write_row(layer, half, span.position + token, &row)?;
                 }
             }
         }
@@ -109,72 +106,61 @@ impl Executor {
     ///
     /// It is given more rows than are visible, which the kernel masks: a static form's bucket, or as many that the
     /// shape of a dynamic one changes only every [`CONTEXT_STEP`] tokens.
-    fn mha(
-        &mut self,
-        launch: Launch,
-        layer: usize,
-        sequence: &Sequence,
-        span: Span,
-    ) -> Result<(), RuntimeError> {
+    fn mha(&mut self, launch: Launch, layer: usize, batch: &Batch<'_>) -> Result<(), RuntimeError> {
+        let index = launch.span.unwrap_or(0);
+        let (Some(cache), Some(span)) = (batch.caches.get(index), batch.spans.get(index)) else {
+            return Err(unknown(Place::from(launch)));
+        };
         let visible = span.position + span.tokens;
         let form = self.form(launch, span.tokens, visible)?;
         let (rows, context) = (
             form.rows(span.tokens),
             form.context(visible.next_multiple_of(CONTEXT_STEP)),
         );
-        self.activations
+        self.scratch
             .position
             .write_row(0, &(span.position as i64).to_le_bytes())?;
         let inputs = vec![
-            (Role::Query, self.activations.query.view(span.row, rows)?),
-            (
-                Role::Key,
-                sequence.cache.rows(layer, Half::Keys, 0, context)?,
-            ),
-            (
-                Role::Value,
-                sequence.cache.rows(layer, Half::Values, 0, context)?,
-            ),
-            (Role::Position, self.activations.position.vector(1)?),
+            (Role::Query, batch.rows.query.view(span.row, rows)?),
+            (Role::Key, cache.rows(layer, Half::Keys, 0, context)?),
+            (Role::Value, cache.rows(layer, Half::Values, 0, context)?),
+            (Role::Position, self.scratch.position.vector(1)?),
         ];
         // Rows behind the span's own are those of spans that follow: they are written after.
-        let attended = self.activations.attended.view(span.row, rows)?;
+        let attended = batch.rows.attended.view(span.row, rows)?;
         self.run(launch, (span.tokens, visible), inputs, vec![attended])
     }
 
     /// Output projection to the end of the layer; the residual stream changes halves.
-    fn ffn(&mut self, launch: Launch, spans: &[Span]) -> Result<(), RuntimeError> {
-        let tokens = rows_of(spans);
+    fn ffn(&mut self, launch: Launch, layer: usize, batch: &Batch<'_>) -> Result<(), RuntimeError> {
+        let (first, tokens) = (batch.first(), batch.tokens());
         let rows = self.form_rows(launch, tokens)?;
+        let [from, to] = [layer % 2, (layer + 1) % 2].map(|half| &batch.rows.hidden[half]);
         let inputs = vec![
-            (Role::Attended, self.activations.attended.view(0, rows)?),
-            (
-                Role::Hidden,
-                self.activations.hidden[self.current].view(0, rows)?,
-            ),
+            (Role::Attended, batch.rows.attended.view(first, rows)?),
+            (Role::Hidden, from.view(first, rows)?),
         ];
-        let output = self.activations.hidden[1 - self.current].view(0, rows)?;
-        self.run(launch, (tokens, 0), inputs, vec![output])?;
-        self.current = 1 - self.current;
-        Ok(())
+        let output = to.view(first, rows)?;
+        self.run(launch, (tokens, 0), inputs, vec![output])
     }
 
     /// Logits of the last row of each span.
-    fn head(&mut self, launch: Launch, spans: &[Span]) -> Result<(), RuntimeError> {
-        let rows = self.form_rows(launch, spans.len())?;
-        let hidden = &self.activations.hidden[self.current];
+    fn head(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {
+        let rows = self.form_rows(launch, batch.spans.len())?;
+        let layers = self.manifest().layers.len();
+        let hidden = &batch.rows.hidden[layers % 2];
         let mut row = std::mem::take(&mut self.row);
         row.resize(hidden.row_bytes(), 0);
-        for (index, span) in spans.iter().enumerate() {
+        for (index, span) in batch.spans.iter().enumerate() {
             hidden.read_row(span.row + span.tokens - 1, &mut row)?;
-            self.activations.last.write_row(index, &row)?;
+            self.scratch.last.write_row(index, &row)?;
         }
         self.row = row;
-        let last = self.activations.last.view(0, rows)?;
-        let logits = self.activations.logits.view(0, rows)?;
+        let last = self.scratch.last.view(0, rows)?;
+        let logits = self.scratch.logits.view(0, rows)?;
         self.run(
             launch,
-            (spans.len(), 0),
+            (batch.spans.len(), 0),
             vec![(Role::Hidden, last)],
             vec![logits],
         )
@@ -229,6 +215,7 @@ impl Executor {
         let used = place_use(bundle.manifest(), place)?;
         let kernel = &bundle.manifest().kernels[used.kernel.0 as usize];
         let doing = || format!("run kernel `{}`", kernel.name);
+        let cancel = self.cancel.clone();
         let form = self.form(launch, tokens, context)?;
         for (index, port) in kernel.inputs.iter().enumerate() {
             let given = inputs.iter().position(|(role, _)| *role == port.role);
@@ -248,7 +235,11 @@ impl Executor {
                 .bind_output(index, tensor)
                 .map_err(|e| openvino(doing())(e))?;
         }
-        form.request.infer().map_err(|e| openvino(doing())(e))?;
+        match cancel {
+            Some(cancel) => infer_unless(&mut form.request, &cancel),
+            None => form.request.infer(),
+        }
+        .map_err(|e| openvino(doing())(e))?;
         let place = shared_place(bundle.manifest(), place);
         match self.ready.get_mut(&place) {
             Some(prepared) => prepared.give_back(&bundle),
@@ -261,7 +252,16 @@ impl Executor {
 /// less than planning for a new shape each token (1.2 ms of 54 ms a token, 1B model, two cores).
 pub(crate) const CONTEXT_STEP: usize = 32;
 
-/// Rows that a batch fills.
-fn rows_of(spans: &[Span]) -> usize {
-    spans.iter().map(|span| span.tokens).sum()
+/// Runs to the end, or until `cancel` is set and the device has given up.
+fn infer_unless(request: &mut Request, cancel: &AtomicBool) -> Result<(), heg_openvino::Error> {
+    request.start()?;
+    while request.wait(Some(PATIENCE))? == Progress::Pending {
+        if cancel.load(Ordering::Relaxed) {
+            request.cancel()?;
+        }
+    }
+    Ok(())
 }
+
+/// How often somebody looks whether a kernel should be cancelled.
+const PATIENCE: Duration = Duration::from_millis(100);

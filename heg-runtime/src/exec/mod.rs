@@ -7,6 +7,7 @@ mod answers;
 mod compiled;
 mod devices;
 mod doctor;
+mod duty;
 mod embedding;
 mod ir;
 mod kernels;
@@ -18,6 +19,7 @@ mod rotary;
 mod sections;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use heg_artifacts::Bundle;
@@ -25,12 +27,13 @@ use heg_artifacts::manifest::Manifest;
 
 use crate::error::RuntimeError;
 use crate::ladder::{Calls, Descent, Refused};
-use crate::mem::{Activations, KvCache, KvShape, Widths};
+use crate::mem::{Activations, KvCache, KvShape, Scratch, Widths};
 use crate::sched::{Logits, Span, launches};
 use crate::verdicts::{Verdicts, file_name};
+pub(crate) use duty::Duty;
 use embedding::EmbeddingTable;
 use kernels::{Kernels, Order, Prepared};
-pub(crate) use launch::CONTEXT_STEP;
+pub(crate) use launch::{Batch, CONTEXT_STEP};
 use loader::tensor_element;
 use rotary::RotaryRows;
 
@@ -88,15 +91,20 @@ pub struct Executor {
     descents: Descents,
     embedding: EmbeddingTable,
     rotary: RotaryRows,
-    activations: Activations,
+    /// Of passes; a prompt that may be preempted brings its own.
+    activations: Arc<Activations>,
+    scratch: Scratch,
+    widths: Widths,
     kv: KvShape,
-    /// Half of `activations.hidden` that holds the current residual stream.
-    current: usize,
     /// Rows a call may have, padding included.
     rows: usize,
+    /// Rows of the largest static form; 0 where there is none.
+    padding_rows: usize,
     options: ExecutorOptions,
     logits: Vec<f32>,
     row: Vec<u8>,
+    /// Set by whoever no longer waits for the running kernel.
+    cancel: Option<Arc<AtomicBool>>,
 }
 
 /// Steps down the ladder that were taken while loading; known when every kernel is ready.
@@ -113,10 +121,19 @@ impl Descents {
 impl Executor {
     /// Sets up the executor and begins to prepare kernels; returns before they are ready.
     pub fn new(loader: Loader, options: ExecutorOptions) -> Result<Self, RuntimeError> {
+        Self::with_duty(Arc::new(loader), Duty::All, options)
+    }
+
+    /// The same for a part of the model's calls.
+    pub(crate) fn with_duty(
+        loader: Arc<Loader>,
+        duty: Duty,
+        options: ExecutorOptions,
+    ) -> Result<Self, RuntimeError> {
         let bundle = Arc::clone(loader.bundle());
         let manifest = bundle.manifest();
         let model = &manifest.model;
-        let ladder = loader.ladder();
+        let ladder = loader.ladder().only(duty.roles());
         let most = ladder.largest_calls(manifest);
         let options = ExecutorOptions {
             chunk_tokens: options.chunk_tokens.clamp(1, most.tokens),
@@ -146,24 +163,24 @@ impl Executor {
             query: heads * head_dim,
             key: kv.width,
             vocab: model.vocab as usize,
+            element,
         };
         let table = &manifest.weights[manifest.embedding.table.0 as usize];
         let embedding = EmbeddingTable::new(&bundle, table, manifest.embedding.scale);
         // The last sequence of a batch may be padded to a whole chunk.
-        let activations = Activations::new(
-            rows + padding.tokens,
-            options.batch.max(padding.rows),
-            widths,
-            element,
-        )?;
+        let padded = rows + padding.tokens;
+        let activations = Arc::new(Activations::new(padded, widths)?);
+        let scratch = Scratch::new(padded, options.batch.max(padding.rows), widths)?;
         let verdicts = match loader.cache() {
             Some(cache) => Verdicts::recall(cache, &verdicts_name(&loader)),
             None => Verdicts::default(),
         };
         let order = Arc::new(Order {
-            loader: Arc::new(loader),
-            calls,
             quarantined: quarantined(&verdicts),
+            loader,
+            duty,
+            ladder,
+            calls,
         });
         Ok(Self {
             rotary: RotaryRows::new(&bundle, rows)?,
@@ -174,12 +191,15 @@ impl Executor {
             descents: Descents::default(),
             embedding,
             activations,
+            scratch,
+            widths,
             kv,
-            current: 0,
             rows,
+            padding_rows: padding.tokens,
             options,
             logits: Vec::new(),
             row: Vec::new(),
+            cancel: None,
             bundle,
         })
     }
@@ -214,17 +234,23 @@ impl Executor {
         }
         let mut ready = self.kernels.join()?;
         let before = self.verdicts.clone();
-        let Order { loader, calls, .. } = &*self.order;
+        let loader = &self.order.loader;
         for (place, prepared) in &mut ready {
-            if answers::examine(loader, *calls, *place, prepared, &mut self.verdicts)? {
+            if answers::examine(&self.order, *place, prepared, &mut self.verdicts)? {
                 prepared.give_back(&self.bundle)?;
             }
         }
         if let Some(cache) = loader.cache()
             && before != self.verdicts
         {
-            // Losing them costs a later start some time, nothing else.
-            let _ = self.verdicts.remember(cache, &verdicts_name(loader));
+            // Other executors of the same bundle, each with a part of its kernels, add theirs. Losing some costs a
+            // later start some time, nothing else.
+            let name = verdicts_name(loader);
+            let mut all = Verdicts::recall(cache, &name);
+            for (place, rung, verdict) in self.verdicts.iter() {
+                all.insert(place, rung, verdict);
+            }
+            let _ = all.remember(cache, &name);
         }
         // Places of one kernel mostly go the same way down.
         let mut descents: Vec<Descent> = Vec::new();
@@ -268,26 +294,68 @@ impl Executor {
     ) -> Result<&mut [f32], RuntimeError> {
         let spans = self.spans(sequences, tokens)?;
         self.wait_ready()?;
-        self.current = 0;
+        let rows = Arc::clone(&self.activations);
         for (span, tokens) in spans.iter().zip(tokens) {
-            self.embedding
-                .gather(tokens, &self.activations.hidden[0], span.row)?;
+            self.embed(tokens, &rows, span.row)?;
         }
+        let caches: Vec<&KvCache> = sequences.iter().map(|sequence| &sequence.cache).collect();
+        let batch = Batch {
+            rows: &rows,
+            caches: &caches,
+            spans: &spans,
+        };
         let layers = self.manifest().layers.len() as u32;
         for launch in launches(layers, spans.len(), logits) {
-            self.launch(launch, sequences, &spans)?;
+            self.launch(launch, &batch)?;
         }
         for (sequence, span) in sequences.iter_mut().zip(&spans) {
             sequence.cache.advance(span.tokens);
         }
         match logits {
-            Logits::LastRows => {
-                let vocab = self.manifest().model.vocab as usize;
-                self.logits.resize(spans.len() * vocab, 0.0);
-                self.activations.logits.read_f32(&mut self.logits)?;
-            }
-            Logits::None => self.logits.clear(),
+            Logits::LastRows => self.logits(spans.len()),
+            Logits::None => Ok(&mut []),
         }
+    }
+
+    /// Rows of passes: of batches, which are never preempted.
+    pub(crate) fn pass_rows(&self) -> Arc<Activations> {
+        Arc::clone(&self.activations)
+    }
+
+    /// Widths of rows.
+    pub(crate) fn widths(&self) -> Widths {
+        self.widths
+    }
+
+    /// Rows that a call may fill, its own included, however few those are.
+    pub(crate) fn padding_rows(&self) -> usize {
+        self.padding_rows
+    }
+
+    /// Shape of KV caches.
+    pub(crate) fn kv_shape(&self) -> KvShape {
+        self.kv
+    }
+
+    /// From now on a running kernel is cancelled when `cancel` is set.
+    pub(crate) fn heed(&mut self, cancel: Arc<AtomicBool>) {
+        self.cancel = Some(cancel);
+    }
+
+    /// Writes the embeddings of tokens to the residual stream that the first layer reads.
+    pub(crate) fn embed(
+        &mut self,
+        tokens: &[u32],
+        rows: &Activations,
+        first: usize,
+    ) -> Result<(), RuntimeError> {
+        self.embedding.gather(tokens, &rows.hidden[0], first)
+    }
+
+    /// What the head gave last, as `rows` rows of V.
+    pub(crate) fn logits(&mut self, rows: usize) -> Result<&mut [f32], RuntimeError> {
+        self.logits.resize(rows * self.widths.vocab, 0.0);
+        self.scratch.logits.read_f32(&mut self.logits)?;
         Ok(&mut self.logits)
     }
 

@@ -125,6 +125,13 @@ impl Ladder {
         }
     }
 
+    /// The part of it on devices that play one of `roles`.
+    pub(crate) fn only(&self, roles: &[DeviceClass]) -> Self {
+        let mut part = self.clone();
+        part.devices.retain(|device| roles.contains(&device.role));
+        part
+    }
+
     /// Element type of hidden states, queries, keys and values.
     pub(crate) fn activations(&self) -> ElementType {
         self.activations

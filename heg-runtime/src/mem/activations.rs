@@ -1,7 +1,4 @@
-//! Activation rows of one lane: allocated once, reused through the layers.
-//!
-//! `hidden` is double: a layer reads one half and writes the other, since a kernel may not write what it
-//! reads. Keys and values of a batch come here when they are not contiguous in one cache.
+//! Activation rows: those that travel through the layers, and those that last for one launch.
 
 use std::sync::Arc;
 
@@ -104,12 +101,19 @@ impl Rows {
     }
 }
 
-/// All rows of a lane.
+/// Rows that travel through the layers: of one prompt, or of a batch.
+///
+/// A prompt keeps its own from its first kernel to its last, so that preempting it copies nothing (DESIGN §3).
+/// Memory is committed as rows are first written.
 pub(crate) struct Activations {
-    /// Residual stream, double.
+    /// Residual stream: layer l reads half l mod 2 and writes the other.
     pub(crate) hidden: [Rows; 2],
     pub(crate) query: Rows,
     pub(crate) attended: Rows,
+}
+
+/// Rows that a lane needs within one launch only.
+pub(crate) struct Scratch {
     /// New keys and values of a batch of several sequences.
     pub(crate) keys: Rows,
     pub(crate) values: Rows,
@@ -119,31 +123,36 @@ pub(crate) struct Activations {
     pub(crate) position: Rows,
 }
 
-/// Widths of the rows of a lane.
+/// Widths of rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Widths {
     pub(crate) hidden: usize,
     pub(crate) query: usize,
     pub(crate) key: usize,
     pub(crate) vocab: usize,
+    /// Of everything but logits and positions.
+    pub(crate) element: ElementType,
 }
 
 impl Activations {
-    /// Buffers for `rows` tokens a call, of which the head takes `head_rows`.
-    pub(crate) fn new(
-        rows: usize,
-        head_rows: usize,
-        widths: Widths,
-        element: ElementType,
-    ) -> Result<Self, RuntimeError> {
-        let activations = |width| Rows::new(rows, width, element);
+    /// Buffers for `rows` tokens.
+    pub(crate) fn new(rows: usize, widths: Widths) -> Result<Self, RuntimeError> {
+        let activations = |width| Rows::new(rows, width, widths.element);
         Ok(Self {
             hidden: [activations(widths.hidden)?, activations(widths.hidden)?],
             query: activations(widths.query)?,
             attended: activations(widths.query)?,
-            keys: activations(widths.key)?,
-            values: activations(widths.key)?,
-            last: Rows::new(head_rows, widths.hidden, element)?,
+        })
+    }
+}
+
+impl Scratch {
+    /// Buffers for `rows` tokens a call, of which the head takes `head_rows`.
+    pub(crate) fn new(rows: usize, head_rows: usize, widths: Widths) -> Result<Self, RuntimeError> {
+        Ok(Self {
+            keys: Rows::new(rows, widths.key, widths.element)?,
+            values: Rows::new(rows, widths.key, widths.element)?,
+            last: Rows::new(head_rows, widths.hidden, widths.element)?,
             logits: Rows::new(head_rows, widths.vocab, ElementType::F32)?,
             position: Rows::new(1, 1, ElementType::I64)?,
         })

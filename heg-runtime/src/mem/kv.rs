@@ -47,6 +47,11 @@ impl KvShape {
         self.width * self.element.bytes()
     }
 
+    /// Bytes that a token takes, all layers together.
+    pub(crate) fn token_bytes(&self) -> usize {
+        2 * self.layers * self.row_bytes()
+    }
+
     /// Bytes of one half of one layer: whole pages, so that accelerators can import it (DESIGN §4.8).
     fn half_bytes(&self) -> usize {
         ((self.context_tokens + self.padding_rows) * self.row_bytes()).next_multiple_of(PAGE_BYTES)

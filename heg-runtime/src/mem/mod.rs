@@ -8,7 +8,7 @@ mod kv;
 #[allow(unsafe_code, reason = "memory mappings shared with OpenVINO")]
 mod region;
 
-pub(crate) use activations::{Activations, Rows, Widths};
+pub(crate) use activations::{Activations, Rows, Scratch, Widths};
 pub use kv::KvCache;
 pub(crate) use kv::{Half, KvShape};
 pub(crate) use region::BundleMemory;

@@ -135,6 +135,20 @@ pub enum Work {
     },
 }
 
+impl Work {
+    /// Whose work it is.
+    pub fn requests(&self) -> Vec<RequestId> {
+        match self {
+            Self::Prefill { request, .. } | Self::Head(request) => vec![*request],
+            Self::Decode(run) => run.batch.iter().map(|(id, _)| *id).collect(),
+            Self::Mixed { batch, prompts } => {
+                let prompts = prompts.iter().map(|(id, _)| *id);
+                batch.iter().map(|(id, _)| *id).chain(prompts).collect()
+            }
+        }
+    }
+}
+
 /// A decode iteration, or what is left of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeRun {

@@ -24,7 +24,7 @@ use heg_spec::Policy;
 use heg_spec::policy::SchedulerKind;
 
 pub use agent_xpu::AgentXpu;
-pub use costs::{Call, Cost, Costs, ModelShape};
+pub use costs::{AnnotatedCosts, CachedCosts, Call, Cost, Costs, ModelShape, first_kernels};
 pub use event::{
     Action, Actions, DecodeRun, Event, Finish, Kernel, Segment, Ticket, WarmKernel, Work,
 };

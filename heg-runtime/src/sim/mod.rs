@@ -8,9 +8,7 @@
 //! [`Checked`] watches any scheduler and reports every broken rule.
 
 mod analytic;
-mod annotated;
 mod benchmark;
-mod cached;
 mod check;
 mod chrome;
 mod duration;
@@ -27,9 +25,7 @@ mod trace;
 mod workload;
 
 pub use analytic::{AnalyticCosts, DevicePeak, Dimensions};
-pub use annotated::AnnotatedCosts;
 pub use benchmark::benchmarks;
-pub use cached::CachedCosts;
 pub use check::{Checked, Rule, Rules, Violation};
 pub use chrome::chrome_trace;
 pub use duration::duration;

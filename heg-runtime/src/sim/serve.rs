@@ -9,8 +9,7 @@ use super::memory::Memory;
 use super::power::PowerModel;
 use super::sheet::ModelSheet;
 use super::trace::Trace;
-use super::{AnnotatedCosts, CachedCosts};
-use crate::sched::{AgentXpu, Micros, SingleLane};
+use crate::sched::{AgentXpu, AnnotatedCosts, CachedCosts, Micros, SingleLane};
 
 /// How long a lane takes to reset. Chosen; nothing fails in an evaluation.
 const RESET: Micros = Micros(100_000);
@@ -53,7 +52,13 @@ impl Platform {
                 reset: RESET,
                 ..Machine::default()
             },
-            costs: AnnotatedCosts::new(sheet, &annotated, chunk_tokens),
+            costs: AnnotatedCosts::new(
+                &sheet.model,
+                sheet.layers,
+                &sheet.kernels,
+                &annotated,
+                chunk_tokens,
+            ),
         })
     }
 

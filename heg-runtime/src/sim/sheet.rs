@@ -11,6 +11,8 @@ use heg_profiler::annotation::Annotations;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::sched::first_kernels;
+
 /// Longest sheet that is read, in bytes. Chosen: ten times what a model with blobs for three NPUs needs.
 const BYTES_MAX: usize = 1 << 20;
 
@@ -64,16 +66,13 @@ pub enum SheetError {
 impl ModelSheet {
     /// The sheet of a bundle.
     pub fn of(manifest: &Manifest, annotations: Annotations) -> Self {
-        let first = manifest.layers.first();
-        let uses = first.map(|layer| [&layer.qkv, &layer.mha, &layer.ffn]);
-        let uses = uses.into_iter().flatten().chain([&manifest.head]);
-        let kernels = uses.filter_map(|used| {
-            let mut kernel = manifest.kernels.get(used.kernel.0 as usize)?.clone();
+        let kernels = first_kernels(manifest).map(|kernel| {
+            let mut kernel = kernel.clone();
             for variant in &mut kernel.variants {
                 variant.ir = SectionId::of(b"");
                 variant.blobs.clear();
             }
-            Some(kernel)
+            kernel
         });
         Self {
             model: manifest.model.clone(),

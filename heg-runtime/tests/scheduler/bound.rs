@@ -1,10 +1,10 @@
 //! Proactive requests finish within the bound that `sched/agent_xpu/mod.rs` derives, whatever reactive ones do.
 //! Names of the terms are those used there.
 
-use heg_runtime::sched::{AgentXpu, Call, Class, Costs, Kernel, Lane, Micros};
+use heg_runtime::sched::{AgentXpu, CachedCosts, Call, Class, Costs, Kernel, Lane, Micros};
 use heg_runtime::sim::{
-    AnalyticCosts, Arrival, CachedCosts, Checked, Dimensions, Machine, Memory, Rules, Seeded,
-    Trace, TraceRequest, simulate,
+    AnalyticCosts, Arrival, Checked, Dimensions, Machine, Memory, Rules, Seeded, Trace,
+    TraceRequest, simulate,
 };
 use heg_spec::Policy;
 

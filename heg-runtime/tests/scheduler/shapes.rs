@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use heg_runtime::sched::AgentXpu;
+use heg_runtime::sched::{AgentXpu, CachedCosts};
 use heg_runtime::sim::{
-    AnalyticCosts, CachedCosts, Dimensions, Machine, Metrics, Trace, TraceSpec, Workload, simulate,
+    AnalyticCosts, Dimensions, Machine, Metrics, Trace, TraceSpec, Workload, simulate,
 };
 
 fn trace() -> Trace {

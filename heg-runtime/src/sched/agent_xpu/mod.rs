@@ -314,8 +314,9 @@ impl<C: Costs> AgentXpu<C> {
         let Some(lane) = self.dynamic_lane() else {
             return;
         };
-        let prefill_first = self.policy.decode.prefill_first;
         let takes_turns = self.takes_turns(lane);
+        let prefill_first =
+            self.policy.decode.prefill_first && (takes_turns || !self.would_hold_up_reactive(lane));
         if self.lanes.is_free(lane) {
             let decode_first = !prefill_first || (takes_turns && self.decode.is_next);
             if decode_first && self.launch_decode(lane, actions) {
@@ -330,6 +331,15 @@ impl<C: Costs> AgentXpu<C> {
         } else if prefill_first && !takes_turns && self.next_prefill(lane).is_some() {
             self.ask_to_yield(lane, actions);
         }
+    }
+
+    /// Whether a proactive prompt would go before reactive decoding with all of its kernels, for want of an NPU that
+    /// has most of them. Prefill first is meant for the short part that the iGPU has of it (§4.3); where it has all,
+    /// the classes decide.
+    fn would_hold_up_reactive(&self, lane: Lane) -> bool {
+        !self.lanes.is_present(Lane::Npu)
+            && self.decodes_reactive()
+            && self.next_prefill(lane).map(|next| next.class) == Some(Class::Proactive)
     }
 
     /// Whether the next prefill kernel of the iGPU is an overdue request's, beside reactive decoding: its whole

@@ -36,7 +36,7 @@ impl<C: Costs> AgentXpu<C> {
         if let Some(running) = self.lanes.lose(lane) {
             self.undo(&running);
             // Nobody is to blame; but what was to be let go can go now.
-            for id in requests_of(&running.work) {
+            for id in running.work.requests() {
                 self.settle(id, actions);
             }
         }
@@ -60,7 +60,7 @@ impl<C: Costs> AgentXpu<C> {
         };
         self.undo(&running);
         if self.kv.release_flows(actions) || self.make_room_beside(&running, actions) {
-            for id in requests_of(&running.work) {
+            for id in running.work.requests() {
                 self.settle(id, actions);
             }
             return;
@@ -69,7 +69,7 @@ impl<C: Costs> AgentXpu<C> {
     }
 
     fn make_room_beside(&mut self, running: &Running, actions: &mut Actions) -> bool {
-        let ids = requests_of(&running.work);
+        let ids = running.work.requests();
         let others = |id: RequestId, entry: &Entry| {
             let active = entry.prefill().is_some_and(Prefill::is_running);
             let queued = matches!(entry.phase, crate::sched::table::Phase::Queued);
@@ -107,7 +107,7 @@ impl<C: Costs> AgentXpu<C> {
 
     /// Counts a failure against the requests that were part of it.
     fn blame(&mut self, running: &Running, lane: Option<Lane>, actions: &mut Actions) {
-        let ids = requests_of(&running.work);
+        let ids = running.work.requests();
         let mut worst = 0;
         for id in &ids {
             if let Some(entry) = self.table.get_mut(*id) {
@@ -129,17 +129,6 @@ impl<C: Costs> AgentXpu<C> {
             } else {
                 self.settle(id, actions);
             }
-        }
-    }
-}
-
-fn requests_of(work: &Work) -> Vec<RequestId> {
-    match work {
-        Work::Prefill { request, .. } | Work::Head(request) => vec![*request],
-        Work::Decode(run) => run.batch.iter().map(|(id, _)| *id).collect(),
-        Work::Mixed { batch, prompts } => {
-            let prompts = prompts.iter().map(|(id, _)| *id);
-            batch.iter().map(|(id, _)| *id).chain(prompts).collect()
         }
     }
 }

@@ -170,7 +170,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     }
 
     /// Prompts under way of the most urgent class that has any; empty where another one might be chosen.
-    fn foremost(&self) -> Vec<&Seen> {
+    pub(super) fn foremost(&self) -> Vec<&Seen> {
         let prefills = || {
             let live = self.world.requests.values();
             live.filter(|seen| seen.phase != Phase::Decode)

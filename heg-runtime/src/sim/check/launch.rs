@@ -286,7 +286,16 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             format!("{run:?} is neither a new iteration nor the rest of the one that has begun")
         });
         if self.dynamic_prefill_waits() {
-            let first = self.rules.policy.decode.prefill_first;
+            // A proactive prompt goes first with its attention, but not where the lane has all of its kernels.
+            let decodes = self.world.requests.values();
+            let mut decodes = decodes.filter(|seen| seen.phase == Phase::Decode);
+            let reactive = decodes.any(|seen| seen.class() == Class::Reactive);
+            let whole = !self.world.is_present(Lane::Npu);
+            let less = self
+                .foremost()
+                .iter()
+                .all(|seen| seen.class() == Class::Proactive);
+            let first = self.rules.policy.decode.prefill_first && !(whole && reactive && less);
             self.require(!first, Rule::ReactiveFirst, || {
                 format!("decoding goes before attention of a prompt on the {lane:?} lane")
             });
@@ -440,14 +449,15 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         // A request that waits for memory holds up those behind it.
         let mut queued = requests().filter(|(_, s)| reactive(s) && s.phase == Phase::Queued);
         let all_fit = queued.all(|(_, seen)| self.world.fits(seen));
-        let waits = requests().find(|(_, seen)| {
+        let whole = !self.world.is_present(Lane::Npu) && policy.pressure.is_none();
+        let waits = requests().find(|(id, seen)| {
             reactive(seen)
                 && seen.wanted
                 && !seen.failed
                 && match seen.phase {
                     Phase::Queued => all_fit,
                     Phase::Prefill => seen.ready(model).next().is_some(),
-                    Phase::Decode => false,
+                    Phase::Decode => whole && self.world.decodable().any(|(other, _)| other == *id),
                 }
         });
         let waits = waits.map(|(id, seen)| (*id, seen.phase));

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use heg_artifacts::manifest::{self, DeviceClass, Group, ShapeClass, Variant};
+use heg_artifacts::manifest::{self, DeviceClass, Group, Manifest, Model, ShapeClass, Variant};
 use heg_profiler::annotation::{self, DeviceAnnotation, SocAnnotation, estimate};
 
-use super::sheet::ModelSheet;
 use crate::sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
 
 /// Costs of one model on one machine, as [`estimate`] answers.
@@ -28,11 +27,17 @@ pub struct AnnotatedCosts {
 const COMPILE_US: (f64, f64) = (0.367e6, 1237.0);
 
 impl AnnotatedCosts {
-    /// Of a model on `soc`, prefilling in chunks of `chunk_tokens`.
-    pub fn new(sheet: &ModelSheet, soc: &SocAnnotation, chunk_tokens: u32) -> Self {
+    /// Of a model of so many layers on `soc`, prefilling in chunks of `chunk_tokens`. `kernels` are one of each
+    /// group.
+    pub fn new(
+        model: &Model,
+        layers: u32,
+        kernels: &[manifest::Kernel],
+        soc: &SocAnnotation,
+        chunk_tokens: u32,
+    ) -> Self {
         let device = |class| soc.device(class).cloned();
-        let kernels = sheet.kernels.iter();
-        let model = &sheet.model;
+        let kernels = kernels.iter();
         let kv_row = u64::from(model.kv_heads) * u64::from(model.head_dim);
         Self {
             devices: [
@@ -42,11 +47,11 @@ impl AnnotatedCosts {
             ],
             kernels: kernels.map(|k| (k.group, k.clone())).collect(),
             model: ModelShape {
-                layers: sheet.layers,
+                layers,
                 chunk_tokens,
                 context_tokens: model.context_tokens,
                 // Keys and values in f16.
-                kv_bytes_per_token: u64::from(sheet.layers) * kv_row * 4,
+                kv_bytes_per_token: u64::from(layers) * kv_row * 4,
             },
             compile_us: COMPILE_US,
         }
@@ -110,6 +115,14 @@ impl AnnotatedCosts {
             .and_then(|d| d.spec)
             .map_or(0.0, |spec| spec.launch_us())
     }
+}
+
+/// The kernels of a model's first layer, which stands for all, and the head.
+pub fn first_kernels(manifest: &Manifest) -> impl Iterator<Item = &manifest::Kernel> {
+    let first = manifest.layers.first();
+    let uses = first.map(|layer| [&layer.qkv, &layer.mha, &layer.ffn]);
+    let uses = uses.into_iter().flatten().chain([&manifest.head]);
+    uses.filter_map(|used| manifest.kernels.get(used.kernel.0 as usize))
 }
 
 impl Costs for AnnotatedCosts {

@@ -1,5 +1,13 @@
 //! What a scheduler knows of speed: the annotations of a bundle for one SoC, behind a trait.
 
+use std::rc::Rc;
+
+mod annotated;
+mod cached;
+
+pub use annotated::{AnnotatedCosts, first_kernels};
+pub use cached::CachedCosts;
+
 use super::event::{Kernel, WarmKernel};
 use super::request::{Lane, Micros};
 
@@ -57,6 +65,24 @@ pub trait Costs {
 }
 
 impl<C: Costs> Costs for &C {
+    fn model(&self) -> ModelShape {
+        (**self).model()
+    }
+
+    fn cost(&self, lane: Lane, call: Call) -> Option<Cost> {
+        (**self).cost(lane, call)
+    }
+
+    fn warm_cost(&self, kernel: WarmKernel) -> Option<Cost> {
+        (**self).warm_cost(kernel)
+    }
+
+    fn warm_up(&self, kernel: WarmKernel) -> Option<Micros> {
+        (**self).warm_up(kernel)
+    }
+}
+
+impl<C: Costs> Costs for Rc<C> {
     fn model(&self) -> ModelShape {
         (**self).model()
     }

@@ -1,0 +1,206 @@
+//! The conductor until kernels are ready: which lanes there are, what each runs, and who waits.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Instant;
+
+use heg_artifacts::manifest::DeviceClass;
+use heg_spec::Policy;
+use heg_spec::policy::SchedulerKind;
+
+use super::lane::{LaneHandle, Report};
+use super::live::refuse;
+use super::memory::Memory;
+use super::serving::Serving;
+use super::status::Status;
+use super::{Ask, EngineOptions, Listener, Observer};
+use crate::error::RuntimeError;
+use crate::exec::{Duty, Executor, ExecutorOptions, Loader};
+use crate::mem::Widths;
+use crate::sched::{Finish, FlowId, Lane, ModelShape, RequestId};
+
+/// What the conductor hears.
+pub(super) enum Message {
+    Submit(RequestId, Ask, Listener),
+    Cancel(RequestId),
+    EndFlow(FlowId),
+    Ready(Lane, Result<(), RuntimeError>),
+    Done(Report),
+    Status(Sender<Status>),
+    WaitReady(Sender<Result<(), RuntimeError>>),
+    Shutdown,
+}
+
+/// Before kernels are ready.
+pub(super) struct Conductor {
+    pub(super) loader: Arc<Loader>,
+    pub(super) policy: Policy,
+    pub(super) model: ModelShape,
+    pub(super) room: Room,
+    pub(super) lanes: [Option<LaneHandle>; Lane::ALL.len()],
+    pub(super) observers: Vec<Box<dyn Observer>>,
+}
+
+/// What memory is made of.
+pub(super) struct Room {
+    pub(super) widths: Widths,
+    /// Rows that a static kernel may write behind a prompt.
+    pub(super) padding_rows: usize,
+    pub(super) memory: Memory,
+}
+
+impl Conductor {
+    /// Begins to prepare the kernels of every lane.
+    pub(super) fn new(
+        loader: Loader,
+        mut policy: Policy,
+        options: EngineOptions,
+        inbox: &Sender<Message>,
+    ) -> Result<Self, RuntimeError> {
+        let loader = Arc::new(loader);
+        let manifest = loader.bundle().manifest();
+        let chunk_tokens = chunk_tokens(&loader, options.exec.chunk_tokens);
+        let exec = ExecutorOptions {
+            chunk_tokens: match policy.scheduler {
+                SchedulerKind::AgentXpu | SchedulerKind::Serial => chunk_tokens,
+                _ => policy.limits.tokens_per_iteration as usize,
+            },
+            batch: policy.decode.batch_max as usize,
+            ..options.exec
+        };
+        let mut lanes = [None, None, None];
+        let mut executors = Vec::new();
+        for (lane, duty) in lanes_of(&loader) {
+            let executor = Executor::with_duty(Arc::clone(&loader), duty, exec)?;
+            executors.push((lane, executor));
+        }
+        let Some((_, dynamic)) = executors.last() else {
+            return Err(RuntimeError::LoaderGone);
+        };
+        policy.decode.batch_max = policy.decode.batch_max.min(dynamic.options().batch as u32);
+        let mut shape = dynamic.kv_shape();
+        let mut padding_rows = 0;
+        for (_, executor) in &executors {
+            shape.padding_rows = shape.padding_rows.max(executor.kv_shape().padding_rows);
+            padding_rows = padding_rows.max(executor.padding_rows());
+        }
+        let model = ModelShape {
+            layers: manifest.layers.len() as u32,
+            chunk_tokens: chunk_tokens as u32,
+            context_tokens: shape.context_tokens as u32,
+            kv_bytes_per_token: shape.token_bytes() as u64,
+        };
+        let room = Room {
+            widths: dynamic.widths(),
+            padding_rows,
+            memory: Memory::new(shape),
+        };
+        for (lane, executor) in executors {
+            lanes[lane as usize] = Some(LaneHandle::start(lane, executor, inbox.clone()));
+        }
+        Ok(Self {
+            loader,
+            policy,
+            model,
+            room,
+            lanes,
+            observers: options.observers,
+        })
+    }
+
+    /// Runs until the last handle is gone.
+    pub(super) fn run(mut self, messages: &Receiver<Message>) {
+        let mut early = VecDeque::new();
+        let mut waiting: Vec<Sender<Result<(), RuntimeError>>> = Vec::new();
+        let mut missing = self.lanes.iter().flatten().count();
+        while missing > 0 {
+            match messages.recv() {
+                Ok(Message::Ready(_, Ok(()))) => missing -= 1,
+                Ok(Message::Ready(Lane::Npu, Err(_))) => {
+                    // The other lane has kernels for every call.
+                    self.lanes[Lane::Npu as usize] = None;
+                    missing -= 1;
+                }
+                Ok(Message::Ready(_, Err(error))) => return fail(error, waiting, early, messages),
+                Ok(Message::WaitReady(answer)) => waiting.push(answer),
+                Ok(Message::Status(answer)) => {
+                    let _ = answer.send(Status::default());
+                }
+                Ok(Message::Shutdown) | Err(_) => {
+                    early.into_iter().for_each(turn_away);
+                    return;
+                }
+                Ok(message) => early.push_back((Instant::now(), message)),
+            }
+        }
+        for answer in waiting {
+            let _ = answer.send(Ok(()));
+        }
+        Serving::new(self).run(early, messages);
+    }
+}
+
+/// Nothing can be served: everybody is told, until the last handle is gone.
+fn fail(
+    error: RuntimeError,
+    waiting: Vec<Sender<Result<(), RuntimeError>>>,
+    early: VecDeque<(Instant, Message)>,
+    messages: &Receiver<Message>,
+) {
+    let mut error = Some(error);
+    let mut tell = |answer: Sender<Result<(), RuntimeError>>| {
+        let _ = answer.send(Err(error.take().unwrap_or(RuntimeError::LoaderGone)));
+    };
+    waiting.into_iter().for_each(&mut tell);
+    early.into_iter().for_each(turn_away);
+    while let Ok(message) = messages.recv() {
+        match message {
+            Message::WaitReady(answer) => tell(answer),
+            Message::Status(answer) => {
+                let _ = answer.send(Status::default());
+            }
+            Message::Shutdown => return,
+            message => turn_away((Instant::now(), message)),
+        }
+    }
+}
+
+fn turn_away((_, message): (Instant, Message)) {
+    if let Message::Submit(_, _, listener) = message {
+        refuse(
+            listener,
+            Finish::Failed,
+            Some("the engine has stopped".to_owned()),
+        );
+    }
+}
+
+/// The lanes of a machine, and what each runs; the one with dynamic kernels last.
+fn lanes_of(loader: &Loader) -> Vec<(Lane, Duty)> {
+    let usable = |role| {
+        let mut devices = loader.devices().iter();
+        devices.any(|device| device.role == role && device.missing.is_none())
+    };
+    let dynamic = match usable(DeviceClass::Igpu) {
+        true => Lane::Igpu,
+        false => Lane::Cpu,
+    };
+    let npu = usable(DeviceClass::Npu).then_some((Lane::Npu, Duty::Static));
+    npu.into_iter().chain([(dynamic, Duty::Dynamic)]).collect()
+}
+
+/// Tokens of a prefill chunk: as asked for, or the next smaller one that the NPU has kernels for.
+fn chunk_tokens(loader: &Loader, asked: usize) -> usize {
+    let asked = asked.max(1);
+    if lanes_of(loader).len() < 2 {
+        return asked;
+    }
+    let kernels = loader.bundle().manifest().kernels.iter();
+    let variants = kernels.flat_map(|kernel| &kernel.variants);
+    let chunks = variants.filter_map(|variant| variant.shape.chunk());
+    let fitting = chunks
+        .map(|chunk| chunk as usize)
+        .filter(|chunk| *chunk <= asked);
+    fitting.max().unwrap_or(asked)
+}

@@ -1,0 +1,140 @@
+//! A request as the conductor sees it: who listens, how far it is, when what happened.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::served::{Prompt, Served};
+use super::{Ending, Listener, Update};
+use crate::generate::FinishReason;
+use crate::sched::{Class, Finish, FlowId};
+
+/// A live request.
+pub(super) struct Live {
+    pub(super) class: Class,
+    pub(super) flow: FlowId,
+    pub(super) prompt_tokens: u32,
+    pub(super) reused_tokens: u32,
+    pub(super) served: Arc<Served>,
+    /// Its activations, while it prefills.
+    pub(super) prompt: Option<Prompt>,
+    /// What went wrong last.
+    pub(super) error: Option<String>,
+    listener: Listener,
+    submitted: Instant,
+    started: Option<Instant>,
+    first_token: Option<Instant>,
+    last_token: Option<Instant>,
+    /// Tokens that the listener has.
+    generated: u32,
+}
+
+/// Where a request is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Queued,
+    Prefilling,
+    Decoding,
+}
+
+impl Live {
+    pub(super) fn new(
+        class: Class,
+        flow: FlowId,
+        served: Served,
+        listener: Listener,
+        submitted: Instant,
+    ) -> Self {
+        Self {
+            class,
+            flow,
+            prompt_tokens: served.with_tokens(<[u32]>::len) as u32,
+            reused_tokens: 0,
+            served: Arc::new(served),
+            prompt: None,
+            error: None,
+            listener,
+            submitted,
+            started: None,
+            first_token: None,
+            last_token: None,
+            generated: 0,
+        }
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        match (self.started, self.first_token) {
+            (_, Some(_)) => Phase::Decoding,
+            (Some(_), None) => Phase::Prefilling,
+            (None, None) => Phase::Queued,
+        }
+    }
+
+    /// A kernel of it is launched.
+    pub(super) fn start(&mut self) {
+        self.started.get_or_insert_with(Instant::now);
+    }
+
+    pub(super) fn accepted(&mut self, predicted_ttft: Duration) {
+        (self.listener)(Update::Accepted { predicted_ttft });
+    }
+
+    /// Passes on the next token.
+    pub(super) fn emit(&mut self) {
+        let at = (self.prompt_tokens + self.generated) as usize;
+        let Some(token) = self.served.with_tokens(|tokens| tokens.get(at).copied()) else {
+            return;
+        };
+        let now = Instant::now();
+        self.first_token.get_or_insert(now);
+        self.last_token = Some(now);
+        self.generated += 1;
+        (self.listener)(Update::Token(token));
+    }
+
+    /// Tokens whose keys and values are in its cache when it ends: all but the last, which no kernel has read.
+    pub(super) fn cached_tokens(&self) -> Vec<u32> {
+        let cached = (self.prompt_tokens + self.generated).saturating_sub(1) as usize;
+        self.served
+            .with_tokens(|tokens| tokens.get(..cached).unwrap_or(tokens).to_vec())
+    }
+
+    /// Says that it is over.
+    pub(super) fn finish(mut self, finish: Finish) {
+        let now = Instant::now();
+        let last = (self.prompt_tokens + self.generated).saturating_sub(1) as usize;
+        let ended = self.generated > 0 && self.served.ends_at(last);
+        let span = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
+            (Some(from), Some(to)) => to.saturating_duration_since(from),
+            _ => Duration::ZERO,
+        };
+        let submitted = Some(self.submitted);
+        let ending = Ending {
+            finish,
+            reason: match ended {
+                true => FinishReason::Stop,
+                false => FinishReason::Length,
+            },
+            error: self.error.take(),
+            reused_tokens: self.reused_tokens,
+            queued: span(submitted, Some(self.started.unwrap_or(now))),
+            ttft: span(submitted, self.first_token),
+            decode: span(self.first_token, self.last_token),
+            generated: self.generated,
+        };
+        (self.listener)(Update::Finished(ending));
+    }
+}
+
+/// Tells a listener whose request never began why.
+pub(super) fn refuse(mut listener: Listener, finish: Finish, error: Option<String>) {
+    listener(Update::Finished(Ending {
+        finish,
+        reason: FinishReason::Length,
+        error,
+        reused_tokens: 0,
+        queued: Duration::ZERO,
+        ttft: Duration::ZERO,
+        decode: Duration::ZERO,
+        generated: 0,
+    }));
+}

@@ -1,0 +1,110 @@
+//! KV caches of requests, and those that flows keep between calls.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::error::RuntimeError;
+use crate::mem::{KvCache, KvShape};
+use crate::sched::{FlowId, RequestId};
+
+/// Caches by owner.
+pub(super) struct Memory {
+    shape: KvShape,
+    /// With the tokens that it has room for.
+    requests: BTreeMap<RequestId, (Arc<KvCache>, u32)>,
+    flows: BTreeMap<FlowId, Kept>,
+}
+
+/// What a flow keeps.
+struct Kept {
+    cache: Arc<KvCache>,
+    /// The tokens whose keys and values are in it.
+    tokens: Vec<u32>,
+}
+
+impl Memory {
+    pub(super) fn new(shape: KvShape) -> Self {
+        Self {
+            shape,
+            requests: BTreeMap::new(),
+            flows: BTreeMap::new(),
+        }
+    }
+
+    /// Tokens that a flow's cache has in common with the beginning of a prompt.
+    pub(super) fn shared(&self, flow: FlowId, prompt: &[u32]) -> u32 {
+        let kept = self.flows.get(&flow);
+        kept.map_or(0, |kept| common(&kept.tokens, prompt))
+    }
+
+    /// The flow, of those that `may` be taken, whose cache has most in common with a prompt; none where that is
+    /// less than `least` tokens.
+    pub(super) fn most_shared(
+        &self,
+        prompt: &[u32],
+        least: u32,
+        may: impl Fn(FlowId) -> bool,
+    ) -> Option<(FlowId, u32)> {
+        let candidates = self.flows.iter().filter(|(flow, _)| may(**flow));
+        candidates
+            .map(|(flow, kept)| (*flow, common(&kept.tokens, prompt)))
+            .filter(|(_, shared)| *shared >= least)
+            .max_by_key(|(_, shared)| *shared)
+    }
+
+    /// Gives a request a cache for `tokens` tokens: its flow's, with the first `reused` tokens in it, or an empty one.
+    pub(super) fn reserve(
+        &mut self,
+        request: RequestId,
+        flow: FlowId,
+        (tokens, reused): (u32, u32),
+    ) -> Result<(), RuntimeError> {
+        let kept = self.flows.remove(&flow);
+        let cache = match kept.filter(|_| reused > 0) {
+            Some(kept) => kept.cache,
+            None => Arc::new(KvCache::reserve(self.shape)?),
+        };
+        self.requests.insert(request, (cache, tokens));
+        Ok(())
+    }
+
+    /// The cache of a request.
+    pub(super) fn cache(&self, request: RequestId) -> Option<&Arc<KvCache>> {
+        self.requests.get(&request).map(|(cache, _)| cache)
+    }
+
+    pub(super) fn release(&mut self, request: RequestId) {
+        self.requests.remove(&request);
+    }
+
+    /// Leaves a request's cache, with these tokens in it, to a flow.
+    pub(super) fn keep(&mut self, request: RequestId, flow: FlowId, tokens: Vec<u32>) {
+        if let Some((cache, _)) = self.requests.remove(&request) {
+            self.flows.insert(flow, Kept { cache, tokens });
+        }
+    }
+
+    pub(super) fn release_flow(&mut self, flow: FlowId) {
+        self.flows.remove(&flow);
+    }
+
+    /// Tokens that all caches have room for.
+    pub(super) fn tokens(&self) -> u64 {
+        let kept = self.flows.values().map(|kept| kept.tokens.len() as u64);
+        kept.sum::<u64>()
+            + self
+                .requests
+                .values()
+                .map(|(_, tokens)| u64::from(*tokens))
+                .sum::<u64>()
+    }
+
+    /// Flows that keep something.
+    pub(super) fn flows_kept(&self) -> usize {
+        self.flows.len()
+    }
+}
+
+fn common(a: &[u32], b: &[u32]) -> u32 {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count() as u32
+}

@@ -1,0 +1,220 @@
+//! The engine: a scheduler on real devices, serving many requests at once.
+//!
+//! One thread, the *conductor*, owns the scheduler, the clock and all memory: it turns what happens into
+//! [`Event`]s and carries out [`Action`]s. Each lane is a thread of its own with an executor; it runs one launch at
+//! a time and reports back. Requests come in through [`Engine`], which any number of threads may hold, and hear
+//! of their tokens through the listener that they brought.
+//!
+//! Nothing here decides what runs next: that is [`sched`](crate::sched)'s.
+
+mod conductor;
+mod lane;
+mod live;
+mod memory;
+mod pace;
+mod served;
+mod serving;
+mod status;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use heg_artifacts::Bundle;
+use heg_artifacts::manifest::Manifest;
+use heg_spec::Policy;
+
+use crate::error::RuntimeError;
+use crate::exec::{ExecutorOptions, Loader};
+use crate::generate::FinishReason;
+use crate::sched::{Action, Class, Event, Finish, FlowId, Micros, RequestId};
+use crate::text::SamplingParams;
+use conductor::{Conductor, Message};
+
+pub use status::{LaneStatus, Phases, Status};
+
+/// How an engine is set up.
+#[derive(Default)]
+pub struct EngineOptions {
+    /// Of each lane's executor. Batches are as large as the policy says.
+    pub exec: ExecutorOptions,
+    /// Told of every step.
+    pub observers: Vec<Box<dyn Observer>>,
+}
+
+/// Watches the scheduler at work: for traces, pictures, checks.
+pub trait Observer: Send {
+    /// One step: what happened, and what is done about it. Called on the conductor's thread, which waits.
+    fn stepped(&mut self, now: Micros, event: &Event, actions: &[Action]);
+}
+
+/// A request.
+pub struct Ask {
+    /// How urgent it is.
+    pub class: Class,
+    /// The whole prompt, what a flow has in its cache included.
+    pub prompt: Vec<u32>,
+    /// Most tokens of the answer.
+    pub tokens_max: u32,
+    /// Tokens that end the answer; empty to ignore them.
+    pub eos_ids: Vec<u32>,
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// The flow that it goes on with: calls of one flow run one after the other, and each finds what the last one
+    /// left in the KV cache.
+    pub flow: Option<FlowId>,
+    /// When the answer is worth nothing any more, from now.
+    pub deadline: Option<Duration>,
+}
+
+/// What a listener hears, in this order: `Accepted`, tokens, `Finished`. A request that is refused hears only the
+/// last.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Update {
+    /// The scheduler has the request.
+    Accepted {
+        /// When the first token should be there, from now.
+        predicted_ttft: Duration,
+    },
+    /// The next token of the answer; the one that ended it included.
+    Token(u32),
+    /// The request is over.
+    Finished(Ending),
+}
+
+/// How a request ended, and how long it took.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ending {
+    /// How.
+    pub finish: Finish,
+    /// For [`Finish::Complete`]: at an end token, or for want of room.
+    pub reason: FinishReason,
+    /// What went wrong, where something did.
+    pub error: Option<String>,
+    /// Tokens of the prompt that were in the KV cache already.
+    pub reused_tokens: u32,
+    /// From submission to its first kernel.
+    pub queued: Duration,
+    /// From submission to the first token.
+    pub ttft: Duration,
+    /// From the first token to the last.
+    pub decode: Duration,
+    /// Tokens of the answer.
+    pub generated: u32,
+}
+
+type Listener = Box<dyn FnMut(Update) + Send>;
+
+/// A handle of a running engine. The last one that is dropped shuts it down.
+#[derive(Clone)]
+pub struct Engine(Arc<Shared>);
+
+struct Shared {
+    inbox: Sender<Message>,
+    requests: AtomicU64,
+    flows: AtomicU64,
+    bundle: Arc<Bundle>,
+    conductor: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Engine {
+    /// Starts an engine on the lanes that the loader's devices make; returns before kernels are ready.
+    ///
+    /// # Errors
+    ///
+    /// Where there is no memory for activations. What goes wrong with kernels is
+    /// [`wait_ready`](Self::wait_ready)'s to say.
+    pub fn start(
+        loader: Loader,
+        policy: Policy,
+        options: EngineOptions,
+    ) -> Result<Self, RuntimeError> {
+        let bundle = Arc::clone(loader.bundle());
+        let (inbox, messages) = channel();
+        let conductor = Conductor::new(loader, policy, options, &inbox)?;
+        let thread = thread::spawn(move || conductor.run(&messages));
+        Ok(Self(Arc::new(Shared {
+            inbox,
+            requests: AtomicU64::new(0),
+            flows: AtomicU64::new(0),
+            bundle,
+            conductor: Mutex::new(Some(thread)),
+        })))
+    }
+
+    /// Waits until every kernel is ready.
+    ///
+    /// # Errors
+    ///
+    /// Why the engine cannot run; no request is served then.
+    pub fn wait_ready(&self) -> Result<(), RuntimeError> {
+        self.ask(Message::WaitReady)?
+    }
+
+    /// Hands in a request. `listener` hears what becomes of it, on the engine's thread, which waits for it.
+    pub fn submit(&self, ask: Ask, listener: impl FnMut(Update) + Send + 'static) -> RequestId {
+        let id = RequestId(self.0.requests.fetch_add(1, Ordering::Relaxed));
+        self.send(Message::Submit(id, ask, Box::new(listener)));
+        id
+    }
+
+    /// Nobody waits for a request any more.
+    pub fn cancel(&self, id: RequestId) {
+        self.send(Message::Cancel(id));
+    }
+
+    /// A flow of its own, which no request goes on with yet.
+    pub fn new_flow(&self) -> FlowId {
+        FlowId(self.0.flows.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A flow has no further calls.
+    pub fn end_flow(&self, flow: FlowId) {
+        self.send(Message::EndFlow(flow));
+    }
+
+    /// How things stand.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::LoaderGone`] where the engine has ended.
+    pub fn status(&self) -> Result<Status, RuntimeError> {
+        self.ask(Message::Status)
+    }
+
+    /// What the engine runs.
+    pub fn manifest(&self) -> &Manifest {
+        self.0.bundle.manifest()
+    }
+
+    fn ask<T>(&self, question: impl FnOnce(Sender<T>) -> Message) -> Result<T, RuntimeError> {
+        let (sender, answer) = channel();
+        self.send(question(sender));
+        answer.recv().map_err(|_| RuntimeError::LoaderGone)
+    }
+
+    fn send(&self, message: Message) {
+        // The conductor lives as long as there is a handle, unless it panicked; then nobody answers, which
+        // `ask` notices, and listeners are dropped.
+        let _ = self.0.inbox.send(message);
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _ = self.inbox.send(Message::Shutdown);
+        let thread = self
+            .conductor
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        // A listener may hold the last handle: the conductor does not wait for itself.
+        if let Some(thread) = thread
+            && thread.thread().id() != thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! How things stand: for metrics, and for deciding whom to turn away.
+
+use crate::sched::{Class, Lane};
+
+/// Numbers of live requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Phases {
+    /// Waiting for their first kernel.
+    pub queued: u32,
+    /// With a prompt under way, or preempted.
+    pub prefilling: u32,
+    /// With a first token.
+    pub decoding: u32,
+}
+
+/// A lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaneStatus {
+    /// Which.
+    pub lane: Lane,
+    /// Class of what runs there.
+    pub busy: Option<Class>,
+    /// Time that it has worked, in µs.
+    pub busy_us: u64,
+}
+
+/// How an engine stands.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Status {
+    /// Whether kernels are ready.
+    pub ready: bool,
+    /// Live reactive requests.
+    pub reactive: Phases,
+    /// Live proactive requests.
+    pub proactive: Phases,
+    /// Bytes of KV cache that live requests and flows have reserved.
+    pub kv_bytes: u64,
+    /// Bytes of KV cache that the policy allows.
+    pub kv_budget_bytes: u64,
+    /// Flows that keep a cache.
+    pub flows_kept: u32,
+    /// Lanes that are there.
+    pub lanes: Vec<LaneStatus>,
+    /// Tokens of prompts that were prefilled since the start.
+    pub prompt_tokens: u64,
+    /// Tokens of prompts that were found in a cache since the start.
+    pub reused_tokens: u64,
+    /// Tokens generated since the start.
+    pub generated_tokens: u64,
+    /// Requests that ended since the start.
+    pub finished: u64,
+    /// Launches since the start.
+    pub launches: u64,
+    /// Time spent in the scheduler and in carrying out its actions since the start, in µs.
+    pub dispatch_us: u64,
+}

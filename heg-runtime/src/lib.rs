@@ -23,6 +23,7 @@ mod soc;
 mod spec_file;
 #[allow(missing_docs, reason = "error fields are named by their messages")]
 pub mod text;
+mod trace_event;
 pub mod verdicts;
 pub mod verified;
 
@@ -32,3 +33,4 @@ pub use ladder::{Descent, DeviceFacts, Misfit, NpuFacts, Reason, Rung, Source, S
 pub use load::Loaded;
 pub use mem::KvCache;
 pub use spec_file::{read_policy, read_soc};
+pub use trace_event::TraceFile;

@@ -29,7 +29,11 @@ fn alone(tokens_max: usize) -> (Vec<u32>, Vec<u32>) {
         add_generation_prompt: true,
         ..Conversation::default()
     };
-    let text = loaded.chat_template().unwrap().render(&conversation).unwrap();
+    let text = loaded
+        .chat_template()
+        .unwrap()
+        .render(&conversation)
+        .unwrap();
     let tokenizer = loaded.tokenizer().unwrap();
     let prompt = tokenizer.encode(&text, Special::AsWritten).unwrap();
     let mut executor = executor(bundle(), "host-cpu", 256).unwrap();
@@ -69,7 +73,10 @@ fn an_answer_has_the_tokens_of_the_model_alone() {
     let (prompt, expected) = alone(40);
     let wishes = json!({"max_tokens": 40, "ignore_eos": true, "return_token_ids": true});
     let body = chat(wishes).to_string();
-    assert!(matches!(host.addresses[..], [Address::Tcp(_), Address::Unix(_)]));
+    assert!(matches!(
+        host.addresses[..],
+        [Address::Tcp(_), Address::Unix(_)]
+    ));
     for address in &host.addresses {
         let mut connection = Connection::open(address).unwrap();
         connection.post(CHAT, "", &body).unwrap();
@@ -82,7 +89,11 @@ fn an_answer_has_the_tokens_of_the_model_alone() {
         assert_eq!(answer["usage"]["completion_tokens"], 40);
         assert_eq!(answer["usage"]["total_tokens"], prompt.len() + 40);
         assert!(answer["timings"]["ttft_ms"].as_f64().unwrap() > 0.0);
-        let predicted: f64 = reply.header("heg-predicted-ttft-ms").unwrap().parse().unwrap();
+        let predicted: f64 = reply
+            .header("heg-predicted-ttft-ms")
+            .unwrap()
+            .parse()
+            .unwrap();
         assert_eq!(answer["timings"]["predicted_ttft_ms"], predicted);
     }
     // The same prompt as token ids.
@@ -100,9 +111,15 @@ fn a_stream_joins_to_the_whole_answer() {
     let host = Host::new();
     for (path, mut body) in [
         (CHAT, chat(json!({}))),
-        (CHAT, chat(json!({"temperature": 1.5, "seed": 7, "max_tokens": 60}))),
+        (
+            CHAT,
+            chat(json!({"temperature": 1.5, "seed": 7, "max_tokens": 60})),
+        ),
         (CHAT, chat(json!({"stop": ["An"]}))),
-        (BARE, json!({"prompt": "The cat sat", "temperature": 2, "seed": 1, "max_tokens": 50, "ignore_eos": true})),
+        (
+            BARE,
+            json!({"prompt": "The cat sat", "temperature": 2, "seed": 1, "max_tokens": 50, "ignore_eos": true}),
+        ),
     ] {
         body["return_token_ids"] = true.into();
         let whole = host.post(path, &body).json();
@@ -119,7 +136,10 @@ fn a_stream_joins_to_the_whole_answer() {
         assert_eq!(choice["finish_reason"], reason);
         let events = reply.events();
         let last: Value = serde_json::from_str(events[events.len() - 2]).unwrap();
-        assert_eq!(last["usage"]["completion_tokens"], whole["usage"]["completion_tokens"]);
+        assert_eq!(
+            last["usage"]["completion_tokens"],
+            whole["usage"]["completion_tokens"]
+        );
         assert_eq!(last["usage"]["completion_tokens"], tokens.len());
         // Without ids the text is the same.
         body["return_token_ids"] = false.into();
@@ -161,7 +181,10 @@ fn a_connection_answers_one_request_after_the_other() {
         );
         connection.write_all(request.as_bytes()).unwrap();
         let reply = connection.read_until("0\r\n\r\n").unwrap();
-        assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("[DONE]"), "{reply}");
+        assert!(
+            reply.starts_with("HTTP/1.1 200") && reply.contains("[DONE]"),
+            "{reply}"
+        );
     }
 }
 
@@ -189,8 +212,17 @@ fn a_flow_goes_on_and_ends() {
     let body = chat(json!({"flow_id": "a", "max_tokens": 8, "return_token_ids": true}));
     let first = host.post(CHAT, &body).json();
     let second = host.post(CHAT, &body).json();
-    assert_eq!(second["choices"][0]["token_ids"], first["choices"][0]["token_ids"]);
+    assert_eq!(
+        second["choices"][0]["token_ids"],
+        first["choices"][0]["token_ids"]
+    );
     let end = json!({"flow_id": "a"});
-    assert_eq!(host.post("/v1/flows/end", &end).json(), json!({"ended": true}));
-    assert_eq!(host.post("/v1/flows/end", &end).json(), json!({"ended": false}));
+    assert_eq!(
+        host.post("/v1/flows/end", &end).json(),
+        json!({"ended": true})
+    );
+    assert_eq!(
+        host.post("/v1/flows/end", &end).json(),
+        json!({"ended": false})
+    );
 }

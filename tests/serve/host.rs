@@ -96,12 +96,17 @@ impl Host {
     }
 
     pub(crate) fn get(&self, path: &str) -> Reply {
-        self.send(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").as_bytes())
+        self.send(
+            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+                .as_bytes(),
+        )
     }
 
     /// Waits until a line of the metrics is there.
     pub(crate) fn wait_for_metric(&self, line: &str) {
-        wait_until(line, || self.get("/metrics").body.lines().any(|found| found == line));
+        wait_until(line, || {
+            self.get("/metrics").body.lines().any(|found| found == line)
+        });
     }
 
     /// Tells the server to end.
@@ -131,7 +136,10 @@ impl Drop for Host {
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "waited for: {what}");
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "waited for: {what}"
+        );
         thread::sleep(Duration::from_millis(5));
     }
 }

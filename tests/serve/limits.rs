@@ -13,7 +13,8 @@ const BARE: &str = "/v1/completions";
 
 /// A request that goes on for as long as the context allows.
 fn long(fields: Value) -> Value {
-    let mut body = json!({"prompt": [5, 6, 7], "max_tokens": 1000, "ignore_eos": true, "stream": true});
+    let mut body =
+        json!({"prompt": [5, 6, 7], "max_tokens": 1000, "ignore_eos": true, "stream": true});
     for (name, value) in fields.as_object().unwrap() {
         body[name] = value.clone();
     }
@@ -57,7 +58,14 @@ fn a_full_queue_turns_its_class_away() {
     let short = json!({"prompt": [5], "max_tokens": 1, "priority": "proactive"});
     let refused = host.post(BARE, &short);
     assert_eq!(refused.status, 429, "{}", refused.body);
-    assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+    assert!(
+        refused
+            .header("retry-after")
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+            >= 1
+    );
     assert_eq!(refused.json()["error"]["code"], "rate_limit_exceeded");
     let reactive = json!({"prompt": [5], "max_tokens": 1});
     assert_eq!(host.post(BARE, &reactive).status, 200);
@@ -103,7 +111,8 @@ fn slow_clients_are_not_waited_for() {
     });
     let begin = Instant::now();
     let mut head = host.open();
-    head.write_all(b"POST /v1/completions HTTP/1.1\r\nhost: loc").unwrap();
+    head.write_all(b"POST /v1/completions HTTP/1.1\r\nhost: loc")
+        .unwrap();
     let mut silent = host.open();
     let mut body = host.open();
     let request = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n\

@@ -27,7 +27,10 @@ fn the_socket_is_the_users_own() {
     // It is in use, and stays.
     let error = Server::bind(options.clone()).unwrap_err();
     let text = chain(&error, folder.path());
-    assert!(text.starts_with("error: cannot listen on `unix:[folder]/heg.sock`"), "{text}");
+    assert!(
+        text.starts_with("error: cannot listen on `unix:[folder]/heg.sock`"),
+        "{text}"
+    );
     drop(server);
     assert!(!path.exists());
     // One that a killed server left behind is replaced.
@@ -48,10 +51,14 @@ fn an_answer_under_way_is_finished() {
     let mut host = Host::new();
     let mut connection = host.open();
     let body = json!({"prompt": [5], "max_tokens": 200, "ignore_eos": true, "stream": true});
-    connection.post("/v1/completions", "", &body.to_string()).unwrap();
+    connection
+        .post("/v1/completions", "", &body.to_string())
+        .unwrap();
     connection.read_until("data: ").unwrap();
     host.stop();
-    wait_until("closed doors", || Connection::open(&host.addresses[0]).is_err());
+    wait_until("closed doors", || {
+        Connection::open(&host.addresses[0]).is_err()
+    });
     let rest = connection.read_until("0\r\n\r\n").unwrap();
     assert!(rest.contains("[DONE]"), "{rest}");
     host.end().unwrap();
@@ -65,7 +72,9 @@ fn an_answer_is_cut_after_the_time_of_grace() {
     let mut host = Host::with(|options| options.limits.grace = Duration::from_millis(20));
     let mut connection = host.open();
     let body = json!({"prompt": [5], "max_tokens": 1000, "ignore_eos": true, "stream": true});
-    connection.post("/v1/completions", "", &body.to_string()).unwrap();
+    connection
+        .post("/v1/completions", "", &body.to_string())
+        .unwrap();
     connection.read_until("data: ").unwrap();
     host.stop();
     host.end().unwrap();

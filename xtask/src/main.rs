@@ -11,6 +11,7 @@ mod fail;
 mod fuzz;
 mod model_sheet;
 mod profile;
+mod python_env;
 mod setup;
 mod synth;
 mod test;

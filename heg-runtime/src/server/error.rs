@@ -54,7 +54,7 @@ pub enum ApiError {
         field: String,
     },
     /// A model that is not served.
-    #[error("the model `{asked}` is not served here, only `{served}` is")]
+    #[error("`model`: expected `{served}`, found {asked}")]
     Model {
         /// What was asked for.
         asked: String,
@@ -80,7 +80,7 @@ pub enum ApiError {
         host: String,
     },
     /// The body is of another type.
-    #[error("expected a body of `Content-Type: application/json`, found `{found}`")]
+    #[error("expected a body of `Content-Type: application/json`, found {found}")]
     ContentType {
         /// The header.
         found: String,

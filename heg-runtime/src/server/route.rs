@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::auth;
 use super::body::Taken;
 use super::error::{ApiError, Result};
+use super::fields::describe;
 use super::flows::FlowName;
 use super::listen::Way;
 use super::request::{FIELD_HEADERS, flow_to_end};
@@ -156,7 +157,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<()> {
         return Ok(());
     }
     Err(ApiError::ContentType {
-        found: found.into_owned(),
+        found: describe(&found.into()),
     })
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::error::{ApiError, Result};
+use super::fields::describe;
 use super::request::PromptText;
 use crate::engine::Engine;
 use crate::error::RuntimeError;
@@ -74,7 +75,7 @@ impl Served {
             return Ok(());
         }
         Err(ApiError::Model {
-            asked: asked.to_owned(),
+            asked: describe(&asked.into()),
             served: self.name.clone(),
         })
     }

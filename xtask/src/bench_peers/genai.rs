@@ -3,6 +3,7 @@
 
 use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS, text, timed_json};
 use crate::fail::Fail;
+use crate::python_env;
 use crate::workspace::{self, note};
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -81,44 +82,15 @@ impl GenAi {
     }
 }
 
-/// The environment's folder of programs. A stamp, written last, says that it is complete.
+/// The environment's folder of programs.
 fn ensure_venv(peers: &Path) -> Result<PathBuf> {
     let venv = peers.join("venv");
-    let bin = venv.join("bin");
-    let stamp = venv.join("packages.txt");
-    let wanted = PACKAGES.join("\n");
-    if fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
+    if let Some(bin) = python_env::existing(&venv, &PACKAGES) {
         return Ok(bin);
     }
     note("making a Python environment: about 3 GB to download, 6 GB on disk, once");
     note("set HEG_PEERS_VENV to an environment that has the packages to avoid this");
-    if venv.exists() {
-        fs::remove_dir_all(&venv).with_context(|| format!("cannot remove `{}`", venv.display()))?;
-    }
-    let made = make_venv(&venv, &bin);
-    if made.is_err() {
-        // Half an environment helps nobody; the next run starts afresh.
-        let _ = fs::remove_dir_all(&venv);
-    }
-    made?;
-    fs::write(&stamp, wanted).with_context(|| format!("cannot write `{}`", stamp.display()))?;
-    Ok(bin)
-}
-
-fn make_venv(venv: &Path, bin: &Path) -> Result<()> {
-    let mut create = Command::new("python3");
-    workspace::capture(create.args(["-m", "venv"]).arg(venv), "python3 -m venv").context(
-        Fail::environment("cannot make a Python environment")
-            .hint("install python3-venv (Debian: `apt-get install python3-venv`)"),
-    )?;
-    let mut install = Command::new(bin.join("python"));
-    install
-        .args(["-m", "pip", "install", "--disable-pip-version-check"])
-        .args(["--no-input", "--only-binary=:all:"])
-        .args(PACKAGES);
-    workspace::run(&mut install, "pip install").context(Fail::environment(
-        "cannot install the packages that bench-peers compares with",
-    ))
+    python_env::make(&venv, &PACKAGES)
 }
 
 /// The model as optimum-cli exports it, made once for each state of the model folder.

@@ -3,10 +3,11 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::Args;
-use heg_runtime::engine::{Engine, EngineOptions};
-use heg_runtime::read_policy;
+use heg_runtime::engine::{Engine, EngineOptions, Observer};
 use heg_runtime::server::{Served, Server, ServerLimits, ServerOptions, Token, told_to_end};
+use heg_runtime::{TraceFile, read_policy};
 
 use crate::failure::input;
 use crate::options::Machine;
@@ -28,6 +29,9 @@ pub(crate) struct Arguments {
     /// Clients have to show this bearer token; better given as HEG_TOKEN, which no process list shows
     #[arg(long, value_name = "T")]
     token: Option<String>,
+    /// Write what the devices do, for Perfetto (ui.perfetto.dev)
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Most requests of each class that wait or run; more are refused with 429
     #[arg(long, value_name = "N", default_value_t = ServerLimits::default().requests)]
     queue: usize,
@@ -42,7 +46,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let loaded = arguments.machine.open()?;
     let options = EngineOptions {
         exec: arguments.machine.executor_options(),
-        observers: Vec::new(),
+        observers: arguments.observers()?,
     };
     let policy = read_policy(&arguments.policy)?;
     let engine = Engine::start(arguments.machine.loader(&loaded)?, policy, options)?;
@@ -57,6 +61,15 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 impl Arguments {
+    fn observers(&self) -> anyhow::Result<Vec<Box<dyn Observer>>> {
+        let Some(path) = &self.trace else {
+            return Ok(Vec::new());
+        };
+        let trace = TraceFile::create(path);
+        let trace = trace.with_context(|| format!("cannot write `{}`", path.display()))?;
+        Ok(vec![Box::new(trace)])
+    }
+
     fn options(&self) -> anyhow::Result<ServerOptions> {
         let given = self
             .token

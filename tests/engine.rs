@@ -78,6 +78,7 @@ fn ask(class: Class, prompt: &[u32]) -> Ask {
         tokens_max: ANSWER_TOKENS as u32,
         eos_ids: Vec::new(),
         sampling: SamplingParams::default(),
+        restriction: None,
         flow: None,
         deadline: None,
     }

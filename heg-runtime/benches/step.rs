@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use heg_runtime::sched::{Actions, AgentXpu, CachedCosts, Class, Event, Micros, Scheduler};
-use heg_runtime::sim::{
-    AnalyticCosts, Arrival, Dimensions, Machine, Trace, TraceRequest, TraceSpec, Workload, simulate,
-};
+use heg_runtime::sim::{AnalyticCosts, Dimensions, Machine, simulate};
+use heg_runtime::workload::{Arrival, Trace, TraceRequest, TraceSpec, Workload};
 
 /// 64 requests at once, a quarter of them reactive, that stay for long.
 fn trace() -> Trace {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::error::RuntimeError;
 use crate::exec::{Executor, Sequence};
 use crate::sched::{Logits, chunks};
-use crate::text::{Sampler, SamplingParams};
+use crate::text::{Answer, Restriction, Sampler, SamplingParams};
 
 /// What a request asks for.
 #[derive(Debug, Clone)]
@@ -21,7 +21,7 @@ pub struct GenerateOptions {
 /// Why generation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model said so, or a stop string was met.
+    /// The model said so, a stop string was met, or the answer's form is complete.
     Stop,
     /// The asked number of tokens was reached, or the context is full.
     Length,
@@ -77,6 +77,18 @@ pub fn generate(
     sequence: &mut Sequence,
     prompt: &[u32],
     options: &GenerateOptions,
+    on_token: impl FnMut(u32) -> Result<Continue, RuntimeError>,
+) -> Result<(FinishReason, Timing), RuntimeError> {
+    generate_restricted(executor, sequence, prompt, options, None, on_token)
+}
+
+/// As [`generate`], with the answer held to a form; it ends where the form is complete.
+pub fn generate_restricted(
+    executor: &mut Executor,
+    sequence: &mut Sequence,
+    prompt: &[u32],
+    options: &GenerateOptions,
+    restriction: Option<Box<dyn Restriction>>,
     mut on_token: impl FnMut(u32) -> Result<Continue, RuntimeError>,
 ) -> Result<(FinishReason, Timing), RuntimeError> {
     let context = executor.manifest().model.context_tokens as usize;
@@ -88,12 +100,12 @@ pub fn generate(
         return Err(RuntimeError::Context { asked, context });
     }
     let begin = Instant::now();
-    let mut sampler = Sampler::new(options.sampling, prompt)?;
+    let mut sampler = Sampler::new(options.sampling, prompt)?.restricted(restriction);
     if options.tokens_max == 0 {
         return Ok((FinishReason::Length, Timing::default()));
     }
     let chunk_tokens = executor.options().chunk_tokens;
-    let mut token = 0;
+    let (mut token, mut answer) = (0, Answer::Open);
     for chunk in chunks(prompt.len(), chunk_tokens) {
         let logits = if chunk.end == prompt.len() {
             Logits::LastRows
@@ -102,7 +114,7 @@ pub fn generate(
         };
         let row = executor.prefill(sequence, &prompt[chunk], logits)?;
         if logits == Logits::LastRows {
-            token = sampler.sample(row);
+            (token, answer) = sampler.sample(row)?;
         }
     }
     let mut timing = Timing {
@@ -113,7 +125,7 @@ pub fn generate(
     loop {
         timing.generated += 1;
         timing.decode = first.elapsed();
-        let ended = options.eos_ids.contains(&token);
+        let ended = answer == Answer::Complete || options.eos_ids.contains(&token);
         if on_token(token)? == Continue::No || ended {
             return Ok((FinishReason::Stop, timing));
         }
@@ -121,6 +133,6 @@ pub fn generate(
             return Ok((FinishReason::Length, timing));
         }
         let row = executor.decode(&mut [sequence], &[token])?;
-        token = sampler.sample(row);
+        (token, answer) = sampler.sample(row)?;
     }
 }

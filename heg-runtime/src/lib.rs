@@ -26,9 +26,13 @@ pub mod text;
 mod trace_event;
 pub mod verdicts;
 pub mod verified;
+#[cfg(any(feature = "sim", feature = "server"))]
+pub mod workload;
 
 pub use error::{ExitStatus, RuntimeError};
-pub use generate::{Continue, FinishReason, GenerateOptions, Timing, generate};
+pub use generate::{
+    Continue, FinishReason, GenerateOptions, Timing, generate, generate_restricted,
+};
 pub use ladder::{Descent, DeviceFacts, Misfit, NpuFacts, Reason, Rung, Source, Step, summary};
 pub use load::Loaded;
 pub use mem::KvCache;

@@ -37,7 +37,15 @@ fn heg_in(folder: &Path, arguments: &[&str]) -> String {
 #[test]
 fn help() {
     insta::assert_snapshot!("help", heg(&["--help"]));
-    for command in ["run", "chat", "inspect", "verify", "bench", "profile"] {
+    for command in [
+        "run",
+        "chat",
+        "inspect",
+        "verify",
+        "bench",
+        "bench-serve",
+        "profile",
+    ] {
         insta::assert_snapshot!(format!("help_{command}"), heg(&[command, "--help"]));
     }
 }
@@ -60,6 +68,23 @@ fn inspect_json_is_the_manifest() {
             .map(|key| format!("{key}\n"))
             .collect::<String>()
     );
+}
+
+#[test]
+fn bench_serve_says_what_it_cannot_replay() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("wrong.jsonl"), "\n{\"at_ms\": 0}\n").unwrap();
+    let wrong: [&[&str]; 4] = [
+        &["--url", "https://localhost"],
+        &["--workloads", "absent"],
+        &["--trace", "wrong.jsonl"],
+        &["--minutes", "0"],
+    ];
+    let all: String = wrong
+        .iter()
+        .map(|arguments| heg_in(folder.path(), &[&["bench-serve"], *arguments].concat()))
+        .collect();
+    insta::assert_snapshot!("mistakes_bench_serve", all);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What the end-to-end tests share: fixtures, a place to compile in, and the rule for a missing OpenVINO.
 
 pub mod asked;
+pub mod instance;
 pub mod model_folder;
 pub mod roles;
 
@@ -13,7 +14,7 @@ use heg_runtime::text::SamplingParams;
 use heg_runtime::{Continue, GenerateOptions, Loaded, RuntimeError, generate};
 use tempfile::TempDir;
 
-pub use heg_runtime::sim::Seeded;
+pub use heg_runtime::workload::Seeded;
 
 /// Path of a file or folder below `tests/fixtures`.
 pub fn fixture(name: &str) -> PathBuf {

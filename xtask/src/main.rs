@@ -3,15 +3,16 @@
 //! Nothing here knows how a command works.
 
 mod bench_peers;
+mod bench_serve;
 mod ci;
 mod compile;
 mod demo;
 mod evaluate;
 mod fail;
 mod fuzz;
+mod goal;
 mod model_sheet;
 mod profile;
-mod python_env;
 mod setup;
 mod synth;
 mod test;
@@ -55,6 +56,8 @@ enum Command {
     Demo(demo::Args),
     /// Measure HEG beside OpenVINO GenAI on the same model, and print one table
     BenchPeers(bench_peers::Args),
+    /// Replay mixed traces against HEG, OpenVINO GenAI and llama-server, and print one table
+    BenchServe(bench_serve::Args),
     /// Run the papers' evaluation in virtual time: tables and figures beside theirs
     Evaluate(evaluate::Args),
     /// Write what the simulator has to know of a bundle's model: a RON file of some tens of kilobytes
@@ -84,6 +87,7 @@ fn dispatch(command: &Command) -> anyhow::Result<()> {
         Command::Tidy(args) => tidy::run(args),
         Command::Demo(args) => demo::run(args),
         Command::BenchPeers(args) => bench_peers::run(args),
+        Command::BenchServe(args) => bench_serve::run(args),
         Command::Evaluate(args) => evaluate::run(args),
         Command::ModelSheet(args) => model_sheet::run(args),
         Command::Profile(args) => profile::run(args),

@@ -67,7 +67,7 @@ pub(crate) fn ensure_npu_if_wanted() -> Result<Option<NpuToolchain>> {
 
 /// Whether `setup --clients` was run.
 pub(crate) fn has_clients() -> bool {
-    clients::existing().is_some()
+    clients::folder().is_dir()
 }
 
 fn provide(local: Option<&Path>) -> Result<(PathBuf, String)> {

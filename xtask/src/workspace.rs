@@ -61,11 +61,19 @@ pub(crate) fn capture(command: &mut Command, what: &str) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{what} printed no valid UTF-8"))
 }
 
-/// The `heg` binary, built for release; says so first since it can take minutes.
+/// The `heg` binary with its server, built for release; says so first since it can take minutes.
 pub(crate) fn build_heg() -> Result<PathBuf> {
     note("building heg (release)");
     run(
-        &mut cargo(&["build", "--release", "--quiet", "-p", "heg-runtime"]),
+        &mut cargo(&[
+            "build",
+            "--release",
+            "--quiet",
+            "-p",
+            "heg-runtime",
+            "--features",
+            "server",
+        ]),
         "building heg",
     )?;
     Ok(target_dir().join("release").join("heg"))

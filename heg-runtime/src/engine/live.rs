@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::served::{Prompt, Served};
+use super::served::{End, Prompt, Served};
 use super::{Ending, Listener, Update};
 use crate::generate::FinishReason;
 use crate::sched::{Class, Finish, FlowId};
@@ -80,6 +80,10 @@ impl Live {
 
     /// Passes on the next token.
     pub(super) fn emit(&mut self) {
+        if let Some(End::Broken(error)) = self.served.end() {
+            self.error = Some(error);
+            return;
+        }
         let at = (self.prompt_tokens + self.generated) as usize;
         let Some(token) = self.served.with_tokens(|tokens| tokens.get(at).copied()) else {
             return;
@@ -101,18 +105,20 @@ impl Live {
     /// Says that it is over.
     pub(super) fn finish(mut self, finish: Finish) {
         let now = Instant::now();
-        let last = (self.prompt_tokens + self.generated).saturating_sub(1) as usize;
-        let ended = self.generated > 0 && self.served.ends_at(last);
+        let end = self.served.end();
         let span = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
             (Some(from), Some(to)) => to.saturating_duration_since(from),
             _ => Duration::ZERO,
         };
         let submitted = Some(self.submitted);
         let ending = Ending {
-            finish,
-            reason: match ended {
-                true => FinishReason::Stop,
-                false => FinishReason::Length,
+            finish: match end {
+                Some(End::Broken(_)) if finish == Finish::Complete => Finish::Failed,
+                _ => finish,
+            },
+            reason: match end {
+                Some(_) => FinishReason::Stop,
+                None => FinishReason::Length,
             },
             error: self.error.take(),
             reused_tokens: self.reused_tokens,

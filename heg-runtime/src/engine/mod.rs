@@ -30,7 +30,7 @@ use crate::error::RuntimeError;
 use crate::exec::{ExecutorOptions, Loader};
 use crate::generate::FinishReason;
 use crate::sched::{Action, Class, Event, Finish, FlowId, Micros, RequestId};
-use crate::text::SamplingParams;
+use crate::text::{Restriction, SamplingParams};
 use conductor::{Conductor, Message};
 
 pub use status::{LaneStatus, Phases, Status};
@@ -62,6 +62,8 @@ pub struct Ask {
     pub eos_ids: Vec<u32>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
+    /// The form that the answer is held to; it ends where that is complete.
+    pub restriction: Option<Box<dyn Restriction>>,
     /// The flow that it goes on with: calls of one flow run one after the other, and each finds what the last one
     /// left in the KV cache.
     pub flow: Option<FlowId>,

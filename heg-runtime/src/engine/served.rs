@@ -6,7 +6,7 @@ use crate::engine::Ask;
 use crate::error::RuntimeError;
 use crate::mem::{Activations, KvCache};
 use crate::sched::RequestId;
-use crate::text::Sampler;
+use crate::text::{self, Sampler};
 
 /// A request. Shared by the conductor and the lanes that run parts of it.
 pub(super) struct Served {
@@ -19,6 +19,16 @@ struct Answer {
     /// Prompt and answer.
     tokens: Vec<u32>,
     sampler: Sampler,
+    end: Option<End>,
+}
+
+/// Why an answer has its last token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum End {
+    /// The model said so, or its form is complete.
+    Stop,
+    /// The form that it is held to allows no token, or cannot be followed further; the last token counts for nothing.
+    Broken(String),
 }
 
 /// What a chosen token means for its request.
@@ -34,8 +44,9 @@ impl Served {
             id,
             eos_ids: ask.eos_ids,
             answer: Mutex::new(Answer {
-                sampler: Sampler::new(ask.sampling, &ask.prompt)?,
+                sampler: Sampler::new(ask.sampling, &ask.prompt)?.restricted(ask.restriction),
                 tokens: ask.prompt,
+                end: None,
             }),
         })
     }
@@ -52,23 +63,28 @@ impl Served {
         )
     }
 
-    /// Whether the token at this place ends an answer.
-    pub(super) fn ends_at(&self, at: usize) -> bool {
-        self.with_tokens(|tokens| {
-            tokens
-                .get(at)
-                .is_some_and(|token| self.eos_ids.contains(token))
-        })
+    /// Why the answer has its last token, if it has.
+    pub(super) fn end(&self) -> Option<End> {
+        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        answer.end.clone()
     }
 
     /// Chooses the next token after logits of V values.
     pub(super) fn choose(&self, logits: &mut [f32]) -> Chosen {
         let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
-        let token = answer.sampler.sample(logits);
+        let (token, end) = match answer.sampler.sample(logits) {
+            Ok((token, said)) => {
+                let last = said == text::Answer::Complete || self.eos_ids.contains(&token);
+                (token, last.then_some(End::Stop))
+            }
+            // The others of the batch have their tokens.
+            Err(error) => (0, Some(End::Broken(error.to_string()))),
+        };
         answer.tokens.push(token);
-        match self.eos_ids.contains(&token) {
-            true => Chosen::Last,
-            false => Chosen::More,
+        answer.end = end;
+        match answer.end {
+            Some(_) => Chosen::Last,
+            None => Chosen::More,
         }
     }
 }

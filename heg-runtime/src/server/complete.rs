@@ -110,6 +110,7 @@ fn ask(state: &State, wishes: &Wishes, prompt: Vec<u32>) -> (Ask, AnswerText) {
         prompt,
         eos_ids: eos_ids.to_vec(),
         sampling: wishes.sampling,
+        restriction: None,
         flow: flow.map(|name| state.flows.named(&served.engine, name)),
         deadline: wishes.deadline,
     };

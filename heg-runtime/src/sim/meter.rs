@@ -1,8 +1,8 @@
 //! What is written down while a simulation runs.
 
 use super::power::{PowerModel, is_decode};
-use super::trace::Trace;
 use crate::sched::{Class, Cost, Finish, Lane, Micros, RequestId, Work};
+use crate::workload::Trace;
 
 /// What became of a request. Times that never came are `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub(super) struct Meter<'a> {
 
 impl<'a> Meter<'a> {
     pub(super) fn new(trace: &'a Trace, power: &'a PowerModel) -> Self {
-        let record = |request: &super::trace::TraceRequest| RequestRecord {
+        let record = |request: &crate::workload::TraceRequest| RequestRecord {
             class: request.class,
             prompt_tokens: request.prompt_tokens,
             reused_tokens: 0,

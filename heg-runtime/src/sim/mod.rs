@@ -1,6 +1,6 @@
 //! Schedulers in virtual time: what would this policy do with these requests on that machine?
 //!
-//! A [`Trace`] of requests, a [`Scheduler`](crate::sched::Scheduler), its [`Costs`](crate::sched::Costs) and a
+//! A [`Trace`](crate::workload::Trace) of requests, a [`Scheduler`](crate::sched::Scheduler), its [`Costs`](crate::sched::Costs) and a
 //! [`Machine`] go into [`simulate`]; a [`Run`] comes out, and [`Metrics`] of it. Kernels take the time that
 //! their costs say, stretched where devices compete for the memory ([`Memory`]). Nothing depends on the clock,
 //! on threads or on the order of a hash map: equal input gives equal output.
@@ -8,7 +8,6 @@
 //! [`Checked`] watches any scheduler and reports every broken rule.
 
 mod analytic;
-mod benchmark;
 mod check;
 mod chrome;
 mod duration;
@@ -18,14 +17,10 @@ mod memory;
 mod meter;
 mod metrics;
 mod power;
-mod seeded;
 mod serve;
 mod sheet;
-mod trace;
-mod workload;
 
 pub use analytic::{AnalyticCosts, DevicePeak, Dimensions};
-pub use benchmark::benchmarks;
 pub use check::{Checked, Rule, Rules, Violation};
 pub use chrome::chrome_trace;
 pub use duration::duration;
@@ -35,8 +30,5 @@ pub use memory::Memory;
 pub use meter::{RequestRecord, Usage};
 pub use metrics::{ClassMetrics, Metrics};
 pub use power::{PowerModel, StagePower};
-pub use seeded::Seeded;
 pub use serve::Platform;
 pub use sheet::{ModelSheet, SheetError};
-pub use trace::{Arrival, Spacing, Trace, TraceRequest, TraceSpec};
-pub use workload::{Workload, WorkloadError, WorkloadRequest};

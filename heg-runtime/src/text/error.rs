@@ -56,6 +56,21 @@ pub enum TextError {
         /// The value given.
         found: f64,
     },
+    /// No answer can be held to this form: a schema that contradicts itself, says what is not supported, or is too
+    /// large.
+    #[error("{form}: {message}")]
+    Form {
+        /// What describes the form, as its user calls it: "JSON schema".
+        form: &'static str,
+        /// Why not.
+        message: String,
+    },
+    /// A restriction could not go on in the middle of an answer.
+    #[error("the answer cannot be held to its form: {message}")]
+    Restriction {
+        /// Why not.
+        message: String,
+    },
 }
 
 /// The result of this module's functions.

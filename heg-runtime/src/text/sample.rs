@@ -1,7 +1,7 @@
 //! From logits to a token.
 //!
-//! The steps and their order are those of `transformers`: repetition penalty, temperature, top-k, top-p,
-//! min-p, then one draw. Two things differ on purpose: equal weights at the edge of top-p are kept in id
+//! A restriction, if there is one, comes first. The steps and their order are those of `transformers`: repetition
+//! penalty, temperature, top-k, top-p, min-p, then one draw. Two things differ on purpose: equal weights at the edge of top-p are kept in id
 //! order, and the exponential is our own (`fast_exp`), so that a seed gives the same tokens on every machine
 //! and with every release of the compiler. The generator is in
 //! `random`, the loops over whole logits are in `logits`.
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use super::logits::{Candidate, argmax, kth_largest, weigh};
 use super::random::Xoshiro256;
-use super::{Result, TextError};
+use super::{Answer, Restriction, Result, TextError};
 
 /// How a token is chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -100,9 +100,9 @@ fn require(holds: bool, name: &'static str, expected: &'static str, found: f32) 
 /// # Invariants
 /// - `seen` holds the prompt and the answer so far, if the repetition penalty is on.
 /// - `candidates` ascends by token between the steps, so that a draw never depends on how a step sorts.
-#[derive(Debug, Clone)]
 pub struct Sampler {
     params: SamplingParams,
+    restriction: Option<Box<dyn Restriction>>,
     random: Xoshiro256,
     seen: BTreeSet<u32>,
     candidates: Vec<Candidate>,
@@ -125,6 +125,7 @@ impl Sampler {
         let random = Xoshiro256::from_seed(params.seed);
         Ok(Self {
             params,
+            restriction: None,
             random,
             seen,
             candidates: Vec::new(),
@@ -132,10 +133,34 @@ impl Sampler {
         })
     }
 
-    /// Chooses the next token, and counts it as seen. The repetition penalty changes `logits`.
+    /// Holds the answer to a form.
+    #[must_use]
+    pub fn restricted(self, restriction: Option<Box<dyn Restriction>>) -> Self {
+        Self {
+            restriction,
+            ..self
+        }
+    }
+
+    /// Chooses the next token, and counts it as seen; says what may follow. Changes `logits`.
     ///
     /// NaN is never chosen; 0 if there is nothing else, or nothing at all.
-    pub fn sample(&mut self, logits: &mut [f32]) -> u32 {
+    ///
+    /// # Errors
+    /// `Restriction`, of the answer's restriction only.
+    pub fn sample(&mut self, logits: &mut [f32]) -> Result<(u32, Answer)> {
+        if let Some(restriction) = &mut self.restriction {
+            restriction.restrict(logits)?;
+        }
+        let token = self.sample_freely(logits);
+        let answer = match &mut self.restriction {
+            Some(restriction) => restriction.chosen(token)?,
+            None => Answer::Open,
+        };
+        Ok((token, answer))
+    }
+
+    fn sample_freely(&mut self, logits: &mut [f32]) -> u32 {
         if self.params.repetition_penalty != 1.0 {
             penalise(logits, &self.seen, self.params.repetition_penalty);
         }

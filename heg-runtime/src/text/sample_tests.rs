@@ -29,6 +29,12 @@ fn allowed(logits: &[f32], params: &SamplingParams) -> Vec<u32> {
     kept
 }
 
+fn drawn(sampler: &mut Sampler, logits: &mut [f32]) -> u32 {
+    let (token, answer) = sampler.sample(logits).unwrap();
+    assert_eq!(answer, Answer::Open);
+    token
+}
+
 fn random_logits(random: &mut Xoshiro256, count: usize) -> Vec<f32> {
     (0..count)
         .map(|_| (random.next_unit() * 8.0 - 4.0) as f32)
@@ -64,7 +70,7 @@ fn only_allowed_tokens_are_drawn_and_all_of_them() {
         let expect = allowed(&logits, &params);
         let mut sampler = Sampler::new(params, &[]).unwrap();
         for _ in 0..5 {
-            let token = sampler.sample(&mut logits.clone());
+            let token = drawn(&mut sampler, &mut logits.clone());
             assert!(
                 expect.contains(&token),
                 "round {round}, token {token}, {params:?}"
@@ -90,7 +96,7 @@ fn draws_follow_the_distribution() {
     let logits = [0.1f32, 0.2, 0.3, 0.4].map(f32::ln);
     let mut counts = [0u32; 4];
     for _ in 0..40_000 {
-        counts[sampler.sample(&mut logits.clone()) as usize] += 1;
+        counts[drawn(&mut sampler, &mut logits.clone()) as usize] += 1;
     }
     for (index, count) in counts.into_iter().enumerate() {
         let expect = 4000.0 * (index + 1) as f64;
@@ -110,7 +116,7 @@ fn a_seed_gives_its_sequence() {
     let run = |params| {
         let mut sampler = Sampler::new(params, &[]).unwrap();
         (0..8)
-            .map(|_| sampler.sample(&mut logits.clone()))
+            .map(|_| drawn(&mut sampler, &mut logits.clone()))
             .collect::<Vec<u32>>()
     };
     assert_eq!(run(params), run(params));
@@ -124,8 +130,8 @@ const SEQUENCE_OF_SEED_42: [u32; 8] = [835, 313, 995, 678, 815, 548, 137, 560];
 #[test]
 fn temperature_zero_is_greedy() {
     let mut sampler = Sampler::new(SamplingParams::default(), &[]).unwrap();
-    assert_eq!(sampler.sample(&mut [1.0, 3.0, 3.0, f32::NAN]), 1);
-    assert_eq!(sampler.sample(&mut []), 0);
+    assert_eq!(drawn(&mut sampler, &mut [1.0, 3.0, 3.0, f32::NAN]), 1);
+    assert_eq!(drawn(&mut sampler, &mut []), 0);
 }
 
 #[test]
@@ -137,11 +143,14 @@ fn seen_tokens_become_less_likely() {
     let mut sampler = Sampler::new(params, &[0, 0, 99]).unwrap();
     let logits = [4.0, 3.0, 2.5, -1.0];
     let answer: Vec<u32> = (0..3)
-        .map(|_| sampler.sample(&mut logits.clone()))
+        .map(|_| drawn(&mut sampler, &mut logits.clone()))
         .collect();
     assert_eq!(answer, [1, 2, 0]);
     let mut negative = [-4.0, -5.0];
-    assert_eq!(Sampler::new(params, &[0]).unwrap().sample(&mut negative), 1);
+    assert_eq!(
+        drawn(&mut Sampler::new(params, &[0]).unwrap(), &mut negative),
+        1
+    );
     assert_eq!(negative, [-8.0, -5.0]);
 }
 
@@ -156,12 +165,12 @@ fn odd_logits_give_a_token() {
     };
     let mut sampler = Sampler::new(params, &[]).unwrap();
     let (nan, inf) = (f32::NAN, f32::INFINITY);
-    assert_eq!(sampler.sample(&mut [nan, nan]), 0);
-    assert_eq!(sampler.sample(&mut [-inf, -inf]), 0);
-    assert_eq!(sampler.sample(&mut [nan, -inf, 2.0]), 2);
-    assert_eq!(sampler.sample(&mut [1.0, inf, 2.0]), 1);
-    assert_eq!(sampler.sample(&mut [f32::MAX, f32::MIN]), 0);
-    assert_eq!(sampler.sample(&mut []), 0);
+    assert_eq!(drawn(&mut sampler, &mut [nan, nan]), 0);
+    assert_eq!(drawn(&mut sampler, &mut [-inf, -inf]), 0);
+    assert_eq!(drawn(&mut sampler, &mut [nan, -inf, 2.0]), 2);
+    assert_eq!(drawn(&mut sampler, &mut [1.0, inf, 2.0]), 1);
+    assert_eq!(drawn(&mut sampler, &mut [f32::MAX, f32::MIN]), 0);
+    assert_eq!(drawn(&mut sampler, &mut []), 0);
 }
 
 #[test]
@@ -208,4 +217,56 @@ fn parameters_out_of_range_are_named() {
         },
         &format!("{start} `repetition_penalty`: expected more than 0, found 0"),
     );
+}
+
+/// Allows one token after the other, and then nothing.
+struct Recited(std::vec::IntoIter<u32>, u32);
+
+impl Restriction for Recited {
+    fn restrict(&mut self, logits: &mut [f32]) -> Result<()> {
+        let next = self.0.next().ok_or_else(|| TextError::Restriction {
+            message: "nothing is left".into(),
+        })?;
+        self.1 = next;
+        for (token, logit) in logits.iter_mut().enumerate() {
+            if token != next as usize {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        Ok(())
+    }
+
+    fn chosen(&mut self, token: u32) -> Result<Answer> {
+        assert_eq!(token, self.1);
+        Ok(if self.0.len() == 0 {
+            Answer::Complete
+        } else {
+            Answer::Open
+        })
+    }
+}
+
+#[test]
+fn a_restriction_comes_before_every_other_step() {
+    for temperature in [0.0, 0.7] {
+        let params = SamplingParams {
+            temperature,
+            top_k: Some(2),
+            top_p: 0.5,
+            min_p: 0.5,
+            repetition_penalty: 1.5,
+            ..SamplingParams::default()
+        };
+        let restriction = Box::new(Recited(vec![3, 0, 3].into_iter(), 0));
+        let sampler = Sampler::new(params, &[3]).unwrap();
+        let mut sampler = sampler.restricted(Some(restriction));
+        let mut next = || sampler.sample(&mut [9.0, 8.0, 7.0, -6.0]);
+        assert_eq!(next(), Ok((3, Answer::Open)));
+        assert_eq!(next(), Ok((0, Answer::Open)));
+        assert_eq!(next(), Ok((3, Answer::Complete)));
+        assert_eq!(
+            next().unwrap_err().to_string(),
+            "the answer cannot be held to its form: nothing is left"
+        );
+    }
 }

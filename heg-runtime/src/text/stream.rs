@@ -8,8 +8,8 @@
 
 use std::sync::Arc;
 
-use super::Result;
-use super::tokenizer::{Form, Tokenizer};
+use super::tokenizer::{Form, Tokenizer, fallback_byte};
+use super::{Result, ToolSyntax};
 
 /// Turns tokens into text, one at a time.
 ///
@@ -19,6 +19,7 @@ use super::tokenizer::{Form, Tokenizer};
 #[derive(Debug)]
 pub struct TextStream {
     tokenizer: Arc<Tokenizer>,
+    shown_specials: Vec<u32>,
     bytes: Vec<u8>,
     context: Vec<u32>,
     shown: String,
@@ -31,6 +32,7 @@ impl TextStream {
         let (context, shown, pending) = (Vec::new(), String::new(), Vec::new());
         Self {
             tokenizer,
+            shown_specials: Vec::new(),
             bytes: Vec::new(),
             context,
             shown,
@@ -38,20 +40,40 @@ impl TextStream {
         }
     }
 
+    /// A stream that shows the special tokens of a syntax of calls too, for [`ToolCallParser`](super::ToolCallParser).
+    pub fn with_calls(tokenizer: Arc<Tokenizer>, syntax: Option<ToolSyntax>) -> Self {
+        let shown = syntax.map(|syntax| syntax.special_tokens(&tokenizer));
+        Self::new(tokenizer).showing(shown.unwrap_or_default())
+    }
+
+    /// Shows these special tokens too, as the vocabulary writes them.
+    #[must_use]
+    pub fn showing(self, special_tokens: Vec<u32>) -> Self {
+        Self {
+            shown_specials: special_tokens,
+            ..self
+        }
+    }
+
     /// Takes the next token; gives the text that is complete now, `None` if that is nothing.
     ///
-    /// Special tokens and ids outside the vocabulary have no text.
+    /// Special tokens and ids outside the vocabulary have no text, except those of [`showing`](Self::showing).
     ///
     /// # Errors
     /// `Tokenizer` if the library cannot decode the window; the text has a gap then. Never with byte-level
     /// vocabularies.
     pub fn push(&mut self, token: u32) -> Result<Option<String>> {
+        if self.shown_specials.contains(&token) {
+            let mut piece = self.finish()?.unwrap_or_default();
+            piece.push_str(&self.tokenizer.token_text(token).unwrap_or_default());
+            return Ok(Some(piece));
+        }
         let piece = match self.tokenizer.form() {
             Form::ByteLevel => {
                 self.tokenizer.push_bytes(token, &mut self.bytes);
                 take_settled(&mut self.bytes)
             }
-            Form::Other => self.push_in_window(token)?,
+            Form::SentencePiece | Form::Other => self.push_in_window(token)?,
         };
         Ok(Some(piece).filter(|piece| !piece.is_empty()))
     }
@@ -75,7 +97,7 @@ impl TextStream {
         };
         self.pending.push(token);
         // A run of byte tokens is one letter or many, or none at all: only its end decides.
-        if is_byte_token(&text) && self.pending.len() < RUN_TOKENS_MAX {
+        if fallback_byte(&text).is_some() && self.pending.len() < RUN_TOKENS_MAX {
             return Ok(String::new());
         }
         let (whole, piece) = self.decode_pending()?;
@@ -131,14 +153,6 @@ fn take_settled(bytes: &mut Vec<u8>) -> String {
 /// Whether more bytes could make these a letter.
 fn is_open(bytes: &[u8]) -> bool {
     matches!(std::str::from_utf8(bytes), Err(error) if error.error_len().is_none())
-}
-
-/// Whether a token stands for one byte, in vocabularies with byte fallback: `<0x0A>`.
-fn is_byte_token(text: &str) -> bool {
-    let digits = text
-        .strip_prefix("<0x")
-        .and_then(|rest| rest.strip_suffix('>'));
-    digits.is_some_and(|digits| digits.len() == 2 && u8::from_str_radix(digits, 16).is_ok())
 }
 
 /// A run of byte tokens is cut here, so that a broken model cannot hold text back for ever. Chosen, not
@@ -225,6 +239,17 @@ mod tests {
     }
 
     #[test]
+    fn special_tokens_are_shown_on_request() {
+        let tokenizer = tiny_agent();
+        let text = "Hé<|python_tag|>{<|eot_id|>";
+        let tokens = tokenizer.encode(text, Special::AsWritten).unwrap();
+        let tag = tokenizer.token_id("<|python_tag|>").unwrap();
+        let mut stream = TextStream::new(Arc::clone(&tokenizer)).showing(vec![tag]);
+        let pieces = tokens.iter().filter_map(|&id| stream.push(id).unwrap());
+        assert_eq!(pieces.collect::<String>(), "Hé<|python_tag|>{");
+    }
+
+    #[test]
     fn a_broken_letter_is_shown_as_such() {
         let tokenizer = tiny_agent();
         let crab = tokenizer.encode("🦀", Special::AsWritten).unwrap();
@@ -244,7 +269,7 @@ mod tests {
     #[test]
     fn sentence_piece_joins_too() {
         let tokenizer = sentence_piece();
-        assert_eq!(tokenizer.form(), Form::Other);
+        assert_eq!(tokenizer.form(), Form::SentencePiece);
         let mut random = Xoshiro256::from_seed(4);
         for start in (0..4000).map(|round| [0, 200, 258][round % 3]) {
             let tokens: Vec<u32> = (0..random.below(24))

@@ -60,6 +60,12 @@ impl ChatTemplate {
         })
     }
 
+    /// The template as it was parsed.
+    pub(super) fn source(&self) -> String {
+        let template = self.environment.get_template(NAME);
+        template.map_or_else(|_| String::new(), |template| template.source().to_owned())
+    }
+
     /// The text of the prompt, special tokens written out: encode it with `Special::AsWritten`.
     ///
     /// # Errors

@@ -242,5 +242,4 @@ fn loaded_things_are_shared_between_threads() {
     check::<ChatTemplate>();
     check::<super::super::Tokenizer>();
     check::<super::super::TextStream>();
-    check::<super::super::Sampler>();
 }

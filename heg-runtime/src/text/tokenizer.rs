@@ -34,6 +34,8 @@ pub enum Special {
 pub(super) enum Form {
     /// One letter a byte; each token stands for its bytes, whatever its neighbours.
     ByteLevel,
+    /// `▁` for a space, and `<0x0A>` for a byte that no other token has; the text's first space may be dropped.
+    SentencePiece,
     /// Anything else: the text of a token may depend on its neighbours.
     Other,
 }
@@ -109,6 +111,23 @@ impl Tokenizer {
         }
     }
 
+    /// Appends the bytes that a visible token stands for in the middle of a text; none where that depends on its
+    /// neighbours.
+    #[cfg(feature = "grammar")]
+    pub(super) fn push_inner_bytes(&self, token: u32, out: &mut Vec<u8>) {
+        match self.form {
+            Form::ByteLevel => self.push_bytes(token, out),
+            Form::SentencePiece => {
+                let text = self.visible_text(token).unwrap_or_default();
+                match fallback_byte(&text) {
+                    Some(byte) => out.push(byte),
+                    None => out.extend(text.replace('▁', " ").bytes()),
+                }
+            }
+            Form::Other => {}
+        }
+    }
+
     /// A token as the vocabulary writes it, if `decode` shows it.
     pub(super) fn visible_text(&self, token: u32) -> Option<String> {
         let added = self.inner.get_added_vocabulary();
@@ -143,10 +162,22 @@ fn form_of(decoder: Option<&DecoderWrapper>) -> Form {
         Some(DecoderWrapper::ByteLevel(_)) => Form::ByteLevel,
         Some(DecoderWrapper::Sequence(sequence)) => match sequence.get_decoders() {
             [only] => form_of(Some(only)),
+            several if several.iter().any(is_byte_fallback) => Form::SentencePiece,
             _ => Form::Other,
         },
         _ => Form::Other,
     }
+}
+
+fn is_byte_fallback(decoder: &DecoderWrapper) -> bool {
+    matches!(decoder, DecoderWrapper::ByteFallback(_))
+}
+
+/// The byte that a token stands for, in vocabularies with byte fallback: `<0x0A>`.
+pub(super) fn fallback_byte(token: &str) -> Option<u8> {
+    let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
+    let digits = Some(digits).filter(|digits| digits.len() == 2);
+    u8::from_str_radix(digits?, 16).ok()
 }
 
 /// Runs a call into the library and turns its errors, panics included, into ours.

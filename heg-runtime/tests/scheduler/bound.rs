@@ -2,10 +2,8 @@
 //! Names of the terms are those used there.
 
 use heg_runtime::sched::{AgentXpu, CachedCosts, Call, Class, Costs, Kernel, Lane, Micros};
-use heg_runtime::sim::{
-    AnalyticCosts, Arrival, Checked, Dimensions, Machine, Memory, Rules, Seeded, Trace,
-    TraceRequest, simulate,
-};
+use heg_runtime::sim::{AnalyticCosts, Checked, Dimensions, Machine, Memory, Rules, simulate};
+use heg_runtime::workload::{Arrival, Seeded, Trace, TraceRequest};
 use heg_spec::Policy;
 
 const THRESHOLD_MS: u32 = 2000;

@@ -2,9 +2,10 @@
 
 use heg_runtime::sched::{Action, AgentXpu, Class, FlowId, Lane, Micros, Scheduler, scheduler};
 use heg_runtime::sim::{
-    AnalyticCosts, Arrival, Checked, DevicePeak, Dimensions, Faults, Interruption, LaunchFault,
-    Machine, Memory, Rules, Run, Seeded, SimulationError, Trace, TraceRequest, Violation, simulate,
+    AnalyticCosts, Checked, DevicePeak, Dimensions, Faults, Interruption, LaunchFault, Machine,
+    Memory, Rules, Run, SimulationError, Violation, simulate,
 };
+use heg_runtime::workload::{Arrival, Seeded, Trace, TraceRequest};
 use heg_spec::Policy;
 use heg_spec::policy::{Ageing, NpuAttention, Pressure, Resume};
 

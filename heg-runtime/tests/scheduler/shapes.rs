@@ -3,9 +3,8 @@
 use std::time::Instant;
 
 use heg_runtime::sched::{AgentXpu, CachedCosts};
-use heg_runtime::sim::{
-    AnalyticCosts, Dimensions, Machine, Metrics, Trace, TraceSpec, Workload, simulate,
-};
+use heg_runtime::sim::{AnalyticCosts, Dimensions, Machine, Metrics, simulate};
+use heg_runtime::workload::{Trace, TraceSpec, Workload};
 
 fn trace() -> Trace {
     let spec = TraceSpec {

@@ -1,6 +1,8 @@
 """OpenVINO GenAI's side of `cargo xtask bench-peers`: one measurement, one JSON line.
 
-usage: genai.py micro|start-sdpa|start-pa MODEL PREFILL DECODE BATCH     (start ignores the last two)
+usage: genai.py micro|start-sdpa|start-pa MODEL PREFILL[,PREFILL] DECODE BATCH
+
+A start takes the first prefill and ignores the last two.
 
 Run in a fresh process each time. Only openvino_genai and numpy are imported.
 """
@@ -15,7 +17,9 @@ import openvino_genai as genai
 Tensor = sys.modules["openvino"].Tensor
 imported = time.perf_counter()
 
-mode, model, prefill, decode, batch = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
+mode, model = sys.argv[1:3]
+prefills = [int(tokens) for tokens in sys.argv[3].split(",")]
+decode, batch = map(int, sys.argv[4:6])
 rng = np.random.default_rng(0)
 
 
@@ -34,7 +38,7 @@ def config(tokens):
 def start(backend):
     """A chat program's way: the plain pipeline, greedy, one token."""
     pipeline = genai.LLMPipeline(model, "CPU", ATTENTION_BACKEND=backend)
-    pipeline.generate(prompt(prefill), config(1))
+    pipeline.generate(prompt(prefills[0]), config(1))
     first = time.perf_counter()
     return {
         "imports_ms": (imported - started) * 1e3,
@@ -65,13 +69,16 @@ def micro():
                 first = time.perf_counter()
         return first - begin, time.perf_counter() - first
 
-    generate(1, prefill, 1)  # warm-up, as for ours
-    first, _ = generate(1, prefill, 1)
+    rates = {}
+    for tokens in prefills:
+        generate(1, tokens, 1)  # warm-up, as for ours
+        first, _ = generate(1, tokens, 1)
+        rates[str(tokens)] = tokens / first
     _, rest = generate(1, 8, decode + 1)
     _, batched = generate(batch, 8, decode + 1)
     return {
         "load_ms": (loaded - begin) * 1e3,
-        "prefill_tokens_per_s": prefill / first,
+        "prefill_tokens_per_s": rates,
         "decode_tokens_per_s": decode / rest,
         "batch_decode_tokens_per_s": batch * decode / batched,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

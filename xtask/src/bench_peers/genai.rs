@@ -1,9 +1,11 @@
-//! OpenVINO GenAI's side: a Python environment with pinned packages, the same model exported
+//! OpenVINO GenAI's side: a Python environment (`venv`) with pinned packages, the same model exported
 //! with 8-bit weights, and the script that measures it (`genai.py`, held in this program).
 
-use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS, text, timed_json};
+use super::{
+    BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS, Subject, listed, text, timed_json,
+    venv,
+};
 use crate::fail::Fail;
-use crate::python_env;
 use crate::workspace::{self, note};
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -13,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A Python that has the packages, and a model for them.
-pub(super) struct GenAi {
-    python: PathBuf,
+pub(crate) struct GenAi {
+    pub(crate) python: PathBuf,
     script: PathBuf,
-    model: PathBuf,
+    pub(crate) model: PathBuf,
 }
 
 /// Times to the first token of one start.
@@ -27,21 +29,17 @@ pub(super) struct Start {
     pub(super) start_ms: f64,
 }
 
-pub(super) fn prepare(
-    peers: &Path,
-    model: &Path,
-    name: &str,
-    exported: Option<&Path>,
-) -> Result<GenAi> {
+pub(crate) fn prepare(subject: &Subject, exported: Option<&Path>) -> Result<GenAi> {
+    let peers = &subject.peers;
     let bin = match env::var_os("HEG_PEERS_VENV").filter(|dir| !dir.is_empty()) {
         Some(venv) => PathBuf::from(venv).join("bin"),
-        None => ensure_venv(peers)?,
+        None => venv::ensure(&peers.join("venv"), &PACKAGES, ABOUT_PACKAGES)?,
     };
     let script = peers.join("genai.py");
     fs::write(&script, SCRIPT).with_context(|| format!("cannot write `{}`", script.display()))?;
     let model = match exported {
         Some(exported) => exported.to_path_buf(),
-        None => ensure_export(&bin, peers, model, name)?,
+        None => ensure_export(&bin, subject)?,
     };
     if !model.join("openvino_model.xml").is_file() {
         let message = format!("`{}` holds no openvino_model.xml", model.display());
@@ -57,13 +55,13 @@ pub(super) fn prepare(
 impl GenAi {
     /// Speeds, time to load and peak memory, under the keys that `heg bench` uses.
     pub(super) fn micro(&self) -> Result<Value> {
-        let mut command = self.command("micro", PREFILL_TOKENS);
+        let mut command = self.command("micro", &PREFILL_TOKENS);
         timed_json(&mut command, "measuring GenAI").map(|(value, _)| value)
     }
 
     /// One start in `mode`, which names an implementation of attention.
     pub(super) fn start_with(&self, mode: &str) -> Result<Start> {
-        let mut command = self.command(mode, START_PROMPT_TOKENS);
+        let mut command = self.command(mode, &[START_PROMPT_TOKENS]);
         let (value, process_ms) = timed_json(&mut command, "starting GenAI")?;
         let start_ms = value["start_ms"].as_f64();
         Ok(Start {
@@ -72,29 +70,24 @@ impl GenAi {
         })
     }
 
-    fn command(&self, mode: &str, prefill: u32) -> Command {
+    fn command(&self, mode: &str, prefills: &[u32]) -> Command {
         let mut command = Command::new(&self.python);
         let (script, model) = (text(&self.script), text(&self.model));
         command
             .args([script.as_str(), mode, model.as_str()])
-            .args([prefill, DECODE_TOKENS, BATCH].map(|n| n.to_string()));
+            .arg(listed(prefills))
+            .args([DECODE_TOKENS, BATCH].map(|n| n.to_string()));
         command
     }
 }
 
-/// The environment's folder of programs.
-fn ensure_venv(peers: &Path) -> Result<PathBuf> {
-    let venv = peers.join("venv");
-    if let Some(bin) = python_env::existing(&venv, &PACKAGES) {
-        return Ok(bin);
-    }
-    note("making a Python environment: about 3 GB to download, 6 GB on disk, once");
-    note("set HEG_PEERS_VENV to an environment that has the packages to avoid this");
-    python_env::make(&venv, &PACKAGES)
-}
-
 /// The model as optimum-cli exports it, made once for each state of the model folder.
-fn ensure_export(bin: &Path, peers: &Path, model: &Path, name: &str) -> Result<PathBuf> {
+fn ensure_export(bin: &Path, subject: &Subject) -> Result<PathBuf> {
+    let Subject {
+        folder: model,
+        name,
+        peers,
+    } = subject;
     let exported = peers.join(format!("{name}-genai-int8"));
     let stamp = exported.join("source.txt");
     let source = source(model)?;
@@ -142,6 +135,9 @@ fn source(model: &Path) -> Result<String> {
 }
 
 const SCRIPT: &str = include_str!("genai.py");
+
+const ABOUT_PACKAGES: &str = "about 3 GB to download, 6 GB on disk, once; \
+    set HEG_PEERS_VENV to an environment that has the packages to avoid this";
 
 /// What was measured when this command was written.
 const PACKAGES: [&str; 9] = [

@@ -2,9 +2,10 @@
 //! Both sides take turns (A B A B …), each measurement in a process of its own, and medians are
 //! compared: figures of a shared machine drift, ratios of one run hardly do.
 
-mod genai;
-mod ours;
+pub(crate) mod genai;
+pub(crate) mod ours;
 mod report;
+pub(crate) mod venv;
 
 use crate::fail::Fail;
 use crate::workspace::{note, target_dir};
@@ -38,21 +39,13 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    setup::ensure_openvino()?;
-    let peers = target_dir().join("peers");
-    fs::create_dir_all(&peers).with_context(|| format!("cannot create `{}`", peers.display()))?;
-    let model = hugging_face_folder(args)?;
-    let name = model
-        .file_name()
-        .context("the model folder has no name")?
-        .to_string_lossy()
-        .into_owned();
-    let genai = genai::prepare(&peers, &model, &name, args.genai_model.as_deref())?;
-    let ours = ours::prepare(&peers, &model, &name)?;
+    let subject = Subject::find(args.model.as_deref())?;
+    let genai = genai::prepare(&subject, args.genai_model.as_deref())?;
+    let ours = ours::prepare(&subject)?;
     note("one start of each, not counted, so that both find their files in memory");
     ours.start()?;
     genai.start_with("start-sdpa")?;
-    let mut report = Report::new(&name);
+    let mut report = Report::new(&subject.name);
     for round in 1..=args.rounds.get() {
         note(format!("round {round} of {}: HEG", args.rounds));
         measure_ours(&ours, &mut report.ours)?;
@@ -66,9 +59,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What both sides do. Chosen: a prompt of two chunks, an answer long enough to average over, and the batch
+/// What both sides do. Chosen: prompts of two chunks and of eight, an answer long enough to average over, and the batch
 /// of eight that servers are usually quoted at.
-const PREFILL_TOKENS: u32 = 512;
+const PREFILL_TOKENS: [u32; 2] = [512, 2048];
 const DECODE_TOKENS: u32 = 32;
 const BATCH: u32 = 8;
 const START_PROMPT_TOKENS: u32 = 32;
@@ -98,26 +91,48 @@ fn measure_genai(genai: &genai::GenAi, samples: &mut Samples) -> Result<()> {
     Ok(())
 }
 
-fn hugging_face_folder(args: &Args) -> Result<PathBuf> {
-    let dir = match &args.model {
-        Some(dir) => dir.clone(),
-        None => synth::ensure_model(&synth::Args {
-            like: "llama-3.2-1b".to_string(),
-            output: None,
-            seed: 0,
-        })?,
-    };
-    let shown = dir.display();
-    let dir = dir
-        .canonicalize()
-        .map_err(anyhow::Error::new)
-        .with_context(|| Fail::input(format!("no model at `{shown}`")))?;
-    Ok(dir)
+/// The model that all sides run.
+pub(crate) struct Subject {
+    /// The Hugging Face folder.
+    pub(crate) folder: PathBuf,
+    pub(crate) name: String,
+    /// Where its other forms and the other sides' programs are kept.
+    pub(crate) peers: PathBuf,
+}
+
+impl Subject {
+    /// A Hugging Face folder; of llama-3.2-1b's shape, synthesised, unless one is given.
+    pub(crate) fn find(model: Option<&Path>) -> Result<Self> {
+        setup::ensure_openvino()?;
+        let peers = target_dir().join("peers");
+        fs::create_dir_all(&peers)
+            .with_context(|| format!("cannot create `{}`", peers.display()))?;
+        let folder = match model {
+            Some(folder) => folder.to_path_buf(),
+            None => synth::ensure_model(&synth::Args {
+                like: "llama-3.2-1b".to_string(),
+                output: None,
+                seed: 0,
+            })?,
+        };
+        let shown = folder.display();
+        let folder = folder
+            .canonicalize()
+            .map_err(anyhow::Error::new)
+            .with_context(|| Fail::input(format!("no model at `{shown}`")))?;
+        let name = folder.file_name().context("the model folder has no name")?;
+        let name = name.to_string_lossy().into_owned();
+        Ok(Self {
+            folder,
+            name,
+            peers,
+        })
+    }
 }
 
 /// Runs a program until it ends. Returns its first line on standard output as JSON, and the
 /// milliseconds from before its start to that line.
-fn timed_json(command: &mut Command, what: &str) -> Result<(Value, f64)> {
+pub(crate) fn timed_json(command: &mut Command, what: &str) -> Result<(Value, f64)> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let start = Instant::now();
     let mut child = command
@@ -155,8 +170,14 @@ fn timed_json(command: &mut Command, what: &str) -> Result<(Value, f64)> {
     Ok((value, elapsed_ms))
 }
 
+/// Numbers for programs' arguments: `512,2048`.
+fn listed(numbers: &[u32]) -> String {
+    let texts: Vec<String> = numbers.iter().map(u32::to_string).collect();
+    texts.join(",")
+}
+
 /// A path as text, for programs' arguments.
-fn text(path: &Path) -> String {
+pub(crate) fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 

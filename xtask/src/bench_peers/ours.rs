@@ -1,32 +1,37 @@
 //! HEG's side: the bundle and the two commands that measure it.
 
-use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS, text, timed_json};
+use super::{
+    BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS, Subject, listed, text, timed_json,
+};
 use crate::compile;
 use crate::workspace::{self, note};
 use anyhow::{Context, Result};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A built `heg` and a compiled bundle.
-pub(super) struct Ours {
-    heg: PathBuf,
-    bundle: PathBuf,
+pub(crate) struct Ours {
+    pub(crate) heg: PathBuf,
+    pub(crate) bundle: PathBuf,
 }
 
-pub(super) fn prepare(peers: &Path, model: &Path, name: &str) -> Result<Ours> {
+pub(crate) fn prepare(subject: &Subject) -> Result<Ours> {
     let heg = workspace::build_heg()?;
-    let bundle = peers.join(format!("{name}-w8a16.heg"));
-    note(format!("compiling {name} for HEG (8-bit weights)"));
+    let bundle = subject.peers.join(format!("{}-w8a16.heg", subject.name));
+    note(format!(
+        "compiling {} for HEG (8-bit weights)",
+        subject.name
+    ));
     compile::run(&compile::Args {
         npu_platforms: None,
         npu: compile::Npu::Off,
         profiles: Vec::new(),
-        path: model.to_path_buf(),
+        path: subject.folder.clone(),
         output: Some(bundle.clone()),
         weights: Some(compile::Weights::W8a16),
         threads: None,
     })
-    .with_context(|| format!("cannot compile `{}`", model.display()))?;
+    .with_context(|| format!("cannot compile `{}`", subject.folder.display()))?;
     Ok(Ours { heg, bundle })
 }
 
@@ -36,7 +41,7 @@ impl Ours {
         let mut command = workspace::heg(&self.heg);
         command
             .args(["bench", &text(&self.bundle), "--json"])
-            .args(["--prefill", &PREFILL_TOKENS.to_string()])
+            .args(["--prefill", &listed(&PREFILL_TOKENS)])
             .args(["--decode", &DECODE_TOKENS.to_string()])
             .args(["--batch", &BATCH.to_string()]);
         timed_json(&mut command, "heg bench").map(|(value, _)| value)

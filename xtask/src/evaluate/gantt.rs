@@ -6,7 +6,8 @@ use super::chart::{Area, FAINT, INK, draw, failed, figure as digits, heading, le
 use crate::fail::Fail;
 use anyhow::{Context, Result};
 use heg_runtime::sched::{Class, Lane, Micros, Work};
-use heg_runtime::sim::{Arrival, Run, Trace, TraceRequest};
+use heg_runtime::sim::Run;
+use heg_runtime::workload::{Arrival, Trace, TraceRequest};
 use heg_spec::shipped;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};

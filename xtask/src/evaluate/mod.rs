@@ -19,7 +19,8 @@ use crate::workspace::root;
 use anyhow::{Context, Result};
 use grid::{Case, Grid};
 use heg_runtime::sched::Class;
-use heg_runtime::sim::{ModelSheet, Platform, Spacing, Workload, benchmarks, chrome_trace};
+use heg_runtime::sim::{ModelSheet, Platform, chrome_trace};
+use heg_runtime::workload::{Spacing, Workload, benchmarks};
 use heg_spec::Source;
 use heg_spec::{Policy, Soc, shipped};
 use record::Record;
@@ -140,7 +141,7 @@ fn subject(args: &Args) -> Result<Subject> {
             .with_context(|| Fail::input(format!("cannot put `{name}` on `{}`", soc.name)))
     };
     let workloads = match &args.workloads {
-        Some(dir) => read_workloads(dir)?,
+        Some(dir) => Workload::read_folder(dir).context(Fail::input("cannot use the workloads"))?,
         None => vec![Workload::sample()],
     };
     let sessions = |workload: Workload| match args.flows {
@@ -201,30 +202,6 @@ fn sheet(name: &str) -> Result<ModelSheet> {
     }
     let text = fs::read_to_string(name).with_context(refuse)?;
     ModelSheet::parse(&text).with_context(refuse)
-}
-
-/// The request files of a folder, by name.
-fn read_workloads(dir: &Path) -> Result<Vec<Workload>> {
-    let refuse = || Fail::input(format!("cannot read the workloads in `{}`", dir.display()));
-    let mut files = Vec::new();
-    for entry in fs::read_dir(dir).with_context(refuse)? {
-        let path = entry.with_context(refuse)?.path();
-        if path.extension().is_some_and(|ending| ending == "jsonl") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    if files.is_empty() {
-        return Err(refuse()
-            .hint("it should hold request files, *.jsonl")
-            .into());
-    }
-    let read = |path: &PathBuf| -> Result<Workload> {
-        let text = fs::read_to_string(path).with_context(refuse)?;
-        let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        Workload::parse(&name, &text).with_context(refuse)
-    };
-    files.iter().map(read).collect()
 }
 
 fn write_all(subject: &Subject, records: &[Record], out: &Path) -> Result<()> {

@@ -1,25 +1,16 @@
 //! OpenAI's and LangChain's Python clients, which tests ask the server with.
 
-use crate::python_env;
-use crate::workspace::{note, target_dir};
+use crate::bench_peers::venv;
+use crate::workspace::target_dir;
 use anyhow::Result;
 use std::path::PathBuf;
 
 /// The environment's folder of programs, made if need be.
 pub(super) fn provide() -> Result<PathBuf> {
-    if let Some(bin) = existing() {
-        return Ok(bin);
-    }
-    note("making a Python environment for the clients, once");
-    python_env::make(&folder(), &PACKAGES)
+    venv::ensure(&folder(), &PACKAGES, "135 MB on disk, once")
 }
 
-/// The same, if it is there.
-pub(super) fn existing() -> Option<PathBuf> {
-    python_env::existing(&folder(), &PACKAGES)
-}
-
-fn folder() -> PathBuf {
+pub(super) fn folder() -> PathBuf {
     target_dir().join("clients")
 }
 

@@ -1,5 +1,6 @@
 //! `heg bench`: prefill and decode rates of a bundle on this machine.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Instant;
 
@@ -16,9 +17,14 @@ use crate::options::{Machine, peak_rss_bytes, print_descents};
 pub(crate) struct Arguments {
     #[command(flatten)]
     machine: Machine,
-    /// Prompt tokens of the prefill measurement
-    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
-    prefill: usize,
+    /// Prompt tokens of the prefill measurements
+    #[arg(
+        long,
+        value_name = "TOKENS",
+        value_delimiter = ',',
+        default_value = "512"
+    )]
+    prefill: Vec<usize>,
     /// Tokens generated in the decode measurements
     #[arg(long, value_name = "TOKENS", default_value_t = 32)]
     decode: usize,
@@ -33,7 +39,8 @@ pub(crate) struct Arguments {
 #[derive(Serialize)]
 struct Report {
     load_ms: f64,
-    prefill_tokens_per_s: f64,
+    /// By tokens of the prompt.
+    prefill_tokens_per_s: BTreeMap<usize, f64>,
     decode_tokens_per_s: f64,
     batch_decode_tokens_per_s: f64,
     peak_rss_bytes: u64,
@@ -49,14 +56,18 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     executor.wait_ready()?;
     let load_ms = begin.elapsed().as_secs_f64() * 1e3;
     print_descents(executor.descents().get());
-    // The first pass makes plugins pack weights; the second is measured.
-    prefill(&mut executor, arguments.prefill)?;
-    let prefill_seconds = prefill(&mut executor, arguments.prefill)?;
+    let mut prefill_tokens_per_s = BTreeMap::new();
+    for tokens in &arguments.prefill {
+        // The first pass makes plugins pack weights and plan for these shapes; the second is measured.
+        prefill(&mut executor, *tokens)?;
+        let seconds = prefill(&mut executor, *tokens)?;
+        prefill_tokens_per_s.insert(*tokens, *tokens as f64 / seconds);
+    }
     let decode_seconds = decode(&mut executor, arguments.decode, 1)?;
     let batch_seconds = decode(&mut executor, arguments.decode, arguments.batch)?;
     let report = Report {
         load_ms,
-        prefill_tokens_per_s: arguments.prefill as f64 / prefill_seconds,
+        prefill_tokens_per_s,
         decode_tokens_per_s: arguments.decode as f64 / decode_seconds,
         batch_decode_tokens_per_s: (arguments.decode * arguments.batch) as f64 / batch_seconds,
         peak_rss_bytes: peak_rss_bytes(),
@@ -69,11 +80,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         return Ok(());
     }
     writeln!(out, "load            {:>8.0} ms", report.load_ms)?;
-    writeln!(
-        out,
-        "prefill {:>6}  {:>8.1} tokens/s",
-        arguments.prefill, report.prefill_tokens_per_s
-    )?;
+    for (tokens, rate) in &report.prefill_tokens_per_s {
+        writeln!(out, "prefill {tokens:>6}  {rate:>8.1} tokens/s")?;
+    }
     writeln!(
         out,
         "decode          {:>8.1} tokens/s",

@@ -4,9 +4,13 @@
 //! something, 2 the user's input, 3 the bundle does not fit this host or is damaged, 4 environment, 70 a bug.
 
 mod bench;
+#[cfg(feature = "server")]
+mod bench_serve;
 mod chat;
 mod doctor;
 mod failure;
+#[cfg_attr(not(feature = "grammar"), path = "free_form.rs")]
+mod form;
 mod inspect;
 mod options;
 mod profile;
@@ -45,6 +49,9 @@ enum Command {
     Doctor(doctor::Arguments),
     /// Measure prefill and decode on this machine
     Bench(bench::Arguments),
+    /// Replay a trace against a server, and measure how long its answers take
+    #[cfg(feature = "server")]
+    BenchServe(bench_serve::Arguments),
     /// Measure each kernel on this machine, for predictions
     Profile(profile::Arguments),
 }
@@ -78,6 +85,8 @@ fn dispatch(command: &Command, started: Instant) -> anyhow::Result<()> {
         Command::Verify(arguments) => verify::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
+        #[cfg(feature = "server")]
+        Command::BenchServe(arguments) => bench_serve::run(arguments),
         Command::Profile(arguments) => profile::run(arguments),
     }
 }

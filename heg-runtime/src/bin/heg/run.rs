@@ -6,13 +6,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
-use heg_runtime::text::{AnswerText, Conversation, Message, Special, TextStream, Tokenizer};
+use heg_runtime::text::{
+    AnswerText, Conversation, Message, Restriction, Said, Special, TextStream, Tokenizer, ToolCall,
+    ToolCallParser, ToolSyntax,
+};
 use heg_runtime::{
-    Continue, Descent, FinishReason, GenerateOptions, Loaded, RuntimeError, Timing, generate,
+    Continue, Descent, FinishReason, GenerateOptions, Loaded, RuntimeError, Timing,
+    generate_restricted,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::failure::input;
+use crate::form::Form;
 use crate::options::{Machine, Sampling, peak_rss_bytes, print_descents};
 
 /// Arguments of `heg run`.
@@ -22,6 +27,8 @@ pub(crate) struct Arguments {
     machine: Machine,
     #[command(flatten)]
     prompt: Prompt,
+    #[command(flatten)]
+    form: Form,
     /// Most tokens to generate
     #[arg(long, value_name = "N", default_value_t = 256)]
     max_tokens: usize,
@@ -33,7 +40,8 @@ pub(crate) struct Arguments {
     /// Go on after end-of-sequence tokens
     #[arg(long)]
     ignore_eos: bool,
-    /// Print one JSON object: prompt_tokens, token_ids, text, finish_reason, ttft_ms, tpot_ms, descents
+    /// Print one JSON object: prompt_tokens, token_ids, text, tool_calls (if tools are offered), finish_reason,
+    /// ttft_ms, tpot_ms, descents
     #[arg(long)]
     json: bool,
     /// Print timings to standard error
@@ -75,12 +83,24 @@ struct MessagesFile {
     tools: Vec<serde_json::Value>,
 }
 
+/// What holds an answer to its form.
+#[derive(Default)]
+pub(crate) struct Held {
+    /// What the sampler is told.
+    pub(crate) restriction: Option<Box<dyn Restriction>>,
+    /// How calls are written, if the answer may have some.
+    pub(crate) syntax: Option<ToolSyntax>,
+}
+
 /// What `--json` prints.
 #[derive(Serialize)]
 struct Report<'a> {
     prompt_tokens: usize,
     token_ids: &'a [u32],
     text: &'a str,
+    /// The calls in the text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<Vec<ToolCall>>,
     finish_reason: &'static str,
     ttft_ms: f64,
     tpot_ms: f64,
@@ -99,7 +119,14 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
         Err(RuntimeError::NoText { .. }) if arguments.prompt.source.prompt_ids.is_some() => None,
         Err(error) => return Err(error.into()),
     };
-    let prompt = arguments.prompt.tokens(&loaded, tokenizer.as_deref())?;
+    let conversation = arguments.prompt.conversation(&arguments.form)?;
+    let conversation = conversation.as_ref();
+    let prompt = arguments
+        .prompt
+        .tokens(&loaded, tokenizer.as_deref(), conversation)?;
+    let held = arguments
+        .form
+        .hold(&loaded, tokenizer.as_deref(), conversation)?;
     let eos_ids = if arguments.ignore_eos {
         Vec::new()
     } else {
@@ -110,26 +137,24 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
         sampling,
         eos_ids,
     };
-    let mut answer = Answer {
-        shown: AnswerText::new(
-            tokenizer.map(TextStream::new),
-            arguments.stop.iter().cloned(),
-            &options.eos_ids,
-        ),
-        token_ids: Vec::new(),
-        text: String::new(),
-        quiet: arguments.json,
-    };
+    let mut answer = Answer::new(tokenizer, held.syntax, &options.eos_ids, arguments);
     let mut sequence = executor.sequence()?;
     let mut first_token_ms = 0.0;
     let descents = executor.descents();
-    let (reason, timing) = generate(&mut executor, &mut sequence, &prompt, &options, |token| {
-        if answer.token_ids.is_empty() {
-            first_token_ms = started.elapsed().as_secs_f64() * 1e3;
-            print_descents(descents.get());
-        }
-        answer.push(token)
-    })?;
+    let (reason, timing) = generate_restricted(
+        &mut executor,
+        &mut sequence,
+        &prompt,
+        &options,
+        held.restriction,
+        |token| {
+            if answer.token_ids.is_empty() {
+                first_token_ms = started.elapsed().as_secs_f64() * 1e3;
+                print_descents(descents.get());
+            }
+            answer.push(token)
+        },
+    )?;
     answer.finish()?;
     if arguments.json {
         answer.print_json(prompt.len(), reason, &timing, descents.get())?;
@@ -142,7 +167,12 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
 }
 
 impl Prompt {
-    fn tokens(&self, loaded: &Loaded, tokenizer: Option<&Tokenizer>) -> anyhow::Result<Vec<u32>> {
+    fn tokens(
+        &self,
+        loaded: &Loaded,
+        tokenizer: Option<&Tokenizer>,
+        conversation: Option<&Conversation>,
+    ) -> anyhow::Result<Vec<u32>> {
         if let Some(ids) = &self.source.prompt_ids {
             return serde_json::from_str(ids).map_err(|error| {
                 input(format!(
@@ -155,12 +185,11 @@ impl Prompt {
                 "the bundle has no tokenizer: give the prompt with `--prompt-ids`",
             ));
         };
-        let conversation = self.conversation()?;
         match (conversation, self.raw) {
             (Some(conversation), false) => {
                 let text = loaded
                     .chat_template()?
-                    .render(&conversation)
+                    .render(conversation)
                     .map_err(RuntimeError::from)?;
                 Ok(tokenizer
                     .encode(&text, Special::AsWritten)
@@ -175,7 +204,7 @@ impl Prompt {
         }
     }
 
-    fn conversation(&self) -> anyhow::Result<Option<Conversation>> {
+    fn conversation(&self, form: &Form) -> anyhow::Result<Option<Conversation>> {
         let (messages, tools) = if let Some(path) = &self.source.messages {
             let text = std::fs::read_to_string(path)
                 .map_err(|error| input(format!("cannot read `{}`: {error}", path.display())))?;
@@ -196,24 +225,43 @@ impl Prompt {
         } else {
             return Ok(None);
         };
-        Ok(Some(Conversation {
+        let mut conversation = Conversation {
             messages,
             tools,
             add_generation_prompt: true,
             ..Conversation::default()
-        }))
+        };
+        form.offer_tools(&mut conversation)?;
+        Ok(Some(conversation))
     }
 }
 
 /// The answer as it comes.
 struct Answer {
     shown: AnswerText,
+    syntax: Option<ToolSyntax>,
     token_ids: Vec<u32>,
     text: String,
     quiet: bool,
 }
 
 impl Answer {
+    fn new(
+        tokenizer: Option<Arc<Tokenizer>>,
+        syntax: Option<ToolSyntax>,
+        eos_ids: &[u32],
+        arguments: &Arguments,
+    ) -> Self {
+        let stream = tokenizer.map(|tokenizer| TextStream::with_calls(tokenizer, syntax));
+        Self {
+            shown: AnswerText::new(stream, arguments.stop.iter().cloned(), eos_ids),
+            syntax,
+            token_ids: Vec::new(),
+            text: String::new(),
+            quiet: arguments.json,
+        }
+    }
+
     fn push(&mut self, token: u32) -> Result<Continue, RuntimeError> {
         self.token_ids.push(token);
         let emit = self.shown.push(token)?;
@@ -243,6 +291,16 @@ impl Answer {
         }
     }
 
+    fn tool_calls(&self) -> Option<Vec<ToolCall>> {
+        let mut parser = ToolCallParser::new(self.syntax?);
+        let said = [parser.push(&self.text), parser.finish()];
+        let calls = said.into_iter().flatten().filter_map(|said| match said {
+            Said::Call(call) => Some(call),
+            Said::Text(_) => None,
+        });
+        Some(calls.collect())
+    }
+
     fn print_json(
         &self,
         prompt_tokens: usize,
@@ -254,6 +312,7 @@ impl Answer {
             prompt_tokens,
             token_ids: &self.token_ids,
             text: &self.text,
+            tool_calls: self.tool_calls(),
             finish_reason: reason.name(),
             ttft_ms: timing.ttft.as_secs_f64() * 1e3,
             tpot_ms: timing.tpot_ms(),

@@ -5,6 +5,9 @@
 //! Turns of a session stand together. A request without a reference takes the length of the one before it
 //! that has one, in the order of the file.
 
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
 use serde::Deserialize;
 use thiserror::Error;
 
@@ -33,6 +36,8 @@ pub struct WorkloadRequest {
     pub class: Class,
     /// The session that it is a turn of.
     pub session: Option<String>,
+    /// The prompt's text, where the file has it.
+    pub prompt: Option<Arc<str>>,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
     /// Leading ones that the turn before has too, its answer included.
@@ -62,11 +67,25 @@ pub enum WorkloadError {
         /// Line, from 1.
         line: usize,
     },
+    /// A file or folder cannot be read.
+    #[error("cannot read `{path}`")]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A folder has no request files.
+    #[error("`{path}` holds no request files, *.jsonl")]
+    NoFiles {
+        /// Which.
+        path: PathBuf,
+    },
 }
 
 #[derive(Deserialize)]
 struct Line {
-    class: LineClass,
+    class: Class,
     #[serde(default)]
     prompt: Option<String>,
     #[serde(default)]
@@ -77,13 +96,6 @@ struct Line {
     reference_chars: Option<u64>,
     #[serde(default)]
     session: Option<String>,
-}
-
-#[derive(Deserialize, Clone, Copy)]
-#[serde(rename_all = "lowercase")]
-enum LineClass {
-    Reactive,
-    Proactive,
 }
 
 impl Workload {
@@ -136,11 +148,9 @@ impl Workload {
                 }
             });
             requests.push(WorkloadRequest {
-                class: match line.class {
-                    LineClass::Reactive => Class::Reactive,
-                    LineClass::Proactive => Class::Proactive,
-                },
+                class: line.class,
                 session: line.session.clone(),
+                prompt: line.prompt.as_deref().map(Arc::from),
                 prompt_tokens: prompt_tokens.max(1),
                 shared_tokens: shared_tokens.min(prompt_tokens),
                 output_tokens,
@@ -153,7 +163,33 @@ impl Workload {
         })
     }
 
-    /// The sample that ships with the simulator: short requests of both classes, some of them in sessions.
+    /// The request files of a folder, `*.jsonl`, in the order of their names.
+    pub fn read_folder(folder: &Path) -> Result<Vec<Self>, WorkloadError> {
+        let unreadable = |path: &Path| {
+            let path = path.to_owned();
+            move |source| WorkloadError::Unreadable { path, source }
+        };
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(folder).map_err(unreadable(folder))? {
+            let path = entry.map_err(unreadable(folder))?.path();
+            if path.extension().is_some_and(|ending| ending == "jsonl") {
+                files.push(path);
+            }
+        }
+        files.sort();
+        if files.is_empty() {
+            let path = folder.to_owned();
+            return Err(WorkloadError::NoFiles { path });
+        }
+        let read = |path: &PathBuf| {
+            let text = std::fs::read_to_string(path).map_err(unreadable(path))?;
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            Self::parse(&name, &text)
+        };
+        files.iter().map(read).collect()
+    }
+
+    /// The sample that ships: short requests of both classes, some of them in sessions.
     pub fn sample() -> Self {
         // A test reads it.
         Self::parse("sample", include_str!("sample.jsonl")).unwrap_or(Self {

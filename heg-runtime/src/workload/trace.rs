@@ -1,7 +1,7 @@
 //! Traces: which requests come when.
 
+use super::request_file::{Workload, WorkloadRequest};
 use super::seeded::Seeded;
-use super::workload::{Workload, WorkloadRequest};
 use crate::sched::{Class, FlowId, Micros};
 
 /// Requests; each is known by its place.
@@ -103,7 +103,16 @@ impl Trace {
     /// Draws a trace. Each arrival chooses one of its class's workloads with equal weight, then takes the next
     /// session of it (a request by itself is a session of one) in random order, none twice until all are used.
     pub fn draw(spec: &TraceSpec, workloads: &[Workload]) -> Self {
+        Self::draw_with_origins(spec, workloads).0
+    }
+
+    /// As [`Trace::draw`], with what each request was before it had a time.
+    pub(super) fn draw_with_origins<'w>(
+        spec: &TraceSpec,
+        workloads: &'w [Workload],
+    ) -> (Self, Vec<&'w WorkloadRequest>) {
         let mut trace = Self::default();
+        let mut origins = Vec::new();
         for class in [Class::Reactive, Class::Proactive] {
             // One stream of numbers per class: the proactive half is the same whatever the reactive rate.
             let seeded = Seeded::new(spec.seed << 1 | u64::from(class == Class::Reactive));
@@ -124,11 +133,12 @@ impl Trace {
                     seeded,
                     decks,
                     trace: &mut trace,
+                    origins: &mut origins,
                 };
                 drawing.draw();
             }
         }
-        trace
+        (trace, origins)
     }
 }
 
@@ -178,6 +188,8 @@ struct Drawing<'a, 'w> {
     seeded: Seeded,
     decks: Vec<Deck<'w>>,
     trace: &'a mut Trace,
+    /// Of each request of the trace.
+    origins: &'a mut Vec<&'w WorkloadRequest>,
 }
 
 impl Drawing<'_, '_> {
@@ -213,6 +225,7 @@ impl Drawing<'_, '_> {
                     (_, _, None) | (true, None, _) => Arrival::At(at),
                 };
                 let output_tokens = request.output_tokens.clamp(1, self.spec.output_tokens_max);
+                self.origins.push(request);
                 self.trace.requests.push(TraceRequest {
                     arrival,
                     class: self.class,

@@ -1,7 +1,7 @@
 //! Benchmarks as the paper has them, out of request files: some of its data sets may not be passed on, and two
 //! or three files stand for one of them.
 
-use super::workload::Workload;
+use super::request_file::Workload;
 use crate::sched::Class;
 
 /// Files that stand for one of the paper's data sets: its name, its class, the files.

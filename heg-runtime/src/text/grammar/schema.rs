@@ -1,0 +1,98 @@
+//! Schemas before they are compiled: their size bounded, the library's own keyword set, references moved.
+
+use anyhow::{Result, ensure};
+use serde_json::{Map, Value, json};
+
+/// A schema with this runtime's choices in it.
+///
+/// # Errors
+/// If it is too large.
+pub(super) fn prepared(schema: &Value) -> Result<Value> {
+    check(schema)?;
+    Ok(match schema {
+        Value::Object(fields) => with_options(fields.clone()),
+        other => with_options(Map::from_iter([("allOf".to_owned(), json!([other]))])),
+    })
+}
+
+/// Sets how the library writes JSON; what a stranger set is dropped, for it need not be JSON.
+pub(super) fn with_options(mut schema: Map<String, Value>) -> Value {
+    let options = json!({"whitespace_pattern": WHITE_SPACE});
+    schema.insert("x-guidance".to_owned(), options);
+    Value::Object(schema)
+}
+
+/// Checks that a schema is not too large.
+pub(super) fn check(schema: &Value) -> Result<()> {
+    let mut open = vec![(schema, 0)];
+    let (mut values, mut bytes) = (0, 0);
+    while let Some((value, depth)) = open.pop() {
+        values += 1;
+        ensure!(values <= VALUES_MAX, "expected at most {VALUES_MAX} values");
+        ensure!(depth <= DEPTH_MAX, "expected at most {DEPTH_MAX} levels");
+        match value {
+            Value::String(text) => bytes += text.len(),
+            Value::Array(items) => open.extend(items.iter().map(|item| (item, depth + 1))),
+            Value::Object(fields) => {
+                bytes += fields.keys().map(String::len).sum::<usize>();
+                open.extend(fields.values().map(|value| (value, depth + 1)));
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+        check_bytes(bytes)?;
+    }
+    Ok(())
+}
+
+/// Checks the size of what a stranger wrote.
+pub(super) fn check_bytes(bytes: usize) -> Result<()> {
+    ensure!(
+        bytes <= BYTES_MAX,
+        "expected at most {BYTES_MAX} bytes, found {bytes}"
+    );
+    Ok(())
+}
+
+/// A schema for a place inside another: references to its root become references to `place`.
+pub(super) fn moved(schema: &Value, place: &str) -> Value {
+    let Value::Object(fields) = schema else {
+        return schema.clone();
+    };
+    let each = |value: &Value| match value {
+        Value::Array(schemas) => schemas.iter().map(|schema| moved(schema, place)).collect(),
+        schema => moved(schema, place),
+    };
+    let moved = |(key, value): (&String, &Value)| {
+        let value = match (key.as_str(), value) {
+            ("$ref", Value::String(reference)) => match reference.strip_prefix('#') {
+                Some(rest) => json!(format!("#{place}{rest}")),
+                None => value.clone(),
+            },
+            // Values, not schemas.
+            ("const" | "enum" | "default" | "examples", _) => value.clone(),
+            (
+                "properties" | "patternProperties" | "$defs" | "definitions",
+                Value::Object(named),
+            ) => named
+                .iter()
+                .map(|(name, schema)| (name.clone(), each(schema)))
+                .collect(),
+            _ => each(value),
+        };
+        (key.clone(), value)
+    };
+    fields.iter().map(moved).collect()
+}
+
+/// White space between the parts of a value: at most this, once. Lines and indentation would be tokens that say nothing,
+/// and small models get lost in them.
+const WHITE_SPACE: &str = " ";
+
+/// Values in a schema. Chosen: ten times the largest tool list seen, and a tenth of what compiles in a second.
+const VALUES_MAX: usize = 20_000;
+
+/// Levels of a schema. The limit of `serde_json`, and so of every schema that was text.
+const DEPTH_MAX: usize = 128;
+
+/// Bytes of names and texts in a schema.
+const BYTES_MAX: usize = 256 << 10;

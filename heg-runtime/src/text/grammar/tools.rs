@@ -1,0 +1,182 @@
+//! Grammars of tool calls, in the library's own dialect of Lark.
+//!
+//! Where text is allowed beside calls, nothing is forbidden in it but special tokens and the beginning of a call: what
+//! begins like a call is held to be one, so that a call in an answer is a right one whether it was asked for or not.
+
+use anyhow::{Result, bail, ensure};
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use serde_json::{Map, Value, json};
+
+use super::super::Tokenizer;
+use super::super::tools::{Calls, Tool, ToolChoice, ToolSyntax};
+use super::schema;
+
+/// Markers of calls that are tokens of the vocabulary and have no text: `<[42]>` in a grammar.
+pub(super) struct Markers(Vec<(&'static str, u32)>);
+
+impl Markers {
+    pub(super) fn new(tokenizer: &Tokenizer) -> Self {
+        let known = MARKERS
+            .iter()
+            .filter_map(|&text| Some((text, tokenizer.token_id(text)?)));
+        Self(known.filter(|&(_, id)| tokenizer.is_special(id)).collect())
+    }
+
+    fn token(&self, marker: &str) -> Option<String> {
+        let found = self.0.iter().find(|(text, _)| *text == marker);
+        found.map(|(_, id)| format!("<[{id}]>"))
+    }
+
+    /// A marker as a grammar's symbol.
+    fn symbol(&self, marker: &str) -> String {
+        self.token(marker).unwrap_or_else(|| format!("{marker:?}"))
+    }
+}
+
+/// The grammar of an answer with calls of `tools`.
+pub(super) fn grammar(
+    syntax: ToolSyntax,
+    markers: &Markers,
+    tools: &[Tool],
+    choice: &ToolChoice,
+    calls: Calls,
+) -> Result<TopLevelGrammar> {
+    let lark = lark(syntax, markers, choice, calls);
+    let schema = calls_schema(syntax, &offered(tools, choice)?, calls)?;
+    Ok(TopLevelGrammar {
+        grammars: vec![
+            GrammarWithLexer::from_lark(lark),
+            GrammarWithLexer {
+                name: Some("json".to_owned()),
+                ..GrammarWithLexer::from_json_schema(schema)
+            },
+        ],
+        max_tokens: None,
+    })
+}
+
+/// The tools that may be called.
+fn offered<'a>(tools: &'a [Tool], choice: &ToolChoice) -> Result<Vec<&'a Tool>> {
+    let ToolChoice::Named(name) = choice else {
+        ensure!(!tools.is_empty(), "a call is required, and there are none");
+        return Ok(tools.iter().collect());
+    };
+    match tools.iter().find(|tool| tool.name == *name) {
+        Some(tool) => Ok(vec![tool]),
+        None => bail!("`{name}` is required, and is not one of them"),
+    }
+}
+
+/// What is around the JSON, which is `@json`.
+fn lark(syntax: ToolSyntax, markers: &Markers, choice: &ToolChoice, calls: Calls) -> String {
+    let text_too = *choice == ToolChoice::Auto;
+    let opening = syntax
+        .opening()
+        .map(|marker| (marker, markers.token(marker)));
+    // `head` is text up to and with the opening of a call, or the opening alone.
+    let head = match (opening, text_too) {
+        (None, _) => String::new(),
+        (Some((_, Some(token))), true) => format!("head: TEXT? {token}"),
+        (Some((marker, None)), true) => format!("head[lazy]: TEXT {marker:?}"),
+        (Some((marker, _)), false) => format!("head: {}", markers.symbol(marker)),
+    };
+    let (call, text) = match syntax {
+        ToolSyntax::Bare(_) => (
+            match markers.token(PYTHON_TAG) {
+                Some(tag) => format!("{tag}? WS? @json"),
+                None => "WS? @json".to_owned(),
+            },
+            // An answer that begins like a call is one.
+            r"/[ \t\r\n]{0,8}[^{ \t\r\n](.|\n)*/",
+        ),
+        ToolSyntax::Tagged => {
+            let closing = markers.symbol(syntax.closing().unwrap_or_default());
+            (format!("head WS? @json WS? {closing}"), ANY_TEXT)
+        }
+        ToolSyntax::Listed(_) => match markers.token(LIST_END) {
+            Some(end) => (format!("head WS? @json {end}?"), ANY_TEXT),
+            None => ("head WS? @json".to_owned(), ANY_TEXT),
+        },
+    };
+    let many = syntax == ToolSyntax::Tagged && calls == Calls::Many;
+    let start = match (text_too, many) {
+        (true, true) => "call* TEXT?",
+        (true, false) => "TEXT? | call",
+        (false, true) => "call (WS? call)*",
+        (false, false) => "call",
+    };
+    format!("start: {start}\ncall: {call}\n{head}\nTEXT: {text}\nWS: /[ \\t\\r\\n]{{1,8}}/\n")
+}
+
+/// The schema of the JSON in a call, or in a list of calls.
+fn calls_schema(syntax: ToolSyntax, tools: &[&Tool], calls: Calls) -> Result<Value> {
+    let mut values = Vec::new();
+    for (index, tool) in tools.iter().enumerate() {
+        values.push(call_schema(syntax, tool, index)?);
+    }
+    let mut schema = Map::new();
+    schema.insert("anyOf".to_owned(), Value::Array(values));
+    if let ToolSyntax::Listed(_) = syntax {
+        let items = std::mem::take(&mut schema);
+        schema.extend([
+            ("type".to_owned(), json!("array")),
+            ("items".to_owned(), Value::Object(items)),
+            ("minItems".to_owned(), json!(1)),
+        ]);
+        if calls == Calls::One {
+            schema.insert("maxItems".to_owned(), json!(1));
+        }
+    }
+    schema::prepared(&Value::Object(schema))
+}
+
+/// The schema of a call, the `index`-th alternative.
+fn call_schema(syntax: ToolSyntax, tool: &Tool, index: usize) -> Result<Value> {
+    let key = syntax.arguments_key();
+    let list = match syntax {
+        ToolSyntax::Listed(_) => "/items",
+        _ => "",
+    };
+    let place = format!("{list}/anyOf/{index}/properties/{key}");
+    let arguments = match &tool.parameters {
+        Some(parameters) => {
+            schema::check(parameters)?;
+            object(parameters, &place)
+        }
+        None => json!({"type": "object", "additionalProperties": false}),
+    };
+    Ok(json!({
+        "type": "object",
+        "properties": {"name": {"const": tool.name}, key: arguments},
+        "required": ["name", key],
+        "additionalProperties": false,
+    }))
+}
+
+/// The schema of arguments, for `place`: an object, whatever else is said.
+fn object(parameters: &Value, place: &str) -> Value {
+    if parameters["type"] == "object" {
+        return schema::moved(parameters, place);
+    }
+    let parameters = schema::moved(parameters, &format!("{place}/allOf/0"));
+    json!({"type": "object", "allOf": [parameters]})
+}
+
+/// Words around calls that a vocabulary may have as special tokens.
+const MARKERS: [&str; 6] = [
+    "<tool_call>",
+    "</tool_call>",
+    "<|tool_call|>",
+    LIST_END,
+    "[TOOL_CALLS]",
+    PYTHON_TAG,
+];
+
+/// May come before a call of Llama 3.
+const PYTHON_TAG: &str = "<|python_tag|>";
+
+/// May come after the calls of Phi 4.
+const LIST_END: &str = "<|/tool_call|>";
+
+/// Anything, in whole letters.
+const ANY_TEXT: &str = r"/(.|\n)*/";

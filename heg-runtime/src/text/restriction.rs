@@ -1,0 +1,32 @@
+//! Restrictions: what an answer may be, beyond what the model likes to say.
+//!
+//! Only the interface, which `Sampler` drives; it depends on nothing. `grammar` has the one implementation.
+
+use super::Result;
+
+/// Holds one answer to a form, token by token.
+///
+/// It is asked and told in turns: `restrict` before a token is chosen, `chosen` after.
+pub trait Restriction: Send {
+    /// Forbids tokens by setting their logits, one a token of the vocabulary, to minus infinity.
+    ///
+    /// # Errors
+    /// `Restriction` if it cannot go on. The answer is not complete then.
+    fn restrict(&mut self, logits: &mut [f32]) -> Result<()>;
+
+    /// Takes the token that was chosen.
+    ///
+    /// # Errors
+    /// `Restriction` if the token was forbidden, or it cannot go on.
+    fn chosen(&mut self, token: u32) -> Result<Answer>;
+}
+
+/// What may follow a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Answer {
+    /// More tokens.
+    Open,
+    /// Nothing but an end-of-sequence token: the answer is complete without it too.
+    Complete,
+}

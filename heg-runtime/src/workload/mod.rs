@@ -1,0 +1,18 @@
+//! Requests to measure with: which they are, when they come, and how they were answered.
+//!
+//! Request files ([`Workload`]) and rates become a [`Trace`]. The simulator serves it in virtual time; as
+//! [`ReplayRequest`]s, with prompts, it goes to servers, and [`Figures`] come of their [`Outcome`]s.
+
+mod benchmark;
+mod outcome;
+mod replay;
+mod request_file;
+mod seeded;
+mod trace;
+
+pub use benchmark::benchmarks;
+pub use outcome::{ClassFigures, Figures, Outcome};
+pub use replay::{Prompt, Prompts, ReplayRequest};
+pub use request_file::{Workload, WorkloadError, WorkloadRequest};
+pub use seeded::Seeded;
+pub use trace::{Arrival, Spacing, Trace, TraceRequest, TraceSpec};

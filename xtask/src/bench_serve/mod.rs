@@ -1,0 +1,227 @@
+//! `cargo xtask bench-serve`: mixed traces against HEG's server, OpenVINO GenAI and llama-server, one after the
+//! other on the same machine, model and requests. What each run gave is kept in the output folder: a command
+//! that was stopped goes on where it was.
+
+mod llama;
+mod report;
+mod results;
+mod systems;
+
+use crate::bench_peers::Subject;
+use crate::fail::Fail;
+use crate::workspace::{note, target_dir};
+use anyhow::{Context, Result};
+use heg_runtime::sched::Micros;
+use heg_runtime::workload::{Figures, Outcome, Prompts, ReplayRequest, TraceSpec, Workload};
+use report::{LoadReport, Report};
+use results::Results;
+use std::path::PathBuf;
+use systems::{Pace, System, Systems};
+
+/// Arguments of `cargo xtask bench-serve`.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// A Hugging Face folder to measure with [default: llama-3.2-1b, synthesised]
+    #[arg(long, value_name = "DIR")]
+    model: Option<PathBuf>,
+    /// The same model, exported for GenAI with 8-bit weights already [default: exported with optimum-cli]
+    #[arg(long, value_name = "DIR")]
+    genai_model: Option<PathBuf>,
+    /// What is measured, in this order
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::ALL)]
+    systems: Vec<System>,
+    /// Loads, as shares of what GenAI sustains
+    #[arg(long, value_name = "SHARE", value_delimiter = ',', default_values_t = [0.5, 0.8, 1.2])]
+    loads: Vec<f64>,
+    /// Requests a minute that GenAI sustains [default: measured first]
+    #[arg(long, value_name = "RPM")]
+    sustained: Option<f64>,
+    /// How long requests arrive
+    #[arg(long, value_name = "MINUTES", default_value_t = 5.0)]
+    minutes: f64,
+    /// Seed of the traces
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// A folder of request files (*.jsonl) [default: the small sample that ships]
+    #[arg(long, value_name = "DIR")]
+    workloads: Option<PathBuf>,
+    /// Only the gap between tokens of a reactive answer while a proactive prompt of 4 000 tokens comes
+    #[arg(long)]
+    gap: bool,
+    /// Where to keep traces and results [default: target/bench-serve]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Print one JSON object instead of the tables
+    #[arg(long)]
+    json: bool,
+}
+
+const AFTER_HELP: &str = "\
+What GenAI sustains: all requests of a trace of 2 reactive and 4 proactive requests a minute are there at once;
+the requests a minute that it answers then. Loads keep that mix, 1 to 2.
+
+`heg-alone` are the reactive requests of each trace on our idle server, one after the other.
+
+Writes into DIR: setup.json, for each load and the gap a folder with trace.jsonl and SYSTEM.json (what became of
+each request) and the server's log, and summary.json. Runs whose SYSTEM.json is there are not repeated.
+
+The first time, this makes Python environments and exports as bench-peers does, and builds llama-server from the
+source that llama-cpp-python comes with (a C++ compiler is needed; ten minutes on two cores).
+
+Examples:
+  cargo xtask bench-serve --workloads DIR
+  cargo xtask bench-serve --systems heg,genai --loads 0.8 --minutes 1 --sustained 9
+  cargo xtask bench-serve --gap";
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let out = match &args.out {
+        Some(out) => out.clone(),
+        None => target_dir().join("bench-serve"),
+    };
+    let workloads = match &args.workloads {
+        Some(dir) => Workload::read_folder(dir).context(Fail::input("cannot use the workloads"))?,
+        None => vec![Workload::sample()],
+    };
+    let bench = Bench {
+        args,
+        workloads,
+        results: Results::open(&out, &setup(args))?,
+        systems: {
+            let subject = Subject::find(args.model.as_deref())?;
+            Systems::prepare(&subject, args.genai_model.as_deref(), &args.wanted())?
+        },
+    };
+    let mut report = Report::default();
+    if !args.gap {
+        let sustained_rpm = bench.sustained_rpm()?;
+        report.sustained_rpm = Some(sustained_rpm);
+        for load in &args.loads {
+            report.loads.push(bench.load(*load, sustained_rpm)?);
+        }
+    }
+    report.gap = bench.gap()?;
+    let json = serde_json::to_string_pretty(&report.json())?;
+    bench.results.write("summary.json", &json)?;
+    match args.json {
+        true => println!("{json}"),
+        false => print!("{}", report.table()),
+    }
+    Ok(())
+}
+
+/// What results depend on, and systems and loads do not say: with another one they would not fit together.
+fn setup(args: &Args) -> serde_json::Value {
+    serde_json::json!({
+        "model": args.model,
+        "minutes": args.minutes,
+        "seed": args.seed,
+        "workloads": args.workloads,
+    })
+}
+
+impl Args {
+    /// The systems to prepare: what is sustained is GenAI's to say.
+    fn wanted(&self) -> Vec<System> {
+        let mut wanted = self.systems.clone();
+        if !self.gap && self.sustained.is_none() {
+            wanted.push(System::Genai);
+        }
+        wanted
+    }
+}
+
+struct Bench<'a> {
+    args: &'a Args,
+    workloads: Vec<Workload>,
+    results: Results,
+    systems: Systems,
+}
+
+/// Token ids of random prompts are below this, whatever the vocabulary is. Chosen: what llama-3.2-1b's shape
+/// and all that is larger has.
+const IDS_END: u32 = 15_000;
+
+impl Bench<'_> {
+    /// Draws a trace with this many requests a minute, a third of them reactive.
+    fn trace(&self, requests_per_minute: f64) -> Result<Vec<ReplayRequest>> {
+        let spec = TraceSpec {
+            span: Micros::from_f64(self.args.minutes * 60e6),
+            reactive_per_minute: requests_per_minute / 3.0,
+            proactive_per_minute: requests_per_minute * 2.0 / 3.0,
+            seed: self.args.seed,
+            ..TraceSpec::default()
+        };
+        let prompts = Prompts::Ids { end: IDS_END };
+        let trace = ReplayRequest::draw(&spec, &self.workloads, prompts);
+        if trace.is_empty() {
+            let message = format!("no request comes within {} minutes", self.args.minutes);
+            return Err(Fail::input(message).hint("use more --minutes").into());
+        }
+        Ok(trace)
+    }
+
+    fn sustained_rpm(&self) -> Result<f64> {
+        if let Some(rpm) = self.args.sustained {
+            return Ok(rpm);
+        }
+        let trace = self.trace(6.0)?;
+        let outcomes = self.outcomes("sustained", &trace, System::Genai, Pace::AtOnce)?;
+        let answered = outcomes.iter().filter(|outcome| outcome.failure.is_none());
+        let ends = answered.clone().map(|outcome| outcome.latency_ms);
+        let minutes = ends.fold(0.0, f64::max) / 60e3;
+        if minutes == 0.0 {
+            return Err(Fail::check("GenAI answered nothing").into());
+        }
+        Ok(answered.count() as f64 / minutes)
+    }
+
+    fn load(&self, load: f64, sustained_rpm: f64) -> Result<LoadReport> {
+        let trace = self.trace(load * sustained_rpm)?;
+        let folder = format!("load-{load}");
+        let mut runs = Vec::new();
+        for system in &self.args.systems {
+            if *system == System::Heg {
+                let outcomes = self.outcomes(&folder, &trace, *system, Pace::Alone)?;
+                runs.push(("heg-alone".to_owned(), Figures::of(&outcomes)));
+            }
+            let outcomes = self.outcomes(&folder, &trace, *system, Pace::Open)?;
+            runs.push((system.name().to_owned(), Figures::of(&outcomes)));
+        }
+        Ok(LoadReport {
+            load,
+            requests_per_minute: load * sustained_rpm,
+            runs,
+        })
+    }
+
+    fn gap(&self) -> Result<Vec<(String, Figures)>> {
+        let trace = ReplayRequest::gap(self.args.seed, IDS_END);
+        let figures = |system: &System| -> Result<_> {
+            let outcomes = self.outcomes("gap", &trace, *system, Pace::Open)?;
+            Ok((system.name().to_owned(), Figures::of(&outcomes)))
+        };
+        self.args.systems.iter().map(figures).collect()
+    }
+
+    /// What became of a trace's requests: as an earlier run found it, or measured now.
+    fn outcomes(
+        &self,
+        folder: &str,
+        trace: &[ReplayRequest],
+        system: System,
+        pace: Pace,
+    ) -> Result<Vec<Outcome>> {
+        let trace = self.results.trace(folder, trace)?;
+        let name = format!("{folder}/{}{}", system.name(), pace.suffix());
+        if let Some(outcomes) = self.results.read(&name)? {
+            note(format!("{name}: measured before"));
+            return Ok(outcomes);
+        }
+        note(format!("{name}: measuring"));
+        let log = self.results.path(&format!("{name}.log"));
+        let outcomes = self.systems.replay(system, &trace, pace, &log)?;
+        self.results.keep(&name, &outcomes)?;
+        Ok(outcomes)
+    }
+}

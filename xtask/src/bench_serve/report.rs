@@ -1,0 +1,308 @@
+//! What bench-serve says: figures of all systems side by side for each load, and the goals of the project.
+
+use crate::goal::Goal;
+use heg_runtime::workload::{ClassFigures, Figures};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// Everything that was measured.
+#[derive(Default)]
+pub(super) struct Report {
+    /// Requests a minute that GenAI sustains.
+    pub(super) sustained_rpm: Option<f64>,
+    pub(super) loads: Vec<LoadReport>,
+    /// By system: the reactive answer beside a proactive prompt of 4 000 tokens.
+    pub(super) gap: Vec<(String, Figures)>,
+}
+
+/// One load.
+pub(super) struct LoadReport {
+    /// Share of what GenAI sustains.
+    pub(super) load: f64,
+    pub(super) requests_per_minute: f64,
+    /// By system, in the order of measurement; `heg-alone` beside `heg`.
+    pub(super) runs: Vec<(String, Figures)>,
+}
+
+/// A figure of ours over another one, and what it should be.
+struct Ratio {
+    title: &'static str,
+    over: &'static str,
+    figure: fn(&Figures) -> f64,
+    goal: Goal,
+}
+
+/// At every load.
+const AT_ALL: [Ratio; 2] = [
+    Ratio {
+        title: "reactive end to end, mean",
+        over: "heg-alone",
+        figure: |f| f.reactive.latency_secs_mean,
+        goal: Goal::AtMost(1.5),
+    },
+    Ratio {
+        title: "reactive end to end, P90",
+        over: "heg-alone",
+        figure: |f| f.reactive.latency_secs_p90,
+        goal: Goal::AtMost(1.5),
+    },
+];
+
+/// From `BUSY` on.
+const AT_BUSY: [Ratio; 3] = [
+    Ratio {
+        title: "reactive end to end, mean",
+        over: "genai",
+        figure: |f| f.reactive.latency_secs_mean,
+        goal: Goal::AtMost(0.2),
+    },
+    Ratio {
+        title: "reactive end to end, P90",
+        over: "genai",
+        figure: |f| f.reactive.latency_secs_p90,
+        goal: Goal::AtMost(0.2),
+    },
+    Ratio {
+        title: "reactive first token, mean",
+        over: "genai",
+        figure: |f| f.reactive.ttft_secs_mean,
+        goal: Goal::AtMost(0.09),
+    },
+];
+
+/// Where GenAI cannot keep up.
+const AT_OVERLOAD: [Ratio; 1] = [Ratio {
+    title: "proactive tokens per second",
+    over: "genai",
+    figure: |f| f.proactive.tokens_per_s(),
+    goal: Goal::AtLeast(1.0),
+}];
+
+const BUSY: f64 = 0.8;
+const OVERLOAD: f64 = 1.2;
+
+type Line = (&'static str, fn(&Figures) -> String);
+
+const LINES: [Line; 12] = [
+    ("requests", |f| {
+        counts(f.reactive.requests, f.proactive.requests)
+    }),
+    ("failed", |f| counts(f.reactive.failed, f.proactive.failed)),
+    ("ended early", |f| {
+        counts(f.reactive.short, f.proactive.short)
+    }),
+    ("reactive end to end, mean", |f| {
+        seconds(&f.reactive, f.reactive.latency_secs_mean)
+    }),
+    ("                    P90", |f| {
+        seconds(&f.reactive, f.reactive.latency_secs_p90)
+    }),
+    ("         first token, mean", |f| {
+        seconds(&f.reactive, f.reactive.ttft_secs_mean)
+    }),
+    ("                      P90", |f| {
+        seconds(&f.reactive, f.reactive.ttft_secs_p90)
+    }),
+    ("         per token after that", |f| {
+        seconds(&f.reactive, f.reactive.tpot_secs_mean)
+    }),
+    ("         longest gap", |f| {
+        seconds(&f.reactive, f.reactive.gap_secs_max)
+    }),
+    ("proactive end to end, mean", |f| {
+        seconds(&f.proactive, f.proactive.latency_secs_mean)
+    }),
+    ("                     P90", |f| {
+        seconds(&f.proactive, f.proactive.latency_secs_p90)
+    }),
+    ("          tokens per second", |f| {
+        shown(&f.proactive, format!("{:.1}", f.proactive.tokens_per_s()))
+    }),
+];
+
+/// Of a reactive answer beside a proactive prompt.
+const GAP_LINES: [Line; 3] = [
+    ("longest gap between tokens", |f| {
+        seconds(&f.reactive, f.reactive.gap_secs_max)
+    }),
+    ("per token", |f| {
+        seconds(&f.reactive, f.reactive.tpot_secs_mean)
+    }),
+    ("first token of the prompt", |f| {
+        seconds(&f.proactive, f.proactive.ttft_secs_mean)
+    }),
+];
+
+impl Report {
+    pub(super) fn table(&self) -> String {
+        let mut text = String::new();
+        if let Some(rpm) = self.sustained_rpm {
+            let _ = writeln!(text, "GenAI sustains {rpm:.1} requests a minute\n");
+        }
+        for load in &self.loads {
+            let rpm = load.requests_per_minute;
+            let (reactive, proactive) = (rpm / 3.0, rpm * 2.0 / 3.0);
+            let _ = writeln!(
+                text,
+                "load {}: {reactive:.1} reactive and {proactive:.1} proactive requests a minute\n",
+                load.load
+            );
+            side_by_side(&mut text, &load.runs, &LINES);
+            text.push('\n');
+            for (ratio, value) in load.ratios() {
+                let title = format!("{}, heg over {}", ratio.title, ratio.over);
+                let verdict = ratio.goal.verdict(value);
+                let _ = writeln!(text, "{title:48}{value:>7.2}  {verdict}");
+            }
+            text.push('\n');
+        }
+        if !self.gap.is_empty() {
+            text.push_str("a reactive answer while a proactive prompt of 4 000 tokens comes\n\n");
+            side_by_side(&mut text, &self.gap, &GAP_LINES);
+        }
+        text
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let loads = self.loads.iter().map(|load| {
+            let goals = load.ratios().into_iter().map(|(ratio, value)| {
+                json!({
+                    "figure": ratio.title,
+                    "over": ratio.over,
+                    "ratio": value,
+                    "goal_met": ratio.goal.is_met(value),
+                })
+            });
+            json!({
+                "load": load.load,
+                "requests_per_minute": load.requests_per_minute,
+                "systems": by_system(&load.runs),
+                "goals": goals.collect::<Vec<_>>(),
+            })
+        });
+        json!({
+            "sustained_rpm": self.sustained_rpm,
+            "loads": loads.collect::<Vec<_>>(),
+            "gap": by_system(&self.gap),
+        })
+    }
+}
+
+impl LoadReport {
+    /// The ratios that this load has goals for, as far as both systems were measured.
+    fn ratios(&self) -> Vec<(&'static Ratio, f64)> {
+        let run = |name: &str| {
+            let found = self.runs.iter().find(|(system, _)| system == name);
+            found.map(|(_, figures)| figures)
+        };
+        let mut wanted: Vec<&'static Ratio> = AT_ALL.iter().collect();
+        if self.load >= BUSY {
+            wanted.extend(&AT_BUSY);
+        }
+        if self.load >= OVERLOAD {
+            wanted.extend(&AT_OVERLOAD);
+        }
+        let value = |ratio: &'static Ratio| {
+            let ours = (ratio.figure)(run("heg")?);
+            let other = (ratio.figure)(run(ratio.over)?);
+            (other > 0.0).then_some((ratio, ours / other))
+        };
+        wanted.into_iter().filter_map(value).collect()
+    }
+}
+
+fn side_by_side(text: &mut String, runs: &[(String, Figures)], lines: &[Line]) {
+    let names = runs.iter().map(|(system, _)| format!("{system:>14}"));
+    let _ = writeln!(text, "{:32}{}", "", names.collect::<String>());
+    for (title, show) in lines {
+        let cells = runs
+            .iter()
+            .map(|(_, figures)| format!("{:>14}", show(figures)));
+        let _ = writeln!(text, "{title:32}{}", cells.collect::<String>());
+    }
+}
+
+fn by_system(runs: &[(String, Figures)]) -> Value {
+    let entry = |(system, figures): &(String, Figures)| (system.clone(), json!(figures));
+    Value::Object(runs.iter().map(entry).collect())
+}
+
+fn counts(reactive: usize, proactive: usize) -> String {
+    format!("{reactive} + {proactive}")
+}
+
+fn seconds(class: &ClassFigures, secs: f64) -> String {
+    shown(class, format!("{secs:.2} s"))
+}
+
+/// Nothing was measured where nothing was answered.
+fn shown(class: &ClassFigures, figure: String) -> String {
+    match class.requests > class.failed {
+        true => figure,
+        false => "-".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(latency_secs: f64, proactive_tokens_per_s: f64) -> Figures {
+        Figures {
+            reactive: ClassFigures {
+                requests: 12,
+                failed: 1,
+                latency_secs_mean: latency_secs,
+                latency_secs_p90: 2.0 * latency_secs,
+                ttft_secs_mean: latency_secs / 4.0,
+                ttft_secs_p90: latency_secs / 2.0,
+                tpot_secs_mean: 0.06,
+                gap_secs_max: 0.4,
+                ..ClassFigures::default()
+            },
+            proactive: ClassFigures {
+                requests: 24,
+                latency_secs_mean: 30.0,
+                latency_secs_p90: 60.0,
+                prompt_tokens_per_s: proactive_tokens_per_s,
+                ..ClassFigures::default()
+            },
+        }
+    }
+
+    fn report() -> Report {
+        let load = |load: f64| {
+            let mut alone = figures(7.0, 0.0);
+            alone.proactive = ClassFigures::default();
+            LoadReport {
+                load,
+                requests_per_minute: 9.0 * load,
+                runs: vec![
+                    ("heg-alone".to_owned(), alone),
+                    ("heg".to_owned(), figures(8.4, 100.0)),
+                    ("genai".to_owned(), figures(50.0, 90.0)),
+                ],
+            }
+        };
+        Report {
+            sustained_rpm: Some(9.0),
+            loads: [0.5, 1.2].map(load).into(),
+            gap: vec![("heg".to_owned(), figures(8.0, 200.0))],
+        }
+    }
+
+    #[test]
+    fn the_table_has_all_systems_and_the_goals_of_its_loads() {
+        insta::assert_snapshot!(report().table());
+    }
+
+    #[test]
+    fn ratios_need_both_systems() {
+        let mut report = report();
+        report.loads[1].runs.pop();
+        let json = report.json();
+        let goals = |load: usize| json["loads"][load]["goals"].as_array().map(Vec::len);
+        assert_eq!((goals(0), goals(1)), (Some(2), Some(2)));
+        assert_eq!(json["loads"][0]["goals"][0]["goal_met"], true);
+    }
+}

@@ -1,0 +1,139 @@
+//! The output folder: traces, and what became of them, each run in a file of its own.
+
+use crate::fail::Fail;
+use anyhow::{Context, Result};
+use heg_runtime::workload::{Outcome, ReplayRequest};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A folder of results that fit together.
+pub(super) struct Results {
+    folder: PathBuf,
+}
+
+/// A run, as `heg bench-serve --json` and `genai_replay.py` print it.
+#[derive(Serialize, Deserialize)]
+struct Run {
+    requests: Vec<Outcome>,
+}
+
+/// The requests in what a replay printed.
+pub(super) fn outcomes(printed: Value) -> Result<Vec<Outcome>> {
+    let run: Run = serde_json::from_value(printed).context("a replay printed something else")?;
+    Ok(run.requests)
+}
+
+impl Results {
+    /// Opens or makes a folder. One that holds results of another setup is refused.
+    pub(super) fn open(folder: &Path, setup: &Value) -> Result<Self> {
+        let results = Self {
+            folder: folder.to_path_buf(),
+        };
+        let path = results.path("setup.json");
+        let Ok(known) = fs::read_to_string(&path) else {
+            results.write("setup.json", &setup.to_string())?;
+            return Ok(results);
+        };
+        if known == setup.to_string() {
+            return Ok(results);
+        }
+        let message = format!("`{}` holds results of {known}", folder.display());
+        let fail = Fail::input(message);
+        Err(fail.hint("use another --out, or remove that folder").into())
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The path of a folder's trace, which is written unless it is there. Results of another trace are refused:
+    /// GenAI may have sustained another rate when they were made.
+    pub(super) fn trace(&self, folder: &str, trace: &[ReplayRequest]) -> Result<PathBuf> {
+        let name = format!("{folder}/trace.jsonl");
+        let path = self.path(&name);
+        let lines = ReplayRequest::to_lines(trace);
+        match fs::read_to_string(&path) {
+            Ok(known) if known == lines => return Ok(path),
+            Ok(_) => {
+                let message = format!("`{}` is another trace", path.display());
+                let fail = Fail::input(message);
+                Err(fail.hint("use another --out, or remove that folder").into())
+            }
+            Err(_) => self.write(&name, &lines).map(|()| path),
+        }
+    }
+
+    /// What became of a run's requests, if it was measured.
+    pub(super) fn read(&self, name: &str) -> Result<Option<Vec<Outcome>>> {
+        let path = self.path(&format!("{name}.json"));
+        let Ok(text) = fs::read_to_string(&path) else {
+            return Ok(None);
+        };
+        let printed = serde_json::from_str(&text);
+        let damaged = || format!("`{}` is damaged; remove it", path.display());
+        let run = outcomes(printed.with_context(damaged)?).with_context(damaged)?;
+        Ok(Some(run))
+    }
+
+    pub(super) fn keep(&self, name: &str, outcomes: &[Outcome]) -> Result<()> {
+        let run = Run {
+            requests: outcomes.to_vec(),
+        };
+        self.write(&format!("{name}.json"), &serde_json::to_string(&run)?)
+    }
+
+    /// Writes a file, whole or not at all.
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.path(name);
+        let unwritable = || Fail::environment(format!("cannot write `{}`", path.display()));
+        let parent = path.parent().unwrap_or(&self.folder);
+        fs::create_dir_all(parent).with_context(unwritable)?;
+        let partial = path.with_extension("partial");
+        fs::write(&partial, text).with_context(unwritable)?;
+        fs::rename(&partial, &path).with_context(unwritable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fail::exit_status;
+    use serde_json::json;
+
+    #[test]
+    fn what_was_measured_is_there_and_other_setups_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |minutes| Results::open(folder.path(), &json!({ "minutes": minutes }));
+        let results = open(5).unwrap();
+        assert_eq!(results.read("load-1/heg").unwrap(), None);
+        let trace = ReplayRequest::gap(0, 100);
+        let outcome = Outcome {
+            class: trace[0].class,
+            at_ms: 0.0,
+            prompt_tokens: 32,
+            asked_tokens: 448,
+            output_tokens: 448,
+            ttft_ms: 1.5,
+            latency_ms: 20.25,
+            gap_ms_max: 0.5,
+            failure: None,
+        };
+        results
+            .keep("load-1/heg", std::slice::from_ref(&outcome))
+            .unwrap();
+        let path = results.trace("load-1", &trace).unwrap();
+        assert_eq!(fs::read_to_string(path).unwrap().lines().count(), 2);
+
+        let again = open(5).unwrap();
+        assert_eq!(again.read("load-1/heg").unwrap(), Some(vec![outcome]));
+        again.trace("load-1", &trace).unwrap();
+        let other_trace = again.trace("load-1", &trace[..1]).unwrap_err();
+        let other_setup = open(6).err().unwrap();
+        assert_eq!(
+            [other_trace, other_setup].each_ref().map(exit_status),
+            [2, 2]
+        );
+    }
+}

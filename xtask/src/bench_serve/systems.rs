@@ -1,0 +1,215 @@
+//! The systems that are compared: how each is started, and how a trace gets to it. Every replay has a fresh
+//! process, so that nothing is in a cache.
+
+use super::llama::{self, Llama};
+use super::results::outcomes;
+use crate::bench_peers::genai::{self, GenAi};
+use crate::bench_peers::ours::{self, Ours};
+use crate::bench_peers::{Subject, text, timed_json};
+use crate::fail::Fail;
+use crate::workspace::{self, last_lines};
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use heg_runtime::workload::Outcome;
+use std::fmt;
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum System {
+    /// `heg serve`
+    Heg,
+    /// OpenVINO GenAI's continuous batching
+    Genai,
+    /// llama.cpp's server
+    LlamaServer,
+}
+
+/// When requests are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// At their times.
+    Open,
+    /// The reactive ones only, one after the other.
+    Alone,
+    /// All at the start.
+    AtOnce,
+}
+
+/// The systems that are wanted, each with its model.
+pub(super) struct Systems {
+    /// Its program replays traces to the others too.
+    ours: Ours,
+    genai: Option<(GenAi, PathBuf)>,
+    llama: Option<Llama>,
+}
+
+impl System {
+    pub(super) const ALL: [Self; 3] = [Self::Heg, Self::Genai, Self::LlamaServer];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Heg => "heg",
+            Self::Genai => "genai",
+            Self::LlamaServer => "llama-server",
+        }
+    }
+}
+
+impl fmt::Display for System {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Pace {
+    /// What the name of a run at this pace ends with.
+    pub(super) fn suffix(self) -> &'static str {
+        match self {
+            Self::Alone => "-alone",
+            Self::Open | Self::AtOnce => "",
+        }
+    }
+}
+
+impl Systems {
+    pub(super) fn prepare(
+        subject: &Subject,
+        genai_model: Option<&Path>,
+        wanted: &[System],
+    ) -> Result<Self> {
+        let ours = ours::prepare(subject)?;
+        let genai = match wanted.contains(&System::Genai) {
+            true => {
+                let script = subject.peers.join("genai_replay.py");
+                fs::write(&script, GENAI_REPLAY)
+                    .with_context(|| format!("cannot write `{}`", script.display()))?;
+                Some((genai::prepare(subject, genai_model)?, script))
+            }
+            false => None,
+        };
+        let llama = match wanted.contains(&System::LlamaServer) {
+            true => Some(llama::prepare(subject)?),
+            false => None,
+        };
+        Ok(Self { ours, genai, llama })
+    }
+
+    /// Sends the requests of a trace file to a system, and returns what became of them. What the system's
+    /// server says goes to `log`.
+    pub(super) fn replay(
+        &self,
+        system: System,
+        trace: &Path,
+        pace: Pace,
+        log: &Path,
+    ) -> Result<Vec<Outcome>> {
+        let mut command = match system {
+            System::Genai => return self.replay_in_genai(trace, pace),
+            System::Heg => self.serve_heg(),
+            System::LlamaServer => self.serve_llama()?,
+        };
+        let port = free_port()?;
+        command.args(["--port", &port.to_string()]);
+        let server = Server::start(&mut command, log)?;
+        let mut client = workspace::heg(&self.ours.heg);
+        client
+            .args(["bench-serve", "--json", "--ready-secs", "300"])
+            .args(["--url", &format!("http://127.0.0.1:{port}")])
+            .args(["--trace", &text(trace)]);
+        if pace == Pace::Alone {
+            client.arg("--alone");
+        }
+        if system == System::LlamaServer {
+            client.args(["--dialect", "llama-server", "--priority-field", "off"]);
+        }
+        let printed = timed_json(&mut client, "heg bench-serve");
+        let (printed, _) = printed.with_context(|| server.last_words(system))?;
+        outcomes(printed)
+    }
+
+    fn serve_heg(&self) -> Command {
+        let mut command = workspace::heg(&self.ours.heg);
+        command.args(["serve", &text(&self.ours.bundle)]);
+        command
+    }
+
+    /// As many slots as requests that are outstanding at the lower loads, each with room for the longest.
+    fn serve_llama(&self) -> Result<Command> {
+        let llama = self.llama.as_ref().context("llama-server is not there")?;
+        let threads = std::thread::available_parallelism()?.to_string();
+        let context = (LLAMA_SLOTS * LLAMA_SLOT_TOKENS).to_string();
+        let mut command = Command::new(&llama.server);
+        command
+            .args(["-m", &text(&llama.model), "-t", &threads, "-c", &context])
+            .args(["-np", &LLAMA_SLOTS.to_string(), "--host", "127.0.0.1"]);
+        Ok(command)
+    }
+
+    fn replay_in_genai(&self, trace: &Path, pace: Pace) -> Result<Vec<Outcome>> {
+        let (genai, script) = self.genai.as_ref().context("GenAI is not there")?;
+        let mode = match pace {
+            Pace::Open => "open",
+            Pace::AtOnce => "at-once",
+            Pace::Alone => return Err(Fail::input("only HEG is measured alone").into()),
+        };
+        let mut command = Command::new(&genai.python);
+        command
+            .args([text(script), text(&genai.model), text(trace)])
+            .arg(mode);
+        outcomes(timed_json(&mut command, "replaying in GenAI")?.0)
+    }
+}
+
+/// Chosen, as llama-server's users do: its batch is of one token for each slot.
+const LLAMA_SLOTS: u32 = 8;
+/// The longest request of a trace, and what the server keeps for itself.
+const LLAMA_SLOT_TOKENS: u32 = 4096 + 512;
+
+const GENAI_REPLAY: &str = include_str!("genai_replay.py");
+
+/// A port of the loopback interface that nobody had a moment ago.
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("cannot find a free port")?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// A running server, stopped when dropped.
+struct Server {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Server {
+    fn start(command: &mut Command, log: &Path) -> Result<Self> {
+        let unwritable = || Fail::environment(format!("cannot write `{}`", log.display()));
+        let file = File::create(log).with_context(unwritable)?;
+        command
+            .stdout(file.try_clone().with_context(unwritable)?)
+            .stderr(file);
+        let program = command.get_program().to_string_lossy().into_owned();
+        let child = command
+            .spawn()
+            .with_context(|| Fail::environment(format!("cannot start `{program}`")))?;
+        Ok(Self {
+            child,
+            log: log.to_path_buf(),
+        })
+    }
+
+    fn last_words(&self, system: System) -> String {
+        let said = fs::read_to_string(&self.log).unwrap_or_default();
+        format!("{system} said last: {}", last_lines(&said))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -226,3 +226,70 @@ fn a_flow_goes_on_and_ends() {
         json!({"ended": false})
     );
 }
+
+#[test]
+fn calls_of_tools_and_forms_are_kept() {
+    if !openvino_or_skip("calls_of_tools_and_forms_are_kept") {
+        return;
+    }
+    let host = Host::new();
+    let parameters = json!({"type": "object", "properties": {"who": {"type": "string", "maxLength": 12}},
+        "required": ["who"], "additionalProperties": false});
+    let function =
+        json!({"name": "call_contact", "description": "Call a contact", "parameters": parameters});
+    let tools = json!({"tools": [{"type": "function", "function": function}], "tool_choice": "required",
+        "max_tokens": 200});
+    let mut body = chat(tools);
+    let whole = host.post(CHAT, &body).json();
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls", "{whole}");
+    let call = &choice["message"]["tool_calls"][0];
+    assert_eq!(
+        (&call["type"], &call["function"]["name"]),
+        (&json!("function"), &json!("call_contact"))
+    );
+    let arguments: Value =
+        serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+    assert!(arguments["who"].is_string(), "{arguments}");
+    // The stream says the same call.
+    body["stream"] = true.into();
+    let reply = host.post(CHAT, &body);
+    let (text, _, reason) = joined(&reply);
+    assert_eq!(
+        (text.as_str(), reason.as_str()),
+        ("", "tool_calls"),
+        "{}",
+        reply.body
+    );
+    let calls: Vec<Value> = reply
+        .events()
+        .iter()
+        .filter_map(|event| serde_json::from_str::<Value>(event).ok())
+        .map(|chunk| chunk["choices"][0]["delta"]["tool_calls"][0].clone())
+        .filter(|call| !call.is_null())
+        .collect();
+    assert_eq!(calls.len(), 1, "{}", reply.body);
+    assert_eq!(
+        (&calls[0]["function"], &calls[0]["index"]),
+        (&call["function"], &json!(0))
+    );
+    // An answer in the form of a schema.
+    let schema =
+        json!({"type": "json_schema", "json_schema": {"name": "contact", "schema": parameters}});
+    let answer = host
+        .post(
+            CHAT,
+            &chat(json!({"response_format": schema, "max_tokens": 200})),
+        )
+        .json();
+    let content = answer["choices"][0]["message"]["content"].as_str().unwrap();
+    let content: Value = serde_json::from_str(content).unwrap();
+    assert!(
+        content["who"].is_string() && content.as_object().unwrap().len() == 1,
+        "{answer}"
+    );
+    // What cannot be kept is refused.
+    let schema = json!({"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}});
+    let refused = host.post(CHAT, &chat(json!({"response_format": schema})));
+    assert_eq!(refused.status, 400, "{}", refused.body);
+}

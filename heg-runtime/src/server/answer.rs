@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::answering::Figures;
 use crate::generate::FinishReason;
+use crate::text::{Said, ToolCall};
 
 /// Which of the two interfaces an answer speaks; they differ in names, and in where the text stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +39,39 @@ pub(super) struct Head {
 #[derive(Debug, Default)]
 pub(super) struct Piece {
     pub(super) text: String,
+    pub(super) calls: Vec<ToolCall>,
+    /// Calls in the pieces before.
+    pub(super) calls_before: usize,
     /// Its tokens, if they were asked for.
     pub(super) token_ids: Option<Vec<u32>>,
+}
+
+impl Piece {
+    /// Adds what an answer says.
+    pub(super) fn add(&mut self, said: Vec<Said>) {
+        for said in said {
+            match said {
+                Said::Text(text) => self.text.push_str(&text),
+                Said::Call(call) => self.calls.push(call),
+            }
+        }
+    }
+
+    /// The text; null where there are calls instead.
+    fn content(&self) -> Value {
+        if self.text.is_empty() && !self.calls.is_empty() {
+            return Value::Null;
+        }
+        self.text.as_str().into()
+    }
+
+    /// Why an answer with these calls, or calls before, ended.
+    fn reason(&self, reason: FinishReason) -> &'static str {
+        match reason {
+            FinishReason::Stop if self.calls_before + self.calls.len() > 0 => "tool_calls",
+            other => other.name(),
+        }
+    }
 }
 
 impl Head {
@@ -48,12 +80,15 @@ impl Head {
         let mut choice = match self.voice {
             Voice::Chat => json!({
                 "index": 0,
-                "message": {"role": "assistant", "content": piece.text, "refusal": null},
+                "message": {"role": "assistant", "content": piece.content(), "refusal": null},
             }),
             Voice::Completion => json!({"index": 0, "text": piece.text}),
         };
+        if !piece.calls.is_empty() {
+            choice["message"]["tool_calls"] = self.calls(&piece, Numbers::Omitted);
+        }
         choice["logprobs"] = Value::Null;
-        choice["finish_reason"] = reason.name().into();
+        choice["finish_reason"] = piece.reason(reason).into();
         if let Some(ids) = piece.token_ids {
             choice["token_ids"] = ids.into();
         }
@@ -71,17 +106,23 @@ impl Head {
     pub(super) fn chunk(&self, piece: Piece, place: ChunkPlace) -> Value {
         let mut choice = match (self.voice, place) {
             (Voice::Chat, ChunkPlace::First) => {
-                json!({"index": 0, "delta": {"role": "assistant", "content": piece.text}})
+                json!({"index": 0, "delta": {"role": "assistant", "content": piece.content()}})
             }
-            (Voice::Chat, ChunkPlace::Last(_)) if piece.text.is_empty() => {
+            (Voice::Chat, place)
+                if piece.text.is_empty()
+                    && (!piece.calls.is_empty() || place != ChunkPlace::Middle) =>
+            {
                 json!({"index": 0, "delta": {}})
             }
             (Voice::Chat, _) => json!({"index": 0, "delta": {"content": piece.text}}),
             (Voice::Completion, _) => json!({"index": 0, "text": piece.text}),
         };
+        if !piece.calls.is_empty() {
+            choice["delta"]["tool_calls"] = self.calls(&piece, Numbers::Included);
+        }
         choice["logprobs"] = Value::Null;
         choice["finish_reason"] = match place {
-            ChunkPlace::Last(reason) => reason.name().into(),
+            ChunkPlace::Last(reason) => piece.reason(reason).into(),
             ChunkPlace::First | ChunkPlace::Middle => Value::Null,
         };
         if let Some(ids) = piece.token_ids {
@@ -95,6 +136,24 @@ impl Head {
         let mut chunk = self.object(self.chunk_object(), Vec::new());
         chunk["usage"] = usage(figures);
         chunk
+    }
+
+    /// Calls as a message has them, or as a chunk, which numbers them.
+    fn calls(&self, piece: &Piece, numbers: Numbers) -> Value {
+        let answer = self.id.rsplit('-').next().unwrap_or_default();
+        let call = |(place, call): (usize, &ToolCall)| {
+            let number = piece.calls_before + place;
+            let mut value = json!({
+                "id": format!("call_{answer}_{number}"),
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            });
+            if numbers == Numbers::Included {
+                value["index"] = number.into();
+            }
+            value
+        };
+        piece.calls.iter().enumerate().map(call).collect()
     }
 
     fn chunk_object(&self) -> &'static str {
@@ -121,6 +180,13 @@ pub(super) enum ChunkPlace {
     First,
     Middle,
     Last(FinishReason),
+}
+
+/// Whether calls say their numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Numbers {
+    Included,
+    Omitted,
 }
 
 fn usage(figures: &Figures) -> Value {

@@ -16,7 +16,7 @@ use crate::engine::{Ask, Ending, Engine, Update};
 use crate::error::RuntimeError;
 use crate::generate::FinishReason;
 use crate::sched::{Class, Finish, RequestId};
-use crate::text::AnswerText;
+use crate::text::{AnswerText, Said, ToolCallParser, ToolSyntax};
 
 /// A request that the engine has.
 pub(super) struct Answering {
@@ -24,6 +24,8 @@ pub(super) struct Answering {
     id: RequestId,
     updates: UnboundedReceiver<Update>,
     text: AnswerText,
+    /// Finds calls in the text, where the answer may have some.
+    calls: Option<ToolCallParser>,
     state: State,
     figures: Figures,
     class: Class,
@@ -46,10 +48,13 @@ enum State {
 
 /// What happens to an answer.
 pub(super) enum Step {
-    /// A token, and the text that can be shown now.
-    Token { id: u32, text: String },
-    /// It is complete; `text` was held back until now.
-    End { text: String, reason: FinishReason },
+    /// A token, and what can be shown now.
+    Token { id: u32, said: Vec<Said> },
+    /// It is complete; `said` was held back until now.
+    End {
+        said: Vec<Said>,
+        reason: FinishReason,
+    },
 }
 
 /// Counts and times of an answer.
@@ -72,6 +77,7 @@ impl Answering {
         engine: &Engine,
         ask: Ask,
         text: AnswerText,
+        syntax: Option<ToolSyntax>,
         turn: Turn,
         place: Place,
         metrics: &Arc<Metrics>,
@@ -89,6 +95,7 @@ impl Answering {
             id,
             updates,
             text,
+            calls: syntax.map(ToolCallParser::new),
             state: State::Running,
             figures,
             class,
@@ -147,8 +154,26 @@ impl Answering {
         }
         Ok(Step::Token {
             id,
-            text: emit.text,
+            said: self.said(emit.text),
         })
+    }
+
+    /// What a piece of text says.
+    fn said(&mut self, text: String) -> Vec<Said> {
+        match &mut self.calls {
+            Some(calls) => calls.push(&text),
+            None if text.is_empty() => Vec::new(),
+            None => vec![Said::Text(text)],
+        }
+    }
+
+    fn last_said(&mut self) -> Result<Vec<Said>> {
+        let text = self.text.finish().map_err(RuntimeError::from)?;
+        let mut said = self.said(text);
+        if let Some(calls) = &mut self.calls {
+            said.extend(calls.finish());
+        }
+        Ok(said)
     }
 
     fn end(&mut self, ending: Ending) -> Result<Step> {
@@ -170,7 +195,7 @@ impl Answering {
         self.metrics.ended(self.class, outcome, Some(&self.figures));
         match outcome {
             Outcome::Complete => Ok(Step::End {
-                text: self.text.finish().map_err(RuntimeError::from)?,
+                said: self.last_said()?,
                 reason: if stopped {
                     FinishReason::Stop
                 } else {

@@ -17,6 +17,7 @@ use super::route::{Body, blocking, event_response, json_response};
 use super::served::Served;
 use super::stream::{Empty, Events};
 use super::supersede::Turn;
+use super::tools::Held;
 use crate::engine::Ask;
 use crate::text::{AnswerText, TextStream};
 
@@ -28,8 +29,8 @@ pub(super) async fn chat(
 ) -> Result<Response<Body>> {
     let request = ChatRequest::parse(&body.bytes, headers)?;
     drop(body);
-    let conversation = request.conversation;
-    let prompt = move |served: &Served| served.chat_prompt(&conversation);
+    let (conversation, tooling) = (request.conversation, request.tooling);
+    let prompt = move |served: &Served| served.chat_prompt(&conversation, &tooling);
     answer(state, Voice::Chat, request.wishes, prompt).await
 }
 
@@ -41,7 +42,7 @@ pub(super) async fn bare(
 ) -> Result<Response<Body>> {
     let request = CompletionRequest::parse(&body.bytes, headers)?;
     drop(body);
-    let prompt = move |served: &Served| served.bare_prompt(request.prompt);
+    let prompt = move |served: &Served| Ok((served.bare_prompt(request.prompt)?, Held::default()));
     answer(state, Voice::Completion, request.wishes, prompt).await
 }
 
@@ -49,7 +50,7 @@ async fn answer(
     state: &Arc<State>,
     voice: Voice,
     wishes: Wishes,
-    prompt: impl FnOnce(&Served) -> Result<Vec<u32>> + Send + 'static,
+    prompt: impl FnOnce(&Served) -> Result<(Vec<u32>, Held)> + Send + 'static,
 ) -> Result<Response<Body>> {
     if let Some(asked) = &wishes.model {
         state.served.check_model(asked)?;
@@ -61,13 +62,14 @@ async fn answer(
     };
     // Templates and tokenizers take milliseconds for long prompts.
     let served = Arc::clone(&state.served);
-    let prompt = blocking(move || prompt(&served)).await?;
+    let (prompt, held) = blocking(move || prompt(&served)).await?;
     if turn.is_over() {
         return Err(ApiError::Superseded);
     }
-    let (ask, text) = ask(state, &wishes, prompt);
+    let syntax = held.syntax;
+    let (ask, text) = ask(state, &wishes, prompt, held);
     let engine = &state.served.engine;
-    let mut answering = Answering::submit(engine, ask, text, turn, place, &state.metrics);
+    let mut answering = Answering::submit(engine, ask, text, syntax, turn, place, &state.metrics);
     // Nothing is sent before the scheduler has the request, so that a refusal has a status.
     let predicted = answering.accepted().await?;
     let head = state.head(voice);
@@ -90,14 +92,18 @@ async fn answer(
 }
 
 /// What the engine is asked, and the text side of its answer.
-fn ask(state: &State, wishes: &Wishes, prompt: Vec<u32>) -> (Ask, AnswerText) {
+fn ask(state: &State, wishes: &Wishes, prompt: Vec<u32>, held: Held) -> (Ask, AnswerText) {
     let served = &state.served;
     let eos_ids = match wishes.end_token {
         EndToken::Ends => served.eos_ids(),
         EndToken::Ignored => &[],
     };
     let tokenizer = served.tokenizer.clone();
-    let text = AnswerText::new(tokenizer.map(TextStream::new), wishes.stop.clone(), eos_ids);
+    let text = AnswerText::new(
+        tokenizer.map(|tokenizer| TextStream::with_calls(tokenizer, held.syntax)),
+        wishes.stop.clone(),
+        eos_ids,
+    );
     let flow = match (&wishes.flow, &wishes.supersede_key) {
         (Some(name), _) => Some(FlowName::Given(name.clone())),
         (None, Some(key)) => Some(FlowName::Superseding(key.clone())),
@@ -110,7 +116,7 @@ fn ask(state: &State, wishes: &Wishes, prompt: Vec<u32>) -> (Ask, AnswerText) {
         prompt,
         eos_ids: eos_ids.to_vec(),
         sampling: wishes.sampling,
-        restriction: None,
+        restriction: held.restriction,
         flow: flow.map(|name| state.flows.named(&served.engine, name)),
         deadline: wishes.deadline,
     };
@@ -128,12 +134,12 @@ async fn whole(
     };
     loop {
         match answering.next().await? {
-            Step::Token { id, text } => {
-                piece.text.push_str(&text);
+            Step::Token { id, said } => {
+                piece.add(said);
                 piece.token_ids.iter_mut().for_each(|ids| ids.push(id));
             }
-            Step::End { text, reason } => {
-                piece.text.push_str(&text);
+            Step::End { said, reason } => {
+                piece.add(said);
                 let answer = head.whole(piece, reason, answering.figures());
                 return Ok(json_response(&answer));
             }

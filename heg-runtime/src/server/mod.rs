@@ -53,7 +53,7 @@ pub use request::{
     Wishes,
 };
 pub use served::Served;
-pub use tools::Tooling;
+pub use tools::{AnswerFormat, Tooling};
 
 /// How a server is set up.
 #[derive(Debug, Clone, Default)]

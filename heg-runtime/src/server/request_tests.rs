@@ -92,6 +92,14 @@ fn fields_that_are_refused() {
         r#","flow_id":7"#,
         r#","deadline_ms":0"#,
         r#","modalities":["audio"]"#,
+        r#","tools":5"#,
+        r#","tool_choice":"required""#,
+        r#","tools":[{}],"tool_choice":"some""#,
+        r#","tools":[{}],"response_format":{"type":"json_object"}"#,
+        r#","response_format":"json""#,
+        r#","response_format":{"type":"xml"}"#,
+        r#","response_format":{"type":"json_schema"}"#,
+        r#","parallel_tool_calls":1"#,
         r#","temprature":1"#,
     ];
     insta::assert_snapshot!(refusals(&cases, wishes));

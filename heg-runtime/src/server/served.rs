@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::error::{ApiError, Result};
 use super::fields::describe;
 use super::request::PromptText;
+use super::tools::{Held, LazyGrammars, Tooling};
 use crate::engine::Engine;
 use crate::error::RuntimeError;
 use crate::load::Loaded;
@@ -18,6 +19,7 @@ pub struct Served {
     pub(super) name: String,
     pub(super) tokenizer: Option<Arc<Tokenizer>>,
     template: Option<ChatTemplate>,
+    grammars: LazyGrammars,
 }
 
 impl Served {
@@ -31,6 +33,7 @@ impl Served {
             engine,
             tokenizer: there(loaded.tokenizer())?.map(Arc::new),
             template: there(loaded.chat_template())?,
+            grammars: LazyGrammars::default(),
         })
     }
 
@@ -39,8 +42,12 @@ impl Served {
         &self.name
     }
 
-    /// The prompt of a conversation.
-    pub(super) fn chat_prompt(&self, conversation: &Conversation) -> Result<Vec<u32>> {
+    /// The prompt of a conversation, and what holds the answer to its form.
+    pub(super) fn chat_prompt(
+        &self,
+        conversation: &Conversation,
+        tooling: &Tooling,
+    ) -> Result<(Vec<u32>, Held)> {
         let no_text = |missing| ApiError::NoText { missing };
         let template = self.template.as_ref();
         let template = template.ok_or_else(|| no_text("chat template"))?;
@@ -50,7 +57,8 @@ impl Served {
         let prompt = tokenizer
             .encode(&text, Special::AsWritten)
             .map_err(RuntimeError::from)?;
-        self.checked(prompt)
+        let held = tooling.hold(template, tokenizer, self.eos_ids(), &self.grammars)?;
+        Ok((self.checked(prompt)?, held))
     }
 
     /// A bare prompt.

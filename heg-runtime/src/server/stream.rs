@@ -12,6 +12,7 @@ use super::answer::{ChunkPlace, Head, Piece, timings};
 use super::answering::{Answering, Step};
 use super::request::{TokenIds, Usage};
 use crate::generate::FinishReason;
+use crate::text::Said;
 
 /// An answer that is streamed.
 pub(super) struct Events {
@@ -21,6 +22,8 @@ pub(super) struct Events {
     token_ids: TokenIds,
     /// What the next chunk is.
     place: ChunkPlace,
+    /// Calls so far.
+    calls: usize,
     /// Whether a token without text is an event too.
     empty: Empty,
 }
@@ -49,6 +52,7 @@ impl Events {
             usage,
             token_ids,
             place: ChunkPlace::First,
+            calls: 0,
             empty,
         }
     }
@@ -67,27 +71,26 @@ impl Events {
     async fn next(&mut self) -> (String, bool) {
         loop {
             match self.answering.next().await {
-                Ok(Step::Token { text, .. }) if text.is_empty() && self.empty == Empty::Omitted => {
+                Ok(Step::Token { said, .. }) if said.is_empty() && self.empty == Empty::Omitted => {
                 }
-                Ok(Step::Token { id, text }) => {
+                Ok(Step::Token { id, said }) => {
                     let token_ids = (self.token_ids == TokenIds::Included).then(|| vec![id]);
-                    let chunk = self.chunk(Piece { text, token_ids });
+                    let chunk = self.chunk(said, token_ids);
                     return (event(&chunk), true);
                 }
-                Ok(Step::End { text, reason }) => return (self.end(text, reason), false),
+                Ok(Step::End { said, reason }) => return (self.end(said, reason), false),
                 Err(error) => return (event(&error.body()), false),
             }
         }
     }
 
-    fn end(&mut self, text: String, reason: FinishReason) -> String {
+    fn end(&mut self, said: Vec<Said>, reason: FinishReason) -> String {
         let mut events = String::new();
-        if !text.is_empty() || self.place == ChunkPlace::First {
-            let token_ids = None;
-            events.push_str(&event(&self.chunk(Piece { text, token_ids })));
+        if !said.is_empty() || self.place == ChunkPlace::First {
+            events.push_str(&event(&self.chunk(said, None)));
         }
         self.place = ChunkPlace::Last(reason);
-        let mut last = self.chunk(Piece::default());
+        let mut last = self.chunk(Vec::new(), None);
         last["timings"] = timings(self.answering.figures());
         events.push_str(&event(&last));
         if self.usage == Usage::Included {
@@ -98,7 +101,14 @@ impl Events {
         events
     }
 
-    fn chunk(&mut self, piece: Piece) -> Value {
+    fn chunk(&mut self, said: Vec<Said>, token_ids: Option<Vec<u32>>) -> Value {
+        let mut piece = Piece {
+            token_ids,
+            calls_before: self.calls,
+            ..Piece::default()
+        };
+        piece.add(said);
+        self.calls += piece.calls.len();
         let mut chunk = self.head.chunk(piece, self.place);
         if self.usage == Usage::Included {
             chunk["usage"] = Value::Null;

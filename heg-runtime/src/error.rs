@@ -165,6 +165,24 @@ pub enum RuntimeError {
         /// Cause.
         source: std::io::Error,
     },
+    /// A server cannot listen.
+    #[cfg(feature = "server")]
+    #[error("cannot listen on `{address}`")]
+    Listen {
+        /// Where.
+        address: String,
+        /// Cause.
+        source: std::io::Error,
+    },
+    /// A server cannot do without something of the system.
+    #[cfg(feature = "server")]
+    #[error("cannot {doing}")]
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// Cause.
+        source: std::io::Error,
+    },
     /// The thread that prepares kernels ended early.
     #[error("kernel preparation ended early; this is a bug")]
     LoaderGone,
@@ -211,6 +229,8 @@ impl RuntimeError {
             | Self::ChangedInMemory { .. }
             | Self::Cache { .. }
             | Self::ProfileFile { .. } => ExitStatus::Environment,
+            #[cfg(feature = "server")]
+            Self::Listen { .. } | Self::System { .. } => ExitStatus::Environment,
             Self::Bundle { .. }
             | Self::Section(_)
             | Self::Annotations(_)

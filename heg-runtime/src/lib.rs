@@ -15,11 +15,15 @@ mod mem;
 mod private;
 pub mod profile;
 pub mod sched;
+#[cfg(feature = "server")]
+pub mod server;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod soc;
+mod spec_file;
 #[allow(missing_docs, reason = "error fields are named by their messages")]
 pub mod text;
+mod trace_event;
 pub mod verdicts;
 pub mod verified;
 #[cfg(any(feature = "sim", feature = "server"))]
@@ -32,4 +36,5 @@ pub use generate::{
 pub use ladder::{Descent, DeviceFacts, Misfit, NpuFacts, Reason, Rung, Source, Step, summary};
 pub use load::Loaded;
 pub use mem::KvCache;
-pub use soc::read_soc;
+pub use spec_file::{read_policy, read_soc};
+pub use trace_event::TraceFile;

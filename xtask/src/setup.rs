@@ -2,8 +2,9 @@
 //! be. An installation that the user names wins; else the wheel of that version is fetched once
 //! by name, its hash checked, and its libraries unpacked into the target folder, where the
 //! runtime finds them from the executable's place. Nothing is linked at build time. With `--npu`
-//! the NPU compiler as well: `npu`.
+//! the NPU compiler as well: `npu`; with `--clients` the clients that tests use: `clients`.
 
+mod clients;
 mod npu;
 mod wheel;
 
@@ -26,6 +27,9 @@ pub(crate) struct Args {
     /// Also provide what compiles kernels for NPUs; this machine need not have one
     #[arg(long)]
     npu: bool,
+    /// Also provide the Python clients that tests ask the server with
+    #[arg(long)]
+    clients: bool,
     /// Unpack this wheel for Windows instead of downloading it
     #[arg(long, value_name = "FILE", requires = "npu")]
     windows_wheel: Option<PathBuf>,
@@ -40,6 +44,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.npu {
         let toolchain = npu::provide(args.windows_wheel.as_deref())?;
         println!("NPU compiler {}: {toolchain}", toolchain.identity());
+    }
+    if args.clients {
+        println!("Python clients: {}", clients::provide()?.display());
     }
     Ok(())
 }
@@ -56,6 +63,11 @@ pub(crate) fn ensure_npu_if_wanted() -> Result<Option<NpuToolchain>> {
         return Ok(None);
     }
     npu::provide(None).map(Some)
+}
+
+/// Whether `setup --clients` was run.
+pub(crate) fn has_clients() -> bool {
+    clients::folder().is_dir()
 }
 
 fn provide(local: Option<&Path>) -> Result<(PathBuf, String)> {
@@ -209,11 +221,14 @@ compiler (Intel's archives do), a worker for it; else the compiler of the wheel 
 wine to run it and mingw-w64 to build its worker (Debian packages: wine, wine64,
 gcc-mingw-w64-x86-64; installed if this user may).
 
+With --clients also, into <target folder>/clients: a Python environment with the packages openai
+and langchain-openai (135 MB), for which python3-venv has to be there.
+
 Needs python3 with pip for the third, once. Every command that needs OpenVINO does this by itself.
 
 Examples:
   cargo xtask setup
-  cargo xtask setup --npu
+  cargo xtask setup --npu --clients
   cargo xtask setup --wheel openvino-2026.4.1-22982-cp311-cp311-manylinux_2_28_x86_64.whl
   OPENVINO_DIR=/opt/intel/openvino_2026.4.1 cargo xtask setup";
 

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: the README's test command. Sets OpenVINO up, then runs all tests of the
 //! workspace with plain cargo, documentation examples included. Tests of the NPU compiler are
-//! required where it was set up, and skipped elsewhere.
+//! required where it was set up, and skipped elsewhere; so is the test of Python clients.
 
 use crate::setup;
 use crate::workspace::{self, note};
@@ -31,6 +31,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     match npu {
         Some(_) => drop(command.env("HEG_REQUIRE_NPU", "1")),
         None => note("no NPU compiler: its tests are skipped (run: cargo xtask setup --npu)"),
+    }
+    if setup::has_clients() {
+        command.env("HEG_REQUIRE_CLIENTS", "1");
+    } else {
+        note("no Python clients: their test is skipped (run: cargo xtask setup --clients)");
     }
     workspace::run(command.args(&args.extra), "cargo test")
 }

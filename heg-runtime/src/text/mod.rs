@@ -6,6 +6,7 @@
 //! tokenizer, the template and the date come from the caller, so that a run can be replayed.
 //! Behaviour follows Hugging Face `tokenizers` and `transformers`, against which the fixtures were made.
 
+mod answer;
 mod bpe_file;
 mod byte_level;
 mod date;
@@ -23,6 +24,7 @@ mod template;
 mod tokenizer;
 mod tools;
 
+pub use answer::AnswerText;
 pub use date::DateTime;
 pub use error::{Result, TextError};
 #[cfg(feature = "grammar")]

@@ -8,8 +8,8 @@
 
 use std::sync::Arc;
 
-use super::Result;
 use super::tokenizer::{Form, Tokenizer, fallback_byte};
+use super::{Result, ToolSyntax};
 
 /// Turns tokens into text, one at a time.
 ///
@@ -38,6 +38,12 @@ impl TextStream {
             shown,
             pending,
         }
+    }
+
+    /// A stream that shows the special tokens of a syntax of calls too, for [`ToolCallParser`](super::ToolCallParser).
+    pub fn with_calls(tokenizer: Arc<Tokenizer>, syntax: Option<ToolSyntax>) -> Self {
+        let shown = syntax.map(|syntax| syntax.special_tokens(&tokenizer));
+        Self::new(tokenizer).showing(shown.unwrap_or_default())
     }
 
     /// Shows these special tokens too, as the vocabulary writes them.

@@ -41,7 +41,8 @@ fn make(venv: &Path, bin: &Path, packages: &[&str]) -> Result<()> {
         .args(["-m", "pip", "install", "--disable-pip-version-check"])
         .args(["--no-input", "--only-binary=:all:"])
         .args(packages);
-    workspace::run(&mut install, "pip install").context(Fail::environment(
-        "cannot install the packages that we compare with",
-    ))
+    workspace::run(&mut install, "pip install").context(Fail::environment(format!(
+        "cannot install {}",
+        packages.join(", ")
+    )))
 }

@@ -15,6 +15,8 @@ mod inspect;
 mod options;
 mod profile;
 mod run;
+#[cfg(feature = "server")]
+mod serve;
 mod verify;
 
 use std::process::ExitCode;
@@ -36,6 +38,9 @@ enum Command {
     Run(run::Arguments),
     /// Talk with the model, keeping the conversation in its KV cache
     Chat(chat::Arguments),
+    /// Serve the model to many at once, behind OpenAI's interface
+    #[cfg(feature = "server")]
+    Serve(serve::Arguments),
     /// Show what a bundle holds
     Inspect(inspect::Arguments),
     /// Hash every section of a bundle and compare
@@ -74,6 +79,8 @@ fn dispatch(command: &Command, started: Instant) -> anyhow::Result<()> {
     match command {
         Command::Run(arguments) => run::run(arguments, started),
         Command::Chat(arguments) => chat::run(arguments),
+        #[cfg(feature = "server")]
+        Command::Serve(arguments) => serve::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Verify(arguments) => verify::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),

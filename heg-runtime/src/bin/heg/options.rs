@@ -51,11 +51,18 @@ impl Machine {
     /// An executor for up to `batch` sequences.
     pub(crate) fn executor(&self, loaded: &Loaded, batch: usize) -> Result<Executor, RuntimeError> {
         let options = ExecutorOptions {
-            chunk_tokens: self.chunk,
             batch,
-            ..ExecutorOptions::default()
+            ..self.executor_options()
         };
         Executor::new(self.loader(loaded)?, options)
+    }
+
+    /// Options of an executor, as far as they are asked for.
+    pub(crate) fn executor_options(&self) -> ExecutorOptions {
+        ExecutorOptions {
+            chunk_tokens: self.chunk,
+            ..ExecutorOptions::default()
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use clap::Args;
 use heg_runtime::text::{
-    Conversation, Message, Restriction, Said, Special, StopMatcher, TextStream, Tokenizer,
-    ToolCall, ToolCallParser, ToolSyntax,
+    AnswerText, Conversation, Message, Restriction, Said, Special, TextStream, Tokenizer, ToolCall,
+    ToolCallParser, ToolSyntax,
 };
 use heg_runtime::{
     Continue, Descent, FinishReason, GenerateOptions, Loaded, RuntimeError, Timing,
@@ -137,7 +137,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
         sampling,
         eos_ids,
     };
-    let mut answer = Answer::new(tokenizer, held.syntax, &arguments.stop, arguments.json);
+    let mut answer = Answer::new(tokenizer, held.syntax, &options.eos_ids, arguments);
     let mut sequence = executor.sequence()?;
     let mut first_token_ms = 0.0;
     let descents = executor.descents();
@@ -152,7 +152,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
                 first_token_ms = started.elapsed().as_secs_f64() * 1e3;
                 print_descents(descents.get());
             }
-            answer.push(token, &options.eos_ids)
+            answer.push(token)
         },
     )?;
     answer.finish()?;
@@ -238,9 +238,8 @@ impl Prompt {
 
 /// The answer as it comes.
 struct Answer {
-    stream: Option<TextStream>,
+    shown: AnswerText,
     syntax: Option<ToolSyntax>,
-    stop: StopMatcher,
     token_ids: Vec<u32>,
     text: String,
     quiet: bool,
@@ -250,36 +249,22 @@ impl Answer {
     fn new(
         tokenizer: Option<Arc<Tokenizer>>,
         syntax: Option<ToolSyntax>,
-        stop: &[String],
-        quiet: bool,
+        eos_ids: &[u32],
+        arguments: &Arguments,
     ) -> Self {
-        let stream = |tokenizer: Arc<Tokenizer>| {
-            let shown = syntax.map(|syntax| syntax.special_tokens(&tokenizer));
-            TextStream::new(tokenizer).showing(shown.unwrap_or_default())
-        };
+        let stream = tokenizer.map(|tokenizer| TextStream::with_calls(tokenizer, syntax));
         Self {
-            stream: tokenizer.map(stream),
+            shown: AnswerText::new(stream, arguments.stop.iter().cloned(), eos_ids),
             syntax,
-            stop: StopMatcher::new(stop.iter().cloned()),
             token_ids: Vec::new(),
             text: String::new(),
-            quiet,
+            quiet: arguments.json,
         }
     }
 
-    fn push(&mut self, token: u32, eos_ids: &[u32]) -> Result<Continue, RuntimeError> {
+    fn push(&mut self, token: u32) -> Result<Continue, RuntimeError> {
         self.token_ids.push(token);
-        if eos_ids.contains(&token) {
-            return Ok(Continue::No);
-        }
-        let piece = match &mut self.stream {
-            Some(stream) => stream.push(token)?,
-            None => None,
-        };
-        let Some(piece) = piece else {
-            return Ok(Continue::Yes);
-        };
-        let emit = self.stop.push(&piece);
+        let emit = self.shown.push(token)?;
         self.emit(&emit.text);
         Ok(if emit.stopped {
             Continue::No
@@ -289,16 +274,8 @@ impl Answer {
     }
 
     fn finish(&mut self) -> anyhow::Result<()> {
-        if self.stop.found().is_none() {
-            if let Some(stream) = &mut self.stream
-                && let Some(piece) = stream.finish().map_err(RuntimeError::from)?
-            {
-                let emit = self.stop.push(&piece);
-                self.emit(&emit.text);
-            }
-            let rest = self.stop.finish();
-            self.emit(&rest);
-        }
+        let rest = self.shown.finish().map_err(RuntimeError::from)?;
+        self.emit(&rest);
         if !self.quiet {
             println!();
         }

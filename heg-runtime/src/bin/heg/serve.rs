@@ -1,0 +1,101 @@
+//! `heg serve`: a bundle behind OpenAI's interface, until the process is told to end.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use heg_runtime::engine::{Engine, EngineOptions, Observer};
+use heg_runtime::server::{Served, Server, ServerLimits, ServerOptions, Token, told_to_end};
+use heg_runtime::{TraceFile, read_policy};
+
+use crate::failure::input;
+use crate::options::Machine;
+
+/// Arguments of `heg serve`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    machine: Machine,
+    /// Port on 127.0.0.1; 0 takes one that is free [default: 8080, unless --socket is given]
+    #[arg(long, value_name = "P")]
+    port: Option<u16>,
+    /// Listen on a Unix socket that only this user may connect to
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// How requests share the devices: a shipped policy or a .ron file
+    #[arg(long, value_name = "POLICY", default_value = "agent-xpu")]
+    policy: String,
+    /// Clients have to show this bearer token; better given as HEG_TOKEN, which no process list shows
+    #[arg(long, value_name = "T")]
+    token: Option<String>,
+    /// Write what the devices do, for Perfetto (ui.perfetto.dev)
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Most requests of each class that wait or run; more are refused with 429
+    #[arg(long, value_name = "N", default_value_t = ServerLimits::default().requests)]
+    queue: usize,
+    /// Most tokens of an answer whose request sets no limit
+    #[arg(long, value_name = "N", default_value_t = ServerLimits::default().answer_tokens)]
+    max_tokens: u32,
+}
+
+/// Runs the command until SIGTERM or SIGINT.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let server = Server::bind(arguments.options()?)?;
+    let loaded = arguments.machine.open()?;
+    let options = EngineOptions {
+        exec: arguments.machine.executor_options(),
+        observers: arguments.observers()?,
+    };
+    let policy = read_policy(&arguments.policy)?;
+    let engine = Engine::start(arguments.machine.loader(&loaded)?, policy, options)?;
+    let served = Served::new(&loaded, engine)?;
+    for address in server.addresses() {
+        // Scripts wait for this line; nobody has to read it.
+        let _ = writeln!(std::io::stdout(), "serving {} on {address}", served.name());
+    }
+    server.run(served, told_to_end())?;
+    arguments.machine.remember(&loaded)?;
+    Ok(())
+}
+
+impl Arguments {
+    fn observers(&self) -> anyhow::Result<Vec<Box<dyn Observer>>> {
+        let Some(path) = &self.trace else {
+            return Ok(Vec::new());
+        };
+        let trace = TraceFile::create(path);
+        let trace = trace.with_context(|| format!("cannot write `{}`", path.display()))?;
+        Ok(vec![Box::new(trace)])
+    }
+
+    fn options(&self) -> anyhow::Result<ServerOptions> {
+        let given = self
+            .token
+            .clone()
+            .or_else(|| std::env::var("HEG_TOKEN").ok());
+        let token = match given {
+            Some(text) => Some(Token::new(text).ok_or_else(|| {
+                input("the token is empty or has spaces, expected printable ASCII letters")
+            })?),
+            None => None,
+        };
+        let port = match (self.port, &self.socket) {
+            (None, None) => Some(PORT),
+            (port, _) => port,
+        };
+        Ok(ServerOptions {
+            port,
+            socket: self.socket.clone(),
+            token,
+            limits: ServerLimits {
+                requests: self.queue,
+                answer_tokens: self.max_tokens,
+                ..ServerLimits::default()
+            },
+        })
+    }
+}
+
+const PORT: u16 = 8080;

@@ -1,0 +1,163 @@
+//! The fields of a request's JSON object, taken one by one, each with its type; what is left over is an error.
+//!
+//! A field that is `null` counts as absent, as OpenAI's clients send it.
+
+use serde_json::{Map, Value};
+
+use super::error::{ApiError, Result};
+
+/// What is left of an object.
+#[derive(Debug)]
+pub(super) struct Fields {
+    map: Map<String, Value>,
+    /// Path to the object, with a dot behind; empty for the body.
+    path: String,
+}
+
+impl Fields {
+    /// Reads a body. `serde_json` ends at 128 nested values.
+    pub(super) fn parse(body: &[u8]) -> Result<Self> {
+        let value = serde_json::from_slice(body).map_err(ApiError::Json)?;
+        match value {
+            Value::Object(map) => Ok(Self {
+                map,
+                path: String::new(),
+            }),
+            other => Err(ApiError::NotAnObject {
+                found: describe(&other),
+            }),
+        }
+    }
+
+    /// Adds a field that the body does not have.
+    pub(super) fn add(&mut self, name: &str, value: Value) {
+        if self.map.get(name).is_none_or(Value::is_null) {
+            self.map.insert(name.to_owned(), value);
+        }
+    }
+
+    pub(super) fn take(&mut self, name: &str) -> Option<Value> {
+        self.map.remove(name).filter(|value| !value.is_null())
+    }
+
+    pub(super) fn text(&mut self, name: &str) -> Result<Option<String>> {
+        self.typed(name, "a text", |value| match value {
+            Value::String(text) => Ok(text),
+            other => Err(other),
+        })
+    }
+
+    pub(super) fn flag(&mut self, name: &str) -> Result<Option<bool>> {
+        self.typed(name, "true or false", |value| value.as_bool().ok_or(value))
+    }
+
+    pub(super) fn number(&mut self, name: &str) -> Result<Option<f64>> {
+        self.typed(name, "a number", |value| value.as_f64().ok_or(value))
+    }
+
+    pub(super) fn integer(&mut self, name: &str) -> Result<Option<i64>> {
+        self.typed(name, "an integer", |value| value.as_i64().ok_or(value))
+    }
+
+    /// A whole number of things.
+    pub(super) fn count(&mut self, name: &str) -> Result<Option<u32>> {
+        self.typed(name, "an integer from 1 to 4294967295", |value| {
+            let count = value.as_u64().and_then(|count| u32::try_from(count).ok());
+            count.filter(|&count| count > 0).ok_or(value)
+        })
+    }
+
+    pub(super) fn list(&mut self, name: &str) -> Result<Option<Vec<Value>>> {
+        self.typed(name, "a list", |value| match value {
+            Value::Array(list) => Ok(list),
+            other => Err(other),
+        })
+    }
+
+    pub(super) fn object(&mut self, name: &str) -> Result<Option<Fields>> {
+        let path = format!("{}{name}.", self.path);
+        let map = self.map(name)?;
+        Ok(map.map(|map| Fields { map, path }))
+    }
+
+    pub(super) fn map(&mut self, name: &str) -> Result<Option<Map<String, Value>>> {
+        self.typed(name, "an object", |value| match value {
+            Value::Object(map) => Ok(map),
+            other => Err(other),
+        })
+    }
+
+    /// A field that may be there with a value that changes nothing.
+    pub(super) fn only(
+        &mut self,
+        name: &str,
+        is_neutral: impl FnOnce(&Value) -> bool,
+        limit: &'static str,
+    ) -> Result<()> {
+        match self.take(name) {
+            Some(value) if !is_neutral(&value) => Err(ApiError::Unsupported {
+                field: self.path_of(name),
+                found: describe(&value),
+                limit,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// An error at a field.
+    pub(super) fn wrong(&self, name: &str, expected: &'static str, found: &Value) -> ApiError {
+        ApiError::Field {
+            field: self.path_of(name),
+            expected,
+            found: describe(found),
+        }
+    }
+
+    /// Ends the object: nothing may be left of it.
+    pub(super) fn end(self) -> Result<()> {
+        match self.map.keys().next() {
+            None => Ok(()),
+            Some(name) => Err(ApiError::Unknown {
+                field: shorten(&self.path_of(name)),
+            }),
+        }
+    }
+
+    fn typed<T>(
+        &mut self,
+        name: &str,
+        expected: &'static str,
+        convert: impl FnOnce(Value) -> std::result::Result<T, Value>,
+    ) -> Result<Option<T>> {
+        self.take(name)
+            .map(|value| convert(value).map_err(|value| self.wrong(name, expected, &value)))
+            .transpose()
+    }
+
+    fn path_of(&self, name: &str) -> String {
+        format!("{}{name}", self.path)
+    }
+}
+
+/// A value for a message: short, however long it is.
+pub(super) fn describe(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(_) | Value::Number(_) => format!("`{value}`"),
+        Value::String(text) => format!("the text `{}`", shorten(text)),
+        Value::Array(list) => format!("a list of {}", list.len()),
+        Value::Object(_) => "an object".to_owned(),
+    }
+}
+
+fn shorten(text: &str) -> String {
+    let mut letters = text.chars();
+    let mut short: String = letters.by_ref().take(SHOWN_LETTERS_MAX).collect();
+    if letters.next().is_some() {
+        short.push('…');
+    }
+    short
+}
+
+/// Letters of a client's text that go into a message. Chosen.
+const SHOWN_LETTERS_MAX: usize = 60;

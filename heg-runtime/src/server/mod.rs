@@ -1,0 +1,254 @@
+//! The server: OpenAI's interface over HTTP, on loopback and on a Unix socket, in front of the engine.
+//!
+//! One thread of tokio holds all connections; the engine has threads of its own. A request goes through `listen`
+//! (the doors), `connection` (one client), `route`, `auth`, `body` (bytes under limits), `request` (fields, checked),
+//! `admission` (a place in the queue), `served` (tokens), `answering` (the engine's updates as text) and out through
+//! `answer`, whole, or `stream`, as events. Nothing a client does, or leaves undone, holds more than a bounded
+//! amount of memory, or a place for longer than a bounded time.
+
+mod admission;
+mod answer;
+mod answering;
+mod auth;
+mod body;
+mod complete;
+mod connection;
+mod error;
+mod fields;
+mod flows;
+mod listen;
+mod message;
+mod metrics;
+mod request;
+mod route;
+mod served;
+mod stream;
+mod supersede;
+mod tools;
+
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use tokio::runtime::{Builder, Runtime};
+
+use crate::error::RuntimeError;
+use admission::Admission;
+use answer::{Head, Voice};
+use body::Intake;
+use connection::Connections;
+use flows::Flows;
+use listen::Doors;
+use metrics::Metrics;
+use supersede::Superseding;
+
+pub use auth::Token;
+pub use error::ApiError;
+pub use listen::Address;
+pub use request::{
+    ChatRequest, CompletionRequest, Delivery, EndToken, FIELD_HEADERS, PromptText, TokenIds, Usage,
+    Wishes,
+};
+pub use served::Served;
+pub use tools::{AnswerFormat, Tooling};
+
+/// How a server is set up.
+#[derive(Debug, Clone, Default)]
+pub struct ServerOptions {
+    /// Port on 127.0.0.1; 0 takes one that is free.
+    pub port: Option<u16>,
+    /// Path of a Unix socket, which only this user may connect to.
+    pub socket: Option<PathBuf>,
+    /// What clients have to show, on both ways.
+    pub token: Option<Token>,
+    /// What clients may use up.
+    pub limits: ServerLimits,
+}
+
+/// What clients may use up. All of it is chosen.
+#[derive(Debug, Clone)]
+pub struct ServerLimits {
+    /// Requests of each class that wait or run; more are refused with 429.
+    pub requests: usize,
+    /// Open connections; more wait to be accepted.
+    pub connections: usize,
+    /// Bytes of a request's body.
+    pub body_bytes: usize,
+    /// Bytes of all bodies that are being read.
+    pub bodies_bytes: usize,
+    /// Tokens of an answer whose request sets no limit.
+    pub answer_tokens: u32,
+    /// Time for a request's head, and between two requests of a connection.
+    pub head_time: Duration,
+    /// Time for a request's body.
+    pub body_time: Duration,
+    /// Time for which a client may take nothing of what is sent to it.
+    pub stall_time: Duration,
+    /// Time for answers under way when the server is told to end.
+    pub grace: Duration,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            requests: 256,
+            connections: 4096,
+            body_bytes: 8 << 20,
+            bodies_bytes: 64 << 20,
+            answer_tokens: 1024,
+            head_time: Duration::from_secs(15),
+            body_time: Duration::from_secs(30),
+            stall_time: Duration::from_secs(30),
+            grace: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A server that listens, and answers nobody yet.
+#[derive(Debug)]
+pub struct Server {
+    runtime: Runtime,
+    doors: Doors,
+    options: ServerOptions,
+}
+
+/// What all connections share.
+struct State {
+    served: Arc<Served>,
+    token: Option<Token>,
+    limits: ServerLimits,
+    intake: Intake,
+    admission: Arc<Admission>,
+    superseding: Arc<Superseding>,
+    flows: Flows,
+    metrics: Arc<Metrics>,
+    /// Whether all kernels are ready.
+    ready: AtomicBool,
+    /// When the server started, in seconds since 1970.
+    created: u64,
+    /// Makes the ids of answers.
+    ids: RandomState,
+    answers: AtomicU64,
+}
+
+impl Server {
+    /// Listens where the options say. A port that is taken is found out before a model is loaded.
+    ///
+    /// # Errors
+    /// `Listen`, `System`.
+    pub fn bind(options: ServerOptions) -> Result<Self, RuntimeError> {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            // Rendering and tokenising: short, and in the way of the engine.
+            .max_blocking_threads(2)
+            .build()
+            .map_err(|source| RuntimeError::System {
+                doing: "start an event loop",
+                source,
+            })?;
+        let doors = Doors::open(options.port, options.socket.as_deref());
+        let doors = runtime.block_on(doors)?;
+        Ok(Self {
+            runtime,
+            doors,
+            options,
+        })
+    }
+
+    /// Where it listens.
+    pub fn addresses(&self) -> Vec<Address> {
+        self.doors.addresses()
+    }
+
+    /// Answers until `stop`; then takes no more requests, and gives those under way the time of grace.
+    ///
+    /// # Errors
+    /// Why the engine cannot run; whatever `stop` gives.
+    pub fn run(
+        self,
+        served: Served,
+        stop: impl Future<Output = Result<(), RuntimeError>>,
+    ) -> Result<(), RuntimeError> {
+        let state = Arc::new(State::new(served, self.options));
+        let engine = state.served.engine.clone();
+        let outcome = self.runtime.block_on(async {
+            let warm = Arc::clone(&state);
+            let (failed, failure) = tokio::sync::oneshot::channel();
+            // Not one of the runtime's threads, which tokenise.
+            std::thread::spawn(move || match engine.wait_ready() {
+                Ok(()) => warm.ready.store(true, Ordering::Release),
+                Err(error) => drop(failed.send(error)),
+            });
+            let connections = Connections::new(Arc::clone(&state));
+            let failed = async {
+                match failure.await {
+                    Ok(error) => error,
+                    Err(_) => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                ended = connections.serve(self.doors, stop) => ended,
+                error = failed => Err(error),
+            }
+        });
+        self.runtime.shutdown_background();
+        outcome
+    }
+}
+
+impl State {
+    fn new(served: Served, options: ServerOptions) -> Self {
+        let limits = options.limits;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Self {
+            served: Arc::new(served),
+            token: options.token,
+            intake: Intake::new(limits.body_bytes, limits.bodies_bytes, limits.body_time),
+            admission: Arc::new(Admission::new(limits.requests)),
+            limits,
+            superseding: Arc::default(),
+            flows: Flows::default(),
+            metrics: Arc::default(),
+            ready: AtomicBool::new(false),
+            created: now.map_or(0, |time| time.as_secs()),
+            ids: RandomState::new(),
+            answers: AtomicU64::new(0),
+        }
+    }
+
+    /// The head of a new answer.
+    fn head(&self, voice: Voice) -> Head {
+        let number = self.answers.fetch_add(1, Ordering::Relaxed);
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Head {
+            voice,
+            id: format!("{}-{:016x}", voice.id_prefix(), self.ids.hash_one(number)),
+            created: now.map_or(0, |time| time.as_secs()),
+            model: self.served.name.clone(),
+        }
+    }
+}
+
+/// Waits until the process is told to end: SIGTERM or SIGINT.
+///
+/// # Errors
+/// `System`, where signals cannot be waited for. In a runtime of tokio.
+pub async fn told_to_end() -> Result<(), RuntimeError> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let wait = |kind| {
+        signal(kind).map_err(|source| RuntimeError::System {
+            doing: "wait for signals",
+            source,
+        })
+    };
+    let mut terminate = wait(SignalKind::terminate())?;
+    let mut interrupt = wait(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}

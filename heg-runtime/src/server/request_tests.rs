@@ -1,0 +1,255 @@
+//! What requests may say, and the errors that the rest gets, pinned as clients see them.
+
+use super::*;
+
+fn chat(body: &str) -> Result<ChatRequest> {
+    ChatRequest::parse(body.as_bytes(), [])
+}
+
+fn bare(body: &str) -> Result<CompletionRequest> {
+    CompletionRequest::parse(body.as_bytes(), [])
+}
+
+/// A chat request with further fields.
+fn wishes(fields: &str) -> Result<Wishes> {
+    let body = format!(r#"{{"messages":[{{"role":"user","content":"hi"}}]{fields}}}"#);
+    Ok(chat(&body)?.wishes)
+}
+
+/// Status and body of each error, for a snapshot.
+fn refusals<T: std::fmt::Debug>(cases: &[&str], parse: impl Fn(&str) -> Result<T>) -> String {
+    let mut text = String::new();
+    for case in cases {
+        let shown: String = case.chars().take(80).collect();
+        let error = match parse(case) {
+            Ok(request) => format!("accepted: {request:?}"),
+            Err(error) => format!("{} {}", error.status().as_u16(), error.body()),
+        };
+        text.push_str(&format!("{shown}\n  {error}\n"));
+    }
+    text
+}
+
+#[test]
+fn chat_bodies_that_are_refused() {
+    let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+    let cases = [
+        "",
+        "{",
+        "[]",
+        "\"text\"",
+        deep.as_str(),
+        "{}",
+        r#"{"messages": []}"#,
+        r#"{"messages": "hi"}"#,
+        r#"{"messages": ["hi"]}"#,
+        r#"{"messages": [{"content": "hi"}]}"#,
+        r#"{"messages": [{"role": 3, "content": "hi"}]}"#,
+        r#"{"messages": [{"role": "user"}]}"#,
+        r#"{"messages": [{"role": "user", "content": 5}]}"#,
+        r#"{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}"#,
+        r#"{"messages": [{"role": "assistant", "content": null, "tool_calls": {}}]}"#,
+        r#"{"messages": [{"role": "user", "content": "\ud800"}]}"#,
+    ];
+    insta::assert_snapshot!(refusals(&cases, chat));
+}
+
+#[test]
+fn invalid_utf8_is_refused() {
+    let body = b"{\"messages\": [{\"role\": \"user\", \"content\": \"\xff\xfe\"}]}";
+    let error = ChatRequest::parse(body, []).unwrap_err();
+    insta::assert_snapshot!(error.to_string());
+}
+
+#[test]
+fn fields_that_are_refused() {
+    let cases = [
+        r#","n":2"#,
+        r#","temperature":-1"#,
+        r#","temperature":"hot""#,
+        r#","temperature":1e300"#,
+        r#","top_p":0"#,
+        r#","top_k":-2"#,
+        r#","min_p":2"#,
+        r#","repetition_penalty":0"#,
+        r#","presence_penalty":0.5"#,
+        r#","logit_bias":{"5":1}"#,
+        r#","logprobs":true"#,
+        r#","max_tokens":0"#,
+        r#","max_completion_tokens":-3"#,
+        r#","max_tokens":1e9"#,
+        r#","seed":1.5"#,
+        r#","stop":5"#,
+        r#","stop":["a",1]"#,
+        r#","stop":["","","","","","","","","","","","","","","","",""]"#,
+        r#","stream":"yes""#,
+        r#","stream_options":{"include_usage":1}"#,
+        r#","stream_options":{"usage":true}"#,
+        r#","priority":"urgent""#,
+        r#","priority":1.5"#,
+        r#","service_tier":"gold""#,
+        r#","flow_id":"""#,
+        r#","flow_id":7"#,
+        r#","deadline_ms":0"#,
+        r#","modalities":["audio"]"#,
+        r#","tools":5"#,
+        r#","tool_choice":"required""#,
+        r#","tools":[{}],"tool_choice":"some""#,
+        r#","tools":[{}],"response_format":{"type":"json_object"}"#,
+        r#","response_format":"json""#,
+        r#","response_format":{"type":"xml"}"#,
+        r#","response_format":{"type":"json_schema"}"#,
+        r#","parallel_tool_calls":1"#,
+        r#","temprature":1"#,
+    ];
+    insta::assert_snapshot!(refusals(&cases, wishes));
+}
+
+#[test]
+fn prompts_that_are_refused() {
+    let cases = [
+        r#"{}"#,
+        r#"{"prompt": 5}"#,
+        r#"{"prompt": [1, -1]}"#,
+        r#"{"prompt": [1, 4294967296]}"#,
+        r#"{"prompt": [1, "a"]}"#,
+        r#"{"prompt": ["a", "b"]}"#,
+        r#"{"prompt": [[1], [2]]}"#,
+        r#"{"prompt": "a", "echo": true}"#,
+        r#"{"prompt": "a", "best_of": 2}"#,
+        r#"{"prompt": "a", "logprobs": 0}"#,
+        r#"{"prompt": "a", "suffix": "b"}"#,
+        r#"{"prompt": "a", "messages": []}"#,
+    ];
+    insta::assert_snapshot!(refusals(&cases, bare));
+}
+
+#[test]
+fn prompts_come_in_four_forms() {
+    let prompt = |json: &str| bare(&format!(r#"{{"prompt":{json}}}"#)).unwrap().prompt;
+    assert_eq!(prompt(r#""a""#), PromptText::Text("a".into()));
+    assert_eq!(prompt(r#"["a"]"#), PromptText::Text("a".into()));
+    assert_eq!(prompt("[1,2]"), PromptText::Tokens(vec![1, 2]));
+    assert_eq!(prompt("[[1,2]]"), PromptText::Tokens(vec![1, 2]));
+    assert_eq!(prompt("[]"), PromptText::Tokens(vec![]));
+}
+
+#[test]
+fn a_request_without_wishes_gets_the_defaults_of_openai() {
+    let Wishes { sampling, .. } = wishes("").unwrap();
+    let seed = sampling.seed;
+    let expected = Wishes {
+        model: None,
+        tokens_max: None,
+        sampling: SamplingParams {
+            temperature: 1.0,
+            seed,
+            ..SamplingParams::default()
+        },
+        stop: Vec::new(),
+        end_token: EndToken::Ends,
+        delivery: Delivery::Whole,
+        token_ids: TokenIds::Omitted,
+        class: Class::Reactive,
+        flow: None,
+        deadline: None,
+        supersede_key: None,
+    };
+    assert_eq!(
+        Wishes {
+            sampling,
+            ..wishes("").unwrap()
+        },
+        expected
+    );
+    assert_ne!(wishes("").unwrap().sampling.seed, seed);
+    let tokens_max = bare(r#"{"prompt":"a"}"#).unwrap().wishes.tokens_max;
+    assert_eq!(tokens_max, Some(16));
+}
+
+#[test]
+fn wishes_are_read() {
+    let read = wishes(
+        r#","model":"m","max_tokens":5,"max_completion_tokens":7,"temperature":0,"top_p":0.5,"top_k":40,
+        "min_p":0.1,"repetition_penalty":1.1,"seed":-1,"stop":"x","ignore_eos":true,"stream":true,
+        "stream_options":{"include_usage":true},"return_token_ids":true,"priority":"proactive","flow_id":"f",
+        "deadline_ms":1500,"supersede_key":"k","user":"me","n":1,"presence_penalty":0.0,"logprobs":null"#,
+    );
+    let expected = Wishes {
+        model: Some("m".into()),
+        tokens_max: Some(7),
+        sampling: SamplingParams {
+            temperature: 0.0,
+            top_k: Some(40),
+            top_p: 0.5,
+            min_p: 0.1,
+            repetition_penalty: 1.1,
+            seed: u64::MAX,
+        },
+        stop: vec!["x".into()],
+        end_token: EndToken::Ignored,
+        delivery: Delivery::Stream {
+            usage: Usage::Included,
+        },
+        token_ids: TokenIds::Included,
+        class: Class::Proactive,
+        flow: Some("f".into()),
+        deadline: Some(Duration::from_millis(1500)),
+        supersede_key: Some("k".into()),
+    };
+    assert_eq!(read.unwrap(), expected);
+}
+
+#[test]
+fn urgency_is_said_in_three_ways() {
+    let class = |fields: &str| wishes(fields).unwrap().class;
+    for (fields, expected) in [
+        (r#","priority":"reactive""#, Class::Reactive),
+        (r#","priority":0"#, Class::Reactive),
+        (r#","priority":-5"#, Class::Reactive),
+        (r#","priority":1"#, Class::Proactive),
+        (r#","service_tier":"flex""#, Class::Proactive),
+        (r#","service_tier":"auto""#, Class::Reactive),
+        (
+            r#","service_tier":"flex","priority":"reactive""#,
+            Class::Reactive,
+        ),
+    ] {
+        assert_eq!(class(fields), expected, "{fields}");
+    }
+}
+
+#[test]
+fn headers_stand_in_for_fields() {
+    let headers = [
+        ("heg-priority", "1"),
+        ("heg-flow-id", "12"),
+        ("heg-deadline-ms", "20"),
+        ("heg-supersede-key", "k"),
+        ("heg-else", "x"),
+    ];
+    let wishes = |body: &str| {
+        CompletionRequest::parse(body.as_bytes(), headers)
+            .unwrap()
+            .wishes
+    };
+    let read = wishes(r#"{"prompt":"a","supersede_key":"own"}"#);
+    assert_eq!(read.class, Class::Proactive);
+    assert_eq!(read.flow.as_deref(), Some("12"));
+    assert_eq!(read.deadline, Some(Duration::from_millis(20)));
+    // The body says it better.
+    assert_eq!(read.supersede_key.as_deref(), Some("own"));
+}
+
+#[test]
+fn messages_come_in_the_form_of_templates() {
+    let body = r#"{"messages":[
+        {"role":"developer","content":"be short"},
+        {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+        {"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function",
+            "function":{"name":"f","arguments":"{\"x\":1}"}}]},
+        {"role":"tool","tool_call_id":"c1","content":"ok"},
+        {"role":"assistant","content":"done","tool_calls":null}]}"#;
+    let messages = chat(body).unwrap().conversation.messages;
+    insta::assert_snapshot!(serde_json::to_string_pretty(&messages).unwrap());
+}

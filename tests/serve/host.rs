@@ -1,0 +1,145 @@
+//! A server with the tiny agent, for one test.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use heg_runtime::engine::{Engine, EngineOptions};
+use heg_runtime::server::{Address, Served, Server, ServerOptions};
+use heg_runtime::{Loaded, RuntimeError};
+use heg_spec::shipped;
+use heg_tests::{Workbench, fixture};
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use crate::client::{Connection, Reply};
+
+/// A server that runs until it is dropped.
+pub(crate) struct Host {
+    pub(crate) addresses: Vec<Address>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<Result<(), RuntimeError>>>,
+}
+
+/// The tiny agent's bundle, compiled once.
+pub(crate) fn bundle() -> &'static Path {
+    static BUNDLE: OnceLock<(Workbench, PathBuf)> = OnceLock::new();
+    let (_, bundle) = BUNDLE.get_or_init(|| {
+        let workbench = Workbench::new().unwrap();
+        let compiled = workbench.compile(&fixture("tiny-agent"), "tiny-agent", |_| ());
+        (workbench, compiled.unwrap().0)
+    });
+    bundle
+}
+
+/// The bundle on an engine of its own.
+pub(crate) fn served() -> Served {
+    let loaded = Loaded::open(bundle()).unwrap();
+    let loader = loaded.loader(&shipped::soc("host-cpu").unwrap()).unwrap();
+    let policy = shipped::policy("agent-xpu").unwrap();
+    let engine = Engine::start(loader, policy, EngineOptions::default()).unwrap();
+    Served::new(&loaded, engine).unwrap()
+}
+
+impl Host {
+    /// A server on a free port.
+    pub(crate) fn new() -> Self {
+        Self::with(|_| ())
+    }
+
+    /// A server with other options.
+    pub(crate) fn with(change: impl FnOnce(&mut ServerOptions)) -> Self {
+        let mut options = ServerOptions {
+            port: Some(0),
+            ..ServerOptions::default()
+        };
+        change(&mut options);
+        let server = Server::bind(options).unwrap();
+        let addresses = server.addresses();
+        let (stop, stopped) = oneshot::channel();
+        let thread = thread::spawn(move || {
+            server.run(served(), async {
+                let _ = stopped.await;
+                Ok(())
+            })
+        });
+        Self {
+            addresses,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    pub(crate) fn open(&self) -> Connection {
+        Connection::open(&self.addresses[0]).unwrap()
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Reply {
+        self.post_with(path, "", body)
+    }
+
+    /// With further headers, each with its end of line.
+    pub(crate) fn post_with(&self, path: &str, headers: &str, body: &Value) -> Reply {
+        let mut connection = self.open();
+        connection.post(path, headers, &body.to_string()).unwrap();
+        connection.reply().unwrap()
+    }
+
+    /// Whatever a client may send.
+    pub(crate) fn send(&self, bytes: &[u8]) -> Reply {
+        use std::io::Write;
+        let mut connection = self.open();
+        // The server may have answered and closed before it has read everything.
+        let _ = connection.write_all(bytes);
+        connection.reply().unwrap()
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Reply {
+        self.send(
+            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+                .as_bytes(),
+        )
+    }
+
+    /// Waits until a line of the metrics is there.
+    pub(crate) fn wait_for_metric(&self, line: &str) {
+        wait_until(line, || {
+            self.get("/metrics").body.lines().any(|found| found == line)
+        });
+    }
+
+    /// Tells the server to end.
+    pub(crate) fn stop(&mut self) {
+        drop(self.stop.take());
+    }
+
+    /// Ends the server, and says how that went.
+    pub(crate) fn end(mut self) -> Result<(), RuntimeError> {
+        self.stop();
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take()
+            && !thread::panicking()
+        {
+            thread.join().unwrap().unwrap();
+        }
+    }
+}
+
+/// Waits for what happens elsewhere.
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "waited for: {what}"
+        );
+        thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,13 @@
+//! The server with a trained model, over real sockets: answers, streams, limits, garbage, shutdown.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+mod answers;
+mod client;
+mod clients;
+mod host;
+mod limits;
+mod refusals;
+mod shutdown;

@@ -61,6 +61,8 @@ const AFTER_HELP: &str = "\
 What GenAI sustains: all requests of a trace of 2 reactive and 4 proactive requests a minute are there at once;
 the requests a minute that it answers then. Loads keep that mix, 1 to 2.
 
+Ratios are printed where both systems answered every request.
+
 `heg-alone` are the reactive requests of each trace on our idle server, one after the other.
 
 Writes into DIR: setup.json, for each load and the gap a folder with trace.jsonl and SYSTEM.json (what became of

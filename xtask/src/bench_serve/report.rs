@@ -104,10 +104,10 @@ const LINES: [Line; 12] = [
         seconds(&f.reactive, f.reactive.ttft_secs_p90)
     }),
     ("         per token after that", |f| {
-        seconds(&f.reactive, f.reactive.tpot_secs_mean)
+        millis(&f.reactive, f.reactive.tpot_secs_mean)
     }),
     ("         longest gap", |f| {
-        seconds(&f.reactive, f.reactive.gap_secs_max)
+        millis(&f.reactive, f.reactive.gap_secs_max)
     }),
     ("proactive end to end, mean", |f| {
         seconds(&f.proactive, f.proactive.latency_secs_mean)
@@ -123,10 +123,10 @@ const LINES: [Line; 12] = [
 /// Of a reactive answer beside a proactive prompt.
 const GAP_LINES: [Line; 3] = [
     ("longest gap between tokens", |f| {
-        seconds(&f.reactive, f.reactive.gap_secs_max)
+        millis(&f.reactive, f.reactive.gap_secs_max)
     }),
     ("per token", |f| {
-        seconds(&f.reactive, f.reactive.tpot_secs_mean)
+        millis(&f.reactive, f.reactive.tpot_secs_mean)
     }),
     ("first token of the prompt", |f| {
         seconds(&f.proactive, f.proactive.ttft_secs_mean)
@@ -189,11 +189,13 @@ impl Report {
 }
 
 impl LoadReport {
-    /// The ratios that this load has goals for, as far as both systems were measured.
+    /// The ratios that this load has goals for, as far as both systems answered every request: what is left out
+    /// would flatter.
     fn ratios(&self) -> Vec<(&'static Ratio, f64)> {
         let run = |name: &str| {
             let found = self.runs.iter().find(|(system, _)| system == name);
-            found.map(|(_, figures)| figures)
+            let whole = |f: &&Figures| f.reactive.failed + f.proactive.failed == 0;
+            found.map(|(_, figures)| figures).filter(whole)
         };
         let mut wanted: Vec<&'static Ratio> = AT_ALL.iter().collect();
         if self.load >= BUSY {
@@ -235,6 +237,10 @@ fn seconds(class: &ClassFigures, secs: f64) -> String {
     shown(class, format!("{secs:.2} s"))
 }
 
+fn millis(class: &ClassFigures, secs: f64) -> String {
+    shown(class, format!("{:.1} ms", secs * 1e3))
+}
+
 /// Nothing was measured where nothing was answered.
 fn shown(class: &ClassFigures, figure: String) -> String {
     match class.requests > class.failed {
@@ -251,7 +257,6 @@ mod tests {
         Figures {
             reactive: ClassFigures {
                 requests: 12,
-                failed: 1,
                 latency_secs_mean: latency_secs,
                 latency_secs_p90: 2.0 * latency_secs,
                 ttft_secs_mean: latency_secs / 4.0,
@@ -297,9 +302,9 @@ mod tests {
     }
 
     #[test]
-    fn ratios_need_both_systems() {
+    fn ratios_need_both_systems_and_all_answers() {
         let mut report = report();
-        report.loads[1].runs.pop();
+        report.loads[1].runs[2].1.proactive.failed = 1;
         let json = report.json();
         let goals = |load: usize| json["loads"][load]["goals"].as_array().map(Vec::len);
         assert_eq!((goals(0), goals(1)), (Some(2), Some(2)));

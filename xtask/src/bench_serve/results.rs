@@ -31,12 +31,12 @@ impl Results {
         let results = Self {
             folder: folder.to_path_buf(),
         };
-        let path = results.path("setup.json");
-        let Ok(known) = fs::read_to_string(&path) else {
-            results.write("setup.json", &setup.to_string())?;
+        let wanted = setup.to_string();
+        let Ok(known) = fs::read_to_string(results.path("setup.json")) else {
+            results.write("setup.json", &wanted)?;
             return Ok(results);
         };
-        if known == setup.to_string() {
+        if known == wanted {
             return Ok(results);
         }
         let message = format!("`{}` holds results of {known}", folder.display());
@@ -55,7 +55,7 @@ impl Results {
         let path = self.path(&name);
         let lines = ReplayRequest::to_lines(trace);
         match fs::read_to_string(&path) {
-            Ok(known) if known == lines => return Ok(path),
+            Ok(known) if known == lines => Ok(path),
             Ok(_) => {
                 let message = format!("`{}` is another trace", path.display());
                 let fail = Fail::input(message);

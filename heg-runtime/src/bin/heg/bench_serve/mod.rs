@@ -21,7 +21,7 @@ use heg_runtime::workload::{Outcome, Prompts, ReplayRequest, TraceSpec, Workload
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::failure::input;
+use crate::failure::{InputError, input};
 use endpoint::{Dialect, Endpoint, PriorityField};
 
 /// Arguments of `heg bench-serve`.
@@ -151,16 +151,17 @@ impl Source {
             let name = path.display().to_string();
             let unusable = || format!("cannot read the trace `{name}`");
             let text = std::fs::read_to_string(path).with_context(unusable)?;
-            let requests = ReplayRequest::parse_lines(&name, &text);
-            return requests.map_err(|error| input(error.to_string()));
+            return ReplayRequest::parse_lines(&name, &text).with_context(|| InputError {
+                message: unusable(),
+            });
         }
         if self.gap {
             return Ok(ReplayRequest::gap(self.seed, self.ids_end));
         }
         let workloads = match &self.workloads {
-            Some(folder) => {
-                Workload::read_folder(folder).map_err(|error| input(error.to_string()))?
-            }
+            Some(folder) => Workload::read_folder(folder).with_context(|| InputError {
+                message: "cannot use the workloads".to_owned(),
+            })?,
             None => vec![Workload::sample()],
         };
         let spec = TraceSpec {

@@ -1,7 +1,8 @@
 //! Launches carried out: a launch finds the form that fits, its tensors are bound, and it runs.
 //!
 //! Copies are made in two cases only, both of a few rows: keys and values of a batch of several sequences, which
-//! belong to different caches, and rotary rows that are not contiguous in their table.
+//! belong to different caches, and rotary rows that are not contiguous in their table. A single token is treated
+//! as such a batch: a row is copied in less time than OpenVINO takes to be told of a tensor elsewhere.
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ impl Executor {
         }
     }
 
-    /// Norm, projections, RoPE. Keys and values of one sequence go straight into its cache.
+    /// Norm, projections, RoPE. Keys and values of one sequence's chunk go straight into its cache.
     fn qkv(
         &mut self,
         launch: Launch,
@@ -53,7 +54,7 @@ impl Executor {
         let hidden = self.activations.hidden[self.current].view(0, rows)?;
         let query = self.activations.query.view(0, rows)?;
         let (keys, values) = match (sequences, spans) {
-            ([sequence], [span]) => (
+            ([sequence], [span]) if span.tokens > 1 => (
                 sequence
                     .cache
                     .rows(layer, Half::Keys, span.position, rows)?,
@@ -73,7 +74,7 @@ impl Executor {
                 .flat_map(|(cos, sin)| [(Role::Cos, cos), (Role::Sin, sin)]),
         );
         self.run(launch, (tokens, 0), inputs, vec![query, keys, values])?;
-        if spans.len() > 1 {
+        if spans.len() > 1 || tokens == 1 {
             self.scatter(layer, sequences, spans)?;
         }
         Ok(())

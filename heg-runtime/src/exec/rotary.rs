@@ -1,5 +1,5 @@
-//! Cosines and sines of a batch's positions: rows of the bundle's table where they are contiguous, else
-//! gathered into buffers.
+//! Cosines and sines of a batch's positions: rows of the bundle's table for a chunk of one sequence, else
+//! gathered into buffers, where OpenVINO finds them at the same place each time.
 
 use std::sync::Arc;
 
@@ -44,6 +44,7 @@ impl RotaryRows {
         rows: usize,
     ) -> Result<(Tensor, Tensor), RuntimeError> {
         if let [span] = spans
+            && span.tokens > 1
             && span.position + rows <= table.rows as usize
         {
             let width = table.width as usize;

@@ -21,12 +21,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use heg_artifacts::Bundle;
-use heg_artifacts::manifest::Manifest;
+use heg_artifacts::manifest::{Group, Manifest};
 
 use crate::error::RuntimeError;
 use crate::ladder::{Calls, Descent, Refused};
 use crate::mem::{Activations, KvCache, KvShape, Widths};
-use crate::sched::{Logits, Span, launches};
+use crate::sched::{Launch, Logits, Span, launches};
 use crate::verdicts::{Verdicts, file_name};
 use embedding::EmbeddingTable;
 use kernels::{Kernels, Order, Prepared};
@@ -235,7 +235,28 @@ impl Executor {
         }
         let _ = self.descents.0.set(descents);
         self.ready = ready;
-        Ok(())
+        self.pack_head()
+    }
+
+    /// Has the plugin pack the head's weights, by a run on one row. It is the largest kernel, and its pages of the
+    /// bundle are resident meanwhile: packed after the layers have taken memory for a chunk, it would set the peak
+    /// (2.28 GB against 2.02 GB, 1B model, chunks of 256 tokens).
+    fn pack_head(&mut self) -> Result<(), RuntimeError> {
+        let launch = Launch {
+            layer: None,
+            group: Group::Head,
+            span: None,
+        };
+        let head = self.ready.get(&Place::from(launch));
+        if head.is_none_or(|head| head.packed.is_empty()) {
+            return Ok(());
+        }
+        let span = Span {
+            row: 0,
+            tokens: 1,
+            position: 0,
+        };
+        self.launch(launch, &[], &[span])
     }
 
     /// Runs new tokens of one sequence through the model; the logits of the last one are returned where

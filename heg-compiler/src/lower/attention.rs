@@ -30,9 +30,9 @@ pub(super) fn attention(
 
 /// The group folded into the rows, so that K and V are never repeated (DESIGN §4.6): q as [1, K, c·G, d] against
 /// k as [1, K, n, d], for any c and n. With that rank and that transposition, `[0, 2, 1, 3]` of the cache's rows,
-/// the CPU plugin fuses V's into the products and has a fast copy for K's: one token over 32, 512 and 2048
-/// rows takes 0.6, 0.3 and 0.24 times as long as with the group as a dimension, 256 tokens 1.04 to 1.1 times,
-/// since the mask is repeated for the group (32/8 heads of 64, two cores).
+/// the CPU plugin fuses V's into the products and has a fast copy for K's. Against the group as a dimension, with
+/// 32/8 heads of 64 on two cores: one token over 32 rows takes 64 µs against 95, a decode step of a 1B model over
+/// 1500 rows 58 ms against 61; 256 tokens take 1.04 to 1.1 times as long, since the mask is repeated.
 fn by_groups(
     ir: &mut Ir<'_>,
     [query, key, value]: [&Wire; 3],

@@ -28,8 +28,11 @@ pub(super) fn attention(
     }
 }
 
-/// The group folded so that K and V are never repeated (DESIGN §4.6): q as [K, G, c, d] against k as
-/// [K, 1, n, d]. Any c and n; the NPU compiler refuses its five-dimensional products.
+/// The group folded into the rows, so that K and V are never repeated (DESIGN §4.6): q as [1, K, c·G, d] against
+/// k as [1, K, n, d], for any c and n. With that rank and that transposition, `[0, 2, 1, 3]` of the cache's rows,
+/// the CPU plugin fuses V's into the products and has a fast copy for K's. Against the group as a dimension, with
+/// 32/8 heads of 64 on two cores: one token over 32 rows takes 64 µs against 95, a decode step of a 1B model over
+/// 1500 rows 58 ms against 61; 256 tokens take 1.04 to 1.1 times as long, since the mask is repeated.
 fn by_groups(
     ir: &mut Ir<'_>,
     [query, key, value]: [&Wire; 3],
@@ -39,15 +42,17 @@ fn by_groups(
     let (kv_heads, head_dim) = (Dim::Fixed(a.kv_heads), Dim::Fixed(a.head_dim));
     let group = Dim::Fixed(a.heads / a.kv_heads);
     let q = ir.reshape(query, &[Dim::Dynamic, kv_heads, group, head_dim]);
-    let q = ir.transpose(&q, &[1, 2, 0, 3]);
+    let q = ir.transpose(&q, &[1, 0, 2, 3]);
     let q = ir.times(&q, a.scale);
-    let k = ir.reshape(key, &[Dim::Dynamic, kv_heads, Dim::Fixed(1), head_dim]);
-    let k = ir.transpose(&k, &[1, 2, 0, 3]);
-    let v = ir.reshape(value, &[Dim::Dynamic, kv_heads, Dim::Fixed(1), head_dim]);
-    let v = ir.transpose(&v, &[1, 2, 0, 3]);
-    let mask = mask_of_any_size(ir, query, key, position, a.window);
+    let q = ir.fold(&q, &[Dim::Fixed(1), kv_heads, Dim::Dynamic, head_dim]);
+    let [k, v] = [key, value].map(|rows| {
+        let rows = ir.fold(rows, &[Dim::Fixed(1), Dim::Dynamic, kv_heads, head_dim]);
+        ir.transpose(&rows, &[0, 2, 1, 3])
+    });
+    let mask = mask_of_any_size(ir, query, key, position, a);
     let attended = attend(ir, [&q, &k, &v], &mask, a.softcap);
-    let attended = ir.transpose(&attended, &[2, 0, 1, 3]);
+    let attended = ir.fold(&attended, &[kv_heads, Dim::Dynamic, group, head_dim]);
+    let attended = ir.transpose(&attended, &[1, 0, 2, 3]);
     ir.reshape(&attended, &[Dim::Dynamic, Dim::Fixed(a.heads * a.head_dim)])
 }
 
@@ -98,22 +103,28 @@ fn attend(ir: &mut Ir<'_>, [q, k, v]: [&Wire; 3], mask: &Wire, cap: Option<f32>)
     ir.matmul(&weights, v, false)
 }
 
-/// The mask of as many tokens and rows as there are, shape [c, n].
+/// The mask of as many tokens and rows as there are, each token's once per query head of a group: shape [c·G, n].
 fn mask_of_any_size(
     ir: &mut Ir<'_>,
     query: &Wire,
     key: &Wire,
     position: &Wire,
-    window: Option<u32>,
+    a: &Attention,
 ) -> Wire {
     let tokens = ir.row_count(query);
     let context = ir.row_count(key);
     let rows = ir.range(&tokens, query.shape[0]);
     let rows = ir.add(&rows, position);
     let rows = ir.unsqueeze(&rows, 1);
+    let group = vec![0; (a.heads / a.kv_heads) as usize];
+    let repeated = ir.integers(&group, LiteralShape::List);
+    let rows = ir.add(&rows, &repeated);
+    let rows = ir.fold(&rows, &[Dim::Dynamic, Dim::Fixed(1)]);
     let columns = ir.range(&context, key.shape[0]);
     let columns = ir.unsqueeze(&columns, 0);
-    let width = window.map(|window| ir.integers(&[i64::from(window)], LiteralShape::Scalar));
+    let width = a
+        .window
+        .map(|window| ir.integers(&[i64::from(window)], LiteralShape::Scalar));
     causal_mask(ir, &rows, &columns, width.as_ref(), query)
 }
 
@@ -140,7 +151,7 @@ fn mask_of_size(
 
 /// 0 where the token at row r of the cache may see row j, the most negative finite f16 elsewhere.
 ///
-/// `rows` is [c, 1], `columns` [1, n]; `width` is the sliding window, the token's own row included.
+/// `rows` is [c, 1] or [c·G, 1], `columns` [1, n]; `width` is the sliding window, the token's own row included.
 fn causal_mask(
     ir: &mut Ir<'_>,
     rows: &Wire,

@@ -104,7 +104,6 @@ impl Ir<'_> {
                 Dim::Dynamic => 0,
             })
             .collect();
-        let target = self.integers(&pattern, LiteralShape::List);
         let fixed = shape
             .iter()
             .zip(a.shape.iter().map(Some).chain(std::iter::repeat(None)));
@@ -114,6 +113,23 @@ impl Ir<'_> {
                 (dim, _) => *dim,
             })
             .collect();
+        self.reshape_by(a, &pattern, shape)
+    }
+
+    /// Reshapes to `shape`, in which a single [`Dim::Dynamic`] is what the others leave.
+    pub(crate) fn fold(&mut self, a: &Wire, shape: &[Dim]) -> Wire {
+        let pattern: Vec<i64> = shape
+            .iter()
+            .map(|dim| match dim {
+                Dim::Fixed(size) => i64::from(*size),
+                Dim::Dynamic => -1,
+            })
+            .collect();
+        self.reshape_by(a, &pattern, shape.to_vec())
+    }
+
+    fn reshape_by(&mut self, a: &Wire, pattern: &[i64], shape: Vec<Dim>) -> Wire {
+        let target = self.integers(pattern, LiteralShape::List);
         self.op(
             "Reshape",
             "opset1",

@@ -121,6 +121,13 @@ impl Tensor {
         self.memory.access()
     }
 
+    /// Whether both view the same bytes as elements of the same type and shape.
+    pub(crate) fn is_same_view(&self, other: &Self) -> bool {
+        self.start() == other.start()
+            && self.element == other.element
+            && self.shape() == other.shape()
+    }
+
     /// First byte of the view.
     pub(crate) fn start(&self) -> *const u8 {
         self.memory.as_ptr().wrapping_add(self.offset_bytes)

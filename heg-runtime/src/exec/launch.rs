@@ -1,7 +1,8 @@
 //! Launches carried out: a launch finds the form that fits, its tensors are bound, and it runs.
 //!
 //! Copies are made in two cases only, both of a few rows: keys and values of a batch of several sequences, which
-//! belong to different caches, and rotary rows that are not contiguous in their table.
+//! belong to different caches, and rotary rows that are not contiguous in their table. A single token is treated
+//! as such a batch: a row is copied in less time than OpenVINO takes to be told of a tensor elsewhere.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +49,7 @@ impl Executor {
         }
     }
 
-    /// Norm, projections, RoPE. Keys and values of one sequence go straight into its cache.
+    /// Norm, projections, RoPE. Keys and values of one sequence's chunk go straight into its cache.
     fn qkv(&mut self, launch: Launch, layer: usize, batch: &Batch<'_>) -> Result<(), RuntimeError> {
         let (first, tokens) = (batch.first(), batch.tokens());
         let rope = place_use(self.bundle.manifest(), Place::from(launch))?.rope;
@@ -60,7 +61,7 @@ impl Executor {
         let hidden = batch.rows.hidden[layer % 2].view(first, rows)?;
         let query = batch.rows.query.view(first, rows)?;
         let (keys, values) = match (batch.caches, batch.spans) {
-            ([cache], [span]) => (
+            ([cache], [span]) if span.tokens > 1 => (
                 cache.rows(layer, Half::Keys, span.position, rows)?,
                 cache.rows(layer, Half::Values, span.position, rows)?,
             ),
@@ -76,7 +77,7 @@ impl Executor {
                 .flat_map(|(cos, sin)| [(Role::Cos, cos), (Role::Sin, sin)]),
         );
         self.run(launch, (tokens, 0), inputs, vec![query, keys, values])?;
-        if batch.spans.len() > 1 {
+        if batch.spans.len() > 1 || tokens == 1 {
             self.scatter(layer, batch)?;
         }
         Ok(())

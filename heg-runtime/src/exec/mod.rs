@@ -23,12 +23,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use heg_artifacts::Bundle;
-use heg_artifacts::manifest::Manifest;
+use heg_artifacts::manifest::{Group, Manifest};
 
 use crate::error::RuntimeError;
 use crate::ladder::{Calls, Descent, Refused};
 use crate::mem::{Activations, KvCache, KvShape, Scratch, Widths};
-use crate::sched::{Logits, Span, launches};
+use crate::sched::{Launch, Logits, Span, launches};
 use crate::verdicts::{Verdicts, file_name};
 pub(crate) use duty::Duty;
 use embedding::EmbeddingTable;
@@ -261,7 +261,34 @@ impl Executor {
         }
         let _ = self.descents.0.set(descents);
         self.ready = ready;
-        Ok(())
+        self.pack_head()
+    }
+
+    /// Has the plugin pack the head's weights, by a run on one row. It is the largest kernel, and its pages of the
+    /// bundle are resident meanwhile: packed after the layers have taken memory for a chunk, it would set the peak
+    /// (2.33 GB against 2.17 GB, 1B model, chunks of 256 tokens).
+    fn pack_head(&mut self) -> Result<(), RuntimeError> {
+        let launch = Launch {
+            layer: None,
+            group: Group::Head,
+            span: None,
+        };
+        let head = self.ready.get(&Place::from(launch));
+        if head.is_none_or(|head| head.packed.is_empty()) {
+            return Ok(());
+        }
+        let span = Span {
+            row: 0,
+            tokens: 1,
+            position: 0,
+        };
+        let rows = self.pass_rows();
+        let batch = Batch {
+            rows: &rows,
+            caches: &[],
+            spans: &[span],
+        };
+        self.launch(launch, &batch)
     }
 
     /// Runs new tokens of one sequence through the model; the logits of the last one are returned where

@@ -1,5 +1,5 @@
-//! Cosines and sines of a batch's positions: rows of the bundle's table where they are contiguous, else
-//! gathered into buffers.
+//! Cosines and sines of a batch's positions: rows of the bundle's table for a chunk of one sequence, else
+//! gathered into buffers, where OpenVINO finds them at the same place each time.
 
 use std::sync::Arc;
 
@@ -44,6 +44,7 @@ impl RotaryRows {
         rows: usize,
     ) -> Result<(Tensor, Tensor), RuntimeError> {
         if let [span] = spans
+            && span.tokens > 1
             && span.position + rows <= table.rows as usize
         {
             let width = table.width as usize;
@@ -91,10 +92,11 @@ impl RotaryRows {
         let bytes = self.bundle.section(id).map_err(RuntimeError::Section)?;
         let width = table.width as usize;
         let row_bytes = width * ElementType::F32.bytes();
+        let first = spans.first().map_or(0, |span| span.row);
         for span in spans {
             for token in 0..span.tokens {
                 let start = (span.position + token) * row_bytes;
-                into.write_packed(span.row + token, &bytes[start..start + row_bytes])?;
+                into.write_packed(span.row - first + token, &bytes[start..start + row_bytes])?;
             }
         }
         into.view_packed(rows, width)

@@ -1,13 +1,15 @@
 //! `heg serve`: a bundle behind OpenAI's interface, until the process is told to end.
 
 use std::io::Write;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
 use heg_runtime::engine::{Engine, EngineOptions, Observer};
 use heg_runtime::server::{Served, Server, ServerLimits, ServerOptions, Token, told_to_end};
-use heg_runtime::{TraceFile, read_policy};
+use heg_runtime::{TraceFile, read_policy, verified};
+use heg_spec::Policy;
 
 use crate::failure::input;
 use crate::options::Machine;
@@ -26,6 +28,12 @@ pub(crate) struct Arguments {
     /// How requests share the devices: a shipped policy or a .ron file
     #[arg(long, value_name = "POLICY", default_value = "agent-xpu")]
     policy: String,
+    /// Memory for KV caches, in MiB [default: what the policy says, at most a quarter of the machine's]
+    #[arg(long, value_name = "N")]
+    kv_mib: Option<NonZeroU32>,
+    /// Flash for KV caches of idle flows that have to make room, in MiB; 0 gives them up [default: as the policy says]
+    #[arg(long, value_name = "N")]
+    flash_mib: Option<u32>,
     /// Clients have to show this bearer token; better given as HEG_TOKEN, which no process list shows
     #[arg(long, value_name = "T")]
     token: Option<String>,
@@ -46,9 +54,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let loaded = arguments.machine.open()?;
     let options = EngineOptions {
         exec: arguments.machine.executor_options(),
+        flash: verified::cache_folder(),
         observers: arguments.observers()?,
     };
-    let policy = read_policy(&arguments.policy)?;
+    let policy = arguments.policy()?;
     let engine = Engine::start(arguments.machine.loader(&loaded)?, policy, options)?;
     let served = Served::new(&loaded, engine)?;
     for address in server.addresses() {
@@ -68,6 +77,19 @@ impl Arguments {
         let trace = TraceFile::create(path);
         let trace = trace.with_context(|| format!("cannot write `{}`", path.display()))?;
         Ok(vec![Box::new(trace)])
+    }
+
+    fn policy(&self) -> anyhow::Result<Policy> {
+        let mut policy = read_policy(&self.policy)?;
+        let limits = &mut policy.limits;
+        limits.kv_mib = match self.kv_mib {
+            Some(asked) => asked.get(),
+            None => limits
+                .kv_mib
+                .min(memory_mib().map_or(u32::MAX, |all| all / 4)),
+        };
+        limits.flash_mib = self.flash_mib.unwrap_or(limits.flash_mib);
+        Ok(policy)
     }
 
     fn options(&self) -> anyhow::Result<ServerOptions> {
@@ -96,6 +118,16 @@ impl Arguments {
             },
         })
     }
+}
+
+/// Memory of the machine, in MiB; none where the system does not say.
+fn memory_mib() -> Option<u32> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    u32::try_from(kibibytes / 1024).ok()
 }
 
 const PORT: u16 = 8080;

@@ -43,6 +43,7 @@ fn help() {
         "inspect",
         "verify",
         "bench",
+        "serve",
         "bench-serve",
         "profile",
     ] {

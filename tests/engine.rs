@@ -12,9 +12,10 @@ use heg_runtime::Loaded;
 use heg_runtime::engine::{Ask, Ending, Engine, EngineOptions, Update};
 use heg_runtime::exec::ExecutorOptions;
 use heg_runtime::sched::{Class, Finish};
-use heg_runtime::text::SamplingParams;
+use heg_runtime::text::{SamplingParams, Special};
 use heg_spec::model::WeightForm;
 use heg_spec::{Policy, shipped};
+use heg_tests::questions::{Question, agent_30m, questions};
 use heg_tests::{Seeded, Workbench, executor, fixture, greedy, openvino_or_skip};
 use serde::Deserialize;
 
@@ -37,24 +38,43 @@ struct Reference {
     answer: Vec<u32>,
 }
 
-fn bundle(workbench: &Workbench) -> PathBuf {
+fn bundle(workbench: &Workbench, model: &Path) -> PathBuf {
     let f32 = |spec: &mut heg_spec::ModelSpec| spec.weights = WeightForm::F32;
-    let compiled = workbench.compile(&fixture("tiny-agent"), "tiny-agent", f32);
-    compiled.unwrap().0
+    workbench.compile(model, "model", f32).unwrap().0
 }
 
-fn references(bundle: &Path, soc: &str) -> Vec<Reference> {
+/// The golden prompts of tiny-agent.
+fn golden() -> Vec<Vec<u32>> {
     let text = std::fs::read_to_string(fixture("tiny-agent").join("golden.json")).unwrap();
     let golden: Golden = serde_json::from_str(&text).unwrap();
-    let mut executor = executor(bundle, soc, CHUNK_TOKENS).unwrap();
-    let prompts = golden.cases.into_iter().map(|case| case.input_ids);
-    prompts
-        .map(|prompt| {
-            let mut sequence = executor.sequence().unwrap();
-            let answer = greedy(&mut executor, &mut sequence, &prompt, ANSWER_TOKENS).unwrap();
-            Reference { prompt, answer }
-        })
+    golden
+        .cases
+        .into_iter()
+        .map(|case| case.input_ids)
         .collect()
+}
+
+/// All evaluation prompts of a model.
+fn evaluation(bundle: &Path, model: &Path) -> Vec<Vec<u32>> {
+    let tokenizer = Loaded::open(bundle).unwrap().tokenizer().unwrap();
+    let encode = |question: Question| tokenizer.encode(&question.prompt, Special::AsWritten);
+    let questions = questions(model).unwrap().into_iter();
+    questions
+        .map(|question| encode(question).unwrap())
+        .collect()
+}
+
+fn references(bundle: &Path, soc: &str, prompts: Vec<Vec<u32>>) -> Vec<Reference> {
+    let mut executor = executor(bundle, soc, CHUNK_TOKENS).unwrap();
+    let mut answer = |prompt: &[u32]| {
+        let mut sequence = executor.sequence().unwrap();
+        greedy(&mut executor, &mut sequence, prompt, ANSWER_TOKENS).unwrap()
+    };
+    let reference = |prompt: Vec<u32>| Reference {
+        answer: answer(&prompt),
+        prompt,
+    };
+    prompts.into_iter().map(reference).collect()
 }
 
 fn engine(bundle: &Path, soc: &str, policy: &str, options: EngineOptions) -> Engine {
@@ -111,47 +131,92 @@ impl Answer {
     }
 }
 
+/// Everybody at once, of either class, while others come and give up; each gets what it gets alone.
+fn check_crowd(engine: &Engine, references: &[Reference], name: &str) {
+    engine.wait_ready().unwrap();
+    let mut seeded = Seeded::new(7);
+    let mut answers = Vec::new();
+    for (at, reference) in references.iter().enumerate() {
+        let class = match seeded.below(3) {
+            0 => Class::Reactive,
+            _ => Class::Proactive,
+        };
+        answers.push((at, Answer::of(engine, ask(class, &reference.prompt))));
+        if seeded.below(4) == 0 {
+            let leaves = engine.submit(ask(Class::Reactive, &reference.prompt), |_| {});
+            std::thread::sleep(Duration::from_millis(seeded.below(20) as u64));
+            engine.cancel(leaves);
+        }
+    }
+    for (at, answer) in answers {
+        let (tokens, ending) = answer.wait();
+        assert_eq!(
+            ending.finish,
+            Finish::Complete,
+            "{name}: {:?}",
+            ending.error
+        );
+        assert_eq!(tokens, references[at].answer, "{name}, prompt {at}");
+    }
+    let status = engine.status().unwrap();
+    println!(
+        "{name}: {} prompts, {} tokens reused, {} launches at {:.1} us of scheduling and dispatch",
+        references.len(),
+        status.reused_tokens,
+        status.launches,
+        status.dispatch_us as f64 / status.launches.max(1) as f64,
+    );
+}
+
+/// On one lane and on two, by our scheduler and by one that it is compared with.
 #[test]
 fn a_crowd_gets_the_tokens_that_each_gets_alone() {
     if !openvino_or_skip("a_crowd_gets_the_tokens_that_each_gets_alone") {
         return;
     }
     let workbench = Workbench::new().unwrap();
-    let bundle = bundle(&workbench);
+    let bundle = bundle(&workbench, &fixture("tiny-agent"));
     for (soc, policy) in [
-        ("host-cpu", "agent-xpu"),
         ("host-roles", "agent-xpu"),
         ("host-cpu", "cpu-continuous-batching"),
     ] {
-        let references = references(&bundle, soc);
+        let references = references(&bundle, soc, golden());
         let engine = engine(&bundle, soc, policy, EngineOptions::default());
-        engine.wait_ready().unwrap();
-        let mut seeded = Seeded::new(7);
-        let mut answers = Vec::new();
-        for round in 0..2 {
-            for (at, reference) in references.iter().enumerate() {
-                let class = match seeded.below(3) {
-                    0 => Class::Reactive,
-                    _ => Class::Proactive,
-                };
-                answers.push((at, Answer::of(&engine, ask(class, &reference.prompt))));
-                if round == 1 {
-                    std::thread::sleep(Duration::from_millis(seeded.below(30) as u64));
-                }
-            }
-        }
-        for (at, answer) in answers {
-            let (tokens, ending) = answer.wait();
-            assert_eq!(
-                ending.finish,
-                Finish::Complete,
-                "{soc} {policy}: {:?}",
-                ending.error
-            );
-            assert_eq!(tokens, references[at].answer, "{soc} {policy}, prompt {at}");
-        }
-        let status = engine.status().unwrap();
-        assert_eq!(status.finished, 2 * references.len() as u64);
+        check_crowd(&engine, &references, &format!("{soc}, {policy}"));
+    }
+}
+
+/// All evaluation prompts, with memory for few of them and flash for the rest.
+fn check_evaluation(model: &Path, kv_mib: u32) {
+    let workbench = Workbench::new().unwrap();
+    let bundle = bundle(&workbench, model);
+    let references = references(&bundle, "host-cpu", evaluation(&bundle, model));
+    let mut policy: Policy = shipped::policy("agent-xpu").unwrap();
+    policy.limits.kv_mib = kv_mib;
+    policy.limits.flash_mib = 4 * kv_mib;
+    let options = EngineOptions {
+        flash: Some(workbench.folder().to_owned()),
+        ..EngineOptions::default()
+    };
+    let engine = engine_with(&bundle, "host-cpu", policy, options);
+    check_crowd(&engine, &references, &model.display().to_string());
+}
+
+#[test]
+fn all_prompts_of_tiny_agent_at_once() {
+    if openvino_or_skip("all_prompts_of_tiny_agent_at_once") {
+        check_evaluation(&fixture("tiny-agent"), 8);
+    }
+}
+
+#[test]
+fn all_prompts_of_agent_30m_at_once() {
+    let test = "all_prompts_of_agent_30m_at_once";
+    if let Some(model) = agent_30m(test)
+        && openvino_or_skip(test)
+        && std::env::var_os("HEG_FULL").is_some()
+    {
+        check_evaluation(&model, 64);
     }
 }
 
@@ -161,15 +226,15 @@ fn flows_go_on_where_they_were_also_from_flash() {
         return;
     }
     let workbench = Workbench::new().unwrap();
-    let bundle = bundle(&workbench);
-    let references = references(&bundle, "host-cpu");
+    let bundle = bundle(&workbench, &fixture("tiny-agent"));
+    let references = references(&bundle, "host-cpu", golden());
     let options = EngineOptions {
         flash: Some(workbench.folder().to_owned()),
         ..EngineOptions::default()
     };
     let mut policy: Policy = shipped::policy("agent-xpu").unwrap();
-    // A token takes 3 KiB: memory for about 340 of them, less than two flows at a time.
-    policy.limits.kv_mib = 1;
+    // A token takes 3 KiB: memory for about 680 of them, a few flows at a time.
+    policy.limits.kv_mib = 2;
     policy.limits.flash_mib = 64;
     let engine = engine_with(&bundle, "host-cpu", policy, options);
     let flows: Vec<_> = references.iter().map(|_| engine.new_flow()).collect();
@@ -205,8 +270,8 @@ fn a_cancelled_call_leaves_what_it_computed_to_the_next() {
         return;
     }
     let workbench = Workbench::new().unwrap();
-    let bundle = bundle(&workbench);
-    let references = references(&bundle, "host-cpu");
+    let bundle = bundle(&workbench, &fixture("tiny-agent"));
+    let references = references(&bundle, "host-cpu", golden());
     let longest = references.iter().max_by_key(|r| r.prompt.len()).unwrap();
     let engine = engine(&bundle, "host-cpu", "agent-xpu", EngineOptions::default());
     let mut older = ask(Class::Proactive, &longest.prompt);

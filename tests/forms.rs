@@ -18,8 +18,8 @@ use heg_runtime::text::{
 };
 use heg_runtime::{Continue, FinishReason, GenerateOptions, Loaded, generate_restricted};
 use heg_spec::model::WeightForm;
+use heg_tests::questions::{Question, questions};
 use heg_tests::{Seeded, Workbench, executor, fixture, instance, openvino_or_skip};
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 /// A random schema of at most so many levels, of which there is an instance.
@@ -143,13 +143,6 @@ fn check_call(call: &ToolCall, tools: &[Tool]) {
     instance::check(schema, schema, &arguments).unwrap();
 }
 
-#[derive(Deserialize)]
-struct Question {
-    messages: Vec<Message>,
-    tools: Option<Vec<Value>>,
-    answer: String,
-}
-
 /// tiny-agent with its text side.
 struct Agent {
     executor: Executor,
@@ -220,16 +213,6 @@ impl Agent {
     }
 }
 
-fn questions() -> Vec<Question> {
-    let text = std::fs::read_to_string(fixture("tiny-agent/eval.jsonl")).unwrap();
-    let questions: Vec<Question> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    assert_eq!(questions.len(), 200);
-    questions
-}
-
 fn tools(question: &Question) -> Vec<Tool> {
     let tools = question.tools.iter().flatten();
     tools.map(|tool| Tool::from_json(tool).unwrap()).collect()
@@ -243,7 +226,7 @@ fn every_call_of_tiny_agent_is_right_and_no_answer_gets_worse() {
     }
     let workbench = Workbench::new().unwrap();
     let mut agent = Agent::new(&workbench);
-    let questions = questions();
+    let questions = questions(&fixture("tiny-agent")).unwrap();
     let (mut free_right, mut auto_right, mut calls) = (0, 0, 0);
     let offering: Vec<&Question> = questions
         .iter()
@@ -298,7 +281,11 @@ fn every_answer_of_tiny_agent_in_a_schema_is_an_instance() {
             "$defs": {"step": {"type": "object", "properties": {"do": {"type": "string", "maxLength": 12}, "sure": {"type": "boolean"}},
                 "required": ["do"], "additionalProperties": false}}}),
     ];
-    for (index, question) in questions().iter().enumerate() {
+    for (index, question) in questions(&fixture("tiny-agent"))
+        .unwrap()
+        .iter()
+        .enumerate()
+    {
         let schema = &schemas[index % schemas.len()];
         let grammar = agent.grammars.json_schema(schema).unwrap();
         let (text, ended) = agent.answer(question, Some(grammar));

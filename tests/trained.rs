@@ -10,13 +10,14 @@
     reason = "a test fails by panicking, in its helpers too"
 )]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use heg_runtime::exec::Executor;
 use heg_runtime::text::{ChatTemplate, Conversation, Message, SamplingParams, Special, Tokenizer};
 use heg_runtime::{Continue, GenerateOptions, Loaded, generate};
 use heg_spec::model::WeightForm;
+use heg_tests::questions::{Question, agent_30m, questions};
 use heg_tests::{Seeded, Workbench, executor, fixture, openvino_or_skip};
 use serde::Deserialize;
 use serde_json::Value;
@@ -34,16 +35,6 @@ struct Case {
     input_ids: Vec<u32>,
     output_ids: Vec<u32>,
     output_text: String,
-}
-
-#[derive(Deserialize)]
-struct Question {
-    id: usize,
-    messages: Vec<Message>,
-    tools: Option<Vec<Value>>,
-    prompt: String,
-    answer: String,
-    correct_float32: bool,
 }
 
 /// A model with its text side.
@@ -143,7 +134,7 @@ fn check_golden(model: &Path, soc: &str) {
 fn check_accuracy(model: &Path, part: usize) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let workbench = Workbench::new().unwrap();
-    let questions = questions(model, part);
+    let questions = some_questions(model, part);
     let answered = |weights| -> Vec<bool> {
         let mut agent = Agent::new(&workbench, model, "host-cpu", weights);
         let correct = |question: &Question| {
@@ -173,30 +164,13 @@ fn check_accuracy(model: &Path, part: usize) {
 }
 
 /// All questions, or a seeded part of them.
-fn questions(model: &Path, part: usize) -> Vec<Question> {
-    let text = std::fs::read_to_string(model.join("eval.jsonl")).unwrap();
-    let mut questions: Vec<Question> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    assert_eq!(questions.len(), 200);
+fn some_questions(model: &Path, part: usize) -> Vec<Question> {
+    let mut questions = questions(model).unwrap();
     if std::env::var_os("HEG_FULL").is_none() {
         Seeded::new(2).shuffle(&mut questions);
         questions.truncate(part);
     }
     questions
-}
-
-/// The larger model, where it is.
-fn agent_30m(test: &str) -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/models");
-    let models = std::env::var_os("HEG_MODELS").map_or(beside, PathBuf::from);
-    let model = models.join("agent-30m");
-    if model.is_dir() {
-        return Some(model);
-    }
-    println!("skipped: {test} (no agent-30m)");
-    None
 }
 
 #[test]

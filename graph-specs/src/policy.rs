@@ -96,7 +96,7 @@ pub enum Resume {
 }
 
 /// How tokens are decoded.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecodePolicy {
     /// Largest batch.
@@ -108,6 +108,10 @@ pub struct DecodePolicy {
     pub evict_longest: bool,
     /// Whether kernels of a prefill go before those of decoding on the iGPU (4.3).
     pub prefill_first: bool,
+    /// Where one lane has all kernels: share of its time that proactive prompts get while reactive requests decode, a
+    /// kernel between two iterations. None: nothing, until they are overdue.
+    #[serde(default)]
+    pub proactive_share: Option<f64>,
     /// Whether a whole layer is one kernel when a single request decodes (4.2).
     pub fused_layer: bool,
 }
@@ -178,6 +182,7 @@ impl Default for DecodePolicy {
             reactive_batch_max: None,
             evict_longest: false,
             prefill_first: false,
+            proactive_share: None,
             fused_layer: false,
         }
     }
@@ -222,6 +227,10 @@ impl Policy {
         require(decode.batch_max >= 1, "decode.batch_max", "at least 1");
         let cap = decode.reactive_batch_max;
         require(cap != Some(0), "decode.reactive_batch_max", "at least 1");
+        let share = decode.proactive_share;
+        let valid = share.is_none_or(|share| 0.0 < share && share < 1.0);
+        let expected = "a share above 0 and below 1";
+        require(valid, "decode.proactive_share", expected);
         let share = policy.prefill.defer_memory_bound;
         let valid = share.is_none_or(|share| (0.0..=1.0).contains(&share));
         require(valid, "prefill.defer_memory_bound", "a share from 0 to 1");

@@ -3,6 +3,7 @@
 pub mod asked;
 pub mod instance;
 pub mod model_folder;
+pub mod questions;
 pub mod roles;
 
 use std::error::Error;

@@ -20,6 +20,9 @@ pub(super) struct KvBudget {
     flash: BTreeMap<FlowId, Kept>,
 }
 
+/// Flows on flash, at most: each is an open file. Chosen: far below what a process may have open.
+const FLASH_FLOWS_MAX: usize = 128;
+
 /// The cache of a flow between two calls.
 #[derive(Debug, Clone, Copy)]
 struct Kept {
@@ -156,13 +159,11 @@ impl KvBudget {
         if tokens > self.flash_budget {
             return self.release_flow(flow, actions);
         }
-        let on_flash = |kv: &Self| {
-            kv.flash
-                .values()
-                .map(|kept| u64::from(kept.tokens))
-                .sum::<u64>()
+        let is_full = |kv: &Self| {
+            let used: u64 = kv.flash.values().map(|kept| u64::from(kept.tokens)).sum();
+            used + tokens > kv.flash_budget || kv.flash.len() >= FLASH_FLOWS_MAX
         };
-        while on_flash(self) + tokens > self.flash_budget {
+        while is_full(self) {
             let oldest = self.flash.iter().min_by_key(|(_, kept)| kept.since);
             let Some(oldest) = oldest.map(|(flow, _)| *flow) else {
                 break;

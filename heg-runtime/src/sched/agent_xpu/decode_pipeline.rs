@@ -21,6 +21,8 @@ pub(super) struct Decode {
     iteration: Option<Iteration>,
     /// Whether decoding is next on the iGPU, where it takes turns with a prefill.
     pub(super) is_next: bool,
+    /// Time that proactive prompts are owed beside reactive decoding, in µs.
+    pub(super) owed_us: f64,
     /// Whether the next iteration takes a single request, to find out which one makes batches fail.
     pub(super) alone: Option<RequestId>,
 }

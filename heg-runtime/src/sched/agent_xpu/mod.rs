@@ -141,7 +141,7 @@ impl<C: Costs> AgentXpu<C> {
 
     /// What a lane ran is done.
     fn done(&mut self, ticket: Ticket, layers: u32, ended: &[RequestId], actions: &mut Actions) {
-        let Some((_, running)) = self.lanes.finish(ticket) else {
+        let Some((lane, running)) = self.lanes.finish(ticket) else {
             return;
         };
         match running.work {
@@ -155,7 +155,10 @@ impl<C: Costs> AgentXpu<C> {
                 self.settle(request, actions);
             }
             Work::Head(request) => self.prefilled(request, ended.contains(&request), actions),
-            Work::Decode(run) => self.decoded(&run, layers, ended, actions),
+            Work::Decode(run) => {
+                self.owe(lane, running.cost);
+                self.decoded(&run, layers, ended, actions);
+            }
             // Never launched by this scheduler.
             Work::Mixed { .. } => {}
         }
@@ -317,16 +320,20 @@ impl<C: Costs> AgentXpu<C> {
             return;
         };
         let takes_turns = self.takes_turns(lane);
-        let prefill_first =
-            self.policy.decode.prefill_first && (takes_turns || !self.would_hold_up_reactive(lane));
+        let holds_up = !takes_turns && self.would_hold_up_reactive(lane);
+        let prefill_first = self.policy.decode.prefill_first && !holds_up;
         if self.lanes.is_free(lane) {
-            let decode_first = !prefill_first || (takes_turns && self.decode.is_next);
+            let owed = holds_up && !self.decode.is_next && self.is_owed(lane);
+            let decode_first = !(prefill_first || owed) || (takes_turns && self.decode.is_next);
             if decode_first && self.launch_decode(lane, actions) {
                 self.decode.is_next = false;
                 return;
             }
             if self.launch_prefill(lane, actions) {
                 self.decode.is_next = true;
+                if owed {
+                    self.decode.owed_us = 0.0;
+                }
             } else if !decode_first {
                 self.launch_decode(lane, actions);
             }
@@ -342,6 +349,24 @@ impl<C: Costs> AgentXpu<C> {
         !self.lanes.is_present(Lane::Npu)
             && self.decodes_reactive()
             && self.next_prefill(lane).map(|next| next.class) == Some(Class::Proactive)
+    }
+
+    /// Whether proactive prompts have waited for reactive decoding long enough to run their next kernel.
+    fn is_owed(&self, lane: Lane) -> bool {
+        let next = self.next_prefill(lane);
+        next.is_some_and(|next| self.decode.owed_us >= next.cost.latency_us)
+    }
+
+    /// Counts time of a decode run towards what proactive prompts are owed beside it.
+    fn owe(&mut self, lane: Lane, cost: Cost) {
+        let Some(share) = self.policy.decode.proactive_share else {
+            return;
+        };
+        if self.would_hold_up_reactive(lane) {
+            self.decode.owed_us += cost.latency_us * share / (1.0 - share);
+        } else {
+            self.decode.owed_us = 0.0;
+        }
     }
 
     /// Whether the next prefill kernel of the iGPU is an overdue request's, beside reactive decoding: its whole

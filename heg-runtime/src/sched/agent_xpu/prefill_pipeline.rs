@@ -90,7 +90,7 @@ impl Prefills {
 pub(super) struct Next {
     pub(super) id: RequestId,
     pub(super) class: Class,
-    cost: Cost,
+    pub(super) cost: Cost,
     kernel: Option<Step>,
 }
 

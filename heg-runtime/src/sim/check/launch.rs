@@ -312,6 +312,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         self.require(order, Rule::Dependencies, || {
             format!("{run:?} is neither a new iteration nor the rest of the one that has begun")
         });
+        self.world.prefilled_last = false;
         if self.dynamic_prefill_waits() {
             // A proactive prompt goes first with its attention, but not where the lane has all of its kernels.
             let decodes = self.world.requests.values();
@@ -476,7 +477,10 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         // A request that waits for memory holds up those behind it.
         let mut queued = requests().filter(|(_, s)| reactive(s) && s.phase == Phase::Queued);
         let all_fit = queued.all(|(_, seen)| self.world.fits(seen));
+        // A kernel at a time may come between two iterations, where the policy has proactive prompts share the lane.
+        let shares = policy.decode.proactive_share.is_some() && !self.world.prefilled_last;
         let whole = !self.world.is_present(Lane::Npu)
+            && !shares
             && policy.pressure.is_none()
             && !self.decodes_elsewhere();
         let waits = requests().find(|(id, seen)| {
@@ -493,5 +497,6 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         self.require(waits.is_none(), Rule::ReactiveFirst, || {
             format!("a kernel of {id} starts while a reactive request waits: {waits:?}")
         });
+        self.world.prefilled_last = true;
     }
 }

@@ -182,6 +182,8 @@ pub(super) struct World {
     pub(super) places: [Place; Lane::ALL.len()],
     pub(super) requests: BTreeMap<RequestId, Seen>,
     pub(super) iteration: Option<Iteration>,
+    /// Whether nothing was decoded since a proactive prompt's last kernel.
+    pub(super) prefilled_last: bool,
     pub(super) tickets: BTreeSet<Ticket>,
     pub(super) kv_budget: u64,
     pub(super) kv_used: u64,
@@ -220,6 +222,7 @@ impl World {
             places: usable.map(|usable| if usable { Place::Free } else { Place::Absent }),
             requests: BTreeMap::new(),
             iteration: None,
+            prefilled_last: false,
             tickets: BTreeSet::new(),
             kv_budget: policy.limits.kv_bytes() / model.kv_bytes_per_token.max(1),
             kv_used: 0,

@@ -4,9 +4,11 @@ Arguments: base URL, token. Ends with 77 where there is no browser.
 """
 
 import json
+import re
 import shutil
 import sys
 import threading
+import time
 import urllib.request
 
 base_url, token = sys.argv[1:]
@@ -24,12 +26,13 @@ if browser_path is None:
 over = threading.Event()
 
 
-def keep_asking(priority):
+def keep_asking(priority, pause):
     body = {"prompt": list(range(5, 205)), "max_tokens": 200, "ignore_eos": True, "priority": priority}
     headers = {"content-type": "application/json", "authorization": f"Bearer {token}"}
     while not over.is_set():
         request = urllib.request.Request(f"{base_url}/v1/completions", json.dumps(body).encode(), headers)
         urllib.request.urlopen(request, timeout=60).read()
+        over.wait(pause)
 
 
 # How many points of a lane's picture have a class's colour.
@@ -44,6 +47,18 @@ POINTS = """name => {
   for (let at = 0; at < data.length; at += 4) points += data.slice(at, at + 4).join() === wanted;
   return points;
 }"""
+
+
+def number(page, selector):
+    return float(page.locator(selector).inner_text().replace(",", ""))
+
+
+def wait_until(page, what, is_so):
+    """Asks from outside: the page's policy lets nobody evaluate text inside."""
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end, f"waited for: {what}"
+        page.wait_for_timeout(100)
 
 
 def watch(page):
@@ -65,15 +80,14 @@ def watch(page):
     assert page.title() == "tiny-agent – HEG", page.title()
 
     for name in ["reactive", "proactive"]:
-        page.wait_for_function(f"parseFloat(document.getElementById('{name}-rate').textContent) > 0")
-        row = page.get_by_role("row", name=name)
-        handle = row.element_handle()
-        page.wait_for_function("row => [...row.cells].slice(1).some(cell => cell.textContent > 0)", arg=handle)
-        page.wait_for_function(f"({POINTS})('{name}') > 0")
-        page.wait_for_function(
-            f"new RegExp('\\\\b{name} [1-9]').test(document.querySelector('#lanes canvas').ariaLabel)")
-    page.wait_for_function("parseFloat(document.getElementById('kv').textContent) > 0")
-    page.wait_for_function("parseFloat(document.getElementById('finished').textContent) > 0")
+        cells = page.get_by_role("row", name=name).get_by_role("cell")
+        wait_until(page, f"{name} tokens", lambda: number(page, f"#{name}-rate") > 0)
+        wait_until(page, f"live {name} requests", lambda: sum(map(int, cells.all_inner_texts())) > 0)
+        wait_until(page, f"{name} slices", lambda: page.evaluate(POINTS, name) > 0)
+        share = re.compile(rf"\b{name} [1-9]")
+        wait_until(page, f"{name} share", lambda: share.search(page.locator("#lanes header span").inner_text()))
+    wait_until(page, "KV memory", lambda: number(page, "#kv") > 0)
+    wait_until(page, "requests that ended", lambda: number(page, "#finished") > 0)
     for width in [1280, 360]:
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= width, f"wider than {width}"
@@ -86,7 +100,9 @@ def watch(page):
 
 with sync_playwright() as playwright:
     browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
-    askers = [threading.Thread(target=keep_asking, args=[name]) for name in ["reactive", "proactive", "proactive"]]
+    # Without the pause every batch has a reactive request in it, and counts as such.
+    loads = [("reactive", 0.5), ("proactive", 0), ("proactive", 0)]
+    askers = [threading.Thread(target=keep_asking, args=load) for load in loads]
     for asker in askers:
         asker.start()
     try:

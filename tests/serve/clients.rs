@@ -11,7 +11,7 @@ use heg_tests::openvino_or_skip;
 use crate::host::Host;
 
 /// Python with the clients' packages, where there is one; where not, says so.
-fn python_or_skip(test: &str) -> Option<PathBuf> {
+pub(crate) fn python_or_skip(test: &str) -> Option<PathBuf> {
     // This program is in `<target folder>/<profile>/deps`.
     let program = std::env::current_exe().unwrap();
     let target = program.ancestors().nth(3).unwrap();

@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use heg_runtime::engine::{Engine, EngineOptions};
-use heg_runtime::server::{Address, Served, Server, ServerOptions};
+use heg_runtime::server::{Address, Served, Server, ServerOptions, Timeline};
 use heg_runtime::{Loaded, RuntimeError};
 use heg_spec::shipped;
 use heg_tests::{Workbench, fixture};
@@ -38,8 +38,13 @@ pub(crate) fn served() -> Served {
     let loaded = Loaded::open(bundle()).unwrap();
     let loader = loaded.loader(&shipped::soc("host-cpu").unwrap()).unwrap();
     let policy = shipped::policy("agent-xpu").unwrap();
-    let engine = Engine::start(loader, policy, EngineOptions::default()).unwrap();
-    Served::new(&loaded, engine).unwrap()
+    let timeline = Timeline::default();
+    let options = EngineOptions {
+        observers: vec![Box::new(timeline.clone())],
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start(loader, policy, options).unwrap();
+    Served::new(&loaded, engine, timeline).unwrap()
 }
 
 impl Host {

@@ -1,4 +1,4 @@
-//! The server with a trained model, over real sockets: answers, streams, limits, garbage, shutdown.
+//! The server with a trained model, over real sockets: answers, streams, limits, garbage, its page, shutdown.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"
@@ -9,5 +9,6 @@ mod client;
 mod clients;
 mod host;
 mod limits;
+mod page;
 mod refusals;
 mod shutdown;

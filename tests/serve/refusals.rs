@@ -37,7 +37,10 @@ fn garbage_gets_a_reason() {
             [b"GET / HTTP/1.1\r\nx: ".as_slice(), &[b'a'; 100_000]].concat(),
         ),
         ("no such path", request("GET /v2", "", b"")),
-        ("the page", request("GET /", "", b"")),
+        (
+            "what was seen",
+            request("GET /dashboard.json?after=-1", "", b""),
+        ),
         ("wrong method", request("GET /v1/chat/completions", "", b"")),
         (
             "wrong type",

@@ -9,8 +9,9 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::admission::class_name;
 use super::answering::Figures;
+use super::timeline::lane_name;
 use crate::engine::Status;
-use crate::sched::{Class, Lane};
+use crate::sched::Class;
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,14 +173,6 @@ impl Outcome {
             Self::Failed => "failed",
             Self::Shed => "shed",
         }
-    }
-}
-
-fn lane_name(lane: Lane) -> &'static str {
-    match lane {
-        Lane::Npu => "npu",
-        Lane::Igpu => "igpu",
-        Lane::Cpu => "cpu",
     }
 }
 

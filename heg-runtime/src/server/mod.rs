@@ -3,7 +3,7 @@
 //! One thread of tokio holds all connections; the engine has threads of its own. A request goes through `listen`
 //! (the doors), `connection` (one client), `route`, `auth`, `body` (bytes under limits), `request` (fields, checked),
 //! `admission` (a place in the queue), `served` (tokens), `answering` (the engine's updates as text) and out through
-//! `answer`, whole, or `stream`, as events. Nothing a client does, or leaves undone, holds more than a bounded
+//! `answer`, whole, or `stream`, as events. People look at the `dashboard`. Nothing a client does, or leaves undone, holds more than a bounded
 //! amount of memory, or a place for longer than a bounded time.
 
 mod admission;
@@ -13,6 +13,7 @@ mod auth;
 mod body;
 mod complete;
 mod connection;
+mod dashboard;
 mod error;
 mod fields;
 mod flows;
@@ -24,6 +25,7 @@ mod route;
 mod served;
 mod stream;
 mod supersede;
+mod timeline;
 mod tools;
 
 use std::future::Future;
@@ -40,6 +42,7 @@ use admission::Admission;
 use answer::{Head, Voice};
 use body::Intake;
 use connection::Connections;
+use dashboard::Standing;
 use flows::Flows;
 use listen::Doors;
 use metrics::Metrics;
@@ -53,6 +56,7 @@ pub use request::{
     Wishes,
 };
 pub use served::Served;
+pub use timeline::Timeline;
 pub use tools::{AnswerFormat, Tooling};
 
 /// How a server is set up.
@@ -125,6 +129,7 @@ struct State {
     superseding: Arc<Superseding>,
     flows: Flows,
     metrics: Arc<Metrics>,
+    standing: Standing,
     /// Whether all kernels are ready.
     ready: AtomicBool,
     /// When the server started, in seconds since 1970.
@@ -212,6 +217,7 @@ impl State {
             superseding: Arc::default(),
             flows: Flows::default(),
             metrics: Arc::default(),
+            standing: Standing::default(),
             ready: AtomicBool::new(false),
             created: now.map_or(0, |time| time.as_secs()),
             ids: RandomState::new(),

@@ -22,7 +22,7 @@ use super::flows::FlowName;
 use super::listen::Way;
 use super::request::{FIELD_HEADERS, flow_to_end};
 use super::stream::Events;
-use super::{State, complete};
+use super::{State, complete, dashboard};
 
 /// The body of a response.
 pub(super) type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -47,7 +47,7 @@ async fn handle(
 ) -> Result<Response<Body>> {
     let (parts, body) = request.into_parts();
     let route = Route::of(parts.uri.path(), &parts.method)?;
-    if route != Route::Health {
+    if !matches!(route, Route::Health | Route::Page) {
         auth::check(state.token.as_ref(), &parts.headers, way)?;
     }
     let post = async || {
@@ -55,6 +55,8 @@ async fn handle(
         state.intake.take(body).await
     };
     match route {
+        Route::Page => Ok(dashboard::page(state)),
+        Route::Dashboard => dashboard::data(state, parts.uri.query()).await,
         Route::Health => health(state),
         Route::Metrics => metrics(state).await,
         Route::Models => {
@@ -71,6 +73,8 @@ async fn handle(
 /// What there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Route<'a> {
+    Page,
+    Dashboard,
     Health,
     Metrics,
     Models,
@@ -83,6 +87,8 @@ enum Route<'a> {
 impl<'a> Route<'a> {
     fn of(path: &'a str, method: &Method) -> Result<Self> {
         let (route, allowed) = match path {
+            "/" => (Self::Page, Method::GET),
+            "/dashboard.json" => (Self::Dashboard, Method::GET),
             "/healthz" => (Self::Health, Method::GET),
             "/metrics" => (Self::Metrics, Method::GET),
             "/v1/models" => (Self::Models, Method::GET),
@@ -208,7 +214,7 @@ pub(super) fn event_response(events: Events) -> Response<Body> {
     response
 }
 
-fn response(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> {
+pub(super) fn response(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     let kind = HeaderValue::from_static(kind);
@@ -216,7 +222,7 @@ fn response(status: StatusCode, kind: &'static str, body: Body) -> Response<Body
     response
 }
 
-fn whole(text: String) -> Body {
+pub(super) fn whole(text: String) -> Body {
     Full::new(Bytes::from(text)).boxed_unsync()
 }
 

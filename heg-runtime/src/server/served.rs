@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::error::{ApiError, Result};
 use super::fields::describe;
 use super::request::PromptText;
+use super::timeline::Timeline;
 use super::tools::{Held, LazyGrammars, Tooling};
 use crate::engine::Engine;
 use crate::error::RuntimeError;
@@ -16,6 +17,7 @@ use crate::text::{ChatTemplate, Conversation, Special, Tokenizer};
 /// A model on its engine. Without a tokenizer it answers token ids with token ids.
 pub struct Served {
     pub(super) engine: Engine,
+    pub(super) timeline: Timeline,
     pub(super) name: String,
     pub(super) tokenizer: Option<Arc<Tokenizer>>,
     template: Option<ChatTemplate>,
@@ -23,14 +25,15 @@ pub struct Served {
 }
 
 impl Served {
-    /// The model of a bundle, by the name that the bundle gives it.
+    /// The model of a bundle, by the name that the bundle gives it, on an engine that `timeline` observes.
     ///
     /// # Errors
     /// A tokenizer or a template that cannot be read. One that is missing is none.
-    pub fn new(loaded: &Loaded, engine: Engine) -> Result<Self, RuntimeError> {
+    pub fn new(loaded: &Loaded, engine: Engine, timeline: Timeline) -> Result<Self, RuntimeError> {
         Ok(Self {
             name: engine.manifest().model.name.clone(),
             engine,
+            timeline,
             tokenizer: there(loaded.tokenizer())?.map(Arc::new),
             template: there(loaded.chat_template())?,
             grammars: LazyGrammars::default(),

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use heg_runtime::engine::{Engine, EngineOptions, Observer};
-use heg_runtime::server::{Served, Server, ServerLimits, ServerOptions, Token, told_to_end};
+use heg_runtime::server::{
+    Served, Server, ServerLimits, ServerOptions, Timeline, Token, told_to_end,
+};
 use heg_runtime::{TraceFile, read_policy, verified};
 use heg_spec::Policy;
 
@@ -52,14 +54,15 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let server = Server::bind(arguments.options()?)?;
     let loaded = arguments.machine.open()?;
+    let timeline = Timeline::default();
     let options = EngineOptions {
         exec: arguments.machine.executor_options(),
         flash: verified::cache_folder(),
-        observers: arguments.observers()?,
+        observers: arguments.observers(&timeline)?,
     };
     let policy = arguments.policy()?;
     let engine = Engine::start(arguments.machine.loader(&loaded)?, policy, options)?;
-    let served = Served::new(&loaded, engine)?;
+    let served = Served::new(&loaded, engine, timeline)?;
     for address in server.addresses() {
         // Scripts wait for this line; nobody has to read it.
         let _ = writeln!(std::io::stdout(), "serving {} on {address}", served.name());
@@ -70,13 +73,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 impl Arguments {
-    fn observers(&self) -> anyhow::Result<Vec<Box<dyn Observer>>> {
-        let Some(path) = &self.trace else {
-            return Ok(Vec::new());
-        };
-        let trace = TraceFile::create(path);
-        let trace = trace.with_context(|| format!("cannot write `{}`", path.display()))?;
-        Ok(vec![Box::new(trace)])
+    fn observers(&self, timeline: &Timeline) -> anyhow::Result<Vec<Box<dyn Observer>>> {
+        let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(timeline.clone())];
+        if let Some(path) = &self.trace {
+            let trace = TraceFile::create(path);
+            let trace = trace.with_context(|| format!("cannot write `{}`", path.display()))?;
+            observers.push(Box::new(trace));
+        }
+        Ok(observers)
     }
 
     fn policy(&self) -> anyhow::Result<Policy> {

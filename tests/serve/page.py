@@ -1,0 +1,114 @@
+"""Looks at a server's page in a headless Chromium while requests of both classes run.
+
+Arguments: base URL, token. Ends with 77 where there is no browser.
+"""
+
+import json
+import re
+import shutil
+import sys
+import threading
+import time
+import urllib.request
+
+base_url, token = sys.argv[1:]
+try:
+    from playwright.sync_api import sync_playwright
+except ImportError:
+    print("no playwright (run: cargo xtask setup --clients)")
+    sys.exit(77)
+names = ["chromium", "chromium-browser", "google-chrome"]
+browser_path = next(filter(None, map(shutil.which, names)), None)
+if browser_path is None:
+    print("no Chromium (run: apt-get install chromium)")
+    sys.exit(77)
+
+over = threading.Event()
+
+
+def keep_asking(priority, pause):
+    body = {"prompt": list(range(5, 205)), "max_tokens": 200, "ignore_eos": True, "priority": priority}
+    headers = {"content-type": "application/json", "authorization": f"Bearer {token}"}
+    while not over.is_set():
+        request = urllib.request.Request(f"{base_url}/v1/completions", json.dumps(body).encode(), headers)
+        urllib.request.urlopen(request, timeout=60).read()
+        over.wait(pause)
+
+
+# How many points of a lane's picture have a class's colour.
+POINTS = """name => {
+  const canvas = document.querySelector("#lanes canvas");
+  const paint = document.createElement("canvas").getContext("2d");
+  paint.fillStyle = getComputedStyle(canvas).getPropertyValue("--" + name);
+  paint.fillRect(0, 0, 1, 1);
+  const wanted = paint.getImageData(0, 0, 1, 1).data.join();
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  let points = 0;
+  for (let at = 0; at < data.length; at += 4) points += data.slice(at, at + 4).join() === wanted;
+  return points;
+}"""
+
+
+def number(page, selector):
+    return float(page.locator(selector).inner_text().replace(",", ""))
+
+
+def wait_until(page, what, is_so):
+    """Asks from outside: the page's policy lets nobody evaluate text inside."""
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end, f"waited for: {what}"
+        page.wait_for_timeout(100)
+
+
+def watch(page):
+    errors = []
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    foreign = []
+    page.on("request", lambda request: foreign.append(request.url) if not request.url.startswith(base_url) else None)
+
+    page.goto(base_url)
+    for given in ["wrong", token]:
+        page.get_by_label("This server asks for its token").fill(given)
+        with page.expect_response("**/dashboard.json*"):
+            page.get_by_role("button", name="Show").click()
+    # Without a token, and with a wrong one.
+    assert len(errors) == 2 and all("401" in error for error in errors), errors
+    page.wait_for_selector("#lanes canvas")
+    assert page.locator("#lanes h3").all_inner_texts() == ["CPU"]
+    assert page.title() == "tiny-agent – HEG", page.title()
+
+    for name in ["reactive", "proactive"]:
+        cells = page.get_by_role("row", name=name).get_by_role("cell")
+        wait_until(page, f"{name} tokens", lambda: number(page, f"#{name}-rate") > 0)
+        wait_until(page, f"live {name} requests", lambda: sum(map(int, cells.all_inner_texts())) > 0)
+        wait_until(page, f"{name} slices", lambda: page.evaluate(POINTS, name) > 0)
+        share = re.compile(rf"\b{name} [1-9]")
+        wait_until(page, f"{name} share", lambda: share.search(page.locator("#lanes header span").inner_text()))
+    wait_until(page, "KV memory", lambda: number(page, "#kv") > 0)
+    wait_until(page, "requests that ended", lambda: number(page, "#finished") > 0)
+    for width in [1280, 360]:
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"wider than {width}"
+    assert len(errors) == 2 and not foreign, (errors, foreign)
+
+    # The token stays with the tab.
+    page.reload()
+    page.wait_for_selector("#lanes canvas")
+
+
+with sync_playwright() as playwright:
+    browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+    # Without the pause every batch has a reactive request in it, and counts as such.
+    loads = [("reactive", 0.5), ("proactive", 0), ("proactive", 0)]
+    askers = [threading.Thread(target=keep_asking, args=load) for load in loads]
+    for asker in askers:
+        asker.start()
+    try:
+        watch(browser.new_page())
+    finally:
+        over.set()
+        for asker in askers:
+            asker.join()
+        browser.close()

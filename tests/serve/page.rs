@@ -1,0 +1,68 @@
+//! The page, in a real browser.
+
+use std::path::Path;
+use std::process::Command;
+
+use heg_runtime::server::{Address, Token};
+use heg_tests::openvino_or_skip;
+
+use crate::clients::python_or_skip;
+use crate::host::Host;
+
+/// How the script says that there is no browser.
+const NO_BROWSER: i32 = 77;
+
+#[test]
+fn the_page_shows_the_engine_at_work() {
+    let test = "the_page_shows_the_engine_at_work";
+    if !openvino_or_skip(test) {
+        return;
+    }
+    let Some(python) = python_or_skip(test) else {
+        return;
+    };
+    let host = Host::with(|options| options.token = Token::new("s3cret"));
+    let Address::Tcp(address) = host.addresses[0] else {
+        panic!("no port");
+    };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("serve/page.py");
+    let output = Command::new(python)
+        .arg(script)
+        .arg(format!("http://{address}"))
+        .arg("s3cret")
+        .output()
+        .unwrap();
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    if output.status.code() == Some(NO_BROWSER) {
+        let required = std::env::var_os("HEG_REQUIRE_BROWSER").is_some();
+        assert!(!required, "{test}: {said}");
+        println!("skipped: {test}: {said}");
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+}
+
+#[test]
+fn the_page_is_open_and_its_data_are_not() {
+    if !openvino_or_skip("the_page_is_open_and_its_data_are_not") {
+        return;
+    }
+    let host = Host::with(|options| options.token = Token::new("s3cret"));
+    let page = host.get("/");
+    assert_eq!(page.status, 200);
+    let policy = page.header("content-security-policy").unwrap();
+    let (_, nonce) = policy.split_once("script-src 'nonce-").unwrap();
+    let (nonce, _) = nonce.split_once('\'').unwrap();
+    assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"));
+    assert!(page.body.contains(&format!("<script nonce=\"{nonce}\">")));
+    assert!(!page.body.contains("{{") && !page.body.contains("http"));
+    assert_ne!(
+        host.get("/").header("content-security-policy"),
+        Some(policy)
+    );
+    assert_eq!(host.get("/dashboard.json").status, 401);
+}

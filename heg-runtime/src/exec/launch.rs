@@ -177,7 +177,7 @@ impl Executor {
         let bind_call = |call: &Attention<'_>, slot: &mut Slot| {
             let inputs = call.inputs(1, call.context(), &slot.position)?;
             let attended = call.rows.attended.view(call.span.row, 1)?;
-            bind(&mut slot.request, kernel, inputs, vec![attended])
+            bind(&mut slot.request, place, kernel, inputs, vec![attended])
         };
         streams.run(calls, bind_call, self.cancel.as_deref())?;
         Ok(true)
@@ -267,7 +267,7 @@ impl Executor {
         let kernel = place_kernel(bundle.manifest(), place)?;
         let cancel = self.cancel.clone();
         let form = self.form(launch, tokens, context)?;
-        bind(&mut form.request, kernel, inputs, outputs)?;
+        bind(&mut form.request, place, kernel, inputs, outputs)?;
         match cancel {
             Some(cancel) => {
                 let started = form.request.start();
@@ -326,9 +326,10 @@ impl Attention<'_> {
     }
 }
 
-/// Binds tensors to a kernel's ports: inputs by role, outputs in order.
+/// Binds tensors to the ports of a place's kernel: inputs by role, outputs in order.
 fn bind(
     request: &mut Request,
+    place: Place,
     kernel: &Kernel,
     mut inputs: Vec<(Role, Tensor)>,
     outputs: Vec<Tensor>,
@@ -336,10 +337,7 @@ fn bind(
     for (index, port) in kernel.inputs.iter().enumerate() {
         let given = inputs.iter().position(|(role, _)| *role == port.role);
         let Some(given) = given else {
-            return Err(RuntimeError::Launch {
-                group: kernel.group,
-                layer: None,
-            });
+            return Err(unknown(place));
         };
         let (_, tensor) = inputs.swap_remove(given);
         let bound = request.bind_input(index, tensor);

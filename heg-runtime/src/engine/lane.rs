@@ -192,7 +192,6 @@ impl Worker {
                 Kernel::Mha => Group::Mha,
                 Kernel::Ffn => Group::Ffn,
             },
-            span: (kernel == Kernel::Mha).then_some(0),
         };
         self.executor.launch(
             launch,
@@ -255,7 +254,7 @@ impl Worker {
             caches: &caches,
             spans: &spans,
         };
-        let all = launches(layers.end, spans.len(), Logits::LastRows);
+        let all = launches(layers.end, Logits::LastRows);
         let rest = all.filter(|launch| launch.layer.is_none_or(|layer| layer >= layers.start));
         for launch in rest {
             if launch.group == Group::Qkv
@@ -320,7 +319,7 @@ impl Worker {
             caches: &caches,
             spans: &spans,
         };
-        for launch in launches(layers, spans.len(), Logits::None) {
+        for launch in launches(layers, Logits::None) {
             self.executor.launch(launch, &all)?;
         }
         let wanted: Vec<(&Served, Span)> = parts
@@ -374,5 +373,4 @@ fn span_in(prompt: &Prompt, segment: Segment) -> Span {
 const HEAD: Launch = Launch {
     layer: None,
     group: Group::Head,
-    span: None,
 };

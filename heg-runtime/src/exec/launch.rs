@@ -4,18 +4,20 @@
 //! belong to different caches, and rotary rows that are not contiguous in their table. A single token is treated
 //! as such a batch: a row is copied in less time than OpenVINO takes to be told of a tensor elsewhere.
 
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use heg_artifacts::manifest::{Group, Role};
+use heg_artifacts::manifest::{DeviceClass, Group, Kernel, Role};
 use heg_openvino::{Progress, Request, Tensor};
 
 use super::Executor;
 use super::loader::Form;
-use super::place::{Place, place_use, shared_place, unknown};
+use super::place::{Place, place_kernel, place_use, shared_place, unknown};
+use super::streams::Slot;
 use crate::error::{RuntimeError, openvino};
-use crate::mem::{Activations, Half, KvCache};
+use crate::mem::{Activations, Half, KvCache, Rows};
 use crate::sched::{Launch, Span};
 
 /// What launches work on: consecutive rows of activations, and the cache of each span.
@@ -103,33 +105,82 @@ impl Executor {
         Ok(())
     }
 
-    /// Attention of one sequence over its cache.
-    ///
-    /// It is given more rows than are visible, which the kernel masks: a static form's bucket, or as many that the
-    /// shape of a dynamic one changes only every [`CONTEXT_STEP`] tokens.
+    /// Attention, of each sequence over its own cache: of single tokens side by side where that is faster.
     fn mha(&mut self, launch: Launch, layer: usize, batch: &Batch<'_>) -> Result<(), RuntimeError> {
-        let index = launch.span.unwrap_or(0);
-        let (Some(cache), Some(span)) = (batch.caches.get(index), batch.spans.get(index)) else {
+        if batch.caches.len() < batch.spans.len() {
             return Err(unknown(Place::from(launch)));
-        };
-        let visible = span.position + span.tokens;
-        let form = self.form(launch, span.tokens, visible)?;
-        let (rows, context) = (
-            form.rows(span.tokens),
-            form.context(visible.next_multiple_of(CONTEXT_STEP)),
-        );
-        self.scratch
-            .position
-            .write_row(0, &(span.position as i64).to_le_bytes())?;
-        let inputs = vec![
-            (Role::Query, batch.rows.query.view(span.row, rows)?),
-            (Role::Key, cache.rows(layer, Half::Keys, 0, context)?),
-            (Role::Value, cache.rows(layer, Half::Values, 0, context)?),
-            (Role::Position, self.scratch.position.vector(1)?),
-        ];
+        }
+        let calls: Vec<Attention<'_>> = batch
+            .caches
+            .iter()
+            .zip(batch.spans)
+            .map(|(cache, span)| Attention {
+                rows: batch.rows,
+                cache,
+                layer,
+                span: *span,
+            })
+            .collect();
+        for calls in calls.chunk_by(|a, b| a.span.tokens == 1 && b.span.tokens == 1) {
+            if !self.attend_together(launch, calls)? {
+                for call in calls {
+                    self.attend(launch, call)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Attention of one sequence.
+    fn attend(&mut self, launch: Launch, call: &Attention<'_>) -> Result<(), RuntimeError> {
+        let (tokens, visible) = (call.span.tokens, call.visible());
+        let form = self.form(launch, tokens, visible)?;
+        let (rows, context) = (form.rows(tokens), form.context(call.context()));
+        let inputs = call.inputs(rows, context, &self.scratch.position)?;
         // Rows behind the span's own are those of spans that follow: they are written after.
-        let attended = batch.rows.attended.view(span.row, rows)?;
-        self.run(launch, (span.tokens, visible), inputs, vec![attended])
+        let attended = call.rows.attended.view(call.span.row, rows)?;
+        self.run(launch, (tokens, visible), inputs, vec![attended])
+    }
+
+    /// Attention of single tokens of several sequences on streams of the CPU; false where that does not pay.
+    fn attend_together(
+        &mut self,
+        launch: Launch,
+        calls: &[Attention<'_>],
+    ) -> Result<bool, RuntimeError> {
+        let Some((first, rest)) = calls.split_first().filter(|(_, rest)| !rest.is_empty()) else {
+            return Ok(false);
+        };
+        let rung = self.form(launch, 1, first.visible())?.rung;
+        if rung.role != DeviceClass::Cpu {
+            return Ok(false);
+        }
+        for call in rest {
+            if self.form(launch, 1, call.visible())?.rung != rung {
+                return Ok(false);
+            }
+        }
+        let bundle = Arc::clone(&self.bundle);
+        let place = shared_place(bundle.manifest(), Place::from(launch));
+        let streams = match self.streams.entry((place, rung)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let loader = &self.order.loader;
+                new.insert(loader.streams(place, rung, self.options.batch)?)
+            }
+        };
+        let contexts: Vec<usize> = calls.iter().map(Attention::context).collect();
+        let Some(streams) = streams.as_mut().filter(|streams| streams.suit(&contexts)) else {
+            return Ok(false);
+        };
+        let kernel = place_kernel(bundle.manifest(), place)?;
+        let bind_call = |call: &Attention<'_>, slot: &mut Slot| {
+            let inputs = call.inputs(1, call.context(), &slot.position)?;
+            let attended = call.rows.attended.view(call.span.row, 1)?;
+            bind(&mut slot.request, place, kernel, inputs, vec![attended])
+        };
+        streams.run(calls, bind_call, self.cancel.as_deref())?;
+        Ok(true)
     }
 
     /// Output projection to the end of the layer; the residual stream changes halves.
@@ -208,39 +259,23 @@ impl Executor {
         &mut self,
         launch: Launch,
         (tokens, context): (usize, usize),
-        mut inputs: Vec<(Role, Tensor)>,
+        inputs: Vec<(Role, Tensor)>,
         outputs: Vec<Tensor>,
     ) -> Result<(), RuntimeError> {
         let place = Place::from(launch);
         let bundle = Arc::clone(&self.bundle);
-        let used = place_use(bundle.manifest(), place)?;
-        let kernel = &bundle.manifest().kernels[used.kernel.0 as usize];
-        let doing = || format!("run kernel `{}`", kernel.name);
+        let kernel = place_kernel(bundle.manifest(), place)?;
         let cancel = self.cancel.clone();
         let form = self.form(launch, tokens, context)?;
-        for (index, port) in kernel.inputs.iter().enumerate() {
-            let given = inputs.iter().position(|(role, _)| *role == port.role);
-            let Some(given) = given else {
-                return Err(RuntimeError::Launch {
-                    group: launch.group,
-                    layer: launch.layer,
-                });
-            };
-            let (_, tensor) = inputs.swap_remove(given);
-            form.request
-                .bind_input(index, tensor)
-                .map_err(|e| openvino(doing())(e))?;
-        }
-        for (index, tensor) in outputs.into_iter().enumerate() {
-            form.request
-                .bind_output(index, tensor)
-                .map_err(|e| openvino(doing())(e))?;
-        }
+        bind(&mut form.request, place, kernel, inputs, outputs)?;
         match cancel {
-            Some(cancel) => infer_unless(&mut form.request, &cancel),
+            Some(cancel) => {
+                let started = form.request.start();
+                started.and_then(|()| finish(&mut form.request, Some(&cancel)))
+            }
             None => form.request.infer(),
         }
-        .map_err(|e| openvino(doing())(e))?;
+        .map_err(running(kernel))?;
         let place = shared_place(bundle.manifest(), place);
         match self.ready.get_mut(&place) {
             Some(prepared) => prepared.give_back(&bundle),
@@ -253,11 +288,81 @@ impl Executor {
 /// less than planning for a new shape each token (1.2 ms of 54 ms a token, 1B model, two cores).
 pub(crate) const CONTEXT_STEP: usize = 32;
 
-/// Runs to the end, or until `cancel` is set and the device has given up.
-fn infer_unless(request: &mut Request, cancel: &AtomicBool) -> Result<(), heg_openvino::Error> {
-    request.start()?;
-    while request.wait(Some(PATIENCE))? == Progress::Pending {
-        if cancel.load(Ordering::Relaxed) {
+/// Attention of one sequence's new tokens in one layer.
+struct Attention<'a> {
+    rows: &'a Activations,
+    cache: &'a KvCache,
+    layer: usize,
+    span: Span,
+}
+
+impl Attention<'_> {
+    /// Rows of the cache that its last token sees.
+    fn visible(&self) -> usize {
+        self.span.position + self.span.tokens
+    }
+
+    /// Rows of the cache that a dynamic form is given: more than are visible, which the kernel masks, so that its
+    /// shape changes only every [`CONTEXT_STEP`] tokens.
+    fn context(&self) -> usize {
+        self.visible().next_multiple_of(CONTEXT_STEP)
+    }
+
+    /// Inputs of a form that takes `rows` queries and `context` rows of the cache.
+    fn inputs(
+        &self,
+        rows: usize,
+        context: usize,
+        position: &Rows,
+    ) -> Result<Vec<(Role, Tensor)>, RuntimeError> {
+        position.write_row(0, &(self.span.position as i64).to_le_bytes())?;
+        let half = |half| self.cache.rows(self.layer, half, 0, context);
+        Ok(vec![
+            (Role::Query, self.rows.query.view(self.span.row, rows)?),
+            (Role::Key, half(Half::Keys)?),
+            (Role::Value, half(Half::Values)?),
+            (Role::Position, position.vector(1)?),
+        ])
+    }
+}
+
+/// Binds tensors to the ports of a place's kernel: inputs by role, outputs in order.
+fn bind(
+    request: &mut Request,
+    place: Place,
+    kernel: &Kernel,
+    mut inputs: Vec<(Role, Tensor)>,
+    outputs: Vec<Tensor>,
+) -> Result<(), RuntimeError> {
+    for (index, port) in kernel.inputs.iter().enumerate() {
+        let given = inputs.iter().position(|(role, _)| *role == port.role);
+        let Some(given) = given else {
+            return Err(unknown(place));
+        };
+        let (_, tensor) = inputs.swap_remove(given);
+        let bound = request.bind_input(index, tensor);
+        bound.map_err(running(kernel))?;
+    }
+    for (index, tensor) in outputs.into_iter().enumerate() {
+        let bound = request.bind_output(index, tensor);
+        bound.map_err(running(kernel))?;
+    }
+    Ok(())
+}
+
+/// An error of OpenVINO while a kernel was to run.
+fn running(kernel: &Kernel) -> impl Fn(heg_openvino::Error) -> RuntimeError {
+    let name = &kernel.name;
+    move |error| openvino(format!("run kernel `{name}`"))(error)
+}
+
+/// Waits for the end of what was started, or until `cancel` is set and the device has given up.
+pub(super) fn finish(
+    request: &mut Request,
+    cancel: Option<&AtomicBool>,
+) -> Result<(), heg_openvino::Error> {
+    while request.wait(cancel.map(|_| PATIENCE))? == Progress::Pending {
+        if cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
             request.cancel()?;
         }
     }

@@ -16,6 +16,7 @@ use heg_spec::soc::Device;
 use super::compiled::{CompiledCache, plugin_properties};
 use super::place::{Place, place_kernel, place_use, unknown, use_sections};
 use super::sections::Sections;
+use super::streams::Streams;
 use super::{devices, ir};
 use crate::error::{RuntimeError, openvino};
 use crate::ladder::{DeviceFacts, Ladder, Rung, Source, holds_weights};
@@ -161,6 +162,31 @@ impl Loader {
         self.request(&parts, rung, &compiled, &sections)
     }
 
+    /// A rung without weights once more, for up to `calls` calls side by side: compiled as streams, of a thread each
+    /// unless there are more threads than calls. None where there is nothing to share.
+    pub(super) fn streams(
+        &self,
+        place: Place,
+        rung: Rung,
+        calls: usize,
+    ) -> Result<Option<Streams>, RuntimeError> {
+        let parts = self.parts(place, rung)?;
+        if holds_weights(parts.kernel, parts.variant) {
+            return Ok(None);
+        }
+        let threads = self
+            .compiled_once(&parts, rung)?
+            .property(THREADS)
+            .map_err(openvino(format!("read `{THREADS}`")))?;
+        let count = threads.parse().unwrap_or(1).min(calls);
+        if count < 2 {
+            return Ok(None);
+        }
+        let properties = [("NUM_STREAMS", count.to_string()), (THREADS, threads)];
+        let compiled = self.compile(&parts, &self.sections, &properties)?;
+        Ok(Some(Streams::new(compiled, count)))
+    }
+
     fn parts(&self, place: Place, rung: Rung) -> Result<Parts<'_>, RuntimeError> {
         let manifest = self.bundle.manifest();
         let used = place_use(manifest, place)?;
@@ -264,18 +290,20 @@ impl Loader {
         {
             return Ok(compiled);
         }
-        let compiled = self.compile(parts, sections)?;
+        let compiled = self.compile(parts, sections, &[])?;
         if let Some((cache, key)) = &keep {
             cache.remember(key, &compiled);
         }
         Ok(compiled)
     }
 
-    /// Compiles a variant, with constants at the place's sections. Hashes are checked before OpenVINO sees a byte.
+    /// Compiles a variant, with constants at the place's sections, and properties besides the device's or instead of
+    /// them. Hashes are checked before OpenVINO sees a byte.
     fn compile(
         &self,
         parts: &Parts<'_>,
         sections: &Sections,
+        own: &[(&str, String)],
     ) -> Result<CompiledModel, RuntimeError> {
         let name = &parts.kernel.name;
         let constants = if holds_weights(parts.kernel, parts.variant) {
@@ -302,12 +330,13 @@ impl Loader {
             Some(cache) => plugin_properties(cache, &device.openvino),
             None => Vec::new(),
         };
-        let properties: Vec<(&str, &str)> = device
-            .properties
-            .iter()
+        let of_device = device.properties.iter();
+        let properties: BTreeMap<&str, &str> = of_device
             .chain(kept.iter().map(|(name, value)| (name, value)))
             .map(|(name, value)| (name.as_str(), value.as_str()))
+            .chain(own.iter().map(|(name, value)| (*name, value.as_str())))
             .collect();
+        let properties: Vec<(&str, &str)> = properties.into_iter().collect();
         self.core
             .compile(&model, &device.openvino, &properties)
             .map_err(openvino(format!(
@@ -345,6 +374,9 @@ impl Loader {
         Ok(())
     }
 }
+
+/// How many threads a form runs on, of the CPU's.
+const THREADS: &str = "INFERENCE_NUM_THREADS";
 
 /// OpenVINO's words where a device refused something; none where the error is of another kind.
 pub(super) fn refusal(error: &RuntimeError) -> Option<String> {

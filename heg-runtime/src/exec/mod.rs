@@ -17,6 +17,7 @@ mod lone;
 mod place;
 mod rotary;
 mod sections;
+mod streams;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -26,7 +27,7 @@ use heg_artifacts::Bundle;
 use heg_artifacts::manifest::{Group, Manifest};
 
 use crate::error::RuntimeError;
-use crate::ladder::{Calls, Descent, Refused};
+use crate::ladder::{Calls, Descent, Refused, Rung};
 use crate::mem::{Activations, KvCache, KvShape, Scratch, Widths};
 use crate::sched::{Launch, Logits, Span, launches};
 use crate::verdicts::{Verdicts, file_name};
@@ -36,6 +37,7 @@ use kernels::{Kernels, Order, Prepared};
 pub(crate) use launch::{Batch, CONTEXT_STEP};
 use loader::tensor_element;
 use rotary::RotaryRows;
+use streams::Streams;
 
 pub use doctor::{Diagnosis, Examined, clear_quarantine, diagnose};
 pub use loader::Loader;
@@ -88,6 +90,8 @@ pub struct Executor {
     verdicts: Verdicts,
     kernels: Kernels,
     ready: BTreeMap<Place, Prepared>,
+    /// For attention of batches; none where it runs one sequence after the other. Made when first needed.
+    streams: BTreeMap<(Place, Rung), Option<Streams>>,
     descents: Descents,
     embedding: EmbeddingTable,
     rotary: RotaryRows,
@@ -188,6 +192,7 @@ impl Executor {
             order,
             verdicts,
             ready: BTreeMap::new(),
+            streams: BTreeMap::new(),
             descents: Descents::default(),
             embedding,
             activations,
@@ -271,7 +276,6 @@ impl Executor {
         let launch = Launch {
             layer: None,
             group: Group::Head,
-            span: None,
         };
         let head = self.ready.get(&Place::from(launch));
         if head.is_none_or(|head| head.packed.is_empty()) {
@@ -332,7 +336,7 @@ impl Executor {
             spans: &spans,
         };
         let layers = self.manifest().layers.len() as u32;
-        for launch in launches(layers, spans.len(), logits) {
+        for launch in launches(layers, logits) {
             self.launch(launch, &batch)?;
         }
         for (sequence, span) in sequences.iter_mut().zip(&spans) {

@@ -13,8 +13,6 @@ pub struct Launch {
     pub layer: Option<u32>,
     /// Which op group.
     pub group: Group,
-    /// For attention, which is per sequence: index of the span. All spans otherwise.
-    pub span: Option<usize>,
 }
 
 /// New tokens of one sequence within a batch.
@@ -28,24 +26,18 @@ pub struct Span {
     pub position: usize,
 }
 
-/// The launches of one pass over the model, in order. `spans` is the number of sequences; the head is run
-/// only where `logits` says so.
-pub fn launches(layers: u32, spans: usize, logits: Logits) -> impl Iterator<Item = Launch> {
-    let layers = (0..layers).flat_map(move |layer| {
-        let place = move |group, span| Launch {
+/// The launches of one pass over the model, in order. The head is run only where `logits` says so.
+pub fn launches(layers: u32, logits: Logits) -> impl Iterator<Item = Launch> {
+    let layers = (0..layers).flat_map(|layer| {
+        [Group::Qkv, Group::Mha, Group::Ffn].map(|group| Launch {
             layer: Some(layer),
             group,
-            span,
-        };
-        std::iter::once(place(Group::Qkv, None))
-            .chain((0..spans).map(move |span| place(Group::Mha, Some(span))))
-            .chain(std::iter::once(place(Group::Ffn, None)))
+        })
     });
     let head = match logits {
         Logits::LastRows => Some(Launch {
             layer: None,
             group: Group::Head,
-            span: None,
         }),
         Logits::None => None,
     };
@@ -75,11 +67,12 @@ mod tests {
 
     #[test]
     fn a_pass_visits_each_place_once_and_ends_with_the_head() {
-        let pass: Vec<Launch> = launches(2, 3, Logits::LastRows).collect();
-        assert_eq!(pass.len(), 2 * (1 + 3 + 1) + 1);
-        assert_eq!(pass[1].span, Some(0));
+        let pass: Vec<Launch> = launches(2, Logits::LastRows).collect();
+        assert_eq!(pass.len(), 2 * 3 + 1);
+        assert_eq!(pass[4].layer, Some(1));
+        assert_eq!(pass[4].group, Group::Mha);
         assert_eq!(pass.last().map(|launch| launch.group), Some(Group::Head));
-        assert_eq!(launches(2, 1, Logits::None).count(), 6);
+        assert_eq!(launches(2, Logits::None).count(), 6);
     }
 
     #[test]

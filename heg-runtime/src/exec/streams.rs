@@ -1,0 +1,111 @@
+//! Calls of one form side by side: a request for each, on streams of a thread each.
+//!
+//! Attention of a batch of single tokens is many short calls that know nothing of each other. On all threads, one
+//! after the other, each costs more to begin and to gather than to compute: 481 µs for 8 sequences of 32 tokens
+//! against 160 µs (1B model, two cores), and the same bits.
+//! Prompts' rows, and lone tokens, are better served by all threads at once.
+
+use std::sync::atomic::AtomicBool;
+
+use heg_openvino::{CompiledModel, ElementType, Request};
+
+use super::launch::finish;
+use crate::error::{RuntimeError, openvino};
+use crate::mem::Rows;
+
+/// A form compiled for calls side by side.
+pub(super) struct Streams {
+    compiled: CompiledModel,
+    count: usize,
+    /// One for each call of the largest batch so far.
+    slots: Vec<Slot>,
+}
+
+/// Where one call of several runs.
+pub(super) struct Slot {
+    pub(super) request: Request,
+    /// Position of its first token.
+    pub(super) position: Rows,
+}
+
+impl Streams {
+    /// Over a form compiled for `count` streams.
+    pub(super) fn new(compiled: CompiledModel, count: usize) -> Self {
+        Self {
+            compiled,
+            count,
+            slots: Vec::new(),
+        }
+    }
+
+    /// Whether attention over these contexts is done earlier side by side than one after the other.
+    pub(super) fn suit(&self, contexts: &[usize]) -> bool {
+        pays(contexts, self.count)
+    }
+
+    /// Starts one call after the other, each as soon as `bind` has given it its tensors, and waits for all. Also
+    /// after an error, which is the first of them: nothing runs any more when this returns.
+    pub(super) fn run<C>(
+        &mut self,
+        calls: &[C],
+        bind: impl Fn(&C, &mut Slot) -> Result<(), RuntimeError>,
+        cancel: Option<&AtomicBool>,
+    ) -> Result<(), RuntimeError> {
+        while self.slots.len() < calls.len() {
+            self.slots.push(Slot::new(&self.compiled)?);
+        }
+        let start = |call: &C, slot: &mut Slot| {
+            bind(call, slot)?;
+            slot.request.start().map_err(openvino(DOING))
+        };
+        let (mut outcome, mut started) = (Ok(()), 0);
+        for (call, slot) in calls.iter().zip(&mut self.slots) {
+            outcome = start(call, slot);
+            if outcome.is_err() {
+                break;
+            }
+            started += 1;
+        }
+        for slot in &mut self.slots[..started] {
+            let ended = finish(&mut slot.request, cancel).map_err(openvino(DOING));
+            outcome = outcome.and(ended);
+        }
+        outcome
+    }
+}
+
+impl Slot {
+    fn new(compiled: &CompiledModel) -> Result<Self, RuntimeError> {
+        Ok(Self {
+            request: compiled.request().map_err(openvino(DOING))?,
+            position: Rows::new(1, 1, ElementType::I64)?,
+        })
+    }
+}
+
+/// No sequence may be so long that the other streams wait for its end.
+fn pays(contexts: &[usize], streams: usize) -> bool {
+    let longest = contexts.iter().copied().max().unwrap_or(0);
+    let total: usize = contexts.iter().sum();
+    contexts.len() > 1 && longest <= total / streams.max(1) + contexts.len() * CALL_TOKENS
+}
+
+const DOING: &str = "run attention of a batch";
+
+/// Rows of context that take as long as beginning a call on all threads. Chosen: 40 µs where a row takes 0.3 µs to
+/// 0.7 µs (1B model, two cores).
+const CALL_TOKENS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_sequence_is_not_left_to_one_thread() {
+        assert!(pays(&[4096; 8], 2));
+        assert!(pays(&[32, 64, 96], 2));
+        assert!(!pays(&[4096, 32, 32], 2));
+        assert!(!pays(&[4096, 4096], 8), "six threads would do nothing");
+        assert!(!pays(&[32], 2));
+    }
+}

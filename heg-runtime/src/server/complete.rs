@@ -76,9 +76,10 @@ async fn answer(
     let mut response = match wishes.delivery {
         Delivery::Whole => whole(&head, &mut answering, wishes.token_ids).await?,
         Delivery::Stream { usage } => {
-            let empty = match (wishes.token_ids, &state.served.tokenizer) {
-                (TokenIds::Omitted, Some(_)) => Empty::Omitted,
-                (TokenIds::Included, _) | (_, None) => Empty::Sent,
+            // Who asks for completions counts tokens, and may have given ids whose text means nothing.
+            let empty = match (voice, wishes.token_ids, &state.served.tokenizer) {
+                (Voice::Chat, TokenIds::Omitted, Some(_)) => Empty::Omitted,
+                _ => Empty::Sent,
             };
             let events = Events::new(head, answering, usage, wishes.token_ids, empty);
             event_response(events)

@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use heg_runtime::exec::Executor;
 use heg_runtime::text::{
-    Answer, Calls, ChatTemplate, Conversation, Grammar, Grammars, Message, Restriction, Said,
-    Sampler, SamplingParams, Special, TextStream, Tokenizer, Tool, ToolCall, ToolCallParser,
-    ToolChoice, ToolSyntax,
+    Answer, Calls, ChatTemplate, Conversation, Grammar, Grammars, Restriction, Said, Sampler,
+    SamplingParams, Special, TextStream, Tokenizer, Tool, ToolCall, ToolCallParser, ToolChoice,
+    ToolSyntax,
 };
 use heg_runtime::{Continue, FinishReason, GenerateOptions, Loaded, generate_restricted};
 use heg_spec::model::WeightForm;

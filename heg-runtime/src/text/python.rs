@@ -313,7 +313,7 @@ mod tests {
             "{\n  \"a\": [\n    2\n  ],\n  \"b\": 1\n}",
         );
         check(
-            "{{ {1: 2, none: 3, true: 4} | tojson }}",
+            "{{ {1: 2, none: 3, false: 4} | tojson }}",
             r#"{"1": 2, "null": 3, "true": 4}"#,
         );
         check(

@@ -54,40 +54,48 @@ pub unsafe trait Memory: Send + Sync + 'static {
 /// request writes meanwhile are then unspecified.
 ///
 /// **Invariants**
-/// - `start` was allocated with `layout`, is released only in `drop`, and `bytes ≤ layout.size()`.
+/// - `allocation` was made with `layout` and is released only in `drop`; `start` lies in it, with `bytes` behind it.
 /// - Copies of this process hold `copies`: shared to read, alone to write.
 pub struct HostBuffer {
+    /// The first whole page of the allocation.
     start: NonNull<u8>,
     bytes: usize,
+    allocation: NonNull<u8>,
     layout: Layout,
     copies: RwLock<()>,
 }
 
 impl HostBuffer {
-    /// Allocates `bytes` zeroed bytes.
+    /// Allocates `bytes` zeroed bytes. Pages of a large buffer are taken from the system as they are first written.
     ///
     /// # Errors
     ///
     /// [`Error::Allocation`] when there is no memory.
     pub fn new(bytes: usize) -> Result<Self, Error> {
         let error = Error::Allocation { bytes };
-        let Some(padded) = bytes.max(1).checked_next_multiple_of(PAGE_BYTES) else {
+        // Room to begin at a page: asked for an alignment of its own, the allocator would write all zeros itself.
+        let padded = bytes.max(1).checked_next_multiple_of(PAGE_BYTES);
+        let Some(padded) = padded.and_then(|padded| padded.checked_add(PAGE_BYTES)) else {
             return Err(error);
         };
-        let Ok(layout) = Layout::from_size_align(padded, PAGE_BYTES) else {
+        let Ok(layout) = Layout::array::<u64>(padded / size_of::<u64>()) else {
             return Err(error);
         };
-        // SAFETY: the layout's size is at least one page, so it is not zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        match NonNull::new(start) {
-            Some(start) => Ok(Self {
-                start,
-                bytes,
-                layout,
-                copies: RwLock::new(()),
-            }),
-            None => Err(error),
-        }
+        // SAFETY: the layout's size is at least two pages, so it is not zero.
+        let allocation = unsafe { alloc_zeroed(layout) };
+        let Some(allocation) = NonNull::new(allocation) else {
+            return Err(error);
+        };
+        // By its contract it may be more, which for pointers to bytes it is not.
+        let to_page = allocation.align_offset(PAGE_BYTES).min(PAGE_BYTES);
+        Ok(Self {
+            // SAFETY: `to_page` is at most a page, by which the allocation is longer than what is used of it.
+            start: unsafe { allocation.add(to_page) },
+            bytes,
+            allocation,
+            layout,
+            copies: RwLock::new(()),
+        })
     }
 
     /// A buffer with a copy of `values`.
@@ -184,7 +192,7 @@ impl Drop for HostBuffer {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout, and released nowhere else. Whoever used the
         // range held a reference to `self`, or an `Arc` of it, and there is none left.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        unsafe { dealloc(self.allocation.as_ptr(), self.layout) }
     }
 }
 

@@ -234,14 +234,14 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 layer,
                 kernel,
             } => {
-                self.reactive_first(*request);
+                self.reactive_first(lane, *request);
                 if *kernel != Kernel::Mha {
                     self.beside_overdue(lane, *request);
                 }
                 self.prefill(*request, *segment, *layer, *kernel);
             }
             Work::Head(request) => {
-                self.reactive_first(*request);
+                self.reactive_first(lane, *request);
                 self.head(*request);
             }
             Work::Decode(run) => self.decode(lane, run),
@@ -459,7 +459,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     }
 
     /// A kernel of a request's prompt is about to start.
-    fn reactive_first(&mut self, id: RequestId) {
+    fn reactive_first(&mut self, lane: Lane, id: RequestId) {
         let policy = &self.rules.policy;
         let class = self.world.requests.get(&id).map(Seen::class);
         let fills_bubbles = policy.pressure.is_some_and(|tiers| tiers.duration_bound);
@@ -497,6 +497,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         self.require(waits.is_none(), Rule::ReactiveFirst, || {
             format!("a kernel of {id} starts while a reactive request waits: {waits:?}")
         });
-        self.world.prefilled_last = true;
+        // What ran on the NPU, before it was lost, took nothing from the lane that decodes.
+        self.world.prefilled_last |= lane != Lane::Npu;
     }
 }

@@ -121,11 +121,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let Some(work) = self.world.running(Lane::Npu) else {
             return false;
         };
-        let begun = self
-            .world
-            .iteration
-            .as_ref()
-            .filter(|it| it.layers_done > 0);
+        let begun = self.world.iteration_under_way();
+        let begun = begun.filter(|it| it.layers_done > 0);
         let class = |id: &RequestId| self.world.requests.get(id).map(Seen::class);
         let decoding = match begun {
             Some(iteration) => iteration.batch.iter().filter_map(|(id, _)| class(id)).min(),

@@ -301,14 +301,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             .iteration
             .as_ref()
             .is_some_and(|it| it.layers_done == run.layers.start && it.batch == run.batch);
-        // Nothing is left of an iteration whose requests are all over.
-        let over = |(id, _): &(RequestId, u32)| !self.world.requests.contains_key(id);
-        let broken = self
-            .world
-            .iteration
-            .as_ref()
-            .is_none_or(|it| it.broken || it.batch.iter().all(over));
-        let order = run.layers.end == layers && (goes_on || (run.layers.start == 0 && broken));
+        let fresh = run.layers.start == 0 && self.world.iteration_under_way().is_none();
+        let order = run.layers.end == layers && (goes_on || fresh);
         self.require(order, Rule::Dependencies, || {
             format!("{run:?} is neither a new iteration nor the rest of the one that has begun")
         });

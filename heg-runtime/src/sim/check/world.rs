@@ -259,6 +259,13 @@ impl World {
             .find(|lane| self.is_present(*lane))
     }
 
+    /// The iteration that has begun; nothing is left of one that broke, or whose requests are all over.
+    pub(super) fn iteration_under_way(&self) -> Option<&Iteration> {
+        let live = |(id, _): &(RequestId, u32)| self.requests.contains_key(id);
+        let iteration = self.iteration.as_ref();
+        iteration.filter(|it| !it.broken && it.batch.iter().any(live))
+    }
+
     /// Requests that could decode their next token.
     pub(super) fn decodable(&self) -> impl Iterator<Item = (&RequestId, &Seen)> {
         self.requests

@@ -16,7 +16,7 @@ use super::serving::Serving;
 use super::status::Status;
 use super::{Ask, EngineOptions, Listener, Observer};
 use crate::error::RuntimeError;
-use crate::exec::{Duty, Executor, ExecutorOptions, Loader};
+use crate::exec::{Duty, Executor, ExecutorOptions, Loader, ROW_STEP, padded};
 use crate::mem::Widths;
 use crate::sched::{Finish, FlowId, Lane, ModelShape, RequestId};
 
@@ -45,7 +45,7 @@ pub(super) struct Conductor {
 /// What memory is made of.
 pub(super) struct Room {
     pub(super) widths: Widths,
-    /// Rows that a static kernel may write behind a prompt.
+    /// Rows that a kernel may write behind a prompt.
     pub(super) padding_rows: usize,
     pub(super) memory: Memory,
 }
@@ -201,9 +201,13 @@ fn lanes_of(loader: &Loader) -> Vec<(Lane, Duty)> {
     npu.into_iter().chain([(dynamic, Duty::Dynamic)]).collect()
 }
 
-/// Tokens of a prefill chunk: as asked for, or the next smaller one that the NPU has kernels for.
+/// Tokens of a prefill chunk: as asked for, or the next smaller ones that the NPU has kernels for. No kernel pads
+/// them: what it wrote behind a chunk would be rows of the next one, which may be under way.
 fn chunk_tokens(loader: &Loader, asked: usize) -> usize {
-    let asked = asked.max(1);
+    let asked = match asked.max(1) {
+        few @ ..ROW_STEP => few,
+        many => many - many % ROW_STEP,
+    };
     if lanes_of(loader).len() < 2 {
         return asked;
     }
@@ -212,6 +216,6 @@ fn chunk_tokens(loader: &Loader, asked: usize) -> usize {
     let chunks = variants.filter_map(|variant| variant.shape.chunk());
     let fitting = chunks
         .map(|chunk| chunk as usize)
-        .filter(|chunk| *chunk <= asked);
+        .filter(|chunk| *chunk <= asked && padded(*chunk) == *chunk);
     fitting.max().unwrap_or(asked)
 }

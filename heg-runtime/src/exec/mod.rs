@@ -36,6 +36,7 @@ use embedding::EmbeddingTable;
 use kernels::{Kernels, Order, Prepared};
 pub(crate) use launch::{Batch, CONTEXT_STEP};
 use loader::tensor_element;
+pub(crate) use loader::{ROW_STEP, padded};
 use rotary::RotaryRows;
 use streams::Streams;
 
@@ -102,7 +103,7 @@ pub struct Executor {
     kv: KvShape,
     /// Rows a call may have, padding included.
     rows: usize,
-    /// Rows of the largest static form; 0 where there is none.
+    /// Rows that a form may write behind a chunk's own.
     padding_rows: usize,
     options: ExecutorOptions,
     logits: Vec<f32>,
@@ -150,7 +151,8 @@ impl Executor {
             context: most.context,
         };
         let padding = ladder.padding(manifest, calls);
-        let rows = calls.tokens.max(padding.tokens);
+        let rows = padded(calls.tokens).max(padding.tokens);
+        let padding_rows = padding.tokens.max(ROW_STEP);
         let element = tensor_element(ladder.activations());
         let (heads, head_dim) = (model.heads as usize, model.head_dim as usize);
         let kv = KvShape {
@@ -172,9 +174,9 @@ impl Executor {
         let table = &manifest.weights[manifest.embedding.table.0 as usize];
         let embedding = EmbeddingTable::new(&bundle, table, manifest.embedding.scale);
         // The last sequence of a batch may be padded to a whole chunk.
-        let padded = rows + padding.tokens;
-        let activations = Arc::new(Activations::new(padded, widths)?);
-        let scratch = Scratch::new(padded, options.batch.max(padding.rows), widths)?;
+        let all_rows = rows + padding_rows;
+        let activations = Arc::new(Activations::new(all_rows, widths)?);
+        let scratch = Scratch::new(all_rows, padded(options.batch).max(padding.rows), widths)?;
         let verdicts = match loader.cache() {
             Some(cache) => Verdicts::recall(cache, &verdicts_name(&loader)),
             None => Verdicts::default(),
@@ -200,7 +202,7 @@ impl Executor {
             widths,
             kv,
             rows,
-            padding_rows: padding.tokens,
+            padding_rows,
             options,
             logits: Vec::new(),
             row: Vec::new(),

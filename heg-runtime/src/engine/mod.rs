@@ -203,6 +203,11 @@ impl Engine {
         self.0.bundle.manifest()
     }
 
+    /// The bundle that it is in.
+    pub fn bundle(&self) -> &Bundle {
+        &self.0.bundle
+    }
+
     fn ask<T>(&self, question: impl FnOnce(Sender<T>) -> Message) -> Result<T, RuntimeError> {
         let (sender, answer) = channel();
         self.send(question(sender));

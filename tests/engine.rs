@@ -9,9 +9,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use heg_runtime::Loaded;
-use heg_runtime::engine::{Ask, Ending, Engine, EngineOptions, Update};
+use heg_runtime::engine::{Ask, Ending, Engine, EngineOptions, Entry, Update};
 use heg_runtime::exec::ExecutorOptions;
-use heg_runtime::sched::{Class, Finish};
+use heg_runtime::sched::{Class, Finish, RequestId};
 use heg_runtime::text::{SamplingParams, Special};
 use heg_spec::model::WeightForm;
 use heg_spec::{Policy, shipped};
@@ -264,6 +264,64 @@ fn flows_go_on_where_they_were_also_from_flash() {
     );
 }
 
+/// A request that goes on until it is told otherwise, once it has its first token.
+fn background(engine: &Engine, class: Class, prompt: &[u32]) -> (RequestId, Answer) {
+    let mut endless = ask(class, prompt);
+    endless.tokens_max = 900;
+    let (sender, updates) = channel();
+    let id = engine.submit(endless, move |update| {
+        let _ = sender.send(update);
+    });
+    while !matches!(updates.recv().unwrap(), Update::Token(_)) {}
+    (id, Answer(updates))
+}
+
+#[test]
+fn waits_for_the_first_kernel_are_told_apart() {
+    if !openvino_or_skip("waits_for_the_first_kernel_are_told_apart") {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    let bundle = bundle(&workbench, &fixture("tiny-agent"));
+    let prompts = golden();
+    let engine = engine(&bundle, "host-cpu", "agent-xpu", EngineOptions::default());
+    engine.wait_ready().unwrap();
+    let reactive = |prompt: usize| {
+        let (_, ending) = Answer::of(&engine, ask(Class::Reactive, &prompts[prompt])).wait();
+        assert_eq!(ending.finish, Finish::Complete, "{:?}", ending.error);
+    };
+    let end = |(id, answer): (RequestId, Answer)| {
+        engine.cancel(id);
+        assert_eq!(answer.wait().1.finish, Finish::Cancelled);
+    };
+    // Proactive requests are not counted.
+    let (_, ending) = Answer::of(&engine, ask(Class::Proactive, &prompts[0])).wait();
+    assert_eq!(ending.finish, Finish::Complete);
+    reactive(0);
+    let proactive = background(&engine, Class::Proactive, &prompts[1]);
+    reactive(2);
+    reactive(3);
+    end(proactive);
+    // It comes in on an idle machine itself.
+    let other = background(&engine, Class::Reactive, &prompts[1]);
+    reactive(2);
+    reactive(3);
+    reactive(0);
+    end(other);
+    let status = engine.status().unwrap();
+    let counts: Vec<_> = status.waits.iter().map(|w| (w.entry, w.count)).collect();
+    let expected = [Entry::Idle, Entry::Preempting, Entry::Queued];
+    assert_eq!(
+        counts,
+        expected.into_iter().zip([2, 2, 3]).collect::<Vec<_>>()
+    );
+    for wait in &status.waits {
+        assert!(0 < wait.max_us && wait.median_us <= wait.p90_us && wait.p90_us <= wait.max_us);
+    }
+    assert!(0 < status.kernel_us_max && status.kernel_us_max <= status.stretch_us_max);
+    println!("{status:?}");
+}
+
 #[test]
 fn a_cancelled_call_leaves_what_it_computed_to_the_next() {
     if !openvino_or_skip("a_cancelled_call_leaves_what_it_computed_to_the_next") {
@@ -274,14 +332,7 @@ fn a_cancelled_call_leaves_what_it_computed_to_the_next() {
     let references = references(&bundle, "host-cpu", golden());
     let longest = references.iter().max_by_key(|r| r.prompt.len()).unwrap();
     let engine = engine(&bundle, "host-cpu", "agent-xpu", EngineOptions::default());
-    let mut older = ask(Class::Proactive, &longest.prompt);
-    older.tokens_max = 500;
-    let (sender, updates) = channel();
-    let id = engine.submit(older, move |update| {
-        let _ = sender.send(update);
-    });
-    let answer = Answer(updates);
-    while !matches!(answer.0.recv().unwrap(), Update::Token(_)) {}
+    let (id, answer) = background(&engine, Class::Proactive, &longest.prompt);
     engine.cancel(id);
     let (_, ending) = answer.wait();
     assert_eq!(ending.finish, Finish::Cancelled);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use heg_runtime::engine::{Engine, EngineOptions};
 use heg_runtime::server::{Address, Served, Server, ServerOptions, Timeline};
 use heg_runtime::{Loaded, RuntimeError};
-use heg_spec::shipped;
+use heg_spec::{Policy, shipped};
 use heg_tests::{Workbench, fixture};
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -35,13 +35,18 @@ pub(crate) fn bundle() -> &'static Path {
 
 /// The bundle on an engine of its own.
 pub(crate) fn served() -> Served {
-    let loaded = Loaded::open(bundle()).unwrap();
-    let loader = loaded.loader(&shipped::soc("host-cpu").unwrap()).unwrap();
     let policy = shipped::policy("agent-xpu").unwrap();
+    served_by(bundle(), policy, EngineOptions::default())
+}
+
+/// A bundle on an engine of its own.
+pub(crate) fn served_by(bundle: &Path, policy: Policy, options: EngineOptions) -> Served {
+    let loaded = Loaded::open(bundle).unwrap();
+    let loader = loaded.loader(&shipped::soc("host-cpu").unwrap()).unwrap();
     let timeline = Timeline::default();
     let options = EngineOptions {
         observers: vec![Box::new(timeline.clone())],
-        ..EngineOptions::default()
+        ..options
     };
     let engine = Engine::start(loader, policy, options).unwrap();
     Served::new(&loaded, engine, timeline).unwrap()

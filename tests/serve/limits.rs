@@ -127,6 +127,32 @@ fn slow_clients_are_not_waited_for() {
 }
 
 #[test]
+fn a_client_that_reads_nothing_is_given_up() {
+    if !openvino_or_skip("a_client_that_reads_nothing_is_given_up") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let host = Host::with(|options| {
+        // Its buffers are small, and the same everywhere; those of TCP may hold a whole answer.
+        options.socket = Some(folder.path().join("heg.sock"));
+        options.limits.stall_time = Duration::from_millis(100);
+    });
+    let mut stalled = Connection::open(&host.addresses[1]).unwrap();
+    let body = long(json!({"return_token_ids": true}));
+    stalled.post(BARE, "", &body.to_string()).unwrap();
+    // Nobody else waits for it.
+    let short = json!({"prompt": [5], "max_tokens": 1});
+    assert_eq!(host.post(BARE, &short).status, 200);
+    host.wait_for_metric(r#"heg_requests_total{class="reactive",outcome="cancelled"} 1"#);
+    host.wait_for_metric(r#"heg_live_requests{class="reactive",phase="decoding"} 0"#);
+    host.wait_for_metric("heg_connections 1");
+    let mut sent = Vec::new();
+    let _ = stalled.read_to_end(&mut sent);
+    let sent = String::from_utf8_lossy(&sent);
+    assert!(sent.starts_with("HTTP/1.1 200") && !sent.contains("[DONE]"));
+}
+
+#[test]
 fn a_thousand_connections_are_answered_at_once() {
     if !openvino_or_skip("a_thousand_connections_are_answered_at_once") {
         return;

@@ -8,6 +8,7 @@ mod answers;
 mod client;
 mod clients;
 mod host;
+mod killed;
 mod limits;
 mod page;
 mod refusals;

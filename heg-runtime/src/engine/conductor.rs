@@ -22,7 +22,7 @@ use crate::sched::{Finish, FlowId, Lane, ModelShape, RequestId};
 
 /// What the conductor hears.
 pub(super) enum Message {
-    Submit(RequestId, Ask, Listener),
+    Submit(Arrival),
     Cancel(RequestId),
     EndFlow(FlowId),
     Ready(Lane, Result<(), RuntimeError>),
@@ -30,6 +30,14 @@ pub(super) enum Message {
     Status(Sender<Status>),
     WaitReady(Sender<Result<(), RuntimeError>>),
     Shutdown,
+}
+
+/// A request that was handed in.
+pub(super) struct Arrival {
+    pub(super) at: Instant,
+    pub(super) id: RequestId,
+    pub(super) ask: Ask,
+    pub(super) listener: Listener,
 }
 
 /// Before kernels are ready.
@@ -142,7 +150,7 @@ impl Conductor {
                     early.into_iter().for_each(turn_away);
                     return;
                 }
-                Ok(message) => early.push_back((Instant::now(), message)),
+                Ok(message) => early.push_back(message),
             }
         }
         for answer in waiting {
@@ -156,7 +164,7 @@ impl Conductor {
 fn fail(
     error: RuntimeError,
     waiting: Vec<Sender<Result<(), RuntimeError>>>,
-    early: VecDeque<(Instant, Message)>,
+    early: VecDeque<Message>,
     messages: &Receiver<Message>,
 ) {
     let mut error = Some(error);
@@ -172,15 +180,15 @@ fn fail(
                 let _ = answer.send(Status::default());
             }
             Message::Shutdown => return,
-            message => turn_away((Instant::now(), message)),
+            message => turn_away(message),
         }
     }
 }
 
-fn turn_away((_, message): (Instant, Message)) {
-    if let Message::Submit(_, _, listener) = message {
+fn turn_away(message: Message) {
+    if let Message::Submit(arrival) = message {
         refuse(
-            listener,
+            arrival.listener,
             Finish::Failed,
             Some("the engine has stopped".to_owned()),
         );

@@ -13,6 +13,7 @@ use heg_artifacts::manifest::Group;
 
 use super::conductor::Message;
 use super::served::{Chosen, Member, Prompt, Served};
+use super::stopwatch::{Longest, Stopwatch};
 use crate::error::RuntimeError;
 use crate::exec::{Batch, Executor};
 use crate::mem::KvCache;
@@ -49,6 +50,8 @@ pub(super) struct Report {
     pub(super) ticket: Ticket,
     pub(super) outcome: Result<Done, RuntimeError>,
     pub(super) took: Duration,
+    /// Of all jobs of the lane so far.
+    pub(super) longest: Longest,
 }
 
 /// A job that went well.
@@ -97,6 +100,7 @@ impl LaneHandle {
             executor,
             signals: Arc::clone(&signals),
             inbox,
+            stopwatch: Stopwatch::new(),
         };
         Self {
             jobs: Some(sender),
@@ -127,6 +131,7 @@ struct Worker {
     executor: Executor,
     signals: Arc<Signals>,
     inbox: Sender<Message>,
+    stopwatch: Stopwatch,
 }
 
 impl Worker {
@@ -138,12 +143,15 @@ impl Worker {
         }
         while let Ok((ticket, job)) = jobs.recv() {
             let start = Instant::now();
+            self.stopwatch.start();
             let outcome = self.carry_out(ticket, &job);
+            self.stopwatch.may_yield();
             let report = Report {
                 lane: self.lane,
                 ticket,
                 outcome,
                 took: start.elapsed(),
+                longest: self.stopwatch.longest(),
             };
             // Memory that only the job still holds goes before anybody hears of its end.
             drop(job);
@@ -193,7 +201,7 @@ impl Worker {
                 Kernel::Ffn => Group::Ffn,
             },
         };
-        self.executor.launch(
+        self.launch(
             launch,
             &Batch {
                 rows: &prompt.rows,
@@ -209,7 +217,7 @@ impl Worker {
             position: last,
             tokens: 1,
         };
-        self.executor.launch(
+        self.launch(
             HEAD,
             &Batch {
                 rows: &prompt.rows,
@@ -257,16 +265,16 @@ impl Worker {
         let all = launches(layers.end, Logits::LastRows);
         let rest = all.filter(|launch| launch.layer.is_none_or(|layer| layer >= layers.start));
         for launch in rest {
-            if launch.group == Group::Qkv
-                && launch.layer > Some(layers.start)
-                && self.signals.yields(ticket)
-            {
-                return Ok(Done {
-                    layers: launch.layer.unwrap_or(0),
-                    ended: Vec::new(),
-                });
+            if launch.group == Group::Qkv && launch.layer > Some(layers.start) {
+                if self.signals.yields(ticket) {
+                    return Ok(Done {
+                        layers: launch.layer.unwrap_or(0),
+                        ended: Vec::new(),
+                    });
+                }
+                self.stopwatch.may_yield();
             }
-            self.executor.launch(launch, &batch_rows)?;
+            self.launch(launch, &batch_rows)?;
         }
         let served: Vec<&Served> = batch.iter().map(|(member, _)| &*member.served).collect();
         Ok(Done {
@@ -320,7 +328,7 @@ impl Worker {
             spans: &spans,
         };
         for launch in launches(layers, Logits::None) {
-            self.executor.launch(launch, &all)?;
+            self.launch(launch, &all)?;
         }
         let wanted: Vec<(&Served, Span)> = parts
             .iter()
@@ -340,10 +348,17 @@ impl Worker {
                 caches: &[],
                 spans: &spans,
             };
-            self.executor.launch(HEAD, &last)?;
+            self.launch(HEAD, &last)?;
             done.ended.extend(self.choose(&served)?);
         }
         Ok(done)
+    }
+
+    fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {
+        let begin = Instant::now();
+        self.executor.launch(launch, batch)?;
+        self.stopwatch.ran(launch, begin);
+        Ok(())
     }
 
     /// Chooses the next token of each request after the logits that the head has just given.

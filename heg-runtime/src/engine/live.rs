@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::served::{End, Prompt, Served};
+use super::waits::Entry;
 use super::{Ending, Listener, Update};
 use crate::generate::FinishReason;
 use crate::sched::{Class, Finish, FlowId};
@@ -21,6 +22,7 @@ pub(super) struct Live {
     pub(super) error: Option<String>,
     listener: Listener,
     submitted: Instant,
+    entry: Entry,
     started: Option<Instant>,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
@@ -42,7 +44,7 @@ impl Live {
         flow: FlowId,
         served: Served,
         listener: Listener,
-        submitted: Instant,
+        (submitted, entry): (Instant, Entry),
     ) -> Self {
         Self {
             class,
@@ -54,6 +56,7 @@ impl Live {
             error: None,
             listener,
             submitted,
+            entry,
             started: None,
             first_token: None,
             last_token: None,
@@ -69,9 +72,14 @@ impl Live {
         }
     }
 
-    /// A kernel of it is launched.
-    pub(super) fn start(&mut self) {
-        self.started.get_or_insert_with(Instant::now);
+    /// A kernel of it is launched. Says how it came in and how long it waited, if that is its first.
+    pub(super) fn start(&mut self) -> Option<(Entry, Duration)> {
+        if self.started.is_some() {
+            return None;
+        }
+        let now = Instant::now();
+        self.started = Some(now);
+        Some((self.entry, now.saturating_duration_since(self.submitted)))
     }
 
     pub(super) fn accepted(&mut self, predicted_ttft: Duration) {

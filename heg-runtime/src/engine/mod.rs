@@ -16,13 +16,15 @@ mod pace;
 mod served;
 mod serving;
 mod status;
+mod stopwatch;
+mod waits;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use heg_artifacts::Bundle;
 use heg_artifacts::manifest::Manifest;
@@ -33,9 +35,10 @@ use crate::exec::{ExecutorOptions, Loader};
 use crate::generate::FinishReason;
 use crate::sched::{Action, Class, Event, Finish, FlowId, Micros, RequestId};
 use crate::text::{Restriction, SamplingParams};
-use conductor::{Conductor, Message};
+use conductor::{Arrival, Conductor, Message};
 
 pub use status::{LaneStatus, Phases, Status};
+pub use waits::{Entry, WaitStatus};
 
 /// How an engine is set up.
 #[derive(Default)]
@@ -162,7 +165,12 @@ impl Engine {
     /// Hands in a request. `listener` hears what becomes of it, on the engine's thread, which waits for it.
     pub fn submit(&self, ask: Ask, listener: impl FnMut(Update) + Send + 'static) -> RequestId {
         let id = RequestId(self.0.requests.fetch_add(1, Ordering::Relaxed));
-        self.send(Message::Submit(id, ask, Box::new(listener)));
+        self.send(Message::Submit(Arrival {
+            at: Instant::now(),
+            id,
+            ask,
+            listener: Box::new(listener),
+        }));
         id
     }
 
@@ -193,6 +201,11 @@ impl Engine {
     /// What the engine runs.
     pub fn manifest(&self) -> &Manifest {
         self.0.bundle.manifest()
+    }
+
+    /// The bundle that it is in.
+    pub fn bundle(&self) -> &Bundle {
+        &self.0.bundle
     }
 
     fn ask<T>(&self, question: impl FnOnce(Sender<T>) -> Message) -> Result<T, RuntimeError> {

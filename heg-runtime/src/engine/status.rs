@@ -1,5 +1,6 @@
 //! How things stand: for metrics, and for deciding whom to turn away.
 
+use super::waits::WaitStatus;
 use crate::sched::{Class, Lane};
 
 /// Numbers of live requests.
@@ -53,4 +54,10 @@ pub struct Status {
     pub launches: u64,
     /// Time spent in the scheduler and in carrying out its actions since the start, in µs.
     pub dispatch_us: u64,
+    /// How long reactive requests waited for their first kernel, by how they came in.
+    pub waits: Vec<WaitStatus>,
+    /// The longest kernel on any lane, in µs; without the first runs, in which plugins pack weights.
+    pub kernel_us_max: u64,
+    /// The longest time in which a lane would not have given way, in µs; likewise.
+    pub stretch_us_max: u64,
 }

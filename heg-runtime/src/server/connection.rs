@@ -89,7 +89,8 @@ impl Connections {
         let metrics = Arc::clone(&self.state.metrics);
         self.tasks.spawn(async move {
             metrics.connections.inc();
-            // Clients break off and send garbage; hyper has told them.
+            // Clients break off and send garbage. What has no head that can be read gets hyper's own 400, 414 or 431,
+            // whose body is empty: hyper writes it by itself, with its length, and has no hook for it.
             let _ = connection.await;
             metrics.connections.dec();
             drop(place);

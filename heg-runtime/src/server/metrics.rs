@@ -1,5 +1,7 @@
 //! Figures for Prometheus: what the server counts itself, and how the engine stands when it is asked.
 
+use std::sync::atomic::AtomicU64;
+
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -138,7 +140,7 @@ fn register_status(registry: &mut Registry, status: &Status) {
         }
     }
     registry.register("live_requests", "Requests in the engine", live);
-    let busy = Family::<[Label; 1], Counter<f64, std::sync::atomic::AtomicU64>>::default();
+    let busy = Family::<[Label; 1], Counter<f64, AtomicU64>>::default();
     for lane in &status.lanes {
         busy.get_or_create(&[("lane", lane_name(lane.lane))])
             .inc_by(lane.busy_us as f64 / 1e6);
@@ -158,10 +160,56 @@ fn register_status(registry: &mut Registry, status: &Status) {
     let launches = Counter::<u64>::default();
     launches.inc_by(status.launches);
     registry.register("launches", "Kernels and iterations launched", launches);
-    let dispatch = Counter::<f64, std::sync::atomic::AtomicU64>::default();
+    let dispatch = Counter::<f64, AtomicU64>::default();
     dispatch.inc_by(status.dispatch_us as f64 / 1e6);
     let help = "Time spent in scheduling and dispatch";
     registry.register_with_unit("dispatch", help, Unit::Seconds, dispatch);
+    register_waits(registry, status);
+}
+
+/// What preemption takes, and the longest that it could take.
+fn register_waits(registry: &mut Registry, status: &Status) {
+    let requests = Family::<[Label; 1], Counter>::default();
+    let waits = Family::<[Label; 2], Gauge<f64, AtomicU64>>::default();
+    for wait in &status.waits {
+        let entry = ("entry", wait.entry.name());
+        requests.get_or_create(&[entry]).inc_by(wait.count);
+        for (figure, us) in [
+            ("median", wait.median_us),
+            ("p90", wait.p90_us),
+            ("max", wait.max_us),
+        ] {
+            let labels = [entry, ("figure", figure)];
+            waits.get_or_create(&labels).set(us as f64 / 1e6);
+        }
+    }
+    registry.register(
+        "reactive_first_kernels",
+        "Reactive requests whose first kernel was launched, by how they came in",
+        requests,
+    );
+    registry.register_with_unit(
+        "reactive_wait",
+        "Time from a reactive request's submission to the launch of its first kernel",
+        Unit::Seconds,
+        waits,
+    );
+    for (name, help, us) in [
+        (
+            "longest_kernel",
+            "The longest kernel, first runs apart",
+            status.kernel_us_max,
+        ),
+        (
+            "longest_stretch",
+            "The longest time in which a lane would not have given way, first runs apart",
+            status.stretch_us_max,
+        ),
+    ] {
+        let gauge = Gauge::<f64, AtomicU64>::default();
+        gauge.set(us as f64 / 1e6);
+        registry.register_with_unit(name, help, Unit::Seconds, gauge);
+    }
 }
 
 impl Outcome {
@@ -180,3 +228,37 @@ impl Outcome {
 const SECONDS: [f64; 14] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Entry, WaitStatus};
+
+    #[test]
+    fn the_engines_figures_are_in_seconds() {
+        let wait = |entry, count, median_us| WaitStatus {
+            entry,
+            count,
+            median_us,
+            p90_us: 2 * median_us,
+            max_us: 3 * median_us,
+        };
+        let status = Status {
+            launches: 400,
+            dispatch_us: 5_000,
+            waits: vec![
+                wait(Entry::Idle, 2, 40),
+                wait(Entry::Preempting, 7, 4_500),
+                wait(Entry::Queued, 0, 0),
+            ],
+            kernel_us_max: 31_250,
+            stretch_us_max: 40_000,
+            ..Status::default()
+        };
+        let text = Metrics::default().text(&status).unwrap();
+        // Labels come in no order.
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.sort_unstable();
+        insta::assert_snapshot!(lines.join("\n"));
+    }
+}

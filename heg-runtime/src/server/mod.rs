@@ -38,6 +38,7 @@ use std::time::{Duration, SystemTime};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::error::RuntimeError;
+use crate::verified;
 use admission::Admission;
 use answer::{Head, Voice};
 use body::Intake;
@@ -70,6 +71,8 @@ pub struct ServerOptions {
     pub token: Option<Token>,
     /// What clients may use up.
     pub limits: ServerLimits,
+    /// The cache folder, in which it is remembered that the bundle is right as soon as kernels are ready.
+    pub cache: Option<PathBuf>,
 }
 
 /// What clients may use up. All of it is chosen.
@@ -177,6 +180,7 @@ impl Server {
         served: Served,
         stop: impl Future<Output = Result<(), RuntimeError>>,
     ) -> Result<(), RuntimeError> {
+        let cache = self.options.cache.clone();
         let state = Arc::new(State::new(served, self.options));
         let engine = state.served.engine.clone();
         let outcome = self.runtime.block_on(async {
@@ -184,7 +188,13 @@ impl Server {
             let (failed, failure) = tokio::sync::oneshot::channel();
             // Not one of the runtime's threads, which tokenise.
             std::thread::spawn(move || match engine.wait_ready() {
-                Ok(()) => warm.ready.store(true, Ordering::Release),
+                Ok(()) => {
+                    warm.ready.store(true, Ordering::Release);
+                    if let Some(cache) = cache {
+                        // Damage in what no request has needed yet is told to the one that does.
+                        let _ = verified::remember(engine.bundle(), &cache);
+                    }
+                }
                 Err(error) => drop(failed.send(error)),
             });
             let connections = Connections::new(Arc::clone(&state));

@@ -4,6 +4,7 @@
 //! [`ReplayRequest`]s, with prompts, it goes to servers, and [`Figures`] come of their [`Outcome`]s.
 
 mod benchmark;
+mod engine_figures;
 mod outcome;
 mod replay;
 mod request_file;
@@ -11,6 +12,7 @@ mod seeded;
 mod trace;
 
 pub use benchmark::benchmarks;
+pub use engine_figures::{EngineFigures, WaitFigures};
 pub use outcome::{ClassFigures, Figures, Outcome};
 pub use replay::{Prompt, Prompts, ReplayRequest};
 pub use request_file::{Workload, WorkloadError, WorkloadRequest};

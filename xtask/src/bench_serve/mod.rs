@@ -12,9 +12,9 @@ use crate::fail::Fail;
 use crate::workspace::{note, target_dir};
 use anyhow::{Context, Result};
 use heg_runtime::sched::Micros;
-use heg_runtime::workload::{Figures, Outcome, Prompts, ReplayRequest, TraceSpec, Workload};
+use heg_runtime::workload::{Figures, Prompts, ReplayRequest, TraceSpec, Workload};
 use report::{LoadReport, Report};
-use results::Results;
+use results::{Results, Run};
 use std::path::PathBuf;
 use systems::{Pace, System, Systems};
 
@@ -168,8 +168,11 @@ impl Bench<'_> {
             return Ok(rpm);
         }
         let trace = self.trace(6.0)?;
-        let outcomes = self.outcomes("sustained", &trace, System::Genai, Pace::AtOnce)?;
-        let answered = outcomes.iter().filter(|outcome| outcome.failure.is_none());
+        let run = self.replay("sustained", &trace, System::Genai, Pace::AtOnce)?;
+        let answered = run
+            .requests
+            .iter()
+            .filter(|outcome| outcome.failure.is_none());
         let ends = answered.clone().map(|outcome| outcome.latency_ms);
         let minutes = ends.fold(0.0, f64::max) / 60e3;
         if minutes == 0.0 {
@@ -182,48 +185,51 @@ impl Bench<'_> {
         let trace = self.trace(load * sustained_rpm)?;
         let folder = format!("load-{load}");
         let mut runs = Vec::new();
+        let mut engine = None;
         for system in &self.args.systems {
             if *system == System::Heg {
-                let outcomes = self.outcomes(&folder, &trace, *system, Pace::Alone)?;
-                runs.push(("heg-alone".to_owned(), Figures::of(&outcomes)));
+                let alone = self.replay(&folder, &trace, *system, Pace::Alone)?;
+                runs.push(("heg-alone".to_owned(), Figures::of(&alone.requests)));
             }
-            let outcomes = self.outcomes(&folder, &trace, *system, Pace::Open)?;
-            runs.push((system.name().to_owned(), Figures::of(&outcomes)));
+            let run = self.replay(&folder, &trace, *system, Pace::Open)?;
+            runs.push((system.name().to_owned(), Figures::of(&run.requests)));
+            engine = engine.or(run.engine);
         }
         Ok(LoadReport {
             load,
             requests_per_minute: load * sustained_rpm,
             runs,
+            engine,
         })
     }
 
     fn gap(&self) -> Result<Vec<(String, Figures)>> {
         let trace = ReplayRequest::gap(self.args.seed, IDS_END);
         let figures = |system: &System| -> Result<_> {
-            let outcomes = self.outcomes("gap", &trace, *system, Pace::Open)?;
-            Ok((system.name().to_owned(), Figures::of(&outcomes)))
+            let run = self.replay("gap", &trace, *system, Pace::Open)?;
+            Ok((system.name().to_owned(), Figures::of(&run.requests)))
         };
         self.args.systems.iter().map(figures).collect()
     }
 
     /// What became of a trace's requests: as an earlier run found it, or measured now.
-    fn outcomes(
+    fn replay(
         &self,
         folder: &str,
         trace: &[ReplayRequest],
         system: System,
         pace: Pace,
-    ) -> Result<Vec<Outcome>> {
+    ) -> Result<Run> {
         let trace = self.results.trace(folder, trace)?;
         let name = format!("{folder}/{}{}", system.name(), pace.suffix());
-        if let Some(outcomes) = self.results.read(&name)? {
+        if let Some(run) = self.results.read(&name)? {
             note(format!("{name}: measured before"));
-            return Ok(outcomes);
+            return Ok(run);
         }
         note(format!("{name}: measuring"));
         let log = self.results.path(&format!("{name}.log"));
-        let outcomes = self.systems.replay(system, &trace, pace, &log)?;
-        self.results.keep(&name, &outcomes)?;
-        Ok(outcomes)
+        let run = self.systems.replay(system, &trace, pace, &log)?;
+        self.results.keep(&name, &run)?;
+        Ok(run)
     }
 }

@@ -1,7 +1,7 @@
 //! What bench-serve says: figures of all systems side by side for each load, and the goals of the project.
 
 use crate::goal::Goal;
-use heg_runtime::workload::{ClassFigures, Figures};
+use heg_runtime::workload::{ClassFigures, EngineFigures, Figures};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -22,6 +22,8 @@ pub(super) struct LoadReport {
     pub(super) requests_per_minute: f64,
     /// By system, in the order of measurement; `heg-alone` beside `heg`.
     pub(super) runs: Vec<(String, Figures)>,
+    /// What our server says about its engine.
+    pub(super) engine: Option<EngineFigures>,
 }
 
 /// A figure of ours over another one, and what it should be.
@@ -155,6 +157,9 @@ impl Report {
                 let _ = writeln!(text, "{title:48}{value:>7.2}  {verdict}");
             }
             text.push('\n');
+            if let Some(engine) = load.engine {
+                let _ = writeln!(text, "{engine}");
+            }
         }
         if !self.gap.is_empty() {
             text.push_str("a reactive answer while a proactive prompt of 4 000 tokens comes\n\n");
@@ -178,6 +183,7 @@ impl Report {
                 "requests_per_minute": load.requests_per_minute,
                 "systems": by_system(&load.runs),
                 "goals": goals.collect::<Vec<_>>(),
+                "engine": load.engine,
             })
         });
         json!({
@@ -252,6 +258,7 @@ fn shown(class: &ClassFigures, figure: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use heg_runtime::workload::WaitFigures;
 
     fn figures(latency_secs: f64, proactive_tokens_per_s: f64) -> Figures {
         Figures {
@@ -287,6 +294,19 @@ mod tests {
                     ("heg".to_owned(), figures(8.4, 100.0)),
                     ("genai".to_owned(), figures(50.0, 90.0)),
                 ],
+                engine: Some(EngineFigures {
+                    preempting: WaitFigures {
+                        requests: 9,
+                        median_ms: 2.0 * load,
+                        p90_ms: 5.0,
+                        max_ms: 31.0,
+                    },
+                    kernel_ms_max: 33.0,
+                    stretch_ms_max: 35.0,
+                    launches: 100,
+                    dispatch_us_per_launch: 17.25,
+                    ..EngineFigures::default()
+                }),
             }
         };
         Report {

@@ -2,7 +2,7 @@
 
 use crate::fail::Fail;
 use anyhow::{Context, Result};
-use heg_runtime::workload::{Outcome, ReplayRequest};
+use heg_runtime::workload::{EngineFigures, Outcome, ReplayRequest};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fs;
@@ -14,15 +14,19 @@ pub(super) struct Results {
 }
 
 /// A run, as `heg bench-serve --json` and `genai_replay.py` print it.
-#[derive(Serialize, Deserialize)]
-struct Run {
-    requests: Vec<Outcome>,
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Run {
+    /// In the order of the trace.
+    pub(super) requests: Vec<Outcome>,
+    /// What our server says about its engine.
+    pub(super) engine: Option<EngineFigures>,
 }
 
-/// The requests in what a replay printed.
-pub(super) fn outcomes(printed: Value) -> Result<Vec<Outcome>> {
-    let run: Run = serde_json::from_value(printed).context("a replay printed something else")?;
-    Ok(run.requests)
+impl Run {
+    /// What a replay printed.
+    pub(super) fn read(printed: Value) -> Result<Self> {
+        serde_json::from_value(printed).context("a replay printed something else")
+    }
 }
 
 impl Results {
@@ -65,23 +69,21 @@ impl Results {
         }
     }
 
-    /// What became of a run's requests, if it was measured.
-    pub(super) fn read(&self, name: &str) -> Result<Option<Vec<Outcome>>> {
+    /// A run, if it was measured.
+    pub(super) fn read(&self, name: &str) -> Result<Option<Run>> {
         let path = self.path(&format!("{name}.json"));
         let Ok(text) = fs::read_to_string(&path) else {
             return Ok(None);
         };
         let printed = serde_json::from_str(&text);
         let damaged = || format!("`{}` is damaged; remove it", path.display());
-        let run = outcomes(printed.with_context(damaged)?).with_context(damaged)?;
-        Ok(Some(run))
+        Run::read(printed.with_context(damaged)?)
+            .with_context(damaged)
+            .map(Some)
     }
 
-    pub(super) fn keep(&self, name: &str, outcomes: &[Outcome]) -> Result<()> {
-        let run = Run {
-            requests: outcomes.to_vec(),
-        };
-        self.write(&format!("{name}.json"), &serde_json::to_string(&run)?)
+    pub(super) fn keep(&self, name: &str, run: &Run) -> Result<()> {
+        self.write(&format!("{name}.json"), &serde_json::to_string(run)?)
     }
 
     /// Writes a file, whole or not at all.
@@ -120,14 +122,22 @@ mod tests {
             gap_ms_max: 0.5,
             failure: None,
         };
-        results
-            .keep("load-1/heg", std::slice::from_ref(&outcome))
-            .unwrap();
+        let run = Run {
+            requests: vec![outcome],
+            engine: Some(EngineFigures {
+                launches: 7,
+                ..EngineFigures::default()
+            }),
+        };
+        results.keep("load-1/heg", &run).unwrap();
         let path = results.trace("load-1", &trace).unwrap();
         assert_eq!(fs::read_to_string(path).unwrap().lines().count(), 2);
 
         let again = open(5).unwrap();
-        assert_eq!(again.read("load-1/heg").unwrap(), Some(vec![outcome]));
+        assert_eq!(again.read("load-1/heg").unwrap(), Some(run));
+        // As genai_replay.py prints it.
+        let others = Run::read(json!({ "requests": [] })).unwrap();
+        assert_eq!(others.engine, None);
         again.trace("load-1", &trace).unwrap();
         let other_trace = again.trace("load-1", &trace[..1]).unwrap_err();
         let other_setup = open(6).err().unwrap();

@@ -2,7 +2,7 @@
 //! process, so that nothing is in a cache.
 
 use super::llama::{self, Llama};
-use super::results::outcomes;
+use super::results::Run;
 use crate::bench_peers::genai::{self, GenAi};
 use crate::bench_peers::ours::{self, Ours};
 use crate::bench_peers::{Subject, text, timed_json};
@@ -10,7 +10,6 @@ use crate::fail::Fail;
 use crate::workspace::{self, last_lines};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use heg_runtime::workload::Outcome;
 use std::fmt;
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -106,7 +105,7 @@ impl Systems {
         trace: &Path,
         pace: Pace,
         log: &Path,
-    ) -> Result<Vec<Outcome>> {
+    ) -> Result<Run> {
         let mut command = match system {
             System::Genai => return self.replay_in_genai(trace, pace),
             System::Heg => self.serve_heg(),
@@ -128,7 +127,7 @@ impl Systems {
         }
         let printed = timed_json(&mut client, "heg bench-serve");
         let (printed, _) = printed.with_context(|| server.last_words(system))?;
-        outcomes(printed)
+        Run::read(printed)
     }
 
     fn serve_heg(&self) -> Command {
@@ -149,7 +148,7 @@ impl Systems {
         Ok(command)
     }
 
-    fn replay_in_genai(&self, trace: &Path, pace: Pace) -> Result<Vec<Outcome>> {
+    fn replay_in_genai(&self, trace: &Path, pace: Pace) -> Result<Run> {
         let (genai, script) = self.genai.as_ref().context("GenAI is not there")?;
         let mode = match pace {
             Pace::Open => "open",
@@ -160,7 +159,7 @@ impl Systems {
         command
             .args([text(script), text(&genai.model), text(trace)])
             .arg(mode);
-        outcomes(timed_json(&mut command, "replaying in GenAI")?.0)
+        Run::read(timed_json(&mut command, "replaying in GenAI")?.0)
     }
 }
 

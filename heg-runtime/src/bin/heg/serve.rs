@@ -68,6 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         let _ = writeln!(std::io::stdout(), "serving {} on {address}", served.name());
     }
     server.run(served, told_to_end())?;
+    // Unless that was done: a bundle that had just been written when kernels were ready is remembered here.
     arguments.machine.remember(&loaded)?;
     Ok(())
 }
@@ -120,6 +121,7 @@ impl Arguments {
                 answer_tokens: self.max_tokens,
                 ..ServerLimits::default()
             },
+            cache: verified::cache_folder(),
         })
     }
 }

@@ -47,12 +47,14 @@ impl Serving {
                 Phase::Decoding => phases.decoding += 1,
             }
         }
-        for (_, _, ask, _) in &self.held {
-            match ask.class {
+        for arrival in &self.held {
+            match arrival.ask.class {
                 Class::Reactive => status.reactive.queued += 1,
                 Class::Proactive => status.proactive.queued += 1,
             }
         }
+        status.dispatch_us = self.dispatch.as_micros() as u64;
+        status.waits = self.waits.status();
         status.flows_kept = self.room.memory.flows_kept() as u32;
         status.kv_bytes = self.room.memory.tokens() * self.model.kv_bytes_per_token;
         status

@@ -10,19 +10,20 @@ use std::time::{Duration, Instant};
 mod forecast;
 mod job;
 
-use super::conductor::{Conductor, Message, Room};
+use super::conductor::{Arrival, Conductor, Message, Room};
 use super::lane::{LaneHandle, Report};
 use super::live::{Live, refuse};
 use super::pace::Pace;
 use super::served::{Member, Prompt, Served};
 use super::status::{LaneStatus, Status};
-use super::{Ask, Listener, Observer};
+use super::waits::{Entry, Waits};
+use super::{Ask, Observer};
 use crate::error::RuntimeError;
 use crate::load::annotations;
 use crate::mem::Activations;
 use crate::sched::{
-    Action, Actions, AnnotatedCosts, Event, Finish, FlowId, Lane, Micros, ModelShape, RequestId,
-    Scheduler, Submission, Ticket, Work, first_kernels, scheduler,
+    Action, Actions, AnnotatedCosts, Class, Event, Finish, FlowId, Lane, Micros, ModelShape,
+    RequestId, Scheduler, Submission, Ticket, Work, first_kernels, scheduler,
 };
 
 /// Once kernels are ready.
@@ -36,13 +37,16 @@ pub(super) struct Serving {
     running: [Option<Running>; Lane::ALL.len()],
     live: BTreeMap<RequestId, Live>,
     /// Calls of flows that have one under way, in order of arrival.
-    held: VecDeque<(Instant, RequestId, Ask, Listener)>,
+    held: VecDeque<Arrival>,
     /// Flows of requests that named none, to tell them apart.
     unnamed_flows: u64,
     /// What follows from actions that could not be carried out.
     events: VecDeque<Event>,
     observers: Vec<Box<dyn Observer>>,
     status: Status,
+    /// Time spent in the scheduler and in carrying out its actions.
+    dispatch: Duration,
+    waits: Waits,
     model: ModelShape,
 }
 
@@ -116,13 +120,18 @@ impl Serving {
             events: VecDeque::new(),
             observers,
             status,
+            dispatch: Duration::ZERO,
+            waits: Waits::default(),
             model,
         }
     }
 
-    pub(super) fn run(mut self, early: VecDeque<(Instant, Message)>, messages: &Receiver<Message>) {
-        for (at, message) in early {
-            self.hear(at, message);
+    pub(super) fn run(mut self, early: VecDeque<Message>, messages: &Receiver<Message>) {
+        for message in early {
+            match message {
+                Message::Submit(arrival) => self.submit(arrival, Entry::Queued),
+                message => self.hear(message),
+            }
         }
         loop {
             let message = match self.timer {
@@ -134,7 +143,7 @@ impl Serving {
             };
             match message {
                 Ok(Message::Shutdown) | Err(RecvTimeoutError::Disconnected) => break,
-                Ok(message) => self.hear(Instant::now(), message),
+                Ok(message) => self.hear(message),
                 Err(RecvTimeoutError::Timeout) => {
                     self.timer = None;
                     self.step(Event::Timer);
@@ -144,8 +153,8 @@ impl Serving {
         for (_, live) in std::mem::take(&mut self.live) {
             live.finish(Finish::Cancelled);
         }
-        for (_, _, _, listener) in self.held {
-            refuse(listener, Finish::Cancelled, None);
+        for arrival in self.held {
+            refuse(arrival.listener, Finish::Cancelled, None);
         }
     }
 
@@ -153,9 +162,12 @@ impl Serving {
         Micros(self.start.elapsed().as_micros() as u64)
     }
 
-    fn hear(&mut self, at: Instant, message: Message) {
+    fn hear(&mut self, message: Message) {
         match message {
-            Message::Submit(id, ask, listener) => self.submit(at, id, ask, listener),
+            Message::Submit(arrival) => {
+                let entry = self.entry();
+                self.submit(arrival, entry);
+            }
             Message::Cancel(id) => self.cancel(id),
             Message::EndFlow(flow) => self.step(Event::EndFlow(flow)),
             Message::Done(report) => self.reported(report),
@@ -172,7 +184,7 @@ impl Serving {
 
     /// One event for the scheduler, and what follows from it.
     fn step(&mut self, event: Event) {
-        let begin = Instant::now();
+        let (begin, before) = (Instant::now(), self.dispatch);
         self.events.push_back(event);
         let mut actions = Actions::new();
         while let Some(event) = self.events.pop_front() {
@@ -188,15 +200,34 @@ impl Serving {
                 self.carry_out(action);
             }
         }
-        self.status.dispatch_us += begin.elapsed().as_micros() as u64;
+        // Actions may have led to further steps: those are within this one.
+        self.dispatch = before + begin.elapsed();
     }
 
-    fn submit(&mut self, at: Instant, id: RequestId, ask: Ask, listener: Listener) {
+    /// How a reactive request comes in that comes now.
+    fn entry(&self) -> Entry {
+        let is_reactive = |live: &Live| live.class == Class::Reactive;
+        if self.live.values().any(is_reactive) {
+            Entry::Queued
+        } else if self.running.iter().any(Option::is_some) {
+            Entry::Preempting
+        } else {
+            Entry::Idle
+        }
+    }
+
+    fn submit(&mut self, arrival: Arrival, entry: Entry) {
         let busy = |flow| self.live.values().any(|live| live.flow == flow);
-        if ask.flow.is_some_and(busy) {
-            self.held.push_back((at, id, ask, listener));
+        if arrival.ask.flow.is_some_and(busy) {
+            self.held.push_back(arrival);
             return;
         }
+        let Arrival {
+            at,
+            id,
+            ask,
+            listener,
+        } = arrival;
         let (flow, shared_tokens) = self.flow_of(&ask);
         let submission = Submission {
             id,
@@ -214,7 +245,7 @@ impl Serving {
             Err(error) => return refuse(listener, Finish::Failed, Some(error.to_string())),
         };
         let predicted_ttft = self.predict(&submission);
-        let live = Live::new(submission.class, flow, served, listener, at);
+        let live = Live::new(submission.class, flow, served, listener, (at, entry));
         self.live.insert(id, live);
         self.step(Event::Submit(submission));
         if let Some(live) = self.live.get_mut(&id) {
@@ -240,9 +271,9 @@ impl Serving {
     }
 
     fn cancel(&mut self, id: RequestId) {
-        let held = self.held.iter().position(|(_, held, ..)| *held == id);
+        let held = self.held.iter().position(|arrival| arrival.id == id);
         match held.and_then(|at| self.held.remove(at)) {
-            Some((_, _, _, listener)) => refuse(listener, Finish::Cancelled, None),
+            Some(arrival) => refuse(arrival.listener, Finish::Cancelled, None),
             None => self.step(Event::Cancel(id)),
         }
     }
@@ -253,6 +284,7 @@ impl Serving {
             ticket,
             outcome,
             took,
+            longest,
         } = report;
         let Some(running) = self.running[lane as usize].take_if(|r| r.ticket == ticket) else {
             return;
@@ -266,6 +298,9 @@ impl Serving {
             status.busy = None;
             status.busy_us += took.as_micros() as u64;
         }
+        let longest_us = |so_far: u64, span: Duration| so_far.max(span.as_micros() as u64);
+        self.status.kernel_us_max = longest_us(self.status.kernel_us_max, longest.kernel);
+        self.status.stretch_us_max = longest_us(self.status.stretch_us_max, longest.stretch);
         if running.abandoned {
             if let Some(handle) = &self.lanes[lane as usize] {
                 handle.signals.reset.store(false, Ordering::Relaxed);
@@ -345,21 +380,16 @@ impl Serving {
     }
 
     fn launch(&mut self, lane: Lane, ticket: Ticket, work: Work) {
-        for id in work.requests() {
-            if let Some(live) = self.live.get_mut(&id) {
-                live.start();
-            }
-        }
+        let requests = work.requests();
         let Some(job) = self.job(&work) else {
             // Its memory could not be had.
             self.events.push_back(Event::OutOfMemory(ticket));
             return;
         };
         self.status.launches += 1;
-        let classes = work
-            .requests()
-            .into_iter()
-            .filter_map(|id| Some(self.live.get(&id)?.class));
+        let classes = requests
+            .iter()
+            .filter_map(|id| Some(self.live.get(id)?.class));
         let class = classes.min();
         if let Some(status) = self
             .status
@@ -381,6 +411,15 @@ impl Serving {
         if !launched {
             self.running[lane as usize] = None;
             self.events.push_back(Event::Lost(lane));
+            return;
+        }
+        for id in requests {
+            if let Some(live) = self.live.get_mut(&id)
+                && let Some((entry, wait)) = live.start()
+                && live.class == Class::Reactive
+            {
+                self.waits.note(entry, wait);
+            }
         }
     }
 
@@ -448,9 +487,9 @@ impl Serving {
         let next = self
             .held
             .iter()
-            .position(|(_, _, ask, _)| ask.flow == Some(flow));
-        if let Some((at, id, ask, listener)) = next.and_then(|at| self.held.remove(at)) {
-            self.submit(at, id, ask, listener);
+            .position(|arrival| arrival.ask.flow == Some(flow));
+        if let Some(arrival) = next.and_then(|at| self.held.remove(at)) {
+            self.submit(arrival, Entry::Queued);
         }
     }
 }

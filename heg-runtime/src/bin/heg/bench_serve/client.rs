@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use heg_runtime::workload::{Outcome, ReplayRequest};
+use heg_runtime::workload::{EngineFigures, Outcome, ReplayRequest};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -12,13 +12,17 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::endpoint::{Address, Endpoint};
 use super::sse::SseReader;
 
 /// Bytes of an error's body that are read.
 const ERROR_BYTES_MAX: usize = 1 << 16;
+/// Bytes of metrics that are read. Chosen: ours are a hundredth of it.
+const METRICS_BYTES_MAX: usize = 1 << 20;
+/// Time for metrics, which not every server has. Chosen.
+const METRICS_TIME: Duration = Duration::from_secs(5);
 
 /// Sends a request and reads the answer to its end, or to `patience` after `due`. `start` is what times count
 /// from.
@@ -69,6 +73,10 @@ impl Answer {
     }
 
     async fn read(&mut self, endpoint: &Endpoint, request: &ReplayRequest) -> anyhow::Result<()> {
+        let body = endpoint.body(request).to_string();
+        let request = Request::post(endpoint.path())
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(body)))?;
         let mut response = send(endpoint, request).await?;
         if !response.status().is_success() {
             let status = response.status();
@@ -107,26 +115,39 @@ impl Answer {
     }
 }
 
-async fn send(endpoint: &Endpoint, request: &ReplayRequest) -> anyhow::Result<Response<Incoming>> {
-    let body = endpoint.body(request).to_string();
+/// What a server says about its engine, if it is one of ours.
+pub(super) async fn engine_figures(endpoint: &Endpoint) -> Option<EngineFigures> {
+    let read = async {
+        let request = Request::get("/metrics").body(Full::default()).ok()?;
+        let response = send(endpoint, request).await.ok()?;
+        let body = Limited::new(response.into_body(), METRICS_BYTES_MAX);
+        let bytes = body.collect().await.ok()?.to_bytes();
+        EngineFigures::parse(std::str::from_utf8(&bytes).ok()?)
+    };
+    timeout(METRICS_TIME, read).await.ok().flatten()
+}
+
+async fn send(
+    endpoint: &Endpoint,
+    request: Request<Full<Bytes>>,
+) -> anyhow::Result<Response<Incoming>> {
     match &endpoint.address {
         Address::Tcp(authority) => {
             let stream = TcpStream::connect(authority).await?;
             stream.set_nodelay(true)?;
-            exchange(stream, endpoint.path(), authority, body).await
+            exchange(stream, authority, request).await
         }
         Address::Unix(path) => {
             let stream = UnixStream::connect(path).await?;
-            exchange(stream, endpoint.path(), "localhost", body).await
+            exchange(stream, "localhost", request).await
         }
     }
 }
 
 async fn exchange<S>(
     stream: S,
-    path: String,
     host: &str,
-    body: String,
+    mut request: Request<Full<Bytes>>,
 ) -> anyhow::Result<Response<Incoming>>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -134,10 +155,7 @@ where
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     // It ends with the exchange; its errors reach the response too.
     tokio::spawn(connection);
-    let request = Request::post(path)
-        .header(HOST, host)
-        .header(CONTENT_TYPE, "application/json")
-        .body(Full::new(Bytes::from(body)))?;
+    request.headers_mut().insert(HOST, host.parse()?);
     Ok(sender.send_request(request).await?)
 }
 

@@ -121,7 +121,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let outcomes = runtime.block_on(async {
+    let (outcomes, engine) = runtime.block_on(async {
         let warm_up = ReplayRequest::warm_up(arguments.source.ids_end);
         let ready = Duration::from_secs(arguments.ready_secs);
         wait_ready(&endpoint, &warm_up, ready).await?;
@@ -131,16 +131,22 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             progress: progress(requests.len()),
         };
         let outcomes = match arguments.alone {
-            true => replay.one_by_one(requests).await,
-            false => replay.at_their_times(requests).await,
+            true => replay.one_by_one(requests).await?,
+            false => replay.at_their_times(requests).await?,
         };
         replay.progress.finish_and_clear();
-        outcomes
+        let engine = client::engine_figures(&replay.endpoint).await;
+        anyhow::Ok((outcomes, engine))
     })?;
     let mut out = std::io::stdout().lock();
     match arguments.json {
-        true => writeln!(out, "{}", report::json(&outcomes))?,
-        false => write!(out, "{}", report::table(&outcomes))?,
+        true => writeln!(out, "{}", report::json(&outcomes, engine.as_ref()))?,
+        false => {
+            write!(out, "{}", report::table(&outcomes))?;
+            if let Some(engine) = engine {
+                write!(out, "\n{engine}")?;
+            }
+        }
     }
     Ok(())
 }

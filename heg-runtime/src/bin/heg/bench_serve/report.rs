@@ -1,6 +1,6 @@
 //! What became of a trace: a table for people, JSON for programs.
 
-use heg_runtime::workload::{ClassFigures, Figures, Outcome};
+use heg_runtime::workload::{ClassFigures, EngineFigures, Figures, Outcome};
 use serde_json::{Value, json};
 
 /// A line of the table: what, how it is shown.
@@ -54,9 +54,9 @@ fn shown(class: &ClassFigures, title: &str, show: fn(&ClassFigures) -> String) -
     }
 }
 
-/// `figures` by class, and `requests`, in the order of the trace.
-pub(super) fn json(outcomes: &[Outcome]) -> Value {
-    json!({ "figures": Figures::of(outcomes), "requests": outcomes })
+/// `figures` by class, `requests` in the order of the trace, and `engine`, which is null for servers of others.
+pub(super) fn json(outcomes: &[Outcome], engine: Option<&EngineFigures>) -> Value {
+    json!({ "figures": Figures::of(outcomes), "requests": outcomes, "engine": engine })
 }
 
 fn seconds(secs: f64) -> String {

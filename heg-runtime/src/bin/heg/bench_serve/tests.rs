@@ -161,7 +161,7 @@ fn whatever_fails_is_told() {
         outcome.latency_ms = 40.0;
     }
     insta::assert_snapshot!(report::table(&outcomes));
-    insta::assert_snapshot!(report::json(&outcomes)["requests"][5]);
+    insta::assert_snapshot!(report::json(&outcomes, None)["requests"][5]);
 }
 
 #[test]

@@ -1,0 +1,113 @@
+//! The longest kernel of a lane, and the longest time in which it does not give way.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use heg_artifacts::manifest::Group;
+
+use crate::sched::Launch;
+
+/// What took longest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Longest {
+    /// A kernel.
+    pub(super) kernel: Duration,
+    /// From one point where a lane may give way to the next: a kernel of a prompt, a layer of a decode iteration,
+    /// its last layer with head and choice of tokens, an iteration of continuous batching.
+    pub(super) stretch: Duration,
+}
+
+/// Times what a lane does. A stretch in which a kernel runs for the first time at its place does not count: the
+/// plugin packs the weights then.
+pub(super) struct Stopwatch {
+    longest: Longest,
+    ran: BTreeSet<(Option<u32>, Group)>,
+    /// The last point where the lane could give way.
+    point: Instant,
+    /// The longest kernel since then.
+    kernel: Duration,
+    /// Whether a kernel has run for the first time since then.
+    packed: bool,
+}
+
+impl Stopwatch {
+    pub(super) fn new() -> Self {
+        Self {
+            longest: Longest::default(),
+            ran: BTreeSet::new(),
+            point: Instant::now(),
+            kernel: Duration::ZERO,
+            packed: false,
+        }
+    }
+
+    /// A job begins.
+    pub(super) fn start(&mut self) {
+        self.begin_stretch(Instant::now());
+    }
+
+    /// A kernel has run, since `begin`.
+    pub(super) fn ran(&mut self, launch: Launch, begin: Instant) {
+        self.packed |= self.ran.insert((launch.layer, launch.group));
+        self.kernel = self.kernel.max(begin.elapsed());
+    }
+
+    /// The lane could give way here, or its job is over.
+    pub(super) fn may_yield(&mut self) {
+        let now = Instant::now();
+        if !self.packed {
+            self.longest.kernel = self.longest.kernel.max(self.kernel);
+            self.longest.stretch = self.longest.stretch.max(now - self.point);
+        }
+        self.begin_stretch(now);
+    }
+
+    /// What took longest so far.
+    pub(super) fn longest(&self) -> Longest {
+        self.longest
+    }
+
+    fn begin_stretch(&mut self, now: Instant) {
+        self.point = now;
+        self.kernel = Duration::ZERO;
+        self.packed = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ago(ms: u64) -> Instant {
+        Instant::now() - Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn kernels_count_from_their_second_run_at_a_place() {
+        let qkv = |layer| Launch {
+            layer: Some(layer),
+            group: Group::Qkv,
+        };
+        let mut stopwatch = Stopwatch::new();
+        stopwatch.start();
+        stopwatch.point = ago(500);
+        stopwatch.ran(qkv(0), ago(400));
+        stopwatch.may_yield();
+        assert_eq!(stopwatch.longest(), Longest::default());
+
+        stopwatch.point = ago(90);
+        stopwatch.ran(qkv(0), ago(60));
+        stopwatch.ran(qkv(0), ago(20));
+        stopwatch.may_yield();
+        // Another layer's weights are packed; the job began anew.
+        stopwatch.ran(qkv(1), ago(700));
+        stopwatch.start();
+        stopwatch.may_yield();
+        let Longest { kernel, stretch } = stopwatch.longest();
+        let about = |span: Duration, ms| (ms..ms + 30).contains(&(span.as_millis() as u64));
+        assert!(
+            about(kernel, 60) && about(stretch, 90),
+            "{kernel:?} {stretch:?}"
+        );
+    }
+}

@@ -16,6 +16,7 @@ mod pace;
 mod served;
 mod serving;
 mod status;
+mod warming;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

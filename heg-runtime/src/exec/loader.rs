@@ -62,6 +62,8 @@ struct Parts<'m> {
     used: &'m KernelUse,
     kernel: &'m Kernel,
     variant: &'m Variant,
+    /// The variant's, or one of fewer rows of context.
+    shape: ShapeClass,
     device: &'m Device,
     /// Its sections, in the order in which IRs count them.
     weights: Vec<SectionId>,
@@ -149,6 +151,24 @@ impl Loader {
         self.request(&parts, rung, &compiled, &self.sections)
     }
 
+    /// The same over `context` rows of the KV cache: a rung of a static attention, and no more rows than it has.
+    pub(super) fn form_over(
+        &self,
+        place: Place,
+        rung: Rung,
+        context: u32,
+    ) -> Result<Form, RuntimeError> {
+        let mut parts = self.parts(place, rung)?;
+        let tokens = parts.variant.shape.chunk().ok_or(unknown(place))?;
+        let shape = ShapeClass::Bucket { tokens, context };
+        if shape == parts.shape {
+            return self.form(place, rung);
+        }
+        parts.shape = shape;
+        let compiled = self.compiled(&parts, rung, &self.sections)?;
+        self.request(&parts, rung, &compiled, &self.sections)
+    }
+
     /// The same from a copy of its sections that is verified anew.
     pub(super) fn form_from_copy(&self, place: Place, rung: Rung) -> Result<Form, RuntimeError> {
         let parts = self.parts(place, rung)?;
@@ -191,10 +211,12 @@ impl Loader {
         let manifest = self.bundle.manifest();
         let used = place_use(manifest, place)?;
         let kernel = place_kernel(manifest, place)?;
+        let variant = kernel.variants.get(rung.variant).ok_or(unknown(place))?;
         Ok(Parts {
             used,
             kernel,
-            variant: kernel.variants.get(rung.variant).ok_or(unknown(place))?,
+            variant,
+            shape: variant.shape,
             device: device_of(&self.soc, rung.role).ok_or(unknown(place))?,
             weights: use_sections(manifest, used),
         })
@@ -212,7 +234,7 @@ impl Loader {
             .map_err(openvino(format!("request for `{}`", parts.kernel.name)))?;
         let mut form = Form {
             rung,
-            shape: parts.variant.shape,
+            shape: parts.shape,
             request,
         };
         if parts.variant.binding == Binding::Input {
@@ -282,7 +304,12 @@ impl Loader {
         let keep = cache.and_then(|cache| {
             let literals = self.bundle.manifest().literals;
             cache
-                .key(rung.role, parts.device, parts.variant, literals)
+                .key(
+                    rung.role,
+                    parts.device,
+                    (parts.variant, parts.shape),
+                    literals,
+                )
                 .map(|key| (cache, key))
         });
         if let Some((cache, key)) = &keep
@@ -320,7 +347,12 @@ impl Loader {
             .bundle
             .section(parts.variant.ir)
             .map_err(RuntimeError::Section)?;
-        let xml = ir::resolve(&String::from_utf8_lossy(text), name, &offsets, literals)?;
+        let mut xml = ir::resolve(&String::from_utf8_lossy(text), name, &offsets, literals)?;
+        if let (Some(from), Some(to)) = (parts.variant.shape.bucket(), parts.shape.bucket())
+            && from != to
+        {
+            xml = ir::narrow(&xml, name, from, to)?;
+        }
         let model = self
             .core
             .read_model(xml.as_bytes(), Some(&sections.whole()?))

@@ -18,6 +18,7 @@ mod place;
 mod rotary;
 mod sections;
 mod streams;
+mod warm;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -43,6 +44,7 @@ pub use doctor::{Diagnosis, Examined, clear_quarantine, diagnose};
 pub use loader::Loader;
 pub use lone::LoneKernel;
 pub use place::Place;
+pub(crate) use warm::{WarmForms, Warmer};
 
 /// How an executor is set up.
 #[derive(Debug, Clone, Copy)]

@@ -13,9 +13,10 @@ mod job;
 use super::conductor::{Conductor, Message, Room};
 use super::lane::{LaneHandle, Report};
 use super::live::{Live, refuse};
-use super::pace::Pace;
+use super::pace::{Expected, Pace};
 use super::served::{Member, Prompt, Served};
 use super::status::{LaneStatus, Status};
+use super::warming::{Warmed, Warming};
 use super::{Ask, Listener, Observer};
 use crate::error::RuntimeError;
 use crate::load::annotations;
@@ -33,6 +34,7 @@ pub(super) struct Serving {
     timer: Option<Micros>,
     room: Room,
     lanes: [Option<LaneHandle>; Lane::ALL.len()],
+    warming: Option<Warming>,
     running: [Option<Running>; Lane::ALL.len()],
     live: BTreeMap<RequestId, Live>,
     /// Calls of flows that have one under way, in order of arrival.
@@ -50,7 +52,7 @@ pub(super) struct Serving {
 struct Running {
     ticket: Ticket,
     work: Work,
-    expected_us: Option<f64>,
+    expected: Option<Expected>,
     /// Whether the scheduler has given it up, and waits for the lane.
     abandoned: bool,
 }
@@ -69,6 +71,7 @@ impl Serving {
             model,
             room,
             lanes,
+            warming,
             observers,
         } = setup;
         let manifest = loader.bundle().manifest();
@@ -109,6 +112,7 @@ impl Serving {
             timer: None,
             room,
             lanes,
+            warming,
             running: [None, None, None],
             live: BTreeMap::new(),
             held: VecDeque::new(),
@@ -159,6 +163,7 @@ impl Serving {
             Message::Cancel(id) => self.cancel(id),
             Message::EndFlow(flow) => self.step(Event::EndFlow(flow)),
             Message::Done(report) => self.reported(report),
+            Message::Warmed(warmed) => self.warmed(warmed),
             Message::Status(answer) => {
                 let _ = answer.send(self.status());
             }
@@ -275,9 +280,8 @@ impl Serving {
         let event = match outcome {
             Ok(done) => {
                 let whole = done.layers == 0 || done.layers == self.model.layers;
-                if let (Some(expected_us), true) = (running.expected_us, whole) {
-                    let took_us = took.as_micros() as f64;
-                    self.pace.observe(lane, &running.work, expected_us, took_us);
+                if let (Some(expected), true) = (running.expected, whole) {
+                    self.pace.observe(lane, expected, took);
                 }
                 Event::Done {
                     ticket,
@@ -298,6 +302,30 @@ impl Serving {
             }
         };
         self.step(event);
+    }
+
+    /// A kernel was compiled, and is the lane's before the scheduler hears of it; or could not be, which costs
+    /// nothing but the gain.
+    fn warmed(&mut self, warmed: Warmed) {
+        let Warmed {
+            kernel,
+            outcome,
+            took,
+        } = warmed;
+        match outcome {
+            Ok(forms) => {
+                if let Some(npu) = &self.lanes[Lane::Npu as usize] {
+                    npu.adopt(forms);
+                }
+                self.pace.warmed(kernel, took);
+                self.status.warmed += 1;
+                self.step(Event::Warmed(kernel));
+            }
+            Err(error) => {
+                self.status.warm_failures.push(causes(&error));
+                self.step(Event::WarmFailed(kernel));
+            }
+        }
     }
 
     fn carry_out(&mut self, action: Action) {
@@ -339,8 +367,21 @@ impl Serving {
             Action::Emit(request) => self.emit(request),
             Action::Finish(request, finish) => self.finish(request, finish),
             Action::Timer(at) => self.timer = Some(at),
-            // No kernel is ever cold: `Pace` knows none that could be warmed.
-            Action::Warm(_) | Action::Unload(_) => {}
+            Action::Warm(kernel) => {
+                let asked = self
+                    .warming
+                    .as_ref()
+                    .is_some_and(|warming| warming.warm(kernel));
+                if !asked {
+                    self.events.push_back(Event::WarmFailed(kernel));
+                }
+            }
+            Action::Unload(kernel) => {
+                self.pace.unloaded(kernel);
+                if let Some(npu) = &self.lanes[Lane::Npu as usize] {
+                    npu.unload(kernel);
+                }
+            }
         }
     }
 
@@ -371,7 +412,7 @@ impl Serving {
         }
         self.running[lane as usize] = Some(Running {
             ticket,
-            expected_us: self.pace.expected_us(lane, &work),
+            expected: self.pace.expected(lane, &work),
             work,
             abandoned: false,
         });

@@ -17,7 +17,7 @@ use crate::error::RuntimeError;
 use crate::exec::{Batch, Executor, WarmForms};
 use crate::mem::KvCache;
 use crate::sched::{
-    Kernel, Lane, Launch, Logits, RequestId, Segment, Span, Ticket, WarmKernel, launches,
+    Class, Kernel, Lane, Launch, Logits, RequestId, Segment, Span, Ticket, WarmKernel, launches,
 };
 
 /// What a lane runs in one go: [`Work`](crate::sched::Work), with the memory it is done in.
@@ -47,7 +47,7 @@ pub(super) enum Job {
 
 /// What a lane is told; it does one after the other.
 enum Order {
-    Run(Ticket, Job),
+    Run(Ticket, Class, Job),
     Adopt(WarmForms),
     Unload(WarmKernel),
 }
@@ -114,9 +114,9 @@ impl LaneHandle {
         }
     }
 
-    /// Hands in a job; false where the lane's thread is gone.
-    pub(super) fn launch(&self, ticket: Ticket, job: Job) -> bool {
-        self.tell(Order::Run(ticket, job))
+    /// Hands in a job of a class; false where the lane's thread is gone.
+    pub(super) fn launch(&self, ticket: Ticket, class: Class, job: Job) -> bool {
+        self.tell(Order::Run(ticket, class, job))
     }
 
     /// Gives it a kernel that was compiled for it, for the jobs from now on.
@@ -162,7 +162,10 @@ impl Worker {
         }
         while let Ok(order) = orders.recv() {
             let (ticket, job) = match order {
-                Order::Run(ticket, job) => (ticket, job),
+                Order::Run(ticket, class, job) => {
+                    self.executor.serve(class);
+                    (ticket, job)
+                }
                 Order::Adopt(forms) => {
                     self.executor.adopt(forms);
                     continue;

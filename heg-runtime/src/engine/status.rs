@@ -53,7 +53,7 @@ pub struct Status {
     pub launches: u64,
     /// Static attention kernels that were compiled while requests waited, since the start.
     pub warmed: u64,
-    /// Why others could not be, a line each; none is tried twice.
+    /// Why others could not be, each once.
     pub warm_failures: Vec<String>,
     /// Time spent in the scheduler and in carrying out its actions since the start, in µs.
     pub dispatch_us: u64,

@@ -13,6 +13,7 @@ use heg_openvino::{CompiledModel, Core, ElementType as TensorElement, Memory, Re
 use heg_spec::Soc;
 use heg_spec::soc::Device;
 
+use super::band::Band;
 use super::compiled::{CompiledCache, plugin_properties};
 use super::place::{Place, place_kernel, place_use, unknown, use_sections};
 use super::sections::Sections;
@@ -28,6 +29,15 @@ pub(super) struct Form {
     pub(super) rung: Rung,
     pub(super) shape: ShapeClass,
     pub(super) request: Request,
+    /// Of what is compiled, whose other requests have the same.
+    pub(super) band: Arc<Band>,
+}
+
+/// What is compiled, and its priority.
+#[derive(Clone)]
+struct Compiled {
+    model: CompiledModel,
+    band: Arc<Band>,
 }
 
 impl Form {
@@ -54,7 +64,7 @@ pub struct Loader {
     cache: Option<PathBuf>,
     compiled: Option<CompiledCache>,
     /// Forms without weights serve all layers: made on first use, by kernel; or why they could not be made.
-    shared: Mutex<BTreeMap<(u32, Rung), Result<CompiledModel, String>>>,
+    shared: Mutex<BTreeMap<(u32, Rung), Result<Compiled, String>>>,
 }
 
 /// A place, with what its kernel is made of.
@@ -196,6 +206,7 @@ impl Loader {
         }
         let threads = self
             .compiled_once(&parts, rung)?
+            .model
             .property(THREADS)
             .map_err(openvino(format!("read `{THREADS}`")))?;
         let count = threads.parse().unwrap_or(1).min(calls);
@@ -226,16 +237,18 @@ impl Loader {
         &self,
         parts: &Parts<'_>,
         rung: Rung,
-        compiled: &CompiledModel,
+        compiled: &Compiled,
         sections: &Sections,
     ) -> Result<Form, RuntimeError> {
         let request = compiled
+            .model
             .request()
             .map_err(openvino(format!("request for `{}`", parts.kernel.name)))?;
         let mut form = Form {
             rung,
             shape: parts.shape,
             request,
+            band: Arc::clone(&compiled.band),
         };
         if parts.variant.binding == Binding::Input {
             self.bind_weights(parts, &mut form, sections)?;
@@ -244,7 +257,7 @@ impl Loader {
     }
 
     /// A form without weights: made for the first place that asks, shared by the others.
-    fn compiled_once(&self, parts: &Parts<'_>, rung: Rung) -> Result<CompiledModel, RuntimeError> {
+    fn compiled_once(&self, parts: &Parts<'_>, rung: Rung) -> Result<Compiled, RuntimeError> {
         // What a panicking thread left is a map of whole entries.
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (parts.used.kernel.0, rung);
@@ -272,8 +285,21 @@ impl Loader {
         outcome
     }
 
-    /// Imports a blob, or compiles an IR unless that was done before.
+    /// A form as its device has it, with a priority of its own.
     fn compiled(
+        &self,
+        parts: &Parts<'_>,
+        rung: Rung,
+        sections: &Sections,
+    ) -> Result<Compiled, RuntimeError> {
+        Ok(Compiled {
+            model: self.model(parts, rung, sections)?,
+            band: Arc::default(),
+        })
+    }
+
+    /// Imports a blob, or compiles an IR unless that was done before.
+    fn model(
         &self,
         parts: &Parts<'_>,
         rung: Rung,

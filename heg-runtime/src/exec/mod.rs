@@ -4,6 +4,7 @@
 //! `sched`; how it is carried out is `launch`'s, which kernels there are `kernels`' and `answers`'.
 
 mod answers;
+mod band;
 mod compiled;
 mod devices;
 mod doctor;
@@ -30,7 +31,7 @@ use heg_artifacts::manifest::{Group, Manifest};
 use crate::error::RuntimeError;
 use crate::ladder::{Calls, Descent, Refused, Rung};
 use crate::mem::{Activations, KvCache, KvShape, Scratch, Widths};
-use crate::sched::{Launch, Logits, Span, launches};
+use crate::sched::{Class, Launch, Logits, Span, launches};
 use crate::verdicts::{Verdicts, file_name};
 pub(crate) use duty::Duty;
 use embedding::EmbeddingTable;
@@ -109,6 +110,8 @@ pub struct Executor {
     options: ExecutorOptions,
     logits: Vec<f32>,
     row: Vec<u8>,
+    /// Of what runs, for devices with priorities; none where nobody says.
+    class: Option<Class>,
     /// Set by whoever no longer waits for the running kernel.
     cancel: Option<Arc<AtomicBool>>,
 }
@@ -206,6 +209,7 @@ impl Executor {
             options,
             logits: Vec::new(),
             row: Vec::new(),
+            class: None,
             cancel: None,
             bundle,
         })
@@ -373,6 +377,11 @@ impl Executor {
     /// From now on a running kernel is cancelled when `cancel` is set.
     pub(crate) fn heed(&mut self, cancel: Arc<AtomicBool>) {
         self.cancel = Some(cancel);
+    }
+
+    /// What is launched from now on is of this class.
+    pub(crate) fn serve(&mut self, class: Class) {
+        self.class = Some(class);
     }
 
     /// Writes the embeddings of tokens to the residual stream that the first layer reads.

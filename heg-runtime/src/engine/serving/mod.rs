@@ -22,8 +22,8 @@ use crate::error::RuntimeError;
 use crate::load::annotations;
 use crate::mem::Activations;
 use crate::sched::{
-    Action, Actions, AnnotatedCosts, Event, Finish, FlowId, Lane, Micros, ModelShape, RequestId,
-    Scheduler, Submission, Ticket, Work, first_kernels, scheduler,
+    Action, Actions, AnnotatedCosts, Class, Event, Finish, FlowId, Lane, Micros, ModelShape,
+    RequestId, Scheduler, Submission, Ticket, Work, first_kernels, scheduler,
 };
 
 /// Once kernels are ready.
@@ -322,7 +322,10 @@ impl Serving {
                 self.step(Event::Warmed(kernel));
             }
             Err(error) => {
-                self.status.warm_failures.push(causes(&error));
+                let message = causes(&error);
+                if !self.status.warm_failures.contains(&message) {
+                    self.status.warm_failures.push(message);
+                }
                 self.step(Event::WarmFailed(kernel));
             }
         }
@@ -418,7 +421,7 @@ impl Serving {
         });
         let launched = self.lanes[lane as usize]
             .as_ref()
-            .is_some_and(|handle| handle.launch(ticket, job));
+            .is_some_and(|handle| handle.launch(ticket, class.unwrap_or(Class::Proactive), job));
         if !launched {
             self.running[lane as usize] = None;
             self.events.push_back(Event::Lost(lane));

@@ -4,14 +4,16 @@
     reason = "a test fails by panicking, in its helpers too"
 )]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use heg_runtime::Loaded;
-use heg_runtime::engine::{Ask, Ending, Engine, EngineOptions, Entry, Update};
+use heg_runtime::engine::{Ask, Ending, Engine, EngineOptions, Entry, Observer, Update};
 use heg_runtime::exec::ExecutorOptions;
-use heg_runtime::sched::{Class, Finish, RequestId};
+use heg_runtime::sched::{Action, Class, Event, Finish, Kernel, Lane, Micros, RequestId, Work};
 use heg_runtime::text::{SamplingParams, Special};
 use heg_spec::model::WeightForm;
 use heg_spec::{Policy, shipped};
@@ -166,6 +168,62 @@ fn check_crowd(engine: &Engine, references: &[Reference], name: &str) {
         status.launches,
         status.dispatch_us as f64 / status.launches.max(1) as f64,
     );
+}
+
+/// Where attention of prompts was launched, and over how much context.
+#[derive(Clone, Default)]
+struct Attention(Arc<Mutex<BTreeMap<Lane, Vec<u32>>>>);
+
+impl Observer for Attention {
+    fn stepped(&mut self, _: Micros, _: &Event, actions: &[Action]) {
+        let mut launched = self.0.lock().unwrap();
+        for action in actions {
+            if let Action::Launch {
+                lane,
+                work: Work::Prefill {
+                    segment, kernel, ..
+                },
+                ..
+            } = action
+                && *kernel == Kernel::Mha
+            {
+                launched.entry(*lane).or_default().push(segment.context());
+            }
+        }
+    }
+}
+
+/// Attention is compiled for the NPU's lane while prompts wait, runs there, and changes no token.
+#[test]
+fn a_crowd_gets_the_same_tokens_from_attention_that_was_compiled_meanwhile() {
+    let test = "a_crowd_gets_the_same_tokens_from_attention_that_was_compiled_meanwhile";
+    if !openvino_or_skip(test) {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    let bundle = bundle(&workbench, &fixture("tiny-agent"));
+    let references = references(&bundle, "host-roles", golden());
+    let attention = Attention::default();
+    let options = EngineOptions {
+        observers: vec![Box::new(attention.clone())],
+        ..EngineOptions::default()
+    };
+    let engine = engine(&bundle, "host-roles", "agent-xpu", options);
+    for round in 0..3 {
+        check_crowd(&engine, &references, &format!("round {round}"));
+    }
+    let status = engine.status().unwrap();
+    assert_eq!(status.warm_failures, [""; 0]);
+    // 256 rows, of which the bundle has none, and 512.
+    assert_eq!(status.warmed, 2);
+    let launched = attention.0.lock().unwrap();
+    let warm = &launched[&Lane::Npu];
+    println!(
+        "{} of attention on the NPU's lane, {} not",
+        warm.len(),
+        launched[&Lane::Igpu].len()
+    );
+    assert!(warm.iter().any(|context| *context <= 256), "{warm:?}");
 }
 
 /// On one lane and on two, by our scheduler and by one that it is compared with.

@@ -18,7 +18,10 @@ const ASKED: KnownAnswers = KnownAnswers {
 
 /// All outputs of a rung for the question, as one row after the other.
 fn answer(loader: &Loader, place: Place, rung: Rung) -> Vec<f32> {
-    let mut lone = LoneKernel::prepare(loader, place, rung).unwrap();
+    outputs(LoneKernel::prepare(loader, place, rung).unwrap())
+}
+
+fn outputs(mut lone: LoneKernel) -> Vec<f32> {
     lone.size(ASKED.rows as usize, ASKED.context as usize)
         .unwrap();
     lone.set_position(ASKED.position() as usize).unwrap();
@@ -53,6 +56,17 @@ fn rungs(kernel: &Kernel, role: DeviceClass) -> Vec<Rung> {
         .collect()
 }
 
+fn assert_close(found: &[f32], expected: &[f32], name: &str) {
+    assert_eq!(found.len(), expected.len(), "{name}");
+    let largest = expected
+        .iter()
+        .fold(0.0_f32, |max, value| max.max(value.abs()));
+    assert!(largest > 1e-3, "{name} answers {largest} at most");
+    let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+    let worst = differences.fold(0.0, f32::max) / largest;
+    assert!(worst < 1e-4, "{name} differs by {worst}");
+}
+
 #[test]
 fn every_variant_of_a_place_answers_alike() {
     if !openvino_or_skip("lone") {
@@ -83,17 +97,48 @@ fn every_variant_of_a_place_answers_alike() {
     for (place, kernel) in places {
         let kernel = &manifest.kernels[kernel.0 as usize];
         let expected = answer(&constants, place, rungs(kernel, DeviceClass::Cpu)[0]);
-        let largest = expected
-            .iter()
-            .fold(0.0_f32, |max, value| max.max(value.abs()));
-        assert!(largest > 1e-3, "{place:?} answers {largest} at most");
         let others = [DeviceClass::Igpu, DeviceClass::Npu].map(|role| rungs(kernel, role));
         for rung in others.concat() {
             let found = answer(&inputs, place, rung);
-            assert_eq!(found.len(), expected.len(), "{place:?} {rung:?}");
-            let differences = found.iter().zip(&expected).map(|(a, b)| (a - b).abs());
-            let worst = differences.fold(0.0, f32::max) / largest;
-            assert!(worst < 1e-4, "{place:?} {rung:?} differs by {worst}");
+            assert_close(&found, &expected, &format!("{place:?} {rung:?}"));
+        }
+    }
+}
+
+/// Of families with sliding windows, capped scores and several attentions too.
+#[test]
+fn static_attention_over_fewer_rows_answers_alike() {
+    if !openvino_or_skip("lone") {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    for family in ["llama", "gemma2", "gemma3"] {
+        let (bundle, _) = workbench
+            .compile(&fixture(&format!("golden/{family}")), family, |spec| {
+                spec.weights = heg_spec::model::WeightForm::F32;
+                spec.chunk_tokens = vec![8];
+                spec.mha_context_tokens = vec![64];
+            })
+            .unwrap();
+        let loaded = Loaded::open(&bundle).unwrap();
+        let loader = loaded
+            .loader(&heg_spec::shipped::soc("host-roles").unwrap())
+            .unwrap();
+        let manifest = loaded.bundle().manifest();
+        for (layer, used) in (0..).zip(&manifest.layers) {
+            let place = Place {
+                layer: Some(layer),
+                group: Group::Mha,
+            };
+            let kernel = &manifest.kernels[used.mha.kernel.0 as usize];
+            let dynamic = rungs(kernel, DeviceClass::Igpu)[0];
+            let expected = answer(&loader, place, dynamic);
+            let bucket = rungs(kernel, DeviceClass::Npu)[0];
+            for context in [12, 13, 40, 63, 64] {
+                let narrowed = LoneKernel::prepare_over(&loader, place, bucket, context).unwrap();
+                let name = format!("{family}, {place:?} over {context} rows");
+                assert_close(&outputs(narrowed), &expected, &name);
+            }
         }
     }
 }

@@ -403,7 +403,9 @@ pub enum ShapeClass {
         tokens: u32,
     },
     /// Exactly this many tokens over exactly this many rows of the KV cache: attention where nothing may be
-    /// dynamic. Fewer of either are padded; padded rows of the cache lie behind the visible ones.
+    /// dynamic. Fewer of either are padded; padded rows of the cache lie behind the visible ones. Its IR has the
+    /// number of rows of the cache in three places: the shapes of keys and values, and an i32 literal 0, 1, 2… that
+    /// counts them. So a reader can have it over fewer rows.
     Bucket {
         /// The chunk.
         tokens: u32,

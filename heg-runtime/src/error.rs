@@ -97,6 +97,21 @@ pub enum RuntimeError {
         /// Sections that the kernel is used with.
         sections: usize,
     },
+    /// The IR of a static attention is not such that it can be had over fewer rows of context.
+    #[error(
+        "IR of kernel `{kernel}` cannot be had over {to} rows of context: its {from} rows are in {found} places, \
+         expected 3"
+    )]
+    Narrow {
+        /// The kernel.
+        kernel: String,
+        /// Rows of the variant.
+        from: u32,
+        /// Rows that were wanted.
+        to: u32,
+        /// Places that say how many rows there are.
+        found: usize,
+    },
     /// Prompt and answer do not fit the context.
     #[error("{asked} tokens do not fit the context of {context} tokens")]
     Context {
@@ -237,7 +252,8 @@ impl RuntimeError {
             | Self::NoDevice { .. }
             | Self::NoRung { .. }
             | Self::WrongAnswers { .. }
-            | Self::Reference { .. } => ExitStatus::Incompatible,
+            | Self::Reference { .. }
+            | Self::Narrow { .. } => ExitStatus::Incompatible,
             Self::Spec(_)
             | Self::Context { .. }
             | Self::EmptyPrompt

@@ -7,18 +7,19 @@ use std::ffi::CString;
 use std::fmt;
 use std::path::Path;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use openvino_sys::{
     ov_compiled_model_create_infer_request, ov_compiled_model_export_model,
-    ov_compiled_model_get_property, ov_compiled_model_t, ov_infer_request_free, ov_infer_request_t,
-    ov_model_t,
+    ov_compiled_model_get_property, ov_compiled_model_set_properties, ov_compiled_model_t,
+    ov_infer_request_free, ov_infer_request_t, ov_model_t,
 };
 
 use crate::core::Core;
 use crate::error::Error;
 use crate::memory::Memory;
 use crate::port::{INPUTS, OUTPUTS, PortInfo, read_ports};
+use crate::properties::Properties;
 use crate::request::Request;
 use crate::sys::{Handle, c_string, check, take_string};
 
@@ -66,6 +67,8 @@ struct Inner {
     _core: Core,
     inputs: Vec<PortInfo>,
     outputs: Vec<PortInfo>,
+    /// Held while one of its properties is changed or read.
+    properties: Mutex<()>,
 }
 
 impl CompiledModel {
@@ -82,6 +85,7 @@ impl CompiledModel {
             _core: core,
             inputs,
             outputs,
+            properties: Mutex::default(),
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -105,6 +109,7 @@ impl CompiledModel {
     /// [`Error::Call`] when the device has no such property.
     pub fn property(&self, name: &str) -> Result<String, Error> {
         let name = c_string("property name", name)?;
+        let _alone = self.properties();
         let mut value = ptr::null_mut();
         // SAFETY: model and name live through the call, and `value` is valid for a write.
         let status =
@@ -112,6 +117,24 @@ impl CompiledModel {
         check("ov_compiled_model_get_property", status)?;
         // SAFETY: after success `value` is a string allocated for the caller, used nowhere else.
         Ok(unsafe { take_string(value) })
+    }
+
+    /// Changes a property of what is compiled, for the inferences from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] when the device has no such property or changes it only when it compiles,
+    /// [`Error::PointerProperty`] when text will not do.
+    pub fn set_property(&self, name: &str, value: &str) -> Result<(), Error> {
+        let properties = Properties::new(&[(name, value)])?;
+        let _alone = self.properties();
+        // SAFETY: model and properties live through the call, which copies them; the count is the
+        // array's. No other call of ours changes or reads properties meanwhile.
+        let status = unsafe {
+            let (count, first) = properties.as_raw();
+            ov_compiled_model_set_properties(self.raw(), count, first)
+        };
+        check("ov_compiled_model_set_properties", status)
     }
 
     /// Writes what [`Core::import`] reads to a file, over what was there.
@@ -148,15 +171,21 @@ impl CompiledModel {
         Request::new(handle, self.clone())
     }
 
+    /// Nobody else reads or changes properties meanwhile: not every plugin guards them.
+    fn properties(&self) -> MutexGuard<'_, ()> {
+        let properties = &self.inner.properties;
+        properties.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn raw(&self) -> *const ov_compiled_model_t {
         self.inner.handle.as_ptr()
     }
 }
 
-// SAFETY: a compiled model is constant after compilation, and meant to make requests for several
-// threads; plugins guard the streams and counters behind it. Here it is only passed to calls that
-// take it as constant, and freed by the last clone, when nobody else can call. `_memory` and
-// `_core` are `Send` and `Sync` by themselves.
+// SAFETY: a compiled model is constant after compilation but for its properties, and meant to make
+// requests for several threads; plugins guard the streams and counters behind it. Here it is only
+// passed to calls that take it as constant, those on properties one at a time, and freed by the
+// last clone, when nobody else can call. `_memory` and `_core` are `Send` and `Sync` by themselves.
 unsafe impl Send for Inner {}
 
 // SAFETY: as above.

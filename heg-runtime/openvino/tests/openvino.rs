@@ -80,6 +80,25 @@ fn a_device_property_is_the_default_of_what_is_compiled() {
 }
 
 #[test]
+fn a_property_of_what_is_compiled_changes_where_its_plugin_allows_it() {
+    let Some(core) = core() else { return };
+    let model = core
+        .read_model(add().as_bytes(), Some(&bytes(&buffer(&[0.0; 4]))))
+        .unwrap();
+    let compiled = core.compile(&model, "BATCH:CPU", &[]).unwrap();
+    compiled.set_property("AUTO_BATCH_TIMEOUT", "123").unwrap();
+    assert_eq!(compiled.property("AUTO_BATCH_TIMEOUT").unwrap(), "123");
+    let error = compile_add(core, &[0.0; 4])
+        .set_property("MODEL_PRIORITY", "HIGH")
+        .unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("`ov_compiled_model_set_properties` failed with"),
+        "{text}"
+    );
+}
+
+#[test]
 fn ports_are_described() {
     let Some(core) = core() else { return };
     let model = compile_add(core, &[0.0; 4]);

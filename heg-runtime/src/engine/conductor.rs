@@ -14,6 +14,7 @@ use super::live::refuse;
 use super::memory::Memory;
 use super::serving::Serving;
 use super::status::Status;
+use super::warming::{Warmed, Warming};
 use super::{Ask, EngineOptions, Listener, Observer};
 use crate::error::RuntimeError;
 use crate::exec::{Duty, Executor, ExecutorOptions, Loader, ROW_STEP, padded};
@@ -27,6 +28,7 @@ pub(super) enum Message {
     EndFlow(FlowId),
     Ready(Lane, Result<(), RuntimeError>),
     Done(Report),
+    Warmed(Warmed),
     Status(Sender<Status>),
     WaitReady(Sender<Result<(), RuntimeError>>),
     Shutdown,
@@ -47,6 +49,8 @@ pub(super) struct Conductor {
     pub(super) model: ModelShape,
     pub(super) room: Room,
     pub(super) lanes: [Option<LaneHandle>; Lane::ALL.len()],
+    /// For the NPU's lane, where there is one.
+    pub(super) warming: Option<Warming>,
     pub(super) observers: Vec<Box<dyn Observer>>,
 }
 
@@ -115,6 +119,8 @@ impl Conductor {
             padding_rows,
             memory: Memory::new(shape, options.flash.clone()),
         };
+        let npu = executors.iter().find(|(lane, _)| *lane == Lane::Npu);
+        let warming = npu.map(|(_, npu)| Warming::start(npu.warmer(), inbox.clone()));
         for (lane, executor) in executors {
             lanes[lane as usize] = Some(LaneHandle::start(lane, executor, inbox.clone()));
         }
@@ -124,6 +130,7 @@ impl Conductor {
             model,
             room,
             lanes,
+            warming,
             observers: options.observers,
         })
     }
@@ -139,6 +146,7 @@ impl Conductor {
                 Ok(Message::Ready(Lane::Npu, Err(_))) => {
                     // The other lane has kernels for every call.
                     self.lanes[Lane::Npu as usize] = None;
+                    self.warming = None;
                     missing -= 1;
                 }
                 Ok(Message::Ready(_, Err(error))) => return fail(error, waiting, early, messages),

@@ -15,9 +15,11 @@ use super::conductor::Message;
 use super::served::{Chosen, Member, Prompt, Served};
 use super::stopwatch::{Longest, Stopwatch};
 use crate::error::RuntimeError;
-use crate::exec::{Batch, Executor};
+use crate::exec::{Batch, Executor, WarmForms};
 use crate::mem::KvCache;
-use crate::sched::{Kernel, Lane, Launch, Logits, RequestId, Segment, Span, Ticket, launches};
+use crate::sched::{
+    Class, Kernel, Lane, Launch, Logits, RequestId, Segment, Span, Ticket, WarmKernel, launches,
+};
 
 /// What a lane runs in one go: [`Work`](crate::sched::Work), with the memory it is done in.
 pub(super) enum Job {
@@ -42,6 +44,13 @@ pub(super) enum Job {
         /// Parts of prompts, and whether each is its prompt's last.
         prompts: Vec<(Member, Segment, bool)>,
     },
+}
+
+/// What a lane is told; it does one after the other.
+enum Order {
+    Run(Ticket, Class, Job),
+    Adopt(WarmForms),
+    Unload(WarmKernel),
 }
 
 /// What came of a job.
@@ -84,7 +93,7 @@ impl Signals {
 
 /// The conductor's end of a lane.
 pub(super) struct LaneHandle {
-    jobs: Option<Sender<(Ticket, Job)>>,
+    orders: Option<Sender<Order>>,
     pub(super) signals: Arc<Signals>,
     thread: Option<JoinHandle<()>>,
 }
@@ -93,7 +102,7 @@ impl LaneHandle {
     /// Starts the thread, which first waits for its kernels.
     pub(super) fn start(lane: Lane, mut executor: Executor, inbox: Sender<Message>) -> Self {
         let signals = Arc::new(Signals::default());
-        let (sender, jobs) = channel();
+        let (sender, orders) = channel();
         executor.heed(Arc::clone(&signals.reset));
         let worker = Worker {
             lane,
@@ -103,22 +112,37 @@ impl LaneHandle {
             stopwatch: Stopwatch::new(),
         };
         Self {
-            jobs: Some(sender),
+            orders: Some(sender),
             signals,
-            thread: Some(thread::spawn(move || worker.run(&jobs))),
+            thread: Some(thread::spawn(move || worker.run(&orders))),
         }
     }
 
-    /// Hands in a job; false where the lane's thread is gone.
-    pub(super) fn launch(&self, ticket: Ticket, job: Job) -> bool {
-        let jobs = self.jobs.as_ref();
-        jobs.is_some_and(|jobs| jobs.send((ticket, job)).is_ok())
+    /// Hands in a job of a class; false where the lane's thread is gone.
+    pub(super) fn launch(&self, ticket: Ticket, class: Class, job: Job) -> bool {
+        self.tell(Order::Run(ticket, class, job))
+    }
+
+    /// Gives it a kernel that was compiled for it, for the jobs from now on.
+    pub(super) fn adopt(&self, forms: WarmForms) {
+        // That a lane is gone is found at its next launch.
+        let _ = self.tell(Order::Adopt(forms));
+    }
+
+    /// Takes one away.
+    pub(super) fn unload(&self, kernel: WarmKernel) {
+        let _ = self.tell(Order::Unload(kernel));
+    }
+
+    fn tell(&self, order: Order) -> bool {
+        let orders = self.orders.as_ref();
+        orders.is_some_and(|orders| orders.send(order).is_ok())
     }
 }
 
 impl Drop for LaneHandle {
     fn drop(&mut self) {
-        self.jobs = None;
+        self.orders = None;
         self.signals.reset.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -135,13 +159,27 @@ struct Worker {
 }
 
 impl Worker {
-    fn run(mut self, jobs: &Receiver<(Ticket, Job)>) {
+    fn run(mut self, orders: &Receiver<Order>) {
         let ready = self.executor.wait_ready();
         let failed = ready.is_err();
         if self.inbox.send(Message::Ready(self.lane, ready)).is_err() || failed {
             return;
         }
-        while let Ok((ticket, job)) = jobs.recv() {
+        while let Ok(order) = orders.recv() {
+            let (ticket, job) = match order {
+                Order::Run(ticket, class, job) => {
+                    self.executor.serve(class);
+                    (ticket, job)
+                }
+                Order::Adopt(forms) => {
+                    self.executor.adopt(forms);
+                    continue;
+                }
+                Order::Unload(kernel) => {
+                    self.executor.unload(kernel);
+                    continue;
+                }
+            };
             let start = Instant::now();
             self.stopwatch.start();
             let outcome = self.carry_out(ticket, &job);

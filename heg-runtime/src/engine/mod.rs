@@ -18,6 +18,7 @@ mod serving;
 mod status;
 mod stopwatch;
 mod waits;
+mod warming;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,20 +2,23 @@
 //!
 //! A machine that the bundle knows nothing of starts with a rough guess per device; a few launches put it right.
 
-use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use heg_artifacts::manifest::{Group, Manifest};
+use heg_artifacts::manifest::{DeviceClass, Group, Manifest, ShapeClass};
 
 use crate::sched::{
-    AnnotatedCosts, CachedCosts, Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel,
-    Work,
+    AnnotatedCosts, CachedCosts, Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, Segment,
+    WarmKernel, Work, first_kernels,
 };
 
 /// Speeds of a device that nothing is known of: those of two cores of a laptop.
 const GUESS_FLOP_PER_US: f64 = 150_000.0;
 const GUESS_BYTES_PER_US: f64 = 10_000.0;
 const GUESS_LAUNCH_US: f64 = 30.0;
+/// Time to compile a static attention of which nothing is known: that over 512 rows (DESIGN §4.4).
+const GUESS_COMPILE_US: f64 = 1e6;
 /// Share of a new observation in the correction. Chosen: a change of speed is followed within some twenty launches.
 const WEIGHT: f64 = 0.1;
 
@@ -26,29 +29,90 @@ pub(super) struct Pace {
     kv_width: f64,
     model: ModelShape,
     lanes: [bool; Lane::ALL.len()],
-    /// Observed over predicted time, by lane and kind of call.
-    learned: [[Cell<Option<f64>>; KINDS]; Lane::ALL.len()],
+    /// What the NPU's kernels are made for, smallest first.
+    npu_shapes: BTreeMap<Group, Vec<ShapeClass>>,
+    /// Attention that was compiled for the NPU while requests waited.
+    warm: RefCell<BTreeSet<WarmKernel>>,
+    /// By lane and kind of call.
+    learned: [[Correction; KINDS]; Lane::ALL.len()],
+    /// Of the time to compile.
+    compile: Correction,
 }
 
-const KINDS: usize = 5;
+/// Calls whose predictions are corrected together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Qkv,
+    Mha,
+    Ffn,
+    Head,
+    Decode,
+    WarmMha,
+}
 
-impl Pace {
-    fn factor(&self, lane: Lane, kind: usize) -> f64 {
-        self.learned[lane as usize][kind].get().unwrap_or(1.0)
+const KINDS: usize = 6;
+
+impl From<Kernel> for Kind {
+    fn from(kernel: Kernel) -> Self {
+        match kernel {
+            Kernel::Qkv => Self::Qkv,
+            Kernel::Mha => Self::Mha,
+            Kernel::Ffn => Self::Ffn,
+        }
+    }
+}
+
+/// Observed over predicted time.
+#[derive(Debug, Default)]
+struct Correction(Cell<Option<f64>>);
+
+impl Correction {
+    fn factor(&self) -> f64 {
+        self.0.get().unwrap_or(1.0)
     }
 
-    /// What a launch should take, in µs.
-    pub(super) fn expected_us(&self, lane: Lane, work: &Work) -> Option<f64> {
+    /// What was predicted with the correction so far took `took`.
+    fn learn(&self, expected_us: f64, took: Duration) {
+        let took_us = took.as_micros() as f64;
+        let ratio = (took_us / expected_us.max(1.0)).clamp(0.01, 100.0);
+        let factor = match self.0.get() {
+            None => ratio,
+            Some(factor) => factor * (1.0 + WEIGHT * (ratio - 1.0)),
+        };
+        self.0.set(Some(factor.clamp(1e-3, 1e3)));
+    }
+}
+
+/// What a launch should take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Expected {
+    kind: Kind,
+    latency_us: f64,
+}
+
+impl Pace {
+    fn factor(&self, lane: Lane, kind: Kind) -> f64 {
+        self.learned[lane as usize][kind as usize].factor()
+    }
+
+    /// What a launch should take.
+    pub(super) fn expected(&self, lane: Lane, work: &Work) -> Option<Expected> {
         let latency_us = |call| Some(self.cost(lane, call)?.latency_us);
-        match work {
+        let (kind, latency_us) = match work {
             Work::Prefill {
                 segment, kernel, ..
-            } => latency_us(Call::Prefill {
-                kernel: *kernel,
-                tokens: segment.tokens,
-                context: segment.context(),
-            }),
-            Work::Head(_) => latency_us(Call::Head { rows: 1 }),
+            } => match self.warm_for(lane, *segment, *kernel) {
+                Some(warm) => (Kind::WarmMha, self.warm_cost(warm)?.latency_us),
+                None => {
+                    let call = Call::Prefill {
+                        kernel: *kernel,
+                        tokens: segment.tokens,
+                        context: segment.context(),
+                    };
+                    (Kind::from(*kernel), latency_us(call)?)
+                }
+            },
+            Work::Head(_) => (Kind::Head, latency_us(Call::Head { rows: 1 })?),
             Work::Decode(run) => {
                 let rows = run.batch.len() as u32;
                 let context = run.batch.iter().map(|(_, context)| *context).sum();
@@ -58,11 +122,26 @@ impl Pace {
                     fused: false,
                 })?;
                 let head = latency_us(Call::Head { rows })?;
-                Some(layer * run.layers.len() as f64 + head)
+                (Kind::Decode, layer * run.layers.len() as f64 + head)
             }
             // Its parts are the others' to learn.
-            Work::Mixed { .. } => None,
+            Work::Mixed { .. } => return None,
+        };
+        Some(Expected { kind, latency_us })
+    }
+
+    /// The warm kernel that attention of a segment runs on: the smallest that holds it, unless the bundle has a
+    /// smaller one.
+    fn warm_for(&self, lane: Lane, segment: Segment, kernel: Kernel) -> Option<WarmKernel> {
+        if (lane, kernel) != (Lane::Npu, Kernel::Mha) {
+            return None;
         }
+        let (tokens, context) = (segment.tokens, segment.context());
+        let holds = |warm: &&WarmKernel| warm.tokens >= tokens && warm.context >= context;
+        let warm = *self.warm.borrow().iter().find(holds)?;
+        let bundled = self.padded(Group::Mha, tokens, context);
+        let nearest = bundled.is_none_or(|size| (warm.tokens, warm.context) <= size);
+        nearest.then_some(warm)
     }
 
     /// What a prompt should take that has the machine for itself, in µs.
@@ -85,29 +164,23 @@ impl Pace {
         layer * f64::from(self.model.layers) + latency_us(Call::Head { rows: 1 })
     }
 
-    /// A launch took `took_us` where `expected_us` was predicted.
-    pub(super) fn observe(&self, lane: Lane, work: &Work, expected_us: f64, took_us: f64) {
-        let kind = match work {
-            Work::Prefill { kernel, .. } => kind_of(*kernel),
-            Work::Head(_) => 3,
-            Work::Decode(_) => 4,
-            Work::Mixed { .. } => return,
-        };
-        let cell = &self.learned[lane as usize][kind];
-        let ratio = (took_us / expected_us.max(1.0)).clamp(0.01, 100.0);
-        let factor = match cell.get() {
-            None => ratio,
-            Some(factor) => factor * (1.0 + WEIGHT * (ratio - 1.0)),
-        };
-        cell.set(Some(factor.clamp(1e-3, 1e3)));
+    /// A launch took `took`.
+    pub(super) fn observe(&self, lane: Lane, expected: Expected, took: Duration) {
+        let Expected { kind, latency_us } = expected;
+        self.learned[lane as usize][kind as usize].learn(latency_us, took);
     }
-}
 
-fn kind_of(kernel: Kernel) -> usize {
-    match kernel {
-        Kernel::Qkv => 0,
-        Kernel::Mha => 1,
-        Kernel::Ffn => 2,
+    /// A kernel was compiled, which took `took`.
+    pub(super) fn warmed(&self, kernel: WarmKernel, took: Duration) {
+        if let Some(expected) = self.warm_up(kernel) {
+            self.compile.learn(expected.0 as f64, took);
+        }
+        self.warm.borrow_mut().insert(kernel);
+    }
+
+    /// A kernel is gone.
+    pub(super) fn unloaded(&self, kernel: WarmKernel) {
+        self.warm.borrow_mut().remove(&kernel);
     }
 }
 
@@ -141,13 +214,26 @@ impl Pace {
         }
         let heads = f64::from(manifest.model.heads) * f64::from(manifest.model.head_dim);
         sizes.insert(Group::Mha, heads);
+        let mut npu_shapes: BTreeMap<Group, Vec<ShapeClass>> = BTreeMap::new();
+        for kernel in first_kernels(manifest) {
+            let npu = kernel
+                .variants
+                .iter()
+                .filter(|v| v.device == DeviceClass::Npu);
+            let shapes = npu_shapes.entry(kernel.group).or_default();
+            shapes.extend(npu.map(|variant| variant.shape));
+            shapes.sort_by_key(|shape| (shape.chunk(), shape.bucket()));
+        }
         Self {
             known: known.map(CachedCosts::new),
             sizes,
             kv_width: f64::from(manifest.model.kv_heads) * f64::from(manifest.model.head_dim),
             model,
             lanes,
+            npu_shapes,
+            warm: RefCell::default(),
             learned: Default::default(),
+            compile: Correction::default(),
         }
     }
 
@@ -164,20 +250,38 @@ impl Pace {
         (flop / GUESS_FLOP_PER_US).max(bytes / GUESS_BYTES_PER_US)
     }
 
+    /// Rows and context of the NPU's smallest kernel that holds a call.
+    fn padded(&self, group: Group, tokens: u32, context: u32) -> Option<(u32, u32)> {
+        let mut shapes = self.npu_shapes.get(&group)?.iter();
+        let shape = shapes.find(|shape| shape.admits(tokens as usize, context as usize))?;
+        Some((shape.chunk()?, shape.bucket().unwrap_or(context)))
+    }
+
+    /// From the sizes alone; on the NPU of the kernel that holds the call, if there is one.
     fn guess(&self, lane: Lane, call: Call) -> Option<Cost> {
-        if lane == Lane::Npu {
-            return None;
-        }
+        let size = |group, tokens, context| match lane {
+            Lane::Npu => self.padded(group, tokens, context),
+            Lane::Igpu | Lane::Cpu => Some((tokens, context)),
+        };
+        let token_wise = |group, tokens| {
+            let (rows, _) = size(group, tokens, 0)?;
+            Some(self.token_wise(group, f64::from(rows)))
+        };
         let busy_us = match call {
             Call::Prefill {
                 kernel,
                 tokens,
                 context,
             } => match kernel {
-                Kernel::Qkv => self.token_wise(Group::Qkv, f64::from(tokens)),
-                Kernel::Ffn => self.token_wise(Group::Ffn, f64::from(tokens)),
-                Kernel::Mha => self.attention(f64::from(tokens), f64::from(context)),
+                Kernel::Qkv => token_wise(Group::Qkv, tokens)?,
+                Kernel::Ffn => token_wise(Group::Ffn, tokens)?,
+                Kernel::Mha => {
+                    let (rows, context) = size(Group::Mha, tokens, context)?;
+                    self.attention(f64::from(rows), f64::from(context))
+                }
             },
+            // Shapes of a batch are not static.
+            Call::Layer { .. } if lane == Lane::Npu => return None,
             Call::Layer { rows, context, .. } => {
                 let rows = f64::from(rows);
                 self.token_wise(Group::Qkv, rows)
@@ -185,12 +289,16 @@ impl Pace {
                     + self.attention(1.0, f64::from(context))
                     + 2.0 * GUESS_LAUNCH_US
             }
-            Call::Head { rows } => self.token_wise(Group::Head, f64::from(rows)),
+            Call::Head { rows } => token_wise(Group::Head, rows)?,
         };
-        Some(Cost {
-            latency_us: busy_us + GUESS_LAUNCH_US,
-            bandwidth: 0.0,
-        })
+        Some(guessed(busy_us))
+    }
+}
+
+fn guessed(busy_us: f64) -> Cost {
+    Cost {
+        latency_us: busy_us + GUESS_LAUNCH_US,
+        bandwidth: 0.0,
     }
 }
 
@@ -206,20 +314,34 @@ impl Costs for Pace {
         let known = self.known.as_ref().and_then(|known| known.cost(lane, call));
         let mut cost = known.or_else(|| self.guess(lane, call))?;
         let kind = match call {
-            Call::Prefill { kernel, .. } => kind_of(kernel),
-            Call::Head { .. } => 3,
-            Call::Layer { .. } => 4,
+            Call::Prefill { kernel, .. } => Kind::from(kernel),
+            Call::Head { .. } => Kind::Head,
+            Call::Layer { .. } => Kind::Decode,
         };
         cost.latency_us *= self.factor(lane, kind);
         Some(cost)
     }
 
     fn warm_cost(&self, kernel: WarmKernel) -> Option<Cost> {
-        self.known.as_ref()?.warm_cost(kernel)
+        let known = self.known.as_ref();
+        let known = known.and_then(|known| known.warm_cost(kernel));
+        let (rows, context) = (f64::from(kernel.tokens), f64::from(kernel.context));
+        let mut cost = known.unwrap_or_else(|| guessed(self.attention(rows, context)));
+        cost.latency_us *= self.factor(Lane::Npu, Kind::WarmMha);
+        Some(cost)
     }
 
-    /// None: attention that the bundle has no static kernel for stays on the dynamic lane.
-    fn warm_up(&self, _: WarmKernel) -> Option<Micros> {
-        None
+    /// None where the bundle has nothing to make it from.
+    fn warm_up(&self, kernel: WarmKernel) -> Option<Micros> {
+        let larger = |shape: &ShapeClass| {
+            shape.chunk() == Some(kernel.tokens) && shape.bucket() >= Some(kernel.context)
+        };
+        if !self.npu_shapes.get(&Group::Mha)?.iter().any(larger) {
+            return None;
+        }
+        let known = self.known.as_ref();
+        let known = known.and_then(|known| known.warm_up(kernel));
+        let compile_us = known.map_or(GUESS_COMPILE_US, |known| known.0 as f64);
+        Some(Micros::from_f64(compile_us * self.compile.factor()))
     }
 }

@@ -52,6 +52,10 @@ pub struct Status {
     pub finished: u64,
     /// Launches since the start.
     pub launches: u64,
+    /// Static attention kernels that were compiled while requests waited, since the start.
+    pub warmed: u64,
+    /// Why others could not be, each once.
+    pub warm_failures: Vec<String>,
     /// Time spent in the scheduler and in carrying out its actions since the start, in µs.
     pub dispatch_us: u64,
     /// How long reactive requests waited for their first kernel, by how they came in.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use heg_artifacts::SectionId;
-use heg_artifacts::manifest::{DeviceClass, Variant};
+use heg_artifacts::manifest::{DeviceClass, ShapeClass, Variant};
 use heg_openvino::{CompiledModel, Core, ElementType, HostBuffer, Tensor};
 use heg_spec::soc::Device;
 
@@ -41,13 +41,13 @@ impl CompiledCache {
         })
     }
 
-    /// Name of a form: a hash of its IR and literals, and of device, driver, plugin and properties. None for devices
-    /// that compile as fast as they read.
+    /// Name of a form of a variant in a shape: a hash of IR, shape and literals, and of device, driver, plugin and
+    /// properties. None for devices that compile as fast as they read.
     pub(super) fn key(
         &self,
         role: DeviceClass,
         device: &Device,
-        variant: &Variant,
+        (variant, shape): (&Variant, ShapeClass),
         literals: SectionId,
     ) -> Option<SectionId> {
         let mut devices = self.devices.iter();
@@ -61,7 +61,7 @@ impl CompiledCache {
             &facts.full_name,
             &facts.driver,
             &device.properties,
-            (variant.ir, literals),
+            (variant.ir, shape, literals),
         );
         Some(SectionId::of(
             format!("heg compiled 1 {parts:?}").as_bytes(),
@@ -291,7 +291,7 @@ mod tests {
             Err(_) => return,
         };
         let folder = tempfile::tempdir().unwrap();
-        let key = |facts: DeviceFacts, property: &str, ir: &[u8]| {
+        let key_of = |facts: DeviceFacts, property: &str, ir: &[u8], shape: ShapeClass| {
             let cache = CompiledCache::open(folder.path(), &core, &[facts]).unwrap();
             let soc = format!(
                 "(name: \"test\", devices: [(class: Npu, openvino: \"NPU\", \
@@ -315,11 +315,12 @@ mod tests {
                 .key(
                     DeviceClass::Npu,
                     device,
-                    &variant,
+                    (&variant, shape),
                     SectionId::of(b"literals"),
                 )
                 .unwrap()
         };
+        let key = |facts, property, ir| key_of(facts, property, ir, ShapeClass::Dynamic);
         let facts = |driver: &str| DeviceFacts {
             role: DeviceClass::Npu,
             name: "NPU".to_owned(),
@@ -334,6 +335,7 @@ mod tests {
             key(facts("2"), "NO", b"ir"),
             key(facts("1"), "YES", b"ir"),
             key(facts("1"), "NO", b"another"),
+            key_of(facts("1"), "NO", b"ir", ShapeClass::Static { tokens: 32 }),
         ] {
             assert_ne!(first, other);
         }

@@ -265,8 +265,11 @@ impl Executor {
         let place = Place::from(launch);
         let bundle = Arc::clone(&self.bundle);
         let kernel = place_kernel(bundle.manifest(), place)?;
-        let cancel = self.cancel.clone();
+        let (cancel, class) = (self.cancel.clone(), self.class);
         let form = self.form(launch, tokens, context)?;
+        if let Some(class) = class {
+            form.band.select(class, form.request.model());
+        }
         bind(&mut form.request, place, kernel, inputs, outputs)?;
         match cancel {
             Some(cancel) => {

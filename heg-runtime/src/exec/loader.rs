@@ -13,6 +13,7 @@ use heg_openvino::{CompiledModel, Core, ElementType as TensorElement, Memory, Re
 use heg_spec::Soc;
 use heg_spec::soc::Device;
 
+use super::band::Band;
 use super::compiled::{CompiledCache, plugin_properties};
 use super::place::{Place, place_kernel, place_use, unknown, use_sections};
 use super::sections::Sections;
@@ -28,6 +29,15 @@ pub(super) struct Form {
     pub(super) rung: Rung,
     pub(super) shape: ShapeClass,
     pub(super) request: Request,
+    /// Of what is compiled, whose other requests have the same.
+    pub(super) band: Arc<Band>,
+}
+
+/// What is compiled, and its priority.
+#[derive(Clone)]
+struct Compiled {
+    model: CompiledModel,
+    band: Arc<Band>,
 }
 
 impl Form {
@@ -66,7 +76,7 @@ pub struct Loader {
     cache: Option<PathBuf>,
     compiled: Option<CompiledCache>,
     /// Forms without weights serve all layers: made on first use, by kernel; or why they could not be made.
-    shared: Mutex<BTreeMap<(u32, Rung), Result<CompiledModel, String>>>,
+    shared: Mutex<BTreeMap<(u32, Rung), Result<Compiled, String>>>,
 }
 
 /// A place, with what its kernel is made of.
@@ -74,6 +84,8 @@ struct Parts<'m> {
     used: &'m KernelUse,
     kernel: &'m Kernel,
     variant: &'m Variant,
+    /// The variant's, or one of fewer rows of context.
+    shape: ShapeClass,
     device: &'m Device,
     /// Its sections, in the order in which IRs count them.
     weights: Vec<SectionId>,
@@ -161,6 +173,24 @@ impl Loader {
         self.request(&parts, rung, &compiled, &self.sections)
     }
 
+    /// The same over `context` rows of the KV cache: a rung of a static attention, and no more rows than it has.
+    pub(super) fn form_over(
+        &self,
+        place: Place,
+        rung: Rung,
+        context: u32,
+    ) -> Result<Form, RuntimeError> {
+        let mut parts = self.parts(place, rung)?;
+        let tokens = parts.variant.shape.chunk().ok_or(unknown(place))?;
+        let shape = ShapeClass::Bucket { tokens, context };
+        if shape == parts.shape {
+            return self.form(place, rung);
+        }
+        parts.shape = shape;
+        let compiled = self.compiled(&parts, rung, &self.sections)?;
+        self.request(&parts, rung, &compiled, &self.sections)
+    }
+
     /// The same from a copy of its sections that is verified anew.
     pub(super) fn form_from_copy(&self, place: Place, rung: Rung) -> Result<Form, RuntimeError> {
         let parts = self.parts(place, rung)?;
@@ -188,6 +218,7 @@ impl Loader {
         }
         let threads = self
             .compiled_once(&parts, rung)?
+            .model
             .property(THREADS)
             .map_err(openvino(format!("read `{THREADS}`")))?;
         let count = threads.parse().unwrap_or(1).min(calls);
@@ -203,10 +234,12 @@ impl Loader {
         let manifest = self.bundle.manifest();
         let used = place_use(manifest, place)?;
         let kernel = place_kernel(manifest, place)?;
+        let variant = kernel.variants.get(rung.variant).ok_or(unknown(place))?;
         Ok(Parts {
             used,
             kernel,
-            variant: kernel.variants.get(rung.variant).ok_or(unknown(place))?,
+            variant,
+            shape: variant.shape,
             device: device_of(&self.soc, rung.role).ok_or(unknown(place))?,
             weights: use_sections(manifest, used),
         })
@@ -216,16 +249,18 @@ impl Loader {
         &self,
         parts: &Parts<'_>,
         rung: Rung,
-        compiled: &CompiledModel,
+        compiled: &Compiled,
         sections: &Sections,
     ) -> Result<Form, RuntimeError> {
         let request = compiled
+            .model
             .request()
             .map_err(openvino(format!("request for `{}`", parts.kernel.name)))?;
         let mut form = Form {
             rung,
-            shape: parts.variant.shape,
+            shape: parts.shape,
             request,
+            band: Arc::clone(&compiled.band),
         };
         if parts.variant.binding == Binding::Input {
             self.bind_weights(parts, &mut form, sections)?;
@@ -234,7 +269,7 @@ impl Loader {
     }
 
     /// A form without weights: made for the first place that asks, shared by the others.
-    fn compiled_once(&self, parts: &Parts<'_>, rung: Rung) -> Result<CompiledModel, RuntimeError> {
+    fn compiled_once(&self, parts: &Parts<'_>, rung: Rung) -> Result<Compiled, RuntimeError> {
         // What a panicking thread left is a map of whole entries.
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (parts.used.kernel.0, rung);
@@ -262,8 +297,21 @@ impl Loader {
         outcome
     }
 
-    /// Imports a blob, or compiles an IR unless that was done before.
+    /// A form as its device has it, with a priority of its own.
     fn compiled(
+        &self,
+        parts: &Parts<'_>,
+        rung: Rung,
+        sections: &Sections,
+    ) -> Result<Compiled, RuntimeError> {
+        Ok(Compiled {
+            model: self.model(parts, rung, sections)?,
+            band: Arc::default(),
+        })
+    }
+
+    /// Imports a blob, or compiles an IR unless that was done before.
+    fn model(
         &self,
         parts: &Parts<'_>,
         rung: Rung,
@@ -294,7 +342,12 @@ impl Loader {
         let keep = cache.and_then(|cache| {
             let literals = self.bundle.manifest().literals;
             cache
-                .key(rung.role, parts.device, parts.variant, literals)
+                .key(
+                    rung.role,
+                    parts.device,
+                    (parts.variant, parts.shape),
+                    literals,
+                )
                 .map(|key| (cache, key))
         });
         if let Some((cache, key)) = &keep
@@ -332,7 +385,12 @@ impl Loader {
             .bundle
             .section(parts.variant.ir)
             .map_err(RuntimeError::Section)?;
-        let xml = ir::resolve(&String::from_utf8_lossy(text), name, &offsets, literals)?;
+        let mut xml = ir::resolve(&String::from_utf8_lossy(text), name, &offsets, literals)?;
+        if let (Some(from), Some(to)) = (parts.variant.shape.bucket(), parts.shape.bucket())
+            && from != to
+        {
+            xml = ir::narrow(&xml, name, from, to)?;
+        }
         let model = self
             .core
             .read_model(xml.as_bytes(), Some(&sections.whole()?))

@@ -47,6 +47,24 @@ impl LoneKernel {
         Self::over(loader.bundle(), place, loader.form(place, rung)?)
     }
 
+    /// The same for static attention over `context` rows of the KV cache, no more than its variant's.
+    ///
+    /// # Errors
+    ///
+    /// As of [`prepare`](Self::prepare); [`RuntimeError::Narrow`] where the IR does not allow it.
+    pub fn prepare_over(
+        loader: &Loader,
+        place: Place,
+        rung: Rung,
+        context: u32,
+    ) -> Result<Self, RuntimeError> {
+        Self::over(
+            loader.bundle(),
+            place,
+            loader.form_over(place, rung, context)?,
+        )
+    }
+
     /// The same over a form that is ready.
     pub(super) fn over(
         bundle: &Arc<Bundle>,

@@ -4,6 +4,7 @@
 //! `sched`; how it is carried out is `launch`'s, which kernels there are `kernels`' and `answers`'.
 
 mod answers;
+mod band;
 mod compiled;
 mod devices;
 mod doctor;
@@ -18,6 +19,7 @@ mod place;
 mod rotary;
 mod sections;
 mod streams;
+mod warm;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -29,7 +31,7 @@ use heg_artifacts::manifest::{Group, Manifest};
 use crate::error::RuntimeError;
 use crate::ladder::{Calls, Descent, Refused, Rung};
 use crate::mem::{Activations, KvCache, KvShape, Scratch, Widths};
-use crate::sched::{Launch, Logits, Span, launches};
+use crate::sched::{Class, Launch, Logits, Span, launches};
 use crate::verdicts::{Verdicts, file_name};
 pub(crate) use duty::Duty;
 use embedding::EmbeddingTable;
@@ -44,6 +46,7 @@ pub use doctor::{Diagnosis, Examined, clear_quarantine, diagnose};
 pub use loader::Loader;
 pub use lone::LoneKernel;
 pub use place::Place;
+pub(crate) use warm::{WarmForms, Warmer};
 
 /// How an executor is set up.
 #[derive(Debug, Clone, Copy)]
@@ -108,6 +111,8 @@ pub struct Executor {
     options: ExecutorOptions,
     logits: Vec<f32>,
     row: Vec<u8>,
+    /// Of what runs, for devices with priorities; none where nobody says.
+    class: Option<Class>,
     /// Set by whoever no longer waits for the running kernel.
     cancel: Option<Arc<AtomicBool>>,
 }
@@ -206,6 +211,7 @@ impl Executor {
             options,
             logits: Vec::new(),
             row: Vec::new(),
+            class: None,
             cancel: None,
             bundle,
         })
@@ -373,6 +379,11 @@ impl Executor {
     /// From now on a running kernel is cancelled when `cancel` is set.
     pub(crate) fn heed(&mut self, cancel: Arc<AtomicBool>) {
         self.cancel = Some(cancel);
+    }
+
+    /// What is launched from now on is of this class.
+    pub(crate) fn serve(&mut self, class: Class) {
+        self.class = Some(class);
     }
 
     /// Writes the embeddings of tokens to the residual stream that the first layer reads.

@@ -38,6 +38,8 @@ pub enum Event {
     Ready(Lane),
     /// A kernel that was asked for is compiled.
     Warmed(WarmKernel),
+    /// A kernel that was asked for cannot be compiled.
+    WarmFailed(WarmKernel),
     /// A timer that was asked for; it may come late, but not early.
     Timer,
 }
@@ -59,7 +61,8 @@ pub enum Action {
     Yield(Ticket),
     /// Stop whatever runs on the lane, at any cost, and answer [`Event::Ready`] when it may be used again.
     Reset(Lane),
-    /// Compile a static kernel on the CPU; answered by [`Event::Warmed`]. One at a time.
+    /// Compile a static kernel on the CPU; answered by [`Event::Warmed`] or
+    /// [`Event::WarmFailed`]. One at a time.
     Warm(WarmKernel),
     /// A compiled kernel is not needed any more.
     Unload(WarmKernel),

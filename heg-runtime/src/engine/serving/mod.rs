@@ -2,28 +2,28 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+mod actions;
 mod forecast;
 mod job;
 
 use super::conductor::{Arrival, Conductor, Message, Room};
 use super::lane::{LaneHandle, Report};
 use super::live::{Live, refuse};
-use super::pace::Pace;
-use super::served::{Member, Prompt, Served};
+use super::pace::{Expected, Pace};
+use super::served::Served;
 use super::status::{LaneStatus, Status};
 use super::waits::{Entry, Waits};
+use super::warming::{Warmed, Warming};
 use super::{Ask, Observer};
 use crate::error::RuntimeError;
 use crate::load::annotations;
-use crate::mem::Activations;
 use crate::sched::{
-    Action, Actions, AnnotatedCosts, Class, Event, Finish, FlowId, Lane, Micros, ModelShape,
-    RequestId, Scheduler, Submission, Ticket, Work, first_kernels, scheduler,
+    Actions, AnnotatedCosts, Class, Event, Finish, FlowId, Lane, Micros, ModelShape, RequestId,
+    Scheduler, Submission, Ticket, Work, first_kernels, scheduler,
 };
 
 /// Once kernels are ready.
@@ -34,6 +34,7 @@ pub(super) struct Serving {
     timer: Option<Micros>,
     room: Room,
     lanes: [Option<LaneHandle>; Lane::ALL.len()],
+    warming: Option<Warming>,
     running: [Option<Running>; Lane::ALL.len()],
     live: BTreeMap<RequestId, Live>,
     /// Calls of flows that have one under way, in order of arrival.
@@ -54,7 +55,7 @@ pub(super) struct Serving {
 struct Running {
     ticket: Ticket,
     work: Work,
-    expected_us: Option<f64>,
+    expected: Option<Expected>,
     /// Whether the scheduler has given it up, and waits for the lane.
     abandoned: bool,
 }
@@ -73,6 +74,7 @@ impl Serving {
             model,
             room,
             lanes,
+            warming,
             observers,
         } = setup;
         let manifest = loader.bundle().manifest();
@@ -113,6 +115,7 @@ impl Serving {
             timer: None,
             room,
             lanes,
+            warming,
             running: [None, None, None],
             live: BTreeMap::new(),
             held: VecDeque::new(),
@@ -171,6 +174,7 @@ impl Serving {
             Message::Cancel(id) => self.cancel(id),
             Message::EndFlow(flow) => self.step(Event::EndFlow(flow)),
             Message::Done(report) => self.reported(report),
+            Message::Warmed(warmed) => self.warmed(warmed),
             Message::Status(answer) => {
                 let _ = answer.send(self.status());
             }
@@ -310,9 +314,8 @@ impl Serving {
         let event = match outcome {
             Ok(done) => {
                 let whole = done.layers == 0 || done.layers == self.model.layers;
-                if let (Some(expected_us), true) = (running.expected_us, whole) {
-                    let took_us = took.as_micros() as f64;
-                    self.pace.observe(lane, &running.work, expected_us, took_us);
+                if let (Some(expected), true) = (running.expected, whole) {
+                    self.pace.observe(lane, expected, took);
                 }
                 Event::Done {
                     ticket,
@@ -335,161 +338,30 @@ impl Serving {
         self.step(event);
     }
 
-    fn carry_out(&mut self, action: Action) {
-        match action {
-            Action::Launch { lane, ticket, work } => self.launch(lane, ticket, work),
-            Action::Yield(ticket) => {
-                let lanes = self.running.iter().zip(&self.lanes);
-                let runs = |(running, _): &(&Option<Running>, _)| {
-                    running.as_ref().is_some_and(|r| r.ticket == ticket)
-                };
-                if let Some((_, Some(handle))) = lanes.into_iter().find(runs) {
-                    handle.signals.ask_to_yield(ticket);
+    /// A kernel was compiled, and is the lane's before the scheduler hears of it; or could not be, which costs
+    /// nothing but the gain.
+    fn warmed(&mut self, warmed: Warmed) {
+        let Warmed {
+            kernel,
+            outcome,
+            took,
+        } = warmed;
+        match outcome {
+            Ok(forms) => {
+                if let Some(npu) = &self.lanes[Lane::Npu as usize] {
+                    npu.adopt(forms);
                 }
+                self.pace.warmed(kernel, took);
+                self.status.warmed += 1;
+                self.step(Event::Warmed(kernel));
             }
-            Action::Reset(lane) => self.reset(lane),
-            Action::Reserve {
-                request,
-                tokens,
-                reused,
-            } => self.reserve(request, tokens, reused),
-            Action::Release(request) => self.room.memory.release(request),
-            Action::Keep {
-                request,
-                flow,
-                tokens,
-            } => {
-                if let Some(live) = self.live.get(&request) {
-                    let tokens = live.leading_tokens(tokens);
-                    self.room.memory.keep(request, flow, tokens);
+            Err(error) => {
+                let message = causes(&error);
+                if !self.status.warm_failures.contains(&message) {
+                    self.status.warm_failures.push(message);
                 }
+                self.step(Event::WarmFailed(kernel));
             }
-            Action::Offload(flow) => self.room.memory.offload(flow),
-            Action::ReleaseFlow(flow) => self.room.memory.release_flow(flow),
-            Action::Restart(request) => {
-                if let Some(live) = self.live.get_mut(&request) {
-                    live.prompt = None;
-                }
-            }
-            Action::Emit(request) => self.emit(request),
-            Action::Finish(request, finish) => self.finish(request, finish),
-            Action::Timer(at) => self.timer = Some(at),
-            // No kernel is ever cold: `Pace` knows none that could be warmed.
-            Action::Warm(_) | Action::Unload(_) => {}
-        }
-    }
-
-    fn launch(&mut self, lane: Lane, ticket: Ticket, work: Work) {
-        let requests = work.requests();
-        let Some(job) = self.job(&work) else {
-            // Its memory could not be had.
-            self.events.push_back(Event::OutOfMemory(ticket));
-            return;
-        };
-        self.status.launches += 1;
-        let classes = requests
-            .iter()
-            .filter_map(|id| Some(self.live.get(id)?.class));
-        let class = classes.min();
-        if let Some(status) = self
-            .status
-            .lanes
-            .iter_mut()
-            .find(|status| status.lane == lane)
-        {
-            status.busy = class;
-        }
-        self.running[lane as usize] = Some(Running {
-            ticket,
-            expected_us: self.pace.expected_us(lane, &work),
-            work,
-            abandoned: false,
-        });
-        let launched = self.lanes[lane as usize]
-            .as_ref()
-            .is_some_and(|handle| handle.launch(ticket, job));
-        if !launched {
-            self.running[lane as usize] = None;
-            self.events.push_back(Event::Lost(lane));
-            return;
-        }
-        for id in requests {
-            if let Some(live) = self.live.get_mut(&id)
-                && let Some((entry, wait)) = live.start()
-                && live.class == Class::Reactive
-            {
-                self.waits.note(entry, wait);
-            }
-        }
-    }
-
-    fn reset(&mut self, lane: Lane) {
-        if let Some(running) = &mut self.running[lane as usize] {
-            running.abandoned = true;
-        }
-        if let Some(handle) = &self.lanes[lane as usize] {
-            handle.signals.reset.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Cache and activations of a request. Where there is no memory its first launch says so.
-    fn reserve(&mut self, request: RequestId, tokens_max: u32, reused: u32) {
-        let Some(live) = self.live.get_mut(&request) else {
-            return;
-        };
-        let tokens = live.served.with_tokens(<[u32]>::len);
-        live.reused_tokens = reused;
-        self.status.reused_tokens += u64::from(reused);
-        let new = tokens.saturating_sub(reused as usize).max(1);
-        let made = self
-            .room
-            .memory
-            .reserve(request, live.flow, (tokens_max, reused))
-            .and_then(|reserved| {
-                let rows = Activations::new(new + self.room.padding_rows, self.room.widths)?;
-                Ok((reserved, rows))
-            });
-        match made {
-            Ok((reserved, rows)) => {
-                live.prompt = Some(Prompt {
-                    member: Member {
-                        served: Arc::clone(&live.served),
-                        cache: reserved.cache,
-                    },
-                    rows: Arc::new(rows),
-                    unread: reserved.unread,
-                    first: tokens.saturating_sub(new) as u32,
-                });
-            }
-            Err(error) => live.error = Some(causes(&error)),
-        }
-    }
-
-    fn emit(&mut self, request: RequestId) {
-        self.status.generated_tokens += 1;
-        if let Some(live) = self.live.get_mut(&request) {
-            if live.prompt.take().is_some() {
-                let prompt = live.prompt_tokens.saturating_sub(live.reused_tokens);
-                self.status.prompt_tokens += u64::from(prompt);
-            }
-            live.emit();
-        }
-    }
-
-    fn finish(&mut self, request: RequestId, finish: Finish) {
-        self.status.finished += 1;
-        let Some(live) = self.live.remove(&request) else {
-            return;
-        };
-        let flow = live.flow;
-        live.finish(finish);
-        // The next call of its flow, if there is one.
-        let next = self
-            .held
-            .iter()
-            .position(|arrival| arrival.ask.flow == Some(flow));
-        if let Some(arrival) = next.and_then(|at| self.held.remove(at)) {
-            self.submit(arrival, Entry::Queued);
         }
     }
 }

@@ -410,6 +410,7 @@ impl<C: Costs> Scheduler for AgentXpu<C> {
                 self.warmth.reconsider();
             }
             Event::Warmed(kernel) => self.warmth.warmed(kernel),
+            Event::WarmFailed(kernel) => self.warmth.failed(kernel),
             Event::Timer => self.alarm = None,
         }
         self.tick(actions);

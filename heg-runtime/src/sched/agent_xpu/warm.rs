@@ -17,11 +17,12 @@ const CONTEXT_STEP: u32 = 256;
 /// seconds of the CPU. Chosen: all multiples of the step up to a context of 4096.
 const KEPT_MAX: usize = 16;
 
-/// Kernels that are there, and the one that is being compiled.
+/// Kernels that are there, the one that is being compiled, and those that the device refuses.
 #[derive(Debug, Default)]
 pub(super) struct Warmth {
     ready: BTreeSet<WarmKernel>,
     compiling: Option<WarmKernel>,
+    refused: BTreeSet<WarmKernel>,
     /// For which requests it was decided last what to compile and what to drop ([`Prefills::revision`]); none
     /// when something else has changed.
     ///
@@ -35,6 +36,15 @@ impl Warmth {
             self.compiling = None;
             self.decided_at = None;
             self.ready.insert(kernel);
+        }
+    }
+
+    /// It is not tried again on this device.
+    pub(super) fn failed(&mut self, kernel: WarmKernel) {
+        if self.compiling == Some(kernel) {
+            self.compiling = None;
+            self.decided_at = None;
+            self.refused.insert(kernel);
         }
     }
 
@@ -55,6 +65,7 @@ impl Warmth {
     /// The device is gone, and its kernels with it.
     pub(super) fn forget(&mut self, actions: &mut Actions) {
         self.decided_at = None;
+        self.refused.clear();
         for kernel in std::mem::take(&mut self.ready) {
             actions.push(Action::Unload(kernel));
         }
@@ -96,7 +107,9 @@ impl<C: Costs> AgentXpu<C> {
             .filter_map(|id| self.table.get(id))
             .map(|entry| self.kernel_for(entry.prompt_tokens))
             .find(|kernel| {
-                !self.warmth.ready.contains(kernel) && self.costs.warm_up(*kernel).is_some()
+                !self.warmth.ready.contains(kernel)
+                    && !self.warmth.refused.contains(kernel)
+                    && self.costs.warm_up(*kernel).is_some()
             });
         if let Some(kernel) = next {
             self.warmth.compiling = Some(kernel);
@@ -109,5 +122,92 @@ impl<C: Costs> AgentXpu<C> {
             tokens: self.model.chunk_tokens,
             context: prompt_tokens.next_multiple_of(CONTEXT_STEP),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sched::{
+        Call, Class, Event, Micros, ModelShape, RequestId, Scheduler, Submission, Ticket,
+    };
+
+    /// An NPU and an iGPU on which everything takes a second.
+    struct Seconds;
+
+    impl Costs for Seconds {
+        fn model(&self) -> ModelShape {
+            ModelShape {
+                layers: 2,
+                chunk_tokens: 256,
+                context_tokens: 4096,
+                kv_bytes_per_token: 1024,
+            }
+        }
+
+        fn cost(&self, lane: Lane, _: Call) -> Option<Cost> {
+            (lane != Lane::Cpu).then_some(Cost {
+                latency_us: 1e6,
+                bandwidth: 0.1,
+            })
+        }
+
+        fn warm_cost(&self, _: WarmKernel) -> Option<Cost> {
+            self.cost(Lane::Npu, Call::Head { rows: 1 })
+        }
+
+        fn warm_up(&self, _: WarmKernel) -> Option<Micros> {
+            Some(Micros(1))
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_cannot_be_compiled_is_asked_for_once_on_a_device() {
+        let policy = heg_spec::shipped::policy("agent-xpu").unwrap();
+        let mut scheduler = AgentXpu::new(policy, Seconds);
+        let mut asked = |event| {
+            let mut actions = Actions::new();
+            scheduler.step(Micros(0), event, &mut actions);
+            let contexts = actions.iter().filter_map(|action| match action {
+                Action::Warm(kernel) => Some(kernel.context),
+                _ => None,
+            });
+            contexts.collect::<Vec<_>>()
+        };
+        let submit = |id: u64, prompt_tokens| {
+            Event::Submit(Submission {
+                id: RequestId(id),
+                flow: None,
+                class: Class::Proactive,
+                prompt_tokens,
+                shared_tokens: 0,
+                output_tokens_max: 1,
+                deadline: None,
+            })
+        };
+        let kernel = |context| WarmKernel {
+            tokens: 256,
+            context,
+        };
+        // The first begins; those behind it wait.
+        assert_eq!(asked(submit(0, 100)), [0; 0]);
+        assert_eq!(asked(submit(1, 300)), [512]);
+        assert_eq!(asked(submit(2, 700)), [0; 0], "one at a time");
+        assert_eq!(asked(Event::WarmFailed(kernel(512))), [768]);
+        assert_eq!(asked(Event::Warmed(kernel(768))), [0; 0]);
+        assert_eq!(asked(submit(3, 400)), [0; 0], "512 rows were refused");
+        assert_eq!(asked(submit(4, 800)), [1024]);
+        assert_eq!(asked(Event::WarmFailed(kernel(1024))), [0; 0]);
+        // A device that comes back is asked again.
+        assert_eq!(asked(Event::Lost(Lane::Npu)), [0; 0]);
+        assert_eq!(asked(Event::Ready(Lane::Npu)), [512]);
+        assert_eq!(
+            asked(Event::Done {
+                ticket: Ticket(99),
+                layers: 0,
+                ended: Vec::new()
+            }),
+            [0; 0]
+        );
     }
 }

@@ -472,6 +472,7 @@ impl<C: Costs> Scheduler for SingleLane<C> {
             | Event::Lost(_)
             | Event::Ready(_)
             | Event::Warmed(_)
+            | Event::WarmFailed(_)
             | Event::Timer => {}
         }
         self.tick(actions);

@@ -333,6 +333,7 @@ impl World {
                 self.compiling = None;
                 self.warm.insert(*kernel);
             }
+            Event::WarmFailed(_) => self.compiling = None,
             Event::Ready(_) | Event::EndFlow(_) | Event::Timer => {}
         }
         let now = self.now;

@@ -109,7 +109,7 @@ pub struct DecodePolicy {
     /// Whether kernels of a prefill go before those of decoding on the iGPU (4.3).
     pub prefill_first: bool,
     /// Where one lane has all kernels: share of its time that proactive prompts get while reactive requests decode, a
-    /// kernel between two iterations. None: nothing, until they are overdue.
+    /// kernel between two iterations, overdue or not. None: nothing, until they are overdue.
     #[serde(default)]
     pub proactive_share: Option<f64>,
     /// Whether a whole layer is one kernel when a single request decodes (4.2).

@@ -27,8 +27,8 @@ pub const SOCS: &[(&str, &str)] = shipped!("socs":
 
 /// Shipped policy files: name and text.
 pub const POLICIES: &[(&str, &str)] = shipped!("policies":
-    "agent-xpu", "agent-xpu-v1", "cpu-continuous-batching", "igpu-continuous-batching",
-    "igpu-preempt-recompute", "igpu-time-sharing", "serial-npu-igpu");
+    "agent-xpu", "agent-xpu-one-device", "agent-xpu-v1", "cpu-continuous-batching",
+    "igpu-continuous-batching", "igpu-preempt-recompute", "igpu-time-sharing", "serial-npu-igpu");
 
 /// The architecture called `name`.
 pub fn architecture(name: &str) -> Result<Architecture, SpecError> {

@@ -132,8 +132,8 @@ fn unknown_names_are_refused_with_the_nearest() {
     );
     check(
         shipped::policy("agent-xpu-v3").unwrap_err(),
-        "unknown policy `agent-xpu-v3`, expected one of `agent-xpu`, `agent-xpu-v1`, \
-         `cpu-continuous-batching`, `igpu-continuous-batching`, `igpu-preempt-recompute`, \
+        "unknown policy `agent-xpu-v3`, expected one of `agent-xpu`, `agent-xpu-one-device`, \
+         `agent-xpu-v1`, `cpu-continuous-batching`, `igpu-continuous-batching`, `igpu-preempt-recompute`, \
          `igpu-time-sharing`, `serial-npu-igpu`; did you mean `agent-xpu-v1`?",
     );
     check(

@@ -12,6 +12,7 @@ use heg_spec::policy::SchedulerKind;
 use super::lane::{LaneHandle, Report};
 use super::live::refuse;
 use super::memory::Memory;
+use super::reclaim::Reclaim;
 use super::serving::Serving;
 use super::status::Status;
 use super::warming::{Warmed, Warming};
@@ -60,6 +61,7 @@ pub(super) struct Room {
     /// Rows that a kernel may write behind a prompt.
     pub(super) padding_rows: usize,
     pub(super) memory: Memory,
+    pub(super) reclaim: Reclaim,
 }
 
 impl Conductor {
@@ -114,10 +116,12 @@ impl Conductor {
             context_tokens: shape.context_tokens as u32,
             kv_bytes_per_token: shape.token_bytes() as u64,
         };
+        let reclaim = Reclaim::start();
         let room = Room {
             widths: dynamic.widths(),
             padding_rows,
-            memory: Memory::new(shape, options.flash.clone()),
+            memory: Memory::new(shape, options.flash.clone(), reclaim.clone()),
+            reclaim,
         };
         let npu = executors.iter().find(|(lane, _)| *lane == Lane::Npu);
         let warming = npu.map(|(_, npu)| Warming::start(npu.warmer(), inbox.clone()));
@@ -205,15 +209,12 @@ fn turn_away(message: Message) {
 
 /// The lanes of a machine, and what each runs; the one with dynamic kernels last.
 fn lanes_of(loader: &Loader) -> Vec<(Lane, Duty)> {
-    let usable = |role| {
-        let mut devices = loader.devices().iter();
-        devices.any(|device| device.role == role && device.missing.is_none())
-    };
-    let dynamic = match usable(DeviceClass::Igpu) {
+    let dynamic = match loader.has(DeviceClass::Igpu) {
         true => Lane::Igpu,
         false => Lane::Cpu,
     };
-    let npu = usable(DeviceClass::Npu).then_some((Lane::Npu, Duty::Static));
+    let npu = loader.has(DeviceClass::Npu);
+    let npu = npu.then_some((Lane::Npu, Duty::Static));
     npu.into_iter().chain([(dynamic, Duty::Dynamic)]).collect()
 }
 

@@ -3,7 +3,7 @@
 //! A thread of its own writes. A cache that is taken back before it was written comes back as it is; otherwise the lane
 //! that needs it reads it. Files have no name: whatever happens to the process, nothing is left of them.
 
-use std::fs::File;
+use std::fs::{File, create_dir_all};
 use std::io::{self, BufReader, BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
@@ -47,6 +47,8 @@ impl Flash {
         let writer = folder.map(|folder| {
             let (sender, parked) = channel::<Arc<Parked>>();
             thread::spawn(move || {
+                // What cannot be made is missed when the first cache is written.
+                let _ = create_dir_all(&folder);
                 for parked in parked {
                     // Given up while it waited its turn, where nobody else has it.
                     if Arc::strong_count(&parked) > 1 {

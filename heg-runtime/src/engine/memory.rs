@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::flash::{Back, Flash, Parked, Unread};
+use super::reclaim::Reclaim;
 use crate::error::RuntimeError;
 use crate::mem::{KvCache, KvShape};
 use crate::sched::{FlowId, RequestId};
@@ -16,6 +17,7 @@ pub(super) struct Memory {
     requests: BTreeMap<RequestId, (Arc<KvCache>, u32)>,
     flows: BTreeMap<FlowId, Kept>,
     flash: Flash,
+    reclaim: Reclaim,
 }
 
 /// What a flow keeps.
@@ -39,10 +41,11 @@ pub(super) struct Reserved {
 
 impl Memory {
     /// With files of caches in `flash`, if anywhere.
-    pub(super) fn new(shape: KvShape, flash: Option<PathBuf>) -> Self {
+    pub(super) fn new(shape: KvShape, flash: Option<PathBuf>, reclaim: Reclaim) -> Self {
         Self {
             shape,
             flash: Flash::new(flash),
+            reclaim,
             requests: BTreeMap::new(),
             flows: BTreeMap::new(),
         }
@@ -76,7 +79,10 @@ impl Memory {
         flow: FlowId,
         (tokens, reused): (u32, u32),
     ) -> Result<Reserved, RuntimeError> {
-        let kept = self.flows.remove(&flow).filter(|_| reused > 0);
+        if reused == 0 {
+            self.release_flow(flow);
+        }
+        let kept = self.flows.remove(&flow);
         let back = kept.and_then(|kept| match kept.cache {
             At::Memory(cache) => Some(Back::Memory(cache)),
             At::Flash(parked) => parked.take(),
@@ -109,7 +115,9 @@ impl Memory {
     }
 
     pub(super) fn release(&mut self, request: RequestId) {
-        self.requests.remove(&request);
+        if let Some((cache, _)) = self.requests.remove(&request) {
+            self.reclaim.drop_later(cache);
+        }
     }
 
     /// Leaves a request's cache, with these tokens in it, to a flow.
@@ -121,7 +129,9 @@ impl Memory {
     }
 
     pub(super) fn release_flow(&mut self, flow: FlowId) {
-        self.flows.remove(&flow);
+        if let Some(kept) = self.flows.remove(&flow) {
+            self.reclaim.drop_later(kept.cache);
+        }
     }
 
     /// Tokens that all caches have room for.

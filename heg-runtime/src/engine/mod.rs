@@ -13,6 +13,7 @@ mod lane;
 mod live;
 mod memory;
 mod pace;
+mod reclaim;
 mod served;
 mod serving;
 mod status;

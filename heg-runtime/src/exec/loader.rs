@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use heg_artifacts::manifest::{Binding, ElementType, Kernel, KernelUse, ShapeClass, Variant};
+use heg_artifacts::manifest::{
+    Binding, DeviceClass, ElementType, Kernel, KernelUse, ShapeClass, Variant,
+};
 use heg_artifacts::{Bundle, SectionId};
 use heg_openvino::{CompiledModel, Core, ElementType as TensorElement, Memory, Request};
 use heg_spec::Soc;
@@ -146,6 +148,12 @@ impl Loader {
     /// What these devices are, one for each role.
     pub fn devices(&self) -> &[DeviceFacts] {
         self.ladder.devices()
+    }
+
+    /// Whether a device with this role can be used.
+    pub fn has(&self, role: DeviceClass) -> bool {
+        let mut devices = self.devices().iter();
+        devices.any(|device| device.role == role && device.missing.is_none())
     }
 
     /// Version of OpenVINO.

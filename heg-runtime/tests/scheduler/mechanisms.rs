@@ -62,3 +62,24 @@ fn an_overdue_prompt_has_the_igpu_beside_a_reactive_one() {
     script.run();
     insta::assert_snapshot!(script.log);
 }
+
+/// Where one device has all kernels a proactive prompt has its share of the time beside reactive decoding, and no more
+/// when it is overdue: a kernel of 10 ms after 40 ms of decoding, which are six iterations.
+#[test]
+fn a_proactive_prompt_has_its_share_where_one_device_has_all_kernels() {
+    let mut script = Script::on([false, true, false], |policy| {
+        policy.decode.proactive_share = Some(0.2);
+        policy.ageing.as_mut().unwrap().threshold_ms = 50;
+    });
+    script.reactive(1, 256, 60);
+    script.run_until(70);
+    script.proactive(2, 256, 1);
+    script.run();
+    let between: Vec<usize> = script
+        .log
+        .split("2 [0..256]")
+        .map(|part| part.matches("a token for 1\n").count())
+        .collect();
+    // qkv, mha and ffn of two layers; the first token is the prompt's, and what comes after a kernel waits for the next.
+    assert_eq!(between[1..6], [3, 12, 6, 3, 12], "{}", script.log);
+}

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
+use heg_artifacts::manifest::DeviceClass;
 use heg_runtime::engine::{Engine, EngineOptions, Observer};
+use heg_runtime::exec::Loader;
 use heg_runtime::server::{
     Served, Server, ServerLimits, ServerOptions, Timeline, Token, told_to_end,
 };
@@ -27,9 +29,9 @@ pub(crate) struct Arguments {
     /// Listen on a Unix socket that only this user may connect to
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// How requests share the devices: a shipped policy or a .ron file
-    #[arg(long, value_name = "POLICY", default_value = "agent-xpu")]
-    policy: String,
+    /// How requests share the devices: a shipped policy or a .ron file [default: agent-xpu, or agent-xpu-one-device]
+    #[arg(long, value_name = "POLICY")]
+    policy: Option<String>,
     /// Memory for KV caches, in MiB [default: what the policy says, at most a quarter of the machine's]
     #[arg(long, value_name = "N")]
     kv_mib: Option<NonZeroU32>,
@@ -60,8 +62,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         flash: verified::cache_folder(),
         observers: arguments.observers(&timeline)?,
     };
-    let policy = arguments.policy()?;
-    let engine = Engine::start(arguments.machine.loader(&loaded)?, policy, options)?;
+    let loader = arguments.machine.loader(&loaded)?;
+    let policy = arguments.policy(&loader)?;
+    let engine = Engine::start(loader, policy, options)?;
     let served = Served::new(&loaded, engine, timeline)?;
     for address in server.addresses() {
         // Scripts wait for this line; nobody has to read it.
@@ -84,8 +87,12 @@ impl Arguments {
         Ok(observers)
     }
 
-    fn policy(&self) -> anyhow::Result<Policy> {
-        let mut policy = read_policy(&self.policy)?;
+    fn policy(&self, loader: &Loader) -> anyhow::Result<Policy> {
+        let mut policy = read_policy(match &self.policy {
+            Some(asked) => asked,
+            None if loader.has(DeviceClass::Npu) => "agent-xpu",
+            None => "agent-xpu-one-device",
+        })?;
         let limits = &mut policy.limits;
         limits.kv_mib = match self.kv_mib {
             Some(asked) => asked.get(),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use super::{Running, Serving, causes};
 use crate::engine::served::{Member, Prompt};
@@ -101,6 +102,7 @@ impl Serving {
             self.events.push_back(Event::Lost(lane));
             return;
         }
+        self.last_launch = Instant::now();
         for id in requests {
             if let Some(live) = self.live.get_mut(&id)
                 && let Some((entry, wait)) = live.start()
@@ -156,7 +158,8 @@ impl Serving {
     fn emit(&mut self, request: RequestId) {
         self.status.generated_tokens += 1;
         if let Some(live) = self.live.get_mut(&request) {
-            if live.prompt.take().is_some() {
+            if let Some(prompt) = live.prompt.take() {
+                self.room.reclaim.drop_later(prompt);
                 let prompt = live.prompt_tokens.saturating_sub(live.reused_tokens);
                 self.status.prompt_tokens += u64::from(prompt);
             }

@@ -45,8 +45,10 @@ pub(super) struct Serving {
     events: VecDeque<Event>,
     observers: Vec<Box<dyn Observer>>,
     status: Status,
-    /// Time spent in the scheduler and in carrying out its actions.
+    /// Time spent in the scheduler and in carrying out its actions, of each step up to its last launch: what comes after
+    /// that holds up nobody, and competes with the kernel for cores.
     dispatch: Duration,
+    last_launch: Instant,
     waits: Waits,
     model: ModelShape,
 }
@@ -124,6 +126,7 @@ impl Serving {
             observers,
             status,
             dispatch: Duration::ZERO,
+            last_launch: Instant::now(),
             waits: Waits::default(),
             model,
         }
@@ -204,8 +207,12 @@ impl Serving {
                 self.carry_out(action);
             }
         }
+        let end = match self.last_launch > begin {
+            true => self.last_launch,
+            false => Instant::now(),
+        };
         // Actions may have led to further steps: those are within this one.
-        self.dispatch = before + begin.elapsed();
+        self.dispatch = before + (end - begin);
     }
 
     /// How a reactive request comes in that comes now.

@@ -370,10 +370,14 @@ impl<C: Costs> AgentXpu<C> {
     }
 
     /// Whether the next prefill kernel of the iGPU is an overdue request's, beside reactive decoding: its whole
-    /// prefill runs there, and would suspend the reactive execution if it went first each time (§4.5).
+    /// prefill runs there, and would suspend the reactive execution if it went first each time (§4.5). Where proactive
+    /// prompts have their share of the lane, that is enough.
     fn takes_turns(&self, lane: Lane) -> bool {
         let overdue = self.prefills.overdue;
+        let shares =
+            self.policy.decode.proactive_share.is_some() && !self.lanes.is_present(Lane::Npu);
         overdue.is_some()
+            && !shares
             && self.decodes_reactive()
             && self.next_prefill(lane).map(|next| next.id) == overdue
     }

@@ -5,11 +5,11 @@
 //! is `tensor.rs`'s affair. Aligned to pages throughout, since the NPU plugin copies what is not
 //! (DESIGN §4.8).
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::Range;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
+
+use memmap2::{MmapOptions, MmapRaw};
 
 use crate::error::Error;
 
@@ -48,52 +48,34 @@ pub unsafe trait Memory: Send + Sync + 'static {
     }
 }
 
-/// Zeroed, writable memory, aligned and padded to whole pages of 4 096 bytes.
+/// Zeroed, writable memory in whole pages of its own, which are taken from the system as they are first written and
+/// given back at the end. An allocator would keep them, and write the zeros itself when it gives them out again: some
+/// 30 ms for the activations of 2000 tokens.
 ///
 /// Its accessors copy. They may be called while a request runs on the same buffer; bytes that the
 /// request writes meanwhile are then unspecified.
 ///
 /// **Invariants**
-/// - `allocation` was made with `layout` and is released only in `drop`; `start` lies in it, with `bytes` behind it.
+/// - `map` is at least `bytes` long.
 /// - Copies of this process hold `copies`: shared to read, alone to write.
 pub struct HostBuffer {
-    /// The first whole page of the allocation.
-    start: NonNull<u8>,
+    map: MmapRaw,
     bytes: usize,
-    allocation: NonNull<u8>,
-    layout: Layout,
     copies: RwLock<()>,
 }
 
 impl HostBuffer {
-    /// Allocates `bytes` zeroed bytes. Pages of a large buffer are taken from the system as they are first written.
+    /// Allocates `bytes` zeroed bytes.
     ///
     /// # Errors
     ///
     /// [`Error::Allocation`] when there is no memory.
     pub fn new(bytes: usize) -> Result<Self, Error> {
-        let error = Error::Allocation { bytes };
-        // Room to begin at a page: asked for an alignment of its own, the allocator would write all zeros itself.
-        let padded = bytes.max(1).checked_next_multiple_of(PAGE_BYTES);
-        let Some(padded) = padded.and_then(|padded| padded.checked_add(PAGE_BYTES)) else {
-            return Err(error);
-        };
-        let Ok(layout) = Layout::array::<u64>(padded / size_of::<u64>()) else {
-            return Err(error);
-        };
-        // SAFETY: the layout's size is at least two pages, so it is not zero.
-        let allocation = unsafe { alloc_zeroed(layout) };
-        let Some(allocation) = NonNull::new(allocation) else {
-            return Err(error);
-        };
-        // By its contract it may be more, which for pointers to bytes it is not.
-        let to_page = allocation.align_offset(PAGE_BYTES).min(PAGE_BYTES);
+        let map = MmapOptions::new().len(bytes.max(1)).map_anon();
+        let map = map.map_err(|_| Error::Allocation { bytes })?;
         Ok(Self {
-            // SAFETY: `to_page` is at most a page, by which the allocation is longer than what is used of it.
-            start: unsafe { allocation.add(to_page) },
+            map: MmapRaw::from(map),
             bytes,
-            allocation,
-            layout,
             copies: RwLock::new(()),
         })
     }
@@ -125,7 +107,7 @@ impl HostBuffer {
         }
         let source = self.at(range.start, found)?;
         let _reading = self.copies.read().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: `at` checked that the range lies in this allocation, which is writable and lives
+        // SAFETY: `at` checked that the range lies in this mapping, which is writable and lives
         // as long as `self`; this process writes it only under `copies`, held here for reading.
         unsafe { copy_from_shared(source, into) };
         Ok(())
@@ -139,7 +121,7 @@ impl HostBuffer {
     pub fn write(&self, offset_bytes: usize, from: &[u8]) -> Result<(), Error> {
         let target = self.at(offset_bytes, from.len())?;
         let _writing = self.copies.write().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: `at` checked that the range lies in this allocation, which is writable and lives
+        // SAFETY: `at` checked that the range lies in this mapping, which is writable and lives
         // as long as `self`; this process accesses it only under `copies`, held here alone.
         unsafe { copy_to_shared(from, target) };
         Ok(())
@@ -174,7 +156,7 @@ impl HostBuffer {
 
     fn at(&self, offset: usize, bytes: usize) -> Result<*mut u8, Error> {
         match offset.checked_add(bytes) {
-            Some(end) if end <= self.bytes => Ok(self.start.as_ptr().wrapping_add(offset)),
+            Some(end) if end <= self.bytes => Ok(self.map.as_mut_ptr().wrapping_add(offset)),
             _ => Err(self.out_of_bounds(offset, bytes)),
         }
     }
@@ -188,26 +170,11 @@ impl HostBuffer {
     }
 }
 
-impl Drop for HostBuffer {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, and released nowhere else. Whoever used the
-        // range held a reference to `self`, or an `Arc` of it, and there is none left.
-        unsafe { dealloc(self.allocation.as_ptr(), self.layout) }
-    }
-}
-
-// SAFETY: the pointer is to an allocation that only this value owns; it is not bound to a thread.
-unsafe impl Send for HostBuffer {}
-
-// SAFETY: through a shared reference bytes are only copied, under `copies`, as the type's invariant
-// says.
-unsafe impl Sync for HostBuffer {}
-
-// SAFETY: address and length never change after `new`, the allocation lives until `drop`, is at
-// least one page, hence not null, and no method hands out a reference into it.
+// SAFETY: address and length of an anonymous mapping never change until it is dropped, its address is not null, it is
+// readable and writable, and no method hands out a reference into it.
 unsafe impl Memory for HostBuffer {
     fn as_ptr(&self) -> *const u8 {
-        self.start.as_ptr()
+        self.map.as_ptr()
     }
 
     fn len(&self) -> usize {
@@ -297,14 +264,14 @@ pub(crate) fn f32_bytes_mut(values: &mut [f32]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast::<u8>(), bytes) }
 }
 
-/// Alignment and granularity of what the NPU plugin imports without a copy (OpenVINO PR 32187).
-const PAGE_BYTES: usize = 4096;
-
 const WORD_BYTES: usize = 8;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Alignment and granularity of what the NPU plugin imports without a copy (OpenVINO PR 32187).
+    const PAGE_BYTES: usize = 4096;
 
     #[test]
     fn a_new_buffer_is_zeroed_and_page_aligned() {

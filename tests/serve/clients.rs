@@ -3,7 +3,7 @@
 //! They live in a Python environment below the target folder, which `cargo xtask setup --clients` makes.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use heg_runtime::server::{Address, Token};
 use heg_tests::openvino_or_skip;
@@ -11,7 +11,7 @@ use heg_tests::openvino_or_skip;
 use crate::host::Host;
 
 /// Python with the clients' packages, where there is one; where not, says so.
-pub(crate) fn python_or_skip(test: &str) -> Option<PathBuf> {
+fn python_or_skip(test: &str) -> Option<PathBuf> {
     // This program is in `<target folder>/<profile>/deps`.
     let program = std::env::current_exe().unwrap();
     let target = program.ancestors().nth(3).unwrap();
@@ -25,31 +25,38 @@ pub(crate) fn python_or_skip(test: &str) -> Option<PathBuf> {
     None
 }
 
-#[test]
-fn the_clients_of_openai_and_langchain_are_answered() {
-    let test = "the_clients_of_openai_and_langchain_are_answered";
+/// Runs a script beside this file on a server of its own, which asks for the token `s3cret`. None where something that
+/// it needs is not there, which was said.
+pub(crate) fn run_or_skip(test: &str, script: &str, base_path: &str) -> Option<Output> {
     if !openvino_or_skip(test) {
-        return;
+        return None;
     }
-    let Some(python) = python_or_skip(test) else {
-        return;
-    };
+    let python = python_or_skip(test)?;
     let host = Host::with(|options| options.token = Token::new("s3cret"));
     let Address::Tcp(address) = host.addresses[0] else {
         panic!("no port");
     };
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("serve/clients.py");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("serve");
     let output = Command::new(python)
-        .arg(script)
-        .arg(format!("http://{address}/v1"))
+        .arg(folder.join(script))
+        .arg(format!("http://{address}{base_path}"))
         .arg("s3cret")
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
+        .output();
+    Some(output.unwrap())
+}
+
+/// What a script wrote.
+pub(crate) fn said(output: &Output) -> String {
+    let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    format!("{out}{err}")
+}
+
+#[test]
+fn the_clients_of_openai_and_langchain_are_answered() {
+    let test = "the_clients_of_openai_and_langchain_are_answered";
+    let Some(output) = run_or_skip(test, "clients.py", "/v1") else {
+        return;
+    };
+    assert!(output.status.success(), "{}", said(&output));
     insta::assert_snapshot!(String::from_utf8(output.stdout).unwrap());
 }

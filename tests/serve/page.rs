@@ -1,12 +1,9 @@
 //! The page, in a real browser.
 
-use std::path::Path;
-use std::process::Command;
-
-use heg_runtime::server::{Address, Token};
+use heg_runtime::server::Token;
 use heg_tests::openvino_or_skip;
 
-use crate::clients::python_or_skip;
+use crate::clients::{run_or_skip, said};
 use crate::host::Host;
 
 /// How the script says that there is no browser.
@@ -15,28 +12,10 @@ const NO_BROWSER: i32 = 77;
 #[test]
 fn the_page_shows_the_engine_at_work() {
     let test = "the_page_shows_the_engine_at_work";
-    if !openvino_or_skip(test) {
-        return;
-    }
-    let Some(python) = python_or_skip(test) else {
+    let Some(output) = run_or_skip(test, "page.py", "") else {
         return;
     };
-    let host = Host::with(|options| options.token = Token::new("s3cret"));
-    let Address::Tcp(address) = host.addresses[0] else {
-        panic!("no port");
-    };
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("serve/page.py");
-    let output = Command::new(python)
-        .arg(script)
-        .arg(format!("http://{address}"))
-        .arg("s3cret")
-        .output()
-        .unwrap();
-    let said = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let said = said(&output);
     if output.status.code() == Some(NO_BROWSER) {
         let required = std::env::var_os("HEG_REQUIRE_BROWSER").is_some();
         assert!(!required, "{test}: {said}");

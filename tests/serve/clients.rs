@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use heg_runtime::server::{Address, Token};
+use heg_runtime::server::Token;
 use heg_tests::openvino_or_skip;
 
 use crate::host::Host;
@@ -33,13 +33,12 @@ pub(crate) fn run_or_skip(test: &str, script: &str, base_path: &str) -> Option<O
     }
     let python = python_or_skip(test)?;
     let host = Host::with(|options| options.token = Token::new("s3cret"));
-    let Address::Tcp(address) = host.addresses[0] else {
-        panic!("no port");
-    };
+    let api = host.addresses[0].to_string();
+    let root = api.trim_end_matches("/v1");
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("serve");
     let output = Command::new(python)
         .arg(folder.join(script))
-        .arg(format!("http://{address}{base_path}"))
+        .arg(format!("{root}{base_path}"))
         .arg("s3cret")
         .output();
     Some(output.unwrap())

@@ -65,3 +65,9 @@ pub struct Status {
     /// The longest time in which a lane would not have given way, in µs; likewise.
     pub stretch_us_max: u64,
 }
+
+impl Status {
+    pub(super) fn lane_mut(&mut self, lane: Lane) -> Option<&mut LaneStatus> {
+        self.lanes.iter_mut().find(|status| status.lane == lane)
+    }
+}

@@ -80,12 +80,7 @@ impl Serving {
             .iter()
             .filter_map(|id| Some(self.live.get(id)?.class));
         let class = classes.min();
-        if let Some(status) = self
-            .status
-            .lanes
-            .iter_mut()
-            .find(|status| status.lane == lane)
-        {
+        if let Some(status) = self.status.lane_mut(lane) {
             status.busy = class;
         }
         self.running[lane as usize] = Some(Running {

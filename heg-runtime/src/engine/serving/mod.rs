@@ -300,12 +300,7 @@ impl Serving {
         let Some(running) = self.running[lane as usize].take_if(|r| r.ticket == ticket) else {
             return;
         };
-        if let Some(status) = self
-            .status
-            .lanes
-            .iter_mut()
-            .find(|status| status.lane == lane)
-        {
+        if let Some(status) = self.status.lane_mut(lane) {
             status.busy = None;
             status.busy_us += took.as_micros() as u64;
         }

@@ -61,9 +61,8 @@ const MODEL_PRIORITY: &str = "MODEL_PRIORITY";
 
 #[cfg(test)]
 mod tests {
-    use heg_openvino::{Core, find_libraries};
-
     use super::*;
+    use crate::exec::core_or_skip;
 
     /// x[4] to its double, as an IR.
     const TWICE: &str = r#"<?xml version="1.0"?><net name="twice" version="11"><layers>
@@ -82,17 +81,7 @@ mod tests {
     /// it, are.
     #[test]
     fn a_plugin_without_bands_is_asked_once() {
-        let core = match find_libraries() {
-            Ok(folder) => Core::load_from(&folder).unwrap(),
-            Err(error) => {
-                assert!(
-                    std::env::var_os("HEG_REQUIRE_OPENVINO").is_none(),
-                    "{error}"
-                );
-                println!("skipped: {error} (run: cargo xtask setup)");
-                return;
-            }
-        };
+        let Some(core) = core_or_skip() else { return };
         let model = core.read_model(TWICE.as_bytes(), None).unwrap();
         for (device, listed) in [("CPU", false), ("AUTO:CPU", true)] {
             let compiled = match core.compile(&model, device, &[]) {
@@ -117,10 +106,7 @@ mod tests {
 
     #[test]
     fn a_band_that_is_set_is_left_alone_for_the_same_class() {
-        let core = match find_libraries() {
-            Ok(folder) => Core::load_from(&folder).unwrap(),
-            Err(_) => return,
-        };
+        let Some(core) = core_or_skip() else { return };
         let model = core.read_model(TWICE.as_bytes(), None).unwrap();
         // Its plugin refuses every change, so a state that stays was not touched.
         let compiled = core.compile(&model, "CPU", &[]).unwrap();

@@ -182,6 +182,7 @@ const BLOB_BYTES_MAX: u64 = 64 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exec::core_or_skip;
 
     #[test]
     fn a_changed_file_is_not_read() {
@@ -255,17 +256,7 @@ mod tests {
     /// Accelerators are not here, so the way through export, file and import is walked with the CPU's forms.
     #[test]
     fn what_is_kept_is_imported_and_what_is_spoiled_is_removed() {
-        let core = match heg_openvino::find_libraries() {
-            Ok(folder) => Core::load_from(&folder).unwrap(),
-            Err(error) => {
-                assert!(
-                    std::env::var_os("HEG_REQUIRE_OPENVINO").is_none(),
-                    "{error}"
-                );
-                println!("skipped: {error} (run: cargo xtask setup)");
-                return;
-            }
-        };
+        let Some(core) = core_or_skip() else { return };
         let folder = tempfile::tempdir().unwrap();
         let cache = CompiledCache::open(folder.path(), &core, &[]).unwrap();
         let model = core.read_model(TWICE.as_bytes(), None).unwrap();
@@ -286,10 +277,7 @@ mod tests {
 
     #[test]
     fn the_key_follows_all_that_a_form_depends_on() {
-        let core = match heg_openvino::find_libraries() {
-            Ok(folder) => Core::load_from(&folder).unwrap(),
-            Err(_) => return,
-        };
+        let Some(core) = core_or_skip() else { return };
         let folder = tempfile::tempdir().unwrap();
         let key_of = |facts: DeviceFacts, property: &str, ir: &[u8], shape: ShapeClass| {
             let cache = CompiledCache::open(folder.path(), &core, &[facts]).unwrap();

@@ -467,3 +467,19 @@ fn quarantined(verdicts: &Verdicts) -> BTreeMap<Place, Refused> {
     }
     quarantined
 }
+
+/// OpenVINO, for tests; none where it is not there, which is said.
+#[cfg(test)]
+fn core_or_skip() -> Option<heg_openvino::Core> {
+    match heg_openvino::find_libraries() {
+        Ok(folder) => Some(heg_openvino::Core::load_from(&folder).unwrap()),
+        Err(error) => {
+            assert!(
+                std::env::var_os("HEG_REQUIRE_OPENVINO").is_none(),
+                "{error}"
+            );
+            println!("skipped: {error} (run: cargo xtask setup)");
+            None
+        }
+    }
+}

@@ -112,6 +112,11 @@ pub struct DecodePolicy {
     /// kernel between two iterations, overdue or not. None: nothing, until they are overdue.
     #[serde(default)]
     pub proactive_share: Option<f64>,
+    /// Where one lane has all kernels: a reactive answer goes before a reactive prompt that takes more than this many
+    /// times as long as the answer's tokens so far. Most answers are short: one that has just begun is the likelier
+    /// to end soon. None: prompts first, as with an NPU.
+    #[serde(default)]
+    pub young_answers_first: Option<f64>,
     /// Whether a whole layer is one kernel when a single request decodes (4.2).
     pub fused_layer: bool,
 }
@@ -183,6 +188,7 @@ impl Default for DecodePolicy {
             evict_longest: false,
             prefill_first: false,
             proactive_share: None,
+            young_answers_first: None,
             fused_layer: false,
         }
     }
@@ -231,6 +237,9 @@ impl Policy {
         let valid = share.is_none_or(|share| 0.0 < share && share < 1.0);
         let expected = "a share above 0 and below 1";
         require(valid, "decode.proactive_share", expected);
+        let times = decode.young_answers_first;
+        let valid = times.is_none_or(|times| times > 0.0 && times.is_finite());
+        require(valid, "decode.young_answers_first", "above 0 and finite");
         let share = policy.prefill.defer_memory_bound;
         let valid = share.is_none_or(|share| (0.0..=1.0).contains(&share));
         require(valid, "prefill.defer_memory_bound", "a share from 0 to 1");

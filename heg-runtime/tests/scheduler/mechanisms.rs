@@ -83,3 +83,24 @@ fn a_proactive_prompt_has_its_share_where_one_device_has_all_kernels() {
     // qkv, mha and ffn of two layers; the first token is the prompt's, and what comes after a kernel waits for the next.
     assert_eq!(between[1..6], [3, 12, 6, 3, 12], "{}", script.log);
 }
+
+/// Where one device has all kernels an answer that has just begun goes before a reactive prompt that takes long: here one
+/// of 112 ms, so until it has eight tokens, which take 7 ms each.
+#[test]
+fn a_young_answer_goes_before_a_long_reactive_prompt_where_one_device_has_all_kernels() {
+    let mut script = Script::on([false, true, false], |policy| {
+        policy.decode.young_answers_first = Some(2.0);
+    });
+    script.reactive(1, 256, 20);
+    script.run_until(70);
+    script.reactive(2, 512, 1);
+    script.run();
+    let before: Vec<usize> = script
+        .log
+        .split("2 [0..256]")
+        .map(|part| part.matches("a token for 1\n").count())
+        .collect();
+    assert_eq!(before[0], 8, "{}", script.log);
+    // Once it has begun, the prompt goes first to its end.
+    assert_eq!(before[1..before.len() - 1].iter().sum::<usize>(), 0);
+}

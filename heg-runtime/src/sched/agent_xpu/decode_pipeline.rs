@@ -123,6 +123,22 @@ impl<C: Costs> AgentXpu<C> {
         ids.filter_map(|id| self.class_of(*id)).min()
     }
 
+    /// Time that the reactive answer with the fewest tokens took to decode, in µs, at what one more would take.
+    pub(super) fn youngest_answer_us(&self, lane: Lane) -> Option<f64> {
+        let answers = self.decode.requests.iter().filter_map(|id| {
+            let entry = self.table.get(*id)?;
+            let counts = entry.class() == Class::Reactive && entry.ending.is_none();
+            counts.then_some((entry.generated, *id, entry.context()))
+        });
+        let (tokens, id, context) = answers.min()?;
+        let alone = DecodeRun {
+            batch: Arc::from([(id, context)]),
+            layers: 0..self.model.layers,
+            fused: false,
+        };
+        Some(f64::from(tokens) * self.decode_cost(lane, &alone)?.latency_us)
+    }
+
     fn next_iteration(&self) -> Option<Iteration> {
         let candidate = |id: &RequestId| {
             let entry = self.table.get(*id)?;

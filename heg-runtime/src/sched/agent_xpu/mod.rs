@@ -321,7 +321,8 @@ impl<C: Costs> AgentXpu<C> {
         };
         let takes_turns = self.takes_turns(lane);
         let holds_up = !takes_turns && self.would_hold_up_reactive(lane);
-        let prefill_first = self.policy.decode.prefill_first && !holds_up;
+        let waits = holds_up || (!takes_turns && self.would_hold_up_young_answer(lane));
+        let prefill_first = self.policy.decode.prefill_first && !waits;
         if self.lanes.is_free(lane) {
             let owed = holds_up && !self.decode.is_next && self.is_owed(lane);
             let decode_first = !(prefill_first || owed) || (takes_turns && self.decode.is_next);
@@ -349,6 +350,23 @@ impl<C: Costs> AgentXpu<C> {
         !self.lanes.is_present(Lane::Npu)
             && self.decodes_reactive()
             && self.next_prefill(lane).map(|next| next.class) == Some(Class::Proactive)
+    }
+
+    /// Whether the next prompt is a reactive one that takes long, and a reactive answer has just begun
+    /// (`decode.young_answers_first`). It waits for a part of its own length at most, since answers grow older.
+    fn would_hold_up_young_answer(&self, lane: Lane) -> bool {
+        let Some(times) = self.policy.decode.young_answers_first else {
+            return false;
+        };
+        if self.lanes.is_present(Lane::Npu) {
+            return false;
+        }
+        let Some(age_us) = self.youngest_answer_us(lane) else {
+            return false;
+        };
+        self.next_prefill(lane).is_some_and(|next| {
+            next.class == Class::Reactive && self.time_to_completion(next.id) > times * age_us
+        })
     }
 
     /// Whether proactive prompts have waited for reactive decoding long enough to run their next kernel.

@@ -6,7 +6,7 @@ use heg_spec::policy::Resume;
 
 use super::AgentXpu;
 use crate::sched::costs::{Call, Cost, Costs};
-use crate::sched::event::{Action, Actions, Kernel, Work};
+use crate::sched::event::{Action, Actions, Kernel, Segment, Work};
 use crate::sched::prefill::{Prefill, Step};
 use crate::sched::request::{Class, Lane, RequestId};
 use crate::sched::table::{Entry, Phase, Table};
@@ -265,8 +265,8 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// Estimated time that a prompt needs from here on, alone on the NPU and the iGPU, in µs (v1 6.2).
-    fn time_to_completion(&self, id: RequestId) -> f64 {
+    /// Estimated time that a prompt needs from here on, alone on its lanes, in µs (v1 6.2).
+    pub(super) fn time_to_completion(&self, id: RequestId) -> f64 {
         let Some(entry) = self.table.get(id) else {
             return f64::INFINITY;
         };
@@ -279,16 +279,20 @@ impl<C: Costs> AgentXpu<C> {
                 &fresh
             }
         };
-        let latency = |(segment, kernel, count): (_, _, u32)| {
-            let segment: crate::sched::Segment = segment;
+        let dynamic = self.dynamic_lane().unwrap_or(Lane::Igpu);
+        let token_wise = match self.lanes.is_present(Lane::Npu) {
+            true => Lane::Npu,
+            false => dynamic,
+        };
+        let latency = |(segment, kernel, count): (Segment, _, u32)| {
             let call = Call::Prefill {
                 kernel,
                 tokens: segment.tokens,
                 context: segment.context(),
             };
             let lane = match kernel {
-                Kernel::Mha => Lane::Igpu,
-                Kernel::Qkv | Kernel::Ffn => Lane::Npu,
+                Kernel::Mha => dynamic,
+                Kernel::Qkv | Kernel::Ffn => token_wise,
             };
             let cost = self.costs.cost(lane, call);
             f64::from(count) * cost.map_or(0.0, |cost| cost.latency_us)

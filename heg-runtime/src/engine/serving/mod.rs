@@ -22,8 +22,8 @@ use super::{Ask, Observer};
 use crate::error::RuntimeError;
 use crate::load::annotations;
 use crate::sched::{
-    Actions, AnnotatedCosts, Class, Event, Finish, FlowId, Lane, Micros, ModelShape, RequestId,
-    Scheduler, Submission, Ticket, Work, first_kernels, scheduler,
+    Action, Actions, AnnotatedCosts, Class, Event, Finish, FlowId, Lane, Micros, ModelShape,
+    RequestId, Scheduler, Submission, Ticket, Work, first_kernels, scheduler,
 };
 
 /// Once kernels are ready.
@@ -203,6 +203,9 @@ impl Serving {
                     observer.stepped(now, &event, &actions);
                 }
             }
+            // Listeners wake threads, for which no lane should wait. A stable sort: the rest stays in order.
+            let is_heard = |action: &Action| matches!(action, Action::Emit(_) | Action::Finish(..));
+            actions.sort_by_key(is_heard);
             for action in actions.drain(..) {
                 self.carry_out(action);
             }

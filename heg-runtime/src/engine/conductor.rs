@@ -86,12 +86,7 @@ impl Conductor {
         if options.flash.is_none() {
             policy.limits.flash_mib = 0;
         }
-        if loader
-            .devices()
-            .iter()
-            .all(|device| device.name.starts_with("CPU"))
-        {
-            // Kernels of the CPU do not hang: they wait for cores that others have.
+        if loader.has_only_cpu() {
             policy.limits.timeout_min_ms = u32::MAX;
         }
         let mut lanes = [None, None, None];

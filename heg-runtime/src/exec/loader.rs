@@ -156,6 +156,13 @@ impl Loader {
         devices.any(|device| device.role == role && device.missing.is_none())
     }
 
+    /// Whether there is no device but the CPU, in whatever roles. Its kernels do not hang: they wait for cores that others
+    /// have.
+    pub(crate) fn has_only_cpu(&self) -> bool {
+        let mut devices = self.devices().iter();
+        devices.all(|device| device.name.starts_with("CPU"))
+    }
+
     /// Version of OpenVINO.
     pub(crate) fn plugin_version(&self) -> &str {
         self.core.version()

@@ -376,9 +376,10 @@ impl Executor {
         self.kv
     }
 
-    /// From now on a running kernel is cancelled when `cancel` is set.
+    /// From now on a running kernel is cancelled when `cancel` is set. Not those of a machine that has only its CPU: they
+    /// come to their end, and are begun sooner where nobody has to be able to stop them.
     pub(crate) fn heed(&mut self, cancel: Arc<AtomicBool>) {
-        self.cancel = Some(cancel);
+        self.cancel = (!self.order.loader.has_only_cpu()).then_some(cancel);
     }
 
     /// What is launched from now on is of this class.

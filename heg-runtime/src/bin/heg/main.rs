@@ -12,6 +12,7 @@ mod failure;
 #[cfg_attr(not(feature = "grammar"), path = "free_form.rs")]
 mod form;
 mod inspect;
+mod large_pages;
 mod options;
 mod profile;
 mod run;
@@ -56,6 +57,20 @@ enum Command {
     Profile(profile::Arguments),
 }
 
+impl Command {
+    /// Whether it decodes for long, or tells how fast that is.
+    fn stays(&self) -> bool {
+        match self {
+            Self::Chat(_) | Self::Bench(_) | Self::Profile(_) => true,
+            #[cfg(feature = "server")]
+            Self::Serve(_) => true,
+            #[cfg(feature = "server")]
+            Self::BenchServe(_) => false,
+            Self::Run(_) | Self::Inspect(_) | Self::Verify(_) | Self::Doctor(_) => false,
+        }
+    }
+}
+
 const EXAMPLES: &str = "Examples:
   heg run model.heg --prompt 'Will it rain in Oslo tomorrow?' --max-tokens 64
   heg run model.heg --prompt-ids '[1, 15, 27]' --max-tokens 8 --temperature 0 --json
@@ -66,6 +81,9 @@ const EXAMPLES: &str = "Examples:
 fn main() -> ExitCode {
     let started = Instant::now();
     let arguments = Arguments::parse();
+    if arguments.command.stays() {
+        large_pages::ask_for();
+    }
     // The panic's own message and place are on standard error already.
     let outcome = std::panic::catch_unwind(|| dispatch(&arguments.command, started));
     match outcome {

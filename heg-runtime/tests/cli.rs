@@ -142,3 +142,33 @@ fn mistakes() {
         insta::assert_snapshot!(format!("mistake_{name}"), heg_in(folder.path(), arguments));
     }
 }
+
+/// Commands that decode for long start themselves once more, as the process that was asked for.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[test]
+fn commands_that_stay_ask_for_large_pages() {
+    let folder = tempfile::tempdir().unwrap();
+    // Whoever opens it to read waits for somebody who writes.
+    let bundle = folder.path().join("never-written.heg");
+    let made = Command::new("mkfifo").arg(&bundle).status().unwrap();
+    assert!(made.success());
+    let mut heg = Command::new(env!("CARGO_BIN_EXE_heg"))
+        .arg("bench")
+        .arg(&bundle)
+        .env_remove("GLIBC_TUNABLES")
+        .spawn()
+        .unwrap();
+    let environment = format!("/proc/{}/environ", heg.id());
+    let asks = || {
+        let variables = std::fs::read(&environment).unwrap();
+        let mut variables = variables.split(|byte| *byte == 0);
+        variables.any(|variable| variable == b"GLIBC_TUNABLES=glibc.malloc.hugetlb=1")
+    };
+    let asked = (0..500).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        asks()
+    });
+    heg.kill().unwrap();
+    heg.wait().unwrap();
+    assert!(asked);
+}

@@ -2,8 +2,8 @@
 //! more addresses than a core keeps at hand.
 //!
 //! glibc's allocator asks the kernel for large pages only if its environment says so before `main`. So this program
-//! starts itself once more, as the same process. On two cores that costs a start of a 1B model 0.1 s, and takes 4 to 8%
-//! off every token: it is for commands that stay.
+//! starts itself once more, as the same process. For commands that stay: on two cores a 1B model decodes 2 to 6% faster,
+//! eight requests at once 5 to 9%, and takes 0.1 s longer to start.
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 use std::os::unix::process::CommandExt;

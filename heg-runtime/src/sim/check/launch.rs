@@ -308,7 +308,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         });
         self.world.prefilled_last = false;
         if self.dynamic_prefill_waits() {
-            // A proactive prompt goes first with its attention, but not where the lane has all of its kernels.
+            // A proactive prompt goes first with its attention, but not where the lane has all of its kernels. There a
+            // reactive one may wait for an answer that has just begun; for how long is not judged here.
             let decodes = self.world.requests.values();
             let mut decodes = decodes.filter(|seen| seen.phase == Phase::Decode);
             let reactive = decodes.any(|seen| seen.class() == Class::Reactive);
@@ -317,7 +318,9 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 .foremost()
                 .iter()
                 .all(|seen| seen.class() == Class::Proactive);
-            let first = self.rules.policy.decode.prefill_first && !(whole && reactive && less);
+            let policy = &self.rules.policy.decode;
+            let waits = less || policy.young_answers_first.is_some();
+            let first = policy.prefill_first && !(whole && reactive && waits);
             self.require(!first, Rule::ReactiveFirst, || {
                 format!("decoding goes before attention of a prompt on the {lane:?} lane")
             });

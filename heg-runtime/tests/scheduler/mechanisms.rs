@@ -75,11 +75,7 @@ fn a_proactive_prompt_has_its_share_where_one_device_has_all_kernels() {
     script.run_until(70);
     script.proactive(2, 256, 1);
     script.run();
-    let between: Vec<usize> = script
-        .log
-        .split("2 [0..256]")
-        .map(|part| part.matches("a token for 1\n").count())
-        .collect();
+    let between = tokens_between_kernels(&script.log);
     // qkv, mha and ffn of two layers; the first token is the prompt's, and what comes after a kernel waits for the next.
     assert_eq!(between[1..6], [3, 12, 6, 3, 12], "{}", script.log);
 }
@@ -95,12 +91,15 @@ fn a_young_answer_goes_before_a_long_reactive_prompt_where_one_device_has_all_ke
     script.run_until(70);
     script.reactive(2, 512, 1);
     script.run();
-    let before: Vec<usize> = script
-        .log
-        .split("2 [0..256]")
-        .map(|part| part.matches("a token for 1\n").count())
-        .collect();
+    let before = tokens_between_kernels(&script.log);
     assert_eq!(before[0], 8, "{}", script.log);
     // Once it has begun, the prompt goes first to its end.
     assert_eq!(before[1..before.len() - 1].iter().sum::<usize>(), 0);
+}
+
+/// Tokens for request 1 before, between and after the kernels of the first segment of request 2.
+fn tokens_between_kernels(log: &str) -> Vec<usize> {
+    log.split("2 [0..256]")
+        .map(|part| part.matches("a token for 1\n").count())
+        .collect()
 }

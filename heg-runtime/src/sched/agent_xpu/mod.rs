@@ -361,12 +361,10 @@ impl<C: Costs> AgentXpu<C> {
         if self.lanes.is_present(Lane::Npu) {
             return false;
         }
-        let Some(age_us) = self.youngest_answer_us(lane) else {
-            return false;
-        };
-        self.next_prefill(lane).is_some_and(|next| {
-            next.class == Class::Reactive && self.time_to_completion(next.id) > times * age_us
-        })
+        let next = self.next_prefill(lane);
+        next.filter(|next| next.class == Class::Reactive)
+            .and_then(|next| Some((next, self.youngest_answer_us(lane)?)))
+            .is_some_and(|(next, age_us)| self.time_to_completion(next.id) > times * age_us)
     }
 
     /// Whether proactive prompts have waited for reactive decoding long enough to run their next kernel.

@@ -113,9 +113,8 @@ impl Loader {
     /// Remembers verdicts and what was compiled on the device in a folder.
     #[must_use]
     pub fn with_cache(mut self, folder: PathBuf) -> Self {
-        let devices = self.ladder.devices();
-        if devices.iter().any(|device| !device.name.starts_with("CPU")) {
-            self.compiled = CompiledCache::open(&folder, &self.core, devices);
+        if !self.has_only_cpu() {
+            self.compiled = CompiledCache::open(&folder, &self.core, self.ladder.devices());
         }
         self.cache = Some(folder);
         self

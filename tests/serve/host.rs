@@ -1,5 +1,6 @@
 //! A server with the tiny agent, for one test.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::thread::{self, JoinHandle};
@@ -11,6 +12,7 @@ use heg_runtime::{Loaded, RuntimeError};
 use heg_spec::{Policy, shipped};
 use heg_tests::{Workbench, fixture};
 use serde_json::Value;
+use tempfile::NamedTempFile;
 use tokio::sync::oneshot;
 
 use crate::client::{Connection, Reply};
@@ -22,15 +24,19 @@ pub(crate) struct Host {
     thread: Option<JoinHandle<Result<(), RuntimeError>>>,
 }
 
-/// The tiny agent's bundle, compiled once.
+/// The tiny agent's bundle, compiled once. It lies in Cargo's folder: nothing removes what a static owns.
 pub(crate) fn bundle() -> &'static Path {
-    static BUNDLE: OnceLock<(Workbench, PathBuf)> = OnceLock::new();
-    let (_, bundle) = BUNDLE.get_or_init(|| {
+    static BUNDLE: OnceLock<PathBuf> = OnceLock::new();
+    BUNDLE.get_or_init(|| {
         let workbench = Workbench::new().unwrap();
         let compiled = workbench.compile(&fixture("tiny-agent"), "tiny-agent", |_| ());
-        (workbench, compiled.unwrap().0)
-    });
-    bundle
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let copy = NamedTempFile::new_in(folder).unwrap();
+        fs::copy(compiled.unwrap().0, copy.path()).unwrap();
+        let bundle = folder.join("serve-tiny-agent.heg");
+        copy.persist(&bundle).unwrap();
+        bundle
+    })
 }
 
 /// The bundle on an engine of its own.

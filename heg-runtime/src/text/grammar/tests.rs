@@ -180,6 +180,32 @@ const STOP: &str = r#"{"name":"stop","arguments":{}}"#;
 const BARE: ToolSyntax = ToolSyntax::Bare(ArgumentsKey::Arguments);
 const LISTED: ToolSyntax = ToolSyntax::Listed("[TOOL_CALLS]");
 
+#[test]
+fn arguments_that_a_tool_does_not_name_are_not_made_up() {
+    let completes = |parameters: Value, arguments: &str| {
+        let tool = Tool {
+            name: "f".into(),
+            parameters: Some(parameters),
+        };
+        let grammar = grammars().tool_calls(BARE, &[tool], &ToolChoice::Required, Calls::One);
+        let call = format!(r#"{{"name": "f", "arguments": {arguments}}}"#);
+        accepts(grammar.unwrap().unwrap(), &call) == Some(Answer::Complete)
+    };
+    let known = json!({"a": {"type": "integer"}});
+    let plain = json!({"type": "object", "properties": known});
+    assert!(completes(plain.clone(), r#"{"a": 1}"#));
+    assert!(!completes(plain, r#"{"a": 1, "b": 2}"#));
+    // Where the schema says more, it is left as it is.
+    for open in [
+        json!({"type": "object", "properties": known, "additionalProperties": true}),
+        json!({"type": "object", "properties": known, "required": ["b"]}),
+        json!({"type": "object", "properties": known, "allOf": [{"required": ["b"]}]}),
+        json!({"type": "object"}),
+    ] {
+        assert!(completes(open.clone(), r#"{"a": 1, "b": 2}"#), "{open}");
+    }
+}
+
 /// Whether an answer of tool calls, or of text, is right.
 fn answers(syntax: ToolSyntax, choice: &ToolChoice, calls: Calls, text: &str) -> Option<Answer> {
     let grammar = grammars().tool_calls(syntax, &tools(), choice, calls);

@@ -156,11 +156,40 @@ fn call_schema(syntax: ToolSyntax, tool: &Tool, index: usize) -> Result<Value> {
 /// The schema of arguments, for `place`: an object, whatever else is said.
 fn object(parameters: &Value, place: &str) -> Value {
     if parameters["type"] == "object" {
-        return schema::moved(parameters, place);
+        return closed(schema::moved(parameters, place));
     }
     let parameters = schema::moved(parameters, &format!("{place}/allOf/0"));
     json!({"type": "object", "allOf": [parameters]})
 }
+
+/// Arguments that a tool does not name are not made up, unless its schema says more of them than their names.
+fn closed(mut parameters: Value) -> Value {
+    let Value::Object(keywords) = &mut parameters else {
+        return parameters;
+    };
+    let Some(Value::Object(known)) = keywords.get("properties") else {
+        return parameters;
+    };
+    let required = keywords.get("required").and_then(Value::as_array);
+    let mut required = required.into_iter().flatten().filter_map(Value::as_str);
+    let plain = |keyword: &String| CLOSABLE.contains(&keyword.as_str());
+    if required.all(|name| known.contains_key(name)) && keywords.keys().all(plain) {
+        keywords.insert("additionalProperties".to_owned(), json!(false));
+    }
+    parameters
+}
+
+/// Keywords of a schema that has instances still when nothing but its properties is allowed.
+const CLOSABLE: [&str; 8] = [
+    "type",
+    "properties",
+    "required",
+    "title",
+    "description",
+    "$defs",
+    "definitions",
+    "$schema",
+];
 
 /// Words around calls that a vocabulary may have as special tokens.
 const MARKERS: [&str; 6] = [

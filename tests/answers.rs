@@ -19,8 +19,13 @@ fn asked(model: &str, form: WeightForm) -> Asked {
     Asked::new(Bundle::open(compiled.unwrap().0).unwrap()).unwrap()
 }
 
-/// Sums of f32 in another order.
-const ROUNDING: f32 = 1e-4;
+/// Sums of f32 in another order; with int8 weights keys and values in bf16 as well, whose last bit is 2⁻⁸.
+fn rounding(form: WeightForm) -> f32 {
+    match form {
+        WeightForm::F32 | WeightForm::F16 => 1e-4,
+        WeightForm::W8A16 => 4e-3,
+    }
+}
 
 #[test]
 fn every_place_agrees_with_the_cpu_device() {
@@ -31,7 +36,7 @@ fn every_place_agrees_with_the_cpu_device() {
         for form in FORMS {
             let asked = asked(&format!("golden/{family}"), form);
             for (name, place) in asked.places() {
-                for verdict in asked.ask(&place, &EXACT, Some(ROUNDING)).unwrap() {
+                for verdict in asked.ask(&place, &EXACT, Some(rounding(form))).unwrap() {
                     assert!(verdict.passes(), "{family}, {form:?}, {name}: {verdict}");
                 }
             }
@@ -53,7 +58,10 @@ fn the_plugin_as_it_runs_stays_within_the_tolerance() {
     for form in FORMS {
         let asked = asked("tiny-agent", form);
         for (name, place) in asked.places() {
-            for verdict in asked.ask(&place, &AS_SHIPPED, None).unwrap() {
+            // With int8 weights `host-cpu` leaves attention to the plugin's own precision.
+            let own = form == WeightForm::W8A16 && name.starts_with("mha");
+            let properties = &AS_SHIPPED[usize::from(own)..];
+            for verdict in asked.ask(&place, properties, None).unwrap() {
                 assert!(verdict.passes(), "{form:?}, {name}: {verdict}");
             }
         }

@@ -284,7 +284,7 @@ fn check_schedule(fixture: &mut Fixture, seed: u64) {
 
 #[test]
 fn batches_with_weights_as_constants() {
-    check("host-cpu");
+    check("host-cpu-f32");
 }
 
 #[test]

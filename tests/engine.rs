@@ -236,7 +236,7 @@ fn a_crowd_gets_the_tokens_that_each_gets_alone() {
     let bundle = bundle(&workbench, &fixture("tiny-agent"));
     for (soc, policy) in [
         ("host-roles", "agent-xpu"),
-        ("host-cpu", "cpu-continuous-batching"),
+        ("host-cpu-f32", "cpu-continuous-batching"),
     ] {
         let references = references(&bundle, soc, golden());
         let engine = engine(&bundle, soc, policy, EngineOptions::default());
@@ -248,7 +248,7 @@ fn a_crowd_gets_the_tokens_that_each_gets_alone() {
 fn check_evaluation(model: &Path, kv_mib: u32) {
     let workbench = Workbench::new().unwrap();
     let bundle = bundle(&workbench, model);
-    let references = references(&bundle, "host-cpu", evaluation(&bundle, model));
+    let references = references(&bundle, "host-cpu-f32", evaluation(&bundle, model));
     let mut policy: Policy = shipped::policy("agent-xpu").unwrap();
     policy.limits.kv_mib = kv_mib;
     policy.limits.flash_mib = 4 * kv_mib;
@@ -256,7 +256,7 @@ fn check_evaluation(model: &Path, kv_mib: u32) {
         flash: Some(workbench.folder().to_owned()),
         ..EngineOptions::default()
     };
-    let engine = engine_with(&bundle, "host-cpu", policy, options);
+    let engine = engine_with(&bundle, "host-cpu-f32", policy, options);
     check_crowd(&engine, &references, &model.display().to_string());
 }
 
@@ -285,7 +285,7 @@ fn flows_go_on_where_they_were_also_from_flash() {
     }
     let workbench = Workbench::new().unwrap();
     let bundle = bundle(&workbench, &fixture("tiny-agent"));
-    let references = references(&bundle, "host-cpu", golden());
+    let references = references(&bundle, "host-cpu-f32", golden());
     let options = EngineOptions {
         flash: Some(workbench.folder().to_owned()),
         ..EngineOptions::default()
@@ -294,7 +294,7 @@ fn flows_go_on_where_they_were_also_from_flash() {
     // A token takes 3 KiB: memory for about 680 of them, a few flows at a time.
     policy.limits.kv_mib = 2;
     policy.limits.flash_mib = 64;
-    let engine = engine_with(&bundle, "host-cpu", policy, options);
+    let engine = engine_with(&bundle, "host-cpu-f32", policy, options);
     let flows: Vec<_> = references.iter().map(|_| engine.new_flow()).collect();
     // First half of each prompt, then the whole one.
     for (reference, flow) in references.iter().zip(&flows) {
@@ -342,7 +342,12 @@ fn waits_for_the_first_kernel_are_told_apart() {
     let workbench = Workbench::new().unwrap();
     let bundle = bundle(&workbench, &fixture("tiny-agent"));
     let prompts = golden();
-    let engine = engine(&bundle, "host-cpu", "agent-xpu", EngineOptions::default());
+    let engine = engine(
+        &bundle,
+        "host-cpu-f32",
+        "agent-xpu",
+        EngineOptions::default(),
+    );
     engine.wait_ready().unwrap();
     let reactive = |prompt: usize| {
         let (_, ending) = Answer::of(&engine, ask(Class::Reactive, &prompts[prompt])).wait();
@@ -387,9 +392,14 @@ fn a_cancelled_call_leaves_what_it_computed_to_the_next() {
     }
     let workbench = Workbench::new().unwrap();
     let bundle = bundle(&workbench, &fixture("tiny-agent"));
-    let references = references(&bundle, "host-cpu", golden());
+    let references = references(&bundle, "host-cpu-f32", golden());
     let longest = references.iter().max_by_key(|r| r.prompt.len()).unwrap();
-    let engine = engine(&bundle, "host-cpu", "agent-xpu", EngineOptions::default());
+    let engine = engine(
+        &bundle,
+        "host-cpu-f32",
+        "agent-xpu",
+        EngineOptions::default(),
+    );
     let (id, answer) = background(&engine, Class::Proactive, &longest.prompt);
     engine.cancel(id);
     let (_, ending) = answer.wait();

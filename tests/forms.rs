@@ -164,7 +164,7 @@ impl Agent {
         let template = loaded.chat_template().unwrap();
         let eos_ids = loaded.bundle().manifest().text.eos_ids.clone();
         Self {
-            executor: executor(&bundle, "host-cpu", 256).unwrap(),
+            executor: executor(&bundle, "host-cpu-f32", 256).unwrap(),
             grammars: Grammars::new(&tokenizer, &eos_ids).unwrap(),
             syntax: ToolSyntax::of(&template, &tokenizer).unwrap(),
             tokenizer,

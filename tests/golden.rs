@@ -35,7 +35,7 @@ fn golden(family: &str) -> Golden {
     serde_json::from_str(&text).unwrap()
 }
 
-/// `host-cpu` binds weights as constants; `host-roles` runs the NPU's forms, with weights as inputs.
+/// `host-cpu-f32` binds weights as constants; `host-roles` runs the NPU's forms, with weights as inputs.
 fn check_family(family: &str, soc: &str, chunk_sizes: &[usize]) {
     if !openvino_or_skip(family) {
         return;
@@ -141,7 +141,7 @@ macro_rules! families {
         mod constants {
             $(#[test]
             fn $family() {
-                super::check_family(stringify!($family), "host-cpu", &[1, 7, 32, 256]);
+                super::check_family(stringify!($family), "host-cpu-f32", &[1, 7, 32, 256]);
             })+
         }
 

@@ -85,7 +85,7 @@ fn every_variant_of_a_place_answers_alike() {
         let soc = heg_spec::shipped::soc(soc).unwrap();
         Loader::new(core.clone(), loaded.bundle().clone(), soc)
     };
-    let (constants, inputs) = (loader("host-cpu"), loader("host-roles"));
+    let (constants, inputs) = (loader("host-cpu-f32"), loader("host-roles"));
     let manifest = loaded.bundle().manifest();
     let place = |layer, group| Place { layer, group };
     let places = [

@@ -152,7 +152,7 @@ impl Bench {
     ) -> Vec<Vec<f32>> {
         for (index, port) in kernel.inputs.iter().enumerate() {
             let (values, shape) = self.input(port, variant.shape, used, call);
-            let element = element(port.role, variant.activations);
+            let element = variant.port_element(port.role);
             let memory = buffer(&encode(&values, element));
             let tensor = Tensor::new(memory, 0, openvino(element), &shape).unwrap();
             request.bind_input(index, tensor).unwrap();
@@ -163,7 +163,7 @@ impl Bench {
             .iter()
             .enumerate()
             .map(|(index, port)| {
-                let element = element(port.role, variant.activations);
+                let element = variant.port_element(port.role);
                 let shape = [rows, port.width as usize];
                 // Not a number, where nothing is written.
                 let memory = buffer(&vec![0xff; shape[0] * shape[1] * element.bytes() as usize]);
@@ -176,7 +176,7 @@ impl Bench {
         let ports = kernel.outputs.iter().zip(&outputs);
         ports
             .map(|(port, memory)| {
-                let element = element(port.role, variant.activations);
+                let element = variant.port_element(port.role);
                 let mut values = decode(memory, element);
                 values.truncate(call.tokens * port.width as usize);
                 values
@@ -280,20 +280,15 @@ fn resolve(ir: &str, sections: &[u64], literals: u64) -> String {
     resolved
 }
 
-fn element(role: Role, activations: ElementType) -> ElementType {
-    match role {
-        Role::Position => ElementType::I64,
-        Role::Cos | Role::Sin | Role::Logits => ElementType::F32,
-        _ => activations,
-    }
-}
-
 fn encode(values: &[f32], element: ElementType) -> Vec<u8> {
     let each = values.iter();
     match element {
         ElementType::F32 => each.flat_map(|x| x.to_le_bytes()).collect(),
         ElementType::F16 => each
             .flat_map(|x| half::f16::from_f32(*x).to_le_bytes())
+            .collect(),
+        ElementType::Bf16 => each
+            .flat_map(|x| half::bf16::from_f32(*x).to_le_bytes())
             .collect(),
         ElementType::I64 => each.flat_map(|x| (*x as i64).to_le_bytes()).collect(),
         ElementType::I8 => each.map(|x| *x as i8 as u8).collect(),
@@ -305,6 +300,7 @@ fn decode(memory: &HostBuffer, element: ElementType) -> Vec<f32> {
     memory.read(0..bytes.len(), &mut bytes).unwrap();
     let number = |bytes: &[u8]| match element {
         ElementType::F16 => half::f16::from_le_bytes(bytes.try_into().unwrap()).to_f32(),
+        ElementType::Bf16 => half::bf16::from_le_bytes(bytes.try_into().unwrap()).to_f32(),
         _ => f32::from_le_bytes(bytes.try_into().unwrap()),
     };
     let each = bytes.chunks_exact(element.bytes() as usize);
@@ -315,6 +311,7 @@ fn openvino(element: ElementType) -> heg_openvino::ElementType {
     match element {
         ElementType::I8 => heg_openvino::ElementType::I8,
         ElementType::F16 => heg_openvino::ElementType::F16,
+        ElementType::Bf16 => heg_openvino::ElementType::Bf16,
         ElementType::F32 => heg_openvino::ElementType::F32,
         ElementType::I64 => heg_openvino::ElementType::I64,
     }

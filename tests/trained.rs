@@ -136,7 +136,7 @@ fn check_accuracy(model: &Path, part: usize) {
     let workbench = Workbench::new().unwrap();
     let questions = some_questions(model, part);
     let answered = |weights| -> Vec<bool> {
-        let mut agent = Agent::new(&workbench, model, "host-cpu", weights);
+        let mut agent = Agent::new(&workbench, model, "host-cpu-f32", weights);
         let correct = |question: &Question| {
             let prompt = agent.prompt(&question.messages, &question.tools);
             assert_eq!(prompt, question.prompt, "question {}", question.id);
@@ -176,7 +176,7 @@ fn some_questions(model: &Path, part: usize) -> Vec<Question> {
 #[test]
 fn tiny_agent_answers_as_the_reference() {
     if openvino_or_skip("tiny_agent_answers_as_the_reference") {
-        check_golden(&fixture("tiny-agent"), "host-cpu");
+        check_golden(&fixture("tiny-agent"), "host-cpu-f32");
     }
 }
 
@@ -200,7 +200,7 @@ fn agent_30m_answers_as_the_reference() {
     if let Some(model) = agent_30m(test)
         && openvino_or_skip(test)
     {
-        check_golden(&model, "host-cpu");
+        check_golden(&model, "host-cpu-f32");
     }
 }
 

@@ -156,6 +156,8 @@ pub enum ElementType {
     I8,
     /// 16-bit float.
     F16,
+    /// The upper half of a 32-bit float.
+    Bf16,
     /// 32-bit float.
     F32,
     /// 64-bit signed integer.
@@ -167,7 +169,7 @@ impl ElementType {
     pub const fn bytes(self) -> u64 {
         match self {
             Self::I8 => 1,
-            Self::F16 => 2,
+            Self::F16 | Self::Bf16 => 2,
             Self::F32 => 4,
             Self::I64 => 8,
         }
@@ -322,8 +324,11 @@ pub struct Variant {
     pub shape: ShapeClass,
     /// How weights reach it.
     pub binding: Binding,
-    /// Element type of its activation ports (positions are always i64, rotary factors and logits f32).
+    /// Element type of its activation ports: see [`port_element`](Self::port_element).
     pub activations: ElementType,
+    /// Element type of keys and values, where it is not that of the other activations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_cache: Option<ElementType>,
     /// OpenVINO IR (XML). [`Binding::Constant`] refers to its weights as `offset="@k"`, where k counts the
     /// sections of the [`KernelUse`]: values, then scales where there are any, weight after weight. Input
     /// binding takes the same list as inputs behind the activation ports. Either kind finds its small
@@ -336,6 +341,23 @@ pub struct Variant {
     /// The same variant compiled ahead of time, at most once for a platform.
     #[serde(default)]
     pub blobs: Vec<Blob>,
+}
+
+impl Variant {
+    /// Element type of keys and values.
+    pub fn kv_element(&self) -> ElementType {
+        self.kv_cache.unwrap_or(self.activations)
+    }
+
+    /// Element type at the port of a role: positions are i64, rotary factors and logits f32 in all variants.
+    pub fn port_element(&self, role: Role) -> ElementType {
+        match role {
+            Role::Position => ElementType::I64,
+            Role::Cos | Role::Sin | Role::Logits => ElementType::F32,
+            Role::Key | Role::Value => self.kv_element(),
+            Role::Hidden | Role::Query | Role::Attended => self.activations,
+        }
+    }
 }
 
 /// For bundles that were written before variants had one.

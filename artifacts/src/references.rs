@@ -200,6 +200,7 @@ fn push_kernel(index: usize, kernel: &Kernel, found: &mut Vec<(Reference, Sectio
             shape: _,
             binding: _,
             activations: _,
+            kv_cache: _,
             ir,
             tolerance: _,
             blobs,

@@ -45,6 +45,9 @@ pub struct Device {
     /// OpenVINO properties kernels are compiled with.
     #[serde(default)]
     pub properties: BTreeMap<String, String>,
+    /// Properties of attention over keys and values of 16 bits instead of those; `None` leaves one to the plugin.
+    #[serde(default)]
+    pub mha_properties: BTreeMap<String, Option<String>>,
     /// Which blobs it runs, for an NPU.
     #[serde(default)]
     pub npu: Option<Npu>,

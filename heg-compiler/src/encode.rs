@@ -143,7 +143,7 @@ fn quant_form(element: ElementType) -> Form {
     match element {
         ElementType::I8 => Form::I8,
         ElementType::F16 => Form::F16,
-        ElementType::F32 | ElementType::I64 => Form::F32,
+        ElementType::Bf16 | ElementType::F32 | ElementType::I64 => Form::F32,
     }
 }
 

@@ -5,11 +5,12 @@
 use std::error::Error;
 use std::sync::Arc;
 
+use half::bf16;
 use heg_artifacts::manifest::{
-    DeviceClass, Kernel, KernelUse, KnownAnswers, Port, Role, Rows, Variant,
+    DeviceClass, ElementType as Stored, Kernel, KernelUse, KnownAnswers, Port, Role, Rows, Variant,
 };
 use heg_artifacts::{Bundle, SectionId, Verdict, judge};
-use heg_openvino::{Core, ElementType, HostBuffer, Tensor, find_libraries};
+use heg_openvino::{Core, ElementType, HostBuffer, Memory, Tensor, find_libraries};
 
 /// A bundle in memory, and a device to ask.
 pub struct Asked {
@@ -20,6 +21,46 @@ pub struct Asked {
 }
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// A tensor of these values, and its memory.
+fn filled(values: &[f32], element: Stored, shape: &[usize]) -> Result<(Arc<HostBuffer>, Tensor)> {
+    let (bytes, element): (Vec<u8>, _) = match element {
+        Stored::Bf16 => {
+            let halves = values.iter().map(|x| bf16::from_f32(*x));
+            (
+                halves.flat_map(bf16::to_le_bytes).collect(),
+                ElementType::Bf16,
+            )
+        }
+        _ => (
+            values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            ElementType::F32,
+        ),
+    };
+    let memory = HostBuffer::new(bytes.len())?;
+    memory.write(0, &bytes)?;
+    let memory = Arc::new(memory);
+    let tensor = Tensor::new(memory.clone(), 0, element, shape)?;
+    Ok((memory, tensor))
+}
+
+fn floats(memory: &HostBuffer, element: Stored) -> Result<Vec<f32>> {
+    let mut bytes = vec![0; memory.len()];
+    memory.read(0..bytes.len(), &mut bytes)?;
+    Ok(match element {
+        Stored::Bf16 => {
+            let (halves, _) = bytes.as_chunks();
+            halves
+                .iter()
+                .map(|x| bf16::from_le_bytes(*x).to_f32())
+                .collect()
+        }
+        _ => {
+            let (words, _) = bytes.as_chunks();
+            words.iter().map(|x| f32::from_le_bytes(*x)).collect()
+        }
+    })
+}
 
 /// The plugin multiplies stored weights with f32 activations.
 pub const EXACT: [(&str, &str); 2] = [
@@ -108,22 +149,18 @@ impl Asked {
         let model = self.core.read_model(ir.as_bytes(), Some(&all))?;
         let mut request = self.core.compile(&model, "CPU", properties)?.request()?;
         for (index, port) in kernel.inputs.iter().enumerate() {
-            request.bind_input(index, self.input(port, place)?)?;
+            request.bind_input(index, self.input(port, variant, place)?)?;
         }
         let mut outputs = Vec::new();
         for (index, port) in kernel.outputs.iter().enumerate() {
             let shape = [self.question.rows as usize, port.width as usize];
-            let memory = Arc::new(HostBuffer::from_f32(&vec![f32::NAN; shape[0] * shape[1]])?);
-            let tensor = Tensor::new(memory.clone(), 0, ElementType::F32, &shape)?;
+            let element = variant.port_element(port.role);
+            let (memory, tensor) = filled(&vec![f32::NAN; shape[0] * shape[1]], element, &shape)?;
             request.bind_output(index, tensor)?;
-            outputs.push((memory, shape[0] * shape[1]));
+            outputs.push((memory, element));
         }
         request.infer()?;
-        let read = |(memory, count): (Arc<HostBuffer>, usize)| {
-            let mut values = vec![0.0; count];
-            memory.read_f32(0, &mut values)?;
-            Ok(values)
-        };
+        let read = |(memory, element): (Arc<HostBuffer>, Stored)| floats(&memory, element);
         outputs.into_iter().map(read).collect()
     }
 
@@ -132,7 +169,7 @@ impl Asked {
     }
 
     /// The values of an input, written down apart from the compiler.
-    fn input(&self, port: &Port, place: &KernelUse) -> Result<Tensor> {
+    fn input(&self, port: &Port, variant: &Variant, place: &KernelUse) -> Result<Tensor> {
         let (rows, width) = (self.question.rows_of(port.rows), port.width as usize);
         let table = place
             .rope
@@ -154,13 +191,9 @@ impl Asked {
             _ => self.question.values(port),
         };
         assert_ne!(port.rows, Rows::One);
-        let memory = Arc::new(HostBuffer::from_f32(&values)?);
-        Ok(Tensor::new(
-            memory,
-            0,
-            ElementType::F32,
-            &[rows as usize, width],
-        )?)
+        let element = variant.port_element(port.role);
+        let (_, tensor) = filled(&values, element, &[rows as usize, width])?;
+        Ok(tensor)
     }
 
     /// An IR with the true offsets of its place's sections.

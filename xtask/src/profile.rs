@@ -13,7 +13,7 @@ pub(crate) struct Args {
     /// Bundles to measure [default: the shape of llama-3.2-1b, made and compiled first]
     #[arg(long = "model", value_name = "BUNDLE")]
     models: Vec<PathBuf>,
-    /// Devices to measure: a shipped SoC (`host-cpu`, `host-roles`) or a .ron file
+    /// Devices to measure: a shipped SoC (`host-cpu`, `host-cpu-f32`, `host-roles`) or a .ron file
     #[arg(long, value_name = "SOC", default_value = "host-cpu")]
     soc: String,
     /// About how long the kernels of a bundle may run in all

@@ -226,6 +226,7 @@ fn check_variants(field: &str, group: Group, variants: &[Variant]) -> Result<(),
             shape,
             binding,
             activations,
+            kv_cache,
             ir: _,
             tolerance,
             blobs,
@@ -237,6 +238,15 @@ fn check_variants(field: &str, group: Group, variants: &[Variant]) -> Result<(),
                 format!("{}.activations", field()),
                 found,
                 "`F16` or `F32`",
+            ));
+        }
+        if let Some(element) = kv_cache
+            && *element != ElementType::Bf16
+        {
+            return Err(Error::invalid(
+                format!("{}.kv_cache", field()),
+                format!("{element:?}"),
+                "`Bf16`, or nothing",
             ));
         }
         check_shape_class(field, group, *shape)?;

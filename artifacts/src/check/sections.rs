@@ -132,14 +132,12 @@ fn check_scales(
             format!("{shape:?}"),
             "two dimensions for I8",
         )),
-        (ElementType::F16 | ElementType::F32 | ElementType::I64, _, None) => Ok(()),
-        (ElementType::F16 | ElementType::F32 | ElementType::I64, _, Some(id)) => {
-            Err(Error::invalid(
-                reference.to_string(),
-                format!("`{id}`"),
-                format!("`None` for {element:?}"),
-            ))
-        }
+        (_, _, None) => Ok(()),
+        (_, _, Some(id)) => Err(Error::invalid(
+            reference.to_string(),
+            format!("`{id}`"),
+            format!("`None` for {element:?}"),
+        )),
     }
 }
 

@@ -415,6 +415,12 @@ fn kernels() {
         },
     );
     check(
+        "`kernels[0].variants[0].kv_cache` is I8, expected `Bf16`, or nothing",
+        |manifest| {
+            manifest.kernels[0].variants[0].kv_cache = Some(ElementType::I8);
+        },
+    );
+    check(
         "`kernels[0].variants[1].shape.tokens` is `0`, expected at least `1`",
         |manifest| {
             manifest.kernels[0].variants[1].shape = ShapeClass::Static { tokens: 0 };

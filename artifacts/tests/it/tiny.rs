@@ -324,6 +324,7 @@ fn variants(
         shape: ShapeClass::Dynamic,
         binding: Binding::Constant,
         activations: ElementType::F32,
+        kv_cache: None,
         ir,
         tolerance: 1e-4,
         blobs: Vec::new(),
@@ -340,6 +341,7 @@ fn variants(
             },
             binding: Binding::Input,
             activations: ElementType::F16,
+            kv_cache: None,
             ir,
             tolerance: 1e-2,
             blobs: vec![Blob {

@@ -19,6 +19,8 @@ pub(super) fn attention(
     let [query, key, value] = operands else {
         return position.clone();
     };
+    let [key, value] = [key, value].map(|rows| ir.convert(rows, query.element));
+    let (key, value) = (&key, &value);
     match (query.shape[0], key.shape[0]) {
         (Dim::Fixed(tokens), Dim::Fixed(context)) => {
             let size = Size { tokens, context };

@@ -19,6 +19,7 @@ const CPU: Lowering = Lowering {
     shape: ShapeClass::Dynamic,
     binding: Binding::Constant,
     activations: ElementType::F32,
+    kv_cache: Some(ElementType::Bf16),
     weights: WeightForm::W8A16,
 };
 
@@ -26,6 +27,7 @@ const NPU: Lowering = Lowering {
     shape: ShapeClass::Static { tokens: 32 },
     binding: Binding::Input,
     activations: ElementType::F16,
+    kv_cache: None,
     weights: WeightForm::W8A16,
 };
 

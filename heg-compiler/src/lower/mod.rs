@@ -32,8 +32,10 @@ pub struct Lowering {
     pub shape: ShapeClass,
     /// How weights reach it.
     pub binding: Binding,
-    /// Element type of hidden states, queries, keys and values.
+    /// Element type of hidden states and queries.
     pub activations: ElementType,
+    /// Element type of keys and values, where it is another.
+    pub kv_cache: Option<ElementType>,
     /// How matrices are stored.
     pub weights: WeightForm,
 }
@@ -74,7 +76,12 @@ pub(crate) fn lower(kernel: &KernelBody, lowering: Lowering, literals: &mut Lite
             Operand::Input(index) => inputs.wires[*index].clone(),
             Operand::Op(index) => results[*index].clone(),
         };
-        let wire = ir.convert(&wire, port_element(port.role, lowering));
+        let element = port_element(port.role, lowering);
+        let wire = match element {
+            ElementType::Bf16 => ops::rounded_to_bf16(&mut ir, &wire),
+            _ => wire,
+        };
+        let wire = ir.convert(&wire, element);
         ir.result(role_name(port.role), &wire);
     }
     ir.finish(&kernel.name)
@@ -142,9 +149,8 @@ fn port_element(role: Role, lowering: Lowering) -> ElementType {
     match role {
         Role::Position => ElementType::I64,
         Role::Cos | Role::Sin | Role::Logits => ElementType::F32,
-        Role::Hidden | Role::Query | Role::Key | Role::Value | Role::Attended => {
-            lowering.activations
-        }
+        Role::Key | Role::Value => lowering.kv_cache.unwrap_or(lowering.activations),
+        Role::Hidden | Role::Query | Role::Attended => lowering.activations,
     }
 }
 

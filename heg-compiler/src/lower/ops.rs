@@ -210,6 +210,15 @@ pub(super) fn soft_cap(ir: &mut Ir<'_>, x: &Wire, cap: f32) -> Wire {
     ir.times(&bent, cap)
 }
 
+/// `x` with the eight leading bits of its fraction that bf16 keeps, rounded to nearest, ties to even (Veltkamp's
+/// splitting). The CPU plugin (2026.4) converts f32 by way of f16 and cuts off the rest, which makes keys and values
+/// 0.14% smaller in the mean.
+pub(super) fn rounded_to_bf16(ir: &mut Ir<'_>, x: &Wire) -> Wire {
+    let large = ir.times(x, 65537.0);
+    let rest = ir.subtract(&large, x);
+    ir.subtract(&large, &rest)
+}
+
 /// [tokens, width] as [tokens, groups, width / groups]; one group stays as it is.
 fn into_groups(ir: &mut Ir<'_>, x: &Wire, groups: u32) -> Wire {
     let part = Dim::Fixed(fixed(x.shape[1]) / groups);

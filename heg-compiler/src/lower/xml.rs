@@ -56,6 +56,7 @@ impl Element {
         match self {
             Self::Typed(ElementType::I8) => "i8",
             Self::Typed(ElementType::F16) => "f16",
+            Self::Typed(ElementType::Bf16) => "bf16",
             Self::Typed(ElementType::F32) => "f32",
             Self::Typed(ElementType::I64) => "i64",
             Self::I32 => "i32",
@@ -68,6 +69,7 @@ impl Element {
         match self {
             Self::Typed(ElementType::I8) => "I8",
             Self::Typed(ElementType::F16) => "FP16",
+            Self::Typed(ElementType::Bf16) => "BF16",
             Self::Typed(ElementType::F32) => "FP32",
             Self::Typed(ElementType::I64) => "I64",
             Self::I32 => "I32",

@@ -53,6 +53,7 @@ fn job(name: &str, kernel: &KernelBody, shape: ShapeClass) -> NpuJob {
         shape,
         binding: Binding::Input,
         activations: ElementType::F16,
+        kv_cache: None,
         weights: WeightForm::W8A16,
     };
     let mut pool = Literals::default();

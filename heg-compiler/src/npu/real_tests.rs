@@ -34,6 +34,7 @@ fn jobs(platforms: &[Platform]) -> Vec<NpuJob> {
         shape: ShapeClass::Static { tokens: 32 },
         binding: Binding::Input,
         activations: ElementType::F16,
+        kv_cache: None,
         weights: WeightForm::W8A16,
     };
     let heg = Described::family("llama").heg();

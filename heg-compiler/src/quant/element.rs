@@ -31,7 +31,7 @@ pub(crate) trait Element {
     fn to_f32(raw: Self::Raw) -> f32;
 }
 
-pub(super) struct Bf16;
+pub(crate) struct Bf16;
 pub(crate) struct F16;
 pub(super) struct F32;
 

@@ -13,7 +13,7 @@ mod w8a16;
 #[cfg(test)]
 mod stream_tests;
 
-pub(crate) use self::element::{Element, F16};
+pub(crate) use self::element::{Bf16, Element, F16};
 pub use self::error::QuantError;
 pub use self::floats::{f16_bytes, f32_bytes};
 pub use self::stream::{Encoded, Form, encode, source_hash};

@@ -10,13 +10,14 @@ use rayon::prelude::*;
 
 use super::evaluate::Tensor;
 use super::weight::{Bytes, Weight};
-use crate::quant::{Element, F16};
+use crate::quant::{Bf16, Element, F16};
 
 /// `x · Wᵀ + b`, with int8 rows' scales after the product.
 pub(super) fn linear(x: &Tensor, weight: &Weight, bias: Option<&Weight>) -> Result<Tensor, Error> {
     let products = match weight.element {
         ElementType::I8 => products(x, &weight.values, widen_i8)?,
         ElementType::F16 => products(x, &weight.values, F16::to_f32)?,
+        ElementType::Bf16 => products(x, &weight.values, Bf16::to_f32)?,
         ElementType::F32 | ElementType::I64 => products(x, &weight.values, f32::from_le_bytes)?,
     };
     let floats = |weight: Option<&Bytes>| weight.map(Bytes::floats).transpose();

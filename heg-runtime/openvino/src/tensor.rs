@@ -168,6 +168,8 @@ pub enum ElementType {
     U8,
     /// IEEE half precision.
     F16,
+    /// The upper half of IEEE single precision.
+    Bf16,
     /// IEEE single precision.
     F32,
     /// Signed, 32 bits.
@@ -181,7 +183,7 @@ impl ElementType {
     pub const fn bytes(self) -> usize {
         match self {
             Self::I8 | Self::U8 => 1,
-            Self::F16 => 2,
+            Self::F16 | Self::Bf16 => 2,
             Self::F32 | Self::I32 => 4,
             Self::I64 => 8,
         }
@@ -192,6 +194,7 @@ impl ElementType {
             Self::I8 => ov_element_type_e::I8,
             Self::U8 => ov_element_type_e::U8,
             Self::F16 => ov_element_type_e::F16,
+            Self::Bf16 => ov_element_type_e::BF16,
             Self::F32 => ov_element_type_e::F32,
             Self::I32 => ov_element_type_e::I32,
             Self::I64 => ov_element_type_e::I64,
@@ -203,6 +206,7 @@ impl ElementType {
             ov_element_type_e::I8 => Ok(Self::I8),
             ov_element_type_e::U8 => Ok(Self::U8),
             ov_element_type_e::F16 => Ok(Self::F16),
+            ov_element_type_e::BF16 => Ok(Self::Bf16),
             ov_element_type_e::F32 => Ok(Self::F32),
             ov_element_type_e::I32 => Ok(Self::I32),
             ov_element_type_e::I64 => Ok(Self::I64),
@@ -220,6 +224,7 @@ impl fmt::Display for ElementType {
             Self::I8 => "i8",
             Self::U8 => "u8",
             Self::F16 => "f16",
+            Self::Bf16 => "bf16",
             Self::F32 => "f32",
             Self::I32 => "i32",
             Self::I64 => "i64",
@@ -276,17 +281,17 @@ mod tests {
 
     #[test]
     fn types_survive_the_way_to_openvino_and_back() {
-        use ElementType::{F16, F32, I8, I32, I64, U8};
-        for element in [I8, U8, F16, F32, I32, I64] {
+        use ElementType::{Bf16, F16, F32, I8, I32, I64, U8};
+        for element in [I8, U8, F16, Bf16, F32, I32, I64] {
             assert_eq!(
                 ElementType::from_raw(element.to_raw(), "x").unwrap(),
                 element
             );
         }
-        let error = ElementType::from_raw(ov_element_type_e::BF16, "x").unwrap_err();
+        let error = ElementType::from_raw(ov_element_type_e::F64, "x").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "`x` has elements of unsupported type `bf16`"
+            "`x` has elements of unsupported type `f64`"
         );
     }
 }

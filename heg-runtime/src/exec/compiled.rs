@@ -60,7 +60,7 @@ impl CompiledCache {
             &facts.name,
             &facts.full_name,
             &facts.driver,
-            &device.properties,
+            (&device.properties, &device.mha_properties),
             (variant.ir, shape, literals),
         );
         Some(SectionId::of(
@@ -295,6 +295,7 @@ mod tests {
                 shape: heg_artifacts::manifest::ShapeClass::Dynamic,
                 binding: heg_artifacts::manifest::Binding::Input,
                 activations: heg_artifacts::manifest::ElementType::F16,
+                kv_cache: None,
                 ir: SectionId::of(ir),
                 tolerance: 0.05,
                 blobs: Vec::new(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use half::f16;
+use half::{bf16, f16};
 use heg_artifacts::manifest::{ElementType, Weight};
 use heg_artifacts::{Bundle, SectionId};
 
@@ -93,6 +93,12 @@ impl EmbeddingTable {
                 let halves = row
                     .chunks_exact(2)
                     .map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32());
+                self.row.extend(halves.map(|x| x * factor));
+            }
+            ElementType::Bf16 => {
+                let halves = row
+                    .chunks_exact(2)
+                    .map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32());
                 self.row.extend(halves.map(|x| x * factor));
             }
             ElementType::F32 | ElementType::I64 => {

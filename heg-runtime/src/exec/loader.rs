@@ -24,7 +24,7 @@ use super::{devices, ir};
 use crate::error::{RuntimeError, openvino};
 use crate::ladder::{DeviceFacts, Ladder, Rung, Source, holds_weights};
 use crate::mem::BundleMemory;
-use crate::soc::device_of;
+use crate::soc::{device_of, properties_of};
 
 /// One compiled form of the kernel at one place.
 pub(super) struct Form {
@@ -341,7 +341,8 @@ impl Loader {
                 .ok_or(RuntimeError::LoaderGone)?;
             let bytes = sections.bytes(blob.section)?;
             // Import takes no properties; what is compiled is given its own, and heeds none of these.
-            for (property, value) in &parts.device.properties {
+            for (property, value) in properties_of(parts.device, parts.kernel.group, parts.variant)
+            {
                 self.core
                     .set_property(device, property, value)
                     .map_err(openvino(format!("set `{property}` of `{device}`")))?;
@@ -414,7 +415,7 @@ impl Loader {
             Some(cache) => plugin_properties(cache, &device.openvino),
             None => Vec::new(),
         };
-        let of_device = device.properties.iter();
+        let of_device = properties_of(device, parts.kernel.group, parts.variant);
         let of_device = of_device.chain(kept.iter().map(|(name, value)| (name, value)));
         let bound = (device.openvino == "CPU").then_some(SHAPES_KEPT);
         let properties: BTreeMap<&str, &str> = bound
@@ -485,6 +486,7 @@ pub(super) fn tensor_element(element: ElementType) -> TensorElement {
     match element {
         ElementType::I8 => TensorElement::I8,
         ElementType::F16 => TensorElement::F16,
+        ElementType::Bf16 => TensorElement::Bf16,
         ElementType::F32 => TensorElement::F32,
         ElementType::I64 => TensorElement::I64,
     }

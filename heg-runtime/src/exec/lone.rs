@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use half::f16;
+use half::{bf16, f16};
 use heg_artifacts::Bundle;
 use heg_artifacts::manifest::{ElementType, Port, Role, Rows as PortRows, Variant};
 
@@ -129,12 +129,12 @@ impl LoneKernel {
             });
         }
         let kernel = place_kernel(self.bundle.manifest(), self.place)?;
-        let activations = self.variant()?.activations;
+        let variant = self.variant()?;
         let buffers = |ports: &[Port]| -> Result<Vec<Bound>, RuntimeError> {
             ports
                 .iter()
                 .map(|port| {
-                    let element = port_element(port.role, activations);
+                    let element = variant.port_element(port.role);
                     let rows = match port.rows {
                         PortRows::Tokens => self.form.rows(tokens),
                         PortRows::Context => self.form.context(context),
@@ -179,6 +179,10 @@ impl LoneKernel {
                 ElementType::F16 => values
                     .iter()
                     .flat_map(|value| f16::from_f32(*value).to_le_bytes())
+                    .collect(),
+                ElementType::Bf16 => values
+                    .iter()
+                    .flat_map(|value| bf16::from_f32(*value).to_le_bytes())
                     .collect(),
                 ElementType::I64 => values
                     .iter()
@@ -264,15 +268,6 @@ impl Bound {
     }
 }
 
-/// Element type at a port of a variant whose activations are of a type (see `Variant::activations`).
-fn port_element(role: Role, activations: ElementType) -> ElementType {
-    match role {
-        Role::Position => ElementType::I64,
-        Role::Cos | Role::Sin | Role::Logits => ElementType::F32,
-        Role::Hidden | Role::Query | Role::Key | Role::Value | Role::Attended => activations,
-    }
-}
-
 fn to_f32(element: ElementType, bytes: &[u8]) -> Vec<f32> {
     match element {
         ElementType::F16 => {
@@ -280,6 +275,13 @@ fn to_f32(element: ElementType, bytes: &[u8]) -> Vec<f32> {
             halves
                 .iter()
                 .map(|half| f16::from_le_bytes(*half).to_f32())
+                .collect()
+        }
+        ElementType::Bf16 => {
+            let (halves, _) = bytes.as_chunks::<2>();
+            halves
+                .iter()
+                .map(|half| bf16::from_le_bytes(*half).to_f32())
                 .collect()
         }
         _ => {

@@ -158,7 +158,7 @@ impl Executor {
         let padding = ladder.padding(manifest, calls);
         let rows = padded(calls.tokens).max(padding.tokens);
         let padding_rows = padding.tokens.max(ROW_STEP);
-        let element = tensor_element(ladder.activations());
+        let (activations, kv) = ladder.elements();
         let (heads, head_dim) = (model.heads as usize, model.head_dim as usize);
         let kv = KvShape {
             layers: manifest.layers.len(),
@@ -167,14 +167,15 @@ impl Executor {
             padding_rows: CONTEXT_STEP
                 .max(padding.tokens)
                 .max(padding.context.saturating_sub(calls.context)),
-            element,
+            element: tensor_element(kv),
         };
         let widths = Widths {
             hidden: model.hidden as usize,
             query: heads * head_dim,
             key: kv.width,
             vocab: model.vocab as usize,
-            element,
+            element: tensor_element(activations),
+            kv: kv.element,
         };
         let table = &manifest.weights[manifest.embedding.table.0 as usize];
         let embedding = EmbeddingTable::new(&bundle, table, manifest.embedding.scale);
@@ -447,7 +448,8 @@ impl Executor {
 
 /// Name of the file in which verdicts on these devices are remembered.
 fn verdicts_name(loader: &Loader) -> String {
-    let properties = loader.soc().devices.iter().map(|device| &device.properties);
+    let devices = loader.soc().devices.iter();
+    let properties = devices.map(|device| (&device.properties, &device.mha_properties));
     let devices = format!(
         "{} {:?} {:?}",
         loader.plugin_version(),

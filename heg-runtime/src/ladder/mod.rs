@@ -94,7 +94,14 @@ pub(crate) struct Plan {
 #[derive(Debug, Clone)]
 pub(crate) struct Ladder {
     devices: Vec<DeviceFacts>,
-    activations: ElementType,
+    elements: Elements,
+}
+
+/// Element types of what kernels hand on to each other: of activations, and of keys and values.
+pub(crate) type Elements = (ElementType, ElementType);
+
+fn elements(variant: &Variant) -> Elements {
+    (variant.activations, variant.kv_element())
 }
 
 impl Ladder {
@@ -112,16 +119,16 @@ impl Ladder {
             usable(**role) && kernels.all(|kernel| of_class(kernel, **role).next().is_some())
         };
         let role = preference(Group::Ffn).iter().find(leading);
-        let activations = role.and_then(|role| {
+        let elements = role.and_then(|role| {
             let (_, variant) = manifest
                 .kernels
                 .iter()
                 .find_map(|kernel| of_class(kernel, *role).next())?;
-            Some(variant.activations)
+            Some(elements(variant))
         });
         Self {
             devices,
-            activations: activations.unwrap_or(ElementType::F32),
+            elements: elements.unwrap_or((ElementType::F32, ElementType::F32)),
         }
     }
 
@@ -132,9 +139,9 @@ impl Ladder {
         part
     }
 
-    /// Element type of hidden states, queries, keys and values.
-    pub(crate) fn activations(&self) -> ElementType {
-        self.activations
+    /// Element types of hidden states and queries, and of keys and values.
+    pub(crate) fn elements(&self) -> Elements {
+        self.elements
     }
 
     /// The devices, in the order of the SoC.
@@ -322,14 +329,14 @@ impl Ladder {
         kernel: &'m Kernel,
         device: &DeviceFacts,
     ) -> impl Iterator<Item = (usize, &'m Variant)> {
-        let agrees = |variant: &Variant| variant.activations == self.activations;
+        let shared = self.elements;
+        let agrees = move |variant: &Variant| elements(variant) == shared;
         let own = of_class(kernel, device.role).any(|(_, variant)| agrees(variant));
         let class = match device.role {
             DeviceClass::Cpu if !own => DeviceClass::Igpu,
             role => role,
         };
-        let activations = self.activations;
-        of_class(kernel, class).filter(move |(_, variant)| variant.activations == activations)
+        of_class(kernel, class).filter(move |(_, variant)| agrees(variant))
     }
 }
 

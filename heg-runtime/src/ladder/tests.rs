@@ -21,6 +21,7 @@ fn variant(device: DeviceClass, shape: ShapeClass, activations: ElementType) -> 
         shape,
         binding,
         activations,
+        kv_cache: None,
         ir: SectionId::of(b"ir"),
         tolerance: 0.05,
         blobs: Vec::new(),
@@ -95,7 +96,7 @@ fn device(role: DeviceClass) -> DeviceFacts {
 fn ladder(activations: ElementType, roles: &[DeviceClass]) -> Ladder {
     Ladder {
         devices: roles.iter().map(|role| device(*role)).collect(),
-        activations,
+        elements: (activations, activations),
     }
 }
 
@@ -285,9 +286,11 @@ fn any_kernel() -> impl Strategy<Value = Kernel> {
         prop::sample::select(ALL.to_vec()),
         shape,
         activations,
+        prop::sample::select(vec![None, Some(ElementType::Bf16)]),
         blobs,
     )
-        .prop_map(|(device, shape, activations, blobs)| Variant {
+        .prop_map(|(device, shape, activations, kv_cache, blobs)| Variant {
+            kv_cache,
             blobs,
             ..variant(device, shape, activations)
         });
@@ -302,17 +305,19 @@ proptest! {
         kernel in any_kernel(),
         devices in prop::collection::vec(any_device(), 0..4),
         activations in prop::sample::select(vec![ElementType::F16, ElementType::F32]),
+        narrow in any::<bool>(),
         tokens in 1..120_usize,
         picks in prop::collection::vec(any::<prop::sample::Index>(), 40),
     ) {
-        let ladder = Ladder { devices, activations };
+        let kv = if narrow { ElementType::Bf16 } else { activations };
+        let ladder = Ladder { devices, elements: (activations, kv) };
         let mut refused = Refused::new();
         for pick in picks {
             let plan = ladder.plan(&kernel, need(tokens), &refused);
             for rung in &plan.rungs {
                 let variant = &kernel.variants[rung.variant];
                 prop_assert!(!refused.contains_key(rung));
-                prop_assert_eq!(variant.activations, activations);
+                prop_assert_eq!((variant.activations, variant.kv_element()), (activations, kv));
                 let device = ladder.device(rung.role).unwrap();
                 prop_assert!(device.missing.is_none());
                 if let Source::Blob(at) = rung.source {

@@ -130,8 +130,10 @@ pub(crate) struct Widths {
     pub(crate) query: usize,
     pub(crate) key: usize,
     pub(crate) vocab: usize,
-    /// Of everything but logits and positions.
+    /// Of everything but keys, values, logits and positions.
     pub(crate) element: ElementType,
+    /// Of keys and values.
+    pub(crate) kv: ElementType,
 }
 
 impl Activations {
@@ -150,8 +152,8 @@ impl Scratch {
     /// Buffers for `rows` tokens a call, of which the head takes `head_rows`.
     pub(crate) fn new(rows: usize, head_rows: usize, widths: Widths) -> Result<Self, RuntimeError> {
         Ok(Self {
-            keys: Rows::new(rows, widths.key, widths.element)?,
-            values: Rows::new(rows, widths.key, widths.element)?,
+            keys: Rows::new(rows, widths.key, widths.kv)?,
+            values: Rows::new(rows, widths.key, widths.kv)?,
             last: Rows::new(head_rows, widths.hidden, widths.element)?,
             logits: Rows::new(head_rows, widths.vocab, ElementType::F32)?,
             position: Rows::new(1, 1, ElementType::I64)?,

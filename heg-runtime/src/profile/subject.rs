@@ -4,12 +4,14 @@
 //! than a request. Each is made at several places of the model, which take turns: a pass over the model reads
 //! weights and KV cache from memory, and so must what stands for it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use heg_artifacts::manifest::{Group, Kernel, Manifest, Role};
 use heg_profiler::measure::{Case, DeviceIdentity, Subject};
 use heg_profiler::predict::Call;
+use heg_spec::soc::Device;
 
 use super::neighbour::Neighbour;
 use crate::error::RuntimeError;
@@ -307,10 +309,24 @@ pub fn identities(loader: &Loader) -> Vec<DeviceIdentity> {
             None => format!("OpenVINO {openvino}"),
         },
         properties: device_of(loader.soc(), device.role)
-            .map(|device| device.properties.clone())
+            .map(all_properties)
             .unwrap_or_default(),
     };
     usable(loader).map(identity).collect()
+}
+
+/// What kernels are compiled with, and attention where that differs.
+fn all_properties(device: &Device) -> BTreeMap<String, String> {
+    let of_mha = device.mha_properties.iter().map(|(name, value)| {
+        let value = value.as_deref().unwrap_or("the plugin's own");
+        (format!("mha: {name}"), value.to_owned())
+    });
+    device
+        .properties
+        .clone()
+        .into_iter()
+        .chain(of_mha)
+        .collect()
 }
 
 /// More than the last-level cache of any client processor. Chosen.

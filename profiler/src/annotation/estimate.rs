@@ -13,7 +13,7 @@
 //!
 //! Answers hold for a device alone: contention is the scheduler's to add.
 
-use heg_artifacts::manifest::{ElementType, Group, Kernel, Port, Role, Rows, Variant, Work};
+use heg_artifacts::manifest::{ElementType, Group, Kernel, Rows, Variant, Work};
 use serde::Serialize;
 
 use super::document::{DeviceAnnotation, Prediction};
@@ -248,7 +248,7 @@ fn footprint_of(kernel: &Kernel, variant: &Variant, shape: &Shape, blob_bytes: u
         let elements = product(&parameter.shape);
         let scales = match parameter.element {
             ElementType::I8 => u64::from(parameter.shape.first().copied().unwrap_or(0)),
-            ElementType::F16 | ElementType::F32 | ElementType::I64 => 0,
+            _ => 0,
         };
         let values = elements.saturating_mul(parameter.element.bytes());
         values.saturating_add(scales.saturating_mul(ElementType::F32.bytes()))
@@ -259,18 +259,10 @@ fn footprint_of(kernel: &Kernel, variant: &Variant, shape: &Shape, blob_bytes: u
             Rows::Context => shape.cache_rows,
             Rows::One => shape.batch,
         };
-        rows.saturating_mul(row_bytes(port, variant.activations))
+        let row = u64::from(port.width).saturating_mul(variant.port_element(port.role).bytes());
+        rows.saturating_mul(row)
     });
     weights.chain(ports).fold(blob_bytes, u64::saturating_add)
-}
-
-fn row_bytes(port: &Port, activations: ElementType) -> u64 {
-    let element = match port.role {
-        Role::Position => ElementType::I64,
-        Role::Cos | Role::Sin | Role::Logits => ElementType::F32,
-        Role::Hidden | Role::Query | Role::Key | Role::Value | Role::Attended => activations,
-    };
-    u64::from(port.width).saturating_mul(element.bytes())
 }
 
 fn product(shape: &[u32]) -> u64 {

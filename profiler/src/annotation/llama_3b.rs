@@ -195,6 +195,7 @@ fn variant(device: DeviceClass, shape: ShapeClass, binding: Binding) -> Variant 
         shape,
         binding,
         activations: ElementType::F16,
+        kv_cache: None,
         ir: SectionId::of(b""),
         tolerance: 0.05,
         blobs: Vec::new(),

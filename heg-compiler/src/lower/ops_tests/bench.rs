@@ -38,9 +38,11 @@ pub(super) struct Call {
 }
 
 /// The form of a variant, as a test sees it.
+#[derive(Debug)]
 pub(super) struct Form {
     pub(super) binding: Binding,
     pub(super) activations: ElementType,
+    pub(super) kv_cache: Option<ElementType>,
     pub(super) weights: WeightForm,
 }
 
@@ -68,10 +70,16 @@ impl OneOp {
             false => &[Binding::Constant, Binding::Input],
         };
         for binding in bindings {
-            for activations in [ElementType::F32, ElementType::F16] {
+            let elements = [
+                (ElementType::F32, None),
+                (ElementType::F32, Some(ElementType::Bf16)),
+                (ElementType::F16, None),
+            ];
+            for (activations, kv_cache) in elements {
                 let form = Form {
                     binding: *binding,
                     activations,
+                    kv_cache,
                     weights,
                 };
                 self.check_form(core, test, &form, calls, &reference);
@@ -91,17 +99,14 @@ impl OneOp {
         let values: Vec<Vec<f32>> = stored.iter().map(Stored::values).collect();
         let mut requests: BTreeMap<ShapeClass, Request> = BTreeMap::new();
         for call in calls {
-            let call = call.rounded(&self.inputs, form.activations);
+            let call = call.rounded(&self.inputs, form);
             let expected = reference(&call, &values);
             for shape in self.shapes(&call) {
                 let request = requests
                     .entry(shape)
                     .or_insert_with(|| self.request(core, form, shape, &stored));
-                let found = self.run(request, &call, form.activations);
-                let name = format!(
-                    "{test}: {} tokens, {shape:?}, {:?}, {:?}, {:?}",
-                    call.tokens, form.binding, form.activations, form.weights
-                );
+                let found = self.run(request, &call, form);
+                let name = format!("{test}: {} tokens, {shape:?}, {form:?}", call.tokens);
                 assert_close(&found, &expected, tolerance(form.activations), &name);
             }
         }
@@ -182,6 +187,7 @@ impl OneOp {
             shape,
             binding: form.binding,
             activations: form.activations,
+            kv_cache: form.kv_cache,
             weights: form.weights,
         };
         let mut pool = Literals::default();
@@ -213,9 +219,9 @@ impl OneOp {
         request
     }
 
-    fn run(&self, request: &mut Request, call: &Call, activations: ElementType) -> Vec<f64> {
+    fn run(&self, request: &mut Request, call: &Call, form: &Form) -> Vec<f64> {
         for (index, (port, values)) in self.inputs.iter().zip(&call.inputs).enumerate() {
-            let element = port_element(port.role, activations);
+            let element = port_element(port.role, form);
             let width = port.width as usize;
             assert_eq!(values.len() % width, 0);
             let shape = match port.rows {
@@ -226,6 +232,7 @@ impl OneOp {
             let tensor = Tensor::new(memory, 0, openvino_element(element), &shape);
             request.bind_input(index, tensor.unwrap()).unwrap();
         }
+        let activations = form.activations;
         let shape = [call.tokens, self.width as usize];
         let bytes = shape[0] * shape[1] * activations.bytes() as usize;
         let memory = buffer(&vec![0xff; bytes]);
@@ -241,9 +248,9 @@ impl OneOp {
 
 impl Call {
     /// The call with its activations as the port's element type holds them.
-    fn rounded(&self, ports: &[Port], activations: ElementType) -> Self {
+    fn rounded(&self, ports: &[Port], form: &Form) -> Self {
         let round = |(port, values): (&Port, &Vec<f32>)| {
-            let element = port_element(port.role, activations);
+            let element = port_element(port.role, form);
             let bytes = encode(values, element);
             decode(&bytes, element).iter().map(|x| *x as f32).collect()
         };
@@ -342,17 +349,19 @@ fn openvino_element(element: ElementType) -> heg_openvino::ElementType {
     match element {
         ElementType::I8 => heg_openvino::ElementType::I8,
         ElementType::F16 => heg_openvino::ElementType::F16,
+        ElementType::Bf16 => heg_openvino::ElementType::Bf16,
         ElementType::F32 => heg_openvino::ElementType::F32,
         ElementType::I64 => heg_openvino::ElementType::I64,
     }
 }
 
 /// As a bundle's manifest promises it, written down apart from the lowering.
-fn port_element(role: Role, activations: ElementType) -> ElementType {
+fn port_element(role: Role, form: &Form) -> ElementType {
     match role {
+        Role::Key | Role::Value => form.kv_cache.unwrap_or(form.activations),
         Role::Position => ElementType::I64,
         Role::Cos | Role::Sin => ElementType::F32,
-        _ => activations,
+        _ => form.activations,
     }
 }
 

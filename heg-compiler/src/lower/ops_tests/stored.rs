@@ -1,7 +1,7 @@
 //! Weights as a bundle stores them, and what the stored bytes mean. Written apart from the encoder, whose
 //! agreement with the lowering is what the tests are about.
 
-use half::f16;
+use half::{bf16, f16};
 use heg_artifacts::manifest::{ElementType, WeightForm};
 
 use crate::graph::Param;
@@ -88,6 +88,9 @@ pub(super) fn encode(values: &[f32], element: ElementType) -> Vec<u8> {
     match element {
         ElementType::F32 => each.flat_map(|x| x.to_le_bytes()).collect(),
         ElementType::F16 => each.flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
+        ElementType::Bf16 => each
+            .flat_map(|x| bf16::from_f32(*x).to_le_bytes())
+            .collect(),
         ElementType::I64 => each.flat_map(|x| (*x as i64).to_le_bytes()).collect(),
         ElementType::I8 => panic!("int8 is made with scales"),
     }
@@ -97,6 +100,7 @@ pub(super) fn decode(bytes: &[u8], element: ElementType) -> Vec<f64> {
     let number = |bytes: &[u8]| match element {
         ElementType::F32 => f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
         ElementType::F16 => f64::from(f16::from_le_bytes(bytes.try_into().unwrap())),
+        ElementType::Bf16 => f64::from(bf16::from_le_bytes(bytes.try_into().unwrap())),
         ElementType::I64 => i64::from_le_bytes(bytes.try_into().unwrap()) as f64,
         ElementType::I8 => f64::from(bytes[0] as i8),
     };

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use heg_artifacts::manifest::{Binding, Kernel, Manifest};
+use heg_artifacts::manifest::{Binding, Group, Kernel, Manifest};
 use heg_runtime::Loaded;
 use serde::Serialize;
 
@@ -135,7 +135,13 @@ fn variants(kernel: &Kernel) -> String {
             Binding::Constant => "",
             Binding::Input => ", weights as inputs",
         };
-        let form = format!("({:?}{binding})", variant.activations);
+        let kv_cache = match variant.kv_cache {
+            Some(element) if matches!(kernel.group, Group::Qkv | Group::Mha) => {
+                format!(", {element:?} keys and values")
+            }
+            _ => String::new(),
+        };
+        let form = format!("({:?}{kv_cache}{binding})", variant.activations);
         let known = kinds
             .iter_mut()
             .find(|kind| kind.0 == device && kind.2 == form);

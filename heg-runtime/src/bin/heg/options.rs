@@ -13,7 +13,7 @@ pub(crate) struct Machine {
     /// The bundle
     #[arg(value_name = "BUNDLE")]
     pub(crate) bundle: PathBuf,
-    /// Devices to run on: a shipped SoC (`host-cpu`, `host-roles`) or a .ron file
+    /// Devices to run on: a shipped SoC (`host-cpu`, `host-cpu-f32`, `host-roles`) or a .ron file
     #[arg(long, value_name = "SOC", default_value = "host-cpu")]
     soc: String,
     /// Largest number of prompt tokens per prefill chunk

@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     /// The bundle
     #[arg(value_name = "BUNDLE")]
     bundle: PathBuf,
-    /// Devices to measure: a shipped SoC (`host-cpu`, `host-roles`) or a .ron file
+    /// Devices to measure: a shipped SoC (`host-cpu`, `host-cpu-f32`, `host-roles`) or a .ron file
     #[arg(long, value_name = "SOC", default_value = "host-cpu")]
     soc: String,
     /// Where to keep the profile [default: the cache folder]

@@ -55,6 +55,7 @@ pub(super) fn element(element: ElementType) -> &'static str {
     match element {
         ElementType::I8 => "int8",
         ElementType::F16 => "f16",
+        ElementType::Bf16 => "bf16",
         ElementType::F32 => "f32",
         ElementType::I64 => "int64",
     }

@@ -280,7 +280,7 @@ pub(super) fn weight_bytes(kernel: &Kernel) -> u64 {
         let elements = sizes.fold(1, u64::saturating_mul);
         let scales = match parameter.element {
             ElementType::I8 => u64::from(parameter.shape.first().copied().unwrap_or(0)) * 4,
-            ElementType::F16 | ElementType::F32 | ElementType::I64 => 0,
+            _ => 0,
         };
         sum.saturating_add(elements.saturating_mul(parameter.element.bytes()))
             .saturating_add(scales)

@@ -84,6 +84,7 @@ fn kernel(entry: &VariantAnnotation) -> Kernel {
             shape: entry.shape,
             binding: entry.binding,
             activations: ElementType::F16,
+            kv_cache: None,
             ir: SectionId::of(b""),
             tolerance: 0.05,
             blobs: Vec::new(),

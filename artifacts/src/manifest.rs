@@ -344,17 +344,41 @@ pub struct Variant {
 }
 
 impl Variant {
-    /// Element type of keys and values.
-    pub fn kv_element(&self) -> ElementType {
-        self.kv_cache.unwrap_or(self.activations)
+    /// Element types of what it takes and gives.
+    pub fn elements(&self) -> Elements {
+        Elements::new(self.activations, self.kv_cache)
     }
 
-    /// Element type at the port of a role: positions are i64, rotary factors and logits f32 in all variants.
+    /// Element type at the port of a role.
     pub fn port_element(&self, role: Role) -> ElementType {
+        self.elements().at(role)
+    }
+}
+
+/// Element types of what kernels hand on to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Elements {
+    /// Of hidden states, queries and what attention gives.
+    pub activations: ElementType,
+    /// Of keys and values.
+    pub kv: ElementType,
+}
+
+impl Elements {
+    /// As a variant has them: see [`Variant::kv_cache`].
+    pub fn new(activations: ElementType, kv_cache: Option<ElementType>) -> Self {
+        Self {
+            activations,
+            kv: kv_cache.unwrap_or(activations),
+        }
+    }
+
+    /// At the port of a role: positions are i64, rotary factors and logits f32 in all variants.
+    pub fn at(self, role: Role) -> ElementType {
         match role {
             Role::Position => ElementType::I64,
             Role::Cos | Role::Sin | Role::Logits => ElementType::F32,
-            Role::Key | Role::Value => self.kv_element(),
+            Role::Key | Role::Value => self.kv,
             Role::Hidden | Role::Query | Role::Attended => self.activations,
         }
     }

@@ -265,12 +265,12 @@ impl<'a> BundleBuild<'a> {
         let mut variants = Vec::new();
         let (chunks, buckets) = (&self.plan.chunk_tokens, &self.plan.mha_context_tokens);
         for (device, shape, binding) in variant_kinds(body.group, chunks, buckets) {
-            let activations = activations(device, form);
+            let (activations, kv_cache) = (activations(device, form), kv_cache(device, form));
             let lowering = Lowering {
                 shape,
                 binding,
                 activations,
-                kv_cache: kv_cache(device, form),
+                kv_cache,
                 weights: form,
             };
             let ir = lower(body, lowering, literals);
@@ -280,7 +280,7 @@ impl<'a> BundleBuild<'a> {
                 shape,
                 binding,
                 activations,
-                kv_cache: kv_cache(device, form),
+                kv_cache,
                 ir,
                 tolerance: tolerance(activations, form),
                 blobs: Vec::new(),

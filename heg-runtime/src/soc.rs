@@ -23,7 +23,7 @@ pub(crate) fn properties_of<'d>(
     group: Group,
     variant: &Variant,
 ) -> impl Iterator<Item = (&'d String, &'d String)> + use<'d> {
-    let narrow = variant.kv_element().bytes() == 2;
+    let narrow = variant.elements().kv.bytes() == 2;
     let own = (group == Group::Mha && narrow).then_some(&device.mha_properties);
     let stays = move |name: &String| own.is_none_or(|own| !own.contains_key(name));
     let shared = device

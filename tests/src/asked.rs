@@ -48,17 +48,14 @@ fn floats(memory: &HostBuffer, element: Stored) -> Result<Vec<f32>> {
     let mut bytes = vec![0; memory.len()];
     memory.read(0..bytes.len(), &mut bytes)?;
     Ok(match element {
-        Stored::Bf16 => {
-            let (halves, _) = bytes.as_chunks();
-            halves
-                .iter()
-                .map(|x| bf16::from_le_bytes(*x).to_f32())
-                .collect()
-        }
-        _ => {
-            let (words, _) = bytes.as_chunks();
-            words.iter().map(|x| f32::from_le_bytes(*x)).collect()
-        }
+        Stored::Bf16 => bytes
+            .chunks_exact(2)
+            .map(|x| bf16::from_le_bytes([x[0], x[1]]).to_f32())
+            .collect(),
+        _ => bytes
+            .chunks_exact(4)
+            .map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]]))
+            .collect(),
     })
 }
 

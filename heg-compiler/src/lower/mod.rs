@@ -15,7 +15,7 @@ mod ops_tests;
 mod weights;
 mod xml;
 
-use heg_artifacts::manifest::{Binding, ElementType, Role, Rows, ShapeClass, WeightForm};
+use heg_artifacts::manifest::{Binding, ElementType, Elements, Role, Rows, ShapeClass, WeightForm};
 
 pub(crate) use literals::Literals;
 use weights::WeightPort;
@@ -42,12 +42,13 @@ pub struct Lowering {
 
 /// The IR of `kernel` under `lowering`; small constants are added to `literals`.
 pub(crate) fn lower(kernel: &KernelBody, lowering: Lowering, literals: &mut Literals) -> String {
+    let elements = Elements::new(lowering.activations, lowering.kv_cache);
     let mut ir = Ir::new(literals);
     let mut inputs = Inputs::default();
     for port in &kernel.inputs {
         let wire = ir.parameter(
             role_name(port.role),
-            port_element(port.role, lowering),
+            elements.at(port.role),
             shape(port.rows, port.width, lowering),
         );
         inputs.push(port.role, wire);
@@ -76,7 +77,7 @@ pub(crate) fn lower(kernel: &KernelBody, lowering: Lowering, literals: &mut Lite
             Operand::Input(index) => inputs.wires[*index].clone(),
             Operand::Op(index) => results[*index].clone(),
         };
-        let element = port_element(port.role, lowering);
+        let element = elements.at(port.role);
         let wire = match element {
             ElementType::Bf16 => ops::rounded_to_bf16(&mut ir, &wire),
             _ => wire,
@@ -141,16 +142,6 @@ fn build(
         }
         Op::Scale { factor } => ir.times(&operands[0], *factor),
         Op::SoftCap { cap } => ops::soft_cap(ir, &operands[0], *cap),
-    }
-}
-
-/// Element type at a port: positions are i64, rotary factors and logits f32, all else as the lowering says.
-fn port_element(role: Role, lowering: Lowering) -> ElementType {
-    match role {
-        Role::Position => ElementType::I64,
-        Role::Cos | Role::Sin | Role::Logits => ElementType::F32,
-        Role::Key | Role::Value => lowering.kv_cache.unwrap_or(lowering.activations),
-        Role::Hidden | Role::Query | Role::Attended => lowering.activations,
     }
 }
 

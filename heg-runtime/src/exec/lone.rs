@@ -270,23 +270,13 @@ impl Bound {
 
 fn to_f32(element: ElementType, bytes: &[u8]) -> Vec<f32> {
     match element {
-        ElementType::F16 => {
-            let (halves, _) = bytes.as_chunks::<2>();
-            halves
-                .iter()
-                .map(|half| f16::from_le_bytes(*half).to_f32())
-                .collect()
-        }
-        ElementType::Bf16 => {
-            let (halves, _) = bytes.as_chunks::<2>();
-            halves
-                .iter()
-                .map(|half| bf16::from_le_bytes(*half).to_f32())
-                .collect()
-        }
-        _ => {
-            let (words, _) = bytes.as_chunks::<4>();
-            words.iter().map(|word| f32::from_le_bytes(*word)).collect()
-        }
+        ElementType::F16 => numbers(bytes, |half| f16::from_le_bytes(half).to_f32()),
+        ElementType::Bf16 => numbers(bytes, |half| bf16::from_le_bytes(half).to_f32()),
+        _ => numbers(bytes, f32::from_le_bytes),
     }
+}
+
+fn numbers<const N: usize>(bytes: &[u8], number: impl Fn([u8; N]) -> f32) -> Vec<f32> {
+    let (each, _) = bytes.as_chunks();
+    each.iter().map(|bytes| number(*bytes)).collect()
 }

@@ -158,7 +158,7 @@ impl Executor {
         let padding = ladder.padding(manifest, calls);
         let rows = padded(calls.tokens).max(padding.tokens);
         let padding_rows = padding.tokens.max(ROW_STEP);
-        let (activations, kv) = ladder.elements();
+        let elements = ladder.elements();
         let (heads, head_dim) = (model.heads as usize, model.head_dim as usize);
         let kv = KvShape {
             layers: manifest.layers.len(),
@@ -167,14 +167,14 @@ impl Executor {
             padding_rows: CONTEXT_STEP
                 .max(padding.tokens)
                 .max(padding.context.saturating_sub(calls.context)),
-            element: tensor_element(kv),
+            element: tensor_element(elements.kv),
         };
         let widths = Widths {
             hidden: model.hidden as usize,
             query: heads * head_dim,
             key: kv.width,
             vocab: model.vocab as usize,
-            element: tensor_element(activations),
+            element: tensor_element(elements.activations),
             kv: kv.element,
         };
         let table = &manifest.weights[manifest.embedding.table.0 as usize];

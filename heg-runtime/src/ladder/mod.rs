@@ -17,7 +17,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use heg_artifacts::manifest::{
-    Binding, DeviceClass, ElementType, Group, Kernel, Manifest, ShapeClass, Variant,
+    Binding, DeviceClass, ElementType, Elements, Group, Kernel, Manifest, ShapeClass, Variant,
 };
 use serde::{Deserialize, Serialize};
 
@@ -97,13 +97,6 @@ pub(crate) struct Ladder {
     elements: Elements,
 }
 
-/// Element types of what kernels hand on to each other: of activations, and of keys and values.
-pub(crate) type Elements = (ElementType, ElementType);
-
-fn elements(variant: &Variant) -> Elements {
-    (variant.activations, variant.kv_element())
-}
-
 impl Ladder {
     /// For a model on the devices of a SoC, best role first where several play the same.
     pub(crate) fn new(manifest: &Manifest, devices: Vec<DeviceFacts>) -> Self {
@@ -124,11 +117,11 @@ impl Ladder {
                 .kernels
                 .iter()
                 .find_map(|kernel| of_class(kernel, *role).next())?;
-            Some(elements(variant))
+            Some(variant.elements())
         });
         Self {
             devices,
-            elements: elements.unwrap_or((ElementType::F32, ElementType::F32)),
+            elements: elements.unwrap_or(Elements::new(ElementType::F32, None)),
         }
     }
 
@@ -139,7 +132,7 @@ impl Ladder {
         part
     }
 
-    /// Element types of hidden states and queries, and of keys and values.
+    /// What all kernels of the model agree on.
     pub(crate) fn elements(&self) -> Elements {
         self.elements
     }
@@ -330,7 +323,7 @@ impl Ladder {
         device: &DeviceFacts,
     ) -> impl Iterator<Item = (usize, &'m Variant)> {
         let shared = self.elements;
-        let agrees = move |variant: &Variant| elements(variant) == shared;
+        let agrees = move |variant: &Variant| variant.elements() == shared;
         let own = of_class(kernel, device.role).any(|(_, variant)| agrees(variant));
         let class = match device.role {
             DeviceClass::Cpu if !own => DeviceClass::Igpu,

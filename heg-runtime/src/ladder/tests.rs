@@ -96,7 +96,7 @@ fn device(role: DeviceClass) -> DeviceFacts {
 fn ladder(activations: ElementType, roles: &[DeviceClass]) -> Ladder {
     Ladder {
         devices: roles.iter().map(|role| device(*role)).collect(),
-        elements: (activations, activations),
+        elements: Elements::new(activations, None),
     }
 }
 
@@ -310,14 +310,15 @@ proptest! {
         picks in prop::collection::vec(any::<prop::sample::Index>(), 40),
     ) {
         let kv = if narrow { ElementType::Bf16 } else { activations };
-        let ladder = Ladder { devices, elements: (activations, kv) };
+        let elements = Elements { activations, kv };
+        let ladder = Ladder { devices, elements };
         let mut refused = Refused::new();
         for pick in picks {
             let plan = ladder.plan(&kernel, need(tokens), &refused);
             for rung in &plan.rungs {
                 let variant = &kernel.variants[rung.variant];
                 prop_assert!(!refused.contains_key(rung));
-                prop_assert_eq!((variant.activations, variant.kv_element()), (activations, kv));
+                prop_assert_eq!(variant.elements(), elements);
                 let device = ladder.device(rung.role).unwrap();
                 prop_assert!(device.missing.is_none());
                 if let Source::Blob(at) = rung.source {

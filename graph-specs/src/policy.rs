@@ -73,6 +73,11 @@ pub struct PrefillPolicy {
     pub defer_memory_bound: Option<f64>,
     /// Which preempted request goes on first.
     pub resume: Resume,
+    /// Reactive prompts in the order of when they came plus this many times their length, the time that they need
+    /// from here on: a short one overtakes a long one, also one under way, that came a little earlier. None: as they
+    /// came.
+    #[serde(default)]
+    pub short_prompts_first: Option<f64>,
 }
 
 /// Attention on the NPU.
@@ -175,6 +180,7 @@ impl Default for PrefillPolicy {
             attention: NpuAttention::Off,
             defer_memory_bound: None,
             resume: Resume::Arrival,
+            short_prompts_first: None,
         }
     }
 }
@@ -237,9 +243,17 @@ impl Policy {
         let valid = share.is_none_or(|share| 0.0 < share && share < 1.0);
         let expected = "a share above 0 and below 1";
         require(valid, "decode.proactive_share", expected);
-        let times = decode.young_answers_first;
-        let valid = times.is_none_or(|times| times > 0.0 && times.is_finite());
-        require(valid, "decode.young_answers_first", "above 0 and finite");
+        let factors = [
+            ("decode.young_answers_first", decode.young_answers_first),
+            (
+                "prefill.short_prompts_first",
+                policy.prefill.short_prompts_first,
+            ),
+        ];
+        for (path, times) in factors {
+            let valid = times.is_none_or(|times| times > 0.0 && times.is_finite());
+            require(valid, path, "above 0 and finite");
+        }
         let share = policy.prefill.defer_memory_bound;
         let valid = share.is_none_or(|share| (0.0..=1.0).contains(&share));
         require(valid, "prefill.defer_memory_bound", "a share from 0 to 1");

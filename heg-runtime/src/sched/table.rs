@@ -12,6 +12,8 @@ pub(super) struct Entry {
     pub(super) submission: Submission,
     /// Number of requests that came before it.
     pub(super) order: u64,
+    /// Comes before `order` in a queue.
+    pub(super) rank: Micros,
     pub(super) phase: Phase,
     /// Since when it waits for its next token, which may make it overdue: its arrival, or its last token.
     /// Neither a pause nor a restart takes anything off its age.
@@ -92,6 +94,7 @@ impl Table {
         let entry = Entry {
             submission,
             order: self.submitted,
+            rank: Micros(0),
             phase: Phase::Queued,
             waits_since: now,
             overdue: false,

@@ -97,6 +97,50 @@ fn a_young_answer_goes_before_a_long_reactive_prompt_where_one_device_has_all_ke
     assert_eq!(before[1..before.len() - 1].iter().sum::<usize>(), 0);
 }
 
+/// A reactive prompt of 34 ms arrives while one of eight chunks is under way, has its token as soon as if there were no
+/// other, and the long one goes on where it was.
+#[test]
+fn a_short_reactive_prompt_overtakes_a_long_one_under_way() {
+    let mut script = Script::on([false, true, false], |policy| {
+        policy.prefill.short_prompts_first = Some(4.0);
+    });
+    script.reactive(1, 2048, 1);
+    script.run_until(100);
+    script.reactive(2, 256, 1);
+    // Shorter still, but only one prompt is preempted at a time.
+    script.run_until(120);
+    script.reactive(3, 16, 1);
+    script.run();
+    assert!(script.restarted.is_empty());
+    let tokens = script
+        .log
+        .lines()
+        .filter(|line| line.contains("a token for"));
+    let order: Vec<&str> = tokens
+        .filter_map(|line| line.split("for ").nth(1))
+        .collect();
+    assert_eq!(order, ["2", "3", "1"], "{}", script.log);
+}
+
+/// One that has waited for longer than four times its length is not overtaken any more.
+#[test]
+fn a_reactive_prompt_is_overtaken_for_a_part_of_its_length_only() {
+    let overtaken = |times: f64| {
+        let mut script = Script::on([false, true, false], |policy| {
+            policy.prefill.short_prompts_first = Some(times);
+        });
+        script.reactive(1, 2048, 1);
+        script.run_until(100);
+        script.reactive(2, 256, 1);
+        script.run();
+        let first = |id: &str| script.log.find(&format!("a token for {id}\n")).unwrap();
+        first("2") < first("1")
+    };
+    // 430 ms are left of the long one, which came 100 ms before one of 69 ms.
+    assert!(!overtaken(0.25));
+    assert!(overtaken(0.5));
+}
+
 /// Tokens for request 1 before, between and after the kernels of the first segment of request 2.
 fn tokens_between_kernels(log: &str) -> Vec<usize> {
     log.split("2 [0..256]")

@@ -184,6 +184,7 @@ fn policy(random: &mut Seeded) -> Policy {
         4 => prefill.resume = Resume::LeastTimeToCompletion,
         _ => {}
     }
+    prefill.short_prompts_first = [None, None, Some(0.5), Some(4.0)][random.below(4)];
     let decode = &mut policy.decode;
     for flag in [
         &mut decode.evict_longest,

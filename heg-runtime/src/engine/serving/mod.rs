@@ -30,6 +30,8 @@ use crate::sched::{
 pub(super) struct Serving {
     scheduler: Box<dyn Scheduler>,
     pace: Rc<Pace>,
+    /// As the policy has it.
+    short_prompts_first: Option<f64>,
     start: Instant,
     timer: Option<Micros>,
     room: Room,
@@ -111,6 +113,7 @@ impl Serving {
             ..Status::default()
         };
         Self {
+            short_prompts_first: policy.prefill.short_prompts_first,
             scheduler: scheduler(policy, Rc::clone(&pace)),
             pace,
             start: Instant::now(),

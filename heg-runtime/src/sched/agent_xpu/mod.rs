@@ -134,7 +134,7 @@ impl<C: Costs> AgentXpu<C> {
             self.end(youngest.unwrap_or(id), Finish::Shed, actions);
         }
         if self.table.get(id).is_some() {
-            self.prefills.enqueue(id, &self.table);
+            self.enqueue(id);
             self.expect(id);
         }
     }

@@ -8,13 +8,13 @@ use super::AgentXpu;
 use crate::sched::costs::{Call, Cost, Costs};
 use crate::sched::event::{Action, Actions, Kernel, Segment, Work};
 use crate::sched::prefill::{Prefill, Step};
-use crate::sched::request::{Class, Lane, RequestId};
+use crate::sched::request::{Class, Lane, Micros, RequestId};
 use crate::sched::table::{Entry, Phase, Table};
 
 /// Who prefills, and who waits to.
 #[derive(Debug, Default)]
 pub(super) struct Prefills {
-    /// Waiting requests in order of arrival; preempted ones are among them.
+    /// Waiting requests by rank, then in order of arrival; preempted ones are among them.
     reactive: VecDeque<RequestId>,
     proactive: VecDeque<RequestId>,
     /// The request whose prompt is under way.
@@ -30,15 +30,15 @@ pub(super) struct Prefills {
 }
 
 impl Prefills {
-    /// Puts a request into its queue, by arrival.
-    pub(super) fn enqueue(&mut self, id: RequestId, table: &Table) {
+    /// Puts a request into its queue.
+    fn enqueue(&mut self, id: RequestId, table: &Table) {
         let Some(entry) = table.get(id) else { return };
         let queue = match entry.class() {
             Class::Reactive => &mut self.reactive,
             Class::Proactive => &mut self.proactive,
         };
-        let order = |id: &RequestId| table.get(*id).map_or(0, |other| other.order);
-        let place = queue.partition_point(|other| order(other) < entry.order);
+        let before = |other: &Entry| (other.rank, other.order) < (entry.rank, entry.order);
+        let place = queue.partition_point(|other| table.get(*other).is_none_or(before));
         queue.insert(place, id);
         self.revision += 1;
     }
@@ -95,12 +95,51 @@ pub(super) struct Next {
 }
 
 impl<C: Costs> AgentXpu<C> {
+    /// Puts a request into its queue, at its place.
+    pub(super) fn enqueue(&mut self, id: RequestId) {
+        let rank = self.rank(id);
+        if let Some(entry) = self.table.get_mut(id) {
+            entry.rank = rank;
+        }
+        self.prefills.enqueue(id, &self.table);
+    }
+
+    /// What orders requests of a class before their arrival does (`prefill.short_prompts_first`).
+    ///
+    /// It falls as a prompt goes on, and no later request has a lower one than a request that waits for longer than
+    /// that many times its length: so everybody's turn comes.
+    fn rank(&self, id: RequestId) -> Micros {
+        let times = self.policy.prefill.short_prompts_first;
+        let entry = self.table.get(id);
+        let entry = entry.filter(|entry| entry.class() == Class::Reactive);
+        match (times, entry) {
+            (Some(times), Some(entry)) => {
+                entry.waits_since + Micros::from_f64(times * self.time_to_completion(id))
+            }
+            _ => Micros(0),
+        }
+    }
+
+    /// Whether a waiting reactive request takes the lanes from the one under way: from a proactive one, or from a longer
+    /// one of its own class. One of those is preempted at a time, so that there are two buffers for them at most.
+    fn preempts(&self, id: RequestId, current: RequestId) -> bool {
+        let Some(entry) = self.table.get(current) else {
+            return false;
+        };
+        let shorter = || {
+            let mut waiting = self.prefills.reactive.iter();
+            entry.ending.is_none()
+                && self.rank(id) < self.rank(current)
+                && !waiting.any(|other| self.has_begun(*other))
+        };
+        self.policy.prefill.preempt && (entry.class() == Class::Proactive || shorter())
+    }
+
     /// Decides who prefills: a reactive request before any proactive one, which it preempts.
     pub(super) fn choose_prefills(&mut self, actions: &mut Actions) {
-        if self.policy.prefill.preempt
-            && let Some(current) = self.prefills.foreground
-            && self.class_of(current) == Some(Class::Proactive)
+        if let Some(current) = self.prefills.foreground
             && let Some(id) = self.admissible(Class::Reactive)
+            && self.preempts(id, current)
             && self.begin(id, actions)
         {
             self.prefills.foreground = Some(id);
@@ -113,13 +152,13 @@ impl<C: Costs> AgentXpu<C> {
             self.pause(id);
         }
         if self.prefills.foreground.is_none() {
-            // An overdue request that was beside a reactive one takes over.
-            self.prefills.foreground = self.prefills.overdue.take();
+            self.prefills.foreground = self.start_next(Class::Reactive, actions);
         }
         if self.prefills.foreground.is_none() {
-            self.prefills.foreground = self
-                .start_next(Class::Reactive, actions)
-                .or_else(|| self.start_next(Class::Proactive, actions));
+            // An overdue request that was beside a reactive one takes over.
+            let overdue = self.prefills.overdue.take();
+            self.prefills.foreground =
+                overdue.or_else(|| self.start_next(Class::Proactive, actions));
         }
         let reactive = self
             .prefills
@@ -336,7 +375,7 @@ impl<C: Costs> AgentXpu<C> {
             .get(id)
             .is_some_and(|entry| entry.ending.is_none())
         {
-            self.prefills.enqueue(id, &self.table);
+            self.enqueue(id);
         }
     }
 
@@ -443,6 +482,6 @@ impl<C: Costs> AgentXpu<C> {
             entry.submission.shared_tokens = 0;
             entry.phase = Phase::Queued;
         }
-        self.prefills.enqueue(id, &self.table);
+        self.enqueue(id);
     }
 }

@@ -53,14 +53,17 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let policy = &self.rules.policy;
         let double =
             policy.scheduler == SchedulerKind::AgentXpu && policy.prefill.resume == Resume::Arrival;
+        // A shorter reactive prompt may have preempted another.
+        let shorter = policy.prefill.short_prompts_first.is_some();
         for class in [Class::Reactive, Class::Proactive] {
             let holders = self.world.requests.iter();
             let holders: Vec<RequestId> = holders
                 .filter(|(_, seen)| seen.class() == class && seen.is_under_way())
                 .map(|(id, _)| *id)
                 .collect();
+            let most = 1 + usize::from(shorter && class == Class::Reactive);
             self.require(
-                !double || holders.len() <= 1,
+                !double || holders.len() <= most,
                 Rule::ActivationBuffers,
                 || format!("prompts of {holders:?} are under way at once"),
             );

@@ -32,7 +32,8 @@ pub enum Rule {
     /// its flow when it ends, and a flow's goes when the flow ends.
     MemoryBalanced,
     /// One prompt of each class is under way at a time: there is one activation buffer for each (v2 4.1). Under
-    /// `LeastTimeToCompletion` each preempted request has a buffer of its own (v1 6.2), and this is not judged.
+    /// `LeastTimeToCompletion` each preempted request has a buffer of its own (v1 6.2), and this is not judged. With
+    /// `short_prompts_first` there may be one more reactive prompt, preempted.
     ActivationBuffers,
     /// No lane idles beside work that may run there. See [`Rules`] for what may.
     WorkConserving,

@@ -93,6 +93,16 @@ def watch(page):
         assert page.evaluate("document.documentElement.scrollWidth") <= width, f"wider than {width}"
     assert len(errors) == 2 and not foreign, (errors, foreign)
 
+    # What a compiler says is shown, as text.
+    def failing(route):
+        response = route.fetch()
+        route.fulfill(response=response, json=response.json() | {"warm_failures": ["<b>refused</b>"]})
+
+    assert page.locator("#warm").is_hidden()
+    page.route("**/dashboard.json*", failing)
+    wait_until(page, "a failure", lambda: page.locator("#warm").inner_text().endswith("<b>refused</b>"))
+    page.unroute("**/dashboard.json*")
+
     # The token stays with the tab.
     page.reload()
     page.wait_for_selector("#lanes canvas")

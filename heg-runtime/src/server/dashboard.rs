@@ -88,6 +88,7 @@ pub(super) async fn data(state: &State, query: Option<&str>) -> Result<Response<
         "flows_kept": status.flows_kept,
         "prompt_tokens": status.prompt_tokens,
         "finished": status.finished,
+        "warm_failures": status.warm_failures,
         "timeline": glimpse,
     })))
 }

@@ -157,9 +157,26 @@ fn register_status(registry: &mut Registry, status: &Status) {
     let kept = Gauge::<i64>::default();
     kept.set(status.flows_kept.into());
     registry.register("flows_kept", "Flows that keep a KV cache", kept);
-    let launches = Counter::<u64>::default();
-    launches.inc_by(status.launches);
-    registry.register("launches", "Kernels and iterations launched", launches);
+    let failures = Gauge::<i64>::default();
+    failures.set(status.warm_failures.len() as i64);
+    let help = "Different reasons why attention could not be compiled for waiting requests";
+    registry.register("warm_failures", help, failures);
+    for (name, help, count) in [
+        (
+            "launches",
+            "Kernels and iterations launched",
+            status.launches,
+        ),
+        (
+            "warmed_kernels",
+            "Attention kernels compiled for waiting requests",
+            status.warmed,
+        ),
+    ] {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(count);
+        registry.register(name, help, counter);
+    }
     let dispatch = Counter::<f64, AtomicU64>::default();
     dispatch.inc_by(status.dispatch_us as f64 / 1e6);
     let help = "Time spent in scheduling and dispatch";
@@ -245,6 +262,8 @@ mod tests {
         };
         let status = Status {
             launches: 400,
+            warmed: 3,
+            warm_failures: vec!["the compiler refuses it".to_owned()],
             dispatch_us: 5_000,
             waits: vec![
                 wait(Entry::Idle, 2, 40),

@@ -122,6 +122,10 @@ pub struct DecodePolicy {
     /// to end soon. None: prompts first, as with an NPU.
     #[serde(default)]
     pub young_answers_first: Option<f64>,
+    /// Where one lane has all kernels: a reactive answer goes before a reactive prompt that takes more than this many
+    /// times as long as the tokens that the answer may still have: it is sure to end soon. None: prompts first.
+    #[serde(default)]
+    pub ending_answers_first: Option<f64>,
     /// Whether a whole layer is one kernel when a single request decodes (4.2).
     pub fused_layer: bool,
 }
@@ -195,6 +199,7 @@ impl Default for DecodePolicy {
             prefill_first: false,
             proactive_share: None,
             young_answers_first: None,
+            ending_answers_first: None,
             fused_layer: false,
         }
     }
@@ -245,6 +250,7 @@ impl Policy {
         require(valid, "decode.proactive_share", expected);
         let factors = [
             ("decode.young_answers_first", decode.young_answers_first),
+            ("decode.ending_answers_first", decode.ending_answers_first),
             (
                 "prefill.short_prompts_first",
                 policy.prefill.short_prompts_first,

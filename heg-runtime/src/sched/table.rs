@@ -72,6 +72,12 @@ impl Entry {
         }
     }
 
+    /// Tokens that its answer may still have.
+    pub(super) fn tokens_left(&self) -> u32 {
+        let most = self.submission.output_tokens_max;
+        most.saturating_sub(self.generated)
+    }
+
     /// Tokens in its cache when it decodes next, the one that is fed then included.
     pub(super) fn context(&self) -> u32 {
         self.submission.prompt_tokens + self.generated

@@ -97,6 +97,25 @@ fn a_young_answer_goes_before_a_long_reactive_prompt_where_one_device_has_all_ke
     assert_eq!(before[1..before.len() - 1].iter().sum::<usize>(), 0);
 }
 
+/// One that may have few tokens more goes first too: here ten, since one and a half times their 70 ms are less than the
+/// prompt's 112 ms.
+#[test]
+fn an_answer_that_soon_ends_goes_before_a_long_reactive_prompt_where_one_device_has_all_kernels() {
+    let tokens_before = |answer_tokens| {
+        let mut script = Script::on([false, true, false], |policy| {
+            policy.decode.ending_answers_first = Some(1.5);
+        });
+        script.reactive(1, 256, answer_tokens);
+        script.run_until(70);
+        script.reactive(2, 512, 1);
+        script.run();
+        tokens_between_kernels(&script.log)[0]
+    };
+    // The prompt comes after the answer's first token.
+    assert_eq!(tokens_before(11), 11);
+    assert_eq!(tokens_before(12), 1);
+}
+
 /// A reactive prompt of 34 ms arrives while one of eight chunks is under way, has its token as soon as if there were no
 /// other, and the long one goes on where it was.
 #[test]

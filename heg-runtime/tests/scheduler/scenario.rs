@@ -196,6 +196,7 @@ fn policy(random: &mut Seeded) -> Policy {
     decode.batch_max = [2, 4, 32][random.below(3)];
     decode.proactive_share = [None, Some(0.2), Some(0.6)][random.below(3)];
     decode.young_answers_first = [None, Some(1.0), Some(4.0)][random.below(3)];
+    decode.ending_answers_first = [None, Some(1.0), Some(4.0)][random.below(3)];
     decode.reactive_batch_max = [None, Some(1), Some(3), Some(3)][random.below(4)];
     policy.ageing = match random.below(4) {
         0 => None,

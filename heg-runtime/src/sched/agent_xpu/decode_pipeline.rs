@@ -11,6 +11,7 @@ use crate::sched::costs::{Call, Cost, Costs};
 use crate::sched::event::{Actions, DecodeRun, Work};
 use crate::sched::lanes::Running;
 use crate::sched::request::{Class, Lane, RequestId};
+use crate::sched::table::Entry;
 
 /// Who decodes.
 #[derive(Debug, Default)]
@@ -25,6 +26,14 @@ pub(super) struct Decode {
     pub(super) owed_us: f64,
     /// Whether the next iteration takes a single request, to find out which one makes batches fail.
     pub(super) alone: Option<RequestId>,
+}
+
+/// How far reactive answers are.
+pub(super) struct Answers {
+    /// Time that the one with the fewest tokens took to decode.
+    pub(super) youngest_us: f64,
+    /// Time for as many tokens as the one that ends first may still have.
+    pub(super) rest_us: f64,
 }
 
 #[derive(Debug)]
@@ -123,20 +132,29 @@ impl<C: Costs> AgentXpu<C> {
         ids.filter_map(|id| self.class_of(*id)).min()
     }
 
-    /// Time that the reactive answer with the fewest tokens took to decode, in µs, at what one more would take.
-    pub(super) fn youngest_answer_us(&self, lane: Lane) -> Option<f64> {
+    /// How far reactive answers are, at what another token of one alone takes; `None` if there are none.
+    pub(super) fn reactive_answers(&self, lane: Lane) -> Option<Answers> {
         let answers = self.decode.requests.iter().filter_map(|id| {
             let entry = self.table.get(*id)?;
             let counts = entry.class() == Class::Reactive && entry.ending.is_none();
-            counts.then_some((entry.generated, *id, entry.context()))
+            counts.then_some((*id, entry))
         });
-        let (tokens, id, context) = answers.min()?;
-        let alone = DecodeRun {
-            batch: Arc::from([(id, context)]),
-            layers: 0..self.model.layers,
-            fused: false,
+        let time_us = |id: RequestId, entry: &Entry, tokens: u32| {
+            let alone = DecodeRun {
+                batch: Arc::from([(id, entry.context())]),
+                layers: 0..self.model.layers,
+                fused: false,
+            };
+            Some(f64::from(tokens) * self.decode_cost(lane, &alone)?.latency_us)
         };
-        Some(f64::from(tokens) * self.decode_cost(lane, &alone)?.latency_us)
+        let (youngest, young) = answers
+            .clone()
+            .min_by_key(|(id, entry)| (entry.generated, *id))?;
+        let (last, ending) = answers.min_by_key(|(id, entry)| (entry.tokens_left(), *id))?;
+        Some(Answers {
+            youngest_us: time_us(youngest, young, young.generated)?,
+            rest_us: time_us(last, ending, ending.tokens_left())?,
+        })
     }
 
     fn next_iteration(&self) -> Option<Iteration> {

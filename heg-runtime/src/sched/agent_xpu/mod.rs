@@ -321,7 +321,7 @@ impl<C: Costs> AgentXpu<C> {
         };
         let takes_turns = self.takes_turns(lane);
         let holds_up = !takes_turns && self.would_hold_up_reactive(lane);
-        let waits = holds_up || (!takes_turns && self.would_hold_up_young_answer(lane));
+        let waits = holds_up || (!takes_turns && self.would_hold_up_answer(lane));
         let prefill_first = self.policy.decode.prefill_first && !waits;
         if self.lanes.is_free(lane) {
             let owed = holds_up && !self.decode.is_next && self.is_owed(lane);
@@ -352,19 +352,27 @@ impl<C: Costs> AgentXpu<C> {
             && self.next_prefill(lane).map(|next| next.class) == Some(Class::Proactive)
     }
 
-    /// Whether the next prompt is a reactive one that takes long, and a reactive answer has just begun
-    /// (`decode.young_answers_first`). It waits for a part of its own length at most, since answers grow older.
-    fn would_hold_up_young_answer(&self, lane: Lane) -> bool {
-        let Some(times) = self.policy.decode.young_answers_first else {
-            return false;
-        };
-        if self.lanes.is_present(Lane::Npu) {
+    /// Whether the next prompt is a reactive one that takes long, and a reactive answer has just begun or may soon end
+    /// (`decode.young_answers_first`, `decode.ending_answers_first`). It waits for a part of its own length at most for
+    /// each answer, since they grow older and end.
+    fn would_hold_up_answer(&self, lane: Lane) -> bool {
+        let policy = &self.policy.decode;
+        let rules = (policy.young_answers_first, policy.ending_answers_first);
+        if self.lanes.is_present(Lane::Npu) || rules == (None, None) {
             return false;
         }
         let next = self.next_prefill(lane);
-        next.filter(|next| next.class == Class::Reactive)
-            .and_then(|next| Some((next, self.youngest_answer_us(lane)?)))
-            .is_some_and(|(next, age_us)| self.time_to_completion(next.id) > times * age_us)
+        let Some(next) = next.filter(|next| next.class == Class::Reactive) else {
+            return false;
+        };
+        let Some(answers) = self.reactive_answers(lane) else {
+            return false;
+        };
+        let length_us = self.time_to_completion(next.id);
+        let exceeds =
+            |times: Option<f64>, us: f64| times.is_some_and(|times| length_us > times * us);
+        exceeds(policy.young_answers_first, answers.youngest_us)
+            || exceeds(policy.ending_answers_first, answers.rest_us)
     }
 
     /// Whether proactive prompts have waited for reactive decoding long enough to run their next kernel.

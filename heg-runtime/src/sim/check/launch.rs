@@ -309,7 +309,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         self.world.prefilled_last = false;
         if self.dynamic_prefill_waits() {
             // A proactive prompt goes first with its attention, but not where the lane has all of its kernels. There a
-            // reactive one may wait for an answer that has just begun; for how long is not judged here.
+            // reactive one may wait for an answer that has just begun or soon ends; for how long is not judged here.
             let decodes = self.world.requests.values();
             let mut decodes = decodes.filter(|seen| seen.phase == Phase::Decode);
             let reactive = decodes.any(|seen| seen.class() == Class::Reactive);
@@ -319,7 +319,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 .iter()
                 .all(|seen| seen.class() == Class::Proactive);
             let policy = &self.rules.policy.decode;
-            let waits = less || policy.young_answers_first.is_some();
+            let answers_first = [policy.young_answers_first, policy.ending_answers_first];
+            let waits = less || answers_first.iter().any(Option::is_some);
             let first = policy.prefill_first && !(whole && reactive && waits);
             self.require(!first, Rule::ReactiveFirst, || {
                 format!("decoding goes before attention of a prompt on the {lane:?} lane")

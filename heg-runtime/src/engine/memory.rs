@@ -84,7 +84,13 @@ impl Memory {
         }
         let kept = self.flows.remove(&flow);
         let back = kept.and_then(|kept| match kept.cache {
-            At::Memory(cache) => Some(Back::Memory(cache)),
+            At::Memory(cache) => {
+                // What the last call had beyond this one's room is in nobody's budget.
+                if kept.tokens.len() > tokens as usize {
+                    cache.discard(tokens as usize);
+                }
+                Some(Back::Memory(cache))
+            }
             At::Flash(parked) => parked.take(),
         });
         let (cache, unread) = match back {
@@ -123,6 +129,8 @@ impl Memory {
     /// Leaves a request's cache, with these tokens in it, to a flow.
     pub(super) fn keep(&mut self, request: RequestId, flow: FlowId, tokens: Vec<u32>) {
         if let Some((cache, _)) = self.requests.remove(&request) {
+            // An earlier call that it took the cache over from may have had more.
+            cache.discard(tokens.len());
             let cache = At::Memory(cache);
             self.flows.insert(flow, Kept { cache, tokens });
         }

@@ -120,6 +120,14 @@ impl KvCache {
         }
     }
 
+    /// Gives back the memory of the rows from `tokens` on, which nobody wants any more and no kernel runs on.
+    pub(crate) fn discard(&self, tokens: usize) {
+        for (layer, half) in self.halves() {
+            let end = self.offset(layer, half, 0) + self.shape.half_bytes();
+            self.region.discard(self.offset(layer, half, tokens)..end);
+        }
+    }
+
     /// Writes the first `tokens` rows of every half of every layer, one after the other.
     pub(crate) fn save(&self, tokens: usize, to: &mut impl Write) -> io::Result<()> {
         let mut rows = vec![0; tokens * self.shape.row_bytes()];
@@ -158,3 +166,32 @@ impl KvCache {
 }
 
 const PAGE_BYTES: usize = 4096;
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn discarded_rows_are_zeros_and_the_others_stay() {
+        let shape = KvShape {
+            layers: 2,
+            width: 64,
+            context_tokens: 1000,
+            padding_rows: 0,
+            element: ElementType::F32,
+        };
+        let cache = KvCache::reserve(shape).unwrap();
+        let ones = vec![1; 1000 * shape.token_bytes()];
+        cache.restore(1000, &mut ones.as_slice()).unwrap();
+        cache.discard(300);
+        let mut rows = Vec::new();
+        cache.save(1000, &mut rows).unwrap();
+        for half in rows.chunks(1000 * shape.row_bytes()) {
+            let (kept, others) = half.split_at(300 * shape.row_bytes());
+            assert!(kept.iter().all(|byte| *byte == 1));
+            // The page of the last row that is kept stays, whatever its size.
+            let page = rustix::param::page_size().min(others.len());
+            assert!(others[page..].iter().all(|byte| *byte == 0));
+        }
+    }
+}

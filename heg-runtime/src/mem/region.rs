@@ -3,6 +3,7 @@
 //! A reserved range takes address space at once and pages on first write, so that the KV cache of the longest
 //! context can be one contiguous tensor per layer (DESIGN §3, "zero copy by layout").
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use heg_artifacts::Bundle;
@@ -92,6 +93,33 @@ impl Region {
         }
         fits
     }
+}
+
+#[cfg(unix)]
+impl Region {
+    /// Gives the whole pages within `range` back to the system. What they held is lost: on Linux they are zeros, as at
+    /// first.
+    pub(crate) fn discard(&self, range: Range<usize>) {
+        let page = rustix::param::page_size();
+        let first = range.start.next_multiple_of(page);
+        let end = range.end.min(self.map.len()) / page * page;
+        if first < end {
+            // SAFETY: MADV_DONTNEED changes what memory holds, and nothing else: the range lies within the mapping and
+            // is made of whole pages (just computed), so it stays mapped and writable, and no byte outside of it
+            // changes. The mapping is exposed as raw memory only, no reference into it is ever made. Memory is all
+            // that is lost where the system refuses.
+            let _ = unsafe {
+                let advice = memmap2::UncheckedAdvice::DontNeed;
+                self.map.unchecked_advise_range(advice, first, end - first)
+            };
+        }
+    }
+}
+
+#[cfg(not(unix))]
+impl Region {
+    /// Keeps the pages: there is no such advice.
+    pub(crate) fn discard(&self, _range: Range<usize>) {}
 }
 
 // SAFETY: an anonymous mapping keeps its address and length until it is dropped, is readable and writable,

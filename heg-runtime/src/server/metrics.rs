@@ -154,13 +154,22 @@ fn register_status(registry: &mut Registry, status: &Status) {
         gauge.set(value.try_into().unwrap_or(i64::MAX));
         registry.register_with_unit(name, help, Unit::Bytes, gauge);
     }
-    let kept = Gauge::<i64>::default();
-    kept.set(status.flows_kept.into());
-    registry.register("flows_kept", "Flows that keep a KV cache", kept);
-    let failures = Gauge::<i64>::default();
-    failures.set(status.warm_failures.len() as i64);
-    let help = "Different reasons why attention could not be compiled for waiting requests";
-    registry.register("warm_failures", help, failures);
+    for (name, help, value) in [
+        (
+            "flows_kept",
+            "Flows that keep a KV cache",
+            status.flows_kept.into(),
+        ),
+        (
+            "warm_failures",
+            "Different reasons why attention could not be compiled for waiting requests",
+            status.warm_failures.len() as i64,
+        ),
+    ] {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(value);
+        registry.register(name, help, gauge);
+    }
     for (name, help, count) in [
         (
             "launches",

@@ -116,8 +116,8 @@ fn an_answer_that_soon_ends_goes_before_a_long_reactive_prompt_where_one_device_
     assert_eq!(tokens_before(12), 1);
 }
 
-/// A reactive prompt of 34 ms arrives while one of eight chunks is under way, has its token as soon as if there were no
-/// other, and the long one goes on where it was.
+/// A reactive prompt of two chunks arrives while one of eight is under way, has its token before it, and the long one goes
+/// on where it was.
 #[test]
 fn a_short_reactive_prompt_overtakes_a_long_one_under_way() {
     let mut script = Script::on([false, true, false], |policy| {
@@ -125,10 +125,10 @@ fn a_short_reactive_prompt_overtakes_a_long_one_under_way() {
     });
     script.reactive(1, 2048, 1);
     script.run_until(100);
-    script.reactive(2, 256, 1);
+    script.reactive(2, 512, 1);
     // Shorter still, but only one prompt is preempted at a time.
-    script.run_until(120);
-    script.reactive(3, 16, 1);
+    script.run_until(110);
+    script.reactive(3, 256, 1);
     script.run();
     assert!(script.restarted.is_empty());
     let tokens = script
@@ -141,7 +141,7 @@ fn a_short_reactive_prompt_overtakes_a_long_one_under_way() {
     assert_eq!(order, ["2", "3", "1"], "{}", script.log);
 }
 
-/// One that has waited for longer than four times its length is not overtaken any more.
+/// One that has waited for longer than so many times what it still needs is not overtaken any more.
 #[test]
 fn a_reactive_prompt_is_overtaken_for_a_part_of_its_length_only() {
     let overtaken = |times: f64| {

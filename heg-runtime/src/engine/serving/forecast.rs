@@ -20,19 +20,23 @@ impl Serving {
         let own = self
             .pace
             .prefill_us(lane, submission.shared_tokens, submission.prompt_tokens);
-        let before = self.live.values().filter_map(|live| {
-            let length = self
-                .pace
-                .prefill_us(lane, live.reused_tokens, live.prompt_tokens);
-            // As the scheduler ranks them.
-            let overtaken = self.short_prompts_first.is_some_and(|times| {
-                let age = live.age().as_micros() as f64;
-                submission.class == Class::Reactive && age + times * own < times * length
-            });
-            let counts = live.class <= submission.class && live.phase() != Phase::Decoding;
-            (counts && !overtaken).then_some(length)
-        });
-        let others: f64 = before.sum();
+        let before = self
+            .live
+            .values()
+            .filter(|live| live.class <= submission.class && live.phase() != Phase::Decoding);
+        let others: f64 = before
+            .filter_map(|live| {
+                let length = self
+                    .pace
+                    .prefill_us(lane, live.reused_tokens, live.prompt_tokens);
+                // As the scheduler ranks them.
+                let overtaken = self.short_prompts_first.is_some_and(|times| {
+                    let age = live.age().as_micros() as f64;
+                    submission.class == Class::Reactive && age + times * own < times * length
+                });
+                (!overtaken).then_some(length)
+            })
+            .sum();
         Duration::from_micros((own + others) as u64)
     }
 

@@ -123,16 +123,17 @@ impl<C: Costs> AgentXpu<C> {
     /// Whether a waiting reactive request takes the lanes from the one under way: from a proactive one, or from a longer
     /// one of its own class. One of those is preempted at a time, so that there are two buffers for them at most.
     fn preempts(&self, id: RequestId, current: RequestId) -> bool {
-        let Some(entry) = self.table.get(current) else {
+        let entries = self.table.get(id).zip(self.table.get(current));
+        let Some((next, entry)) = entries.filter(|_| self.policy.prefill.preempt) else {
             return false;
         };
         let shorter = || {
             let mut waiting = self.prefills.reactive.iter();
             entry.ending.is_none()
-                && self.rank(id) < self.rank(current)
                 && !waiting.any(|other| self.has_begun(*other))
+                && next.rank < self.rank(current)
         };
-        self.policy.prefill.preempt && (entry.class() == Class::Proactive || shorter())
+        entry.class() == Class::Proactive || shorter()
     }
 
     /// Decides who prefills: a reactive request before any proactive one, which it preempts.

@@ -26,6 +26,7 @@ mod metrics;
 mod pool;
 mod request;
 mod route;
+mod sending;
 mod served;
 mod share;
 mod socket;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::header::{
     ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
@@ -23,6 +23,7 @@ use super::fields::describe;
 use super::flows::FlowName;
 use super::listen::Way;
 use super::request::{FIELD_HEADERS, flow_to_end};
+use super::sending::Sending;
 use super::stream::Events;
 use super::{State, complete, dashboard};
 
@@ -48,17 +49,21 @@ async fn handle(
     request: Request<Incoming>,
 ) -> Result<Response<Body>> {
     let (parts, body) = request.into_parts();
-    match Route::of(parts.uri.path(), &parts.method)? {
-        Route::Page => Ok(dashboard::page(state)),
-        Route::Health => health(state),
-        Route::Client(route) => {
-            let scope = auth::scope(&state.tokens, &parts.headers, way)?;
-            let account = state.accounts.of(scope);
-            // For as long as nothing of it is answered, and nothing else is charged: nobody fills a door alone.
-            let _head = account.charge(HEAD_BYTES)?;
-            client(state, &account, route, &parts, body).await
-        }
-    }
+    let route = Route::of(parts.uri.path(), &parts.method)?;
+    let scope = match route {
+        Route::Page | Route::Health => way.scope(),
+        Route::Client(_) => auth::scope(&state.tokens, &parts.headers, way)?,
+    };
+    let account = state.accounts.of(scope);
+    // Its head, until it is answered, and its answer, until that is sent.
+    let mut charge = account.charge(HEAD_BYTES)?;
+    let response = match route {
+        Route::Page => dashboard::page(state),
+        Route::Health => health(state)?,
+        Route::Client(route) => client(state, &account, route, &parts, body).await?,
+    };
+    charge.grow(response.body().size_hint().lower() as usize)?;
+    Ok(response.map(|body| Sending::new(body, charge).boxed_unsync()))
 }
 
 /// Answers somebody who may ask.
@@ -261,7 +266,8 @@ pub(super) fn whole(text: String) -> Body {
     Full::new(Bytes::from(text)).boxed_unsync()
 }
 
-/// What a request makes the server keep beside its body: its head, and its connection's state. Chosen.
+/// What a request makes the server keep beside its body: its head, and its connection's state. Chosen, such that no client
+/// fills a door with requests.
 const HEAD_BYTES: usize = 8 << 10;
 
 const JSON: &str = "application/json";

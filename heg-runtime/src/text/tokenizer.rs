@@ -18,6 +18,7 @@ use super::{Result, TextError, bpe_file};
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     form: Form,
+    token_bytes_max: usize,
 }
 
 /// Whether [`Tokenizer::encode`] adds the tokens of the file's post-processor.
@@ -60,7 +61,12 @@ impl Tokenizer {
             }
         }
         let form = form_of(inner.get_decoder());
-        Ok(Self { inner, form })
+        let token_bytes_max = token_bytes_max(&inner, form);
+        Ok(Self {
+            inner,
+            form,
+            token_bytes_max,
+        })
     }
 
     /// The token ids of a text. Special tokens written out in the text become their ids.
@@ -98,6 +104,13 @@ impl Tokenizer {
     /// Number of tokens, added ones included. A model's head may be wider.
     pub fn token_count(&self) -> usize {
         self.inner.get_vocab_size(true)
+    }
+
+    /// Bytes of text that one token stands for, at most: a text of more than `n` times as many has more than `n` tokens.
+    ///
+    /// Chosen for vocabularies that have no longest token (see [`WORD_BYTES_MAX`]).
+    pub fn token_bytes_max(&self) -> usize {
+        self.token_bytes_max
     }
 
     pub(super) fn form(&self) -> Form {
@@ -168,6 +181,32 @@ fn form_of(decoder: Option<&DecoderWrapper>) -> Form {
         _ => Form::Other,
     }
 }
+
+/// Bytes of the longest token.
+///
+/// The vocabulary may write a token longer than it is (`Ġ` and `▁` for a space), never shorter but by a normaliser: no
+/// form of Unicode has fewer than a third of the bytes of another.
+fn token_bytes_max(inner: &tokenizers::Tokenizer, form: Form) -> usize {
+    if form == Form::Other {
+        return WORD_BYTES_MAX;
+    }
+    let vocab = inner.get_vocab(true);
+    let longest = vocab.keys().map(|token| match form {
+        Form::ByteLevel => token.chars().count(),
+        Form::SentencePiece | Form::Other => token.len(),
+    });
+    let longest = longest.max().unwrap_or(1).max(1);
+    match inner.get_normalizer() {
+        Some(_) => longest * NORMALISED_BYTES_MAX,
+        None => longest,
+    }
+}
+
+/// Bytes of a token where any word may be one, known or not. Chosen: no language has such words.
+const WORD_BYTES_MAX: usize = 256;
+
+/// Bytes of text that a normaliser makes one of, at most.
+const NORMALISED_BYTES_MAX: usize = 3;
 
 fn is_byte_fallback(decoder: &DecoderWrapper) -> bool {
     matches!(decoder, DecoderWrapper::ByteFallback(_))

@@ -263,7 +263,13 @@ impl Serving {
             Err(error) => return refuse(listener, Finish::Failed, Some(error.to_string())),
         };
         let predicted_ttft = self.predict(&submission);
-        let live = Live::new(submission.class, (scope, flow), served, listener, (at, entry));
+        let live = Live::new(
+            submission.class,
+            (scope, flow),
+            served,
+            listener,
+            (at, entry),
+        );
         self.live.insert(id, live);
         self.step(Event::Submit(submission));
         if let Some(live) = self.live.get_mut(&id) {

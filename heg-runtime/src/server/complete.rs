@@ -16,13 +16,13 @@ use super::body::Taken;
 use super::error::{ApiError, Result};
 use super::flows::FlowName;
 use super::preparation::Effort;
-use super::request::{ChatRequest, CompletionRequest, Delivery, EndToken, TokenIds, Wishes};
+use super::request::{ChatRequest, CompletionRequest, Delivery, EndToken, PromptText, TokenIds, Wishes};
 use super::route::{Body, event_response, json_response};
 use super::stream::{Empty, Events};
 use super::supersede::{Key, Turn};
 use super::tools::{Held, Tooling};
 use crate::engine::Ask;
-use crate::text::{AnswerText, TextStream};
+use crate::text::{AnswerText, Conversation, TextStream};
 
 /// `/v1/chat/completions`.
 pub(super) async fn chat(
@@ -42,6 +42,12 @@ pub(super) async fn bare(
     headers: Vec<(&'static str, &str)>,
 ) -> Result<Response<Body>> {
     answer(state, account, Voice::Completion, body, headers).await
+}
+
+/// A prompt as its body has it.
+enum Prompt {
+    Chat(Conversation, Tooling),
+    Bare(PromptText),
 }
 
 /// A request that was let in, as tokens.
@@ -70,8 +76,8 @@ async fn answer(
         .collect();
     let effort = Effort::of(body.bytes.len());
     let prepare = {
-        let (state, account) = (Arc::clone(state), account.clone());
-        move || prepare(&state, &account, voice, body, &headers)
+        let state = Arc::clone(state);
+        move || prepare(&state, voice, body, &headers)
     };
     let prepared = state.preparation.run(effort, prepare).await?;
     let Prepared {
@@ -137,7 +143,6 @@ async fn answer(
 /// templates and tokenizers take milliseconds for long prompts.
 fn prepare(
     state: &State,
-    account: &Account,
     voice: Voice,
     body: Taken,
     headers: &[(&'static str, String)],
@@ -145,34 +150,36 @@ fn prepare(
     let served = &state.served;
     let headers = headers.iter().map(|(name, text)| (*name, text.as_str()));
     let Taken { bytes, mut charge } = body;
+    let scope = charge.account().scope();
     let (wishes, prompt) = match voice {
         Voice::Chat => {
             let request = ChatRequest::parse(&bytes, headers, served.bounds())?;
-            (request.wishes, Err((request.conversation, request.tooling)))
+            let prompt = Prompt::Chat(request.conversation, request.tooling);
+            (request.wishes, prompt)
         }
         Voice::Completion => {
             let request = CompletionRequest::parse(&bytes, headers, served.bounds())?;
-            (request.wishes, Ok(request.prompt))
+            (request.wishes, Prompt::Bare(request.prompt))
         }
     };
     drop(bytes);
     if let Some(asked) = &wishes.model {
         served.check_model(asked)?;
     }
-    let place = state.admission.enter(wishes.class)?;
+    let place = state.admission.enter(scope, wishes.class)?;
     let turn = match &wishes.supersede_key {
         Some(key) => state.superseding.begin(Key {
-            scope: account.scope(),
+            scope,
             text: key.clone(),
         }),
         None => Turn::default(),
     };
     let (prompt, tooling) = match prompt {
-        Ok(prompt) => (served.bare_prompt(prompt)?, None),
-        Err((conversation, tooling)) => (
-            served.chat_prompt(&conversation)?,
-            Some(tooling).filter(Tooling::is_held),
-        ),
+        Prompt::Chat(conversation, tooling) => {
+            let prompt = served.chat_prompt(&conversation)?;
+            (prompt, Some(tooling).filter(Tooling::is_held))
+        }
+        Prompt::Bare(text) => (served.bare_prompt(text)?, None),
     };
     let form_bytes = tooling.as_ref().map_or(0, Tooling::kept_bytes);
     charge_exactly(&mut charge, kept_bytes(&wishes, &prompt, form_bytes))?;

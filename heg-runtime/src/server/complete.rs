@@ -16,7 +16,9 @@ use super::body::Taken;
 use super::error::{ApiError, Result};
 use super::flows::FlowName;
 use super::preparation::Effort;
-use super::request::{ChatRequest, CompletionRequest, Delivery, EndToken, PromptText, TokenIds, Wishes};
+use super::request::{
+    ChatRequest, CompletionRequest, Delivery, EndToken, PromptText, TokenIds, Wishes,
+};
 use super::route::{Body, event_response, json_response};
 use super::stream::{Empty, Events};
 use super::supersede::{Key, Turn};
@@ -79,7 +81,10 @@ async fn answer(
         let state = Arc::clone(state);
         move || prepare(&state, voice, body, &headers)
     };
-    let prepared = state.preparation.run(effort, prepare).await?;
+    let prepared = state
+        .preparation
+        .run(account.scope(), effort, prepare)
+        .await?;
     let Prepared {
         mut wishes,
         prompt,
@@ -93,7 +98,8 @@ async fn answer(
         Some(tooling) => {
             let served = Arc::clone(&state.served);
             let work = move || served.hold(&tooling);
-            state.preparation.run(Effort::Form, work).await?
+            let forms = &state.preparation;
+            forms.run(account.scope(), Effort::Form, work).await?
         }
     };
     let kept_bytes = kept_bytes(&wishes, &prompt, held.kept_bytes);

@@ -55,6 +55,8 @@ async fn handle(
         Route::Client(route) => {
             let scope = auth::scope(&state.tokens, &parts.headers, way)?;
             let account = state.accounts.of(scope);
+            // For as long as nothing of it is answered, and nothing else is charged: nobody fills a door alone.
+            let _head = account.charge(HEAD_BYTES)?;
             client(state, &account, route, &parts, body).await
         }
     }
@@ -177,7 +179,7 @@ async fn end_flow(state: &State, account: &Account, body: Taken) -> Result<Respo
     let bounds = *state.served.bounds();
     let effort = Effort::of(body.bytes.len());
     let read = move || flow_to_end(&body.bytes, &bounds);
-    let flow = FlowName::Given(state.preparation.run(effort, read).await?);
+    let flow = FlowName::Given(state.preparation.run(account.scope(), effort, read).await?);
     let engine = &state.served.engine;
     let found = state.flows.end(engine, account.scope(), &flow);
     Ok(json_response(&json!({"ended": found.is_some()})))
@@ -262,6 +264,9 @@ pub(super) fn response(status: StatusCode, kind: &'static str, body: Body) -> Re
 pub(super) fn whole(text: String) -> Body {
     Full::new(Bytes::from(text)).boxed_unsync()
 }
+
+/// What a request makes the server keep beside its body: its head, and its connection's state. Chosen.
+const HEAD_BYTES: usize = 8 << 10;
 
 const JSON: &str = "application/json";
 

@@ -286,6 +286,24 @@ pub(super) mod tests {
         );
     }
 
+    proptest::proptest! {
+        /// A text is refused by its length only if it has too many tokens.
+        #[test]
+        fn no_token_is_longer_than_the_longest(text in r"(?s)(<\|eot_id\|>|  {0,40}|the |\n|.){0,60}") {
+            let tokenizer = tiny_agent();
+            let tokens = tokenizer.encode(&text, Special::AsWritten).unwrap().len();
+            proptest::prop_assert!(text.len() <= tokens * tokenizer.token_bytes_max());
+        }
+    }
+
+    #[test]
+    fn the_longest_token_is_known() {
+        let tokenizer = tiny_agent();
+        let text = tokenizer.token_id("<|start_header_id|>");
+        assert!(text.is_some() && tokenizer.token_bytes_max() >= "<|start_header_id|>".len());
+        assert_eq!(tokenizer.token_bytes_max(), 28);
+    }
+
     #[test]
     fn truncation_in_the_file_is_switched_off() {
         let text = std::fs::read_to_string(fixture!("tokenizer.json")).unwrap();

@@ -216,6 +216,71 @@ const STACK_BYTES: usize = 64 << 20;
 mod tests {
     use super::*;
 
+    /// Masks from a thread that says nothing, unless the test does.
+    fn silent() -> (Masks, Sender<Said>, Receiver<u32>) {
+        let (chosen, tokens) = channel();
+        let (saying, said) = channel();
+        let masks = Masks {
+            chosen,
+            said,
+            cancellation: CancellationHandle::default(),
+            mask: None,
+            patience: Patience { left: PATIENCE_MAX },
+        };
+        (masks, saying, tokens)
+    }
+
+    /// The lane goes on, and the thread is told to.
+    #[test]
+    fn a_mask_that_does_not_come_is_an_error() {
+        let (mut masks, saying, _tokens) = silent();
+        let begin = Instant::now();
+        let error = masks.mask().unwrap_err().to_string();
+        assert!(begin.elapsed() >= WAIT_MAX && begin.elapsed() < 100 * WAIT_MAX);
+        assert!(
+            error.contains("takes too long") && error.contains("simpler form"),
+            "{error}"
+        );
+        assert!(masks.cancellation.is_cancelled());
+        drop(saying);
+        assert!(masks.mask().unwrap_err().to_string().contains("stopped"));
+    }
+
+    #[test]
+    fn a_token_that_is_not_taken_in_time_is_an_error() {
+        let (mut masks, saying, tokens) = silent();
+        saying.send(Said::Mask(Ok(SimpleVob::alloc(8)))).unwrap();
+        let error = masks.take(3).unwrap_err().to_string();
+        assert!(error.contains("takes too long"), "{error}");
+        assert_eq!(tokens.recv(), Ok(3));
+    }
+
+    /// Without being asked for: while the model computes.
+    #[test]
+    fn the_next_mask_begins_with_its_token() {
+        let grammars = super::super::tests::grammars();
+        let mut grammar = grammars.regex("[a-c]+").unwrap();
+        let allowed = grammar.masks.mask().unwrap().iter().next().unwrap();
+        assert_eq!(grammar.masks.take(allowed), Ok(Answer::Open));
+        let said = grammar.masks.said.recv_timeout(Duration::from_secs(60));
+        assert!(matches!(said, Ok(Said::Mask(Ok(_)))));
+    }
+
+    /// Whoever drops an answer leaves no thread behind.
+    #[test]
+    fn the_thread_ends_with_its_answer() {
+        let (chosen, tokens) = channel();
+        let (saying, said) = channel::<Said>();
+        let grammars = super::super::tests::grammars();
+        let parser = grammars
+            .factory
+            .create_parser(TopLevelGrammar::from_regex("a+"));
+        let matcher = Matcher::new(parser).into_cancellable();
+        let thread = std::thread::spawn(move || say(matcher, &tokens, &saying));
+        drop((chosen, said));
+        thread.join().unwrap();
+    }
+
     #[test]
     fn waits_are_bounded_once_and_together() {
         let mut patience = Patience { left: PATIENCE_MAX };

@@ -188,7 +188,7 @@ const LIMITS: ParserLimits = ParserLimits {
     initial_lexer_fuel: 1_000_000,
     step_lexer_fuel: 200_000,
     step_max_items: 50_000,
-    max_lexer_states: 50_000,
+    max_lexer_states: 10_000,
     max_grammar_size: 200_000,
     precompute_large_lexemes: true,
     verbose_errors: false,

@@ -133,6 +133,7 @@ struct Shared {
     requests: AtomicU64,
     flows: AtomicU64,
     bundle: Arc<Bundle>,
+    kv_tokens: u32,
     conductor: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -151,12 +152,14 @@ impl Engine {
         let bundle = Arc::clone(loader.bundle());
         let (inbox, messages) = channel();
         let conductor = Conductor::new(loader, policy, options, &inbox)?;
+        let kv_tokens = conductor.kv_tokens();
         let thread = thread::spawn(move || conductor.run(&messages));
         Ok(Self(Arc::new(Shared {
             inbox,
             requests: AtomicU64::new(0),
             flows: AtomicU64::new(0),
             bundle,
+            kv_tokens,
             conductor: Mutex::new(Some(thread)),
         })))
     }
@@ -204,6 +207,11 @@ impl Engine {
     /// [`RuntimeError::LoaderGone`] where the engine has ended.
     pub fn status(&self) -> Result<Status, RuntimeError> {
         self.ask(Message::Status)
+    }
+
+    /// Tokens that KV caches have room for: a request of more never runs.
+    pub fn kv_tokens(&self) -> u32 {
+        self.0.kv_tokens
     }
 
     /// What the engine runs.

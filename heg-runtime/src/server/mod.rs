@@ -13,6 +13,8 @@ mod answer;
 mod answering;
 mod auth;
 mod body;
+mod body_bytes;
+mod bounded_json;
 mod complete;
 mod connection;
 mod dashboard;
@@ -24,6 +26,7 @@ mod listen;
 mod message;
 mod metrics;
 mod pool;
+mod preparation;
 mod request;
 mod route;
 mod sending;
@@ -57,6 +60,7 @@ use dashboard::Standing;
 use flows::Flows;
 use listen::Doors;
 use metrics::Metrics;
+use preparation::Preparation;
 use supersede::Superseding;
 
 pub use account::Budgets;
@@ -65,8 +69,8 @@ pub use body::BodyPace;
 pub use error::ApiError;
 pub use listen::Address;
 pub use request::{
-    ChatRequest, CompletionRequest, Delivery, EndToken, FIELD_HEADERS, PromptText, TokenIds, Usage,
-    Wishes,
+    Bound, ChatRequest, CompletionRequest, Delivery, EndToken, FIELD_HEADERS, PromptBounds,
+    PromptText, TokenIds, Usage, Wishes, flow_to_end,
 };
 pub use served::Served;
 pub use timeline::Timeline;
@@ -156,6 +160,7 @@ struct State {
     /// Whose prompts may go on where whose prompts ended.
     prefixes: Prefixes,
     intake: Intake,
+    preparation: Preparation,
     admission: Arc<Admission>,
     superseding: Arc<Superseding>,
     flows: Flows,
@@ -178,8 +183,8 @@ impl Server {
     pub fn bind(options: ServerOptions) -> Result<Self, RuntimeError> {
         let runtime = Builder::new_current_thread()
             .enable_all()
-            // Rendering and tokenising: short, and in the way of the engine.
-            .max_blocking_threads(2)
+            // In the way of the engine: no more than there are places.
+            .max_blocking_threads(preparation::THREADS_MAX)
             .build()
             .map_err(|source| RuntimeError::System {
                 doing: "start an event loop",
@@ -252,6 +257,7 @@ impl State {
             accounts: Accounts::new(limits.budgets),
             prefixes: options.prefixes,
             intake: Intake::new(limits.body_bytes, limits.body_pace),
+            preparation: Preparation::default(),
             admission: Arc::new(Admission::new(limits.requests)),
             limits,
             superseding: Arc::default(),

@@ -22,6 +22,7 @@ use super::error::{ApiError, Result};
 use super::fields::describe;
 use super::flows::FlowName;
 use super::listen::Way;
+use super::preparation::Effort;
 use super::request::{FIELD_HEADERS, flow_to_end};
 use super::sending::Sending;
 use super::stream::Events;
@@ -89,7 +90,7 @@ async fn client(
         ClientRoute::Model(name) => model(state, name),
         ClientRoute::Chat => complete::chat(state, account, post().await?, headers).await,
         ClientRoute::Completions => complete::bare(state, account, post().await?, headers).await,
-        ClientRoute::EndFlow => end_flow(state, account, &post().await?),
+        ClientRoute::EndFlow => end_flow(state, account, post().await?).await,
     }
 }
 
@@ -179,8 +180,11 @@ fn model(state: &State, name: &str) -> Result<Response<Body>> {
     Ok(json_response(&state.served.card(state.created)))
 }
 
-fn end_flow(state: &State, account: &Account, body: &Taken) -> Result<Response<Body>> {
-    let flow = FlowName::Given(flow_to_end(&body.bytes)?);
+async fn end_flow(state: &State, account: &Account, body: Taken) -> Result<Response<Body>> {
+    let bounds = *state.served.bounds();
+    let effort = Effort::of(body.bytes.len());
+    let read = move || flow_to_end(&body.bytes, &bounds);
+    let flow = FlowName::Given(state.preparation.run(account.scope(), effort, read).await?);
     let engine = &state.served.engine;
     let found = state.flows.end(engine, account.scope(), &flow);
     Ok(json_response(&json!({"ended": found.is_some()})))

@@ -35,6 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use heg_files::OwnFolder;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::error::RuntimeError;
@@ -72,7 +73,7 @@ pub struct ServerOptions {
     /// What clients may use up.
     pub limits: ServerLimits,
     /// The cache folder, in which it is remembered that the bundle is right as soon as kernels are ready.
-    pub cache: Option<PathBuf>,
+    pub cache: Option<OwnFolder>,
 }
 
 /// What clients may use up. All of it is chosen.

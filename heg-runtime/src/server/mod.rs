@@ -46,6 +46,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use heg_files::OwnFolder;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::engine::ScopeId;
@@ -90,7 +91,7 @@ pub struct ServerOptions {
     /// What clients may use up.
     pub limits: ServerLimits,
     /// The cache folder, in which it is remembered that the bundle is right as soon as kernels are ready.
-    pub cache: Option<PathBuf>,
+    pub cache: Option<OwnFolder>,
 }
 
 /// Whose KV caches a prompt without a flow may go on with. Times, and `cached_tokens`, tell a client which prompts those

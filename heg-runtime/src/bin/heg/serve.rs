@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let timeline = Timeline::default();
     let options = EngineOptions {
         exec: arguments.machine.executor_options(),
-        flash: verified::cache_folder(),
+        flash: verified::cache_folder()?.map(|cache| cache.path().to_owned()),
         observers: arguments.observers(&timeline)?,
     };
     let loader = arguments.machine.loader(&loaded)?;
@@ -144,7 +144,7 @@ impl Arguments {
                 answer_tokens: self.max_tokens,
                 ..ServerLimits::default()
             },
-            cache: verified::cache_folder(),
+            cache: verified::cache_folder()?,
         })
     }
 }

@@ -166,7 +166,7 @@ mod tests {
     #[tokio::test]
     async fn clients_take_turns() {
         let preparation = Arc::new(Preparation::default());
-        let (end, first) = endless(&preparation, Scope::Client(0), Effort::Form);
+        let (end, first) = endless(&preparation, Scope::User(0), Effort::Form);
         let order = Arc::new(Mutex::new(Vec::new()));
         let form = |client: u32| {
             let (preparation, order) = (Arc::clone(&preparation), Arc::clone(&order));
@@ -176,7 +176,7 @@ mod tests {
                     Ok(())
                 };
                 preparation
-                    .run(Scope::Client(client), Effort::Form, work)
+                    .run(Scope::User(client), Effort::Form, work)
                     .await
             })
         };

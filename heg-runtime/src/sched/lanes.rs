@@ -94,6 +94,16 @@ impl Lanes {
         }
     }
 
+    /// Frees a lane of what runs there, if `which` says so.
+    pub(super) fn take_if(
+        &mut self,
+        lane: Lane,
+        which: impl Fn(&Running) -> bool,
+    ) -> Option<Running> {
+        self.running(lane).filter(|running| which(running))?;
+        self.vacate(lane, State::Free)
+    }
+
     /// Takes a lane away, with what ran on it.
     pub(super) fn lose(&mut self, lane: Lane) -> Option<Running> {
         self.vacate(lane, State::Absent)

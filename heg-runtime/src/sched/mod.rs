@@ -26,7 +26,7 @@ use heg_spec::policy::SchedulerKind;
 pub use agent_xpu::AgentXpu;
 pub use costs::{AnnotatedCosts, CachedCosts, Call, Cost, Costs, ModelShape, first_kernels};
 pub use event::{
-    Action, Actions, DecodeRun, Event, Finish, Kernel, Segment, Ticket, WarmKernel, Work,
+    Action, Actions, DecodeRun, Event, Finish, Kernel, Segment, Ticket, Transfer, WarmKernel, Work,
 };
 pub use pass::{Launch, Logits, Span, chunks, launches};
 pub use request::{Class, FlowId, Lane, Micros, RequestId, Submission};

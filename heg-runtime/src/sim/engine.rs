@@ -15,7 +15,7 @@ use super::meter::{Meter, RequestRecord, Usage};
 use super::power::PowerModel;
 use crate::sched::{
     Action, Actions, Call, Cost, Costs, Event, FlowId, Lane, Micros, RequestId, Scheduler,
-    Submission, Ticket, WarmKernel, Work,
+    Submission, Ticket, Transfer, WarmKernel, Work,
 };
 use crate::workload::{Arrival, Trace};
 
@@ -143,6 +143,7 @@ enum Plan {
     Return(Lane),
     Ready(Lane),
     OutOfMemory(Lane, Ticket),
+    Offloaded(Transfer),
 }
 
 #[derive(Debug)]
@@ -381,6 +382,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
                     Event::Ready(lane)
                 })
             }
+            Plan::Offloaded(transfer) => Some(Event::Offloaded(transfer)),
             Plan::OutOfMemory(lane, ticket) => {
                 let runs = self.running(lane).is_some_and(|r| r.ticket == ticket);
                 runs.then(|| {
@@ -437,10 +439,8 @@ impl<'a, C: Costs> Simulation<'a, C> {
             Action::Reserve {
                 reused, request, ..
             } => self.meter.reused(request, reused),
-            Action::Release(_)
-            | Action::Keep { .. }
-            | Action::Offload(_)
-            | Action::ReleaseFlow(_) => {}
+            Action::Offload { transfer, .. } => self.plan(self.now, Plan::Offloaded(transfer)),
+            Action::Release(_) | Action::Keep { .. } | Action::ReleaseFlow(_) => {}
         }
         Ok(())
     }

@@ -40,7 +40,10 @@ impl Serving {
                     self.room.memory.keep(request, flow, tokens);
                 }
             }
-            Action::Offload(flow) => self.room.memory.offload(flow),
+            Action::Offload { flow, transfer } => {
+                self.room.memory.offload(flow);
+                self.events.push_back(Event::Offloaded(transfer));
+            }
             Action::ReleaseFlow(flow) => self.room.memory.release_flow(flow),
             Action::Restart(request) => {
                 if let Some(live) = self.live.get_mut(&request) {
@@ -146,7 +149,10 @@ impl Serving {
                     first: tokens.saturating_sub(new) as u32,
                 });
             }
-            Err(error) => live.error = Some(causes(&error)),
+            Err(error) => {
+                live.error = Some(causes(&error));
+                self.events.push_back(Event::Unreserved(request));
+            }
         }
     }
 

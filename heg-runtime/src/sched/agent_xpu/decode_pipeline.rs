@@ -161,7 +161,7 @@ impl<C: Costs> AgentXpu<C> {
         let candidate = |id: &RequestId| {
             let entry = self.table.get(*id)?;
             let alone = self.decode.alone.is_none_or(|alone| alone == *id);
-            (entry.ending.is_none() && alone).then(|| Candidate {
+            (entry.may_run() && alone).then(|| Candidate {
                 id: *id,
                 class: entry.class(),
                 context: entry.context(),
@@ -228,7 +228,7 @@ impl<C: Costs> AgentXpu<C> {
         for (id, _) in run.batch.iter() {
             if let Some(entry) = self.table.get_mut(*id) {
                 entry.waits_since = self.now;
-                entry.failures = 0;
+                entry.succeeded();
             }
             self.emit(*id, ended.contains(id), actions);
         }

@@ -37,6 +37,7 @@ mod decode_pipeline;
 mod deferral;
 mod prefill_pipeline;
 mod recovery;
+mod shortage;
 mod warm;
 
 use heg_spec::Policy;
@@ -148,9 +149,11 @@ impl<C: Costs> AgentXpu<C> {
             Work::Prefill {
                 request, segment, ..
             } => {
-                let entry = self.table.get_mut(request);
-                if let Some(prefill) = entry.and_then(|entry| entry.prefill_mut()) {
-                    prefill.complete(segment.position);
+                if let Some(entry) = self.table.get_mut(request) {
+                    entry.succeeded();
+                    if let Some(prefill) = entry.prefill_mut() {
+                        prefill.complete(segment.position);
+                    }
                 }
                 self.settle(request, actions);
             }
@@ -173,7 +176,7 @@ impl<C: Costs> AgentXpu<C> {
         entry.phase = Phase::Decode;
         entry.waits_since = self.now;
         entry.failed = None;
-        entry.failures = 0;
+        entry.succeeded();
         self.emit(id, ended, actions);
         if self.table.get(id).is_some() {
             self.decode.join(id);
@@ -224,12 +227,15 @@ impl<C: Costs> AgentXpu<C> {
         let Some(entry) = self.table.get(id) else {
             return;
         };
-        let Some(finish) = entry.ending else {
-            return;
-        };
-        if entry.prefill().is_some_and(|prefill| prefill.is_running()) || self.decode.holds(id) {
+        if entry.may_run()
+            || entry.prefill().is_some_and(|prefill| prefill.is_running())
+            || self.decode.holds(id)
+        {
             return;
         }
+        let Some(finish) = entry.ending else {
+            return self.restart(id, actions);
+        };
         let kept = entry.cached();
         let flow = entry.submission.flow;
         let ends_flow = entry.ends_flow;
@@ -432,6 +438,10 @@ impl<C: Costs> Scheduler for AgentXpu<C> {
             } => self.done(ticket, layers, &ended, actions),
             Event::Failed(ticket) => self.failed(ticket, actions),
             Event::OutOfMemory(ticket) => self.out_of_memory(ticket, actions),
+            Event::Unreserved(id) => self.unreserved(id, actions),
+            Event::Unreadable { ticket, request } => self.unreadable(ticket, request, actions),
+            Event::Offloaded(transfer) => self.kv.offloaded(transfer),
+            Event::OffloadFailed(transfer) => self.kv.offload_failed(transfer),
             Event::Lost(lane) => self.lost(lane, actions),
             Event::Ready(lane) => {
                 self.lanes.restore(lane);

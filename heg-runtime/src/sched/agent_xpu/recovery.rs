@@ -7,7 +7,6 @@ use super::AgentXpu;
 use crate::sched::costs::Costs;
 use crate::sched::event::{Action, Actions, Finish, Ticket, Work};
 use crate::sched::lanes::Running;
-use crate::sched::prefill::Prefill;
 use crate::sched::request::{Lane, RequestId};
 use crate::sched::table::Entry;
 
@@ -18,7 +17,7 @@ impl<C: Costs> AgentXpu<C> {
     pub(super) fn failed(&mut self, ticket: Ticket, actions: &mut Actions) {
         if let Some((lane, running)) = self.lanes.finish(ticket) {
             self.undo(&running);
-            self.blame(&running, Some(lane), actions);
+            self.blame(&running, lane, actions);
         }
     }
 
@@ -27,7 +26,7 @@ impl<C: Costs> AgentXpu<C> {
         if let Some(running) = self.lanes.reset(lane) {
             actions.push(Action::Reset(lane));
             self.undo(&running);
-            self.blame(&running, Some(lane), actions);
+            self.blame(&running, lane, actions);
         }
     }
 
@@ -52,38 +51,8 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// Memory ran out: idle flows give theirs first, then the youngest proactive request; then it is tried
-    /// again.
-    pub(super) fn out_of_memory(&mut self, ticket: Ticket, actions: &mut Actions) {
-        let Some((lane, running)) = self.lanes.finish(ticket) else {
-            return;
-        };
-        self.undo(&running);
-        if self.kv.release_flows(actions) || self.make_room_beside(&running, actions) {
-            for id in running.work.requests() {
-                self.settle(id, actions);
-            }
-            return;
-        }
-        self.blame(&running, Some(lane), actions);
-    }
-
-    fn make_room_beside(&mut self, running: &Running, actions: &mut Actions) -> bool {
-        let ids = running.work.requests();
-        let others = |id: RequestId, entry: &Entry| {
-            let active = entry.prefill().is_some_and(Prefill::is_running);
-            let queued = matches!(entry.phase, crate::sched::table::Phase::Queued);
-            !active && !queued && !ids.contains(&id) && !self.decode.holds(id)
-        };
-        let Some(id) = self.table.youngest_proactive(others) else {
-            return false;
-        };
-        self.restart(id, actions);
-        true
-    }
-
     /// Takes back that something ran.
-    fn undo(&mut self, running: &Running) {
+    pub(super) fn undo(&mut self, running: &Running) {
         match &running.work {
             Work::Prefill {
                 request, segment, ..
@@ -106,13 +75,13 @@ impl<C: Costs> AgentXpu<C> {
     }
 
     /// Counts a failure against the requests that were part of it.
-    fn blame(&mut self, running: &Running, lane: Option<Lane>, actions: &mut Actions) {
+    pub(super) fn blame(&mut self, running: &Running, lane: Lane, actions: &mut Actions) {
         let ids = running.work.requests();
         let mut worst = 0;
         for id in &ids {
             if let Some(entry) = self.table.get_mut(*id) {
                 entry.failures += 1;
-                entry.failed = lane;
+                entry.failed = Some(lane);
                 worst = worst.max(entry.failures);
             }
         }

@@ -11,6 +11,7 @@
 //!   iterations alternate.
 
 mod live;
+mod shortage;
 #[cfg(test)]
 mod tests;
 
@@ -24,7 +25,7 @@ use heg_spec::soc::DeviceClass;
 use super::Scheduler;
 use super::costs::{Call, Costs, ModelShape};
 use super::event::{Action, Actions, Event, Finish, Segment, Ticket, Work};
-use super::kv::KvBudget;
+use super::kv::{KvBudget, Refusals, Room};
 use super::request::{Class, FlowId, Lane, Micros, RequestId, Submission};
 use live::Live;
 
@@ -124,8 +125,12 @@ impl<C: Costs> SingleLane<C> {
             if only.is_some_and(|only| only != next.class()) {
                 return;
             }
+            if next.refusals.wait_for(&self.kv) {
+                return;
+            }
             let tokens = next.submission.tokens_max(self.model.context_tokens);
-            let Some(reused) = self.kv.reserve(&next.submission, tokens, actions) else {
+            let room = self.kv.reserve(&next.submission, tokens, actions);
+            let Room::Reserved(reused) = room else {
                 return;
             };
             if let Some(mut live) = self.waiting.pop_front() {
@@ -275,9 +280,7 @@ impl<C: Costs> SingleLane<C> {
         for mut live in preempted.into_iter().rev() {
             self.kv.release(live.id(), actions);
             actions.push(Action::Restart(live.id()));
-            live.prompt_tokens = live.context();
-            live.cached = 0;
-            live.submission.shared_tokens = 0;
+            live.start_over();
             self.waiting.push_front(live);
         }
         // Reactive ones come first, each class in its order.
@@ -296,6 +299,7 @@ impl<C: Costs> SingleLane<C> {
         for id in iteration.requests() {
             if let Some(live) = self.live_mut(id) {
                 live.failures = 0;
+                live.refusals = Refusals::default();
             }
         }
         for (id, _) in iteration.batch.iter() {
@@ -465,6 +469,10 @@ impl<C: Costs> Scheduler for SingleLane<C> {
             Event::Done { ticket, ended, .. } => self.done(ticket, &ended, actions),
             Event::Failed(ticket) if current == Some(ticket) => self.give_up_iteration(actions),
             Event::OutOfMemory(ticket) if current == Some(ticket) => self.out_of_memory(actions),
+            Event::Unreserved(id) => self.unreserved(id, actions),
+            Event::Unreadable { ticket, request } => self.unreadable(ticket, request, actions),
+            Event::Offloaded(transfer) => self.kv.offloaded(transfer),
+            Event::OffloadFailed(transfer) => self.kv.offload_failed(transfer),
             Event::Lost(lane) if lane == self.lane => self.lose(actions),
             Event::Ready(lane) if lane == self.lane => self.state = LaneState::Present,
             Event::Failed(_)

@@ -2,11 +2,11 @@
 
 use heg_spec::policy::SchedulerKind;
 
-use super::world::{Iteration, KERNELS, Part, Phase, Place, Seen};
+use super::world::{Iteration, KERNELS, Leaving, Part, Phase, Place, Seen};
 use super::{Checked, Rule};
 use crate::sched::{
     Action, Class, Costs, DecodeRun, Finish, FlowId, Kernel, Lane, RequestId, Scheduler, Segment,
-    Work,
+    Transfer, Work,
 };
 
 impl<S: Scheduler, C: Costs> Checked<S, C> {
@@ -53,15 +53,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 flow,
                 tokens,
             } => self.release(*request, Some((*flow, *tokens))),
-            Action::Offload(flow) => self.offload(*flow),
-            Action::ReleaseFlow(flow) => {
-                let kept = self.world.flows.remove(flow);
-                self.world.kv_used -= u64::from(kept.unwrap_or(0)).min(self.world.kv_used);
-                let kept = kept.or_else(|| self.world.flash.remove(flow));
-                self.require(kept.is_some(), Rule::MemoryBalanced, || {
-                    format!("{flow:?} has nothing to give back")
-                });
-            }
+            Action::Offload { flow, transfer } => self.offload(*flow, *transfer),
+            Action::ReleaseFlow(flow) => self.release_flow(*flow),
             Action::Restart(id) => self.restart(*id),
             Action::Emit(id) => self.emit(*id),
             Action::Finish(id, finish) => self.finish_request(*id, *finish),
@@ -91,16 +84,19 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let (submission, prompt) = (seen.submission, seen.prompt_tokens);
         let enough = tokens >= prompt;
         let flow = submission.flow;
-        let kept = flow
-            .and_then(|flow| self.world.flows.remove(&flow))
-            .unwrap_or(0);
-        let flashed = flow
-            .and_then(|flow| self.world.flash.remove(&flow))
-            .unwrap_or(0);
-        let there = kept.max(flashed);
+        let mut there = 0;
+        let mut memory = 0;
+        if let Some(flow) = flow {
+            memory = self.world.flows.remove(&flow).unwrap_or(0);
+            there = memory.max(self.world.flash.remove(&flow).unwrap_or(0));
+            if let Some(leaving) = self.world.leaving(flow) {
+                (leaving.flow, leaving.taken) = (None, true);
+                (there, memory) = (leaving.tokens, leaving.tokens);
+            }
+        }
         let own = reused <= there && reused <= submission.shared_tokens && reused < prompt;
         let used = &mut self.world.kv_used;
-        *used = *used - u64::from(kept).min(*used) + u64::from(tokens);
+        *used = *used - u64::from(memory).min(*used) + u64::from(tokens);
         let (used, budget) = (*used, self.world.kv_budget);
         let holds = fresh && enough && own && used <= budget;
         self.require(holds, Rule::MemoryBalanced, || {
@@ -125,7 +121,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         if let Some((flow, kept)) = to {
             world.kv_used += u64::from(kept);
             taken = world.flows.insert(flow, kept);
-            taken = taken.or(world.flash.get(&flow).copied());
+            let leaving = world.leaving(flow).map(|leaving| leaving.tokens);
+            taken = taken.or(world.flash.get(&flow).copied()).or(leaving);
         }
         let all = to.is_none_or(|(_, kept)| kept == computed);
         let holds = reserved.is_some() && own && all && !runs && taken.is_none();
@@ -136,17 +133,38 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         });
     }
 
-    fn offload(&mut self, flow: FlowId) {
+    /// A cache is written from now on: it has its memory until that is done, and room on flash already.
+    fn offload(&mut self, flow: FlowId, transfer: Transfer) {
         let kept = self.world.flows.remove(&flow);
-        self.world.kv_used -= u64::from(kept.unwrap_or(0)).min(self.world.kv_used);
-        if let Some(kept) = kept {
-            self.world.flash.insert(flow, kept);
+        if let Some(tokens) = kept {
+            let leaving = Leaving {
+                flow: Some(flow),
+                tokens,
+                taken: false,
+            };
+            let known = self.world.transfers.insert(transfer, leaving);
+            self.require(known.is_none(), Rule::MemoryBalanced, || {
+                format!("{transfer:?} is the name of two caches")
+            });
         }
-        let used: u64 = self.world.flash.values().map(|kept| u64::from(*kept)).sum();
+        let written: u64 = self.world.flash.values().map(|kept| u64::from(*kept)).sum();
+        let leaving = self.world.transfers.values();
+        let used = written + leaving.map(|it| u64::from(it.tokens)).sum::<u64>();
         let budget = self.world.flash_budget;
         let holds = kept.is_some() && used <= budget;
         self.require(holds, Rule::MemoryBalanced, || {
             format!("{flow:?} takes {kept:?} tokens to flash, which has {used} of {budget}")
+        });
+    }
+
+    fn release_flow(&mut self, flow: FlowId) {
+        let kept = self.world.flows.remove(&flow);
+        self.world.kv_used -= u64::from(kept.unwrap_or(0)).min(self.world.kv_used);
+        // What is being written is in memory until that is done.
+        let leaving = self.world.leaving(flow).map(|leaving| leaving.flow = None);
+        let found = kept.is_some() || leaving.is_some() || self.world.flash.remove(&flow).is_some();
+        self.require(found, Rule::MemoryBalanced, || {
+            format!("{flow:?} has nothing to give back")
         });
     }
 
@@ -211,18 +229,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     fn runs(&self, id: RequestId) -> bool {
         Lane::ALL.into_iter().any(|lane| {
             let work = self.world.running(lane);
-            work.is_some_and(|work| match work {
-                Work::Prefill { request, .. } | Work::Head(request) => *request == id,
-                Work::Decode(run) => run.batch.iter().any(|(other, _)| *other == id),
-                Work::Mixed { batch, prompts } => {
-                    let prompts = prompts.iter().map(|(other, _)| other);
-                    batch
-                        .iter()
-                        .map(|(other, _)| other)
-                        .chain(prompts)
-                        .any(|other| *other == id)
-                }
-            })
+            work.is_some_and(|work| work.is_of(id))
         })
     }
 

@@ -9,7 +9,7 @@ use heg_spec::soc::DeviceClass;
 
 use crate::sched::{
     Call, Class, Costs, Event, FlowId, Kernel, Lane, Micros, ModelShape, RequestId, Segment,
-    Submission, Ticket, WarmKernel, Work,
+    Submission, Ticket, Transfer, WarmKernel, Work,
 };
 
 /// A lane.
@@ -172,6 +172,16 @@ pub(super) struct Iteration {
     pub(super) broken: bool,
 }
 
+/// A cache that is being written to flash.
+#[derive(Debug, Clone)]
+pub(super) struct Leaving {
+    /// Who keeps it, if anybody still does.
+    pub(super) flow: Option<FlowId>,
+    pub(super) tokens: u32,
+    /// A request took it back: its memory is the request's.
+    pub(super) taken: bool,
+}
+
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) now: Micros,
@@ -190,6 +200,7 @@ pub(super) struct World {
     pub(super) flows: BTreeMap<FlowId, u32>,
     pub(super) flash_budget: u64,
     pub(super) flash: BTreeMap<FlowId, u32>,
+    pub(super) transfers: BTreeMap<Transfer, Leaving>,
     pub(super) warm: BTreeSet<WarmKernel>,
     pub(super) compiling: Option<WarmKernel>,
     /// Launches that failed, were lost or had to be stopped.
@@ -229,6 +240,7 @@ impl World {
             flows: BTreeMap::new(),
             flash_budget: policy.limits.flash_bytes() / model.kv_bytes_per_token.max(1),
             flash: BTreeMap::new(),
+            transfers: BTreeMap::new(),
             warm: BTreeSet::new(),
             compiling: None,
             failures: 0,
@@ -317,6 +329,14 @@ impl World {
                     self.undo(&work);
                 }
             }
+            Event::Unreserved(id) => self.unreserved(*id),
+            Event::Unreadable { ticket, .. } => {
+                if let Some(work) = self.free(*ticket, Place::Free) {
+                    self.undo(&work);
+                }
+            }
+            Event::Offloaded(transfer) => self.landed(*transfer, true),
+            Event::OffloadFailed(transfer) => self.landed(*transfer, false),
             Event::Lost(lane) => {
                 self.vacate(*lane, Place::Absent);
                 if self.dynamic_lane().is_none() {
@@ -346,6 +366,45 @@ impl World {
             let long = self.overdue_after.is_some_and(|limit| waits >= limit);
             seen.overdue |= long && seen.class() == Class::Proactive;
         }
+    }
+
+    /// A request has not got what it reserved, and what was launched of it since does not run.
+    fn unreserved(&mut self, id: RequestId) {
+        let Some(seen) = self.requests.get_mut(&id) else {
+            return;
+        };
+        let tokens = seen.reserved.take();
+        self.kv_used -= u64::from(tokens.unwrap_or(0)).min(self.kv_used);
+        for lane in Lane::ALL {
+            if self.running(lane).is_some_and(|work| work.is_of(id)) {
+                self.vacate(lane, Place::Free);
+            }
+        }
+    }
+
+    /// The writer has done with a cache.
+    fn landed(&mut self, transfer: Transfer, written: bool) {
+        let Some(leaving) = self.transfers.remove(&transfer) else {
+            return;
+        };
+        match (leaving.flow, written) {
+            (Some(flow), false) => {
+                self.flows.insert(flow, leaving.tokens);
+                return;
+            }
+            (Some(flow), true) => {
+                self.flash.insert(flow, leaving.tokens);
+            }
+            (None, _) => {}
+        }
+        let memory = if leaving.taken { 0 } else { leaving.tokens };
+        self.kv_used -= u64::from(memory).min(self.kv_used);
+    }
+
+    /// What a flow is to have on flash, if it is being written.
+    pub(super) fn leaving(&mut self, flow: FlowId) -> Option<&mut Leaving> {
+        let mut transfers = self.transfers.values_mut();
+        transfers.find(|leaving| leaving.flow == Some(flow))
     }
 
     fn submitted(&mut self, submission: &Submission) {

@@ -1,0 +1,51 @@
+//! Memory that is not there although the budget has it, and caches that cannot be read.
+
+use super::SingleLane;
+use crate::sched::costs::Costs;
+use crate::sched::event::{Action, Actions, Finish, Ticket};
+use crate::sched::request::RequestId;
+
+impl<C: Costs> SingleLane<C> {
+    /// A request has not got the memory that was reserved for it: idle flows give theirs, or it waits for what others
+    /// give back; it ends when it was refused too often.
+    pub(super) fn unreserved(&mut self, id: RequestId, actions: &mut Actions) {
+        if !self.kv.unreserved(id) {
+            return;
+        }
+        // It is not carried out, and nobody is to blame.
+        self.iteration
+            .take_if(|iteration| iteration.requests().any(|other| other == id));
+        self.requeue(id, actions);
+        let Some(live) = self.waiting.iter_mut().find(|live| live.id() == id) else {
+            return;
+        };
+        if !live.refusals.again() {
+            live.ending.get_or_insert(Finish::Failed);
+        } else if !self.kv.release_flows(actions) {
+            live.refusals.wait(&self.kv);
+        }
+        self.settle(actions);
+    }
+
+    /// What a request was to reuse is lost: it computes it anew.
+    pub(super) fn unreadable(&mut self, ticket: Ticket, id: RequestId, actions: &mut Actions) {
+        let found = self
+            .iteration
+            .take_if(|iteration| iteration.ticket == ticket);
+        if found.is_some() {
+            self.kv.release(id, actions);
+            self.requeue(id, actions);
+            self.settle(actions);
+        }
+    }
+
+    /// Sends a request that runs back to the head of its queue, with nothing computed.
+    fn requeue(&mut self, id: RequestId, actions: &mut Actions) {
+        let place = self.running.iter().position(|live| live.id() == id);
+        if let Some(mut live) = place.map(|place| self.running.remove(place)) {
+            live.start_over();
+            actions.push(Action::Restart(id));
+            self.waiting.push_front(live);
+        }
+    }
+}

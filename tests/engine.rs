@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use heg_runtime::Loaded;
-use heg_runtime::engine::{Ask, Ending, Engine, EngineOptions, Entry, Observer, Update};
+use heg_runtime::engine::{Ask, Ending, Engine, EngineOptions, Entry, Observer, ScopeId, Update};
 use heg_runtime::exec::ExecutorOptions;
 use heg_runtime::sched::{Action, Class, Event, Finish, Kernel, Lane, Micros, RequestId, Work};
 use heg_runtime::text::{SamplingParams, Special};
@@ -98,6 +98,7 @@ fn engine_with(bundle: &Path, soc: &str, policy: Policy, options: EngineOptions)
 
 fn ask(class: Class, prompt: &[u32]) -> Ask {
     Ask {
+        scope: ScopeId(0),
         class,
         prompt: prompt.to_vec(),
         tokens_max: ANSWER_TOKENS as u32,

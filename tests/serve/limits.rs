@@ -107,7 +107,7 @@ fn slow_clients_are_not_waited_for() {
     }
     let host = Host::with(|options| {
         options.limits.head_time = Duration::from_millis(200);
-        options.limits.body_time = Duration::from_millis(200);
+        options.limits.body_pace.time_max = Duration::from_millis(200);
     });
     let begin = Instant::now();
     let mut head = host.open();

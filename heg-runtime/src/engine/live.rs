@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use super::served::{End, Prompt, Served};
 use super::waits::Entry;
-use super::{Ending, Listener, Update};
+use super::{Ending, Listener, ScopeId, Update};
 use crate::generate::FinishReason;
 use crate::sched::{Class, Finish, FlowId};
 
 /// A live request.
 pub(super) struct Live {
     pub(super) class: Class,
+    pub(super) scope: ScopeId,
     pub(super) flow: FlowId,
     pub(super) prompt_tokens: u32,
     pub(super) reused_tokens: u32,
@@ -41,13 +42,14 @@ pub(super) enum Phase {
 impl Live {
     pub(super) fn new(
         class: Class,
-        flow: FlowId,
+        (scope, flow): (ScopeId, FlowId),
         served: Served,
         listener: Listener,
         (submitted, entry): (Instant, Entry),
     ) -> Self {
         Self {
             class,
+            scope,
             flow,
             prompt_tokens: served.with_tokens(<[u32]>::len) as u32,
             reused_tokens: 0,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::ScopeId;
 use super::flash::{Back, Flash, Parked, Unread};
 use super::reclaim::Reclaim;
 use crate::error::RuntimeError;
@@ -22,6 +23,8 @@ pub(super) struct Memory {
 
 /// What a flow keeps.
 struct Kept {
+    /// Whose tokens they are.
+    scope: ScopeId,
     cache: At,
     /// The tokens whose keys and values are in it.
     tokens: Vec<u32>,
@@ -51,21 +54,23 @@ impl Memory {
         }
     }
 
-    /// Tokens that a flow's cache has in common with the beginning of a prompt.
-    pub(super) fn shared(&self, flow: FlowId, prompt: &[u32]) -> u32 {
-        let kept = self.flows.get(&flow);
+    /// Tokens that a flow's cache has in common with the beginning of a prompt; none where it is another scope's.
+    pub(super) fn shared(&self, scope: ScopeId, flow: FlowId, prompt: &[u32]) -> u32 {
+        let kept = self.flows.get(&flow).filter(|kept| kept.scope == scope);
         kept.map_or(0, |kept| common(&kept.tokens, prompt))
     }
 
-    /// The flow, of those that `may` be taken, whose cache has most in common with a prompt; none where that is
-    /// less than `least` tokens.
+    /// The flow, of those of a scope that `may` be taken, whose cache has most in common with a prompt; none where
+    /// that is less than `least` tokens.
     pub(super) fn most_shared(
         &self,
+        scope: ScopeId,
         prompt: &[u32],
         least: u32,
         may: impl Fn(FlowId) -> bool,
     ) -> Option<(FlowId, u32)> {
-        let candidates = self.flows.iter().filter(|(flow, _)| may(**flow));
+        let own = self.flows.iter().filter(|(_, kept)| kept.scope == scope);
+        let candidates = own.filter(|(flow, _)| may(**flow));
         candidates
             .map(|(flow, kept)| (*flow, common(&kept.tokens, prompt)))
             .filter(|(_, shared)| *shared >= least)
@@ -126,13 +131,23 @@ impl Memory {
         }
     }
 
-    /// Leaves a request's cache, with these tokens in it, to a flow.
-    pub(super) fn keep(&mut self, request: RequestId, flow: FlowId, tokens: Vec<u32>) {
+    /// Leaves a request's cache, with these tokens in it, to a flow of its scope.
+    pub(super) fn keep(
+        &mut self,
+        request: RequestId,
+        (scope, flow): (ScopeId, FlowId),
+        tokens: Vec<u32>,
+    ) {
         if let Some((cache, _)) = self.requests.remove(&request) {
             // An earlier call that it took the cache over from may have had more.
             cache.discard(tokens.len());
             let cache = At::Memory(cache);
-            self.flows.insert(flow, Kept { cache, tokens });
+            let kept = Kept {
+                scope,
+                cache,
+                tokens,
+            };
+            self.flows.insert(flow, kept);
         }
     }
 

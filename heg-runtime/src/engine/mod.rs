@@ -59,8 +59,14 @@ pub trait Observer: Send {
     fn stepped(&mut self, now: Micros, event: &Event, actions: &[Action]);
 }
 
+/// Whose a request is. What one scope left in KV caches is never found by requests of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ScopeId(pub u64);
+
 /// A request.
 pub struct Ask {
+    /// Whose it is.
+    pub scope: ScopeId,
     /// How urgent it is.
     pub class: Class,
     /// The whole prompt, what a flow has in its cache included.

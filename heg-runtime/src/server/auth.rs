@@ -3,6 +3,7 @@
 use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, HOST};
 
+use super::account::Scope;
 use super::error::{ApiError, Result};
 use super::listen::Way;
 
@@ -32,11 +33,11 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// Checks the token; without one, that the client means this machine.
+/// Who a client is: checks the token; without one, that the client means this machine.
 ///
 /// A web page whose name was made to point here (DNS rebinding) reaches a server on loopback too, but its `Host`
 /// gives it away.
-pub(super) fn check(token: Option<&Token>, headers: &HeaderMap, way: Way) -> Result<()> {
+pub(super) fn scope(token: Option<&Token>, headers: &HeaderMap, way: Way) -> Result<Scope> {
     match token {
         Some(token) => {
             let given = text(headers, &AUTHORIZATION).and_then(|value| {
@@ -44,24 +45,28 @@ pub(super) fn check(token: Option<&Token>, headers: &HeaderMap, way: Way) -> Res
                 scheme.eq_ignore_ascii_case("bearer").then(|| given.trim())
             });
             match given {
-                Some(given) if token.is(given) => Ok(()),
+                Some(given) if token.is(given) => Ok(Scope::Token(0)),
                 _ => Err(ApiError::Token),
             }
         }
-        None if way == Way::Tcp => {
-            let host = text(headers, &HOST).unwrap_or_default();
-            let name = host.rsplit_once(':').map_or(host, |(name, port)| {
-                let is_port = port.bytes().all(|byte| byte.is_ascii_digit());
-                if is_port { name } else { host }
-            });
-            match name {
-                "localhost" | "127.0.0.1" | "[::1]" => Ok(()),
-                _ => Err(ApiError::Host {
-                    host: host.to_owned(),
-                }),
-            }
-        }
-        None => Ok(()),
+        None => match way {
+            Way::Tcp => check_host(headers).map(|()| Scope::Loopback),
+            Way::Unix { user } => Ok(Scope::User(user)),
+        },
+    }
+}
+
+fn check_host(headers: &HeaderMap) -> Result<()> {
+    let host = text(headers, &HOST).unwrap_or_default();
+    let name = host.rsplit_once(':').map_or(host, |(name, port)| {
+        let is_port = port.bytes().all(|byte| byte.is_ascii_digit());
+        if is_port { name } else { host }
+    });
+    match name {
+        "localhost" | "127.0.0.1" | "[::1]" => Ok(()),
+        _ => Err(ApiError::Host {
+            host: host.to_owned(),
+        }),
     }
 }
 
@@ -83,8 +88,8 @@ mod tests {
     fn the_token_is_asked_for_on_every_way() {
         let token = Token::new("s3cret").unwrap();
         let check =
-            |value: &str, way| check(Some(&token), &headers("authorization", value), way).is_ok();
-        for way in [Way::Tcp, Way::Unix] {
+            |value: &str, way| scope(Some(&token), &headers("authorization", value), way).is_ok();
+        for way in [Way::Tcp, Way::Unix { user: 1000 }] {
             assert!(check("Bearer s3cret", way) && check("bearer s3cret", way));
             for wrong in [
                 "Bearer s3cre",
@@ -102,7 +107,7 @@ mod tests {
 
     #[test]
     fn without_a_token_foreign_names_are_refused() {
-        let check = |host: &str, way| check(None, &headers("host", host), way).is_ok();
+        let check = |host: &str, way| scope(None, &headers("host", host), way).is_ok();
         for own in [
             "localhost",
             "localhost:8080",
@@ -119,7 +124,7 @@ mod tests {
             "",
         ] {
             assert!(!check(foreign, Way::Tcp), "{foreign}");
-            assert!(check(foreign, Way::Unix));
+            assert!(check(foreign, Way::Unix { user: 1000 }));
         }
     }
 }

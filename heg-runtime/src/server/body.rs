@@ -1,44 +1,73 @@
-//! The body of a request, taken in under limits: its own size, the time it may take, and what all bodies together
-//! may hold at once.
+//! The body of a request, taken in under limits: its own size, the time it may take, and what its sender may make the
+//! server keep.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::Body;
+use tokio::time::{Instant, timeout_at};
 
+use super::account::{Account, Charge};
 use super::error::{ApiError, Result};
 
-/// Limits on bodies, shared by all connections.
+/// Limits on bodies.
 #[derive(Debug, Clone)]
 pub(super) struct Intake {
     bytes_max: usize,
-    time_max: Duration,
-    /// Bytes left for all bodies together.
-    left: Arc<AtomicUsize>,
+    pace: BodyPace,
 }
 
-/// A body; its bytes count as held until it is dropped.
+/// How fast a body has to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BodyPace {
+    /// Time for a body, whatever it is.
+    pub time_max: Duration,
+    /// Bytes of a body that may take all that time.
+    pub small_bytes: usize,
+    /// Time for one that is larger, before its bytes count.
+    pub grace: Duration,
+    /// What earns a larger body another second.
+    pub bytes_per_second: u32,
+}
+
+impl Default for BodyPace {
+    /// Chosen.
+    fn default() -> Self {
+        Self {
+            time_max: Duration::from_secs(30),
+            small_bytes: 64 << 10,
+            grace: Duration::from_secs(5),
+            bytes_per_second: 1 << 20,
+        }
+    }
+}
+
+impl BodyPace {
+    /// The time within which the next byte has to be there, once `bytes` are.
+    fn time(&self, bytes: usize) -> Duration {
+        if bytes <= self.small_bytes {
+            return self.time_max;
+        }
+        let earned = bytes as f64 / f64::from(self.bytes_per_second.max(1));
+        (self.grace + Duration::from_secs_f64(earned)).min(self.time_max)
+    }
+}
+
+/// A body; its bytes are charged to its sender until it is dropped.
 #[derive(Debug)]
 pub(super) struct Taken {
     pub(super) bytes: Vec<u8>,
-    held: usize,
-    left: Arc<AtomicUsize>,
+    pub(super) charge: Charge,
 }
 
 impl Intake {
-    /// Bodies of `bytes_max` bytes each, and `total_bytes_max` together, in `time_max`.
-    pub(super) fn new(bytes_max: usize, total_bytes_max: usize, time_max: Duration) -> Self {
-        Self {
-            bytes_max,
-            time_max,
-            left: Arc::new(AtomicUsize::new(total_bytes_max)),
-        }
+    /// Bodies of up to `bytes_max` bytes each, which come at this pace.
+    pub(super) fn new(bytes_max: usize, pace: BodyPace) -> Self {
+        Self { bytes_max, pace }
     }
 
-    /// Takes in a body.
-    pub(super) async fn take<B>(&self, body: B) -> Result<Taken>
+    /// Takes in a body, at the expense of `account`.
+    pub(super) async fn take<B>(&self, account: &Account, mut body: B) -> Result<Taken>
     where
         B: Body<Data = bytes::Bytes, Error: std::fmt::Display> + Unpin,
     {
@@ -46,24 +75,20 @@ impl Intake {
         if body.size_hint().lower() > self.bytes_max as u64 {
             return Err(self.too_large());
         }
-        let slow = |_| ApiError::Body {
-            why: format!("{} s have passed", self.time_max.as_secs()),
-        };
-        tokio::time::timeout(self.time_max, self.collect(body))
-            .await
-            .map_err(slow)?
-    }
-
-    async fn collect<B>(&self, mut body: B) -> Result<Taken>
-    where
-        B: Body<Data = bytes::Bytes, Error: std::fmt::Display> + Unpin,
-    {
+        let begin = Instant::now();
         let mut taken = Taken {
             bytes: Vec::new(),
-            held: 0,
-            left: Arc::clone(&self.left),
+            charge: account.charge(0)?,
         };
-        while let Some(frame) = body.frame().await {
+        loop {
+            let time = self.pace.time(taken.bytes.len());
+            let frame = timeout_at(begin + time, body.frame()).await;
+            let frame = frame.map_err(|_| ApiError::Body {
+                why: format!("{} bytes came in {} s", taken.bytes.len(), time.as_secs()),
+            })?;
+            let Some(frame) = frame else {
+                return Ok(taken);
+            };
             let frame = frame.map_err(|error| ApiError::Body {
                 why: error.to_string(),
             })?;
@@ -73,9 +98,9 @@ impl Intake {
             if taken.bytes.len() + data.len() > self.bytes_max {
                 return Err(self.too_large());
             }
-            taken.push(&data)?;
+            taken.charge.grow(data.len())?;
+            taken.bytes.extend_from_slice(&data);
         }
-        Ok(taken)
     }
 
     fn too_large(&self) -> ApiError {
@@ -85,46 +110,65 @@ impl Intake {
     }
 }
 
-impl Taken {
-    fn push(&mut self, data: &[u8]) -> Result<()> {
-        let take = |left: usize| left.checked_sub(data.len());
-        self.left
-            .try_update(Ordering::Relaxed, Ordering::Relaxed, take)
-            .map_err(|_| ApiError::BodiesFull)?;
-        self.held += data.len();
-        self.bytes.extend_from_slice(data);
-        Ok(())
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.left.fetch_add(self.held, Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use http_body_util::Full;
+    use futures_util::stream::{StreamExt, iter, pending};
+    use http_body_util::{Full, StreamBody};
+    use hyper::body::Frame;
 
     use super::*;
+    use crate::server::account::{Accounts, Budgets, Scope};
 
-    async fn take(intake: &Intake, bytes: usize) -> Result<Taken> {
-        intake.take(Full::new(vec![b'x'; bytes].into())).await
+    fn account() -> Account {
+        Accounts::new(Budgets::default()).of(Scope::Loopback)
     }
 
     #[tokio::test]
     async fn bodies_are_bounded_alone_and_together() {
-        let intake = Intake::new(10, 25, Duration::from_secs(1));
+        let intake = Intake::new(8 << 20, BodyPace::default());
+        let account = account();
+        let take = async |bytes: usize| {
+            let body = Full::new(vec![b'x'; bytes].into());
+            intake.take(&account, body).await
+        };
         assert!(matches!(
-            take(&intake, 11).await,
-            Err(ApiError::TooLarge { bytes_max: 10 })
+            take((8 << 20) + 1).await,
+            Err(ApiError::TooLarge { .. })
         ));
-        let first = take(&intake, 10).await.unwrap();
-        let _second = take(&intake, 10).await.unwrap();
-        assert!(matches!(take(&intake, 10).await, Err(ApiError::BodiesFull)));
-        assert_eq!(first.bytes.len(), 10);
-        drop(first);
-        assert!(take(&intake, 10).await.is_ok());
+        let mut bodies = Vec::new();
+        while let Ok(taken) = take(8 << 20).await {
+            bodies.push(taken);
+        }
+        assert_eq!(bodies.len(), 8);
+        assert!(take(1000).await.is_ok());
+        bodies.pop();
+        assert!(take(8 << 20).await.is_ok());
+    }
+
+    #[test]
+    fn a_large_body_has_to_come_at_a_pace() {
+        let seconds = |bytes: usize| BodyPace::default().time(bytes).as_secs();
+        assert_eq!(seconds(1000), 30, "small ones have time");
+        assert_eq!(seconds(1 << 20), 6);
+        assert_eq!(seconds((8 << 20) - 1), 12);
+        assert_eq!(seconds(64 << 20), 30);
+    }
+
+    #[tokio::test]
+    async fn a_large_body_that_stays_away_is_given_up() {
+        let pace = BodyPace {
+            time_max: Duration::from_secs(600),
+            grace: Duration::from_millis(1),
+            bytes_per_second: 1 << 30,
+            ..BodyPace::default()
+        };
+        let intake = Intake::new(8 << 20, pace);
+        let account = account();
+        let data = bytes::Bytes::from(vec![b'x'; 1 << 20]);
+        let frames = iter([Ok::<_, std::io::Error>(Frame::data(data))]);
+        let body = StreamBody::new(frames.chain(pending()));
+        let outcome = intake.take(&account, body).await;
+        assert!(matches!(outcome, Err(ApiError::Body { .. })));
+        assert!(account.charge(64 << 20).is_ok(), "all of it was given back");
     }
 }

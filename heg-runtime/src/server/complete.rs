@@ -7,6 +7,7 @@ use hyper::Response;
 use hyper::header::HeaderValue;
 
 use super::State;
+use super::account::{Account, Scope};
 use super::answer::{Head, Piece, Voice, millis};
 use super::answering::{Answering, Step};
 use super::body::Taken;
@@ -16,7 +17,7 @@ use super::request::{ChatRequest, CompletionRequest, Delivery, EndToken, TokenId
 use super::route::{Body, blocking, event_response, json_response};
 use super::served::Served;
 use super::stream::{Empty, Events};
-use super::supersede::Turn;
+use super::supersede::{Key, Turn};
 use super::tools::Held;
 use crate::engine::Ask;
 use crate::text::{AnswerText, TextStream};
@@ -24,6 +25,7 @@ use crate::text::{AnswerText, TextStream};
 /// `/v1/chat/completions`.
 pub(super) async fn chat(
     state: &Arc<State>,
+    account: &Account,
     body: Taken,
     headers: Vec<(&'static str, &str)>,
 ) -> Result<Response<Body>> {
@@ -31,23 +33,25 @@ pub(super) async fn chat(
     drop(body);
     let (conversation, tooling) = (request.conversation, request.tooling);
     let prompt = move |served: &Served| served.chat_prompt(&conversation, &tooling);
-    answer(state, Voice::Chat, request.wishes, prompt).await
+    answer(state, account, Voice::Chat, request.wishes, prompt).await
 }
 
 /// `/v1/completions`.
 pub(super) async fn bare(
     state: &Arc<State>,
+    account: &Account,
     body: Taken,
     headers: Vec<(&'static str, &str)>,
 ) -> Result<Response<Body>> {
     let request = CompletionRequest::parse(&body.bytes, headers)?;
     drop(body);
     let prompt = move |served: &Served| Ok((served.bare_prompt(request.prompt)?, Held::default()));
-    answer(state, Voice::Completion, request.wishes, prompt).await
+    answer(state, account, Voice::Completion, request.wishes, prompt).await
 }
 
 async fn answer(
     state: &Arc<State>,
+    account: &Account,
     voice: Voice,
     wishes: Wishes,
     prompt: impl FnOnce(&Served) -> Result<(Vec<u32>, Held)> + Send + 'static,
@@ -57,7 +61,10 @@ async fn answer(
     }
     let place = state.admission.enter(wishes.class)?;
     let mut turn = match &wishes.supersede_key {
-        Some(key) => state.superseding.begin(key.clone()),
+        Some(key) => state.superseding.begin(Key {
+            scope: account.scope(),
+            text: key.clone(),
+        }),
         None => Turn::default(),
     };
     // Templates and tokenizers take milliseconds for long prompts.
@@ -67,7 +74,7 @@ async fn answer(
         return Err(ApiError::Superseded);
     }
     let syntax = held.syntax;
-    let (ask, text) = ask(state, &wishes, prompt, held);
+    let (ask, text) = ask(state, account.scope(), &wishes, prompt, held);
     let engine = &state.served.engine;
     let mut answering = Answering::submit(engine, ask, text, syntax, turn, place, &state.metrics);
     // Nothing is sent before the scheduler has the request, so that a refusal has a status.
@@ -93,7 +100,13 @@ async fn answer(
 }
 
 /// What the engine is asked, and the text side of its answer.
-fn ask(state: &State, wishes: &Wishes, prompt: Vec<u32>, held: Held) -> (Ask, AnswerText) {
+fn ask(
+    state: &State,
+    scope: Scope,
+    wishes: &Wishes,
+    prompt: Vec<u32>,
+    held: Held,
+) -> (Ask, AnswerText) {
     let served = &state.served;
     let eos_ids = match wishes.end_token {
         EndToken::Ends => served.eos_ids(),
@@ -112,13 +125,14 @@ fn ask(state: &State, wishes: &Wishes, prompt: Vec<u32>, held: Held) -> (Ask, An
     };
     let tokens_max = wishes.tokens_max.unwrap_or(state.limits.answer_tokens);
     let ask = Ask {
+        scope: state.prefix_scope(scope),
         class: wishes.class,
         tokens_max: tokens_max.min(served.room(prompt.len())),
         prompt,
         eos_ids: eos_ids.to_vec(),
         sampling: wishes.sampling,
         restriction: held.restriction,
-        flow: flow.map(|name| state.flows.named(&served.engine, name)),
+        flow: flow.map(|name| state.flows.named(&served.engine, scope, name)),
         deadline: wishes.deadline,
     };
     (ask, text)

@@ -63,7 +63,11 @@ impl Connections {
         };
         match doors.accept().await {
             Ok(Caller::Tcp(stream)) => self.spawn(stream, Way::Tcp, place),
-            Ok(Caller::Unix(stream)) => self.spawn(stream, Way::Unix, place),
+            Ok(Caller::Unix(stream)) => match stream.peer_cred() {
+                Ok(peer) => self.spawn(stream, Way::Unix { user: peer.uid() }, place),
+                // The caller is gone already.
+                Err(_) => {}
+            },
             // The caller is gone already, or there are no descriptors left; those come back.
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }

@@ -129,7 +129,15 @@ pub enum ApiError {
         /// When to try again.
         retry_after: Duration,
     },
-    /// Too many bytes of request bodies are in memory.
+    /// The client's own requests make the server keep too much.
+    #[error(
+        "your requests may keep {bytes_max} bytes of this size together, which they do; wait until some are answered"
+    )]
+    AccountFull {
+        /// What they may keep.
+        bytes_max: usize,
+    },
+    /// All clients together make the server keep too much.
     #[error("too many large requests are arriving; try again later")]
     BodiesFull,
     /// A newer request with the same `supersede_key` came in.
@@ -176,7 +184,9 @@ impl ApiError {
             Self::Superseded => StatusCode::CONFLICT,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::ContentType { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::Busy { .. } | Self::Shed { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::Busy { .. } | Self::Shed { .. } | Self::AccountFull { .. } => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             Self::BodiesFull | Self::ShuttingDown | Self::Loading => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -188,7 +198,9 @@ impl ApiError {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Busy { retry_after, .. } | Self::Shed { retry_after } => Some(*retry_after),
-            Self::BodiesFull | Self::Loading => Some(Duration::from_secs(1)),
+            Self::AccountFull { .. } | Self::BodiesFull | Self::Loading => {
+                Some(Duration::from_secs(1))
+            }
             _ => None,
         }
     }
@@ -214,7 +226,9 @@ impl ApiError {
             Self::Missing { .. } => "missing_required_parameter",
             Self::Field { .. } => "invalid_value",
             Self::Token => "invalid_api_key",
-            Self::Busy { .. } | Self::Shed { .. } | Self::BodiesFull => "rate_limit_exceeded",
+            Self::Busy { .. } | Self::Shed { .. } | Self::AccountFull { .. } | Self::BodiesFull => {
+                "rate_limit_exceeded"
+            }
             Self::Superseded => "superseded",
             Self::Deadline => "deadline_exceeded",
             Self::ShuttingDown => "shutting_down",

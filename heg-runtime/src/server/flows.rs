@@ -1,10 +1,29 @@
 //! Names that clients give their flows.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::account::Scope;
 use crate::engine::Engine;
 use crate::sched::FlowId;
+
+/// Where flows come from, and whom their end is told.
+pub(super) trait FlowSource {
+    /// A flow that nobody else has.
+    fn new_flow(&self) -> FlowId;
+    /// The flow has no further calls.
+    fn end_flow(&self, flow: FlowId);
+}
+
+impl FlowSource for Engine {
+    fn new_flow(&self) -> FlowId {
+        self.new_flow()
+    }
+
+    fn end_flow(&self, flow: FlowId) {
+        self.end_flow(flow);
+    }
+}
 
 /// What a flow is known by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -15,12 +34,14 @@ pub(super) enum FlowName {
     Superseding(String),
 }
 
-/// Flows by name: a bounded number, of which the one unused for longest goes first.
+/// Flows by name. Each client has its own names, and a bounded number of them, of which the one unused for longest goes
+/// first.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
-    known: Mutex<Known>,
+    known: Mutex<BTreeMap<Scope, Known>>,
 }
 
+/// The flows of one client.
 #[derive(Debug, Default)]
 struct Known {
     by_name: HashMap<FlowName, (FlowId, u64)>,
@@ -29,9 +50,10 @@ struct Known {
 }
 
 impl Flows {
-    /// The flow of a name, new if there is none.
-    pub(super) fn named(&self, engine: &Engine, name: FlowName) -> FlowId {
+    /// The client's flow of a name, new if there is none.
+    pub(super) fn named(&self, engine: &impl FlowSource, scope: Scope, name: FlowName) -> FlowId {
         let mut known = self.lock();
+        let known = known.entry(scope).or_default();
         known.uses += 1;
         let now = known.uses;
         if let Some((flow, used)) = known.by_name.get_mut(&name) {
@@ -51,17 +73,67 @@ impl Flows {
         flow
     }
 
-    /// Ends a flow; `None` if there is none of that name.
-    pub(super) fn end(&self, engine: &Engine, name: &FlowName) -> Option<()> {
-        let (flow, _) = self.lock().by_name.remove(name)?;
+    /// Ends a client's flow; `None` if it has none of that name.
+    pub(super) fn end(
+        &self,
+        engine: &impl FlowSource,
+        scope: Scope,
+        name: &FlowName,
+    ) -> Option<()> {
+        let (flow, _) = self.lock().get_mut(&scope)?.by_name.remove(name)?;
         engine.end_flow(flow);
         Some(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Scope, Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Chosen: more conversations than a machine's memory keeps caches for.
+/// Flows of a client. Chosen: more conversations than a machine's memory keeps caches for.
 const FLOWS_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Source {
+        next: Cell<u64>,
+        ended: RefCell<Vec<FlowId>>,
+    }
+
+    impl FlowSource for Source {
+        fn new_flow(&self) -> FlowId {
+            FlowId(self.next.replace(self.next.get() + 1))
+        }
+
+        fn end_flow(&self, flow: FlowId) {
+            self.ended.borrow_mut().push(flow);
+        }
+    }
+
+    fn given(name: usize) -> FlowName {
+        FlowName::Given(name.to_string())
+    }
+
+    #[test]
+    fn a_client_neither_sees_nor_ends_the_flows_of_another() {
+        let (flows, source) = (Flows::default(), Source::default());
+        let (ours, theirs) = (Scope::Token(0), Scope::Token(1));
+        let flow = flows.named(&source, ours, given(0));
+        assert_ne!(flow, flows.named(&source, theirs, given(0)));
+        assert_eq!(flows.end(&source, Scope::Loopback, &given(0)), None);
+        // However many they begin.
+        for name in 0..3 * FLOWS_MAX {
+            flows.named(&source, theirs, given(name));
+        }
+        assert_eq!(flow, flows.named(&source, ours, given(0)));
+        assert!(!source.ended.borrow().contains(&flow));
+        assert_eq!(source.ended.borrow().len(), 2 * FLOWS_MAX);
+        assert_eq!(flows.end(&source, ours, &given(0)), Some(()));
+        assert!(source.ended.borrow().contains(&flow));
+    }
+}

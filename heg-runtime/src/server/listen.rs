@@ -15,8 +15,8 @@ use crate::error::RuntimeError;
 pub(super) enum Way {
     /// Loopback: anyone on this machine.
     Tcp,
-    /// The socket: this user only.
-    Unix,
+    /// The socket, as a user of this machine, by number.
+    Unix { user: u32 },
 }
 
 /// Where a server listens.

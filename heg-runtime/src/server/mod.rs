@@ -6,6 +6,7 @@
 //! `answer`, whole, or `stream`, as events. People look at the `dashboard`. Nothing a client does, or leaves undone, holds more than a bounded
 //! amount of memory, or a place for longer than a bounded time.
 
+mod account;
 mod admission;
 mod answer;
 mod answering;
@@ -37,8 +38,10 @@ use std::time::{Duration, SystemTime};
 
 use tokio::runtime::{Builder, Runtime};
 
+use crate::engine::ScopeId;
 use crate::error::RuntimeError;
 use crate::verified;
+use account::{Accounts, Scope};
 use admission::Admission;
 use answer::{Head, Voice};
 use body::Intake;
@@ -49,7 +52,9 @@ use listen::Doors;
 use metrics::Metrics;
 use supersede::Superseding;
 
+pub use account::Budgets;
 pub use auth::Token;
+pub use body::BodyPace;
 pub use error::ApiError;
 pub use listen::Address;
 pub use request::{
@@ -69,10 +74,23 @@ pub struct ServerOptions {
     pub socket: Option<PathBuf>,
     /// What clients have to show, on both ways.
     pub token: Option<Token>,
+    /// Whose prompts may go on where whose prompts ended.
+    pub prefixes: Prefixes,
     /// What clients may use up.
     pub limits: ServerLimits,
     /// The cache folder, in which it is remembered that the bundle is right as soon as kernels are ready.
     pub cache: Option<PathBuf>,
+}
+
+/// Whose KV caches a prompt without a flow may go on with. Times, and `cached_tokens`, tell a client which prompts those
+/// caches are of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Prefixes {
+    /// The client's own.
+    #[default]
+    Own,
+    /// Everybody's: for clients that may know each other's prompts.
+    Shared,
 }
 
 /// What clients may use up. All of it is chosen.
@@ -84,14 +102,14 @@ pub struct ServerLimits {
     pub connections: usize,
     /// Bytes of a request's body.
     pub body_bytes: usize,
-    /// Bytes of all bodies that are being read.
-    pub bodies_bytes: usize,
+    /// Bytes that requests make the server keep.
+    pub budgets: Budgets,
     /// Tokens of an answer whose request sets no limit.
     pub answer_tokens: u32,
     /// Time for a request's head, and between two requests of a connection.
     pub head_time: Duration,
-    /// Time for a request's body.
-    pub body_time: Duration,
+    /// How fast a request's body has to come.
+    pub body_pace: BodyPace,
     /// Time for which a client may take nothing of what is sent to it.
     pub stall_time: Duration,
     /// Time for answers under way when the server is told to end.
@@ -104,10 +122,10 @@ impl Default for ServerLimits {
             requests: 256,
             connections: 4096,
             body_bytes: 8 << 20,
-            bodies_bytes: 64 << 20,
+            budgets: Budgets::default(),
             answer_tokens: 1024,
             head_time: Duration::from_secs(15),
-            body_time: Duration::from_secs(30),
+            body_pace: BodyPace::default(),
             stall_time: Duration::from_secs(30),
             grace: Duration::from_secs(10),
         }
@@ -127,6 +145,9 @@ struct State {
     served: Arc<Served>,
     token: Option<Token>,
     limits: ServerLimits,
+    accounts: Accounts,
+    /// Whose prompts may go on where whose prompts ended.
+    prefixes: Prefixes,
     intake: Intake,
     admission: Arc<Admission>,
     superseding: Arc<Superseding>,
@@ -221,7 +242,9 @@ impl State {
         Self {
             served: Arc::new(served),
             token: options.token,
-            intake: Intake::new(limits.body_bytes, limits.bodies_bytes, limits.body_time),
+            accounts: Accounts::new(limits.budgets),
+            prefixes: options.prefixes,
+            intake: Intake::new(limits.body_bytes, limits.body_pace),
             admission: Arc::new(Admission::new(limits.requests)),
             limits,
             superseding: Arc::default(),
@@ -232,6 +255,14 @@ impl State {
             created: now.map_or(0, |time| time.as_secs()),
             ids: RandomState::new(),
             answers: AtomicU64::new(0),
+        }
+    }
+
+    /// With whom a client shares prefixes of prompts.
+    fn prefix_scope(&self, scope: Scope) -> ScopeId {
+        match self.prefixes {
+            Prefixes::Own => scope.id(),
+            Prefixes::Shared => Scope::Loopback.id(),
         }
     }
 

@@ -11,9 +11,11 @@ use hyper::body::Incoming;
 use hyper::header::{
     ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
+use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 
+use super::account::Account;
 use super::auth;
 use super::body::Taken;
 use super::error::{ApiError, Result};
@@ -46,36 +48,57 @@ async fn handle(
     request: Request<Incoming>,
 ) -> Result<Response<Body>> {
     let (parts, body) = request.into_parts();
-    let route = Route::of(parts.uri.path(), &parts.method)?;
-    if !matches!(route, Route::Health | Route::Page) {
-        auth::check(state.token.as_ref(), &parts.headers, way)?;
+    match Route::of(parts.uri.path(), &parts.method)? {
+        Route::Page => Ok(dashboard::page(state)),
+        Route::Health => health(state),
+        Route::Client(route) => {
+            let scope = auth::scope(state.token.as_ref(), &parts.headers, way)?;
+            let account = state.accounts.of(scope);
+            client(state, &account, route, &parts, body).await
+        }
     }
+}
+
+/// Answers somebody who may ask.
+async fn client(
+    state: &Arc<State>,
+    account: &Account,
+    route: ClientRoute<'_>,
+    parts: &Parts,
+    body: Incoming,
+) -> Result<Response<Body>> {
     let post = async || {
         check_content_type(&parts.headers)?;
-        state.intake.take(body).await
+        state.intake.take(account, body).await
     };
+    let headers = fields(&parts.headers);
     match route {
-        Route::Page => Ok(dashboard::page(state)),
-        Route::Dashboard => dashboard::data(state, parts.uri.query()).await,
-        Route::Health => health(state),
-        Route::Metrics => metrics(state).await,
-        Route::Models => {
+        ClientRoute::Dashboard => dashboard::data(state, parts.uri.query()).await,
+        ClientRoute::Metrics => metrics(state).await,
+        ClientRoute::Models => {
             let card = state.served.card(state.created);
             Ok(json_response(&json!({"object": "list", "data": [card]})))
         }
-        Route::Model(name) => model(state, name),
-        Route::Chat => complete::chat(state, post().await?, fields(&parts.headers)).await,
-        Route::Completions => complete::bare(state, post().await?, fields(&parts.headers)).await,
-        Route::EndFlow => end_flow(state, &post().await?),
+        ClientRoute::Model(name) => model(state, name),
+        ClientRoute::Chat => complete::chat(state, account, post().await?, headers).await,
+        ClientRoute::Completions => complete::bare(state, account, post().await?, headers).await,
+        ClientRoute::EndFlow => end_flow(state, account, &post().await?),
     }
 }
 
 /// What there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Route<'a> {
+    /// For anybody: the same for all, and nothing is kept.
     Page,
-    Dashboard,
     Health,
+    /// For those who may ask.
+    Client(ClientRoute<'a>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ClientRoute<'a> {
+    Dashboard,
     Metrics,
     Models,
     Model(&'a str),
@@ -88,8 +111,27 @@ impl<'a> Route<'a> {
     fn of(path: &'a str, method: &Method) -> Result<Self> {
         let (route, allowed) = match path {
             "/" => (Self::Page, Method::GET),
-            "/dashboard.json" => (Self::Dashboard, Method::GET),
             "/healthz" => (Self::Health, Method::GET),
+            _ => {
+                let (route, allowed) = ClientRoute::of(path)?;
+                (Self::Client(route), allowed)
+            }
+        };
+        if *method == allowed {
+            return Ok(route);
+        }
+        Err(ApiError::Method {
+            path: path.to_owned(),
+            method: method.to_string(),
+            allowed,
+        })
+    }
+}
+
+impl<'a> ClientRoute<'a> {
+    fn of(path: &'a str) -> Result<(Self, Method)> {
+        Ok(match path {
+            "/dashboard.json" => (Self::Dashboard, Method::GET),
             "/metrics" => (Self::Metrics, Method::GET),
             "/v1/models" => (Self::Models, Method::GET),
             "/v1/chat/completions" => (Self::Chat, Method::POST),
@@ -103,14 +145,6 @@ impl<'a> Route<'a> {
                     });
                 }
             },
-        };
-        if *method == allowed {
-            return Ok(route);
-        }
-        Err(ApiError::Method {
-            path: path.to_owned(),
-            method: method.to_string(),
-            allowed,
         })
     }
 }
@@ -138,11 +172,10 @@ fn model(state: &State, name: &str) -> Result<Response<Body>> {
     Ok(json_response(&state.served.card(state.created)))
 }
 
-fn end_flow(state: &State, body: &Taken) -> Result<Response<Body>> {
-    let flow = flow_to_end(&body.bytes)?;
-    let found = state
-        .flows
-        .end(&state.served.engine, &FlowName::Given(flow));
+fn end_flow(state: &State, account: &Account, body: &Taken) -> Result<Response<Body>> {
+    let flow = FlowName::Given(flow_to_end(&body.bytes)?);
+    let engine = &state.served.engine;
+    let found = state.flows.end(engine, account.scope(), &flow);
     Ok(json_response(&json!({"ended": found.is_some()})))
 }
 

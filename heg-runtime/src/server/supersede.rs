@@ -5,12 +5,20 @@ use std::future::pending;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::account::Scope;
 use tokio::sync::oneshot::{self, error::TryRecvError};
+
+/// A `supersede_key`, and whose: the same text of another client is another key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) scope: Scope,
+    pub(super) text: String,
+}
 
 /// The newest request of each key.
 #[derive(Debug, Default)]
 pub(super) struct Superseding {
-    newest: Mutex<HashMap<String, Newest>>,
+    newest: Mutex<HashMap<Key, Newest>>,
     turns: AtomicU64,
 }
 
@@ -28,14 +36,14 @@ pub(super) struct Turn(Option<Keyed>);
 #[derive(Debug)]
 struct Keyed {
     superseding: Arc<Superseding>,
-    key: String,
+    key: Key,
     number: u64,
     turn: oneshot::Receiver<()>,
 }
 
 impl Superseding {
     /// Begins the turn of a request, and ends that of the one before it.
-    pub(super) fn begin(self: &Arc<Self>, key: String) -> Turn {
+    pub(super) fn begin(self: &Arc<Self>, key: Key) -> Turn {
         let (sender, turn) = oneshot::channel();
         let number = self.turns.fetch_add(1, Ordering::Relaxed);
         let entry = Newest {
@@ -54,7 +62,7 @@ impl Superseding {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Newest>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Newest>> {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -91,19 +99,39 @@ impl Drop for Keyed {
 mod tests {
     use super::*;
 
+    fn key(scope: Scope, text: &str) -> Key {
+        Key {
+            scope,
+            text: text.to_owned(),
+        }
+    }
+
     #[test]
     fn the_newest_of_a_key_has_its_turn() {
         let superseding = Arc::new(Superseding::default());
-        let mut first = superseding.begin("a".to_owned());
-        let mut other = superseding.begin("b".to_owned());
+        let begin = |text| superseding.begin(key(Scope::Loopback, text));
+        let mut first = begin("a");
+        let mut other = begin("b");
         assert!(!first.is_over());
-        let mut second = superseding.begin("a".to_owned());
+        let mut second = begin("a");
         assert!(first.is_over() && !second.is_over() && !other.is_over());
         drop(first);
-        let third = superseding.begin("a".to_owned());
+        let third = begin("a");
         assert!(second.is_over());
         drop((second, third, other));
         assert!(superseding.lock().is_empty());
         assert!(!Turn::default().is_over());
+    }
+
+    #[test]
+    fn a_client_does_not_take_the_turn_of_another() {
+        let superseding = Arc::new(Superseding::default());
+        let mut ours = superseding.begin(key(Scope::Token(0), "a"));
+        let theirs = superseding.begin(key(Scope::Token(1), "a"));
+        assert!(!ours.is_over());
+        drop(theirs);
+        assert!(!ours.is_over());
+        let _newer = superseding.begin(key(Scope::Token(0), "a"));
+        assert!(ours.is_over());
     }
 }

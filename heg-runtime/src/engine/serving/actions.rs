@@ -37,6 +37,7 @@ impl Serving {
             } => {
                 if let Some(live) = self.live.get(&request) {
                     let tokens = live.leading_tokens(tokens);
+                    let flow = (live.scope, flow);
                     self.room.memory.keep(request, flow, tokens);
                 }
             }

@@ -246,6 +246,7 @@ impl Serving {
             listener,
         } = arrival;
         let (flow, shared_tokens) = self.flow_of(&ask);
+        let scope = ask.scope;
         let submission = Submission {
             id,
             flow: Some(flow),
@@ -262,7 +263,7 @@ impl Serving {
             Err(error) => return refuse(listener, Finish::Failed, Some(error.to_string())),
         };
         let predicted_ttft = self.predict(&submission);
-        let live = Live::new(submission.class, flow, served, listener, (at, entry));
+        let live = Live::new(submission.class, (scope, flow), served, listener, (at, entry));
         self.live.insert(id, live);
         self.step(Event::Submit(submission));
         if let Some(live) = self.live.get_mut(&id) {
@@ -271,16 +272,16 @@ impl Serving {
     }
 
     /// The flow of a request, and how many tokens of its prompt are in that flow's cache. A request that names none
-    /// goes on where another one ended that began alike.
+    /// goes on where another one of its scope ended that began alike.
     fn flow_of(&mut self, ask: &Ask) -> (FlowId, u32) {
         let memory = &self.room.memory;
         if let Some(flow) = ask.flow {
-            return (flow, memory.shared(flow, &ask.prompt));
+            return (flow, memory.shared(ask.scope, flow, &ask.prompt));
         }
         let idle =
             |flow: FlowId| flow.0 >= UNNAMED && !self.live.values().any(|live| live.flow == flow);
         memory
-            .most_shared(&ask.prompt, SHARED_MIN, idle)
+            .most_shared(ask.scope, &ask.prompt, SHARED_MIN, idle)
             .unwrap_or_else(|| {
                 self.unnamed_flows += 1;
                 (FlowId(UNNAMED + self.unnamed_flows), 0)

@@ -7,10 +7,14 @@
 //!
 //! Nothing here decides what runs next: that is [`sched`](crate::sched)'s.
 
+mod cache;
 mod conductor;
 mod flash;
+mod health;
+mod held;
 mod lane;
 mod live;
+mod machine;
 mod memory;
 mod pace;
 mod reclaim;
@@ -20,7 +24,9 @@ mod status;
 mod stopwatch;
 mod waits;
 mod warming;
+mod worker;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -35,10 +41,13 @@ use heg_spec::Policy;
 use crate::error::RuntimeError;
 use crate::exec::{ExecutorOptions, Loader};
 use crate::generate::FinishReason;
-use crate::sched::{Action, Class, Event, Finish, FlowId, Micros, RequestId};
+use crate::sched::{Action, Class, Event, Finish, FlowId, Lane, Micros, RequestId};
 use crate::text::{Restriction, SamplingParams};
-use conductor::{Arrival, Conductor, Message};
+use conductor::{Arrival, Conductor, Message, turn_away};
+use health::{Pulse, panic_text};
+use machine::{Host, Machine};
 
+pub use health::{Health, LostLane};
 pub use status::{LaneStatus, Phases, Status};
 pub use waits::{Entry, WaitStatus};
 
@@ -57,6 +66,9 @@ pub struct EngineOptions {
 pub trait Observer: Send {
     /// One step: what happened, and what is done about it. Called on the conductor's thread, which waits.
     fn stepped(&mut self, now: Micros, event: &Event, actions: &[Action]);
+
+    /// A lane cannot be used any more. Requests go on without it, if they can.
+    fn lost(&mut self, _lane: Lane, _why: &str) {}
 }
 
 /// Whose a request is. What one scope left in KV caches is never found by requests of another.
@@ -82,7 +94,7 @@ pub struct Ask {
     /// The flow that it goes on with: calls of one flow run one after the other, and each finds what the last one
     /// left in the KV cache.
     pub flow: Option<FlowId>,
-    /// When the answer is worth nothing any more, from now.
+    /// When the answer is worth nothing any more, from the moment at which it is handed in.
     pub deadline: Option<Duration>,
 }
 
@@ -133,6 +145,7 @@ struct Shared {
     requests: AtomicU64,
     flows: AtomicU64,
     bundle: Arc<Bundle>,
+    pulse: Pulse,
     conductor: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -148,15 +161,36 @@ impl Engine {
         policy: Policy,
         options: EngineOptions,
     ) -> Result<Self, RuntimeError> {
+        Self::start_on(loader, policy, options, Arc::new(Host))
+    }
+
+    fn start_on(
+        loader: Loader,
+        policy: Policy,
+        options: EngineOptions,
+        machine: Arc<dyn Machine>,
+    ) -> Result<Self, RuntimeError> {
         let bundle = Arc::clone(loader.bundle());
         let (inbox, messages) = channel();
-        let conductor = Conductor::new(loader, policy, options, &inbox)?;
-        let thread = thread::spawn(move || conductor.run(&messages));
+        let pulse = Pulse::default();
+        let conductor = Conductor::new(loader, policy, options, machine, pulse.clone(), &inbox)?;
+        let told = pulse.clone();
+        let thread = thread::spawn(move || {
+            let ran = catch_unwind(AssertUnwindSafe(|| conductor.run(&messages)));
+            if let Err(panic) = ran {
+                told.failed(format!("the conductor {}", panic_text(&*panic)));
+            }
+            // Whoever asks from now on is turned away by the closed channel; whoever did is, here.
+            while let Ok(message) = messages.try_recv() {
+                turn_away(message);
+            }
+        });
         Ok(Self(Arc::new(Shared {
             inbox,
             requests: AtomicU64::new(0),
             flows: AtomicU64::new(0),
             bundle,
+            pulse,
             conductor: Mutex::new(Some(thread)),
         })))
     }
@@ -197,6 +231,11 @@ impl Engine {
         self.send(Message::EndFlow(flow));
     }
 
+    /// Whether it can serve; told at once, whatever the engine is doing.
+    pub fn health(&self) -> Health {
+        self.0.pulse.health()
+    }
+
     /// How things stand.
     ///
     /// # Errors
@@ -223,9 +262,10 @@ impl Engine {
     }
 
     fn send(&self, message: Message) {
-        // The conductor lives as long as there is a handle, unless it panicked; then nobody answers, which
-        // `ask` notices, and listeners are dropped.
-        let _ = self.0.inbox.send(message);
+        // The conductor lives as long as there is a handle, unless it panicked.
+        if let Err(unheard) = self.0.inbox.send(message) {
+            turn_away(unheard.0);
+        }
     }
 }
 

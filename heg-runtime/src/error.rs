@@ -189,6 +189,15 @@ pub enum RuntimeError {
         /// Cause.
         source: std::io::Error,
     },
+    /// Tokens cannot be taken from a file.
+    #[cfg(feature = "server")]
+    #[error("cannot take tokens from `{}`: {problem}", path.display())]
+    TokenFile {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What was expected and found.
+        problem: String,
+    },
     /// A server cannot do without something of the system.
     #[cfg(feature = "server")]
     #[error("cannot {doing}")]
@@ -257,6 +266,8 @@ impl RuntimeError {
             | Self::ProfileFile { .. } => ExitStatus::Environment,
             #[cfg(feature = "server")]
             Self::Listen { .. } | Self::System { .. } => ExitStatus::Environment,
+            #[cfg(feature = "server")]
+            Self::TokenFile { .. } => ExitStatus::Input,
             Self::Bundle { .. }
             | Self::Section(_)
             | Self::Annotations(_)

@@ -32,7 +32,7 @@ pub(crate) fn run_or_skip(test: &str, script: &str, base_path: &str) -> Option<O
         return None;
     }
     let python = python_or_skip(test)?;
-    let host = Host::with(|options| options.token = Token::new("s3cret"));
+    let host = Host::with(|options| options.tokens = Token::new("s3cret").unwrap().into());
     let api = host.addresses[0].to_string();
     let root = api.trim_end_matches("/v1");
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("serve");

@@ -49,6 +49,28 @@ fn a_client_that_goes_away_is_not_answered() {
 }
 
 #[test]
+fn a_client_that_has_sent_more_and_goes_away_is_not_answered() {
+    if !openvino_or_skip("a_client_that_has_sent_more_and_goes_away_is_not_answered") {
+        return;
+    }
+    let host = Host::new();
+    let body = long(json!({"stream": false})).to_string();
+    let length = body.len();
+    let request = format!(
+        "POST {BARE} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         content-length: {length}\r\n\r\n{body}"
+    );
+    let mut connection = host.open();
+    // The next request comes ahead of the answer to the first.
+    connection.write_all(request.repeat(2).as_bytes()).unwrap();
+    host.wait_for_metric(r#"heg_connections 2"#);
+    drop(connection);
+    host.wait_for_metric(r#"heg_requests_total{class="reactive",outcome="cancelled"} 1"#);
+    host.wait_for_metric(r#"heg_live_requests{class="reactive",phase="decoding"} 0"#);
+    host.wait_for_metric(r#"heg_connections 1"#);
+}
+
+#[test]
 fn a_full_queue_turns_its_class_away() {
     if !openvino_or_skip("a_full_queue_turns_its_class_away") {
         return;

@@ -13,3 +13,4 @@ mod limits;
 mod page;
 mod refusals;
 mod shutdown;
+mod strangers;

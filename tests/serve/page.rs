@@ -30,7 +30,7 @@ fn the_page_is_open_and_its_data_are_not() {
     if !openvino_or_skip("the_page_is_open_and_its_data_are_not") {
         return;
     }
-    let host = Host::with(|options| options.token = Token::new("s3cret"));
+    let host = Host::with(|options| options.tokens = Token::new("s3cret").unwrap().into());
     let page = host.get("/");
     assert_eq!(page.status, 200);
     let policy = page.header("content-security-policy").unwrap();

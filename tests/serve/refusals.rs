@@ -94,7 +94,7 @@ fn a_token_is_asked_for() {
     if !openvino_or_skip("a_token_is_asked_for") {
         return;
     }
-    let host = Host::with(|options| options.token = Token::new("s3cret"));
+    let host = Host::with(|options| options.tokens = Token::new("s3cret").unwrap().into());
     let body = json!({"prompt": "a", "max_tokens": 1});
     let with = |headers: &str| host.post_with("/v1/completions", headers, &body).status;
     assert_eq!(with(""), 401);

@@ -5,10 +5,10 @@
 //! that nobody else can use up, and beyond that a part of what all accounts share; small charges have room apart, so
 //! that neither somebody else's large bodies nor the client's own are in their way.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::error::{ApiError, Result};
+use super::share::{Bounds, Full, Shares};
 use crate::engine::ScopeId;
 
 /// Who a client is: the credential that it shows, or where none is asked for the door that it came through. Clients of
@@ -19,8 +19,8 @@ pub(super) enum Scope {
     Loopback,
     /// The Unix socket, where no token is asked for: a user of this machine, by number.
     User(u32),
-    /// The holder of a token, through whichever door: its place in the server's list.
-    Token(u32),
+    /// Who shows a token, through whichever door: the place of its name in the server's list.
+    Client(u32),
 }
 
 impl Scope {
@@ -29,7 +29,7 @@ impl Scope {
         let (kind, number) = match self {
             Self::Loopback => (0, 0),
             Self::User(user) => (1, user),
-            Self::Token(place) => (2, place),
+            Self::Client(place) => (2, place),
         };
         ScopeId(kind << 32 | u64::from(number))
     }
@@ -68,23 +68,16 @@ pub(super) struct Accounts(Arc<Books>);
 
 #[derive(Debug)]
 struct Books {
-    budgets: Budgets,
+    /// Largest charge that is small.
+    small_bytes: usize,
     held: Mutex<Held>,
 }
 
-/// What is kept now.
-#[derive(Debug, Default)]
+/// What is kept now, in bytes.
+#[derive(Debug)]
 struct Held {
-    /// Of each account that keeps anything.
-    accounts: BTreeMap<Scope, Rooms>,
-    /// Large charges beyond what is the accounts' own.
-    shared_bytes: usize,
-}
-
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Rooms {
-    small_bytes: usize,
-    large_bytes: usize,
+    small: Shares,
+    large: Shares,
 }
 
 /// Which room a charge takes.
@@ -97,9 +90,22 @@ enum Room {
 
 impl Accounts {
     pub(super) fn new(budgets: Budgets) -> Self {
+        let small = Bounds {
+            own: budgets.small_total_bytes,
+            each_max: budgets.small_total_bytes,
+            common_max: 0,
+        };
+        let large = Bounds {
+            own: budgets.own_bytes,
+            each_max: budgets.account_bytes,
+            common_max: budgets.shared_bytes,
+        };
         Self(Arc::new(Books {
-            budgets,
-            held: Mutex::default(),
+            small_bytes: budgets.small_bytes,
+            held: Mutex::new(Held {
+                small: Shares::new(small),
+                large: Shares::new(large),
+            }),
         }))
     }
 
@@ -167,7 +173,7 @@ impl Charge {
         let Account { books, scope } = &self.account;
         let bytes = self.bytes.saturating_add(more);
         let room = match self.room {
-            Room::Small if bytes <= books.budgets.small_bytes => Room::Small,
+            Room::Small if bytes <= books.small_bytes => Room::Small,
             _ => Room::Large,
         };
         books.grow(*scope, (self.room, self.bytes), (room, bytes))?;
@@ -193,39 +199,26 @@ impl Drop for Charge {
 impl Books {
     /// Makes one charge another one that is larger.
     fn grow(&self, scope: Scope, from: (Room, usize), to: (Room, usize)) -> Result<()> {
-        let budgets = &self.budgets;
         let mut held = self.lock();
-        let mut rooms = held.accounts.get(&scope).copied().unwrap_or_default();
-        let shared_bytes = held.shared_bytes - budgets.shared(rooms);
-        *rooms.room(from.0) -= from.1;
-        let bytes = rooms.room(to.0).saturating_add(to.1);
-        *rooms.room(to.0) = bytes;
-        let bytes_max = budgets.bytes_max(to.0);
-        if bytes > bytes_max {
-            return Err(ApiError::AccountFull { bytes_max });
+        let more = match from.0 == to.0 {
+            true => to.1 - from.1,
+            false => to.1,
+        };
+        let room = held.room(to.0);
+        room.give(scope, more).map_err(|full| match full {
+            Full::Own => ApiError::AccountFull {
+                bytes_max: room.each_max(),
+            },
+            Full::Common => ApiError::BodiesFull,
+        })?;
+        if from.0 != to.0 {
+            held.room(from.0).take_back(scope, from.1);
         }
-        let shared_bytes = shared_bytes + budgets.shared(rooms);
-        if shared_bytes > held.shared_bytes && shared_bytes > budgets.shared_bytes {
-            return Err(ApiError::BodiesFull);
-        }
-        held.shared_bytes = shared_bytes;
-        held.accounts.insert(scope, rooms);
         Ok(())
     }
 
     fn shrink(&self, scope: Scope, room: Room, fewer: usize) {
-        let mut held = self.lock();
-        let Some(mut rooms) = held.accounts.get(&scope).copied() else {
-            return;
-        };
-        held.shared_bytes -= self.budgets.shared(rooms);
-        *rooms.room(room) -= fewer;
-        held.shared_bytes += self.budgets.shared(rooms);
-        if rooms == Rooms::default() {
-            held.accounts.remove(&scope);
-        } else {
-            held.accounts.insert(scope, rooms);
-        }
+        self.lock().room(room).take_back(scope, fewer);
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
@@ -233,31 +226,19 @@ impl Books {
     }
 }
 
-impl Budgets {
-    /// Bytes of an account's large charges that are not its own.
-    fn shared(&self, rooms: Rooms) -> usize {
-        rooms.large_bytes.saturating_sub(self.own_bytes)
-    }
-
-    fn bytes_max(&self, room: Room) -> usize {
+impl Held {
+    fn room(&mut self, room: Room) -> &mut Shares {
         match room {
-            Room::Small => self.small_total_bytes,
-            Room::Large => self.account_bytes,
-        }
-    }
-}
-
-impl Rooms {
-    fn room(&mut self, room: Room) -> &mut usize {
-        match room {
-            Room::Small => &mut self.small_bytes,
-            Room::Large => &mut self.large_bytes,
+            Room::Small => &mut self.small,
+            Room::Large => &mut self.large,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -266,7 +247,10 @@ mod tests {
 
     fn accounts() -> (Account, Account) {
         let accounts = Accounts::new(Budgets::default());
-        (accounts.of(Scope::Token(0)), accounts.of(Scope::User(1000)))
+        (
+            accounts.of(Scope::Client(0)),
+            accounts.of(Scope::User(1000)),
+        )
     }
 
     #[test]
@@ -303,52 +287,44 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is charged and given back, the books agree with the charges, keep to the budgets, and end empty.
+        /// Whatever is charged and given back, the books agree with the charges, and end empty.
         #[test]
         fn the_books_agree_with_the_charges(
             steps in prop::collection::vec((0_u32..3, 0_usize..8, 0_usize..300, 0_u8..4), 1..200),
         ) {
-            let budgets = Budgets {
+            let accounts = Accounts::new(Budgets {
                 small_bytes: 50,
                 small_total_bytes: 120,
                 own_bytes: 200,
                 account_bytes: 500,
                 shared_bytes: 400,
-            };
-            let accounts = Accounts::new(budgets);
+            });
             let mut charges: BTreeMap<(u32, usize), Charge> = BTreeMap::new();
-            for (scope, place, bytes, step) in steps {
-                let scope = Scope::Token(scope);
-                let key = (scope.id().0 as u32, place);
+            for (client, place, bytes, step) in steps {
+                let key = (client, place);
                 match (step, charges.get_mut(&key)) {
                     (0, _) => drop(charges.remove(&key)),
                     (1, Some(charge)) => charge.shrink(bytes),
                     (_, Some(charge)) => drop(charge.grow(bytes)),
                     (_, None) => {
-                        if let Ok(charge) = accounts.of(scope).charge(bytes) {
+                        if let Ok(charge) = accounts.of(Scope::Client(client)).charge(bytes) {
                             charges.insert(key, charge);
                         }
                     }
                 }
-                let held = accounts.0.lock();
-                let mut shared_bytes = 0;
-                for scope in (0..3).map(Scope::Token) {
-                    let rooms = held.accounts.get(&scope).copied().unwrap_or_default();
-                    let of = |room| {
-                        let own = charges.values().filter(|c| c.account.scope == scope && c.room == room);
-                        own.map(Charge::bytes).sum::<usize>()
-                    };
-                    prop_assert_eq!(rooms.small_bytes, of(Room::Small));
-                    prop_assert_eq!(rooms.large_bytes, of(Room::Large));
-                    prop_assert!(rooms.small_bytes <= 120 && rooms.large_bytes <= 500);
-                    shared_bytes += budgets.shared(rooms);
+                let mut held = accounts.0.lock();
+                for scope in (0..3).map(Scope::Client) {
+                    for room in [Room::Small, Room::Large] {
+                        let own = charges.values();
+                        let own = own.filter(|charge| charge.account.scope == scope && charge.room == room);
+                        let bytes: usize = own.map(Charge::bytes).sum();
+                        prop_assert_eq!(held.room(room).of(scope), bytes);
+                    }
                 }
-                prop_assert_eq!(held.shared_bytes, shared_bytes);
-                prop_assert!(shared_bytes <= 400);
             }
             charges.clear();
             let held = accounts.0.lock();
-            prop_assert!(held.accounts.is_empty() && held.shared_bytes == 0);
+            prop_assert_eq!(held.small.total() + held.large.total(), 0);
         }
     }
 }

@@ -1,10 +1,12 @@
-//! Who is let in: so many requests of each class, and no more. Those turned away hear when to try again.
+//! Who is let in: so many requests of each class, of which every client has a part to itself, and no more. Those turned
+//! away hear when to try again.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::account::Scope;
 use super::error::{ApiError, Result};
+use super::share::{Bounds, Shares};
 use crate::sched::Class;
 
 /// Requests of both classes that wait or run.
@@ -12,12 +14,11 @@ use crate::sched::Class;
 pub(super) struct Admission {
     reactive: Queue,
     proactive: Queue,
-    requests_max: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queue {
-    live: AtomicUsize,
+    live: Mutex<Shares>,
     /// Time from one end to the next, smoothed.
     gap: Mutex<Gap>,
 }
@@ -32,37 +33,34 @@ struct Gap {
 #[derive(Debug)]
 pub(super) struct Place {
     admission: Arc<Admission>,
+    scope: Scope,
     class: Class,
 }
 
 impl Admission {
-    /// Lets in `requests_max` requests of each class.
+    /// Lets in `requests_max` requests of each class; beyond that only clients that have few.
     pub(super) fn new(requests_max: usize) -> Self {
         Self {
-            reactive: Queue::default(),
-            proactive: Queue::default(),
-            requests_max,
+            reactive: Queue::new(requests_max),
+            proactive: Queue::new(requests_max),
         }
     }
 
-    /// A place for a request.
+    /// A place for a client's request.
     ///
     /// # Errors
     /// `Busy`, if there is none.
-    pub(super) fn enter(self: &Arc<Self>, class: Class) -> Result<Place> {
+    pub(super) fn enter(self: &Arc<Self>, scope: Scope, class: Class) -> Result<Place> {
         let queue = self.queue(class);
-        let entered = queue
-            .live
-            .try_update(Ordering::Relaxed, Ordering::Relaxed, |live| {
-                (live < self.requests_max).then_some(live + 1)
-            });
-        match entered {
-            Ok(_) => Ok(Place {
+        let mut live = queue.live();
+        match live.give(scope, 1) {
+            Ok(()) => Ok(Place {
                 admission: Arc::clone(self),
+                scope,
                 class,
             }),
-            Err(live) => Err(ApiError::Busy {
-                live,
+            Err(_) => Err(ApiError::Busy {
+                live: live.total(),
                 class: class_name(class),
                 retry_after: queue.retry_after(),
             }),
@@ -78,14 +76,31 @@ impl Admission {
 }
 
 impl Queue {
+    fn new(requests_max: usize) -> Self {
+        let own = (requests_max / OWN_PART).max(1);
+        let bounds = Bounds {
+            own,
+            each_max: requests_max,
+            common_max: requests_max.saturating_sub(own),
+        };
+        Self {
+            live: Mutex::new(Shares::new(bounds)),
+            gap: Mutex::default(),
+        }
+    }
+
+    fn live(&self) -> MutexGuard<'_, Shares> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// When the next place should be free.
     fn retry_after(&self) -> Duration {
         let gap = self.gap.lock().unwrap_or_else(PoisonError::into_inner);
         gap.smoothed.clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX)
     }
 
-    fn leave(&self) {
-        self.live.fetch_sub(1, Ordering::Relaxed);
+    fn leave(&self, scope: Scope) {
+        self.live().take_back(scope, 1);
         let now = Instant::now();
         let mut gap = self.gap.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last_end) = gap.last_end {
@@ -104,7 +119,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.admission.queue(self.class).leave();
+        self.admission.queue(self.class).leave(self.scope);
     }
 }
 
@@ -115,6 +130,9 @@ pub(super) fn class_name(class: Class) -> &'static str {
         Class::Proactive => "proactive",
     }
 }
+
+/// Which part of a queue a client has to itself, as a divisor. Chosen.
+const OWN_PART: usize = 16;
 
 /// HTTP counts whole seconds.
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
@@ -129,16 +147,31 @@ mod tests {
     #[test]
     fn each_class_has_its_own_places() {
         let admission = Arc::new(Admission::new(2));
-        let first = admission.enter(Class::Proactive).unwrap();
-        let _second = admission.enter(Class::Proactive).unwrap();
-        let error = admission.enter(Class::Proactive).unwrap_err();
+        let first = admission.enter(Scope::Loopback, Class::Proactive).unwrap();
+        let _second = admission.enter(Scope::Loopback, Class::Proactive).unwrap();
+        let error = admission
+            .enter(Scope::Loopback, Class::Proactive)
+            .unwrap_err();
         assert_eq!(error.retry_after(), Some(RETRY_AFTER_MIN));
         assert_eq!(
             error.to_string(),
             "2 proactive requests are waiting or running already; try again later"
         );
-        let _reactive = admission.enter(Class::Reactive).unwrap();
+        let _reactive = admission.enter(Scope::Loopback, Class::Reactive).unwrap();
         drop(first);
-        let _third = admission.enter(Class::Proactive).unwrap();
+        let _third = admission.enter(Scope::Loopback, Class::Proactive).unwrap();
+    }
+
+    #[test]
+    fn a_client_that_fills_a_queue_leaves_the_others_places() {
+        let admission = Arc::new(Admission::new(32));
+        let enter = |client| admission.enter(Scope::Client(client), Class::Reactive);
+        let places: Vec<Place> = std::iter::from_fn(|| enter(0).ok()).collect();
+        assert_eq!(places.len(), 32, "alone, it has all of them");
+        let own = [(); 2].map(|()| enter(1).unwrap());
+        assert!(enter(1).is_err());
+        drop(places);
+        let _more = enter(1).unwrap();
+        drop(own);
     }
 }

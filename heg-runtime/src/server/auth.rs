@@ -1,4 +1,5 @@
-//! Who may ask: the holder of the token, and where there is none, whoever reaches this machine by its own name.
+//! Who may ask, and who it is: the holder of a token, and where there is none, whoever reaches this machine by its own
+//! name.
 
 use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, HOST};
@@ -23,7 +24,7 @@ impl Token {
     fn is(&self, given: &str) -> bool {
         let pairs = self.0.bytes().zip(given.bytes());
         let differing = pairs.fold(0, |differing, (a, b)| differing | (a ^ b));
-        self.0.len() == given.len() && std::hint::black_box(differing) == 0
+        (self.0.len() == given.len()) & (std::hint::black_box(differing) == 0)
     }
 }
 
@@ -33,26 +34,74 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// Who a client is: checks the token; without one, that the client means this machine.
+/// The tokens that clients may show, and whose they are. None at all: nobody is asked for one.
+#[derive(Debug, Clone, Default)]
+pub struct Tokens {
+    /// With the place of the client in `names`.
+    tokens: Vec<(Token, u32)>,
+    names: Vec<Option<String>>,
+}
+
+impl Tokens {
+    /// Adds a token. Tokens of one name are one client's; a token without a name is a client of its own.
+    ///
+    /// # Errors
+    /// Gives the token back if it is there already.
+    pub fn add(&mut self, token: Token, name: Option<&str>) -> std::result::Result<(), Token> {
+        if self.tokens.iter().any(|(other, _)| other.is(&token.0)) {
+            return Err(token);
+        }
+        let known = |other: &Option<String>| name.is_some() && other.as_deref() == name;
+        let client = self.names.iter().position(known).unwrap_or_else(|| {
+            self.names.push(name.map(str::to_owned));
+            self.names.len() - 1
+        });
+        self.tokens.push((token, client as u32));
+        Ok(())
+    }
+
+    /// Whether nobody is asked for a token.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Whose a token is. All of them are looked at, so that the time says nothing of which one it was.
+    fn client(&self, given: &str) -> Option<u32> {
+        let mut found = None;
+        for (token, client) in &self.tokens {
+            if token.is(given) {
+                found = Some(*client);
+            }
+        }
+        found
+    }
+}
+
+impl From<Token> for Tokens {
+    fn from(token: Token) -> Self {
+        Self {
+            tokens: vec![(token, 0)],
+            names: vec![None],
+        }
+    }
+}
+
+/// Who a client is: checks the token; where none is asked for, that the client means this machine.
 ///
 /// A web page whose name was made to point here (DNS rebinding) reaches a server on loopback too, but its `Host`
 /// gives it away.
-pub(super) fn scope(token: Option<&Token>, headers: &HeaderMap, way: Way) -> Result<Scope> {
-    match token {
-        Some(token) => {
-            let given = text(headers, &AUTHORIZATION).and_then(|value| {
-                let (scheme, given) = value.split_once(' ')?;
-                scheme.eq_ignore_ascii_case("bearer").then(|| given.trim())
-            });
-            match given {
-                Some(given) if token.is(given) => Ok(Scope::Token(0)),
-                _ => Err(ApiError::Token),
-            }
-        }
-        None => match way {
-            Way::Tcp => check_host(headers).map(|()| Scope::Loopback),
-            Way::Unix { user } => Ok(Scope::User(user)),
-        },
+pub(super) fn scope(tokens: &Tokens, headers: &HeaderMap, way: Way) -> Result<Scope> {
+    if !tokens.is_empty() {
+        let given = text(headers, &AUTHORIZATION).and_then(|value| {
+            let (scheme, given) = value.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then(|| given.trim())
+        });
+        let client = given.and_then(|given| tokens.client(given));
+        return client.map(Scope::Client).ok_or(ApiError::Token);
+    }
+    match way {
+        Way::Tcp => check_host(headers).map(|()| Scope::Loopback),
+        Way::Unix { user } => Ok(Scope::User(user)),
     }
 }
 
@@ -87,8 +136,10 @@ mod tests {
     #[test]
     fn the_token_is_asked_for_on_every_way() {
         let token = Token::new("s3cret").unwrap();
+        assert_eq!(format!("{token:?}"), "Token(…)");
+        let tokens = Tokens::from(token);
         let check =
-            |value: &str, way| scope(Some(&token), &headers("authorization", value), way).is_ok();
+            |value: &str, way| scope(&tokens, &headers("authorization", value), way).is_ok();
         for way in [Way::Tcp, Way::Unix { user: 1000 }] {
             assert!(check("Bearer s3cret", way) && check("bearer s3cret", way));
             for wrong in [
@@ -102,12 +153,46 @@ mod tests {
             }
         }
         assert!(Token::new("").is_none() && Token::new("a b").is_none());
-        assert_eq!(format!("{token:?}"), "Token(…)");
+    }
+
+    #[test]
+    fn a_token_says_who_the_client_is() {
+        let mut tokens = Tokens::default();
+        let token = |text: &str| Token::new(text).unwrap();
+        tokens.add(token("old"), Some("editor")).unwrap();
+        tokens.add(token("mail"), None).unwrap();
+        tokens.add(token("new"), Some("editor")).unwrap();
+        tokens.add(token("cron"), None).unwrap();
+        assert!(tokens.add(token("mail"), Some("other")).is_err());
+        let who = |text: &str, way| {
+            scope(
+                &tokens,
+                &headers("authorization", &format!("Bearer {text}")),
+                way,
+            )
+            .ok()
+        };
+        for way in [Way::Tcp, Way::Unix { user: 1000 }] {
+            assert_eq!(who("old", way), Some(Scope::Client(0)));
+            assert_eq!(who("new", way), Some(Scope::Client(0)));
+            assert_eq!(who("mail", way), Some(Scope::Client(1)));
+            assert_eq!(who("cron", way), Some(Scope::Client(2)));
+            assert_eq!(who("editor", way), None);
+        }
+    }
+
+    #[test]
+    fn without_tokens_the_door_says_who_the_client_is() {
+        let who = |way| scope(&Tokens::default(), &headers("host", "localhost"), way).ok();
+        assert_eq!(who(Way::Tcp), Some(Scope::Loopback));
+        assert_eq!(who(Way::Unix { user: 0 }), Some(Scope::User(0)));
+        assert_eq!(who(Way::Unix { user: 1000 }), Some(Scope::User(1000)));
     }
 
     #[test]
     fn without_a_token_foreign_names_are_refused() {
-        let check = |host: &str, way| scope(None, &headers("host", host), way).is_ok();
+        let check =
+            |host: &str, way| scope(&Tokens::default(), &headers("host", host), way).is_ok();
         for own in [
             "localhost",
             "localhost:8080",

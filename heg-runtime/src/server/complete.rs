@@ -59,7 +59,7 @@ async fn answer(
     if let Some(asked) = &wishes.model {
         state.served.check_model(asked)?;
     }
-    let place = state.admission.enter(wishes.class)?;
+    let place = state.admission.enter(account.scope(), wishes.class)?;
     let mut turn = match &wishes.supersede_key {
         Some(key) => state.superseding.begin(Key {
             scope: account.scope(),

@@ -1,4 +1,4 @@
-//! Connections: accepted up to a number, each under time limits, and ended in good order.
+//! Connections: accepted up to a number at each door, each under time limits, and ended in good order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,30 +8,31 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutWriter;
 
 use super::State;
-use super::listen::{Caller, Doors, Way};
+use super::listen::{Caller, Doors};
 use super::route::route;
 
 /// All connections of a server.
 pub(super) struct Connections {
     state: Arc<State>,
-    places: Arc<Semaphore>,
+    /// Each door has places of its own: whoever fills one leaves the other open.
+    tcp_places: Arc<Semaphore>,
+    unix_places: Arc<Semaphore>,
     tasks: JoinSet<()>,
     ending: GracefulShutdown,
 }
 
 impl Connections {
     pub(super) fn new(state: Arc<State>) -> Self {
-        allow_descriptors(state.limits.connections);
-        let places = Arc::new(Semaphore::new(state.limits.connections));
+        let at_each_door = allow_descriptors(state.limits.connections);
         Self {
             state,
-            places,
+            tcp_places: Arc::new(Semaphore::new(at_each_door)),
+            unix_places: Arc::new(Semaphore::new(at_each_door)),
             tasks: JoinSet::new(),
             ending: GracefulShutdown::new(),
         }
@@ -43,7 +44,8 @@ impl Connections {
         let stopped = loop {
             tokio::select! {
                 stopped = &mut stop => break stopped,
-                () = self.accept(&doors) => {}
+                (caller, place) = admit(&self.tcp_places, || doors.tcp()) => self.spawn(caller, place),
+                (caller, place) = admit(&self.unix_places, || doors.unix()) => self.spawn(caller, place),
             }
             // Tasks that ended leave their results.
             while self.tasks.try_join_next().is_some() {}
@@ -57,30 +59,11 @@ impl Connections {
         stopped
     }
 
-    async fn accept(&mut self, doors: &Doors) {
-        let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
-            return;
-        };
-        match doors.accept().await {
-            Ok(Caller::Tcp(stream)) => self.spawn(stream, Way::Tcp, place),
-            Ok(Caller::Unix(stream)) => match stream.peer_cred() {
-                Ok(peer) => self.spawn(stream, Way::Unix { user: peer.uid() }, place),
-                // The caller is gone already.
-                Err(_) => {}
-            },
-            // The caller is gone already, or there are no descriptors left; those come back.
-            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
-        }
-    }
-
-    fn spawn(
-        &mut self,
-        stream: impl AsyncRead + AsyncWrite + Send + 'static,
-        way: Way,
-        place: tokio::sync::OwnedSemaphorePermit,
-    ) {
+    fn spawn(&mut self, caller: Caller, place: OwnedSemaphorePermit) {
+        let Caller { line, way } = caller;
         let limits = &self.state.limits;
-        let mut stream = TimeoutWriter::new(stream);
+        let hang_up = line.hang_up();
+        let mut stream = TimeoutWriter::new(line);
         stream.set_timeout(Some(limits.stall_time));
         let state = Arc::clone(&self.state);
         let service = service_fn(move |request| route(Arc::clone(&state), way, request));
@@ -93,24 +76,56 @@ impl Connections {
         let metrics = Arc::clone(&self.state.metrics);
         self.tasks.spawn(async move {
             metrics.connections.inc();
-            // Clients break off and send garbage. What has no head that can be read gets hyper's own 400, 414 or 431,
-            // whose body is empty: hyper writes it by itself, with its length, and has no hook for it.
-            let _ = connection.await;
+            tokio::select! {
+                biased;
+                // Clients break off and send garbage. What has no head that can be read gets hyper's own 400, 414 or
+                // 431, whose body is empty: hyper writes it by itself, with its length, and has no hook for it.
+                _ = connection => {}
+                () = hang_up.wait() => {}
+            }
             metrics.connections.dec();
             drop(place);
         });
     }
 }
 
-/// Raises this process's limit of open files as far as `connections` need. What the system does not grant is noticed
-/// when accepting, which then waits.
-fn allow_descriptors(connections: usize) {
+/// Waits for a place, and for somebody to take it.
+async fn admit<F: Future<Output = std::io::Result<Caller>>>(
+    places: &Arc<Semaphore>,
+    accept: impl Fn() -> F,
+) -> (Caller, OwnedSemaphorePermit) {
+    let Ok(place) = Arc::clone(places).acquire_owned().await else {
+        return std::future::pending().await;
+    };
+    loop {
+        match accept().await {
+            Ok(caller) => return (caller, place),
+            // The caller is gone already, or there are no descriptors left; those come back.
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+        }
+    }
+}
+
+/// Raises this process's limit of open files as far as `connections` at each door need, and says how many there may be
+/// at each: what the system does not grant is shared out here, since nobody can share it out when accepting fails.
+fn allow_descriptors(connections: usize) -> usize {
     let mut limit = getrlimit(Resource::Nofile);
-    let wanted = connections as u64 + DESCRIPTORS_BESIDE;
+    let wanted = 2 * connections as u64 + DESCRIPTORS_BESIDE;
     if limit.current.is_some_and(|current| current < wanted) {
         limit.current = Some(limit.maximum.map_or(wanted, |most| most.min(wanted)));
         let _ = setrlimit(Resource::Nofile, limit);
     }
+    match getrlimit(Resource::Nofile).current {
+        Some(granted) => at_each_door(connections, granted),
+        None => connections,
+    }
+}
+
+fn at_each_door(connections: usize, descriptors: u64) -> usize {
+    let most = descriptors.saturating_sub(DESCRIPTORS_BESIDE) / 2;
+    connections
+        .min(usize::try_from(most).unwrap_or(usize::MAX))
+        .max(1)
 }
 
 /// Descriptors that are no connections: the bundle, libraries, devices. Chosen.
@@ -121,3 +136,15 @@ const BUFFER_BYTES: usize = 32 << 10;
 
 /// Time before the next try to accept. Chosen.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doors_share_what_descriptors_there_are() {
+        assert_eq!(at_each_door(4096, 1 << 20), 4096);
+        assert_eq!(at_each_door(4096, 1024), 256);
+        assert_eq!(at_each_door(4096, 100), 1);
+    }
+}

@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_client_neither_sees_nor_ends_the_flows_of_another() {
         let (flows, source) = (Flows::default(), Source::default());
-        let (ours, theirs) = (Scope::Token(0), Scope::Token(1));
+        let (ours, theirs) = (Scope::Client(0), Scope::Client(1));
         let flow = flows.named(&source, ours, given(0));
         assert_ne!(flow, flows.named(&source, theirs, given(0)));
         assert_eq!(flows.end(&source, Scope::Loopback, &given(0)), None);

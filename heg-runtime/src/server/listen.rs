@@ -3,11 +3,12 @@
 use std::future::pending;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
+use tokio::net::TcpListener;
 
+use super::line::Line;
+use super::socket::Socket;
 use crate::error::RuntimeError;
 
 /// The way a client came.
@@ -45,9 +46,9 @@ pub(super) struct Doors {
 }
 
 /// Someone at a door.
-pub(super) enum Caller {
-    Tcp(TcpStream),
-    Unix(UnixStream),
+pub(super) struct Caller {
+    pub(super) line: Line,
+    pub(super) way: Way,
 }
 
 impl Doors {
@@ -79,33 +80,36 @@ impl Doors {
     pub(super) fn addresses(&self) -> Vec<Address> {
         let tcp = self.tcp.as_ref();
         let tcp = tcp.and_then(|listener| listener.local_addr().ok());
-        let unix = self.unix.as_ref().map(|socket| socket.path.clone());
+        let unix = self.unix.as_ref().map(|socket| socket.path().to_owned());
         let tcp = tcp.map(Address::Tcp).into_iter();
         tcp.chain(unix.map(Address::Unix)).collect()
     }
 
-    /// Waits for the next caller.
-    pub(super) async fn accept(&self) -> io::Result<Caller> {
-        let tcp = async {
-            let Some(listener) = &self.tcp else {
-                return pending().await;
-            };
-            let (stream, _) = listener.accept().await?;
-            // Tokens are small, and each is worth a packet.
-            stream.set_nodelay(true)?;
-            Ok(Caller::Tcp(stream))
+    /// Waits for the next caller on loopback; for ever, where that is closed.
+    pub(super) async fn tcp(&self) -> io::Result<Caller> {
+        let Some(listener) = &self.tcp else {
+            return pending().await;
         };
-        let unix = async {
-            let Some(socket) = &self.unix else {
-                return pending().await;
-            };
-            let (stream, _) = socket.listener.accept().await?;
-            Ok(Caller::Unix(stream))
+        let (stream, _) = listener.accept().await?;
+        // Tokens are small, and each is worth a packet.
+        stream.set_nodelay(true)?;
+        Ok(Caller {
+            line: stream.into(),
+            way: Way::Tcp,
+        })
+    }
+
+    /// Waits for the next caller on the socket; for ever, where there is none.
+    pub(super) async fn unix(&self) -> io::Result<Caller> {
+        let Some(socket) = &self.unix else {
+            return pending().await;
         };
-        tokio::select! {
-            caller = tcp => caller,
-            caller = unix => caller,
-        }
+        let (stream, _) = socket.accept().await?;
+        let user = stream.peer_cred()?.uid();
+        Ok(Caller {
+            line: stream.into(),
+            way: Way::Unix { user },
+        })
     }
 }
 
@@ -115,56 +119,3 @@ fn listen_error(address: &Address, source: io::Error) -> RuntimeError {
         source,
     }
 }
-
-/// A listening Unix socket, removed when it is dropped.
-#[derive(Debug)]
-struct Socket {
-    listener: UnixListener,
-    path: PathBuf,
-    /// Device and inode of the file that we made.
-    file: (u64, u64),
-}
-
-impl Socket {
-    /// Makes the socket, in place of one that a killed server left behind.
-    fn bind(path: &Path) -> io::Result<Self> {
-        remove_stale(path)?;
-        let socket = UnixSocket::new_stream()?;
-        socket.bind(path)?;
-        // Nobody can connect before `listen`, so nobody can have come in with other permissions.
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        let file = identity(path)?;
-        Ok(Self {
-            listener: socket.listen(BACKLOG)?,
-            path: path.to_owned(),
-            file,
-        })
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        // Not one that another server has put there since.
-        if identity(&self.path).is_ok_and(|file| file == self.file) {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let data = std::fs::symlink_metadata(path)?;
-    Ok((data.dev(), data.ino()))
-}
-
-/// Removes a socket that nobody answers. Other files, and sockets in use, stay: `bind` says so.
-fn remove_stale(path: &Path) -> io::Result<()> {
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
-    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    if is_socket && std::os::unix::net::UnixStream::connect(path).is_err_and(refused) {
-        std::fs::remove_file(path)?;
-    }
-    Ok(())
-}
-
-/// Connections that wait to be accepted.
-const BACKLOG: u32 = 1024;

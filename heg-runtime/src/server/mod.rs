@@ -18,15 +18,19 @@ mod dashboard;
 mod error;
 mod fields;
 mod flows;
+mod line;
 mod listen;
 mod message;
 mod metrics;
 mod request;
 mod route;
 mod served;
+mod share;
+mod socket;
 mod stream;
 mod supersede;
 mod timeline;
+mod token_file;
 mod tools;
 
 use std::future::Future;
@@ -53,7 +57,7 @@ use metrics::Metrics;
 use supersede::Superseding;
 
 pub use account::Budgets;
-pub use auth::Token;
+pub use auth::{Token, Tokens};
 pub use body::BodyPace;
 pub use error::ApiError;
 pub use listen::Address;
@@ -72,8 +76,8 @@ pub struct ServerOptions {
     pub port: Option<u16>,
     /// Path of a Unix socket, which only this user may connect to.
     pub socket: Option<PathBuf>,
-    /// What clients have to show, on both ways.
-    pub token: Option<Token>,
+    /// What clients have to show, on both ways; where there are none, nothing.
+    pub tokens: Tokens,
     /// Whose prompts may go on where whose prompts ended.
     pub prefixes: Prefixes,
     /// What clients may use up.
@@ -143,7 +147,7 @@ pub struct Server {
 /// What all connections share.
 struct State {
     served: Arc<Served>,
-    token: Option<Token>,
+    tokens: Tokens,
     limits: ServerLimits,
     accounts: Accounts,
     /// Whose prompts may go on where whose prompts ended.
@@ -241,7 +245,7 @@ impl State {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self {
             served: Arc::new(served),
-            token: options.token,
+            tokens: options.tokens,
             accounts: Accounts::new(limits.budgets),
             prefixes: options.prefixes,
             intake: Intake::new(limits.body_bytes, limits.body_pace),

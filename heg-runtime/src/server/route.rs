@@ -52,7 +52,7 @@ async fn handle(
         Route::Page => Ok(dashboard::page(state)),
         Route::Health => health(state),
         Route::Client(route) => {
-            let scope = auth::scope(state.token.as_ref(), &parts.headers, way)?;
+            let scope = auth::scope(&state.tokens, &parts.headers, way)?;
             let account = state.accounts.of(scope);
             client(state, &account, route, &parts, body).await
         }

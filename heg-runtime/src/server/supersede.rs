@@ -126,12 +126,12 @@ mod tests {
     #[test]
     fn a_client_does_not_take_the_turn_of_another() {
         let superseding = Arc::new(Superseding::default());
-        let mut ours = superseding.begin(key(Scope::Token(0), "a"));
-        let theirs = superseding.begin(key(Scope::Token(1), "a"));
+        let mut ours = superseding.begin(key(Scope::Client(0), "a"));
+        let theirs = superseding.begin(key(Scope::Client(1), "a"));
         assert!(!ours.is_over());
         drop(theirs);
         assert!(!ours.is_over());
-        let _newer = superseding.begin(key(Scope::Token(0), "a"));
+        let _newer = superseding.begin(key(Scope::Client(0), "a"));
         assert!(ours.is_over());
     }
 }

@@ -10,7 +10,7 @@ use heg_artifacts::manifest::DeviceClass;
 use heg_runtime::engine::{Engine, EngineOptions, Observer};
 use heg_runtime::exec::Loader;
 use heg_runtime::server::{
-    Served, Server, ServerLimits, ServerOptions, Timeline, Token, told_to_end,
+    Prefixes, Served, Server, ServerLimits, ServerOptions, Timeline, Token, Tokens, told_to_end,
 };
 use heg_runtime::{TraceFile, read_policy, verified};
 use heg_spec::Policy;
@@ -41,6 +41,15 @@ pub(crate) struct Arguments {
     /// Clients have to show this bearer token; better given as HEG_TOKEN, which no process list shows
     #[arg(long, value_name = "T")]
     token: Option<String>,
+    /// Clients have to show a bearer token of this file: lines of `TOKEN` or `NAME TOKEN`. Each name, and each token
+    /// without one, is a client of its own, which sees nothing of the others; without tokens each door is, and on the
+    /// socket each user
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Let prompts go on where another client's ended that began alike: faster, but `cached_tokens` and times then tell
+    /// clients what others have asked
+    #[arg(long)]
+    share_prefixes: bool,
     /// Write what the devices do, for Perfetto (ui.perfetto.dev)
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -104,17 +113,23 @@ impl Arguments {
         Ok(policy)
     }
 
-    fn options(&self) -> anyhow::Result<ServerOptions> {
-        let given = self
-            .token
-            .clone()
-            .or_else(|| std::env::var("HEG_TOKEN").ok());
-        let token = match given {
-            Some(text) => Some(Token::new(text).ok_or_else(|| {
-                input("the token is empty or has spaces, expected printable ASCII letters")
-            })?),
-            None => None,
+    fn tokens(&self) -> anyhow::Result<Tokens> {
+        let mut tokens = match &self.token_file {
+            Some(path) => Tokens::read(path)?,
+            None => Tokens::default(),
         };
+        let given = self.token.clone();
+        if let Some(text) = given.or_else(|| std::env::var("HEG_TOKEN").ok()) {
+            let token = Token::new(text).ok_or_else(|| {
+                input("the token is empty or has spaces, expected printable ASCII letters")
+            })?;
+            // One that is in the file, too, is the same client's.
+            let _ = tokens.add(token, None);
+        }
+        Ok(tokens)
+    }
+
+    fn options(&self) -> anyhow::Result<ServerOptions> {
         let port = match (self.port, &self.socket) {
             (None, None) => Some(PORT),
             (port, _) => port,
@@ -122,7 +137,11 @@ impl Arguments {
         Ok(ServerOptions {
             port,
             socket: self.socket.clone(),
-            token,
+            tokens: self.tokens()?,
+            prefixes: match self.share_prefixes {
+                true => Prefixes::Shared,
+                false => Prefixes::Own,
+            },
             limits: ServerLimits {
                 requests: self.queue,
                 answer_tokens: self.max_tokens,

@@ -1,0 +1,264 @@
+//! A Unix socket of the user's own, at a path that one server has at a time.
+//!
+//! Two servers that start, end or are killed at the same moment must not remove each other's socket. So the one that
+//! has the lock on a file beside the socket, and nobody else, makes and removes it: for as long as it listens. The
+//! kernel takes the lock from a server that is killed; the next one finds the socket that was left behind, which nobody
+//! can have any more.
+
+use std::fs::{self, File, Metadata, TryLockError};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
+use tokio::net::{UnixListener, UnixSocket, UnixStream};
+
+/// A listening socket, removed when it is dropped.
+#[derive(Debug)]
+pub(super) struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+    /// The file that we made.
+    file: FileId,
+    /// Dropped last: until then nobody else makes a socket here.
+    _lock: Lock,
+}
+
+impl Socket {
+    /// Makes the socket, in place of one that a killed server left behind.
+    ///
+    /// # Errors
+    /// Where another server has it, where something else is there, and where other users could put theirs in its place.
+    pub(super) fn bind(path: &Path) -> io::Result<Self> {
+        check_folder(path)?;
+        let lock = Lock::take(path)?;
+        remove_stale(path)?;
+        let socket = UnixSocket::new_stream()?;
+        socket.bind(path)?;
+        // Nobody can connect before `listen`, so nobody can have come in with other permissions.
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+        let file = id(&fs::symlink_metadata(path)?);
+        Ok(Self {
+            listener: socket.listen(BACKLOG)?,
+            path: path.to_owned(),
+            file,
+            _lock: lock,
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) async fn accept(&self) -> io::Result<(UnixStream, tokio::net::unix::SocketAddr)> {
+        self.listener.accept().await
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // With the lock it is ours, unless somebody replaced it by hand.
+        let there = fs::symlink_metadata(&self.path);
+        if there.is_ok_and(|there| id(&there) == self.file) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The right to make and remove a socket: an exclusive lock on a file beside it.
+#[derive(Debug)]
+struct Lock {
+    file: File,
+    path: PathBuf,
+}
+
+impl Lock {
+    /// Takes it, if nobody has it.
+    fn take(socket: &Path) -> io::Result<Self> {
+        let mut name = socket.as_os_str().to_owned();
+        name.push(".lock");
+        let path = PathBuf::from(name);
+        // Somebody else's link is not followed, and a pipe without a reader not waited for.
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        loop {
+            let file = File::options()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(flags.bits().cast_signed())
+                .open(&path)
+                .map_err(|source| at(&path, source))?;
+            let own = file.metadata()?;
+            check_owner(&path, &own)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::AddrInUse,
+                        format!("another server has it (it holds `{}`)", path.display()),
+                    ));
+                }
+                Err(TryLockError::Error(source)) => return Err(at(&path, source)),
+            }
+            // The one that had it before may have removed the file since we opened it: the lock is on nothing then.
+            let there = fs::symlink_metadata(&path);
+            if there.is_ok_and(|there| id(&there) == id(&own)) {
+                return Ok(Self { file, path });
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Still locked: whoever opens the file before this gets the lock after it, and sees that the file is gone.
+        let _ = fs::remove_file(&self.path);
+        let _ = self.file.unlock();
+    }
+}
+
+/// Device and inode.
+type FileId = (u64, u64);
+
+fn id(data: &Metadata) -> FileId {
+    (data.dev(), data.ino())
+}
+
+/// Whoever may write to the socket's folder can put another socket in its place.
+fn check_folder(socket: &Path) -> io::Result<()> {
+    let folder = match socket.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let data = fs::metadata(folder).map_err(|source| at(folder, source))?;
+    check_owner(folder, &data)?;
+    let (others_write, sticky) = (0o022, 0o1000);
+    if data.mode() & others_write != 0 && data.mode() & sticky == 0 {
+        return Err(io::Error::other(format!(
+            "other users can write to `{}` (mode {:04o}), expected a folder that only this user writes to",
+            folder.display(),
+            data.mode() & 0o7777,
+        )));
+    }
+    Ok(())
+}
+
+fn check_owner(path: &Path, data: &Metadata) -> io::Result<()> {
+    let user = geteuid().as_raw();
+    if data.uid() == user || data.uid() == 0 {
+        return Ok(());
+    }
+    Err(io::Error::other(format!(
+        "`{}` is of user {}, expected one of user {user} or of root",
+        path.display(),
+        data.uid(),
+    )))
+}
+
+fn at(path: &Path, source: io::Error) -> io::Error {
+    io::Error::new(source.kind(), format!("`{}`: {source}", path.display()))
+}
+
+/// Removes a socket that nobody answers. Other files, and sockets that programs without our lock listen on, stay: `bind`
+/// says so.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
+    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    if is_socket && std::os::unix::net::UnixStream::connect(path).is_err_and(refused) {
+        fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    fn runtime() -> tokio::runtime::Runtime {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_socket_of_a_server_that_starts_is_not_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("heg.sock");
+        // Bound, and not listening yet: nobody answers there.
+        let lock = Lock::take(&path).unwrap();
+        let starting = UnixSocket::new_stream().unwrap();
+        starting.bind(&path).unwrap();
+        let error = Socket::bind(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{error}");
+        let listener = starting.listen(1).unwrap();
+        UnixStream::connect(&path).await.unwrap();
+        drop((listener, lock));
+        // What it left behind is replaced.
+        assert!(path.exists());
+        drop(Socket::bind(&path).unwrap());
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+    }
+
+    /// Whoever has made the socket is the one whom clients reach, as long as it listens.
+    #[test]
+    fn servers_that_start_and_end_at_once_do_not_take_each_others_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("heg.sock");
+        let made = AtomicUsize::new(0);
+        let serve = || {
+            let runtime = runtime();
+            while made.load(Ordering::Relaxed) < 200 {
+                let Ok(socket) = runtime.block_on(async { Socket::bind(&path) }) else {
+                    continue;
+                };
+                runtime.block_on(async {
+                    let (client, server) =
+                        tokio::join!(UnixStream::connect(&path), socket.accept());
+                    assert!(client.is_ok() && server.is_ok());
+                });
+                made.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(serve);
+            }
+        });
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn folders_that_others_can_write_to_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("heg.sock");
+        let mode = |mode| fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+        mode(0o777);
+        let error = check_folder(&path).unwrap_err().to_string();
+        assert!(error.contains("other users can write to"), "{error}");
+        mode(0o1777);
+        check_folder(&path).unwrap();
+        mode(0o755);
+        check_folder(&path).unwrap();
+        check_folder(Path::new("heg.sock")).unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_is_a_link_or_a_pipe_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, lock] = ["heg.sock", "heg.sock.lock"].map(|name| folder.path().join(name));
+        let target = folder.path().join("mine");
+        std::os::unix::fs::symlink(&target, &lock).unwrap();
+        Lock::take(&path).unwrap_err();
+        assert!(!target.exists());
+        fs::remove_file(&lock).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&lock).status();
+        assert!(made.unwrap().success());
+        Lock::take(&path).unwrap_err();
+    }
+}

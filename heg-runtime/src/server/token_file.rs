@@ -1,0 +1,128 @@
+//! Tokens from a file: one a line, with the name of its client in front if it has one.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::process::geteuid;
+
+use super::auth::{Token, Tokens};
+use crate::error::RuntimeError;
+
+impl Tokens {
+    /// Reads tokens from a file that is this user's, or root's, and that no other user can read or change.
+    ///
+    /// A line is `TOKEN` or `NAME TOKEN`; empty lines, and those that begin with `#`, are passed over.
+    ///
+    /// # Errors
+    /// `TokenFile`, which never shows a token.
+    pub fn read(path: &Path) -> Result<Self, RuntimeError> {
+        let error = |problem: String| RuntimeError::TokenFile {
+            path: path.to_owned(),
+            problem,
+        };
+        let file = File::open(path).map_err(|source| error(source.to_string()))?;
+        let data = file
+            .metadata()
+            .map_err(|source| error(source.to_string()))?;
+        check_owner(data.uid(), geteuid().as_raw(), data.mode()).map_err(error)?;
+        let mut text = String::new();
+        let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+        read.map_err(|source| error(source.to_string()))?;
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(error(format!("expected at most {FILE_BYTES_MAX} bytes")));
+        }
+        parse(&text).map_err(error)
+    }
+}
+
+/// Who else can read tokens can use them; who can change the file can make some.
+fn check_owner(owner: u32, user: u32, mode: u32) -> Result<(), String> {
+    if owner != user && owner != 0 {
+        return Err(format!(
+            "expected a file of user {user} or of root, found one of user {owner}"
+        ));
+    }
+    if mode & 0o026 != 0 {
+        return Err(format!(
+            "other users may read or change it (mode {:03o}); make it yours alone with `chmod 600`",
+            mode & 0o777
+        ));
+    }
+    Ok(())
+}
+
+fn parse(text: &str) -> Result<Tokens, String> {
+    let mut tokens = Tokens::default();
+    for (line, text) in (1..).zip(text.lines()) {
+        let text = text.trim();
+        if text.is_empty() || text.starts_with('#') {
+            continue;
+        }
+        let mut words = text.split_whitespace();
+        let (name, token) = match (words.next(), words.next(), words.next()) {
+            (Some(token), None, _) => (None, token),
+            (name, Some(token), None) => (name, token),
+            _ => {
+                return Err(format!(
+                    "line {line}: expected `TOKEN` or `NAME TOKEN`, found more words"
+                ));
+            }
+        };
+        let token = Token::new(token).ok_or_else(|| {
+            format!("line {line}: expected a token of printable ASCII letters, found others")
+        })?;
+        if tokens.add(token, name).is_err() {
+            return Err(format!("line {line}: the token is in an earlier line, too"));
+        }
+    }
+    match tokens.is_empty() {
+        true => Err("expected at least one token, found none".to_owned()),
+        false => Ok(tokens),
+    }
+}
+
+/// Chosen: tens of thousands of tokens.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn lines_are_tokens_with_or_without_a_name() {
+        parse("# who\n\neditor  abc\n  def\r\n").unwrap();
+        let problem = |text: &str| parse(text).unwrap_err();
+        let text = ["# nobody\n", "a b c\n", "abc\n\nother abc\n", "naïve\n"]
+            .map(problem)
+            .join("\n");
+        insta::assert_snapshot!(text, @r"
+        expected at least one token, found none
+        line 1: expected `TOKEN` or `NAME TOKEN`, found more words
+        line 3: the token is in an earlier line, too
+        line 1: expected a token of printable ASCII letters, found others
+        ");
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_or_change_is_refused() {
+        check_owner(1000, 1000, 0o600).unwrap();
+        check_owner(0, 1000, 0o440).unwrap();
+        for mode in [0o604, 0o620, 0o602, 0o644, 0o666] {
+            check_owner(1000, 1000, mode).unwrap_err();
+        }
+        check_owner(1001, 1000, 0o600).unwrap_err();
+
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "abc\n").unwrap();
+        let mode = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode));
+        mode(0o644).unwrap();
+        let error = Tokens::read(file.path()).unwrap_err().to_string();
+        assert!(error.contains("chmod 600"), "{error}");
+        mode(0o600).unwrap();
+        assert!(!Tokens::read(file.path()).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,211 @@
+//! Clients are strangers: they see nothing of each other, and leave each other room.
+
+use std::io::Write;
+
+use heg_runtime::server::{Prefixes, Token, Tokens};
+use heg_tests::openvino_or_skip;
+use serde_json::{Value, json};
+
+use crate::client::{Connection, Reply};
+use crate::host::Host;
+
+const BARE: &str = "/v1/completions";
+const OURS: &str = "authorization: Bearer ours\r\n";
+const THEIRS: &str = "authorization: Bearer theirs\r\n";
+
+fn tokens() -> Tokens {
+    let mut tokens = Tokens::default();
+    for text in ["ours", "theirs"] {
+        tokens.add(Token::new(text).unwrap(), None).unwrap();
+    }
+    tokens
+}
+
+/// More tokens than are worth looking for in caches.
+fn prompt(first: u32) -> Vec<u32> {
+    (first..first + 100).collect()
+}
+
+fn short(first: u32, fields: Value) -> Value {
+    let mut body = json!({"prompt": prompt(first), "max_tokens": 2, "ignore_eos": true});
+    for (name, value) in fields.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    body
+}
+
+fn cached_tokens(reply: &Reply) -> u64 {
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let cached = &reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"];
+    cached.as_u64().unwrap()
+}
+
+/// The last token of a prompt is always computed.
+const ALL: u64 = 99;
+
+#[test]
+fn a_client_learns_nothing_of_anothers_prompts() {
+    if !openvino_or_skip("a_client_learns_nothing_of_anothers_prompts") {
+        return;
+    }
+    let host = Host::with(|options| options.tokens = tokens());
+    let ask = |who: &str, body: &Value| cached_tokens(&host.post_with(BARE, who, body));
+    let unnamed = short(5, json!({}));
+    assert_eq!(ask(OURS, &unnamed), 0);
+    assert_eq!(ask(THEIRS, &unnamed), 0);
+    assert_eq!(ask(OURS, &unnamed), ALL);
+    assert_eq!(ask(THEIRS, &unnamed), ALL);
+
+    let named = short(200, json!({"flow_id": "notes"}));
+    assert_eq!(ask(OURS, &named), 0);
+    assert_eq!(ask(THEIRS, &named), 0);
+    let end = |who| {
+        host.post_with("/v1/flows/end", who, &json!({"flow_id": "notes"}))
+            .json()
+    };
+    assert_eq!(end(THEIRS)["ended"], true);
+    assert_eq!(end(THEIRS)["ended"], false);
+    assert_eq!(ask(OURS, &named), ALL);
+    assert_eq!(ask(THEIRS, &named), 0);
+
+    // A key stands for a flow where none is named.
+    let keyed = short(400, json!({"supersede_key": "typing"}));
+    assert_eq!(ask(OURS, &keyed), 0);
+    assert_eq!(ask(THEIRS, &keyed), 0);
+    assert_eq!(ask(OURS, &keyed), ALL);
+}
+
+#[test]
+fn prefixes_are_shared_where_that_is_asked_for() {
+    if !openvino_or_skip("prefixes_are_shared_where_that_is_asked_for") {
+        return;
+    }
+    let host = Host::with(|options| {
+        options.tokens = tokens();
+        options.prefixes = Prefixes::Shared;
+    });
+    let ask = |who: &str, body: &Value| cached_tokens(&host.post_with(BARE, who, body));
+    let unnamed = short(5, json!({}));
+    assert_eq!(ask(OURS, &unnamed), 0);
+    assert_eq!(ask(THEIRS, &unnamed), ALL);
+    // Names stay everybody's own.
+    let named = short(200, json!({"flow_id": "notes"}));
+    assert_eq!(ask(OURS, &named), 0);
+    assert_eq!(ask(THEIRS, &named), 0);
+}
+
+#[test]
+fn without_tokens_doors_are_strangers() {
+    if !openvino_or_skip("without_tokens_doors_are_strangers") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let host = Host::with(|options| options.socket = Some(folder.path().join("heg.sock")));
+    let ask = |door: usize, body: &Value| {
+        let mut connection = Connection::open(&host.addresses[door]).unwrap();
+        connection.post(BARE, "", &body.to_string()).unwrap();
+        cached_tokens(&connection.reply().unwrap())
+    };
+    for body in [short(5, json!({})), short(200, json!({"flow_id": "notes"}))] {
+        assert_eq!(ask(0, &body), 0);
+        assert_eq!(ask(1, &body), 0);
+        assert_eq!(ask(0, &body), ALL);
+    }
+}
+
+#[test]
+fn a_client_does_not_supersede_another() {
+    if !openvino_or_skip("a_client_does_not_supersede_another") {
+        return;
+    }
+    let host = Host::with(|options| options.tokens = tokens());
+    let long = json!({
+        "prompt": [5, 6, 7], "max_tokens": 1000, "ignore_eos": true, "stream": true, "supersede_key": "typing",
+    });
+    let mut ours = host.open();
+    ours.post(BARE, OURS, &long.to_string()).unwrap();
+    ours.read_until("data: ").unwrap();
+    let newer = short(5, json!({"supersede_key": "typing"}));
+    assert_eq!(host.post_with(BARE, THEIRS, &newer).status, 200);
+    // It goes on, until a newer one of the same client comes.
+    ours.read_until("data: ").unwrap();
+    assert_eq!(host.post_with(BARE, OURS, &newer).status, 200);
+    let rest = ours.read_until("0\r\n\r\n").unwrap();
+    assert!(rest.contains(r#""code":"superseded""#), "{rest}");
+}
+
+/// A request whose body lacks its last byte, which never comes.
+fn begin_large(host: &Host, who: &str) -> Connection {
+    const BYTES: usize = 8 << 20;
+    let mut connection = host.open();
+    let head = format!(
+        "POST {BARE} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         content-length: {BYTES}\r\n{who}\r\n"
+    );
+    connection.write_all(head.as_bytes()).unwrap();
+    // The server may refuse it before it has taken everything.
+    let _ = connection.write_all(&vec![b' '; BYTES - 1]);
+    connection
+}
+
+#[test]
+fn bodies_that_never_end_leave_others_room() {
+    if !openvino_or_skip("bodies_that_never_end_leave_others_room") {
+        return;
+    }
+    let host = Host::with(|options| {
+        options.tokens = tokens();
+        // They stay for the whole test.
+        options.limits.body_pace.grace = options.limits.body_pace.time_max;
+    });
+    let _eight = [(); 8].map(|()| begin_large(&host, OURS));
+    let refused = begin_large(&host, OURS).reply().unwrap();
+    assert_eq!(refused.status, 429, "{}", refused.body);
+    let small = short(5, json!({}));
+    assert_eq!(host.post_with(BARE, OURS, &small).status, 200);
+    // A stranger has room for a large one, too.
+    let mut large = small.to_string();
+    large.push_str(&" ".repeat(7 << 20));
+    let mut theirs = host.open();
+    theirs.post(BARE, THEIRS, &large).unwrap();
+    assert_eq!(theirs.reply().unwrap().status, 200);
+}
+
+#[test]
+fn a_door_whose_places_are_taken_leaves_the_other_open() {
+    if !openvino_or_skip("a_door_whose_places_are_taken_leaves_the_other_open") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let host = Host::with(|options| {
+        options.socket = Some(folder.path().join("heg.sock"));
+        options.limits.connections = 3;
+    });
+    let _idle = [(); 6].map(|()| host.open());
+    let mut connection = Connection::open(&host.addresses[1]).unwrap();
+    connection
+        .post(BARE, "", &short(5, json!({})).to_string())
+        .unwrap();
+    assert_eq!(connection.reply().unwrap().status, 200);
+}
+
+#[test]
+fn a_client_that_fills_the_queue_leaves_the_others_places() {
+    if !openvino_or_skip("a_client_that_fills_the_queue_leaves_the_others_places") {
+        return;
+    }
+    let host = Host::with(|options| {
+        options.tokens = tokens();
+        options.limits.requests = 2;
+    });
+    let long = json!({"prompt": [5, 6, 7], "max_tokens": 1000, "ignore_eos": true, "stream": true});
+    let _busy = [(); 2].map(|()| {
+        let mut connection = host.open();
+        connection.post(BARE, OURS, &long.to_string()).unwrap();
+        connection.read_until("data: ").unwrap();
+        connection
+    });
+    let small = short(5, json!({}));
+    assert_eq!(host.post_with(BARE, OURS, &small).status, 429);
+    assert_eq!(host.post_with(BARE, THEIRS, &small).status, 200);
+}

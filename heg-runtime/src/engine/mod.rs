@@ -9,6 +9,8 @@
 
 mod cache;
 mod conductor;
+#[cfg(feature = "faults")]
+mod faults;
 mod flash;
 mod health;
 mod held;
@@ -47,6 +49,8 @@ use conductor::{Arrival, Conductor, Message, turn_away};
 use health::{Pulse, panic_text};
 use machine::{Host, Machine};
 
+#[cfg(feature = "faults")]
+pub use faults::{Fault, FaultPlan, Rule, Victim};
 pub use health::{Health, LostLane};
 pub use status::{LaneStatus, Phases, Status};
 pub use waits::{Entry, WaitStatus};

@@ -34,6 +34,8 @@ pub(super) struct Entry {
     pub(super) failures: u32,
     /// What it has in its cache does not count: it starts over as soon as nothing of it runs any more.
     pub(super) starts_over: bool,
+    /// A lane that may still write to its memory although it counts as lost.
+    pub(super) written_by: Option<Lane>,
     /// What it knows of memory that could not be had.
     pub(super) refusals: Refusals,
 }
@@ -128,6 +130,7 @@ impl Table {
             failed: None,
             failures: 0,
             starts_over: false,
+            written_by: None,
             refusals: Refusals::default(),
         };
         self.submitted += 1;

@@ -6,7 +6,7 @@ use heg_spec::policy::Resume;
 
 use super::AgentXpu;
 use crate::sched::costs::{Call, Cost, Costs};
-use crate::sched::event::{Action, Actions, Kernel, Segment, Work};
+use crate::sched::event::{Actions, Kernel, Segment, Work};
 use crate::sched::kv::Room;
 use crate::sched::prefill::{Prefill, Step};
 use crate::sched::request::{Class, Lane, Micros, RequestId};
@@ -476,20 +476,5 @@ impl<C: Costs> AgentXpu<C> {
         }
         self.restart(id, actions);
         true
-    }
-
-    /// Sends a request back to its queue with nothing computed; its answer so far becomes part of its prompt.
-    pub(super) fn restart(&mut self, id: RequestId, actions: &mut Actions) {
-        self.prefills.forget(id);
-        self.decode.leave(id);
-        self.kv.release(id, actions);
-        actions.push(Action::Restart(id));
-        if let Some(entry) = self.table.get_mut(id) {
-            entry.prompt_tokens = entry.context();
-            entry.submission.shared_tokens = 0;
-            entry.phase = Phase::Queued;
-            entry.starts_over = false;
-        }
-        self.enqueue(id);
     }
 }

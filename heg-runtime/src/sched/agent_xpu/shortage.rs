@@ -5,7 +5,7 @@
 
 use super::AgentXpu;
 use crate::sched::costs::Costs;
-use crate::sched::event::{Actions, Finish, Ticket};
+use crate::sched::event::{Action, Actions, Finish, Ticket};
 use crate::sched::lanes::Running;
 use crate::sched::prefill::Prefill;
 use crate::sched::request::{Class, Lane, RequestId};
@@ -87,5 +87,29 @@ impl<C: Costs> AgentXpu<C> {
         };
         self.restart(id, actions);
         true
+    }
+
+    /// Sends a request back to its queue with nothing computed; its answer so far becomes part of its prompt.
+    pub(super) fn restart(&mut self, id: RequestId, actions: &mut Actions) {
+        self.prefills.forget(id);
+        self.decode.leave(id);
+        self.release_memory(id, actions);
+        actions.push(Action::Restart(id));
+        if let Some(entry) = self.table.get_mut(id) {
+            entry.prompt_tokens = entry.context();
+            entry.submission.shared_tokens = 0;
+            entry.phase = Phase::Queued;
+            entry.starts_over = false;
+        }
+        self.enqueue(id);
+    }
+
+    /// Gives a request's memory back, once nothing may write to it any more.
+    pub(super) fn release_memory(&mut self, id: RequestId, actions: &mut Actions) {
+        let entry = self.table.get_mut(id);
+        match entry.and_then(|entry| entry.written_by.take()) {
+            Some(lane) => self.kv.release_after(lane, id, actions),
+            None => self.kv.release(id, actions),
+        }
     }
 }

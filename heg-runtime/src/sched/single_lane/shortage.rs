@@ -2,7 +2,7 @@
 
 use super::SingleLane;
 use crate::sched::costs::Costs;
-use crate::sched::event::{Action, Actions, Finish, Ticket};
+use crate::sched::event::{Action, Actions, Finish};
 use crate::sched::request::RequestId;
 
 impl<C: Costs> SingleLane<C> {
@@ -28,20 +28,27 @@ impl<C: Costs> SingleLane<C> {
     }
 
     /// What a request was to reuse is lost: it computes it anew.
-    pub(super) fn unreadable(&mut self, ticket: Ticket, id: RequestId, actions: &mut Actions) {
-        let found = self
-            .iteration
-            .take_if(|iteration| iteration.ticket == ticket);
-        if found.is_some() {
-            self.kv.release(id, actions);
-            self.requeue(id, actions);
+    pub(super) fn unreadable(&mut self, id: RequestId, actions: &mut Actions) {
+        self.iteration = None;
+        self.kv.release(id, actions);
+        self.requeue(id, actions);
+        self.settle(actions);
+    }
+
+    /// The iteration found no memory. Caches of idle flows give theirs; if there are none, it has failed.
+    pub(super) fn out_of_memory(&mut self, actions: &mut Actions) {
+        if self.kv.release_flows(actions) {
+            self.iteration = None;
             self.settle(actions);
+        } else {
+            self.give_up_iteration(actions);
         }
     }
 
     /// Sends a request that runs back to the head of its queue, with nothing computed.
     fn requeue(&mut self, id: RequestId, actions: &mut Actions) {
         let place = self.running.iter().position(|live| live.id() == id);
+        self.isolation.leave(id);
         if let Some(mut live) = place.map(|place| self.running.remove(place)) {
             live.start_over();
             actions.push(Action::Restart(id));

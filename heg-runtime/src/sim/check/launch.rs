@@ -9,6 +9,9 @@ use crate::sched::{
     Transfer, Work,
 };
 
+/// How often in a row something has to go wrong for a request before it may end for that.
+const ATTEMPTS: u32 = 3;
+
 impl<S: Scheduler, C: Costs> Checked<S, C> {
     pub(super) fn judge(&mut self, action: &Action) {
         match action {
@@ -32,7 +35,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                     format!("{ticket:?} is asked to yield and does not decode")
                 });
             }
-            Action::Reset(lane) => self.world.vacate(*lane, Place::Resetting),
+            Action::Reset(lane) => self.world.reset(*lane),
             Action::Warm(kernel) => {
                 let busy = self.world.compiling.replace(*kernel);
                 self.require(busy.is_none(), Rule::OneLaunchPerLane, || {
@@ -116,7 +119,13 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let computed = seen.computed(layers).min(reserved.unwrap_or(0));
         let runs = self.runs(id);
         let world = &mut self.world;
-        world.kv_used -= u64::from(reserved.unwrap_or(0)).min(world.kv_used);
+        let mut lanes = Lane::ALL.into_iter();
+        let writer = lanes.find(|lane| world.writers[*lane as usize].remove(&id));
+        let tokens = u64::from(reserved.unwrap_or(0));
+        match writer {
+            Some(lane) => world.held[lane as usize] += tokens,
+            None => world.kv_used -= tokens.min(world.kv_used),
+        }
         let mut taken = None;
         if let Some((flow, kept)) = to {
             world.kv_used += u64::from(kept);
@@ -125,6 +134,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             taken = taken.or(world.flash.get(&flow).copied()).or(leaving);
         }
         let all = to.is_none_or(|(_, kept)| kept == computed);
+        // What a lane may still write to is nobody's until it has answered, and no flow's at all.
+        let own = own && (writer.is_none() || to.is_none());
         let holds = reserved.is_some() && own && all && !runs && taken.is_none();
         self.require(holds, Rule::MemoryBalanced, || {
             format!(
@@ -169,7 +180,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     }
 
     fn restart(&mut self, id: RequestId) {
-        let runs = self.runs(id);
+        let runs = self.world.occupied_by(id);
         let Some(seen) = self.live(id, "Restart") else {
             return;
         };
@@ -199,7 +210,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     fn finish_request(&mut self, id: RequestId, finish: Finish) {
         let runs = self.runs(id);
         let context_tokens = self.world.model.context_tokens;
-        let no_lane = self.world.dynamic_lane().is_none();
+        let hopeless = self.world.is_hopeless();
         let Some(seen) = self.live(id, "Finish") else {
             return;
         };
@@ -210,14 +221,20 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let complete = finish != Finish::Complete || last;
         let reason = match finish {
             Finish::Cancelled | Finish::Deadline => !seen.wanted,
-            Finish::Failed => seen.failed || !seen.wanted || no_lane,
-            Finish::Complete | Finish::Shed => true,
+            Finish::Failed | Finish::Complete | Finish::Shed => true,
         };
+        let (alone, refused) = (seen.failed_alone, seen.refused);
+        let own_fault = alone >= ATTEMPTS || refused >= ATTEMPTS || hopeless;
         let given = due == 0 || finish == Finish::Failed || !seen.wanted;
         self.require(
             complete && reason && given && !runs,
             Rule::NothingLost,
             || format!("{id} ends as {finish:?}; last token: {last}, {due} due, runs: {runs}"),
+        );
+        self.require(
+            finish != Finish::Failed || own_fault,
+            Rule::CulpritOnly,
+            || format!("{id} fails after {alone} launches alone and {refused} refusals in a row"),
         );
         self.require(reserved.is_none(), Rule::MemoryBalanced, || {
             format!("{id} ends with {reserved:?} tokens of memory")
@@ -303,11 +320,9 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
 
     fn decode(&mut self, lane: Lane, run: &DecodeRun) {
         let layers = self.world.model.layers;
-        let goes_on = self
-            .world
-            .iteration
-            .as_ref()
-            .is_some_and(|it| it.layers_done == run.layers.start && it.batch == run.batch);
+        let goes_on = self.world.iteration.as_ref().is_some_and(|it| {
+            it.lane == lane && it.layers_done == run.layers.start && it.batch == run.batch
+        });
         let fresh = run.layers.start == 0 && self.world.iteration_under_way().is_none();
         let order = run.layers.end == layers && (goes_on || fresh);
         self.require(order, Rule::Dependencies, || {
@@ -339,6 +354,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         self.world.iteration = Some(Iteration {
             batch: run.batch.clone(),
             layers_done: run.layers.start,
+            lane,
             broken: false,
         });
     }
@@ -378,7 +394,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         ids.dedup();
         let known = batch.iter().all(|(id, context)| {
             let seen = self.world.requests.get(id);
-            seen.is_some_and(|s| s.phase == Phase::Decode && s.context() == *context)
+            let hangs = self.world.occupied_by(*id);
+            seen.is_some_and(|s| s.phase == Phase::Decode && s.context() == *context && !hangs)
         });
         self.require(
             known && ids.len() == batch.len() && !ids.is_empty(),

@@ -160,11 +160,6 @@ impl Charge {
         self.bytes
     }
 
-    /// Whose it is.
-    pub(super) fn account(&self) -> &Account {
-        &self.account
-    }
-
     /// Charges `more` bytes; where there is no room, what was charged stays.
     ///
     /// # Errors

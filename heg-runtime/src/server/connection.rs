@@ -1,5 +1,6 @@
 //! Connections: accepted up to a number at each door, each under time limits, and ended in good order.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,20 +9,20 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutWriter;
 
 use super::State;
 use super::listen::{Caller, Doors};
+use super::pool::{Pool, Seat};
 use super::route::route;
 
 /// All connections of a server.
 pub(super) struct Connections {
     state: Arc<State>,
     /// Each door has places of its own: whoever fills one leaves the other open.
-    tcp_places: Arc<Semaphore>,
-    unix_places: Arc<Semaphore>,
+    tcp: Pool,
+    unix: Pool,
     tasks: JoinSet<()>,
     ending: GracefulShutdown,
 }
@@ -31,8 +32,8 @@ impl Connections {
         let at_each_door = allow_descriptors(state.limits.connections);
         Self {
             state,
-            tcp_places: Arc::new(Semaphore::new(at_each_door)),
-            unix_places: Arc::new(Semaphore::new(at_each_door)),
+            tcp: Pool::new(at_each_door),
+            unix: Pool::new(at_each_door),
             tasks: JoinSet::new(),
             ending: GracefulShutdown::new(),
         }
@@ -44,8 +45,8 @@ impl Connections {
         let stopped = loop {
             tokio::select! {
                 stopped = &mut stop => break stopped,
-                (caller, place) = admit(&self.tcp_places, || doors.tcp()) => self.spawn(caller, place),
-                (caller, place) = admit(&self.unix_places, || doors.unix()) => self.spawn(caller, place),
+                (caller, seat) = admit(&self.tcp, || doors.tcp()) => self.spawn(caller, seat),
+                (caller, seat) = admit(&self.unix, || doors.unix()) => self.spawn(caller, seat),
             }
             // Tasks that ended leave their results.
             while self.tasks.try_join_next().is_some() {}
@@ -59,14 +60,19 @@ impl Connections {
         stopped
     }
 
-    fn spawn(&mut self, caller: Caller, place: OwnedSemaphorePermit) {
+    fn spawn(&mut self, caller: Caller, seat: Seat) {
         let Caller { line, way } = caller;
         let limits = &self.state.limits;
         let hang_up = line.hang_up();
         let mut stream = TimeoutWriter::new(line);
         stream.set_timeout(Some(limits.stall_time));
         let state = Arc::clone(&self.state);
-        let service = service_fn(move |request| route(Arc::clone(&state), way, request));
+        let presence = seat.take();
+        let service = service_fn(move |request| {
+            let busy = presence.busy();
+            let answer = route(Arc::clone(&state), way, request);
+            async move { Ok::<_, Infallible>(answer.await?.map(|body| busy.until_sent(body))) }
+        });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(limits.head_time)
@@ -82,24 +88,23 @@ impl Connections {
                 // 431, whose body is empty: hyper writes it by itself, with its length, and has no hook for it.
                 _ = connection => {}
                 () = hang_up.wait() => {}
+                () = seat.wanted() => {}
             }
             metrics.connections.dec();
-            drop(place);
+            drop(seat);
         });
     }
 }
 
 /// Waits for a place, and for somebody to take it.
 async fn admit<F: Future<Output = std::io::Result<Caller>>>(
-    places: &Arc<Semaphore>,
+    pool: &Pool,
     accept: impl Fn() -> F,
-) -> (Caller, OwnedSemaphorePermit) {
-    let Ok(place) = Arc::clone(places).acquire_owned().await else {
-        return std::future::pending().await;
-    };
+) -> (Caller, Seat) {
+    let seat = pool.seat().await;
     loop {
         match accept().await {
-            Ok(caller) => return (caller, place),
+            Ok(caller) => return (caller, seat),
             // The caller is gone already, or there are no descriptors left; those come back.
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }

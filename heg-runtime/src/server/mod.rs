@@ -1,10 +1,11 @@
 //! The server: OpenAI's interface over HTTP, on loopback and on a Unix socket, in front of the engine.
 //!
 //! One thread of tokio holds all connections; the engine has threads of its own. A request goes through `listen`
-//! (the doors), `connection` (one client), `route`, `auth`, `body` (bytes under limits), `request` (fields, checked),
-//! `admission` (a place in the queue), `served` (tokens), `answering` (the engine's updates as text) and out through
-//! `answer`, whole, or `stream`, as events. People look at the `dashboard`. Nothing a client does, or leaves undone, holds more than a bounded
-//! amount of memory, or a place for longer than a bounded time.
+//! (the doors), `connection` (one client), `route`, `auth` (who it is), `account` (what it may make the server keep),
+//! `body` (bytes under limits), `request` (fields, checked), `admission` (a place in the queue), `served` (tokens),
+//! `answering` (the engine's updates as text) and out through `answer`, whole, or `stream`, as events. People look at the
+//! `dashboard`. Nothing a client does, or leaves undone, holds more than a bounded amount of memory, or a place for longer
+//! than a bounded time; and clients see nothing of each other.
 
 mod account;
 mod admission;
@@ -22,6 +23,7 @@ mod line;
 mod listen;
 mod message;
 mod metrics;
+mod pool;
 mod request;
 mod route;
 mod served;
@@ -100,9 +102,9 @@ pub enum Prefixes {
 /// What clients may use up. All of it is chosen.
 #[derive(Debug, Clone)]
 pub struct ServerLimits {
-    /// Requests of each class that wait or run; more are refused with 429.
+    /// Requests of each class that wait or run; more are refused with 429, except from clients that have few.
     pub requests: usize,
-    /// Open connections; more wait to be accepted.
+    /// Open connections at each door; more wait until one ends, or until one that asks nothing has gone for them.
     pub connections: usize,
     /// Bytes of a request's body.
     pub body_bytes: usize,

@@ -54,6 +54,8 @@ async fn handle(
         Route::Client(route) => {
             let scope = auth::scope(&state.tokens, &parts.headers, way)?;
             let account = state.accounts.of(scope);
+            // For as long as nothing of it is answered, and nothing else is charged: nobody fills a door alone.
+            let _head = account.charge(HEAD_BYTES)?;
             client(state, &account, route, &parts, body).await
         }
     }
@@ -258,6 +260,9 @@ pub(super) fn response(status: StatusCode, kind: &'static str, body: Body) -> Re
 pub(super) fn whole(text: String) -> Body {
     Full::new(Bytes::from(text)).boxed_unsync()
 }
+
+/// What a request makes the server keep beside its body: its head, and its connection's state. Chosen.
+const HEAD_BYTES: usize = 8 << 10;
 
 const JSON: &str = "application/json";
 

@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
     /// Write what the devices do, for Perfetto (ui.perfetto.dev)
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Most requests of each class that wait or run; more are refused with 429
+    /// Most requests of each class that wait or run; more are refused with 429, except from clients that have few
     #[arg(long, value_name = "N", default_value_t = ServerLimits::default().requests)]
     queue: usize,
     /// Most tokens of an answer whose request sets no limit

@@ -28,14 +28,22 @@ fn a_lane_that_panics_is_lost_and_the_other_serves_everybody() {
     }
     let losses = Losses::default();
     let name = "agent-xpu";
-    let world = World::with(policy(name), name, TWO_LANES, vec![Box::new(losses.clone())]);
+    let world = World::with(
+        policy(name),
+        name,
+        TWO_LANES,
+        vec![Box::new(losses.clone())],
+    );
     assert_eq!(world.engine.health(), Health::Ready);
     world.expect(Fault::Panic, Victim::Lane(Lane::Npu), 4, 1);
     world.crowd_is_served();
     world.crowd_is_served();
     world.is_empty_again();
     let lost = losses.0.lock().unwrap().clone();
-    assert_eq!(lost, [(Lane::Npu, "panicked: a fault on purpose".to_owned())]);
+    assert_eq!(
+        lost,
+        [(Lane::Npu, "panicked: a fault on purpose".to_owned())]
+    );
     let Health::Degraded(told) = world.engine.health() else {
         unreachable!("{:?}", world.engine.health());
     };
@@ -50,7 +58,11 @@ fn without_its_last_lane_an_engine_refuses_everybody() {
     }
     for (policy, soc) in policies() {
         let world = World::new(policy, soc);
-        let lane = if soc == ONE_LANE { Lane::Cpu } else { Lane::Igpu };
+        let lane = if soc == ONE_LANE {
+            Lane::Cpu
+        } else {
+            Lane::Igpu
+        };
         world.expect(Fault::Panic, Victim::Lane(lane), 10, 1);
         for ending in world.crowd() {
             assert_eq!(ending.finish, Finish::Failed, "{policy}: {ending:?}");
@@ -73,7 +85,12 @@ fn a_lane_that_never_answers_is_left_behind() {
     }
     let losses = Losses::default();
     let name = "agent-xpu";
-    let world = World::with(policy(name), name, TWO_LANES, vec![Box::new(losses.clone())]);
+    let world = World::with(
+        policy(name),
+        name,
+        TWO_LANES,
+        vec![Box::new(losses.clone())],
+    );
     world.expect(Fault::Stuck, Victim::Lane(Lane::Npu), 4, 1);
     world.crowd_is_served();
     // Nobody has to have waited for it.
@@ -114,7 +131,9 @@ fn an_engine_with_a_hung_driver_ends() {
     assert_eq!(answer.wait().1.finish, Finish::Cancelled);
     let lost = losses.0.lock().unwrap().clone();
     assert!(
-        lost[0].1.contains("did not answer within 3 s of being told to end"),
+        lost[0]
+            .1
+            .contains("did not answer within 3 s of being told to end"),
         "{lost:?}"
     );
     plan.clear();

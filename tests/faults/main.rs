@@ -7,6 +7,7 @@
 
 mod deadlines;
 mod flash;
+mod health;
 mod kernels;
 mod lanes;
 mod many;

@@ -40,11 +40,18 @@ fn a_load_with_faults_leaves_nothing_behind() {
         println!("{name}: {:?}, {before:?}, then {after:?}", load.ended);
         let count = |finish| load.ended.get(&finish).copied().unwrap_or(0);
         let ended: u64 = load.ended.values().sum();
-        assert!(count(Finish::Complete) * 2 > ended, "{name}: {:?}", load.ended);
+        assert!(
+            count(Finish::Complete) * 2 > ended,
+            "{name}: {:?}",
+            load.ended
+        );
         if minutes.is_some() {
             assert!(after.mappings < before.mappings + 100, "{name}");
             assert!(after.descriptors < before.descriptors + 20, "{name}");
-            assert!(after.resident_kib < before.resident_kib * 11 / 10 + 32_768, "{name}");
+            assert!(
+                after.resident_kib < before.resident_kib * 11 / 10 + 32_768,
+                "{name}"
+            );
         }
     }
 }

@@ -34,7 +34,7 @@ pub(crate) const ONE_LANE: &str = "host-cpu-f32";
 pub(crate) const TWO_LANES: &str = "host-roles";
 
 /// The tiny agent in f32, compiled once. It lies in Cargo's folder: nothing removes what a static owns.
-fn bundle() -> &'static Path {
+pub(crate) fn bundle() -> &'static Path {
     static BUNDLE: OnceLock<PathBuf> = OnceLock::new();
     BUNDLE.get_or_init(|| {
         let workbench = Workbench::new().unwrap();
@@ -255,7 +255,7 @@ impl Answer {
     pub(crate) fn wait(self) -> (Vec<u32>, Ending) {
         let mut tokens = Vec::new();
         loop {
-            match self.updates.recv_timeout(Duration::from_secs(120)).unwrap() {
+            match self.updates.recv_timeout(Duration::from_secs(60)).unwrap() {
                 Update::Accepted { .. } => assert!(tokens.is_empty()),
                 Update::Token(token) => tokens.push(token),
                 Update::Finished(ending) => return (tokens, ending),

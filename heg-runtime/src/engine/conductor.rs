@@ -233,6 +233,9 @@ impl Conductor {
         while let Ok(message) = messages.recv() {
             match message {
                 Message::WaitReady(answer) => tell(answer),
+                Message::Status(answer) => {
+                    let _ = answer.send(Status::default());
+                }
                 Message::Shutdown => break,
                 message => turn_away(message),
             }
@@ -318,14 +321,10 @@ pub(super) fn end_lanes(
     }
 }
 
-/// Answers whatever asks an engine that has stopped.
+/// Refuses a request to an engine that has stopped. Whoever asks something else finds that nobody answers.
 pub(super) fn turn_away(message: Message) {
-    match message {
-        Message::Submit(arrival) => arrival.refuse(Finish::Failed, Some(STOPPED.to_owned())),
-        Message::Status(answer) => {
-            let _ = answer.send(Status::default());
-        }
-        _ => {}
+    if let Message::Submit(arrival) = message {
+        arrival.refuse(Finish::Failed, Some(STOPPED.to_owned()));
     }
 }
 

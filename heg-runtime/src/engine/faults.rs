@@ -152,7 +152,8 @@ impl Machine for FaultyMachine {
     }
 
     fn reserve(&self, request: RequestId, shape: KvShape) -> Result<KvCache, RuntimeError> {
-        let meets = |victim| matches!(victim, Victim::Anybody) || victim == Victim::Request(request);
+        let meets =
+            |victim| matches!(victim, Victim::Anybody) || victim == Victim::Request(request);
         match self.0.next(&[Fault::Unreserved], meets) {
             Some(_) => Err(RuntimeError::Reserve {
                 bytes: shape.token_bytes(),

@@ -197,7 +197,8 @@ impl Memory {
     }
 
     fn dispose(&mut self, request: RequestId, reserved: Reserved) {
-        match reserved.cache.is_shared() {
+        // What was written off is its lane's, for as long as that may be.
+        match reserved.rows == Rows::Good && reserved.cache.is_shared() {
             true => self.quarantine.push((request, reserved)),
             false => self.reclaim.drop_later(reserved.cache),
         }
@@ -219,6 +220,13 @@ impl Memory {
             }
         }
         self.quarantine.retain(|(id, _)| !requests.contains(id));
+    }
+
+    /// Whether a cache of so many tokens takes at most twice the memory that they are charged with: each half of each
+    /// layer takes whole pages.
+    pub(super) fn is_worth(&self, tokens: u32) -> bool {
+        let tokens = tokens as usize;
+        self.shape.resident_bytes(tokens) <= 2 * tokens * self.shape.token_bytes()
     }
 
     /// Leaves a request's cache, with these tokens in it, to a flow of its scope; false, and nothing is kept, where a

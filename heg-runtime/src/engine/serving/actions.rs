@@ -115,6 +115,12 @@ impl Serving {
             (Some(running), Some(handle)) => {
                 running.abandoned.get_or_insert_with(Instant::now);
                 handle.signals.reset.store(true, Ordering::Relaxed);
+                for id in running.work.requests() {
+                    if let Some(live) = self.live.get_mut(&id) {
+                        let why = format!("a kernel on lane {lane:?} did not end in time");
+                        live.error = Some(why);
+                    }
+                }
             }
             // It was never given what the scheduler takes to be hung.
             (None, Some(_)) => self.events.push_back(Event::Ready(lane)),
@@ -123,13 +129,14 @@ impl Serving {
     }
 
     /// Leaves a request's cache to a flow. The scheduler hears of a flow that keeps nothing: what nobody named and is
-    /// too short for others to go on with, or what a lane may still write to.
+    /// too short for others to go on with, what takes more memory than its tokens are charged for, or what a lane may
+    /// still write to.
     fn keep(&mut self, request: RequestId, flow: FlowId, tokens: u32) {
         let Some(live) = self.live.get(&request) else {
             return;
         };
         let memory = &mut self.room.memory;
-        let reusable = flow.0 < UNNAMED || tokens >= SHARED_MIN;
+        let reusable = memory.is_worth(tokens) && (flow.0 < UNNAMED || tokens >= SHARED_MIN);
         if reusable && memory.keep(request, (live.scope, flow), live.leading_tokens(tokens)) {
             return;
         }

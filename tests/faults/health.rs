@@ -1,21 +1,21 @@
 //! What `/healthz` and requests say of a server whose lanes are lost.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use heg_runtime::Loaded;
 use heg_runtime::engine::{Fault, Victim};
 use heg_runtime::sched::Lane;
-use heg_runtime::server::{Served, Server, ServerOptions, Timeline};
+use heg_runtime::server::{Address, Served, Server, ServerOptions, Timeline};
 use heg_tests::openvino_or_skip;
 use tokio::sync::oneshot;
 
 use crate::world::{TWO_LANES, World, bundle};
 
 /// Status and body of an answer.
-fn ask(address: &str, request: &str, body: &str) -> (u16, String) {
+fn ask(address: SocketAddr, request: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(60)))
@@ -46,8 +46,9 @@ fn health_says_which_lanes_are_lost_and_when_nothing_is_left() {
         ..ServerOptions::default()
     });
     let server = server.unwrap();
-    let address = server.addresses()[0].to_string();
-    let address = address.trim_start_matches("http://");
+    let Address::Tcp(address) = server.addresses()[0] else {
+        unreachable!("{:?}", server.addresses());
+    };
     let (stop, stopped) = oneshot::channel::<()>();
     let running = thread::spawn(move || {
         server.run(served, async {

@@ -10,13 +10,14 @@ use heg_spec::policy::SchedulerKind;
 
 use super::health::{LostLane, Pulse};
 use super::held::Held;
-use super::lane::{Farewell, LaneHandle, Report};
+use super::lane::{LaneHandle, Report};
 use super::live::refuse;
 use super::machine::Machine;
 use super::memory::Memory;
 use super::reclaim::Reclaim;
 use super::serving::Serving;
 use super::status::Status;
+use super::thread::Farewell;
 use super::warming::{Warmed, Warming};
 use super::{Ask, EngineOptions, Listener, Observer};
 use crate::error::RuntimeError;
@@ -248,7 +249,13 @@ impl Conductor {
         for arrival in held.take_all() {
             arrival.refuse(Finish::Cancelled, None);
         }
-        end_lanes(&mut self.lanes, &*self.machine, &mut self.observers);
+        let warming = self.warming.take();
+        end_threads(
+            &mut self.lanes,
+            warming,
+            &*self.machine,
+            &mut self.observers,
+        );
     }
 }
 
@@ -296,28 +303,35 @@ pub(super) fn receive(
     }
 }
 
-/// Ends all lanes at once, and tells of those that do not answer: the process is not to wait for a hung driver.
-pub(super) fn end_lanes(
+/// Ends what uses devices, and tells of lanes that do not answer: the process is not to wait for a hung driver.
+pub(super) fn end_threads(
     lanes: &mut [Option<LaneHandle>],
+    warming: Option<Warming>,
     machine: &dyn Machine,
     observers: &mut [Box<dyn Observer>],
 ) {
     let patience = machine.patience();
     let deadline = Instant::now() + patience;
+    let mut tell = |what: &str, lane| {
+        let seconds = patience.as_secs();
+        let why =
+            format!("{what} within {seconds} s of being told to end; its thread is left behind");
+        for observer in observers.iter_mut() {
+            observer.lost(lane, &why);
+        }
+    };
     for lane in lanes.iter_mut().flatten() {
         lane.stop();
     }
     for (lane, handle) in Lane::ALL.into_iter().zip(lanes) {
         let farewell = handle.take().map(|handle| handle.end(deadline));
         if farewell == Some(Farewell::LeftBehind) {
-            let why = format!(
-                "its device did not answer within {} s of being told to end; its thread is left behind",
-                patience.as_secs()
-            );
-            for observer in observers.iter_mut() {
-                observer.lost(lane, &why);
-            }
+            tell("its device did not answer", lane);
         }
+    }
+    let farewell = warming.map(|warming| warming.end(deadline));
+    if farewell == Some(Farewell::LeftBehind) {
+        tell("its compiler did not answer", Lane::Npu);
     }
 }
 

@@ -7,8 +7,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::conductor::Message;
@@ -16,6 +15,7 @@ use super::health::panic_text;
 use super::machine::LaneExecutor;
 use super::served::{Member, Prompt, Proposal};
 use super::stopwatch::Longest;
+use super::thread::{Farewell, Thread};
 use super::worker::Worker;
 use crate::error::RuntimeError;
 use crate::exec::WarmForms;
@@ -132,19 +132,7 @@ impl Signals {
 pub(super) struct LaneHandle {
     orders: Option<Sender<Order>>,
     pub(super) signals: Arc<Signals>,
-    thread: Option<JoinHandle<()>>,
-    /// Says nothing; its other end goes when the thread ends.
-    alive: Receiver<()>,
-}
-
-/// How a lane's thread ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub(super) enum Farewell {
-    /// It is over.
-    Ended,
-    /// It does not answer, and is left behind.
-    LeftBehind,
+    thread: Option<Thread>,
 }
 
 impl LaneHandle {
@@ -156,7 +144,6 @@ impl LaneHandle {
     ) -> Self {
         let signals = Arc::new(Signals::default());
         let (sender, orders) = channel();
-        let (over, alive) = channel();
         executor.heed(Arc::clone(&signals.reset));
         let worker = Worker::new(lane, executor, Arc::clone(&signals), inbox.clone());
         let run = move || {
@@ -165,13 +152,11 @@ impl LaneHandle {
             if let Err(panic) = ran {
                 let _ = inbox.send(Message::Lost(lane, panic_text(&*panic)));
             }
-            drop::<Sender<()>>(over);
         };
         Self {
             orders: Some(sender),
             signals,
-            thread: Some(thread::spawn(run)),
-            alive,
+            thread: Some(Thread::start(run)),
         }
     }
 
@@ -205,14 +190,8 @@ impl LaneHandle {
     /// Waits for the end of a thread that was told to, until `deadline`.
     pub(super) fn end(mut self, deadline: Instant) -> Farewell {
         self.stop();
-        let left = deadline.saturating_duration_since(Instant::now());
-        match (self.alive.recv_timeout(left), self.thread.take()) {
-            (Err(RecvTimeoutError::Timeout), _) => Farewell::LeftBehind,
-            (_, thread) => {
-                let _ = thread.map(JoinHandle::join);
-                Farewell::Ended
-            }
-        }
+        let thread = self.thread.take();
+        thread.map_or(Farewell::Ended, |thread| thread.end(deadline))
     }
 }
 

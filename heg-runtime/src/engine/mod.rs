@@ -24,6 +24,7 @@ mod served;
 mod serving;
 mod status;
 mod stopwatch;
+mod thread;
 mod waits;
 mod warming;
 mod worker;
@@ -33,7 +34,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use heg_artifacts::Bundle;
@@ -179,7 +180,7 @@ impl Engine {
         let pulse = Pulse::default();
         let conductor = Conductor::new(loader, policy, options, machine, pulse.clone(), &inbox)?;
         let told = pulse.clone();
-        let thread = thread::spawn(move || {
+        let thread = std::thread::spawn(move || {
             let ran = catch_unwind(AssertUnwindSafe(|| conductor.run(&messages)));
             if let Err(panic) = ran {
                 told.failed(format!("the conductor {}", panic_text(&*panic)));
@@ -283,7 +284,7 @@ impl Drop for Shared {
             .take();
         // A listener may hold the last handle: the conductor does not wait for itself.
         if let Some(thread) = thread
-            && thread.thread().id() != thread::current().id()
+            && thread.thread().id() != std::thread::current().id()
         {
             let _ = thread.join();
         }

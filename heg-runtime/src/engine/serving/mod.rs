@@ -11,7 +11,7 @@ mod forecast;
 mod job;
 mod outcome;
 
-use super::conductor::{Arrival, Conductor, Message, Room, causes, end_lanes, receive};
+use super::conductor::{Arrival, Conductor, Message, Room, causes, end_threads, receive};
 use super::health::Pulse;
 use super::held::Held;
 use super::lane::LaneHandle;
@@ -172,7 +172,13 @@ impl Serving {
         for arrival in self.held.take_all() {
             arrival.refuse(Finish::Cancelled, None);
         }
-        end_lanes(&mut self.lanes, &*self.machine, &mut self.observers);
+        let warming = self.warming.take();
+        end_threads(
+            &mut self.lanes,
+            warming,
+            &*self.machine,
+            &mut self.observers,
+        );
     }
 
     /// When there is something to do, whatever is heard until then.

@@ -26,13 +26,18 @@ pub(super) struct Isolation {
 }
 
 impl Isolation {
-    /// A launch of these requests failed; says which one is to blame, where it was one alone.
-    pub(super) fn failed(&mut self, ids: &[RequestId]) -> Option<RequestId> {
+    /// A launch of these requests failed, of which some may be over by now; says which one is to blame, where it was
+    /// one alone.
+    pub(super) fn failed(
+        &mut self,
+        ids: &[RequestId],
+        is_live: impl Fn(RequestId) -> bool,
+    ) -> Option<RequestId> {
         if let [id] = ids {
             self.tried = true;
             return Some(*id);
         }
-        for id in ids {
+        for id in ids.iter().filter(|id| is_live(**id)) {
             if !self.suspects.contains(id) {
                 self.suspects.push_back(*id);
             }
@@ -58,7 +63,7 @@ impl Isolation {
         self.suspects.clear();
     }
 
-    /// A request does not run any more.
+    /// A request is over, or has proved itself.
     pub(super) fn leave(&mut self, id: RequestId) {
         self.suspects.retain(|other| *other != id);
     }
@@ -103,7 +108,7 @@ mod tests {
         let mut isolation = Isolation::default();
         let all = [1, 2, 3, 4];
         assert_eq!(next(&isolation, &all), all);
-        assert_eq!(isolation.failed(&ids(&[1, 2, 3])), None);
+        assert_eq!(isolation.failed(&ids(&[1, 2, 3]), |_| true), None);
         for (trial, others) in [(1, &[4][..]), (2, &[4, 1]), (3, &[4, 1, 2])] {
             assert_eq!(next(&isolation, &all), [trial]);
             isolation.succeeded(ids(&[trial]).into_iter());
@@ -118,6 +123,15 @@ mod tests {
             isolation.succeeded(ids(others).into_iter());
         }
         assert_eq!(next(&isolation, &all), all);
+    }
+
+    #[test]
+    fn whom_others_left_alone_after_a_failure_is_not_to_blame_for_it() {
+        let mut isolation = Isolation::default();
+        let culprit = isolation.failed(&ids(&[1, 2]), |id| id == RequestId(2));
+        assert_eq!(culprit, None);
+        assert_eq!(next(&isolation, &[2, 3]), [2]);
+        assert_eq!(isolation.failed(&ids(&[2]), |_| true), Some(RequestId(2)));
     }
 
     proptest! {
@@ -139,7 +153,7 @@ mod tests {
                 prop_assert!(!batch.is_empty());
                 let bad = |id: &u64| culprits.iter().any(|(c, every)| c == id && launches.is_multiple_of(*every));
                 if batch.iter().any(bad) {
-                    if let Some(RequestId(id)) = isolation.failed(&ids(&batch)) {
+                    if let Some(RequestId(id)) = isolation.failed(&ids(&batch), |_| true) {
                         prop_assert!(culprits.iter().any(|(c, _)| *c == id), "{} is innocent", id);
                         let found = live.iter_mut().find(|(other, ..)| *other == id);
                         let failures = found.map(|(_, _, failures)| { *failures += 1; *failures });

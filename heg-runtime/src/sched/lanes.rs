@@ -134,18 +134,19 @@ impl Lanes {
         ids.unwrap_or_default()
     }
 
-    /// The lane that is to stop something of a request, where nothing else of it runs.
-    pub(super) fn only_stops(&self, id: RequestId) -> Option<Lane> {
-        let runs = |lane: &Lane| self.running(*lane).is_some_and(|r| r.work.is_of(id));
-        let stops = |lane: &Lane| match self.state(*lane) {
+    /// The lane that is to stop something of a request, where there is one.
+    pub(super) fn stops(&self, id: RequestId) -> Option<Lane> {
+        let mut lanes = Lane::ALL.into_iter();
+        lanes.find(|lane| match self.state(*lane) {
             State::Resetting(Some(running), _) => running.work.is_of(id),
             State::Absent | State::Free | State::Busy(_) | State::Resetting(None, _) => false,
-        };
-        let mut lanes = Lane::ALL.into_iter();
-        lanes
-            .clone()
-            .find(stops)
-            .filter(|_| !lanes.any(|lane| runs(&lane)))
+        })
+    }
+
+    /// Whether something of a request runs.
+    pub(super) fn runs(&self, id: RequestId) -> bool {
+        self.all_running()
+            .any(|(_, running)| running.work.is_of(id))
     }
 
     /// When a lane has to have answered.
@@ -154,14 +155,6 @@ impl Lanes {
             State::Resetting(_, until) => Some(*until),
             State::Absent | State::Free | State::Busy(_) => None,
         }
-    }
-
-    /// Whether a lane has to do with work of a kind, be it that it runs or that it is to be stopped.
-    pub(super) fn occupies(&self, is: impl Fn(&Work) -> bool) -> bool {
-        self.0.iter().any(|state| match state {
-            State::Busy(running) | State::Resetting(Some(running), _) => is(&running.work),
-            State::Absent | State::Free | State::Resetting(None, _) => false,
-        })
     }
 
     fn vacate(&mut self, lane: Lane, state: State) -> Option<Running> {

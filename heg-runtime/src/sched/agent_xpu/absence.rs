@@ -7,8 +7,8 @@
 
 use super::AgentXpu;
 use crate::sched::costs::Costs;
-use crate::sched::event::{Action, Actions, Finish};
-use crate::sched::lanes::{Left, RESET_PATIENCE};
+use crate::sched::event::{Action, Actions, Finish, Work};
+use crate::sched::lanes::{Left, RESET_PATIENCE, Running};
 use crate::sched::request::{Lane, Micros};
 
 /// Whether anything can be done for anybody.
@@ -31,6 +31,11 @@ impl<C: Costs> AgentXpu<C> {
     /// A kernel runs far longer than it should: it is to be stopped.
     pub(super) fn hung(&mut self, lane: Lane, actions: &mut Actions) {
         let until = self.now + Micros(self.patience().0.saturating_mul(RESET_PATIENCE));
+        let decodes = |running: &Running| matches!(running.work, Work::Decode(_));
+        if self.lanes.running(lane).is_some_and(decodes) {
+            // Others may decode meanwhile, on another lane.
+            self.decode.abandon();
+        }
         let ids = self.lanes.reset(lane, until);
         actions.push(Action::Reset(lane));
         for id in ids {
@@ -51,7 +56,7 @@ impl<C: Costs> AgentXpu<C> {
         self.answered(lane);
         self.warmth.reconsider();
         if let Some(running) = self.lanes.restore(lane) {
-            self.undo(&running);
+            self.undo_hung(&running);
             self.blame(&running, lane, actions);
         }
         if self.dynamic_lane().is_some() {
@@ -71,7 +76,7 @@ impl<C: Costs> AgentXpu<C> {
                 }
             }
             Some(Left::Hung(running)) => {
-                self.undo(&running);
+                self.undo_hung(&running);
                 self.blame(&running, lane, actions);
             }
             None => {}
@@ -82,8 +87,9 @@ impl<C: Costs> AgentXpu<C> {
     /// A lane has not answered in time. It may do so later, and write until then: the memory of its requests is
     /// nobody's meanwhile.
     pub(super) fn silent(&mut self, lane: Lane, actions: &mut Actions) {
+        self.kv.is_silent(lane);
         if let Some(Left::Hung(running) | Left::Running(running)) = self.lanes.lose(lane) {
-            self.undo(&running);
+            self.undo_hung(&running);
             for id in running.work.requests() {
                 if let Some(entry) = self.table.get_mut(id) {
                     entry.written_by = Some(lane);
@@ -93,6 +99,13 @@ impl<C: Costs> AgentXpu<C> {
             self.blame(&running, lane, actions);
         }
         self.gone(lane, actions);
+    }
+
+    /// Takes back what was to be stopped; an iteration was taken back when it was.
+    fn undo_hung(&mut self, running: &Running) {
+        if !matches!(running.work, Work::Decode(_)) {
+            self.undo(running);
+        }
     }
 
     fn gone(&mut self, lane: Lane, actions: &mut Actions) {

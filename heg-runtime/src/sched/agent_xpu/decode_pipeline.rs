@@ -53,7 +53,6 @@ impl Decode {
 
     pub(super) fn leave(&mut self, id: RequestId) {
         self.requests.retain(|other| *other != id);
-        self.isolation.leave(id);
     }
 
     pub(super) fn requests(&self) -> impl Iterator<Item = &RequestId> {
@@ -84,7 +83,7 @@ impl Decode {
 impl<C: Costs> AgentXpu<C> {
     /// Begins an iteration, or goes on with the one that has begun; false if there is nothing to decode.
     pub(super) fn launch_decode(&mut self, lane: Lane, actions: &mut Actions) -> bool {
-        if self.lanes.occupies(|work| matches!(work, Work::Decode(_))) {
+        if self.decodes() {
             // On the lane that stood in for this one while it was away.
             return false;
         }
@@ -113,6 +112,17 @@ impl<C: Costs> AgentXpu<C> {
         true
     }
 
+    /// Whether an iteration runs.
+    fn decodes(&self) -> bool {
+        let mut running = self.lanes.all_running();
+        running.any(|(_, running)| matches!(running.work, Work::Decode(_)))
+    }
+
+    /// Whether a request is part of the iteration that has begun, or of one that a lane is to stop.
+    pub(super) fn decode_holds(&self, id: RequestId) -> bool {
+        self.decode.holds(id) || self.lanes.stops(id).is_some()
+    }
+
     /// Drops an iteration that gave way on a lane that is not the one of dynamic kernels any more: its hidden states are
     /// in the activations of that lane.
     pub(super) fn drop_stray_iteration(&mut self, actions: &mut Actions) {
@@ -121,7 +131,7 @@ impl<C: Costs> AgentXpu<C> {
             return;
         };
         let stays = self.dynamic_lane() == Some(iteration.lane);
-        if stays || self.lanes.occupies(|work| matches!(work, Work::Decode(_))) {
+        if stays || self.decodes() {
             return;
         }
         for (id, _) in self.decode.abandon().iter().flat_map(|batch| batch.iter()) {
@@ -175,7 +185,7 @@ impl<C: Costs> AgentXpu<C> {
     fn next_iteration(&self, lane: Lane) -> Option<Iteration> {
         let candidate = |id: &RequestId| {
             let entry = self.table.get(*id)?;
-            entry.may_run().then(|| Candidate {
+            (entry.may_run() && self.lanes.stops(*id).is_none()).then(|| Candidate {
                 id: *id,
                 class: entry.class(),
                 context: entry.context(),

@@ -238,9 +238,12 @@ impl<C: Costs> AgentXpu<C> {
         let Some(entry) = self.table.get(id).filter(|entry| !entry.may_run()) else {
             return;
         };
-        let runs = entry.prefill().is_some_and(Prefill::is_running) || self.decode.holds(id);
+        let runs = entry.prefill().is_some_and(Prefill::is_running) || self.decode_holds(id);
         let writer = match runs {
-            true => self.lanes.only_stops(id).filter(|_| entry.ending.is_some()),
+            true => {
+                let alone = entry.ending.is_some() && !self.lanes.runs(id);
+                self.lanes.stops(id).filter(|_| alone)
+            }
             false => entry.written_by,
         };
         if runs && writer.is_none() {
@@ -268,6 +271,7 @@ impl<C: Costs> AgentXpu<C> {
         }
         self.prefills.forget(id);
         self.decode.leave(id);
+        self.decode.isolation.leave(id);
         self.table.remove(id);
         if let Some(flow) = flow.filter(|_| ends_flow) {
             self.end_flow(flow, actions);
@@ -329,6 +333,7 @@ impl<C: Costs> AgentXpu<C> {
 
     fn dispatch(&mut self, actions: &mut Actions) {
         self.drop_stray_iteration(actions);
+        self.end_crowded_out(actions);
         self.choose_prefills(actions);
         if self.policy.pressure.is_some() && self.decodes_more_urgently() {
             // What starts first may keep the other from starting.

@@ -464,7 +464,7 @@ impl<C: Costs> AgentXpu<C> {
         let idle = |id: RequestId, entry: &Entry| {
             let running = entry.prefill().is_some_and(Prefill::is_running);
             let proactive = entry.class() == Class::Proactive;
-            proactive && !running && !self.decode.holds(id) && !matches!(entry.phase, Phase::Queued)
+            proactive && !running && !self.decode_holds(id) && !matches!(entry.phase, Phase::Queued)
         };
         let candidates = self.table.iter().filter(|(id, entry)| idle(*id, entry));
         let room: u64 = candidates.map(|(id, _)| self.kv.reserved(id)).sum();

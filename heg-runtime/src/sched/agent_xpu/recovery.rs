@@ -45,15 +45,17 @@ impl<C: Costs> AgentXpu<C> {
 
     /// A launch failed: it counts against its request if that was alone, else each has to prove itself.
     pub(super) fn blame(&mut self, running: &Running, lane: Lane, actions: &mut Actions) {
-        let mut ids = running.work.requests();
-        ids.retain(|id| self.table.get(*id).is_some());
+        let ids = running.work.requests();
         for id in &ids {
             if let Some(entry) = self.table.get_mut(*id) {
                 entry.failed = Some(lane);
             }
         }
         let culprit = match running.work {
-            Work::Decode(_) => self.decode.isolation.failed(&ids),
+            Work::Decode(_) => {
+                let is_live = |id| self.table.get(id).is_some();
+                self.decode.isolation.failed(&ids, is_live)
+            }
             // These are of one request each.
             Work::Prefill { .. } | Work::Head(_) | Work::Mixed { .. } => ids.first().copied(),
         };

@@ -42,6 +42,22 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
+    /// Ends requests that wait for room which lanes that do not answer keep.
+    pub(super) fn end_crowded_out(&mut self, actions: &mut Actions) {
+        if self.kv.held() == 0 {
+            return;
+        }
+        let context_tokens = self.model.context_tokens;
+        let crowded_out = |entry: &Entry| {
+            let tokens = entry.submission.tokens_max(context_tokens);
+            matches!(entry.phase, Phase::Queued) && !self.kv.could_fit(tokens)
+        };
+        let all = self.table.iter().filter(|(_, entry)| crowded_out(entry));
+        for id in all.map(|(id, _)| id).collect::<Vec<_>>() {
+            self.end(id, Finish::Failed, actions);
+        }
+    }
+
     /// What a request was to reuse is lost: it computes it anew.
     pub(super) fn unreadable(&mut self, ticket: Ticket, id: RequestId, actions: &mut Actions) {
         let Some((_, running)) = self.lanes.finish(ticket) else {
@@ -80,7 +96,7 @@ impl<C: Costs> AgentXpu<C> {
         let others = |id: RequestId, entry: &Entry| {
             let active = entry.prefill().is_some_and(Prefill::is_running);
             let queued = matches!(entry.phase, Phase::Queued);
-            !active && !queued && !spared.contains(&id) && !self.decode.holds(id)
+            !active && !queued && !spared.contains(&id) && !self.decode_holds(id)
         };
         let Some(id) = self.table.youngest_proactive(others) else {
             return false;

@@ -25,8 +25,10 @@ pub(super) struct KvBudget {
     /// Flows whose caches are in memory, and stay there until somebody needs the room.
     flows: BTreeMap<FlowId, Kept>,
     flash: Flash,
-    /// Memory that was released while a lane that does not answer may still write to it.
+    /// Memory that was released while a lane that is to stop may still write to it.
     held: [u64; Lane::ALL.len()],
+    /// Lanes that have not answered in time: what they hold may never be free.
+    silent: [bool; Lane::ALL.len()],
     /// Counts how often memory became free.
     releases: u64,
 }
@@ -67,13 +69,24 @@ impl KvBudget {
             requests: BTreeMap::new(),
             flows: BTreeMap::new(),
             held: [0; Lane::ALL.len()],
+            silent: [false; Lane::ALL.len()],
             releases: 0,
         }
     }
 
-    /// Whether a request of so many tokens could ever run.
+    /// Whether a request of so many tokens could ever run, as far as lanes that do not answer leave room.
     pub(super) fn could_fit(&self, tokens: u32) -> bool {
-        u64::from(tokens) <= self.budget
+        u64::from(tokens) + self.held() <= self.budget
+    }
+
+    /// Tokens that lanes may write to which do not answer.
+    pub(super) fn held(&self) -> u64 {
+        let silent = self
+            .held
+            .iter()
+            .zip(self.silent)
+            .filter(|(_, silent)| *silent);
+        silent.map(|(held, _)| held).sum()
     }
 
     /// Tokens that a request has reserved.
@@ -199,8 +212,14 @@ impl KvBudget {
         }
     }
 
+    /// A lane has not answered in time.
+    pub(super) fn is_silent(&mut self, lane: Lane) {
+        self.silent[lane as usize] = true;
+    }
+
     /// A lane has answered: it writes nothing that it was told before.
     pub(super) fn answered(&mut self, lane: Lane) {
+        self.silent[lane as usize] = false;
         let held = std::mem::take(&mut self.held[lane as usize]);
         if held > 0 {
             self.give_back(held);
@@ -272,13 +291,10 @@ impl KvBudget {
     pub(super) fn offload_failed(&mut self, transfer: Transfer) {
         match self.flash.failed(transfer) {
             Some(Landed::With(flow, kept)) => {
-                self.flows.insert(
-                    flow,
-                    Kept {
-                        refused: true,
-                        ..kept
-                    },
-                );
+                let refused = true;
+                self.flows.insert(flow, Kept { refused, ..kept });
+                // It can be given up now.
+                self.releases += 1;
             }
             Some(Landed::Free(memory)) => self.give_back(memory),
             None => {}

@@ -28,6 +28,6 @@ impl Refusals {
 
     /// Whether it would be in vain to try now: since the last time no memory became free, and somebody has some.
     pub(in crate::sched) fn wait_for(&self, kv: &KvBudget) -> bool {
-        self.waits_since == Some(kv.releases) && kv.used > 0
+        self.waits_since == Some(kv.releases) && kv.used > kv.held()
     }
 }

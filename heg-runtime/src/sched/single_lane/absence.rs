@@ -4,7 +4,7 @@
 //! lane that does not answer in time counts as lost. Requests wait for a lost one to come back, as long as a kernel may
 //! hang; then all end as failed, and so do new ones until it is back.
 
-use super::SingleLane;
+use super::{Iteration, SingleLane};
 use crate::sched::costs::Costs;
 use crate::sched::event::{Action, Actions, Finish};
 use crate::sched::isolation::ATTEMPTS;
@@ -65,11 +65,27 @@ impl<C: Costs> SingleLane<C> {
         self.settle(actions);
     }
 
-    /// Ends everybody where the lane did not answer, or did not come back.
-    pub(super) fn give_up_waiting(&mut self, actions: &mut Actions) {
-        self.end_where(Finish::Failed, |_| true, actions);
-        self.iteration = None;
-        self.state = LaneState::Gone;
+    /// The lane did not answer, and counts as lost: it may still write, and memory of what hung there is nobody's until
+    /// it answers. Or it did not come back, and all end.
+    pub(super) fn not_back(&mut self, actions: &mut Actions) {
+        if !matches!(self.state, LaneState::Resetting(_)) {
+            self.state = LaneState::Gone;
+            return self.end_where(Finish::Failed, |_| true, actions);
+        }
+        self.state = LaneState::Away(self.now + self.lane_patience());
+        self.kv.is_silent(self.lane);
+        let ids: Vec<RequestId> = self
+            .iteration
+            .iter()
+            .flat_map(Iteration::requests)
+            .collect();
+        for id in &ids {
+            self.kv.release_after(self.lane, *id, actions);
+        }
+        self.give_up_iteration(actions);
+        for id in ids.into_iter().rev() {
+            self.requeue(id, actions);
+        }
     }
 
     /// When something is to be done about the lane.
@@ -85,9 +101,9 @@ impl<C: Costs> SingleLane<C> {
         let Some(iteration) = self.iteration.take() else {
             return;
         };
-        let live = |id: &RequestId| self.running.iter().any(|live| live.id() == *id);
-        let ids: Vec<RequestId> = iteration.requests().filter(live).collect();
-        let culprit = self.isolation.failed(&ids);
+        let ids: Vec<RequestId> = iteration.requests().collect();
+        let is_live = |id| self.running.iter().any(|live| live.id() == id);
+        let culprit = self.isolation.failed(&ids, is_live);
         if let Some(live) = culprit.and_then(|id| self.live_mut(id)) {
             live.failures += 1;
             if live.failures >= ATTEMPTS {

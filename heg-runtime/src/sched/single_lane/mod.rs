@@ -273,7 +273,6 @@ impl<C: Costs> SingleLane<C> {
         let preempted = |live: &mut Live| live.class() == Class::Proactive;
         let preempted: Vec<Live> = self.running.extract_if(.., preempted).collect();
         for mut live in preempted.into_iter().rev() {
-            self.isolation.leave(live.id());
             self.kv.release(live.id(), actions);
             actions.push(Action::Restart(live.id()));
             live.start_over();
@@ -403,7 +402,7 @@ impl<C: Costs> SingleLane<C> {
             self.hung(actions);
         }
         if self.next_absence().is_some_and(|at| at <= now) {
-            self.give_up_waiting(actions);
+            self.not_back(actions);
         }
     }
 
@@ -463,6 +462,7 @@ impl<C: Costs> Scheduler for SingleLane<C> {
             | Event::Timer => {}
         }
         self.tick(actions);
+        self.end_crowded_out(actions);
         self.launch(actions);
         self.set_alarm(actions);
     }

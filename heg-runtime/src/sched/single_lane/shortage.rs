@@ -45,10 +45,23 @@ impl<C: Costs> SingleLane<C> {
         }
     }
 
+    /// Ends requests that wait for room which the lane keeps that does not answer.
+    pub(super) fn end_crowded_out(&mut self, actions: &mut Actions) {
+        if self.kv.held() == 0 {
+            return;
+        }
+        for live in &mut self.waiting {
+            let tokens = live.submission.tokens_max(self.model.context_tokens);
+            if !self.kv.could_fit(tokens) {
+                live.ending.get_or_insert(Finish::Failed);
+            }
+        }
+        self.settle(actions);
+    }
+
     /// Sends a request that runs back to the head of its queue, with nothing computed.
-    fn requeue(&mut self, id: RequestId, actions: &mut Actions) {
+    pub(super) fn requeue(&mut self, id: RequestId, actions: &mut Actions) {
         let place = self.running.iter().position(|live| live.id() == id);
-        self.isolation.leave(id);
         if let Some(mut live) = place.map(|place| self.running.remove(place)) {
             live.start_over();
             actions.push(Action::Restart(id));

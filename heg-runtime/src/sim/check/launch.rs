@@ -2,15 +2,12 @@
 
 use heg_spec::policy::SchedulerKind;
 
-use super::world::{Iteration, KERNELS, Leaving, Part, Phase, Place, Seen};
+use super::world::{ATTEMPTS, Iteration, KERNELS, Leaving, Part, Phase, Place, Seen};
 use super::{Checked, Rule};
 use crate::sched::{
     Action, Class, Costs, DecodeRun, Finish, FlowId, Kernel, Lane, RequestId, Scheduler, Segment,
     Transfer, Work,
 };
-
-/// How often in a row something has to go wrong for a request before it may end for that.
-const ATTEMPTS: u32 = 3;
 
 impl<S: Scheduler, C: Costs> Checked<S, C> {
     pub(super) fn judge(&mut self, action: &Action) {
@@ -210,6 +207,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     fn finish_request(&mut self, id: RequestId, finish: Finish) {
         let runs = self.runs(id);
         let context_tokens = self.world.model.context_tokens;
+        let no_room = self.world.crowds_out(id);
         let hopeless = self.world.is_hopeless();
         let Some(seen) = self.live(id, "Finish") else {
             return;
@@ -224,7 +222,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             Finish::Failed | Finish::Complete | Finish::Shed => true,
         };
         let (alone, refused) = (seen.failed_alone, seen.refused);
-        let own_fault = alone >= ATTEMPTS || refused >= ATTEMPTS || hopeless;
+        let nothing_for_it = seen.doomed || hopeless || no_room;
+        let own_fault = alone >= ATTEMPTS || refused >= ATTEMPTS || nothing_for_it;
         let given = due == 0 || finish == Finish::Failed || !seen.wanted;
         self.require(
             complete && reason && given && !runs,

@@ -12,6 +12,9 @@ use crate::sched::{
     Segment, Submission, Ticket, Transfer, WarmKernel, Work,
 };
 
+/// How often in a row something has to go wrong for a request before it may end for that.
+pub(super) const ATTEMPTS: u32 = 3;
+
 /// A lane.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
@@ -67,6 +70,8 @@ pub(super) struct Seen {
     pub(super) failed: bool,
     /// How often in a row launches with it alone failed.
     pub(super) failed_alone: u32,
+    /// No lane could do its work for too long.
+    pub(super) doomed: bool,
     /// How often in a row it did not get the memory that was reserved for it.
     pub(super) refused: u32,
     /// When it came, or gave its last token.
@@ -303,10 +308,7 @@ impl World {
     pub(super) fn iteration_under_way(&self) -> Option<&Iteration> {
         let live = |(id, _): &(RequestId, u32)| self.requests.contains_key(id);
         let iteration = self.iteration.as_ref();
-        iteration.filter(|it| {
-            let stays = Some(it.lane) == self.dynamic_lane() || self.running(it.lane).is_some();
-            !it.broken && stays && it.batch.iter().any(live)
-        })
+        iteration.filter(|it| !it.broken && it.batch.iter().any(live))
     }
 
     /// Requests that could decode their next token.
@@ -314,6 +316,7 @@ impl World {
         self.requests
             .iter()
             .filter(|(_, seen)| seen.phase == Phase::Decode && seen.wanted)
+            .filter(|(id, _)| !self.stops(**id))
     }
 
     /// Whether a request that waits would fit into the memory as it is. While caches are written to flash somebody
@@ -412,6 +415,16 @@ impl World {
                 self.vacate(lane, Place::Absent);
             }
         }
+        if let Some(iteration) = &self.iteration {
+            // Hidden states stay where they are, or go with their lane.
+            let lane = iteration.lane;
+            let runs = matches!(self.running(lane), Some(Work::Decode(_)));
+            let stays = self.dynamic_lane() == Some(lane) || runs;
+            self.iteration = self.iteration.take().map(|it| Iteration {
+                broken: it.broken || !stays,
+                ..it
+            });
+        }
         self.may_return_until = match self.dynamic_lane() {
             Some(_) => None,
             None => self.may_return_until.or(Some(self.now + self.patience)),
@@ -420,6 +433,7 @@ impl World {
             // Nothing can be done for anybody: all end as soon as nothing of them runs.
             for seen in self.requests.values_mut() {
                 seen.wanted = false;
+                seen.doomed = true;
             }
         }
     }
@@ -429,6 +443,16 @@ impl World {
         let dynamic = |lane: &Lane| self.usable[*lane as usize];
         let none = ![Lane::Igpu, Lane::Cpu].iter().any(dynamic);
         none || self.may_return_until.is_some_and(|until| until <= self.now)
+    }
+
+    /// Whether a request does not fit beside memory that lanes may write to which do not answer.
+    pub(super) fn crowds_out(&self, id: RequestId) -> bool {
+        let silent = Lane::ALL.into_iter().filter(|lane| !self.is_present(*lane));
+        let held: u64 = silent.map(|lane| self.held[lane as usize]).sum();
+        let context_tokens = self.model.context_tokens;
+        let seen = self.requests.get(&id);
+        let tokens = seen.map_or(0, |seen| u64::from(seen.tokens_max(context_tokens)));
+        held > 0 && tokens + held > self.kv_budget
     }
 
     /// A lane writes nothing any more that it was told before.
@@ -445,8 +469,19 @@ impl World {
         let old = std::mem::replace(&mut self.places[lane as usize], place);
         if let Place::Busy(_, work) = old {
             self.writers[lane as usize].extend(work.requests());
+            if let (Work::Decode(_), Some(iteration)) = (&work, &mut self.iteration) {
+                // Others may decode meanwhile.
+                iteration.broken = true;
+            }
             self.places[lane as usize] = Place::Resetting(Some(work), by);
         }
+    }
+
+    /// Whether a lane is to stop something of a request.
+    fn stops(&self, id: RequestId) -> bool {
+        self.places
+            .iter()
+            .any(|place| matches!(place, Place::Resetting(Some(work), _) if work.is_of(id)))
     }
 
     /// Whether a lane works for a request, or has not stopped to.
@@ -511,6 +546,7 @@ impl World {
             wanted: true,
             failed: false,
             failed_alone: 0,
+            doomed: false,
             refused: 0,
             since: self.now,
             overdue: false,
@@ -541,7 +577,9 @@ impl World {
         let whole = self.model.layers;
         if !matches!(work, Work::Decode(_)) || layers == whole {
             for id in work.requests() {
-                if let Some(seen) = self.requests.get_mut(&id) {
+                // What has failed for good may still have something else under way.
+                let seen = self.requests.get_mut(&id);
+                if let Some(seen) = seen.filter(|seen| seen.failed_alone < ATTEMPTS) {
                     (seen.failed_alone, seen.refused) = (0, 0);
                 }
             }
@@ -604,8 +642,8 @@ impl World {
 
     fn undo(&mut self, work: &Work, blame: Blame) {
         self.failures += 1;
-        if let (Work::Decode(_), Some(iteration)) = (work, &mut self.iteration) {
-            iteration.broken = true;
+        if let (Work::Decode(run), Some(iteration)) = (work, &mut self.iteration) {
+            iteration.broken |= iteration.batch == run.batch;
         }
         let ids = work.requests();
         let alone = ids.len() == 1 && blame == Blame::Requests;

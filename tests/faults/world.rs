@@ -85,7 +85,7 @@ pub(crate) fn references(soc: &'static str) -> &'static [Reference] {
 /// A shipped policy whose kernels count as hung early.
 pub(crate) fn policy(name: &str) -> Policy {
     let mut policy = shipped::policy(name).unwrap();
-    policy.limits.timeout_min_ms = 1500;
+    policy.limits.timeout_min_ms = 1000;
     policy.limits.kv_mib = 64;
     policy
 }

@@ -66,6 +66,14 @@ impl Host {
 
     /// A server with other options.
     pub(crate) fn with(change: impl FnOnce(&mut ServerOptions)) -> Self {
+        Self::serving(served, change)
+    }
+
+    /// A server of something else, with other options.
+    pub(crate) fn serving(
+        served: impl FnOnce() -> Served + Send + 'static,
+        change: impl FnOnce(&mut ServerOptions),
+    ) -> Self {
         let mut options = ServerOptions {
             port: Some(0),
             ..ServerOptions::default()

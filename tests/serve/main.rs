@@ -5,6 +5,7 @@
 )]
 
 mod answers;
+mod bounds;
 mod client;
 mod clients;
 mod host;

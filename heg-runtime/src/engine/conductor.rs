@@ -169,6 +169,12 @@ impl Conductor {
         })
     }
 
+    /// Tokens that the policy's KV budget has room for.
+    pub(super) fn kv_tokens(&self) -> u32 {
+        let tokens = self.policy.limits.kv_bytes() / self.model.kv_bytes_per_token.max(1);
+        u32::try_from(tokens).unwrap_or(u32::MAX)
+    }
+
     /// Runs until the last handle is gone.
     pub(super) fn run(mut self, messages: &Receiver<Message>) {
         let mut early = Early::default();

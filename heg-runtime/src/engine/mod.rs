@@ -150,6 +150,7 @@ struct Shared {
     requests: AtomicU64,
     flows: AtomicU64,
     bundle: Arc<Bundle>,
+    kv_tokens: u32,
     pulse: Pulse,
     conductor: Mutex<Option<JoinHandle<()>>>,
 }
@@ -179,6 +180,7 @@ impl Engine {
         let (inbox, messages) = channel();
         let pulse = Pulse::default();
         let conductor = Conductor::new(loader, policy, options, machine, pulse.clone(), &inbox)?;
+        let kv_tokens = conductor.kv_tokens();
         let told = pulse.clone();
         let thread = std::thread::spawn(move || {
             let ran = catch_unwind(AssertUnwindSafe(|| conductor.run(&messages)));
@@ -195,6 +197,7 @@ impl Engine {
             requests: AtomicU64::new(0),
             flows: AtomicU64::new(0),
             bundle,
+            kv_tokens,
             pulse,
             conductor: Mutex::new(Some(thread)),
         })))
@@ -248,6 +251,11 @@ impl Engine {
     /// [`RuntimeError::LoaderGone`] where the engine has ended.
     pub fn status(&self) -> Result<Status, RuntimeError> {
         self.ask(Message::Status)
+    }
+
+    /// Tokens that KV caches have room for: a request of more never runs.
+    pub fn kv_tokens(&self) -> u32 {
+        self.0.kv_tokens
     }
 
     /// What the engine runs.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use super::account::Charge;
 use super::admission::Place;
 use super::error::{ApiError, Result};
 use super::metrics::{Metrics, Outcome};
@@ -34,6 +35,8 @@ pub(super) struct Answering {
     turn: Turn,
     /// Its place in the queue.
     place: Place,
+    /// What it keeps, at its client's expense.
+    _charge: Charge,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +82,7 @@ impl Answering {
         text: AnswerText,
         syntax: Option<ToolSyntax>,
         turn: Turn,
-        place: Place,
+        (place, charge): (Place, Charge),
         metrics: &Arc<Metrics>,
     ) -> Self {
         let (sender, updates) = unbounded_channel();
@@ -102,6 +105,7 @@ impl Answering {
             metrics: Arc::clone(metrics),
             turn,
             place,
+            _charge: charge,
         }
     }
 

@@ -8,6 +8,7 @@ use hyper::body::Body;
 use tokio::time::{Instant, timeout_at};
 
 use super::account::{Account, Charge};
+use super::body_bytes::BodyBytes;
 use super::error::{ApiError, Result};
 
 /// Limits on bodies.
@@ -56,7 +57,7 @@ impl BodyPace {
 /// A body; its bytes are charged to its sender until it is dropped.
 #[derive(Debug)]
 pub(super) struct Taken {
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: BodyBytes,
     pub(super) charge: Charge,
 }
 
@@ -75,9 +76,12 @@ impl Intake {
         if body.size_hint().lower() > self.bytes_max as u64 {
             return Err(self.too_large());
         }
+        let announced = body.size_hint().upper();
+        let announced = announced.and_then(|bytes| usize::try_from(bytes).ok());
+        let announced = announced.map_or(self.bytes_max, |bytes| bytes.min(self.bytes_max));
         let begin = Instant::now();
         let mut taken = Taken {
-            bytes: Vec::new(),
+            bytes: BodyBytes::new(announced),
             charge: account.charge(0)?,
         };
         loop {
@@ -99,7 +103,8 @@ impl Intake {
                 return Err(self.too_large());
             }
             taken.charge.grow(data.len())?;
-            taken.bytes.extend_from_slice(&data);
+            let kept = taken.bytes.push(&data);
+            kept.map_err(|_| ApiError::BodiesFull)?;
         }
     }
 

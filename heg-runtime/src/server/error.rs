@@ -7,6 +7,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 use thiserror::Error;
 
+use super::request::Bound;
 use crate::error::RuntimeError;
 
 /// Why a request gets no answer.
@@ -52,6 +53,25 @@ pub enum ApiError {
     Unknown {
         /// Its name.
         field: String,
+    },
+    /// Prompt and answer are longer than any request can be.
+    #[error(
+        "prompt and answer take at least {at_least} tokens together, expected at most {tokens_max}, \
+         {bounded_by}; shorten the prompt or ask for fewer tokens"
+    )]
+    TooLong {
+        /// How many tokens there are, or would be at the very least: a long prompt is not counted to its end.
+        at_least: usize,
+        /// How many there may be.
+        tokens_max: u32,
+        /// Why no more.
+        bounded_by: Bound,
+    },
+    /// The body has more parts than any request needs.
+    #[error("the body has more than {values_max} JSON values")]
+    TooManyValues {
+        /// How many there may be.
+        values_max: usize,
     },
     /// A model that is not served.
     #[error("`model`: expected `{served}`, found {asked}")]
@@ -176,6 +196,8 @@ impl ApiError {
             | Self::Field { .. }
             | Self::Unsupported { .. }
             | Self::Unknown { .. }
+            | Self::TooLong { .. }
+            | Self::TooManyValues { .. }
             | Self::NoText { .. } => StatusCode::BAD_REQUEST,
             Self::Runtime(error) if is_refusal(error) => StatusCode::BAD_REQUEST,
             Self::Runtime(_) | Self::Failed { .. } => StatusCode::INTERNAL_SERVER_ERROR,
@@ -222,7 +244,9 @@ impl ApiError {
     pub fn code(&self) -> Option<&'static str> {
         Some(match self {
             Self::Model { .. } => "model_not_found",
-            Self::Runtime(RuntimeError::Context { .. }) => "context_length_exceeded",
+            Self::TooLong { .. } | Self::Runtime(RuntimeError::Context { .. }) => {
+                "context_length_exceeded"
+            }
             Self::Runtime(RuntimeError::Token { .. }) => "invalid_token",
             Self::Unknown { .. } => "unknown_parameter",
             Self::Unsupported { .. } => "unsupported_value",

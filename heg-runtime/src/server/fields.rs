@@ -4,7 +4,9 @@
 
 use serde_json::{Map, Value};
 
+use super::bounded_json::{PromptField, Reader};
 use super::error::{ApiError, Result};
+use super::request::PromptText;
 
 /// What is left of an object.
 #[derive(Debug)]
@@ -15,18 +17,15 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    /// Reads a body. `serde_json` ends at 128 nested values.
-    pub(super) fn parse(body: &[u8]) -> Result<Self> {
-        let value = serde_json::from_slice(body).map_err(ApiError::Json)?;
-        match value {
-            Value::Object(map) => Ok(Self {
-                map,
-                path: String::new(),
-            }),
-            other => Err(ApiError::NotAnObject {
-                found: describe(&other),
-            }),
-        }
+    /// Reads a body, and its prompt where that is a field of its own.
+    pub(super) fn read(
+        body: &[u8],
+        reader: &Reader,
+        prompt: PromptField,
+    ) -> Result<(Self, Option<PromptText>)> {
+        let (map, prompt) = reader.object(body, prompt)?;
+        let path = String::new();
+        Ok((Self { map, path }, prompt))
     }
 
     /// Adds a field that the body does not have.

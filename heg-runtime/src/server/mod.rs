@@ -13,6 +13,8 @@ mod answer;
 mod answering;
 mod auth;
 mod body;
+mod body_bytes;
+mod bounded_json;
 mod complete;
 mod connection;
 mod dashboard;
@@ -24,8 +26,10 @@ mod listen;
 mod message;
 mod metrics;
 mod pool;
+mod preparation;
 mod request;
 mod route;
+mod sending;
 mod served;
 mod share;
 mod socket;
@@ -42,6 +46,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use heg_files::OwnFolder;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::engine::ScopeId;
@@ -56,6 +61,7 @@ use dashboard::Standing;
 use flows::Flows;
 use listen::Doors;
 use metrics::Metrics;
+use preparation::Preparation;
 use supersede::Superseding;
 
 pub use account::Budgets;
@@ -64,8 +70,8 @@ pub use body::BodyPace;
 pub use error::ApiError;
 pub use listen::Address;
 pub use request::{
-    ChatRequest, CompletionRequest, Delivery, EndToken, FIELD_HEADERS, PromptText, TokenIds, Usage,
-    Wishes,
+    Bound, ChatRequest, CompletionRequest, Delivery, EndToken, FIELD_HEADERS, PromptBounds,
+    PromptText, TokenIds, Usage, Wishes, flow_to_end,
 };
 pub use served::Served;
 pub use timeline::Timeline;
@@ -85,7 +91,7 @@ pub struct ServerOptions {
     /// What clients may use up.
     pub limits: ServerLimits,
     /// The cache folder, in which it is remembered that the bundle is right as soon as kernels are ready.
-    pub cache: Option<PathBuf>,
+    pub cache: Option<OwnFolder>,
 }
 
 /// Whose KV caches a prompt without a flow may go on with. Times, and `cached_tokens`, tell a client which prompts those
@@ -155,6 +161,7 @@ struct State {
     /// Whose prompts may go on where whose prompts ended.
     prefixes: Prefixes,
     intake: Intake,
+    preparation: Preparation,
     admission: Arc<Admission>,
     superseding: Arc<Superseding>,
     flows: Flows,
@@ -177,8 +184,8 @@ impl Server {
     pub fn bind(options: ServerOptions) -> Result<Self, RuntimeError> {
         let runtime = Builder::new_current_thread()
             .enable_all()
-            // Rendering and tokenising: short, and in the way of the engine.
-            .max_blocking_threads(2)
+            // In the way of the engine: no more than there are places.
+            .max_blocking_threads(preparation::THREADS_MAX)
             .build()
             .map_err(|source| RuntimeError::System {
                 doing: "start an event loop",
@@ -251,6 +258,7 @@ impl State {
             accounts: Accounts::new(limits.budgets),
             prefixes: options.prefixes,
             intake: Intake::new(limits.body_bytes, limits.body_pace),
+            preparation: Preparation::default(),
             admission: Arc::new(Admission::new(limits.requests)),
             limits,
             superseding: Arc::default(),

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::bounded_json::{PromptField, Reader};
 use super::error::{ApiError, Result};
-use super::fields::{Fields, describe};
+use super::fields::Fields;
 use super::message::messages;
 use super::tools::Tooling;
 use crate::sched::Class;
@@ -41,6 +42,26 @@ pub enum PromptText {
     Text(String),
     /// Token ids, as they are.
     Tokens(Vec<u32>),
+}
+
+/// How long a prompt may be. Checked while a body is read, so that no more of it is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromptBounds {
+    /// Most tokens of prompt and answer together.
+    pub tokens: u32,
+    /// What bounds them.
+    pub bounded_by: Bound,
+    /// Bytes of the longest token.
+    pub token_bytes: usize,
+}
+
+/// What bounds the tokens of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// The context that the model was compiled for.
+    Context,
+    /// The memory that the server may use for KV caches.
+    KvBudget,
 }
 
 /// What a request may ask for on both routes.
@@ -109,6 +130,56 @@ pub enum TokenIds {
     Omitted,
 }
 
+impl PromptBounds {
+    /// Whether a prompt of so many tokens leaves room for an answer.
+    pub(super) fn check_tokens(&self, tokens: usize) -> Result<()> {
+        self.check(tokens, 1)
+    }
+
+    /// Whether a text of so many bytes could.
+    pub(super) fn check_text(&self, bytes: usize) -> Result<()> {
+        self.check_tokens(bytes.div_ceil(self.token_bytes.max(1)))
+    }
+
+    /// Bytes of the longest text that can be a prompt.
+    pub(super) fn text_bytes_max(&self) -> usize {
+        (self.tokens as usize)
+            .saturating_sub(1)
+            .saturating_mul(self.token_bytes)
+    }
+
+    /// What is said of a text of more than `bytes` bytes.
+    pub(super) fn too_long(&self, bytes: usize) -> ApiError {
+        ApiError::TooLong {
+            at_least: (bytes / self.token_bytes.max(1)).saturating_add(1),
+            tokens_max: self.tokens,
+            bounded_by: self.bounded_by,
+        }
+    }
+
+    /// Whether prompt and answer fit.
+    pub(super) fn check(&self, prompt_tokens: usize, answer_tokens: u32) -> Result<()> {
+        let at_least = prompt_tokens.saturating_add(answer_tokens as usize);
+        if at_least <= self.tokens as usize {
+            return Ok(());
+        }
+        Err(ApiError::TooLong {
+            at_least,
+            tokens_max: self.tokens,
+            bounded_by: self.bounded_by,
+        })
+    }
+}
+
+impl std::fmt::Display for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Context => "the model's context",
+            Self::KvBudget => "what this server's KV caches may take",
+        })
+    }
+}
+
 impl ChatRequest {
     /// Reads a body; `headers` are fields that it may leave out, by the names in [`FIELD_HEADERS`].
     ///
@@ -117,8 +188,9 @@ impl ChatRequest {
     pub fn parse<'a>(
         body: &[u8],
         headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+        bounds: &PromptBounds,
     ) -> Result<Self> {
-        let mut fields = fields(body, headers)?;
+        let (mut fields, _) = fields(body, headers, bounds, PromptField::Unknown)?;
         let list = fields
             .list("messages")?
             .ok_or(ApiError::Missing { field: "messages" })?;
@@ -159,19 +231,16 @@ impl CompletionRequest {
     pub fn parse<'a>(
         body: &[u8],
         headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+        bounds: &PromptBounds,
     ) -> Result<Self> {
-        let mut fields = fields(body, headers)?;
-        let prompt = fields
-            .take("prompt")
-            .ok_or(ApiError::Missing { field: "prompt" })?;
-        let prompt = prompt_text(&fields, prompt)?;
+        let (mut fields, prompt) = fields(body, headers, bounds, PromptField::Typed)?;
+        let prompt = prompt.ok_or(ApiError::Missing { field: "prompt" })?;
         fields.only("echo", is_false, "does not repeat the prompt")?;
         fields.only("logprobs", |_| false, "gives no log probabilities")?;
         fields.only("best_of", is_one, "gives one answer")?;
         fields.only("suffix", is_empty, "does not fill in")?;
-        // The default of OpenAI's interface.
-        let tokens_max = fields.count("max_tokens")?.unwrap_or(16);
-        let wishes = Wishes::take(&mut fields, Some(tokens_max))?;
+        let tokens_max = fields.count("max_tokens")?;
+        let wishes = Wishes::take(&mut fields, tokens_max)?;
         fields.end()?;
         Ok(Self { prompt, wishes })
     }
@@ -211,8 +280,12 @@ impl Wishes {
 }
 
 /// The flow that a body of `/v1/flows/end` names.
-pub(super) fn flow_to_end(body: &[u8]) -> Result<String> {
-    let mut fields = Fields::parse(body)?;
+///
+/// # Errors
+/// The first thing that is wrong, with the field's name.
+pub fn flow_to_end(body: &[u8], bounds: &PromptBounds) -> Result<String> {
+    let reader = Reader::new(bounds, &[]);
+    let (mut fields, _) = Fields::read(body, &reader, PromptField::Unknown)?;
     let flow = name(&mut fields, "flow_id")?;
     fields.end()?;
     flow.ok_or(ApiError::Missing { field: "flow_id" })
@@ -221,8 +294,11 @@ pub(super) fn flow_to_end(body: &[u8]) -> Result<String> {
 fn fields<'a>(
     body: &[u8],
     headers: impl IntoIterator<Item = (&'a str, &'a str)>,
-) -> Result<Fields> {
-    let mut fields = Fields::parse(body)?;
+    bounds: &PromptBounds,
+    prompt: PromptField,
+) -> Result<(Fields, Option<PromptText>)> {
+    let reader = Reader::new(bounds, &WITHOUT_EFFECT);
+    let (mut fields, prompt) = Fields::read(body, &reader, prompt)?;
     for (header, text) in headers {
         let known = FIELD_HEADERS.iter().find(|(name, _)| *name == header);
         if let Some((_, field)) = known {
@@ -232,45 +308,7 @@ fn fields<'a>(
             fields.add(field, number.map_or_else(|| text.into(), Value::from));
         }
     }
-    Ok(fields)
-}
-
-fn prompt_text(fields: &Fields, value: Value) -> Result<PromptText> {
-    let expected = "a text, a list of token ids, or a list of one of these";
-    let list = match value {
-        Value::String(text) => return Ok(PromptText::Text(text)),
-        Value::Array(list) => list,
-        other => return Err(fields.wrong("prompt", expected, &other)),
-    };
-    if let [Value::String(_) | Value::Array(_)] = list.as_slice() {
-        let only = list.into_iter().next().unwrap_or_default();
-        return match only {
-            Value::String(text) => Ok(PromptText::Text(text)),
-            Value::Array(ids) => token_ids(ids),
-            other => Err(fields.wrong("prompt", expected, &other)),
-        };
-    }
-    if matches!(list.first(), Some(Value::String(_) | Value::Array(_))) {
-        return Err(ApiError::Unsupported {
-            field: "prompt".to_owned(),
-            found: format!("a list of {} prompts", list.len()),
-            limit: "answers one prompt a request",
-        });
-    }
-    token_ids(list)
-}
-
-fn token_ids(list: Vec<Value>) -> Result<PromptText> {
-    let id = |(place, value): (usize, Value)| {
-        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
-        id.ok_or_else(|| ApiError::Field {
-            field: format!("prompt[{place}]"),
-            expected: "a token id",
-            found: describe(&value),
-        })
-    };
-    let ids: Result<Vec<u32>> = list.into_iter().enumerate().map(id).collect();
-    Ok(PromptText::Tokens(ids?))
+    Ok((fields, prompt))
 }
 
 /// OpenAI's defaults: temperature 1, and a seed of chance.
@@ -332,9 +370,20 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>> {
         Some(text @ Value::String(_)) => vec![text],
         Some(other) => return Err(fields.wrong("stop", expected, &other)),
     };
+    let mut bytes_left = STOP_BYTES_MAX;
     list.into_iter()
         .map(|value| match value {
-            Value::String(text) => Ok(text),
+            Value::String(text)
+                if text.len() <= STOP_TEXT_BYTES_MAX && text.len() <= bytes_left =>
+            {
+                bytes_left -= text.len();
+                Ok(text)
+            }
+            Value::String(text) => Err(ApiError::Field {
+                field: "stop".to_owned(),
+                expected: "texts of at most 256 bytes each and 1024 bytes together",
+                found: format!("one of {} bytes, with room for {bytes_left}", text.len()),
+            }),
             other => Err(fields.wrong("stop", expected, &other)),
         })
         .collect()
@@ -444,6 +493,12 @@ const PENALTIES: &str = "has `repetition_penalty` only";
 
 /// Stop texts of a request. Chosen; OpenAI allows four.
 const STOP_TEXTS_MAX: usize = 16;
+
+/// Bytes of a stop text. Chosen: what stands between two parts of an answer is shorter.
+const STOP_TEXT_BYTES_MAX: usize = 256;
+
+/// Bytes of all stop texts of a request. Chosen: matching takes nine bytes of memory for each, for as long as the answer.
+const STOP_BYTES_MAX: usize = 1024;
 
 /// Length of names that clients choose. Chosen.
 const NAME_BYTES_MAX: usize = 256;

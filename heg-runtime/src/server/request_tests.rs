@@ -2,12 +2,19 @@
 
 use super::*;
 
+/// Those of tiny-agent.
+const BOUNDS: PromptBounds = PromptBounds {
+    tokens: 1024,
+    bounded_by: Bound::Context,
+    token_bytes: 16,
+};
+
 fn chat(body: &str) -> Result<ChatRequest> {
-    ChatRequest::parse(body.as_bytes(), [])
+    ChatRequest::parse(body.as_bytes(), [], &BOUNDS)
 }
 
 fn bare(body: &str) -> Result<CompletionRequest> {
-    CompletionRequest::parse(body.as_bytes(), [])
+    CompletionRequest::parse(body.as_bytes(), [], &BOUNDS)
 }
 
 /// A chat request with further fields.
@@ -57,7 +64,7 @@ fn chat_bodies_that_are_refused() {
 #[test]
 fn invalid_utf8_is_refused() {
     let body = b"{\"messages\": [{\"role\": \"user\", \"content\": \"\xff\xfe\"}]}";
-    let error = ChatRequest::parse(body, []).unwrap_err();
+    let error = ChatRequest::parse(body, [], &BOUNDS).unwrap_err();
     insta::assert_snapshot!(error.to_string());
 }
 
@@ -120,8 +127,54 @@ fn prompts_that_are_refused() {
         r#"{"prompt": "a", "logprobs": 0}"#,
         r#"{"prompt": "a", "suffix": "b"}"#,
         r#"{"prompt": "a", "messages": []}"#,
+        r#"{"prompt": true}"#,
+        r#"{"prompt": {}}"#,
+        r#"{"prompt": [1, []]}"#,
+        r#"{"prompt": [[[]]]}"#,
+        r#"{"prompt": [null]}"#,
+        r#"{"prompt": null}"#,
+        r#"{"prompt": "a"} x"#,
+        r#"{"prompt": [1, 2"#,
     ];
     insta::assert_snapshot!(refusals(&cases, bare));
+}
+
+/// Each is refused before it is kept, and says what would do.
+#[test]
+fn what_is_too_long_is_refused() {
+    let text = |letters: usize| "x".repeat(letters);
+    let ids = |count: usize| vec!["0"; count].join(",");
+    let cases = [
+        format!(r#"{{"prompt": [{}]}}"#, ids(1024)),
+        format!(r#"{{"prompt": [[{}]]}}"#, ids(4_000_000)),
+        format!(r#"{{"prompt": "{}"}}"#, text(16 * 1023 + 1)),
+        format!(r#"{{"prompt": ["{}"]}}"#, text(8_000_000)),
+        format!(r#"{{"prompt": "a", "stop": "{}"}}"#, text(257)),
+        format!(r#"{{"prompt": "a", "stop": ["b", "{}"]}}"#, text(8_000_000)),
+        format!(
+            r#"{{"prompt": "a", "stop": [{}]}}"#,
+            vec![format!("{:?}", text(256)); 5].join(",")
+        ),
+        format!(r#"{{"prompt": "a", "logit_bias": [{}]}}"#, ids(4_000_000)),
+        format!(
+            r#"{{"prompt": "a", "tools": {{{}}}}}"#,
+            vec![r#""a":{}"#; 100_000].join(",")
+        ),
+    ];
+    insta::assert_snapshot!(refusals(&cases.each_ref().map(String::as_str), bare));
+    let fits = [
+        format!(r#"{{"prompt": [{}]}}"#, ids(1023)),
+        format!(r#"{{"prompt": "{}"}}"#, text(16 * 1023)),
+        format!(
+            r#"{{"prompt": "a", "stop": [{}]}}"#,
+            vec![format!("{:?}", text(64)); 16].join(",")
+        ),
+        // What means nothing to this server is not kept.
+        format!(r#"{{"prompt": "a", "metadata": [{}]}}"#, ids(4_000_000)),
+    ];
+    for body in fits {
+        assert!(bare(&body).is_ok(), "{}", &body[..40]);
+    }
 }
 
 #[test]
@@ -164,7 +217,7 @@ fn a_request_without_wishes_gets_the_defaults_of_openai() {
     );
     assert_ne!(wishes("").unwrap().sampling.seed, seed);
     let tokens_max = bare(r#"{"prompt":"a"}"#).unwrap().wishes.tokens_max;
-    assert_eq!(tokens_max, Some(16));
+    assert_eq!(tokens_max, None);
 }
 
 #[test]
@@ -229,7 +282,7 @@ fn headers_stand_in_for_fields() {
         ("heg-else", "x"),
     ];
     let wishes = |body: &str| {
-        CompletionRequest::parse(body.as_bytes(), headers)
+        CompletionRequest::parse(body.as_bytes(), headers, &BOUNDS)
             .unwrap()
             .wishes
     };

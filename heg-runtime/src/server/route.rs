@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::header::{
     ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
@@ -21,7 +21,9 @@ use super::error::{ApiError, Result};
 use super::fields::describe;
 use super::flows::FlowName;
 use super::listen::Way;
+use super::preparation::Effort;
 use super::request::{FIELD_HEADERS, flow_to_end};
+use super::sending::Sending;
 use super::stream::Events;
 use super::timeline::lane_name;
 use super::{State, complete, dashboard};
@@ -49,17 +51,21 @@ async fn handle(
     request: Request<Incoming>,
 ) -> Result<Response<Body>> {
     let (parts, body) = request.into_parts();
-    match Route::of(parts.uri.path(), &parts.method)? {
-        Route::Page => Ok(dashboard::page(state)),
-        Route::Health => health(state),
-        Route::Client(route) => {
-            let scope = auth::scope(&state.tokens, &parts.headers, way)?;
-            let account = state.accounts.of(scope);
-            // For as long as nothing of it is answered, and nothing else is charged: nobody fills a door alone.
-            let _head = account.charge(HEAD_BYTES)?;
-            client(state, &account, route, &parts, body).await
-        }
-    }
+    let route = Route::of(parts.uri.path(), &parts.method)?;
+    let scope = match route {
+        Route::Page | Route::Health => way.scope(),
+        Route::Client(_) => auth::scope(&state.tokens, &parts.headers, way)?,
+    };
+    let account = state.accounts.of(scope);
+    // Its head, until it is answered, and its answer, until that is sent.
+    let mut charge = account.charge(HEAD_BYTES)?;
+    let response = match route {
+        Route::Page => dashboard::page(state),
+        Route::Health => health(state)?,
+        Route::Client(route) => client(state, &account, route, &parts, body).await?,
+    };
+    charge.grow(response.body().size_hint().lower() as usize)?;
+    Ok(response.map(|body| Sending::new(body, charge).boxed_unsync()))
 }
 
 /// Answers somebody who may ask.
@@ -85,7 +91,7 @@ async fn client(
         ClientRoute::Model(name) => model(state, name),
         ClientRoute::Chat => complete::chat(state, account, post().await?, headers).await,
         ClientRoute::Completions => complete::bare(state, account, post().await?, headers).await,
-        ClientRoute::EndFlow => end_flow(state, account, &post().await?),
+        ClientRoute::EndFlow => end_flow(state, account, post().await?).await,
     }
 }
 
@@ -180,8 +186,11 @@ fn model(state: &State, name: &str) -> Result<Response<Body>> {
     Ok(json_response(&state.served.card(state.created)))
 }
 
-fn end_flow(state: &State, account: &Account, body: &Taken) -> Result<Response<Body>> {
-    let flow = FlowName::Given(flow_to_end(&body.bytes)?);
+async fn end_flow(state: &State, account: &Account, body: Taken) -> Result<Response<Body>> {
+    let bounds = *state.served.bounds();
+    let effort = Effort::of(body.bytes.len());
+    let read = move || flow_to_end(&body.bytes, &bounds);
+    let flow = FlowName::Given(state.preparation.run(account.scope(), effort, read).await?);
     let engine = &state.served.engine;
     let found = state.flows.end(engine, account.scope(), &flow);
     Ok(json_response(&json!({"ended": found.is_some()})))
@@ -267,7 +276,8 @@ pub(super) fn whole(text: String) -> Body {
     Full::new(Bytes::from(text)).boxed_unsync()
 }
 
-/// What a request makes the server keep beside its body: its head, and its connection's state. Chosen.
+/// What a request makes the server keep beside its body: its head, and its connection's state. Chosen, such that no client
+/// fills a door with requests.
 const HEAD_BYTES: usize = 8 << 10;
 
 const JSON: &str = "application/json";

@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 
 use super::error::{ApiError, Result};
 use super::fields::describe;
-use super::request::PromptText;
+use super::request::{Bound, PromptBounds, PromptText};
 use super::timeline::Timeline;
 use super::tools::{Held, LazyGrammars, Tooling};
 use crate::engine::Engine;
 use crate::error::RuntimeError;
 use crate::load::Loaded;
-use crate::text::{ChatTemplate, Conversation, Special, Tokenizer};
+use crate::text::{ChatTemplate, Conversation, Special, TextError, Tokenizer};
 
 /// A model on its engine. Without a tokenizer it answers token ids with token ids.
 pub struct Served {
@@ -22,6 +22,7 @@ pub struct Served {
     pub(super) tokenizer: Option<Arc<Tokenizer>>,
     template: Option<ChatTemplate>,
     grammars: LazyGrammars,
+    bounds: PromptBounds,
 }
 
 impl Served {
@@ -30,11 +31,25 @@ impl Served {
     /// # Errors
     /// A tokenizer or a template that cannot be read. One that is missing is none.
     pub fn new(loaded: &Loaded, engine: Engine, timeline: Timeline) -> Result<Self, RuntimeError> {
+        let tokenizer = there(loaded.tokenizer())?;
+        let context_tokens = engine.manifest().model.context_tokens;
+        let kv_tokens = engine.kv_tokens();
+        let bounds = PromptBounds {
+            tokens: context_tokens.min(kv_tokens),
+            bounded_by: match kv_tokens < context_tokens {
+                true => Bound::KvBudget,
+                false => Bound::Context,
+            },
+            token_bytes: tokenizer
+                .as_ref()
+                .map_or(usize::MAX, Tokenizer::token_bytes_max),
+        };
         Ok(Self {
             name: engine.manifest().model.name.clone(),
             engine,
             timeline,
-            tokenizer: there(loaded.tokenizer())?.map(Arc::new),
+            bounds,
+            tokenizer: tokenizer.map(Arc::new),
             template: there(loaded.chat_template())?,
             grammars: LazyGrammars::default(),
         })
@@ -45,23 +60,36 @@ impl Served {
         &self.name
     }
 
-    /// The prompt of a conversation, and what holds the answer to its form.
-    pub(super) fn chat_prompt(
-        &self,
-        conversation: &Conversation,
-        tooling: &Tooling,
-    ) -> Result<(Vec<u32>, Held)> {
+    /// How long prompts may be.
+    pub(super) fn bounds(&self) -> &PromptBounds {
+        &self.bounds
+    }
+
+    /// The prompt of a conversation.
+    pub(super) fn chat_prompt(&self, conversation: &Conversation) -> Result<Vec<u32>> {
+        let (template, tokenizer) = self.text_side()?;
+        let bytes_max = self.bounds.text_bytes_max();
+        let text = template.render_within(conversation, bytes_max);
+        let text = text.map_err(|error| match error {
+            TextError::TooLong { .. } => self.bounds.too_long(bytes_max),
+            error => RuntimeError::from(error).into(),
+        })?;
+        let prompt = tokenizer.encode(&text, Special::AsWritten);
+        self.checked(prompt.map_err(RuntimeError::from)?)
+    }
+
+    /// What holds an answer to its form.
+    pub(super) fn hold(&self, tooling: &Tooling) -> Result<Held> {
+        let (template, tokenizer) = self.text_side()?;
+        tooling.hold(template, tokenizer, self.eos_ids(), &self.grammars)
+    }
+
+    fn text_side(&self) -> Result<(&ChatTemplate, &Tokenizer)> {
         let no_text = |missing| ApiError::NoText { missing };
         let template = self.template.as_ref();
         let template = template.ok_or_else(|| no_text("chat template"))?;
-        let tokenizer = self.tokenizer.as_ref();
-        let tokenizer = tokenizer.ok_or_else(|| no_text("tokenizer"))?;
-        let text = template.render(conversation).map_err(RuntimeError::from)?;
-        let prompt = tokenizer
-            .encode(&text, Special::AsWritten)
-            .map_err(RuntimeError::from)?;
-        let held = tooling.hold(template, tokenizer, self.eos_ids(), &self.grammars)?;
-        Ok((self.checked(prompt)?, held))
+        let tokenizer = self.tokenizer.as_deref();
+        Ok((template, tokenizer.ok_or_else(|| no_text("tokenizer"))?))
     }
 
     /// A bare prompt.
@@ -93,8 +121,8 @@ impl Served {
 
     /// Room for an answer to a prompt of so many tokens.
     pub(super) fn room(&self, prompt_tokens: usize) -> u32 {
-        let context = self.engine.manifest().model.context_tokens;
-        context.saturating_sub(u32::try_from(prompt_tokens).unwrap_or(u32::MAX))
+        let tokens = self.bounds.tokens;
+        tokens.saturating_sub(u32::try_from(prompt_tokens).unwrap_or(u32::MAX))
     }
 
     /// Tokens that end an answer.
@@ -110,12 +138,7 @@ impl Served {
         if let Some(&found) = prompt.iter().find(|&&token| token >= vocab) {
             return Err(RuntimeError::Token { found, vocab }.into());
         }
-        if self.room(prompt.len()) == 0 {
-            // One token of an answer has to fit too.
-            let asked = prompt.len() + 1;
-            let context = self.engine.manifest().model.context_tokens as usize;
-            return Err(RuntimeError::Context { asked, context }.into());
-        }
+        self.bounds.check_tokens(prompt.len())?;
         Ok(prompt)
     }
 

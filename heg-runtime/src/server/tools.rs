@@ -42,6 +42,8 @@ pub enum AnswerFormat {
 pub(super) struct Held {
     pub(super) restriction: Option<Box<dyn Restriction>>,
     pub(super) syntax: Option<ToolSyntax>,
+    /// What that keeps.
+    pub(super) kept_bytes: usize,
 }
 
 /// The grammars of a vocabulary, made at first use.
@@ -76,6 +78,20 @@ impl Tooling {
         })
     }
 
+    /// Whether there is anything to hold an answer to.
+    pub(super) fn is_held(&self) -> bool {
+        self.choice != ToolChoice::None || self.format != AnswerFormat::Text
+    }
+
+    /// What it keeps until it is compiled.
+    pub(super) fn kept_bytes(&self) -> usize {
+        let schema = match &self.format {
+            AnswerFormat::JsonSchema(schema) => value_bytes(schema),
+            AnswerFormat::Text | AnswerFormat::JsonObject => 0,
+        };
+        self.tools.iter().map(value_bytes).sum::<usize>() + schema
+    }
+
     /// What holds the answer to this.
     pub(super) fn hold(
         &self,
@@ -84,7 +100,7 @@ impl Tooling {
         eos_ids: &[u32],
         grammars: &LazyGrammars,
     ) -> Result<Held> {
-        if self.choice == ToolChoice::None && self.format == AnswerFormat::Text {
+        if !self.is_held() {
             return Ok(Held::default());
         }
         let made = grammars.0.get_or_init(|| Grammars::new(tokenizer, eos_ids));
@@ -107,12 +123,30 @@ impl Tooling {
                 }
             };
             Ok(Held {
+                kept_bytes: match &grammar {
+                    Some(_) => GRAMMAR_BYTES + self.kept_bytes() * GRAMMAR_BYTES_PER_BYTE,
+                    None => 0,
+                },
                 restriction: grammar.map(|grammar| Box::new(grammar) as _),
                 syntax,
             })
         };
         held().map_err(refused)
     }
+}
+
+/// What a value takes in memory.
+fn value_bytes(value: &Value) -> usize {
+    VALUE_BYTES
+        + match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+            Value::String(text) => text.len(),
+            Value::Array(list) => list.iter().map(value_bytes).sum(),
+            Value::Object(map) => map
+                .iter()
+                .map(|(name, value)| name.len() + VALUE_BYTES + value_bytes(value))
+                .sum(),
+        }
 }
 
 fn refused(error: TextError) -> ApiError {
@@ -164,3 +198,13 @@ fn format(fields: &mut Fields) -> Result<AnswerFormat> {
     };
     Ok(format)
 }
+
+/// What a JSON value takes beside its text, or its name in an object.
+const VALUE_BYTES: usize = 80;
+
+/// What any compiled form is charged with: its thread, its tables.
+const GRAMMAR_BYTES: usize = 512 << 10;
+
+/// What a form takes compiled, for each byte that it took as values. Measured on tiny-agent's vocabulary: 18 MB for 2000
+/// properties with a bound each, 9 MB for 1500 objects to choose from, 1 MB or less for others.
+const GRAMMAR_BYTES_PER_BYTE: usize = 16;

@@ -32,6 +32,12 @@ pub enum TextError {
         /// Line in the template, counted from 1, where known.
         line: Option<usize>,
     },
+    /// The chat template wrote more than there is room for.
+    #[error("the conversation takes more than {bytes_max} bytes as a prompt")]
+    TooLong {
+        /// What there is room for.
+        bytes_max: usize,
+    },
     /// The chat template called `raise_exception`: it does not accept this conversation.
     #[error("chat template refuses the conversation: {message}")]
     Refused {
@@ -75,6 +81,18 @@ pub enum TextError {
 
 /// The result of this module's functions.
 pub type Result<T, E = TextError> = std::result::Result<T, E>;
+
+/// A text that a client may have written, for a message: short, however long it is.
+pub(super) fn shortened(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(QUOTED_CHARS_MAX) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+/// Chosen: enough to see what is meant.
+const QUOTED_CHARS_MAX: usize = 300;
 
 struct Found(Option<u32>);
 

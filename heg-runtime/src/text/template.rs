@@ -14,6 +14,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
 
+use super::error::shortened;
 use super::{DateTime, Result, TextError, python};
 
 /// A parsed chat template. It can be shared between threads.
@@ -71,8 +72,34 @@ impl ChatTemplate {
     /// # Errors
     /// `Refused` if the template raises an exception, `Template` if it fails or runs too long.
     pub fn render(&self, conversation: &Conversation) -> Result<String> {
+        self.render_within(conversation, usize::MAX)
+    }
+
+    /// The text of the prompt, if it has at most `bytes_max` bytes: rendering ends at the first that is too many.
+    ///
+    /// # Errors
+    /// `TooLong`, and those of [`render`](Self::render).
+    pub fn render_within(&self, conversation: &Conversation, bytes_max: usize) -> Result<String> {
         let variables = self.variables(conversation);
-        guarded(|| self.environment.get_template(NAME)?.render(variables))
+        let mut text = BoundedText {
+            bytes: Vec::new(),
+            bytes_max,
+            is_full: false,
+        };
+        let rendered = guarded(|| {
+            let template = self.environment.get_template(NAME)?;
+            template.render_captured_to(variables, &mut text)?;
+            Ok(())
+        });
+        if text.is_full {
+            return Err(TextError::TooLong { bytes_max });
+        }
+        rendered?;
+        // The engine writes whole texts, one after the other.
+        String::from_utf8(text.bytes).map_err(|error| TextError::Template {
+            message: error.to_string(),
+            line: None,
+        })
     }
 
     fn variables(&self, conversation: &Conversation) -> Value {
@@ -103,6 +130,28 @@ impl ChatTemplate {
             all.insert("strftime_now", Value::from_function(tell));
         }
         Value::from_pairs(all)
+    }
+}
+
+/// What a template has written.
+struct BoundedText {
+    bytes: Vec<u8>,
+    bytes_max: usize,
+    is_full: bool,
+}
+
+impl std::io::Write for BoundedText {
+    fn write(&mut self, piece: &[u8]) -> std::io::Result<usize> {
+        if self.bytes.len().saturating_add(piece.len()) > self.bytes_max {
+            self.is_full = true;
+            return Err(std::io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(piece);
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -139,7 +188,7 @@ impl TryFrom<serde_json::Value> for Message {
         let mismatch = |expected, found: &serde_json::Value| {
             Err(TextError::Message {
                 expected,
-                found: found.to_string(),
+                found: shortened(found.to_string()),
             })
         };
         match value {
@@ -227,7 +276,7 @@ fn failure(error: &Error) -> TextError {
     while let Some(source) = cause {
         if let Some(Raised(message)) = source.downcast_ref() {
             return TextError::Refused {
-                message: message.clone(),
+                message: shortened(message.clone()),
             };
         }
         cause = source.source();
@@ -237,7 +286,7 @@ fn failure(error: &Error) -> TextError {
         None => error.kind().to_string(),
     };
     TextError::Template {
-        message,
+        message: shortened(message),
         line: error.line(),
     }
 }

@@ -176,6 +176,42 @@ fn endless_templates_run_out_of_fuel() {
     );
 }
 
+/// Messages are a stranger's; what they make of a prompt ends at the first byte that is too many.
+#[test]
+fn prompts_end_where_there_is_no_room() {
+    let source = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
+    let template = ChatTemplate::new(source, BTreeMap::new()).unwrap();
+    let conversation = Conversation {
+        messages: vec![Message::new("user", "é".repeat(50)); 10],
+        ..Conversation::default()
+    };
+    let whole = template.render(&conversation).unwrap();
+    assert_eq!(whole.len(), 1010);
+    assert_eq!(template.render_within(&conversation, 1010), Ok(whole));
+    let error = template.render_within(&conversation, 1009).unwrap_err();
+    assert_eq!(error, TextError::TooLong { bytes_max: 1009 });
+    // A hundred megabytes a step, for as long as the fuel lasts.
+    let source = "{% for a in range(9999) %}{{ messages[0].content * 10 ** 6 }}{% endfor %}";
+    let template = ChatTemplate::new(source, BTreeMap::new()).unwrap();
+    let outcome = template.render_within(&conversation, 1 << 20);
+    assert_eq!(outcome, Err(TextError::TooLong { bytes_max: 1 << 20 }));
+}
+
+#[test]
+fn errors_quote_little_of_what_a_stranger_wrote() {
+    let long = "x".repeat(1_000_000);
+    let check = |error: TextError| assert!(error.to_string().len() < 1000);
+    let refusing = "{{ raise_exception('no ' ~ messages[0].content) }}";
+    let template = ChatTemplate::new(refusing, BTreeMap::new()).unwrap();
+    let conversation = Conversation {
+        messages: vec![Message::new("user", long.clone())],
+        ..Conversation::default()
+    };
+    check(template.render(&conversation).unwrap_err());
+    check(Message::try_from(serde_json::json!([long])).unwrap_err());
+    check(super::super::Tool::from_json(&serde_json::json!([long])).unwrap_err());
+}
+
 #[test]
 fn without_a_date_the_function_is_undefined() {
     let source = "{{ strftime_now('%Y') if strftime_now is defined else 'no date' }}";

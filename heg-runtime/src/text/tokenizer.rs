@@ -18,6 +18,7 @@ use super::{Result, TextError, bpe_file};
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     form: Form,
+    token_bytes_max: usize,
 }
 
 /// Whether [`Tokenizer::encode`] adds the tokens of the file's post-processor.
@@ -60,7 +61,12 @@ impl Tokenizer {
             }
         }
         let form = form_of(inner.get_decoder());
-        Ok(Self { inner, form })
+        let token_bytes_max = token_bytes_max(&inner, form);
+        Ok(Self {
+            inner,
+            form,
+            token_bytes_max,
+        })
     }
 
     /// The token ids of a text. Special tokens written out in the text become their ids.
@@ -98,6 +104,13 @@ impl Tokenizer {
     /// Number of tokens, added ones included. A model's head may be wider.
     pub fn token_count(&self) -> usize {
         self.inner.get_vocab_size(true)
+    }
+
+    /// Bytes of text that one token stands for, at most: a text of more than `n` times as many has more than `n` tokens.
+    ///
+    /// Chosen for vocabularies that have no longest token (see [`WORD_BYTES_MAX`]).
+    pub fn token_bytes_max(&self) -> usize {
+        self.token_bytes_max
     }
 
     pub(super) fn form(&self) -> Form {
@@ -168,6 +181,32 @@ fn form_of(decoder: Option<&DecoderWrapper>) -> Form {
         _ => Form::Other,
     }
 }
+
+/// Bytes of the longest token.
+///
+/// The vocabulary may write a token longer than it is (`Ġ` and `▁` for a space), never shorter but by a normaliser: no
+/// form of Unicode has fewer than a third of the bytes of another.
+fn token_bytes_max(inner: &tokenizers::Tokenizer, form: Form) -> usize {
+    if form == Form::Other {
+        return WORD_BYTES_MAX;
+    }
+    let vocab = inner.get_vocab(true);
+    let longest = vocab.keys().map(|token| match form {
+        Form::ByteLevel => token.chars().count(),
+        Form::SentencePiece | Form::Other => token.len(),
+    });
+    let longest = longest.max().unwrap_or(1).max(1);
+    match inner.get_normalizer() {
+        Some(_) => longest * NORMALISED_BYTES_MAX,
+        None => longest,
+    }
+}
+
+/// Bytes of a token where any word may be one, known or not. Chosen: no language has such words.
+const WORD_BYTES_MAX: usize = 256;
+
+/// Bytes of text that a normaliser makes one of, at most.
+const NORMALISED_BYTES_MAX: usize = 3;
 
 fn is_byte_fallback(decoder: &DecoderWrapper) -> bool {
     matches!(decoder, DecoderWrapper::ByteFallback(_))
@@ -245,6 +284,24 @@ pub(super) mod tests {
             (tokenizer.token_text(2048), tokenizer.decode(&[2048])),
             (None, Ok(String::new()))
         );
+    }
+
+    proptest::proptest! {
+        /// A text is refused by its length only if it has too many tokens.
+        #[test]
+        fn no_token_is_longer_than_the_longest(text in r"(?s)(<\|eot_id\|>|  {0,40}|the |\n|.){0,60}") {
+            let tokenizer = tiny_agent();
+            let tokens = tokenizer.encode(&text, Special::AsWritten).unwrap().len();
+            proptest::prop_assert!(text.len() <= tokens * tokenizer.token_bytes_max());
+        }
+    }
+
+    #[test]
+    fn the_longest_token_is_known() {
+        let tokenizer = tiny_agent();
+        let text = tokenizer.token_id("<|start_header_id|>");
+        assert!(text.is_some() && tokenizer.token_bytes_max() >= "<|start_header_id|>".len());
+        assert_eq!(tokenizer.token_bytes_max(), 28);
     }
 
     #[test]

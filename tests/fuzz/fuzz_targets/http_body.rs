@@ -1,22 +1,38 @@
 //! Bodies of requests: whatever comes in is refused with a client's error, or is a request within its limits.
 #![no_main]
 
-use heg_runtime::server::{ApiError, ChatRequest, CompletionRequest, Wishes};
+use heg_runtime::server::{
+    ApiError, Bound, ChatRequest, CompletionRequest, PromptBounds, PromptText, Wishes, flow_to_end,
+};
 use libfuzzer_sys::fuzz_target;
 
+/// Small, so that inputs reach them.
+const BOUNDS: PromptBounds = PromptBounds {
+    tokens: 32,
+    bounded_by: Bound::Context,
+    token_bytes: 8,
+};
+
 fuzz_target!(|body: &[u8]| {
-    match ChatRequest::parse(body, []) {
+    match ChatRequest::parse(body, [], &BOUNDS) {
         Ok(request) => {
             assert!(!request.conversation.messages.is_empty());
             check(&request.wishes);
         }
         Err(error) => refused(&error),
     }
-    match CompletionRequest::parse(body, [("heg-priority", "1")]) {
+    match CompletionRequest::parse(body, [("heg-priority", "1")], &BOUNDS) {
         Ok(request) => {
-            assert!(request.wishes.tokens_max.is_some());
+            match request.prompt {
+                PromptText::Tokens(ids) => assert!(ids.len() < 32),
+                PromptText::Text(text) => assert!(text.len() < 32 * 8),
+            }
             check(&request.wishes);
         }
+        Err(error) => refused(&error),
+    }
+    match flow_to_end(body, &BOUNDS) {
+        Ok(flow) => assert!((1..=256).contains(&flow.len())),
         Err(error) => refused(&error),
     }
 });
@@ -24,6 +40,8 @@ fuzz_target!(|body: &[u8]| {
 fn check(wishes: &Wishes) {
     wishes.sampling.check().unwrap();
     assert!(wishes.tokens_max != Some(0) && wishes.stop.len() <= 16);
+    assert!(wishes.stop.iter().all(|text| text.len() <= 256));
+    assert!(wishes.stop.iter().map(String::len).sum::<usize>() <= 1024);
     for name in [&wishes.flow, &wishes.supersede_key].into_iter().flatten() {
         assert!((1..=256).contains(&name.len()));
     }

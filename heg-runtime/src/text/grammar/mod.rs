@@ -4,28 +4,29 @@
 //! vocabulary. `vocabulary` makes the trie, `tools` writes the grammars of calls. Schemas come from strangers:
 //! their size is bounded here, the work they cause by the library's limits, and its panics become errors.
 
+mod masks;
 mod schema;
 mod tools;
 mod vocabulary;
 
 use std::iter;
-use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
+use llguidance::ParserFactory;
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
-use llguidance::panic_utils::catch_unwind;
 use llguidance::toktrie::{InferenceCapabilities, SimpleVob};
-use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 
 use super::tools::{Calls, Tool, ToolChoice, ToolSyntax};
 use super::{Answer, Restriction, Result, TextError, Tokenizer};
+use masks::Masks;
 
 /// Makes grammars for one vocabulary. It can be shared between threads.
 ///
 /// Making one looks at every token several times (0.7 s for 128 000 of them, two busy cores): do it at first use, once.
 pub struct Grammars {
-    factory: ParserFactory,
+    factory: Arc<ParserFactory>,
     markers: tools::Markers,
 }
 
@@ -43,7 +44,7 @@ impl Grammars {
         *factory.limits_mut() = LIMITS;
         factory.quiet();
         Ok(Self {
-            factory,
+            factory: Arc::new(factory),
             markers: tools::Markers::new(tokenizer),
         })
     }
@@ -53,9 +54,8 @@ impl Grammars {
     /// # Errors
     /// `Form` if the schema is too large, has no instance, or says what is not supported.
     pub fn json_schema(&self, schema: &Value) -> Result<Grammar> {
-        self.grammar(SCHEMA, || {
-            schema::prepared(schema).map(TopLevelGrammar::from_json_schema)
-        })
+        let schema = schema::prepared(schema).map_err(|error| unusable(SCHEMA, &error))?;
+        self.grammar(SCHEMA, || Ok(TopLevelGrammar::from_json_schema(schema)))
     }
 
     /// Any JSON object.
@@ -71,9 +71,10 @@ impl Grammars {
     /// # Errors
     /// `Form` if the expression is wrong, too large, or says what is not supported.
     pub fn regex(&self, pattern: &str) -> Result<Grammar> {
-        self.grammar("regular expression", || {
+        let pattern = pattern.to_owned();
+        self.grammar("regular expression", move || {
             schema::check_bytes(pattern.len())?;
-            Ok(TopLevelGrammar::from_regex(pattern))
+            Ok(TopLevelGrammar::from_regex(&pattern))
         })
     }
 
@@ -89,11 +90,13 @@ impl Grammars {
         choice: &ToolChoice,
         calls: Calls,
     ) -> Result<Option<Grammar>> {
-        let grammar = || tools::grammar(syntax, &self.markers, tools, choice, calls);
         match choice {
             ToolChoice::None => Ok(None),
             ToolChoice::Auto if tools.is_empty() => Ok(None),
-            _ => self.grammar("tools", grammar).map(Some),
+            _ => {
+                let grammar = tools::grammar(syntax, &self.markers, tools, choice, calls);
+                self.grammar("tools", || grammar).map(Some)
+            }
         }
     }
 
@@ -101,13 +104,11 @@ impl Grammars {
     fn grammar(
         &self,
         form: &'static str,
-        source: impl FnOnce() -> anyhow::Result<TopLevelGrammar> + Send,
+        source: impl FnOnce() -> anyhow::Result<TopLevelGrammar> + Send + 'static,
     ) -> Result<Grammar> {
-        let parser = deep_stack(|| self.factory.create_parser(source()?));
-        let parser = parser.map_err(|error| unusable(form, &error))?;
-        Ok(Grammar {
-            matcher: Matcher::new(Ok(parser)),
-        })
+        let masks = Masks::start(&self.factory, source);
+        let masks = masks.map_err(|error| unusable(form, &error))?;
+        Ok(Grammar { masks })
     }
 }
 
@@ -119,34 +120,19 @@ impl std::fmt::Debug for Grammars {
 }
 
 /// A form that holds one answer.
+#[derive(Debug)]
 pub struct Grammar {
-    matcher: Matcher,
+    masks: Masks,
 }
 
 impl Restriction for Grammar {
     fn restrict(&mut self, logits: &mut [f32]) -> Result<()> {
-        let allowed = self.matcher.compute_mask_or_eos();
-        forbid_others(&allowed.map_err(|error| stuck(&error))?, logits);
+        forbid_others(self.masks.mask()?, logits);
         Ok(())
     }
 
     fn chosen(&mut self, token: u32) -> Result<Answer> {
-        let taken = self.matcher.consume_token(token);
-        taken.map_err(|error| stuck(&error))?;
-        Ok(if self.matcher.is_stopped() {
-            Answer::Complete
-        } else {
-            Answer::Open
-        })
-    }
-}
-
-impl std::fmt::Debug for Grammar {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let stopped = self.matcher.stop_reason();
-        f.debug_struct("Grammar")
-            .field("stopped", &stopped)
-            .finish()
+        self.masks.take(token)
     }
 }
 
@@ -166,19 +152,6 @@ fn forbid_others(allowed: &SimpleVob, logits: &mut [f32]) {
             }
         }
     }
-}
-
-/// Runs the compiler of grammars where its recursion fits, and turns its panics into errors.
-fn deep_stack<T: Send>(work: impl FnOnce() -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
-    let work = AssertUnwindSafe(work);
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-        let work = || catch_unwind(work);
-        let thread = thread.spawn_scoped(scope, work)?;
-        thread
-            .join()
-            .unwrap_or_else(|_| Err(anyhow::anyhow!("the library stopped at this input")))
-    })
 }
 
 fn unusable(form: &'static str, error: &anyhow::Error) -> TextError {
@@ -208,9 +181,6 @@ const SCHEMA: &str = "JSON schema";
 /// An error may quote the schema.
 const MESSAGE_CHARS_MAX: usize = 300;
 
-/// The compiler recurses along references; reserved, and touched only where it does.
-const STACK_BYTES: usize = 64 << 20;
-
 /// The library's own limits, less memory: 1 to 2 kB a lexer state, a few bytes a symbol. Its documentation gives the
 /// speeds: 20 ms for the initial fuel, 14 ms and 2.5 ms for a step's.
 const LIMITS: ParserLimits = ParserLimits {
@@ -218,7 +188,7 @@ const LIMITS: ParserLimits = ParserLimits {
     initial_lexer_fuel: 1_000_000,
     step_lexer_fuel: 200_000,
     step_max_items: 50_000,
-    max_lexer_states: 50_000,
+    max_lexer_states: 10_000,
     max_grammar_size: 200_000,
     precompute_large_lexemes: true,
     verbose_errors: false,

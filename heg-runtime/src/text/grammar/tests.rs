@@ -7,7 +7,7 @@ use super::*;
 
 const EOS: u32 = 2041;
 
-fn grammars() -> Grammars {
+pub(super) fn grammars() -> Grammars {
     Grammars::new(&tiny_agent(), &[EOS]).unwrap()
 }
 

@@ -7,6 +7,7 @@ mod calls;
 
 use serde_json::Value;
 
+use super::error::shortened;
 use super::{ChatTemplate, Result, TextError, Tokenizer};
 
 pub use calls::{Said, ToolCall, ToolCallParser};
@@ -29,8 +30,9 @@ impl Tool {
         let function = tool.get("function");
         let name = function.and_then(|function| function.get("name"));
         let Some(name) = name.and_then(Value::as_str) else {
+            let found = shortened(tool.to_string());
             return Err(unusable(format!(
-                "expected an object with `function.name`, found {tool}"
+                "expected an object with `function.name`, found {found}"
             )));
         };
         let parameters = function.and_then(|function| function.get("parameters"));

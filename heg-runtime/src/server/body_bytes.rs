@@ -1,0 +1,101 @@
+//! The bytes of a body as they come.
+//!
+//! Large ones lie in a mapping of their own: the allocator keeps what is freed for the next, which after a few large
+//! bodies would be all that they had together; a mapping goes back to the system at once.
+
+use std::io;
+use std::ops::Deref;
+
+use memmap2::{Advice, MmapMut};
+
+/// Bytes that grow up to a number that is known from the start.
+#[derive(Debug)]
+pub(super) struct BodyBytes {
+    bytes_max: usize,
+    kept: Kept,
+}
+
+#[derive(Debug)]
+enum Kept {
+    Heap(Vec<u8>),
+    Mapped { pages: MmapMut, filled: usize },
+}
+
+impl BodyBytes {
+    /// None yet, of at most `bytes_max`.
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self {
+            bytes_max,
+            kept: Kept::Heap(Vec::new()),
+        }
+    }
+
+    /// Adds bytes.
+    ///
+    /// # Errors
+    /// Where there is no memory, or they are too many.
+    pub(super) fn push(&mut self, data: &[u8]) -> io::Result<()> {
+        if let Kept::Heap(bytes) = &mut self.kept {
+            if bytes.len() + data.len() <= HEAP_BYTES_MAX {
+                bytes.extend_from_slice(data);
+                return Ok(());
+            }
+            let mut pages = MmapMut::map_anon(self.bytes_max.max(1))?;
+            // Large pages would be taken whole for a body of a few.
+            let _ = pages.advise(Advice::NoHugePage);
+            let filled = bytes.len();
+            put(&mut pages, 0, bytes)?;
+            self.kept = Kept::Mapped { pages, filled };
+        }
+        if let Kept::Mapped { pages, filled } = &mut self.kept {
+            put(pages, *filled, data)?;
+            *filled += data.len();
+        }
+        Ok(())
+    }
+}
+
+fn put(pages: &mut [u8], at: usize, data: &[u8]) -> io::Result<()> {
+    let place = pages.get_mut(at..at + data.len());
+    place
+        .ok_or(io::ErrorKind::FileTooLarge)?
+        .copy_from_slice(data);
+    Ok(())
+}
+
+impl Deref for BodyBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.kept {
+            Kept::Heap(bytes) => bytes,
+            Kept::Mapped { pages, filled } => pages.get(..*filled).unwrap_or_default(),
+        }
+    }
+}
+
+/// Bytes of a body that the allocator keeps. Chosen: below what it maps itself.
+const HEAP_BYTES_MAX: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// However a body comes, its bytes are those that came.
+        #[test]
+        fn bytes_are_kept_in_order(pieces in prop::collection::vec(0_usize..40_000, 0..10)) {
+            let whole: Vec<u8> = (0..pieces.iter().sum()).map(|at: usize| at as u8).collect();
+            let mut bytes = BodyBytes::new(whole.len());
+            let mut at = 0;
+            for piece in pieces {
+                bytes.push(&whole[at..at + piece]).unwrap();
+                at += piece;
+                prop_assert_eq!(&*bytes, &whole[..at]);
+            }
+            prop_assert!(whole.len() <= HEAP_BYTES_MAX || bytes.push(b"x").is_err());
+        }
+    }
+}

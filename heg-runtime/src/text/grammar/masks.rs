@@ -1,0 +1,301 @@
+//! The masks of one answer, made on a thread of their own: as soon as a token is chosen, the next mask begins, while the
+//! model computes the next logits.
+//!
+//! A form comes from a stranger, and its masks may take any time that the library's limits allow. Who samples waits for
+//! a late one only so long, once and over the whole answer; then the answer ends with an error, and those whose tokens
+//! are chosen beside it go on.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::panic_utils::catch_unwind;
+use llguidance::toktrie::SimpleVob;
+use llguidance::{CancellationHandle, Matcher, ParserFactory};
+
+use super::super::{Answer, Result, TextError};
+use super::stuck;
+
+/// What gives the masks of one answer.
+pub(super) struct Masks {
+    chosen: Sender<u32>,
+    said: Receiver<Said>,
+    cancellation: CancellationHandle,
+    /// The mask before the next token, once it is there.
+    mask: Option<SimpleVob>,
+    patience: Patience,
+}
+
+/// What the thread says, in turns.
+enum Said {
+    /// Which tokens may come next.
+    Mask(anyhow::Result<SimpleVob>),
+    /// What may follow the token that was chosen.
+    Taken(anyhow::Result<Answer>),
+}
+
+/// Time that may be spent on waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Patience {
+    left: Duration,
+}
+
+impl Masks {
+    /// Compiles a grammar and begins its first mask. Comes back when it is compiled; the thread stays.
+    ///
+    /// # Errors
+    /// Why it cannot be compiled, or has no first token.
+    pub(super) fn start(
+        factory: &Arc<ParserFactory>,
+        source: impl FnOnce() -> anyhow::Result<TopLevelGrammar> + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        let (compiled, outcome) = channel();
+        let (chosen, tokens) = channel();
+        let (saying, said) = channel();
+        let factory = Arc::clone(factory);
+        let work = move || {
+            let compile = || {
+                catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    factory.create_parser(source()?)
+                }))
+            };
+            let matcher = match compile() {
+                Ok(parser) => Matcher::new(Ok(parser)).into_cancellable(),
+                Err(error) => return drop(compiled.send(Err(error))),
+            };
+            let _ = compiled.send(Ok(matcher.cancellation_handle().unwrap_or_default()));
+            say(matcher, &tokens, &saying);
+        };
+        let thread = std::thread::Builder::new().name("masks".to_owned());
+        thread.stack_size(STACK_BYTES).spawn(work)?;
+        let outcome = outcome.recv();
+        let cancellation =
+            outcome.map_err(|_| anyhow::anyhow!("the library stopped at this input"))??;
+        let mut masks = Self {
+            chosen,
+            said,
+            cancellation,
+            mask: None,
+            patience: Patience {
+                left: FIRST_WAIT_MAX,
+            },
+        };
+        // Nobody else waits yet: a form without a first token is refused as a form.
+        masks.hear_mask(FIRST_WAIT_MAX)?;
+        masks.patience.left = PATIENCE_MAX;
+        Ok(masks)
+    }
+
+    /// Which tokens may come next.
+    ///
+    /// # Errors
+    /// `Restriction`, where none may, or where it is not known in time.
+    pub(super) fn mask(&mut self) -> Result<&SimpleVob> {
+        if self.mask.is_none() {
+            self.hear_mask(self.patience.next())?;
+        }
+        self.mask.as_ref().ok_or_else(out_of_turn)
+    }
+
+    fn hear_mask(&mut self, wait: Duration) -> Result<()> {
+        match self.hear(wait)? {
+            Said::Mask(mask) => {
+                self.mask = Some(mask.map_err(|error| stuck(&error))?);
+                Ok(())
+            }
+            Said::Taken(_) => Err(out_of_turn()),
+        }
+    }
+
+    /// Takes the token that was chosen, and begins the next mask.
+    ///
+    /// # Errors
+    /// `Restriction`, where the token was forbidden, or where what may follow it is not known in time.
+    pub(super) fn take(&mut self, token: u32) -> Result<Answer> {
+        // Also where nobody asked for the mask.
+        self.mask()?;
+        self.mask = None;
+        // A thread that has ended is noticed when it is listened to.
+        let _ = self.chosen.send(token);
+        match self.hear(self.patience.next())? {
+            Said::Taken(answer) => answer.map_err(|error| stuck(&error)),
+            Said::Mask(_) => Err(out_of_turn()),
+        }
+    }
+
+    fn hear(&mut self, wait: Duration) -> Result<Said> {
+        let begin = Instant::now();
+        let said = self.said.recv_timeout(wait);
+        self.patience.waited(begin.elapsed());
+        said.map_err(|error| {
+            self.cancellation.cancel();
+            let message = match error {
+                RecvTimeoutError::Timeout => {
+                    "it takes too long to find out which tokens may come next; use a simpler form"
+                }
+                RecvTimeoutError::Disconnected => "the library stopped at this form",
+            };
+            TextError::Restriction {
+                message: message.to_owned(),
+            }
+        })
+    }
+}
+
+impl std::fmt::Debug for Masks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Masks")
+            .field("patience", &self.patience)
+            .finish()
+    }
+}
+
+impl Drop for Masks {
+    /// The thread ends at its next step, and does not finish a long one before.
+    fn drop(&mut self) {
+        self.cancellation.cancel();
+    }
+}
+
+/// The thread's work: masks and tokens in turns, until nobody listens.
+fn say(mut matcher: Matcher, tokens: &Receiver<u32>, saying: &Sender<Said>) {
+    loop {
+        let mask = matcher.compute_mask_or_eos();
+        if saying.send(Said::Mask(mask)).is_err() {
+            return;
+        }
+        let Ok(token) = tokens.recv() else { return };
+        let taken = matcher.consume_token(token);
+        let is_stopped = matcher.is_stopped();
+        let answer = taken.map(|()| match is_stopped {
+            true => Answer::Complete,
+            false => Answer::Open,
+        });
+        if saying.send(Said::Taken(answer)).is_err() {
+            return;
+        }
+    }
+}
+
+impl Patience {
+    /// How long to wait now.
+    fn next(self) -> Duration {
+        WAIT_MAX.min(self.left)
+    }
+
+    /// Counts time that was waited before a token.
+    fn waited(&mut self, time: Duration) {
+        self.left = (self.left.saturating_sub(time) + WAIT_PER_STEP).min(PATIENCE_MAX);
+    }
+}
+
+fn out_of_turn() -> TextError {
+    TextError::Restriction {
+        message: "masks came out of turn; this is a bug".to_owned(),
+    }
+}
+
+/// The longest that the others of a batch wait for a mask, or for a token to be taken. Chosen: a mask of an ordinary
+/// form takes less than a millisecond, but its thread may have to wait for a core.
+const WAIT_MAX: Duration = Duration::from_millis(100);
+
+/// The longest wait for the first mask, which is made where nobody else waits. Chosen.
+const FIRST_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// What all waits of an answer may take, beyond what each step may. Chosen.
+const PATIENCE_MAX: Duration = Duration::from_millis(500);
+
+/// What each step may wait without its being counted: two a token. Chosen.
+const WAIT_PER_STEP: Duration = Duration::from_millis(1);
+
+/// The compiler recurses along references; reserved, and touched only where it does.
+const STACK_BYTES: usize = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Masks from a thread that says nothing, unless the test does.
+    fn silent() -> (Masks, Sender<Said>, Receiver<u32>) {
+        let (chosen, tokens) = channel();
+        let (saying, said) = channel();
+        let masks = Masks {
+            chosen,
+            said,
+            cancellation: CancellationHandle::default(),
+            mask: None,
+            patience: Patience { left: PATIENCE_MAX },
+        };
+        (masks, saying, tokens)
+    }
+
+    /// The lane goes on, and the thread is told to.
+    #[test]
+    fn a_mask_that_does_not_come_is_an_error() {
+        let (mut masks, saying, _tokens) = silent();
+        let begin = Instant::now();
+        let error = masks.mask().unwrap_err().to_string();
+        assert!(begin.elapsed() >= WAIT_MAX && begin.elapsed() < 100 * WAIT_MAX);
+        assert!(
+            error.contains("takes too long") && error.contains("simpler form"),
+            "{error}"
+        );
+        assert!(masks.cancellation.is_cancelled());
+        drop(saying);
+        assert!(masks.mask().unwrap_err().to_string().contains("stopped"));
+    }
+
+    #[test]
+    fn a_token_that_is_not_taken_in_time_is_an_error() {
+        let (mut masks, saying, tokens) = silent();
+        saying.send(Said::Mask(Ok(SimpleVob::alloc(8)))).unwrap();
+        let error = masks.take(3).unwrap_err().to_string();
+        assert!(error.contains("takes too long"), "{error}");
+        assert_eq!(tokens.recv(), Ok(3));
+    }
+
+    /// Without being asked for: while the model computes.
+    #[test]
+    fn the_next_mask_begins_with_its_token() {
+        let grammars = super::super::tests::grammars();
+        let mut grammar = grammars.regex("[a-c]+").unwrap();
+        let allowed = grammar.masks.mask().unwrap().iter().next().unwrap();
+        assert_eq!(grammar.masks.take(allowed), Ok(Answer::Open));
+        let said = grammar.masks.said.recv_timeout(Duration::from_secs(60));
+        assert!(matches!(said, Ok(Said::Mask(Ok(_)))));
+    }
+
+    /// Whoever drops an answer leaves no thread behind.
+    #[test]
+    fn the_thread_ends_with_its_answer() {
+        let (chosen, tokens) = channel();
+        let (saying, said) = channel::<Said>();
+        let grammars = super::super::tests::grammars();
+        let parser = grammars
+            .factory
+            .create_parser(TopLevelGrammar::from_regex("a+"));
+        let matcher = Matcher::new(parser).into_cancellable();
+        let thread = std::thread::spawn(move || say(matcher, &tokens, &saying));
+        drop((chosen, said));
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn waits_are_bounded_once_and_together() {
+        let mut patience = Patience { left: PATIENCE_MAX };
+        patience.waited(Duration::ZERO);
+        assert_eq!(patience.next(), WAIT_MAX);
+        let mut waited = Duration::ZERO;
+        for _ in 0..100 {
+            waited += patience.next();
+            patience.waited(patience.next());
+        }
+        assert!(patience.next() <= WAIT_PER_STEP);
+        assert!(waited <= PATIENCE_MAX + 101 * WAIT_PER_STEP, "{waited:?}");
+        for _ in 0..1000 {
+            patience.waited(Duration::ZERO);
+        }
+        assert_eq!(patience.next(), WAIT_MAX, "ordinary steps earn it back");
+    }
+}

@@ -206,6 +206,17 @@ pub enum RuntimeError {
         /// Cause.
         source: std::io::Error,
     },
+    /// A lane cannot be used any more.
+    #[error("the lane {lane:?} is lost: {why}")]
+    LaneLost {
+        /// Which.
+        lane: crate::sched::Lane,
+        /// What happened.
+        why: String,
+    },
+    /// Nobody waits for what was launched.
+    #[error("the launch was given up")]
+    Abandoned,
     /// The thread that prepares kernels ended early.
     #[error("kernel preparation ended early; this is a bug")]
     LoaderGone,
@@ -272,7 +283,9 @@ impl RuntimeError {
             | Self::NoText { .. }
             | Self::Text(_)
             | Self::Profile { .. } => ExitStatus::Input,
-            Self::LoaderGone | Self::Launch { .. } => ExitStatus::Bug,
+            Self::LoaderGone | Self::Launch { .. } | Self::LaneLost { .. } | Self::Abandoned => {
+                ExitStatus::Bug
+            }
         }
     }
 }

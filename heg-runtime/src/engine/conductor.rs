@@ -1,26 +1,29 @@
 //! The conductor until kernels are ready: which lanes there are, what each runs, and who waits.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Instant;
 
 use heg_artifacts::manifest::DeviceClass;
 use heg_spec::Policy;
 use heg_spec::policy::SchedulerKind;
 
+use super::health::{LostLane, Pulse};
+use super::held::Held;
 use super::lane::{LaneHandle, Report};
 use super::live::refuse;
+use super::machine::Machine;
 use super::memory::Memory;
 use super::reclaim::Reclaim;
 use super::serving::Serving;
 use super::status::Status;
+use super::thread::Farewell;
 use super::warming::{Warmed, Warming};
 use super::{Ask, EngineOptions, Listener, Observer};
 use crate::error::RuntimeError;
 use crate::exec::{Duty, Executor, ExecutorOptions, Loader, ROW_STEP, padded};
 use crate::mem::Widths;
-use crate::sched::{Finish, FlowId, Lane, ModelShape, RequestId};
+use crate::sched::{Event, Finish, FlowId, Lane, ModelShape, RequestId};
 
 /// What the conductor hears.
 pub(super) enum Message {
@@ -28,7 +31,11 @@ pub(super) enum Message {
     Cancel(RequestId),
     EndFlow(FlowId),
     Ready(Lane, Result<(), RuntimeError>),
+    /// A lane's thread has ended before its time, and why.
+    Lost(Lane, String),
     Done(Report),
+    /// What became of a cache on its way to flash.
+    Transferred(Event),
     Warmed(Warmed),
     Status(Sender<Status>),
     WaitReady(Sender<Result<(), RuntimeError>>),
@@ -43,8 +50,22 @@ pub(super) struct Arrival {
     pub(super) listener: Listener,
 }
 
+impl Arrival {
+    /// When its answer is worth nothing any more; never where no clock runs that long.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.at.checked_add(self.ask.deadline?)
+    }
+
+    /// Says that it has not begun, and why.
+    pub(super) fn refuse(self, finish: Finish, error: Option<String>) {
+        refuse(self.listener, finish, error);
+    }
+}
+
 /// Before kernels are ready.
 pub(super) struct Conductor {
+    pub(super) machine: Arc<dyn Machine>,
+    pub(super) pulse: Pulse,
     pub(super) loader: Arc<Loader>,
     pub(super) policy: Policy,
     pub(super) model: ModelShape,
@@ -52,6 +73,8 @@ pub(super) struct Conductor {
     pub(super) lanes: [Option<LaneHandle>; Lane::ALL.len()],
     /// For the NPU's lane, where there is one.
     pub(super) warming: Option<Warming>,
+    /// Lanes whose kernels could not be prepared.
+    pub(super) lost: Vec<LostLane>,
     pub(super) observers: Vec<Box<dyn Observer>>,
 }
 
@@ -70,6 +93,8 @@ impl Conductor {
         loader: Loader,
         mut policy: Policy,
         options: EngineOptions,
+        machine: Arc<dyn Machine>,
+        pulse: Pulse,
         inbox: &Sender<Message>,
     ) -> Result<Self, RuntimeError> {
         let loader = Arc::new(loader);
@@ -86,7 +111,7 @@ impl Conductor {
         if options.flash.is_none() {
             policy.limits.flash_mib = 0;
         }
-        if loader.has_only_cpu() {
+        if loader.has_only_cpu() && !machine.hangs_on_cpu() {
             policy.limits.timeout_min_ms = u32::MAX;
         }
         let mut lanes = [None, None, None];
@@ -115,21 +140,31 @@ impl Conductor {
         let room = Room {
             widths: dynamic.widths(),
             padding_rows,
-            memory: Memory::new(shape, options.flash.clone(), reclaim.clone()),
+            memory: Memory::new(
+                shape,
+                options.flash.clone(),
+                Arc::clone(&machine),
+                reclaim.clone(),
+                inbox.clone(),
+            ),
             reclaim,
         };
         let npu = executors.iter().find(|(lane, _)| *lane == Lane::Npu);
         let warming = npu.map(|(_, npu)| Warming::start(npu.warmer(), inbox.clone()));
         for (lane, executor) in executors {
+            let executor = machine.executor(lane, executor);
             lanes[lane as usize] = Some(LaneHandle::start(lane, executor, inbox.clone()));
         }
         Ok(Self {
+            machine,
+            pulse,
             loader,
             policy,
             model,
             room,
             lanes,
             warming,
+            lost: Vec::new(),
             observers: options.observers,
         })
     }
@@ -142,70 +177,188 @@ impl Conductor {
 
     /// Runs until the last handle is gone.
     pub(super) fn run(mut self, messages: &Receiver<Message>) {
-        let mut early = VecDeque::new();
-        let mut waiting: Vec<Sender<Result<(), RuntimeError>>> = Vec::new();
+        let mut early = Early::default();
         let mut missing = self.lanes.iter().flatten().count();
         while missing > 0 {
-            match messages.recv() {
-                Ok(Message::Ready(_, Ok(()))) => missing -= 1,
-                Ok(Message::Ready(Lane::Npu, Err(_))) => {
-                    // The other lane has kernels for every call.
-                    self.lanes[Lane::Npu as usize] = None;
-                    self.warming = None;
-                    missing -= 1;
-                }
-                Ok(Message::Ready(_, Err(error))) => return fail(error, waiting, early, messages),
-                Ok(Message::WaitReady(answer)) => waiting.push(answer),
-                Ok(Message::Status(answer)) => {
-                    let _ = answer.send(Status::default());
-                }
-                Ok(Message::Shutdown) | Err(_) => {
-                    early.into_iter().for_each(turn_away);
-                    return;
-                }
-                Ok(message) => early.push_back(message),
+            let message = receive(messages, early.held.next_deadline());
+            for arrival in early.held.expired(Instant::now()) {
+                arrival.refuse(Finish::Deadline, None);
             }
+            let (lane, error) = match message {
+                Ok(Message::Ready(_, Ok(()))) => {
+                    missing -= 1;
+                    continue;
+                }
+                Ok(Message::Ready(lane, Err(error))) => (lane, error),
+                Ok(Message::Lost(lane, why)) => (lane, RuntimeError::LaneLost { lane, why }),
+                Ok(Message::Shutdown) | Err(RecvTimeoutError::Disconnected) => {
+                    return self.end(early);
+                }
+                Ok(message) => {
+                    early.hear(message);
+                    continue;
+                }
+                Err(RecvTimeoutError::Timeout) => continue,
+            };
+            if lane != Lane::Npu {
+                return self.fail(error, early, messages);
+            }
+            // The other lane has kernels for every call.
+            let why = causes(&error);
+            for observer in &mut self.observers {
+                observer.lost(lane, &why);
+            }
+            self.lanes[lane as usize] = None;
+            self.warming = None;
+            self.lost.push(LostLane { lane, why });
+            missing -= 1;
         }
-        for answer in waiting {
+        self.pulse.ready();
+        for lost in &self.lost {
+            self.pulse.lost(lost.clone());
+        }
+        for answer in early.waiting.drain(..) {
             let _ = answer.send(Ok(()));
         }
-        Serving::new(self).run(early, messages);
+        Serving::new(self).run(early.held.take_all(), early.ended, messages);
+    }
+
+    /// Nothing can be served: everybody is told, until the last handle is gone.
+    fn fail(self, error: RuntimeError, early: Early, messages: &Receiver<Message>) {
+        self.pulse.failed(causes(&error));
+        let mut error = Some(error);
+        let mut tell = |answer: Sender<Result<(), RuntimeError>>| {
+            let _ = answer.send(Err(error.take().unwrap_or(RuntimeError::LoaderGone)));
+        };
+        let Early {
+            mut held, waiting, ..
+        } = early;
+        waiting.into_iter().for_each(&mut tell);
+        for arrival in held.take_all() {
+            arrival.refuse(Finish::Failed, Some(STOPPED.to_owned()));
+        }
+        while let Ok(message) = messages.recv() {
+            match message {
+                Message::WaitReady(answer) => tell(answer),
+                Message::Status(answer) => {
+                    let _ = answer.send(Status::default());
+                }
+                Message::Shutdown => break,
+                message => turn_away(message),
+            }
+        }
+        self.end(Early::default());
+    }
+
+    fn end(mut self, early: Early) {
+        let mut held = early.held;
+        for arrival in held.take_all() {
+            arrival.refuse(Finish::Cancelled, None);
+        }
+        let warming = self.warming.take();
+        end_threads(
+            &mut self.lanes,
+            warming,
+            &*self.machine,
+            &mut self.observers,
+        );
     }
 }
 
-/// Nothing can be served: everybody is told, until the last handle is gone.
-fn fail(
-    error: RuntimeError,
+/// What is heard before kernels are ready.
+#[derive(Default)]
+struct Early {
+    held: Held,
+    ended: Vec<FlowId>,
     waiting: Vec<Sender<Result<(), RuntimeError>>>,
-    early: VecDeque<Message>,
-    messages: &Receiver<Message>,
-) {
-    let mut error = Some(error);
-    let mut tell = |answer: Sender<Result<(), RuntimeError>>| {
-        let _ = answer.send(Err(error.take().unwrap_or(RuntimeError::LoaderGone)));
-    };
-    waiting.into_iter().for_each(&mut tell);
-    early.into_iter().for_each(turn_away);
-    while let Ok(message) = messages.recv() {
+}
+
+impl Early {
+    fn hear(&mut self, message: Message) {
         match message {
-            Message::WaitReady(answer) => tell(answer),
+            Message::Submit(arrival) => self.held.push(arrival),
+            Message::Cancel(id) => {
+                if let Some(arrival) = self.held.remove(id) {
+                    arrival.refuse(Finish::Cancelled, None);
+                }
+            }
+            Message::EndFlow(flow) => self.ended.push(flow),
+            Message::WaitReady(answer) => self.waiting.push(answer),
             Message::Status(answer) => {
                 let _ = answer.send(Status::default());
             }
-            Message::Shutdown => return,
-            message => turn_away(message),
+            // No lane has run anything, and no cache is anywhere.
+            Message::Ready(..)
+            | Message::Lost(..)
+            | Message::Done(_)
+            | Message::Transferred(_)
+            | Message::Warmed(_)
+            | Message::Shutdown => {}
         }
     }
 }
 
-fn turn_away(message: Message) {
-    if let Message::Submit(arrival) = message {
-        refuse(
-            arrival.listener,
-            Finish::Failed,
-            Some("the engine has stopped".to_owned()),
-        );
+/// The next message, waited for until `deadline`.
+pub(super) fn receive(
+    messages: &Receiver<Message>,
+    deadline: Option<Instant>,
+) -> Result<Message, RecvTimeoutError> {
+    match deadline {
+        None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        Some(at) => messages.recv_timeout(at.saturating_duration_since(Instant::now())),
     }
+}
+
+/// Ends what uses devices, and tells of lanes that do not answer: the process is not to wait for a hung driver.
+pub(super) fn end_threads(
+    lanes: &mut [Option<LaneHandle>],
+    warming: Option<Warming>,
+    machine: &dyn Machine,
+    observers: &mut [Box<dyn Observer>],
+) {
+    let patience = machine.patience();
+    let deadline = Instant::now() + patience;
+    let mut tell = |what: &str, lane| {
+        let seconds = patience.as_secs();
+        let why =
+            format!("{what} within {seconds} s of being told to end; its thread is left behind");
+        for observer in observers.iter_mut() {
+            observer.lost(lane, &why);
+        }
+    };
+    for lane in lanes.iter_mut().flatten() {
+        lane.stop();
+    }
+    for (lane, handle) in Lane::ALL.into_iter().zip(lanes) {
+        let farewell = handle.take().map(|handle| handle.end(deadline));
+        if farewell == Some(Farewell::LeftBehind) {
+            tell("its device did not answer", lane);
+        }
+    }
+    let farewell = warming.map(|warming| warming.end(deadline));
+    if farewell == Some(Farewell::LeftBehind) {
+        tell("its compiler did not answer", Lane::Npu);
+    }
+}
+
+/// Refuses a request to an engine that has stopped. Whoever asks something else finds that nobody answers.
+pub(super) fn turn_away(message: Message) {
+    if let Message::Submit(arrival) = message {
+        arrival.refuse(Finish::Failed, Some(STOPPED.to_owned()));
+    }
+}
+
+const STOPPED: &str = "the engine has stopped";
+
+/// An error with its causes, on one line.
+pub(super) fn causes(error: &RuntimeError) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }
 
 /// The lanes of a machine, and what each runs; the one with dynamic kernels last.

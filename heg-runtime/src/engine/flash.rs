@@ -1,128 +1,218 @@
 //! KV caches of idle flows on flash, moved by the engine's choice rather than by the system's paging.
 //!
-//! A thread of its own writes. A cache that is taken back before it was written comes back as it is; otherwise the lane
-//! that needs it reads it. Files have no name: whatever happens to the process, nothing is left of them.
+//! A cache that is parked has one owner at a time: it waits for the writer, or the writer has it, or it is in a file. So
+//! nothing can be computed on rows that are being written. Whoever takes it back before its turn gets it as it is;
+//! whoever comes while it is written waits for the writer, and gets it then; otherwise the file is read. Files have no
+//! name: whatever happens to the process, nothing is left of them.
 
 use std::fs::{File, create_dir_all};
 use std::io::{self, BufReader, BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use super::conductor::Message;
+use super::machine::Machine;
 use crate::error::RuntimeError;
 use crate::mem::KvCache;
+use crate::sched::{Event, Transfer};
 
 /// Where caches go.
 pub(super) struct Flash {
-    writer: Option<Sender<Arc<Parked>>>,
+    writer: Option<SyncSender<Order>>,
 }
+
+type Order = (Transfer, Arc<Parked>);
 
 /// A cache on its way to flash, or there.
 pub(super) struct Parked {
     tokens: usize,
-    state: Mutex<State>,
+    place: Mutex<Place>,
+    moved: Condvar,
 }
 
-enum State {
-    Memory(Arc<KvCache>),
+enum Place {
+    /// In memory: it waits for the writer, or could not be written.
+    Memory(KvCache),
+    /// The writer has it.
+    Writing(Wanted),
     File(File),
-    Taken,
+    /// Somebody has it again, or it is lost.
+    Gone,
 }
 
-/// A cache that is back.
-pub(super) enum Back {
-    /// As it was.
-    Memory(Arc<KvCache>),
-    /// In a file, to be read before anything else runs on the cache it is read into.
-    File(Unread),
+/// Whether somebody waits for what is being written.
+enum Wanted {
+    No,
+    Yes,
 }
 
-/// Rows of a cache that are to be read.
-pub(super) struct Unread(Mutex<Option<(File, usize)>>);
+/// Caches that wait for the writer, at most; what is more stays in memory. Chosen: as many as a scheduler has on flash.
+const QUEUED_MAX: usize = 128;
 
 impl Flash {
     /// Files in `folder`; without one caches stay in memory.
-    pub(super) fn new(folder: Option<PathBuf>) -> Self {
+    pub(super) fn new(
+        folder: Option<PathBuf>,
+        machine: Arc<dyn Machine>,
+        inbox: Sender<Message>,
+    ) -> Self {
         let writer = folder.map(|folder| {
-            let (sender, parked) = channel::<Arc<Parked>>();
-            thread::spawn(move || {
-                // What cannot be made is missed when the first cache is written.
-                let _ = create_dir_all(&folder);
-                for parked in parked {
-                    // Given up while it waited its turn, where nobody else has it.
-                    if Arc::strong_count(&parked) > 1 {
-                        // What cannot be written stays where it is.
-                        let _ = parked.write(&folder);
-                    }
-                }
-            });
+            let (sender, orders) = sync_channel(QUEUED_MAX);
+            thread::spawn(move || write_all(&orders, &folder, &*machine, &inbox));
             sender
         });
         Self { writer }
     }
 
-    /// Takes a cache with so many tokens in it.
-    pub(super) fn park(&self, cache: Arc<KvCache>, tokens: usize) -> Arc<Parked> {
+    /// Takes a cache with so many tokens in it; what became of it is told in a message. Gives it back where too many
+    /// wait, or there is no flash.
+    pub(super) fn park(
+        &self,
+        transfer: Transfer,
+        cache: KvCache,
+        tokens: usize,
+    ) -> Result<Arc<Parked>, KvCache> {
         let parked = Arc::new(Parked {
             tokens,
-            state: Mutex::new(State::Memory(cache)),
+            place: Mutex::new(Place::Memory(cache)),
+            moved: Condvar::new(),
         });
-        if let Some(writer) = &self.writer {
-            // The thread lives as long as this sender.
-            let _ = writer.send(Arc::clone(&parked));
+        let queued = self
+            .writer
+            .as_ref()
+            .is_some_and(|writer| writer.try_send((transfer, Arc::clone(&parked))).is_ok());
+        match (queued, parked) {
+            (true, parked) => Ok(parked),
+            (false, parked) => match parked.take() {
+                Some(cache) => Err(cache),
+                // Nobody else had it.
+                None => Ok(parked),
+            },
         }
-        parked
+    }
+}
+
+/// Writes one cache after the other until there is no more engine.
+fn write_all(
+    orders: &Receiver<Order>,
+    folder: &Path,
+    machine: &dyn Machine,
+    inbox: &Sender<Message>,
+) {
+    // What cannot be made is missed when the first cache is written.
+    let _ = create_dir_all(folder);
+    for (transfer, parked) in orders {
+        // Given up while it waited its turn, where nobody else has it.
+        let wanted = Arc::strong_count(&parked) > 1;
+        let event = match wanted && parked.write(folder, machine) {
+            true => Event::Offloaded(transfer),
+            false => Event::OffloadFailed(transfer),
+        };
+        // The memory of what was given up goes before anybody hears of it.
+        drop(parked);
+        if inbox.send(Message::Transferred(event)).is_err() {
+            return;
+        }
     }
 }
 
 impl Parked {
-    fn write(&self, folder: &Path) -> io::Result<()> {
-        let state = || self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let cache = match &*state() {
-            State::Memory(cache) => Arc::clone(cache),
-            State::File(_) | State::Taken => return Ok(()),
-        };
-        let mut file = BufWriter::new(tempfile::tempfile_in(folder)?);
-        cache.save(self.tokens, &mut file)?;
-        file.flush()?;
-        let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        let mut state = state();
-        if matches!(*state, State::Memory(_)) {
-            *state = State::File(file);
-        }
-        Ok(())
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the cache back, once.
-    pub(super) fn take(&self) -> Option<Back> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Memory(cache) => Some(Back::Memory(cache)),
-            State::File(file) => {
-                let unread = Mutex::new(Some((file, self.tokens)));
-                Some(Back::File(Unread(unread)))
+    /// Moves it to a file; says whether it is there. What could not be written, or is wanted back, is in memory again.
+    fn write(&self, folder: &Path, machine: &dyn Machine) -> bool {
+        let cache = {
+            let mut place = self.place();
+            match std::mem::replace(&mut *place, Place::Writing(Wanted::No)) {
+                Place::Memory(cache) => cache,
+                other => {
+                    *place = other;
+                    return false;
+                }
             }
-            State::Taken => None,
+        };
+        let file = save(&cache, self.tokens, folder, machine);
+        let mut place = self.place();
+        let is_wanted = matches!(*place, Place::Writing(Wanted::Yes));
+        let written = match file {
+            Ok(file) if !is_wanted => {
+                *place = Place::File(file);
+                drop(place);
+                drop(cache);
+                true
+            }
+            Ok(_) | Err(_) => {
+                *place = Place::Memory(cache);
+                false
+            }
+        };
+        self.moved.notify_all();
+        written
+    }
+
+    /// The cache, where it is in memory and the writer does not have it.
+    pub(super) fn take(&self) -> Option<KvCache> {
+        let mut place = self.place();
+        match std::mem::replace(&mut *place, Place::Gone) {
+            Place::Memory(cache) => Some(cache),
+            other => {
+                *place = other;
+                None
+            }
+        }
+    }
+
+    /// Whether its memory is still taken.
+    pub(super) fn is_in_memory(&self) -> bool {
+        matches!(*self.place(), Place::Memory(_) | Place::Writing(_))
+    }
+
+    /// The cache: as it was, or its first `tokens` rows in `room`. Waits for the writer where that has it.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::Flash`]: what cannot be read is gone.
+    pub(super) fn fetch(&self, room: KvCache, tokens: usize) -> Result<KvCache, RuntimeError> {
+        let mut place = self.place();
+        loop {
+            match std::mem::replace(&mut *place, Place::Gone) {
+                Place::Memory(cache) => {
+                    // What is not reused is in nobody's budget.
+                    cache.discard(tokens);
+                    return Ok(cache);
+                }
+                Place::Writing(_) => {
+                    *place = Place::Writing(Wanted::Yes);
+                    place = self
+                        .moved
+                        .wait(place)
+                        .unwrap_or_else(PoisonError::into_inner);
+                }
+                Place::File(mut file) => {
+                    drop(place);
+                    let read = file.rewind().and_then(|()| {
+                        room.restore(tokens, self.tokens, &mut BufReader::new(file))
+                    });
+                    return read
+                        .map(|()| room)
+                        .map_err(|source| RuntimeError::Flash { source });
+                }
+                Place::Gone => {
+                    let source = io::ErrorKind::NotFound.into();
+                    return Err(RuntimeError::Flash { source });
+                }
+            }
         }
     }
 }
 
-impl Unread {
-    /// Reads the rows into `cache`, unless that was done. Whoever comes meanwhile waits.
-    ///
-    /// # Errors
-    ///
-    /// [`RuntimeError::Flash`]; the next call tries again.
-    pub(super) fn read_into(&self, cache: &KvCache) -> Result<(), RuntimeError> {
-        let mut unread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((file, tokens)) = &mut *unread {
-            let read = file
-                .rewind()
-                .and_then(|()| cache.restore(*tokens, &mut BufReader::new(file)));
-            read.map_err(|source| RuntimeError::Flash { source })?;
-            *unread = None;
-        }
-        Ok(())
-    }
+fn save(cache: &KvCache, tokens: usize, folder: &Path, machine: &dyn Machine) -> io::Result<File> {
+    let mut file = BufWriter::new(machine.file(folder)?);
+    cache.save(tokens, &mut file)?;
+    file.flush()?;
+    file.into_inner().map_err(io::IntoInnerError::into_error)
 }

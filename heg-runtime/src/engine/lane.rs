@@ -1,25 +1,25 @@
-//! A lane: a thread with an executor, which runs one launch at a time.
+//! A lane: a thread that runs one launch at a time, as the conductor sees it.
 //!
-//! Kernels are started asynchronously and waited for here, so that a hung one can be cancelled from outside.
+//! A thread that ends, in whatever way, says so. One that does not answer is left behind: it holds what it works on, and
+//! the process does not wait for it.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use heg_artifacts::manifest::Group;
-
 use super::conductor::Message;
-use super::served::{Chosen, Member, Prompt, Served};
-use super::stopwatch::{Longest, Stopwatch};
+use super::health::panic_text;
+use super::machine::LaneExecutor;
+use super::served::{Member, Prompt, Proposal};
+use super::stopwatch::Longest;
+use super::thread::{Farewell, Thread};
+use super::worker::Worker;
 use crate::error::RuntimeError;
-use crate::exec::{Batch, Executor, WarmForms};
-use crate::mem::KvCache;
-use crate::sched::{
-    Class, Kernel, Lane, Launch, Logits, RequestId, Segment, Span, Ticket, WarmKernel, launches,
-};
+use crate::exec::WarmForms;
+use crate::sched::{Class, Kernel, Lane, RequestId, Segment, Ticket, WarmKernel};
 
 /// What a lane runs in one go: [`Work`](crate::sched::Work), with the memory it is done in.
 pub(super) enum Job {
@@ -46,8 +46,24 @@ pub(super) enum Job {
     },
 }
 
+impl Job {
+    /// Whose work it is.
+    pub(super) fn requests(&self) -> Vec<RequestId> {
+        let id = |member: &Member| member.served.id;
+        match self {
+            Self::Prefill { prompt, .. } | Self::Head { prompt, .. } => vec![id(&prompt.member)],
+            Self::Decode { batch, .. } => batch.iter().map(|(member, _)| id(member)).collect(),
+            Self::Mixed { batch, prompts } => {
+                let prompts = prompts.iter().map(|(member, ..)| id(member));
+                let batch = batch.iter().map(|(member, _)| id(member));
+                batch.chain(prompts).collect()
+            }
+        }
+    }
+}
+
 /// What a lane is told; it does one after the other.
-enum Order {
+pub(super) enum Order {
     Run(Ticket, Class, Job),
     Adopt(WarmForms),
     Unload(WarmKernel),
@@ -57,7 +73,7 @@ enum Order {
 pub(super) struct Report {
     pub(super) lane: Lane,
     pub(super) ticket: Ticket,
-    pub(super) outcome: Result<Done, RuntimeError>,
+    pub(super) outcome: Result<Done, Failure>,
     pub(super) took: Duration,
     /// Of all jobs of the lane so far.
     pub(super) longest: Longest,
@@ -68,8 +84,25 @@ pub(super) struct Report {
 pub(super) struct Done {
     /// For decoding: layers that ran, counted from the first.
     pub(super) layers: u32,
-    /// Requests that have their last token.
-    pub(super) ended: Vec<RequestId>,
+    /// The next token of each request that has one now, to be committed.
+    pub(super) proposals: Vec<(RequestId, Proposal)>,
+}
+
+/// A job that did not.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) error: RuntimeError,
+    /// The request whose cache could not be read, where that is why: then nothing has run.
+    pub(super) unread: Option<RequestId>,
+}
+
+impl From<RuntimeError> for Failure {
+    fn from(error: RuntimeError) -> Self {
+        Self {
+            error,
+            unread: None,
+        }
+    }
 }
 
 /// Words to a lane that works.
@@ -77,7 +110,7 @@ pub(super) struct Done {
 pub(super) struct Signals {
     /// One more than the ticket that is to stop at its next layer.
     yielding: AtomicU64,
-    /// Whether the running kernel is to be cancelled.
+    /// Whether what runs is to be cancelled, and the rest of its job left.
     pub(super) reset: Arc<AtomicBool>,
 }
 
@@ -86,8 +119,12 @@ impl Signals {
         self.yielding.store(ticket.0 + 1, Ordering::Relaxed);
     }
 
-    fn yields(&self, ticket: Ticket) -> bool {
+    pub(super) fn yields(&self, ticket: Ticket) -> bool {
         self.yielding.load(Ordering::Relaxed) == ticket.0 + 1
+    }
+
+    pub(super) fn is_reset(&self) -> bool {
+        self.reset.load(Ordering::Relaxed)
     }
 }
 
@@ -95,26 +132,31 @@ impl Signals {
 pub(super) struct LaneHandle {
     orders: Option<Sender<Order>>,
     pub(super) signals: Arc<Signals>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
 }
 
 impl LaneHandle {
     /// Starts the thread, which first waits for its kernels.
-    pub(super) fn start(lane: Lane, mut executor: Executor, inbox: Sender<Message>) -> Self {
+    pub(super) fn start(
+        lane: Lane,
+        mut executor: Box<dyn LaneExecutor>,
+        inbox: Sender<Message>,
+    ) -> Self {
         let signals = Arc::new(Signals::default());
         let (sender, orders) = channel();
         executor.heed(Arc::clone(&signals.reset));
-        let worker = Worker {
-            lane,
-            executor,
-            signals: Arc::clone(&signals),
-            inbox,
-            stopwatch: Stopwatch::new(),
+        let worker = Worker::new(lane, executor, Arc::clone(&signals), inbox.clone());
+        let run = move || {
+            // What the lane holds is gone before anybody hears that it is.
+            let ran = catch_unwind(AssertUnwindSafe(|| worker.run(&orders)));
+            if let Err(panic) = ran {
+                let _ = inbox.send(Message::Lost(lane, panic_text(&*panic)));
+            }
         };
         Self {
             orders: Some(sender),
             signals,
-            thread: Some(thread::spawn(move || worker.run(&orders))),
+            thread: Some(Thread::start(run)),
         }
     }
 
@@ -125,7 +167,7 @@ impl LaneHandle {
 
     /// Gives it a kernel that was compiled for it, for the jobs from now on.
     pub(super) fn adopt(&self, forms: WarmForms) {
-        // That a lane is gone is found at its next launch.
+        // That a lane is gone, it says itself.
         let _ = self.tell(Order::Adopt(forms));
     }
 
@@ -138,292 +180,24 @@ impl LaneHandle {
         let orders = self.orders.as_ref();
         orders.is_some_and(|orders| orders.send(order).is_ok())
     }
+
+    /// Tells the thread to end, at any cost, and does not wait.
+    pub(super) fn stop(&mut self) {
+        self.orders = None;
+        self.signals.reset.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits for the end of a thread that was told to, until `deadline`.
+    pub(super) fn end(mut self, deadline: Instant) -> Farewell {
+        self.stop();
+        let thread = self.thread.take();
+        thread.map_or(Farewell::Ended, |thread| thread.end(deadline))
+    }
 }
 
 impl Drop for LaneHandle {
+    /// Tells the thread to end, and leaves it.
     fn drop(&mut self) {
-        self.orders = None;
-        self.signals.reset.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.stop();
     }
 }
-
-struct Worker {
-    lane: Lane,
-    executor: Executor,
-    signals: Arc<Signals>,
-    inbox: Sender<Message>,
-    stopwatch: Stopwatch,
-}
-
-impl Worker {
-    fn run(mut self, orders: &Receiver<Order>) {
-        let ready = self.executor.wait_ready();
-        let failed = ready.is_err();
-        if self.inbox.send(Message::Ready(self.lane, ready)).is_err() || failed {
-            return;
-        }
-        while let Ok(order) = orders.recv() {
-            let (ticket, job) = match order {
-                Order::Run(ticket, class, job) => {
-                    self.executor.serve(class);
-                    (ticket, job)
-                }
-                Order::Adopt(forms) => {
-                    self.executor.adopt(forms);
-                    continue;
-                }
-                Order::Unload(kernel) => {
-                    self.executor.unload(kernel);
-                    continue;
-                }
-            };
-            let start = Instant::now();
-            self.stopwatch.start();
-            let outcome = self.carry_out(ticket, &job);
-            self.stopwatch.may_yield();
-            let report = Report {
-                lane: self.lane,
-                ticket,
-                outcome,
-                took: start.elapsed(),
-                longest: self.stopwatch.longest(),
-            };
-            // Memory that only the job still holds goes before anybody hears of its end.
-            drop(job);
-            if self.inbox.send(Message::Done(report)).is_err() {
-                return;
-            }
-        }
-    }
-
-    fn carry_out(&mut self, ticket: Ticket, job: &Job) -> Result<Done, RuntimeError> {
-        match job {
-            Job::Prefill {
-                prompt,
-                segment,
-                layer,
-                kernel,
-            } => self.prefill(prompt, *segment, *layer, *kernel),
-            Job::Head { prompt, last } => self.head(prompt, *last),
-            Job::Decode { batch, layers } => self.decode(ticket, batch, layers.clone()),
-            Job::Mixed { batch, prompts } => self.mixed(batch, prompts),
-        }
-    }
-
-    fn prefill(
-        &mut self,
-        prompt: &Prompt,
-        segment: Segment,
-        layer: u32,
-        kernel: Kernel,
-    ) -> Result<Done, RuntimeError> {
-        if let Some(unread) = &prompt.unread {
-            unread.read_into(&prompt.member.cache)?;
-        }
-        let span = span_in(prompt, segment);
-        if (layer, kernel) == (0, Kernel::Qkv) {
-            let (from, to) = (segment.position as usize, segment.context() as usize);
-            prompt.member.served.with_tokens(|tokens| {
-                let tokens = tokens.get(from..to).unwrap_or_default();
-                self.executor.embed(tokens, &prompt.rows, span.row)
-            })?;
-        }
-        let launch = Launch {
-            layer: Some(layer),
-            group: match kernel {
-                Kernel::Qkv => Group::Qkv,
-                Kernel::Mha => Group::Mha,
-                Kernel::Ffn => Group::Ffn,
-            },
-        };
-        self.launch(
-            launch,
-            &Batch {
-                rows: &prompt.rows,
-                caches: &[&prompt.member.cache],
-                spans: &[span],
-            },
-        )?;
-        Ok(Done::default())
-    }
-
-    fn head(&mut self, prompt: &Prompt, last: u32) -> Result<Done, RuntimeError> {
-        let segment = Segment {
-            position: last,
-            tokens: 1,
-        };
-        self.launch(
-            HEAD,
-            &Batch {
-                rows: &prompt.rows,
-                caches: &[&prompt.member.cache],
-                spans: &[span_in(prompt, segment)],
-            },
-        )?;
-        Ok(Done {
-            layers: 0,
-            ended: self.choose(&[&prompt.member.served])?,
-        })
-    }
-
-    fn decode(
-        &mut self,
-        ticket: Ticket,
-        batch: &[(Member, u32)],
-        layers: Range<u32>,
-    ) -> Result<Done, RuntimeError> {
-        let rows = self.executor.pass_rows();
-        let spans: Vec<Span> = (0..)
-            .zip(batch)
-            .map(|(row, (_, context))| Span {
-                row,
-                tokens: 1,
-                position: *context as usize - 1,
-            })
-            .collect();
-        let caches: Vec<&KvCache> = batch.iter().map(|(member, _)| &*member.cache).collect();
-        if layers.start == 0 {
-            for (span, (member, _)) in spans.iter().zip(batch) {
-                member.served.with_tokens(|tokens| {
-                    let token = tokens
-                        .get(span.position)
-                        .map_or(&[][..], std::slice::from_ref);
-                    self.executor.embed(token, &rows, span.row)
-                })?;
-            }
-        }
-        let batch_rows = Batch {
-            rows: &rows,
-            caches: &caches,
-            spans: &spans,
-        };
-        let all = launches(layers.end, Logits::LastRows);
-        let rest = all.filter(|launch| launch.layer.is_none_or(|layer| layer >= layers.start));
-        for launch in rest {
-            if launch.group == Group::Qkv && launch.layer > Some(layers.start) {
-                if self.signals.yields(ticket) {
-                    return Ok(Done {
-                        layers: launch.layer.unwrap_or(0),
-                        ended: Vec::new(),
-                    });
-                }
-                self.stopwatch.may_yield();
-            }
-            self.launch(launch, &batch_rows)?;
-        }
-        let served: Vec<&Served> = batch.iter().map(|(member, _)| &*member.served).collect();
-        Ok(Done {
-            layers: layers.end,
-            ended: self.choose(&served)?,
-        })
-    }
-
-    fn mixed(
-        &mut self,
-        batch: &[(Member, u32)],
-        prompts: &[(Member, Segment, bool)],
-    ) -> Result<Done, RuntimeError> {
-        let decoding = batch.iter().map(|(member, context)| {
-            let segment = Segment {
-                position: context.saturating_sub(1),
-                tokens: 1,
-            };
-            (member, segment, true)
-        });
-        let prompts = prompts
-            .iter()
-            .map(|(member, segment, last)| (member, *segment, *last));
-        let parts: Vec<(&Member, Segment, bool)> = decoding.chain(prompts).collect();
-        let mut row = 0;
-        let spans: Vec<Span> = parts
-            .iter()
-            .map(|(_, segment, _)| {
-                let span = Span {
-                    row,
-                    tokens: segment.tokens as usize,
-                    position: segment.position as usize,
-                };
-                row += span.tokens;
-                span
-            })
-            .collect();
-        let rows = self.executor.pass_rows();
-        for ((member, segment, _), span) in parts.iter().zip(&spans) {
-            let (from, to) = (segment.position as usize, segment.context() as usize);
-            member.served.with_tokens(|tokens| {
-                let tokens = tokens.get(from..to).unwrap_or_default();
-                self.executor.embed(tokens, &rows, span.row)
-            })?;
-        }
-        let caches: Vec<&KvCache> = parts.iter().map(|(member, ..)| &*member.cache).collect();
-        let layers = self.executor.manifest().layers.len() as u32;
-        let all = Batch {
-            rows: &rows,
-            caches: &caches,
-            spans: &spans,
-        };
-        for launch in launches(layers, Logits::None) {
-            self.launch(launch, &all)?;
-        }
-        let wanted: Vec<(&Served, Span)> = parts
-            .iter()
-            .zip(&spans)
-            .filter(|((_, _, last), _)| *last)
-            .map(|((member, ..), span)| (&*member.served, *span))
-            .collect();
-        let mut done = Done {
-            layers,
-            ended: Vec::new(),
-        };
-        // More prompts may end here than the head takes at a time.
-        for wanted in wanted.chunks(self.executor.options().batch) {
-            let (served, spans): (Vec<&Served>, Vec<Span>) = wanted.iter().copied().unzip();
-            let last = Batch {
-                rows: &rows,
-                caches: &[],
-                spans: &spans,
-            };
-            self.launch(HEAD, &last)?;
-            done.ended.extend(self.choose(&served)?);
-        }
-        Ok(done)
-    }
-
-    fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {
-        let begin = Instant::now();
-        self.executor.launch(launch, batch)?;
-        self.stopwatch.ran(launch, begin);
-        Ok(())
-    }
-
-    /// Chooses the next token of each request after the logits that the head has just given.
-    /// Says which of them have their last one.
-    fn choose(&mut self, served: &[&Served]) -> Result<Vec<RequestId>, RuntimeError> {
-        let logits = self.executor.logits(served.len())?;
-        let width = logits.len() / served.len().max(1);
-        let mut ended = Vec::new();
-        for (served, row) in served.iter().zip(logits.chunks_exact_mut(width.max(1))) {
-            if served.choose(row) == Chosen::Last {
-                ended.push(served.id);
-            }
-        }
-        Ok(ended)
-    }
-}
-
-/// Rows of a segment in its prompt's activations.
-fn span_in(prompt: &Prompt, segment: Segment) -> Span {
-    Span {
-        row: segment.position.saturating_sub(prompt.first) as usize,
-        tokens: segment.tokens as usize,
-        position: segment.position as usize,
-    }
-}
-
-const HEAD: Launch = Launch {
-    layer: None,
-    group: Group::Head,
-};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::served::{End, Prompt, Served};
+use super::served::{End, PromptRows, Served};
 use super::waits::Entry;
 use super::{Ending, Listener, ScopeId, Update};
 use crate::generate::FinishReason;
@@ -18,7 +18,7 @@ pub(super) struct Live {
     pub(super) reused_tokens: u32,
     pub(super) served: Arc<Served>,
     /// Its activations, while it prefills.
-    pub(super) prompt: Option<Prompt>,
+    pub(super) prompt: Option<PromptRows>,
     /// What went wrong last.
     pub(super) error: Option<String>,
     listener: Listener,

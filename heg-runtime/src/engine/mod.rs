@@ -7,10 +7,16 @@
 //!
 //! Nothing here decides what runs next: that is [`sched`](crate::sched)'s.
 
+mod cache;
 mod conductor;
+#[cfg(feature = "faults")]
+mod faults;
 mod flash;
+mod health;
+mod held;
 mod lane;
 mod live;
+mod machine;
 mod memory;
 mod pace;
 mod reclaim;
@@ -18,14 +24,17 @@ mod served;
 mod serving;
 mod status;
 mod stopwatch;
+mod thread;
 mod waits;
 mod warming;
+mod worker;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use heg_artifacts::Bundle;
@@ -35,10 +44,15 @@ use heg_spec::Policy;
 use crate::error::RuntimeError;
 use crate::exec::{ExecutorOptions, Loader};
 use crate::generate::FinishReason;
-use crate::sched::{Action, Class, Event, Finish, FlowId, Micros, RequestId};
+use crate::sched::{Action, Class, Event, Finish, FlowId, Lane, Micros, RequestId};
 use crate::text::{Restriction, SamplingParams};
-use conductor::{Arrival, Conductor, Message};
+use conductor::{Arrival, Conductor, Message, turn_away};
+use health::{Pulse, panic_text};
+use machine::{Host, Machine};
 
+#[cfg(feature = "faults")]
+pub use faults::{Fault, FaultPlan, Rule, Victim};
+pub use health::{Health, LostLane};
 pub use status::{LaneStatus, Phases, Status};
 pub use waits::{Entry, WaitStatus};
 
@@ -57,6 +71,9 @@ pub struct EngineOptions {
 pub trait Observer: Send {
     /// One step: what happened, and what is done about it. Called on the conductor's thread, which waits.
     fn stepped(&mut self, now: Micros, event: &Event, actions: &[Action]);
+
+    /// A lane cannot be used any more. Requests go on without it, if they can.
+    fn lost(&mut self, _lane: Lane, _why: &str) {}
 }
 
 /// Whose a request is. What one scope left in KV caches is never found by requests of another.
@@ -82,7 +99,7 @@ pub struct Ask {
     /// The flow that it goes on with: calls of one flow run one after the other, and each finds what the last one
     /// left in the KV cache.
     pub flow: Option<FlowId>,
-    /// When the answer is worth nothing any more, from now.
+    /// When the answer is worth nothing any more, from the moment at which it is handed in.
     pub deadline: Option<Duration>,
 }
 
@@ -134,6 +151,7 @@ struct Shared {
     flows: AtomicU64,
     bundle: Arc<Bundle>,
     kv_tokens: u32,
+    pulse: Pulse,
     conductor: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -149,17 +167,38 @@ impl Engine {
         policy: Policy,
         options: EngineOptions,
     ) -> Result<Self, RuntimeError> {
+        Self::start_on(loader, policy, options, Arc::new(Host))
+    }
+
+    fn start_on(
+        loader: Loader,
+        policy: Policy,
+        options: EngineOptions,
+        machine: Arc<dyn Machine>,
+    ) -> Result<Self, RuntimeError> {
         let bundle = Arc::clone(loader.bundle());
         let (inbox, messages) = channel();
-        let conductor = Conductor::new(loader, policy, options, &inbox)?;
+        let pulse = Pulse::default();
+        let conductor = Conductor::new(loader, policy, options, machine, pulse.clone(), &inbox)?;
         let kv_tokens = conductor.kv_tokens();
-        let thread = thread::spawn(move || conductor.run(&messages));
+        let told = pulse.clone();
+        let thread = std::thread::spawn(move || {
+            let ran = catch_unwind(AssertUnwindSafe(|| conductor.run(&messages)));
+            if let Err(panic) = ran {
+                told.failed(format!("the conductor {}", panic_text(&*panic)));
+            }
+            // Whoever asks from now on is turned away by the closed channel; whoever did is, here.
+            while let Ok(message) = messages.try_recv() {
+                turn_away(message);
+            }
+        });
         Ok(Self(Arc::new(Shared {
             inbox,
             requests: AtomicU64::new(0),
             flows: AtomicU64::new(0),
             bundle,
             kv_tokens,
+            pulse,
             conductor: Mutex::new(Some(thread)),
         })))
     }
@@ -200,6 +239,11 @@ impl Engine {
         self.send(Message::EndFlow(flow));
     }
 
+    /// Whether it can serve; told at once, whatever the engine is doing.
+    pub fn health(&self) -> Health {
+        self.0.pulse.health()
+    }
+
     /// How things stand.
     ///
     /// # Errors
@@ -231,9 +275,10 @@ impl Engine {
     }
 
     fn send(&self, message: Message) {
-        // The conductor lives as long as there is a handle, unless it panicked; then nobody answers, which
-        // `ask` notices, and listeners are dropped.
-        let _ = self.0.inbox.send(message);
+        // The conductor lives as long as there is a handle, unless it panicked.
+        if let Err(unheard) = self.0.inbox.send(message) {
+            turn_away(unheard.0);
+        }
     }
 }
 
@@ -247,7 +292,7 @@ impl Drop for Shared {
             .take();
         // A listener may hold the last handle: the conductor does not wait for itself.
         if let Some(thread) = thread
-            && thread.thread().id() != thread::current().id()
+            && thread.thread().id() != std::thread::current().id()
         {
             let _ = thread.join();
         }

@@ -1,5 +1,6 @@
 //! How things stand: for metrics, and for deciding whom to turn away.
 
+use super::health::LostLane;
 use super::waits::WaitStatus;
 use crate::sched::{Class, Lane};
 
@@ -34,7 +35,7 @@ pub struct Status {
     pub reactive: Phases,
     /// Live proactive requests.
     pub proactive: Phases,
-    /// Bytes of KV cache that live requests and flows have reserved.
+    /// Bytes of memory that KV caches of live requests and flows may take, in whole pages.
     pub kv_bytes: u64,
     /// Bytes of KV cache that the policy allows.
     pub kv_budget_bytes: u64,
@@ -42,6 +43,8 @@ pub struct Status {
     pub flows_kept: u32,
     /// Lanes that are there.
     pub lanes: Vec<LaneStatus>,
+    /// Lanes that are not there any more, or whose kernels could not be prepared.
+    pub lost: Vec<LostLane>,
     /// Tokens of prompts that were prefilled since the start.
     pub prompt_tokens: u64,
     /// Tokens of prompts that were found in a cache since the start.

@@ -1,10 +1,10 @@
 //! Attention compiled for the NPU on a thread of its own, while the lanes go on.
 
 use std::sync::mpsc::{Sender, channel};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::conductor::Message;
+use super::thread::{Farewell, Thread};
 use crate::error::RuntimeError;
 use crate::exec::{WarmForms, Warmer};
 use crate::sched::WarmKernel;
@@ -18,8 +18,8 @@ pub(super) struct Warmed {
 
 /// The conductor's end of the thread.
 pub(super) struct Warming {
-    orders: Option<Sender<WarmKernel>>,
-    thread: Option<JoinHandle<()>>,
+    orders: Sender<WarmKernel>,
+    thread: Thread,
 }
 
 impl Warming {
@@ -41,24 +41,19 @@ impl Warming {
             }
         };
         Self {
-            orders: Some(sender),
-            thread: Some(thread::spawn(work)),
+            orders: sender,
+            thread: Thread::start(work),
         }
     }
 
     /// Asks for a kernel; false where the thread is gone.
     pub(super) fn warm(&self, kernel: WarmKernel) -> bool {
-        let orders = self.orders.as_ref();
-        orders.is_some_and(|orders| orders.send(kernel).is_ok())
+        self.orders.send(kernel).is_ok()
     }
-}
 
-impl Drop for Warming {
-    /// Waits for what is being compiled: OpenVINO cannot be told to stop.
-    fn drop(&mut self) {
-        self.orders = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+    /// Waits for what is being compiled, until `deadline`: OpenVINO cannot be told to stop.
+    pub(super) fn end(self, deadline: Instant) -> Farewell {
+        drop(self.orders);
+        self.thread.end(deadline)
     }
 }

@@ -5,6 +5,8 @@
 //!
 //! **Invariants**
 //! - Rows below `tokens` hold keys and values of the sequence; rows above hold anything.
+//! - Whoever holds a `KvCache` may compute on it: rows that are still on flash belong to another type, which gives the
+//!   cache when they are read.
 //! - A static kernel may write, and an attention may read, up to `padding_rows` rows past the longest context:
 //!   they are reserved too, and hold finite numbers, since nothing but kernels writes here.
 
@@ -51,6 +53,11 @@ impl KvShape {
     /// Bytes that a token takes, all layers together.
     pub(crate) fn token_bytes(&self) -> usize {
         2 * self.layers * self.row_bytes()
+    }
+
+    /// Bytes of memory that so many tokens take: whole pages in each half of each layer.
+    pub(crate) fn resident_bytes(&self, tokens: usize) -> usize {
+        2 * self.layers * (tokens * self.row_bytes()).next_multiple_of(PAGE_BYTES)
     }
 
     /// Bytes of one half of one layer: whole pages, so that accelerators can import it (DESIGN §4.8).
@@ -140,12 +147,19 @@ impl KvCache {
         Ok(())
     }
 
-    /// Reads what [`save`](Self::save) wrote for as many tokens.
-    pub(crate) fn restore(&self, tokens: usize, from: &mut impl Read) -> io::Result<()> {
-        let mut rows = vec![0; tokens * self.shape.row_bytes()];
+    /// Reads the first `tokens` rows of every half from what [`save`](Self::save) wrote for `saved` tokens.
+    pub(crate) fn restore(
+        &self,
+        tokens: usize,
+        saved: usize,
+        from: &mut impl Read,
+    ) -> io::Result<()> {
+        let mut rows = vec![0; saved * self.shape.row_bytes()];
+        let wanted = tokens.min(saved) * self.shape.row_bytes();
         for (layer, half) in self.halves() {
             from.read_exact(&mut rows)?;
-            if !self.region.write(self.offset(layer, half, 0), &rows) {
+            let rows = rows.get(..wanted).unwrap_or(&rows);
+            if !self.region.write(self.offset(layer, half, 0), rows) {
                 return Err(io::ErrorKind::InvalidInput.into());
             }
         }
@@ -172,6 +186,89 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_part_of_what_was_saved_is_restored_and_the_rest_stays_untouched() {
+        let shape = KvShape {
+            layers: 2,
+            width: 3,
+            context_tokens: 10,
+            padding_rows: 0,
+            element: ElementType::F32,
+        };
+        let saved: Vec<u8> = (0..10 * shape.token_bytes())
+            .map(|at| at as u8 | 1)
+            .collect();
+        let cache = KvCache::reserve(shape).unwrap();
+        cache.restore(4, 10, &mut saved.as_slice()).unwrap();
+        let mut rows = Vec::new();
+        cache.save(10, &mut rows).unwrap();
+        let (read, untouched) = (4 * shape.row_bytes(), 10 * shape.row_bytes());
+        for (found, expected) in rows.chunks(untouched).zip(saved.chunks(untouched)) {
+            assert_eq!(found[..read], expected[..read]);
+            assert!(found[read..].iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn memory_is_counted_in_pages_of_each_half() {
+        let shape = KvShape {
+            layers: 4,
+            width: 96,
+            context_tokens: 1000,
+            padding_rows: 32,
+            element: ElementType::F32,
+        };
+        assert_eq!(shape.resident_bytes(0), 0);
+        assert_eq!(shape.resident_bytes(1), 8 * 4096);
+        assert_eq!(shape.resident_bytes(11), 8 * 2 * 4096);
+    }
+
+    /// What the system says of a cache's mapping: kibibytes in memory, and its flags.
+    fn mapping(cache: &KvCache) -> (usize, String) {
+        let first = cache.region.as_ptr() as usize;
+        let range = first..first + cache.region.len();
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let (mut inside, mut kibibytes, mut flags) = (false, 0, String::new());
+        for line in maps.lines() {
+            let bounds = line.split(' ').next().and_then(|word| word.split_once('-'));
+            let bounds = bounds.and_then(|(from, to)| {
+                let from = usize::from_str_radix(from, 16).ok()?;
+                Some(from..usize::from_str_radix(to, 16).ok()?)
+            });
+            if let Some(bounds) = bounds {
+                // Mappings that touch and are alike are shown as one.
+                inside = bounds.start < range.end && range.start < bounds.end;
+            } else if let (true, Some(rss)) = (inside, line.strip_prefix("Rss:")) {
+                kibibytes += rss.trim().trim_end_matches(" kB").parse::<usize>().unwrap();
+            } else if let (true, Some(found)) = (inside, line.strip_prefix("VmFlags:")) {
+                flags += found;
+            }
+        }
+        (kibibytes, flags)
+    }
+
+    #[test]
+    fn a_small_cache_takes_no_large_pages() {
+        // A 1B model's: a half of a layer is 8 MiB, and two rows of it are half a page.
+        let shape = KvShape {
+            layers: 16,
+            width: 512,
+            context_tokens: 8192,
+            padding_rows: 0,
+            element: ElementType::Bf16,
+        };
+        let rows = vec![1; 2 * shape.token_bytes()];
+        let cache = KvCache::reserve(shape).unwrap();
+        cache.restore(2, 2, &mut rows.as_slice()).unwrap();
+        let (taken, flags) = mapping(&cache);
+        assert!(flags.split(' ').any(|flag| flag == "nh"), "{flags}");
+        // As on a system that has them for everybody.
+        let large = KvCache::reserve(shape).unwrap();
+        large.region.ask_for_large_pages();
+        large.restore(2, 2, &mut rows.as_slice()).unwrap();
+        println!("{taken} KiB; with large pages {}", mapping(&large).0);
+    }
+
+    #[test]
     fn discarded_rows_are_zeros_and_the_others_stay() {
         let shape = KvShape {
             layers: 2,
@@ -182,7 +279,7 @@ mod tests {
         };
         let cache = KvCache::reserve(shape).unwrap();
         let ones = vec![1; 1000 * shape.token_bytes()];
-        cache.restore(1000, &mut ones.as_slice()).unwrap();
+        cache.restore(1000, 1000, &mut ones.as_slice()).unwrap();
         cache.discard(300);
         let mut rows = Vec::new();
         cache.save(1000, &mut rows).unwrap();

@@ -45,9 +45,11 @@ impl Region {
             .no_reserve_swap()
             .map_anon()
             .map_err(|source| RuntimeError::Reserve { bytes, source })?;
-        Ok(Self {
+        let region = Self {
             map: MmapRaw::from(map),
-        })
+        };
+        region.refuse_large_pages();
+        Ok(region)
     }
 
     /// Copies `bytes` to `offset`; what does not fit is left out and said so by `false`.
@@ -81,8 +83,8 @@ impl Region {
             .is_some_and(|end| end <= self.map.len());
         if fits {
             // SAFETY: the source lies within the mapping (just checked), which is readable; `into` is a live slice,
-            // which cannot overlap it because no slice of the mapping is ever made. Kernels that write there
-            // meanwhile would tear values, not memory; the owner of a cache reads it only between launches.
+            // which cannot overlap it because no slice of the mapping is ever made. Nobody writes there meanwhile: a
+            // cache is read by its sole owner, to whom it comes back when no lane holds it any more.
             unsafe {
                 std::ptr::copy_nonoverlapping(
                     self.map.as_ptr().add(offset),
@@ -93,6 +95,27 @@ impl Region {
         }
         fits
     }
+}
+
+#[cfg(target_os = "linux")]
+impl Region {
+    /// Rows are committed page by page, a few in each layer: a system that gives large pages unasked would take 2 MiB for
+    /// each half of each layer of the shortest cache.
+    fn refuse_large_pages(&self) {
+        // Memory is all that is lost where the system has no large pages, and says so.
+        let _ = self.map.advise(memmap2::Advice::NoHugePage);
+    }
+
+    /// What a system does unasked that has large pages for everybody.
+    #[cfg(test)]
+    pub(super) fn ask_for_large_pages(&self) {
+        let _ = self.map.advise(memmap2::Advice::HugePage);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Region {
+    fn refuse_large_pages(&self) {}
 }
 
 #[cfg(unix)]

@@ -9,6 +9,10 @@ use super::request::{FlowId, Lane, Micros, RequestId, Submission};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
+/// Names a cache on its way to flash until it is there or could not be written; never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Transfer(pub u64);
+
 /// Something happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
@@ -32,9 +36,26 @@ pub enum Event {
     Failed(Ticket),
     /// There was no memory for what a launch needs; nothing that it should have written counts.
     OutOfMemory(Ticket),
-    /// A lane is gone, and with it whatever ran on it.
+    /// The memory that [`Action::Reserve`] asked for could not be had: the request has none, and what its flow had
+    /// kept is gone. A launch with it that was said since is not carried out, and nothing else answers it.
+    Unreserved(RequestId),
+    /// A launch did nothing, since what one of its requests reuses could not be read from flash. Nothing in the
+    /// memory of that request counts.
+    Unreadable {
+        /// Which launch.
+        ticket: Ticket,
+        /// Whose rows.
+        request: RequestId,
+    },
+    /// A cache is on flash, and nobody reads or writes the memory that it had.
+    Offloaded(Transfer),
+    /// A cache could not be written to flash: if its flow still keeps it, it does so in memory.
+    OffloadFailed(Transfer),
+    /// A lane is gone, and with it whatever ran on it: nothing of that is written any more. [`Event::Ready`] says
+    /// when it is back.
     Lost(Lane),
-    /// A lane that was reset, or lost, is there again.
+    /// A lane that was reset is there again, and has stopped what ran on it; or one that was lost is back, without
+    /// the kernels that were compiled for it.
     Ready(Lane),
     /// A kernel that was asked for is compiled.
     Warmed(WarmKernel),
@@ -47,8 +68,8 @@ pub enum Event {
 /// Something to do. Actions are carried out in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Run this on a lane, which is free; answered by [`Event::Done`], [`Event::Failed`] or
-    /// [`Event::OutOfMemory`].
+    /// Run this on a lane, which is free; answered by [`Event::Done`], [`Event::Failed`], [`Event::OutOfMemory`]
+    /// or [`Event::Unreadable`].
     Launch {
         /// Where.
         lane: Lane,
@@ -59,14 +80,17 @@ pub enum Action {
     },
     /// Stop a decode run after the layer that is running now; it answers as done.
     Yield(Ticket),
-    /// Stop whatever runs on the lane, at any cost, and answer [`Event::Ready`] when it may be used again.
+    /// Stop whatever runs on the lane, at any cost, and answer [`Event::Ready`] when it may be used again, or
+    /// [`Event::Lost`]. Until then the lane may still write to the memory of the requests it worked for: what of
+    /// that is released meanwhile is not used for others before the answer.
     Reset(Lane),
     /// Compile a static kernel on the CPU; answered by [`Event::Warmed`] or
     /// [`Event::WarmFailed`]. One at a time.
     Warm(WarmKernel),
     /// A compiled kernel is not needed any more.
     Unload(WarmKernel),
-    /// Reserve KV memory for a request: so many tokens, of which the first are the flow's.
+    /// Reserve KV memory for a request: so many tokens, of which the first are the flow's; answered by
+    /// [`Event::Unreserved`] if that cannot be done, and by nothing if it can.
     Reserve {
         /// Whose.
         request: RequestId,
@@ -86,8 +110,14 @@ pub enum Action {
         /// How many.
         tokens: u32,
     },
-    /// The KV memory that a flow kept goes to flash, from which a call of the flow takes it back.
-    Offload(FlowId),
+    /// The KV memory that a flow kept goes to flash, from which a call of the flow takes it back; answered once by
+    /// [`Event::Offloaded`] or [`Event::OffloadFailed`], also where it was taken back or released meanwhile.
+    Offload {
+        /// Whose.
+        flow: FlowId,
+        /// Its name.
+        transfer: Transfer,
+    },
     /// What a flow kept goes, in memory or on flash.
     ReleaseFlow(FlowId),
     /// Nothing that was computed for the request counts any more; its prefill starts over.
@@ -156,6 +186,18 @@ impl Work {
             Self::Mixed { batch, prompts } => {
                 let prompts = prompts.iter().map(|(id, _)| *id);
                 batch.iter().map(|(id, _)| *id).chain(prompts).collect()
+            }
+        }
+    }
+
+    /// Whether it is a request's, among others.
+    pub fn is_of(&self, request: RequestId) -> bool {
+        match self {
+            Self::Prefill { request: id, .. } | Self::Head(id) => *id == request,
+            Self::Decode(run) => run.batch.iter().any(|(id, _)| *id == request),
+            Self::Mixed { batch, prompts } => {
+                batch.iter().any(|(id, _)| *id == request)
+                    || prompts.iter().any(|(id, _)| *id == request)
             }
         }
     }

@@ -2,7 +2,11 @@
 
 use super::costs::Cost;
 use super::event::{Ticket, Work};
-use super::request::{Class, Lane, Micros};
+use super::request::{Class, Lane, Micros, RequestId};
+
+/// A lane that is to stop what it runs has this many times as long to answer as a kernel may hang at least
+/// (`limits.timeout_min_ms`). Chosen: drivers reset a device within seconds.
+pub(crate) const RESET_PATIENCE: u64 = 5;
 
 /// Something that runs.
 #[derive(Debug, Clone)]
@@ -25,8 +29,17 @@ enum State {
     Absent,
     Free,
     Busy(Running),
-    /// Asked to reset.
-    Resetting,
+    /// Asked to stop what it ran, if it ran anything, and to answer before a time.
+    Resetting(Option<Running>, Micros),
+}
+
+/// What was on a lane that is gone.
+#[derive(Debug, Clone)]
+pub(super) enum Left {
+    /// It ran as it should.
+    Running(Running),
+    /// It was to be stopped.
+    Hung(Running),
 }
 
 /// All lanes; each runs one launch at a time.
@@ -61,14 +74,14 @@ impl Lanes {
     pub(super) fn running(&self, lane: Lane) -> Option<&Running> {
         match self.state(lane) {
             State::Busy(running) => Some(running),
-            State::Absent | State::Free | State::Resetting => None,
+            State::Absent | State::Free | State::Resetting(..) => None,
         }
     }
 
     pub(super) fn running_mut(&mut self, lane: Lane) -> Option<&mut Running> {
         match &mut self.0[lane as usize] {
             State::Busy(running) => Some(running),
-            State::Absent | State::Free | State::Resetting => None,
+            State::Absent | State::Free | State::Resetting(..) => None,
         }
     }
 
@@ -90,31 +103,75 @@ impl Lanes {
         let lane = lanes.find(|lane| self.running(*lane).is_some_and(|r| r.ticket == ticket))?;
         match std::mem::replace(&mut self.0[lane as usize], State::Free) {
             State::Busy(running) => Some((lane, running)),
-            State::Absent | State::Free | State::Resetting => None,
+            State::Absent | State::Free | State::Resetting(..) => None,
         }
     }
 
-    /// Takes a lane away, with what ran on it.
-    pub(super) fn lose(&mut self, lane: Lane) -> Option<Running> {
-        self.vacate(lane, State::Absent)
+    /// Frees a lane of what runs there, if `which` says so.
+    pub(super) fn take_if(
+        &mut self,
+        lane: Lane,
+        which: impl Fn(&Running) -> bool,
+    ) -> Option<Running> {
+        self.running(lane).filter(|running| which(running))?;
+        self.vacate(lane, State::Free)
     }
 
-    /// Takes away what runs on a lane that is to be reset.
-    pub(super) fn reset(&mut self, lane: Lane) -> Option<Running> {
-        self.vacate(lane, State::Resetting)
+    /// Takes a lane away, with what was on it.
+    pub(super) fn lose(&mut self, lane: Lane) -> Option<Left> {
+        match std::mem::replace(&mut self.0[lane as usize], State::Absent) {
+            State::Busy(running) => Some(Left::Running(running)),
+            State::Resetting(running, _) => running.map(Left::Hung),
+            State::Absent | State::Free => None,
+        }
+    }
+
+    /// Waits until `until` for a lane to stop what it runs, which goes on for all that anybody knows. Says whose it is.
+    pub(super) fn reset(&mut self, lane: Lane, until: Micros) -> Vec<RequestId> {
+        let running = self.vacate(lane, State::Absent);
+        let ids = running.as_ref().map(|running| running.work.requests());
+        self.0[lane as usize] = State::Resetting(running, until);
+        ids.unwrap_or_default()
+    }
+
+    /// The lane that is to stop something of a request, where there is one.
+    pub(super) fn stops(&self, id: RequestId) -> Option<Lane> {
+        let mut lanes = Lane::ALL.into_iter();
+        lanes.find(|lane| match self.state(*lane) {
+            State::Resetting(Some(running), _) => running.work.is_of(id),
+            State::Absent | State::Free | State::Busy(_) | State::Resetting(None, _) => false,
+        })
+    }
+
+    /// Whether something of a request runs.
+    pub(super) fn runs(&self, id: RequestId) -> bool {
+        self.all_running()
+            .any(|(_, running)| running.work.is_of(id))
+    }
+
+    /// When a lane has to have answered.
+    pub(super) fn answers_by(&self, lane: Lane) -> Option<Micros> {
+        match self.state(lane) {
+            State::Resetting(_, until) => Some(*until),
+            State::Absent | State::Free | State::Busy(_) => None,
+        }
     }
 
     fn vacate(&mut self, lane: Lane, state: State) -> Option<Running> {
         match std::mem::replace(&mut self.0[lane as usize], state) {
             State::Busy(running) => Some(running),
-            State::Absent | State::Free | State::Resetting => None,
+            State::Absent | State::Free | State::Resetting(..) => None,
         }
     }
 
-    /// A lane is there again.
-    pub(super) fn restore(&mut self, lane: Lane) {
-        if self.running(lane).is_none() {
-            self.0[lane as usize] = State::Free;
+    /// A lane is there again; says what it has stopped.
+    pub(super) fn restore(&mut self, lane: Lane) -> Option<Running> {
+        if self.running(lane).is_some() {
+            return None;
+        }
+        match std::mem::replace(&mut self.0[lane as usize], State::Free) {
+            State::Resetting(running, _) => running,
+            State::Absent | State::Free | State::Busy(_) => None,
         }
     }
 

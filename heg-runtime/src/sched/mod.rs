@@ -11,6 +11,7 @@ mod agent_xpu;
 mod batch;
 mod costs;
 mod event;
+mod isolation;
 mod kv;
 mod lanes;
 mod partition;
@@ -26,8 +27,10 @@ use heg_spec::policy::SchedulerKind;
 pub use agent_xpu::AgentXpu;
 pub use costs::{AnnotatedCosts, CachedCosts, Call, Cost, Costs, ModelShape, first_kernels};
 pub use event::{
-    Action, Actions, DecodeRun, Event, Finish, Kernel, Segment, Ticket, WarmKernel, Work,
+    Action, Actions, DecodeRun, Event, Finish, Kernel, Segment, Ticket, Transfer, WarmKernel, Work,
 };
+#[cfg(feature = "sim")]
+pub(crate) use lanes::RESET_PATIENCE;
 pub use pass::{Launch, Logits, Span, chunks, launches};
 pub use request::{Class, FlowId, Lane, Micros, RequestId, Submission};
 pub use single_lane::SingleLane;

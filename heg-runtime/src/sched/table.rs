@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::event::Finish;
+use super::kv::Refusals;
 use super::prefill::Prefill;
 use super::request::{Class, Lane, Micros, RequestId, Submission};
 
@@ -27,9 +28,16 @@ pub(super) struct Entry {
     pub(super) ends_flow: bool,
     /// How it will end, as soon as nothing of it runs any more.
     pub(super) ending: Option<Finish>,
-    /// Where its last launch failed, and how often one did.
+    /// Where its last launch failed.
     pub(super) failed: Option<Lane>,
+    /// How often in a row a launch with it alone failed.
     pub(super) failures: u32,
+    /// What it has in its cache does not count: it starts over as soon as nothing of it runs any more.
+    pub(super) starts_over: bool,
+    /// A lane that may still write to its memory although it counts as lost.
+    pub(super) written_by: Option<Lane>,
+    /// What it knows of memory that could not be had.
+    pub(super) refusals: Refusals,
 }
 
 /// Where a request is in its life.
@@ -46,6 +54,17 @@ pub(super) enum Phase {
 impl Entry {
     pub(super) fn class(&self) -> Class {
         self.submission.class
+    }
+
+    /// A launch with it succeeded: it was neither the launch's fault nor its memory's.
+    pub(super) fn succeeded(&mut self) {
+        self.failures = 0;
+        self.refusals = Refusals::default();
+    }
+
+    /// Whether anything more of it may be launched.
+    pub(super) fn may_run(&self) -> bool {
+        self.ending.is_none() && !self.starts_over
     }
 
     pub(super) fn prefill(&self) -> Option<&Prefill> {
@@ -110,6 +129,9 @@ impl Table {
             ending: None,
             failed: None,
             failures: 0,
+            starts_over: false,
+            written_by: None,
+            refusals: Refusals::default(),
         };
         self.submitted += 1;
         self.entries.insert(submission.id, entry);

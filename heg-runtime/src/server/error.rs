@@ -178,6 +178,9 @@ pub enum ApiError {
     /// Kernels are still being prepared.
     #[error("kernels are being prepared")]
     Loading,
+    /// Nothing can be run any more.
+    #[error("the engine has failed; the server has to be started again")]
+    EngineFailed,
 }
 
 /// The result of this module's functions.
@@ -209,7 +212,7 @@ impl ApiError {
             Self::Busy { .. } | Self::Shed { .. } | Self::AccountFull { .. } => {
                 StatusCode::TOO_MANY_REQUESTS
             }
-            Self::BodiesFull | Self::ShuttingDown | Self::Loading => {
+            Self::BodiesFull | Self::ShuttingDown | Self::Loading | Self::EngineFailed => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Deadline => StatusCode::GATEWAY_TIMEOUT,
@@ -257,6 +260,7 @@ impl ApiError {
             Self::Deadline => "deadline_exceeded",
             Self::ShuttingDown => "shutting_down",
             Self::Loading => "loading",
+            Self::EngineFailed => "engine_failed",
             _ => return None,
         })
     }

@@ -156,6 +156,11 @@ fn register_status(registry: &mut Registry, status: &Status) {
     }
     for (name, help, value) in [
         (
+            "lanes_lost",
+            "Lanes that cannot be used, or whose kernels could not be prepared",
+            status.lost.len() as i64,
+        ),
+        (
             "flows_kept",
             "Flows that keep a KV cache",
             status.flows_kept.into(),

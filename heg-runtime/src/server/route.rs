@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -26,7 +25,9 @@ use super::preparation::Effort;
 use super::request::{FIELD_HEADERS, flow_to_end};
 use super::sending::Sending;
 use super::stream::Events;
+use super::timeline::lane_name;
 use super::{State, complete, dashboard};
+use crate::engine::Health;
 
 /// The body of a response.
 pub(super) type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -158,10 +159,15 @@ impl<'a> ClientRoute<'a> {
 }
 
 fn health(state: &State) -> Result<Response<Body>> {
-    if !state.ready.load(Ordering::Acquire) {
-        return Err(ApiError::Loading);
+    match state.served.engine.health() {
+        Health::Loading => Err(ApiError::Loading),
+        Health::Ready => Ok(json_response(&json!({"status": "ok"}))),
+        Health::Degraded(lost) => {
+            let lost: Vec<_> = lost.iter().map(|lost| lane_name(lost.lane)).collect();
+            Ok(json_response(&json!({"status": "degraded", "lost": lost})))
+        }
+        Health::Failed(_) => Err(ApiError::EngineFailed),
     }
-    Ok(json_response(&json!({"status": "ok"})))
 }
 
 async fn metrics(state: &Arc<State>) -> Result<Response<Body>> {

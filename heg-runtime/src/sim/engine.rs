@@ -4,18 +4,18 @@
 //! the order in which it was, then the timer.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 
 use thiserror::Error;
 
 use super::duration::duration;
-use super::fault::{Faults, LaunchFault};
+use super::fault::{Faults, LaunchFault, Mishaps};
 use super::memory::Memory;
 use super::meter::{Meter, RequestRecord, Usage};
 use super::power::PowerModel;
 use crate::sched::{
     Action, Actions, Call, Cost, Costs, Event, FlowId, Lane, Micros, RequestId, Scheduler,
-    Submission, Ticket, WarmKernel, Work,
+    Submission, Ticket, Transfer, WarmKernel, Work,
 };
 use crate::workload::{Arrival, Trace};
 
@@ -28,6 +28,8 @@ pub struct Machine {
     pub power: PowerModel,
     /// How long a lane takes to reset.
     pub reset: Micros,
+    /// How long a cache takes to flash.
+    pub flash_write: Micros,
     /// What goes wrong.
     pub faults: Faults,
     /// Whether to keep [`Run::timeline`].
@@ -143,6 +145,10 @@ enum Plan {
     Return(Lane),
     Ready(Lane),
     OutOfMemory(Lane, Ticket),
+    Unreadable(Lane, Ticket, RequestId),
+    /// A launch that was given up is done after all.
+    Late(Ticket),
+    Written(Transfer),
 }
 
 #[derive(Debug)]
@@ -163,9 +169,22 @@ struct Running {
     left_us: f64,
     /// 1 is as fast as alone.
     speed: f64,
-    fault: Option<LaunchFault>,
+    course: Course,
     /// Layers that will have run, counted from the model's first.
     layers: u32,
+}
+
+/// How a launch goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Course {
+    /// To its end.
+    Well,
+    /// It fails at its end.
+    Fails,
+    /// It comes to no end by itself.
+    Stuck,
+    /// As `Stuck`, and its lane does not answer a reset.
+    Wedged,
 }
 
 struct Simulation<'a, C> {
@@ -179,7 +198,11 @@ struct Simulation<'a, C> {
     timer: Option<Micros>,
     warm: BTreeSet<WarmKernel>,
     compiling: Option<WarmKernel>,
-    launches: u64,
+    /// Whether its device went away since.
+    compiles_in_vain: bool,
+    mishaps: Mishaps<'a>,
+    /// What the scheduler hears before anything else happens.
+    at_once: VecDeque<Event>,
     meter: Meter<'a>,
     /// Requests that wait for another one's end: (that one, the waiting one), sorted.
     followers: Vec<(u64, usize)>,
@@ -201,7 +224,9 @@ impl<'a, C: Costs> Simulation<'a, C> {
             timer: None,
             warm: BTreeSet::new(),
             compiling: None,
-            launches: 0,
+            compiles_in_vain: false,
+            mishaps: Mishaps::of(&machine.faults),
+            at_once: VecDeque::new(),
             meter: Meter::new(trace, &machine.power),
             followers: Vec::new(),
             steps: 0,
@@ -232,6 +257,12 @@ impl<'a, C: Costs> Simulation<'a, C> {
 
     /// What happens next, and when; an event of `None` is nothing to the scheduler.
     fn next(&mut self) -> Option<(Micros, Option<Event>)> {
+        if let Some(event) = self.at_once.pop_front() {
+            if let Event::Unreserved(id) = event {
+                self.mishaps.refusal_heard(id);
+            }
+            return Some((self.now, Some(event)));
+        }
         let ends = Lane::ALL.map(|lane| self.end_of(lane));
         let lane = Lane::ALL
             .into_iter()
@@ -266,12 +297,9 @@ impl<'a, C: Costs> Simulation<'a, C> {
     /// When what runs on a lane ends at its present speed.
     fn end_of(&self, lane: Lane) -> Option<Micros> {
         let running = self.running(lane)?;
-        let stuck = matches!(
-            running.fault,
-            Some(LaunchFault::Hang | LaunchFault::OutOfMemory)
-        );
+        let ends = matches!(running.course, Course::Well | Course::Fails);
         let left = running.left_us / running.speed;
-        (!stuck).then(|| self.now + Micros::from_f64(left))
+        ends.then(|| self.now + Micros::from_f64(left))
     }
 
     /// Lets time pass.
@@ -311,7 +339,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
     fn end(&mut self, lane: Lane) -> Option<Event> {
         let running = self.vacate(lane, Place::Free)?;
         let ticket = running.ticket;
-        if running.fault.is_some() {
+        if running.course != Course::Well {
             return Some(Event::Failed(ticket));
         }
         let layers = match &running.work {
@@ -363,11 +391,18 @@ impl<'a, C: Costs> Simulation<'a, C> {
             Plan::EndFlow(flow) => Some(Event::EndFlow(flow)),
             Plan::Warmed(kernel) => {
                 self.compiling = None;
-                self.warm.insert(kernel);
+                if !std::mem::take(&mut self.compiles_in_vain) {
+                    self.warm.insert(kernel);
+                }
                 Some(Event::Warmed(kernel))
             }
             Plan::Lose(lane) => {
                 self.vacate(lane, Place::Gone);
+                if lane == Lane::Npu {
+                    // A device that comes back has forgotten what was compiled for it.
+                    self.warm.clear();
+                    self.compiles_in_vain = self.compiling.is_some();
+                }
                 Some(Event::Lost(lane))
             }
             Plan::Return(lane) => {
@@ -381,14 +416,28 @@ impl<'a, C: Costs> Simulation<'a, C> {
                     Event::Ready(lane)
                 })
             }
+            Plan::Late(ticket) => Some(Event::Done {
+                ticket,
+                layers: self.costs.model().layers,
+                ended: Vec::new(),
+            }),
+            Plan::Written(transfer) => Some(self.mishaps.written(transfer)),
             Plan::OutOfMemory(lane, ticket) => {
-                let runs = self.running(lane).is_some_and(|r| r.ticket == ticket);
-                runs.then(|| {
-                    self.vacate(lane, Place::Free);
-                    Event::OutOfMemory(ticket)
-                })
+                self.cut_off(lane, ticket, Event::OutOfMemory(ticket))
+            }
+            Plan::Unreadable(lane, ticket, request) => {
+                self.cut_off(lane, ticket, Event::Unreadable { ticket, request })
             }
         }
+    }
+
+    /// A launch comes to an end of its own, if it still runs.
+    fn cut_off(&mut self, lane: Lane, ticket: Ticket, event: Event) -> Option<Event> {
+        let runs = self.running(lane).is_some_and(|r| r.ticket == ticket);
+        runs.then(|| {
+            self.vacate(lane, Place::Free);
+            event
+        })
     }
 
     fn arrive(&mut self, index: usize) -> Option<Submission> {
@@ -413,10 +462,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
         match action {
             Action::Launch { lane, ticket, work } => self.launch(lane, ticket, work)?,
             Action::Yield(ticket) => self.yield_at_layer(ticket),
-            Action::Reset(lane) => {
-                self.vacate(lane, Place::Resetting);
-                self.plan(self.now + self.machine.reset, Plan::Ready(lane));
-            }
+            Action::Reset(lane) => self.reset(lane),
             Action::Warm(kernel) => {
                 if let Some(time) = self.costs.warm_up(kernel) {
                     self.compiling = Some(kernel);
@@ -436,26 +482,70 @@ impl<'a, C: Costs> Simulation<'a, C> {
             // Memory is counted by the scheduler, and checked by `Checked`.
             Action::Reserve {
                 reused, request, ..
-            } => self.meter.reused(request, reused),
-            Action::Release(_)
-            | Action::Keep { .. }
-            | Action::Offload(_)
-            | Action::ReleaseFlow(_) => {}
+            } => {
+                self.meter.reused(request, reused);
+                let flow = self.trace.requests.get(request.0 as usize);
+                let flow = flow.and_then(|request| request.flow);
+                if !self.mishaps.reserves(request, flow, reused) {
+                    self.at_once.push_back(Event::Unreserved(request));
+                }
+            }
+            Action::Offload { flow, transfer } => {
+                self.mishaps.writes(flow, transfer);
+                let written = self.now + self.machine.flash_write;
+                self.plan(written, Plan::Written(transfer));
+            }
+            Action::ReleaseFlow(flow) => self.mishaps.released(flow),
+            Action::Release(_) | Action::Keep { .. } => {}
         }
         Ok(())
+    }
+
+    /// Has a lane stop what it runs, if that can be done.
+    fn reset(&mut self, lane: Lane) {
+        let ends = self.end_of(lane);
+        let running = self.vacate(lane, Place::Resetting);
+        let course = running.as_ref().map(|running| running.course);
+        if course == Some(Course::Wedged) {
+            return;
+        }
+        let mut ready = self.now + self.machine.reset;
+        if let (Some(running), Some(end)) = (running, ends) {
+            // It cannot be stopped: it comes to its end, of which nobody wants to know any more.
+            ready = ready.max(end);
+            self.plan(ready, Plan::Late(running.ticket));
+        }
+        self.plan(ready, Plan::Ready(lane));
     }
 
     fn launch(&mut self, lane: Lane, ticket: Ticket, work: Work) -> Result<(), SimulationError> {
         if !matches!(self.places[lane as usize], Place::Free) {
             return Err(SimulationError::NotFree { ticket, lane });
         }
+        if !self.mishaps.has_memory(&work) {
+            return Ok(());
+        }
         let is_last = |id: &RequestId, context| self.meter.prompt_tokens(*id) <= context;
         let cost = duration(self.costs, lane, &work, &self.warm, is_last)
             .ok_or(SimulationError::NoKernel { ticket, lane })?;
         self.meter.start(&work, lane, cost, self.now);
-        let fault = self.machine.faults.launches.get(&self.launches).copied();
-        self.launches += 1;
-        if fault == Some(LaunchFault::OutOfMemory) {
+        let fault = self.mishaps.launches(&work);
+        let unreadable = self.mishaps.reads(&work);
+        let mut left_us = cost.latency_us;
+        let course = match fault {
+            _ if unreadable.is_some() => Course::Stuck,
+            None => Course::Well,
+            Some(LaunchFault::Fail) => Course::Fails,
+            Some(LaunchFault::Hang | LaunchFault::OutOfMemory) => Course::Stuck,
+            Some(LaunchFault::Wedge) => Course::Wedged,
+            Some(LaunchFault::Late(by)) => {
+                left_us += by.0 as f64;
+                Course::Well
+            }
+        };
+        if let Some(request) = unreadable {
+            self.plan(self.now, Plan::Unreadable(lane, ticket, request));
+        } else if fault == Some(LaunchFault::OutOfMemory) {
             self.plan(self.now, Plan::OutOfMemory(lane, ticket));
         }
         let layers = match &work {
@@ -467,9 +557,9 @@ impl<'a, C: Costs> Simulation<'a, C> {
             work,
             cost,
             start: self.now,
-            left_us: cost.latency_us,
+            left_us,
             speed: 1.0,
-            fault,
+            course,
             layers,
         });
         self.set_speeds();

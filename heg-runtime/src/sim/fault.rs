@@ -1,16 +1,26 @@
 //! What goes wrong in a simulation, by script.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::sched::{Lane, Micros};
+use crate::sched::{Event, FlowId, Lane, Micros, RequestId, Transfer, Work};
 
-/// A script of faults.
+/// A script of faults. What is counted starts at 0 with the first of the simulation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Faults {
-    /// Launches that do not succeed, by their number: 0 is the first of the simulation.
+    /// Launches that do not succeed, by their number.
     pub launches: BTreeMap<u64, LaunchFault>,
+    /// Requests that keep launches with them from succeeding.
+    pub culprits: BTreeMap<RequestId, Flaw>,
     /// Devices that go away.
     pub interruptions: Vec<Interruption>,
+    /// Reservations that are refused, by their number.
+    pub refusals: BTreeSet<u64>,
+    /// Requests whose reservations are all refused.
+    pub never_reserved: BTreeSet<RequestId>,
+    /// Caches that cannot be written to flash, by their number.
+    pub failed_writes: BTreeSet<u64>,
+    /// Caches that cannot be read from flash, by their number.
+    pub failed_reads: BTreeSet<u64>,
 }
 
 /// What becomes of a launch.
@@ -18,10 +28,23 @@ pub struct Faults {
 pub enum LaunchFault {
     /// It fails when it would have been done.
     Fail,
-    /// It never ends.
+    /// It never ends, until its lane is reset.
     Hang,
+    /// It takes so much longer; a reset does not stop it, and it reports after all.
+    Late(Micros),
+    /// It never ends, and a reset is not answered either.
+    Wedge,
     /// It finds no memory, at once.
     OutOfMemory,
+}
+
+/// How a request keeps launches from succeeding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flaw {
+    /// What becomes of them.
+    pub fault: LaunchFault,
+    /// 1 is each launch with it, 2 every second one, and so on.
+    pub every: u64,
 }
 
 /// A device is lost.
@@ -33,4 +56,130 @@ pub struct Interruption {
     pub lost: Micros,
     /// When it is there again, if ever.
     pub back: Option<Micros>,
+}
+
+/// How far a script of faults has been played, and what it depends on.
+#[derive(Debug)]
+pub(super) struct Mishaps<'a> {
+    faults: &'a Faults,
+    launches: u64,
+    reservations: u64,
+    writes: u64,
+    reads: u64,
+    /// Launches with each culprit.
+    flawed: BTreeMap<RequestId, u64>,
+    /// Requests that have not got their memory, until the scheduler has heard of it.
+    refused: BTreeSet<RequestId>,
+    /// Flows on flash, and on their way there.
+    stored: BTreeSet<FlowId>,
+    leaving: BTreeMap<Transfer, Option<FlowId>>,
+    /// Requests whose rows are still to be read from flash.
+    unread: BTreeSet<RequestId>,
+}
+
+impl<'a> Mishaps<'a> {
+    pub(super) fn of(faults: &'a Faults) -> Self {
+        Self {
+            faults,
+            launches: 0,
+            reservations: 0,
+            writes: 0,
+            reads: 0,
+            flawed: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            stored: BTreeSet::new(),
+            leaving: BTreeMap::new(),
+            unread: BTreeSet::new(),
+        }
+    }
+
+    /// A request reserves memory, and takes back what its flow has; false if it is refused.
+    pub(super) fn reserves(&mut self, id: RequestId, flow: Option<FlowId>, reused: u32) -> bool {
+        let number = self.reservations;
+        self.reservations += 1;
+        self.unread.remove(&id);
+        if let Some(flow) = flow {
+            self.keeps_nothing(flow);
+            if self.stored.remove(&flow) && reused > 0 {
+                self.unread.insert(id);
+            }
+        }
+        let refused =
+            self.faults.refusals.contains(&number) || self.faults.never_reserved.contains(&id);
+        if refused {
+            self.refused.insert(id);
+        }
+        !refused
+    }
+
+    /// The scheduler hears that a request has not got its memory.
+    pub(super) fn refusal_heard(&mut self, id: RequestId) {
+        self.refused.remove(&id);
+    }
+
+    /// Whether a launch can be carried out.
+    pub(super) fn has_memory(&self, work: &Work) -> bool {
+        !self.refused.iter().any(|id| work.is_of(*id))
+    }
+
+    /// A launch begins; says what becomes of it.
+    pub(super) fn launches(&mut self, work: &Work) -> Option<LaunchFault> {
+        let number = self.launches;
+        self.launches += 1;
+        let mut fault = self.faults.launches.get(&number).copied();
+        for (id, flaw) in &self.faults.culprits {
+            if work.is_of(*id) {
+                let launches = self.flawed.entry(*id).or_default();
+                *launches += 1;
+                if launches.is_multiple_of(flaw.every.max(1)) {
+                    fault = fault.or(Some(flaw.fault));
+                }
+            }
+        }
+        fault
+    }
+
+    /// A launch reads what its requests have on flash; says whose rows cannot be read.
+    pub(super) fn reads(&mut self, work: &Work) -> Option<RequestId> {
+        let readers: Vec<RequestId> = self.unread.iter().copied().collect();
+        for id in readers.into_iter().filter(|id| work.is_of(*id)) {
+            let number = self.reads;
+            self.reads += 1;
+            if self.faults.failed_reads.contains(&number) {
+                return Some(id);
+            }
+            self.unread.remove(&id);
+        }
+        None
+    }
+
+    /// A cache is on its way to flash.
+    pub(super) fn writes(&mut self, flow: FlowId, transfer: Transfer) {
+        self.leaving.insert(transfer, Some(flow));
+    }
+
+    /// What a flow had is given up, or taken back.
+    pub(super) fn keeps_nothing(&mut self, flow: FlowId) {
+        for owner in self.leaving.values_mut() {
+            *owner = owner.filter(|other| *other != flow);
+        }
+    }
+
+    /// As [`Mishaps::keeps_nothing`], of a flow that is to keep nothing anywhere.
+    pub(super) fn released(&mut self, flow: FlowId) {
+        self.keeps_nothing(flow);
+        self.stored.remove(&flow);
+    }
+
+    /// The writing of a cache comes to its end.
+    pub(super) fn written(&mut self, transfer: Transfer) -> Event {
+        let number = self.writes;
+        self.writes += 1;
+        let flow = self.leaving.remove(&transfer).flatten();
+        if self.faults.failed_writes.contains(&number) {
+            return Event::OffloadFailed(transfer);
+        }
+        self.stored.extend(flow);
+        Event::Offloaded(transfer)
+    }
 }

@@ -25,7 +25,7 @@ pub use check::{Checked, Rule, Rules, Violation};
 pub use chrome::chrome_trace;
 pub use duration::duration;
 pub use engine::{Machine, Run, SimulationError, Slice, simulate};
-pub use fault::{Faults, Interruption, LaunchFault};
+pub use fault::{Faults, Flaw, Interruption, LaunchFault};
 pub use memory::Memory;
 pub use meter::{RequestRecord, Usage};
 pub use metrics::{ClassMetrics, Metrics};

@@ -30,7 +30,7 @@ pub use error::{Result, TextError};
 #[cfg(feature = "grammar")]
 pub use grammar::{Grammar, Grammars};
 pub use restriction::{Answer, Restriction};
-pub use sample::{Sampler, SamplingParams};
+pub use sample::{Choice, Sampler, SamplingParams};
 pub use stop::{Emit, StopMatcher};
 pub use stream::TextStream;
 pub use template::{ChatTemplate, Conversation, Message};

@@ -95,6 +95,20 @@ fn require(holds: bool, name: &'static str, expected: &'static str, found: f32) 
     })
 }
 
+/// A token that was chosen, and where the random sequence goes on after it.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    token: u32,
+    random: Xoshiro256,
+}
+
+impl Choice {
+    /// The token.
+    pub fn token(&self) -> u32 {
+        self.token
+    }
+}
+
 /// Chooses the tokens of one answer.
 ///
 /// # Invariants
@@ -142,43 +156,58 @@ impl Sampler {
         }
     }
 
-    /// Chooses the next token, and counts it as seen; says what may follow. Changes `logits`.
+    /// Chooses the next token and takes it into the answer; says what may follow. Changes `logits`.
+    ///
+    /// # Errors
+    /// `Restriction`, of the answer's restriction only.
+    pub fn sample(&mut self, logits: &mut [f32]) -> Result<(u32, Answer)> {
+        let choice = self.choose(logits)?;
+        let token = choice.token();
+        Ok((token, self.commit(choice)?))
+    }
+
+    /// Chooses the next token, which is not part of the answer before [`commit`](Self::commit): until then the same
+    /// logits give the same choice again. Changes `logits`.
     ///
     /// NaN is never chosen; 0 if there is nothing else, or nothing at all.
     ///
     /// # Errors
     /// `Restriction`, of the answer's restriction only.
-    pub fn sample(&mut self, logits: &mut [f32]) -> Result<(u32, Answer)> {
+    pub fn choose(&mut self, logits: &mut [f32]) -> Result<Choice> {
         if let Some(restriction) = &mut self.restriction {
             restriction.restrict(logits)?;
         }
-        let token = self.sample_freely(logits);
-        let answer = match &mut self.restriction {
-            Some(restriction) => restriction.chosen(token)?,
-            None => Answer::Open,
-        };
-        Ok((token, answer))
-    }
-
-    fn sample_freely(&mut self, logits: &mut [f32]) -> u32 {
         if self.params.repetition_penalty != 1.0 {
             penalise(logits, &self.seen, self.params.repetition_penalty);
         }
         let best = argmax(logits);
+        let mut random = self.random.clone();
         let token = if self.params.temperature == 0.0 {
             best
         } else {
-            self.draw(logits, best)
+            self.draw(logits, best, random.next_unit())
         };
+        Ok(Choice { token, random })
+    }
+
+    /// Takes the token that was chosen last into the answer; says what may follow.
+    ///
+    /// # Errors
+    /// `Restriction`, of the answer's restriction only.
+    pub fn commit(&mut self, choice: Choice) -> Result<Answer> {
+        let Choice { token, random } = choice;
+        self.random = random;
         if self.params.repetition_penalty != 1.0 {
             self.seen.insert(token);
         }
-        token
+        match &mut self.restriction {
+            Some(restriction) => restriction.chosen(token),
+            None => Ok(Answer::Open),
+        }
     }
 
-    fn draw(&mut self, logits: &[f32], best: u32) -> u32 {
-        // One draw a token, whatever the logits are: a sequence stays in step with its seed.
-        let uniform = self.random.next_unit();
+    /// One draw a token, whatever the logits are: a sequence stays in step with its seed.
+    fn draw(&mut self, logits: &[f32], best: u32, uniform: f64) -> u32 {
         let Some(top) = logits
             .get(best as usize)
             .copied()

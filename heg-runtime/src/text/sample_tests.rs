@@ -270,3 +270,29 @@ fn a_restriction_comes_before_every_other_step() {
         );
     }
 }
+
+#[test]
+fn a_choice_that_is_given_up_changes_nothing() {
+    let params = SamplingParams {
+        temperature: 1.0,
+        repetition_penalty: 2.0,
+        seed: 5,
+        ..SamplingParams::default()
+    };
+    let logits = || [1.0, 1.1, 0.9, 1.05, 0.8, 1.0];
+    let answer = |given_up: usize| {
+        let mut sampler = Sampler::new(params, &[]).unwrap();
+        let next = |_| {
+            for _ in 0..given_up {
+                sampler.choose(&mut logits()).unwrap();
+            }
+            let choice = sampler.choose(&mut logits()).unwrap();
+            let token = choice.token();
+            assert_eq!(sampler.commit(choice), Ok(Answer::Open));
+            token
+        };
+        (0..50).map(next).collect::<Vec<_>>()
+    };
+    assert_eq!(answer(0), answer(1));
+    assert_eq!(answer(0), answer(3));
+}

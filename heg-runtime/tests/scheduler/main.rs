@@ -4,6 +4,7 @@
 
 mod bound;
 mod events;
+mod fault_worlds;
 mod faults;
 mod mechanisms;
 mod mutants;
@@ -11,3 +12,4 @@ mod properties;
 mod scenario;
 mod script;
 mod shapes;
+mod worlds;

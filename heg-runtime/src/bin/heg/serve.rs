@@ -9,6 +9,7 @@ use clap::Args;
 use heg_artifacts::manifest::DeviceClass;
 use heg_runtime::engine::{Engine, EngineOptions, Observer};
 use heg_runtime::exec::Loader;
+use heg_runtime::sched::{Action, Event, Lane, Micros};
 use heg_runtime::server::{
     Prefixes, Served, Server, ServerLimits, ServerOptions, Timeline, Token, Tokens, told_to_end,
 };
@@ -84,7 +85,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 impl Arguments {
     fn observers(&self, timeline: &Timeline) -> anyhow::Result<Vec<Box<dyn Observer>>> {
-        let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(timeline.clone())];
+        let mut observers: Vec<Box<dyn Observer>> =
+            vec![Box::new(timeline.clone()), Box::new(Losses)];
         if let Some(path) = &self.trace {
             let trace = TraceFile::create(path);
             let trace = trace.with_context(|| format!("cannot write `{}`", path.display()))?;
@@ -146,6 +148,18 @@ impl Arguments {
             },
             cache: verified::cache_folder()?,
         })
+    }
+}
+
+/// Tells the user of lanes that are lost: requests go on without them, or fail.
+struct Losses;
+
+impl Observer for Losses {
+    fn stepped(&mut self, _: Micros, _: &Event, _: &[Action]) {}
+
+    fn lost(&mut self, lane: Lane, why: &str) {
+        // Nobody has to read it.
+        let _ = writeln!(std::io::stderr(), "heg: lane {lane:?} is lost: {why}");
     }
 }
 

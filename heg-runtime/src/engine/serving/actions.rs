@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::{Running, Serving, causes};
-use crate::engine::served::{Member, Prompt};
+use super::job::Obstacle;
+use super::{Running, SHARED_MIN, Serving, UNNAMED, causes};
+use crate::engine::served::PromptRows;
 use crate::engine::waits::Entry;
 use crate::mem::Activations;
-use crate::sched::{Action, Class, Event, Finish, Lane, RequestId, Ticket, Work};
+use crate::sched::{Action, Class, Event, Finish, FlowId, Lane, RequestId, Ticket, Work};
 
 impl Serving {
     pub(super) fn carry_out(&mut self, action: Action) {
@@ -34,14 +35,11 @@ impl Serving {
                 request,
                 flow,
                 tokens,
-            } => {
-                if let Some(live) = self.live.get(&request) {
-                    let tokens = live.leading_tokens(tokens);
-                    let flow = (live.scope, flow);
-                    self.room.memory.keep(request, flow, tokens);
-                }
+            } => self.keep(request, flow, tokens),
+            Action::Offload { flow, transfer } => {
+                let known = self.room.memory.offload(flow, transfer);
+                self.events.extend(known);
             }
-            Action::Offload(flow) => self.room.memory.offload(flow),
             Action::ReleaseFlow(flow) => self.room.memory.release_flow(flow),
             Action::Restart(request) => {
                 if let Some(live) = self.live.get_mut(&request) {
@@ -71,10 +69,14 @@ impl Serving {
 
     fn launch(&mut self, lane: Lane, ticket: Ticket, work: Work) {
         let requests = work.requests();
-        let Some(job) = self.job(&work) else {
-            // Its memory could not be had.
-            self.events.push_back(Event::OutOfMemory(ticket));
-            return;
+        let job = match self.job(&work) {
+            Ok(job) => job,
+            // The scheduler hears, or has heard, that the reservation failed, and waits for nothing else.
+            Err(Obstacle::Unreserved) => return,
+            Err(Obstacle::Unusable(request)) => {
+                self.events.push_back(Event::Unreadable { ticket, request });
+                return;
+            }
         };
         self.status.launches += 1;
         let classes = requests
@@ -88,14 +90,13 @@ impl Serving {
             ticket,
             expected: self.pace.expected(lane, &work),
             work,
-            abandoned: false,
+            abandoned: None,
         });
         let launched = self.lanes[lane as usize]
             .as_ref()
             .is_some_and(|handle| handle.launch(ticket, class.unwrap_or(Class::Proactive), job));
         if !launched {
-            self.running[lane as usize] = None;
-            self.events.push_back(Event::Lost(lane));
+            // Its thread is about to say that it has ended, if it has not.
             return;
         }
         self.last_launch = Instant::now();
@@ -110,44 +111,64 @@ impl Serving {
     }
 
     fn reset(&mut self, lane: Lane) {
-        if let Some(running) = &mut self.running[lane as usize] {
-            running.abandoned = true;
-        }
-        if let Some(handle) = &self.lanes[lane as usize] {
-            handle.signals.reset.store(true, Ordering::Relaxed);
+        match (&mut self.running[lane as usize], &self.lanes[lane as usize]) {
+            (Some(running), Some(handle)) => {
+                running.abandoned.get_or_insert_with(Instant::now);
+                handle.signals.reset.store(true, Ordering::Relaxed);
+                for id in running.work.requests() {
+                    if let Some(live) = self.live.get_mut(&id) {
+                        let why = format!("a kernel on lane {lane:?} did not end in time");
+                        live.error = Some(why);
+                    }
+                }
+            }
+            // It was never given what the scheduler takes to be hung.
+            (None, Some(_)) => self.events.push_back(Event::Ready(lane)),
+            (_, None) => {}
         }
     }
 
-    /// Cache and activations of a request. Where there is no memory its first launch says so.
+    /// Leaves a request's cache to a flow. The scheduler hears of a flow that keeps nothing: what nobody named and is
+    /// too short for others to go on with, what takes more memory than its tokens are charged for, or what a lane may
+    /// still write to.
+    fn keep(&mut self, request: RequestId, flow: FlowId, tokens: u32) {
+        let Some(live) = self.live.get(&request) else {
+            return;
+        };
+        let memory = &mut self.room.memory;
+        let reusable = memory.is_worth(tokens) && (flow.0 < UNNAMED || tokens >= SHARED_MIN);
+        if reusable && memory.keep(request, (live.scope, flow), live.leading_tokens(tokens)) {
+            return;
+        }
+        memory.release(request);
+        self.events.push_back(Event::EndFlow(flow));
+    }
+
+    /// Cache and activations of a request.
     fn reserve(&mut self, request: RequestId, tokens_max: u32, reused: u32) {
         let Some(live) = self.live.get_mut(&request) else {
             return;
         };
         let tokens = live.served.with_tokens(<[u32]>::len);
         live.reused_tokens = reused;
-        self.status.reused_tokens += u64::from(reused);
         let new = tokens.saturating_sub(reused as usize).max(1);
-        let made = self
-            .room
-            .memory
-            .reserve(request, live.flow, (tokens_max, reused))
-            .and_then(|reserved| {
-                let rows = Activations::new(new + self.room.padding_rows, self.room.widths)?;
-                Ok((reserved, rows))
-            });
-        match made {
-            Ok((reserved, rows)) => {
-                live.prompt = Some(Prompt {
-                    member: Member {
-                        served: Arc::clone(&live.served),
-                        cache: reserved.cache,
-                    },
+        let memory = &mut self.room.memory;
+        let reserved = memory.reserve(request, live.flow, (tokens_max, reused));
+        let rows = reserved
+            .and_then(|()| Activations::new(new + self.room.padding_rows, self.room.widths));
+        match rows {
+            Ok(rows) => {
+                self.status.reused_tokens += u64::from(reused);
+                live.prompt = Some(PromptRows {
                     rows: Arc::new(rows),
-                    unread: reserved.unread,
                     first: tokens.saturating_sub(new) as u32,
                 });
             }
-            Err(error) => live.error = Some(causes(&error)),
+            Err(error) => {
+                memory.release(request);
+                live.error = Some(causes(&error));
+                self.events.push_back(Event::Unreserved(request));
+            }
         }
     }
 
@@ -171,11 +192,7 @@ impl Serving {
         let flow = live.flow;
         live.finish(finish);
         // The next call of its flow, if there is one.
-        let next = self
-            .held
-            .iter()
-            .position(|arrival| arrival.ask.flow == Some(flow));
-        if let Some(arrival) = next.and_then(|at| self.held.remove(at)) {
+        if let Some(arrival) = self.held.next_of(flow) {
             self.submit(arrival, Entry::Queued);
         }
     }

@@ -54,7 +54,7 @@ impl Serving {
                 Phase::Decoding => phases.decoding += 1,
             }
         }
-        for arrival in &self.held {
+        for arrival in self.held.iter() {
             match arrival.ask.class {
                 Class::Reactive => status.reactive.queued += 1,
                 Class::Proactive => status.proactive.queued += 1,
@@ -63,7 +63,7 @@ impl Serving {
         status.dispatch_us = self.dispatch.as_micros() as u64;
         status.waits = self.waits.status();
         status.flows_kept = self.room.memory.flows_kept() as u32;
-        status.kv_bytes = self.room.memory.tokens() * self.model.kv_bytes_per_token;
+        status.kv_bytes = self.room.memory.bytes();
         status
     }
 }

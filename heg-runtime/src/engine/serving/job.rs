@@ -4,39 +4,35 @@ use std::sync::Arc;
 
 use super::Serving;
 use crate::engine::lane::Job;
-use crate::engine::served::Member;
+use crate::engine::memory::NoCache;
+use crate::engine::served::{Member, Prompt};
 use crate::sched::{RequestId, Work};
 
+/// Why something cannot be run.
+pub(super) enum Obstacle {
+    /// Memory for it could not be had.
+    Unreserved,
+    /// Nothing in the memory of this request counts, or a lane that was given up may still write to it.
+    Unusable(RequestId),
+}
+
 impl Serving {
-    /// What a lane is to run; none where memory for it could not be had.
-    pub(super) fn job(&self, work: &Work) -> Option<Job> {
-        let member = |id: &RequestId| {
-            Some(Member {
-                served: Arc::clone(&self.live.get(id)?.served),
-                cache: Arc::clone(self.room.memory.cache(*id)?),
-            })
-        };
-        let decoding = |batch: &[(RequestId, u32)]| -> Option<Vec<(Member, u32)>> {
-            batch
-                .iter()
-                .map(|(id, context)| Some((member(id)?, *context)))
-                .collect()
-        };
-        let prompt = |id: &RequestId| self.live.get(id)?.prompt.clone();
-        Some(match work {
+    /// What a lane is to run.
+    pub(super) fn job(&self, work: &Work) -> Result<Job, Obstacle> {
+        Ok(match work {
             Work::Prefill {
                 request,
                 segment,
                 layer,
                 kernel,
             } => Job::Prefill {
-                prompt: prompt(request)?,
+                prompt: self.prompt(*request)?,
                 segment: *segment,
                 layer: *layer,
                 kernel: *kernel,
             },
             Work::Head(request) => {
-                let prompt = prompt(request)?;
+                let prompt = self.prompt(*request)?;
                 let tokens = prompt.member.served.with_tokens(<[u32]>::len) as u32;
                 Job::Head {
                     prompt,
@@ -44,20 +40,49 @@ impl Serving {
                 }
             }
             Work::Decode(run) => Job::Decode {
-                batch: decoding(&run.batch)?,
+                batch: self.decoding(&run.batch)?,
                 layers: run.layers.clone(),
             },
             Work::Mixed { batch, prompts } => Job::Mixed {
-                batch: decoding(batch)?,
+                batch: self.decoding(batch)?,
                 prompts: prompts
                     .iter()
                     .map(|(id, segment)| {
-                        let member = member(id)?;
+                        let member = self.member(*id)?;
                         let tokens = member.served.with_tokens(<[u32]>::len) as u32;
-                        Some((member, *segment, segment.context() >= tokens))
+                        Ok((member, *segment, segment.context() >= tokens))
                     })
-                    .collect::<Option<_>>()?,
+                    .collect::<Result<_, _>>()?,
             },
         })
+    }
+
+    fn member(&self, id: RequestId) -> Result<Member, Obstacle> {
+        let live = self.live.get(&id).ok_or(Obstacle::Unreserved)?;
+        if self.is_under_reset(id) {
+            return Err(Obstacle::Unusable(id));
+        }
+        let cache = self.room.memory.cache(id).map_err(|reason| match reason {
+            NoCache::Unreserved => Obstacle::Unreserved,
+            NoCache::Spoiled => Obstacle::Unusable(id),
+        })?;
+        Ok(Member {
+            served: Arc::clone(&live.served),
+            cache,
+        })
+    }
+
+    fn prompt(&self, id: RequestId) -> Result<Prompt, Obstacle> {
+        let member = self.member(id)?;
+        let live = self.live.get(&id).ok_or(Obstacle::Unreserved)?;
+        let rows = live.prompt.clone().ok_or(Obstacle::Unreserved)?;
+        Ok(Prompt { member, rows })
+    }
+
+    fn decoding(&self, batch: &[(RequestId, u32)]) -> Result<Vec<(Member, u32)>, Obstacle> {
+        batch
+            .iter()
+            .map(|(id, context)| Ok((self.member(*id)?, *context)))
+            .collect()
     }
 }

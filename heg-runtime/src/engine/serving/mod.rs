@@ -2,24 +2,27 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 mod actions;
 mod forecast;
 mod job;
+mod outcome;
 
-use super::conductor::{Arrival, Conductor, Message, Room};
-use super::lane::{LaneHandle, Report};
+use super::conductor::{Arrival, Conductor, Message, Room, causes, end_threads, receive};
+use super::health::Pulse;
+use super::held::Held;
+use super::lane::LaneHandle;
 use super::live::{Live, refuse};
+use super::machine::Machine;
 use super::pace::{Expected, Pace};
 use super::served::Served;
 use super::status::{LaneStatus, Status};
 use super::waits::{Entry, Waits};
 use super::warming::{Warmed, Warming};
 use super::{Ask, Observer};
-use crate::error::RuntimeError;
 use crate::load::annotations;
 use crate::sched::{
     Action, Actions, AnnotatedCosts, Class, Event, Finish, FlowId, Lane, Micros, ModelShape,
@@ -28,6 +31,8 @@ use crate::sched::{
 
 /// Once kernels are ready.
 pub(super) struct Serving {
+    machine: Arc<dyn Machine>,
+    pulse: Pulse,
     scheduler: Box<dyn Scheduler>,
     pace: Rc<Pace>,
     /// As the policy has it.
@@ -40,7 +45,7 @@ pub(super) struct Serving {
     running: [Option<Running>; Lane::ALL.len()],
     live: BTreeMap<RequestId, Live>,
     /// Calls of flows that have one under way, in order of arrival.
-    held: VecDeque<Arrival>,
+    held: Held,
     /// Flows of requests that named none, to tell them apart.
     unnamed_flows: u64,
     /// What follows from actions that could not be carried out.
@@ -60,8 +65,8 @@ struct Running {
     ticket: Ticket,
     work: Work,
     expected: Option<Expected>,
-    /// Whether the scheduler has given it up, and waits for the lane.
-    abandoned: bool,
+    /// When the scheduler gave it up, if it did: it waits for the lane, which may still write to what the job has.
+    abandoned: Option<Instant>,
 }
 
 /// What all named flows are below.
@@ -73,12 +78,15 @@ const SHARED_MIN: u32 = 32;
 impl Serving {
     pub(super) fn new(setup: Conductor) -> Self {
         let Conductor {
+            machine,
+            pulse,
             loader,
             policy,
             model,
             room,
             lanes,
             warming,
+            lost,
             observers,
         } = setup;
         let manifest = loader.bundle().manifest();
@@ -100,6 +108,7 @@ impl Serving {
         let pace = Rc::new(Pace::new(manifest, known, model, present));
         let status = Status {
             ready: true,
+            lost,
             kv_budget_bytes: policy.limits.kv_bytes(),
             lanes: Lane::ALL
                 .into_iter()
@@ -113,6 +122,8 @@ impl Serving {
             ..Status::default()
         };
         Self {
+            machine,
+            pulse,
             short_prompts_first: policy.prefill.short_prompts_first,
             scheduler: scheduler(policy, Rc::clone(&pace)),
             pace,
@@ -123,7 +134,7 @@ impl Serving {
             warming,
             running: [None, None, None],
             live: BTreeMap::new(),
-            held: VecDeque::new(),
+            held: Held::default(),
             unnamed_flows: 0,
             events: VecDeque::new(),
             observers,
@@ -135,35 +146,66 @@ impl Serving {
         }
     }
 
-    pub(super) fn run(mut self, early: VecDeque<Message>, messages: &Receiver<Message>) {
-        for message in early {
-            match message {
-                Message::Submit(arrival) => self.submit(arrival, Entry::Queued),
-                message => self.hear(message),
-            }
+    pub(super) fn run(
+        mut self,
+        early: VecDeque<Arrival>,
+        ended: Vec<FlowId>,
+        messages: &Receiver<Message>,
+    ) {
+        for arrival in early {
+            self.submit(arrival, Entry::Queued);
+        }
+        for flow in ended {
+            self.step(Event::EndFlow(flow));
         }
         loop {
-            let message = match self.timer {
-                None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(at) => {
-                    let left = at.since(self.now());
-                    messages.recv_timeout(Duration::from_micros(left.0))
-                }
-            };
-            match message {
+            match receive(messages, self.next_alarm()) {
                 Ok(Message::Shutdown) | Err(RecvTimeoutError::Disconnected) => break,
                 Ok(message) => self.hear(message),
-                Err(RecvTimeoutError::Timeout) => {
-                    self.timer = None;
-                    self.step(Event::Timer);
-                }
+                Err(RecvTimeoutError::Timeout) => {}
             }
+            self.wake();
         }
         for (_, live) in std::mem::take(&mut self.live) {
             live.finish(Finish::Cancelled);
         }
-        for arrival in self.held {
-            refuse(arrival.listener, Finish::Cancelled, None);
+        for arrival in self.held.take_all() {
+            arrival.refuse(Finish::Cancelled, None);
+        }
+        let warming = self.warming.take();
+        end_threads(
+            &mut self.lanes,
+            warming,
+            &*self.machine,
+            &mut self.observers,
+        );
+    }
+
+    /// When there is something to do, whatever is heard until then.
+    fn next_alarm(&self) -> Option<Instant> {
+        let timer = self
+            .timer
+            .map(|at| self.start + Duration::from_micros(at.0));
+        let patience = self.machine.patience();
+        let lanes = self.running.iter().flatten();
+        let given_up = lanes.filter_map(|running| Some(running.abandoned? + patience));
+        let others = [timer, self.held.next_deadline()];
+        given_up.chain(others.into_iter().flatten()).min()
+    }
+
+    /// Does what time has brought.
+    fn wake(&mut self) {
+        let now = Instant::now();
+        if self.next_alarm().is_none_or(|alarm| alarm > now) {
+            return;
+        }
+        for arrival in self.held.expired(now) {
+            arrival.refuse(Finish::Deadline, None);
+        }
+        self.give_up_lanes(now);
+        if self.timer.is_some_and(|at| at <= self.now()) {
+            self.timer = None;
+            self.step(Event::Timer);
         }
     }
 
@@ -180,6 +222,8 @@ impl Serving {
             Message::Cancel(id) => self.cancel(id),
             Message::EndFlow(flow) => self.step(Event::EndFlow(flow)),
             Message::Done(report) => self.reported(report),
+            Message::Lost(lane, why) => self.lose(lane, why),
+            Message::Transferred(event) => self.step(event),
             Message::Warmed(warmed) => self.warmed(warmed),
             Message::Status(answer) => {
                 let _ = answer.send(self.status());
@@ -236,9 +280,13 @@ impl Serving {
     fn submit(&mut self, arrival: Arrival, entry: Entry) {
         let busy = |flow| self.live.values().any(|live| live.flow == flow);
         if arrival.ask.flow.is_some_and(busy) {
-            self.held.push_back(arrival);
+            self.held.push(arrival);
             return;
         }
+        let deadline = arrival.deadline().map(|at| {
+            let span = at.saturating_duration_since(self.start);
+            Micros(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+        });
         let Arrival {
             at,
             id,
@@ -254,9 +302,7 @@ impl Serving {
             prompt_tokens: ask.prompt.len() as u32,
             shared_tokens,
             output_tokens_max: ask.tokens_max,
-            deadline: ask
-                .deadline
-                .map(|span| self.now() + Micros(span.as_micros() as u64)),
+            deadline,
         };
         let served = match Served::new(id, ask) {
             Ok(served) => served,
@@ -295,62 +341,10 @@ impl Serving {
     }
 
     fn cancel(&mut self, id: RequestId) {
-        let held = self.held.iter().position(|arrival| arrival.id == id);
-        match held.and_then(|at| self.held.remove(at)) {
-            Some(arrival) => refuse(arrival.listener, Finish::Cancelled, None),
+        match self.held.remove(id) {
+            Some(arrival) => arrival.refuse(Finish::Cancelled, None),
             None => self.step(Event::Cancel(id)),
         }
-    }
-
-    fn reported(&mut self, report: Report) {
-        let Report {
-            lane,
-            ticket,
-            outcome,
-            took,
-            longest,
-        } = report;
-        let Some(running) = self.running[lane as usize].take_if(|r| r.ticket == ticket) else {
-            return;
-        };
-        if let Some(status) = self.status.lane_mut(lane) {
-            status.busy = None;
-            status.busy_us += took.as_micros() as u64;
-        }
-        let longest_us = |so_far: u64, span: Duration| so_far.max(span.as_micros() as u64);
-        self.status.kernel_us_max = longest_us(self.status.kernel_us_max, longest.kernel);
-        self.status.stretch_us_max = longest_us(self.status.stretch_us_max, longest.stretch);
-        if running.abandoned {
-            if let Some(handle) = &self.lanes[lane as usize] {
-                handle.signals.reset.store(false, Ordering::Relaxed);
-            }
-            return self.step(Event::Ready(lane));
-        }
-        let event = match outcome {
-            Ok(done) => {
-                let whole = done.layers == 0 || done.layers == self.model.layers;
-                if let (Some(expected), true) = (running.expected, whole) {
-                    self.pace.observe(lane, expected, took);
-                }
-                Event::Done {
-                    ticket,
-                    layers: done.layers,
-                    ended: done.ended,
-                }
-            }
-            Err(error) => {
-                for id in running.work.requests() {
-                    if let Some(live) = self.live.get_mut(&id) {
-                        live.error = Some(causes(&error));
-                    }
-                }
-                match error {
-                    RuntimeError::Reserve { .. } => Event::OutOfMemory(ticket),
-                    _ => Event::Failed(ticket),
-                }
-            }
-        };
-        self.step(event);
     }
 
     /// A kernel was compiled, and is the lane's before the scheduler hears of it; or could not be, which costs
@@ -379,15 +373,4 @@ impl Serving {
             }
         }
     }
-}
-
-/// An error with its causes, on one line.
-fn causes(error: &RuntimeError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

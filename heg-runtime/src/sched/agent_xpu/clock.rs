@@ -1,6 +1,7 @@
 //! What time brings: deadlines, overdue requests, hung kernels, and the one timer that stands for them all.
 
 use super::AgentXpu;
+use super::absence::Outlook;
 use crate::sched::costs::Costs;
 use crate::sched::event::{Action, Actions, Finish};
 use crate::sched::request::{Class, Lane, Micros, RequestId};
@@ -21,6 +22,12 @@ impl<C: Costs> AgentXpu<C> {
             {
                 self.hung(lane, actions);
             }
+            if self.lanes.answers_by(lane).is_some_and(|by| by <= now) {
+                self.silent(lane, actions);
+            }
+        }
+        if matches!(self.outlook, Outlook::WaitsUntil(until) if until <= now) {
+            self.give_up_waiting(actions);
         }
     }
 
@@ -59,7 +66,7 @@ impl<C: Costs> AgentXpu<C> {
     /// Sets the timer for what comes next, unless it goes off before that anyway.
     pub(super) fn set_alarm(&mut self, actions: &mut Actions) {
         let hangs = self.lanes.all_running().map(|(_, running)| running.hangs);
-        let others = [self.due, self.next_deferral()];
+        let others = [self.due, self.next_deferral(), self.next_absence()];
         let next = hangs.chain(others.into_iter().flatten()).min();
         if let Some(at) = next
             && self.alarm.is_none_or(|alarm| at < alarm)

@@ -9,7 +9,7 @@ use super::AgentXpu;
 use crate::sched::batch::{Candidate, next_batch};
 use crate::sched::costs::{Call, Cost, Costs};
 use crate::sched::event::{Actions, DecodeRun, Work};
-use crate::sched::lanes::Running;
+use crate::sched::isolation::Isolation;
 use crate::sched::request::{Class, Lane, RequestId};
 use crate::sched::table::Entry;
 
@@ -24,8 +24,8 @@ pub(super) struct Decode {
     pub(super) is_next: bool,
     /// Time that proactive prompts are owed beside reactive decoding, in µs.
     pub(super) owed_us: f64,
-    /// Whether the next iteration takes a single request, to find out which one makes batches fail.
-    pub(super) alone: Option<RequestId>,
+    /// Who makes iterations fail.
+    pub(super) isolation: Isolation,
 }
 
 /// How far reactive answers are.
@@ -42,6 +42,8 @@ struct Iteration {
     /// The most urgent class in it.
     class: Class,
     layers_done: u32,
+    /// Whose activations it is in.
+    lane: Lane,
 }
 
 impl Decode {
@@ -51,9 +53,6 @@ impl Decode {
 
     pub(super) fn leave(&mut self, id: RequestId) {
         self.requests.retain(|other| *other != id);
-        if self.alone == Some(id) {
-            self.alone = None;
-        }
     }
 
     pub(super) fn requests(&self) -> impl Iterator<Item = &RequestId> {
@@ -84,14 +83,13 @@ impl Decode {
 impl<C: Costs> AgentXpu<C> {
     /// Begins an iteration, or goes on with the one that has begun; false if there is nothing to decode.
     pub(super) fn launch_decode(&mut self, lane: Lane, actions: &mut Actions) -> bool {
-        let decodes = |(_, running): (Lane, &Running)| matches!(running.work, Work::Decode(_));
-        if self.lanes.all_running().any(decodes) {
+        if self.decodes() {
             // On the lane that stood in for this one while it was away.
             return false;
         }
         // An iteration begins when it is launched: until then others may join.
         let begun = self.decode.iteration.take();
-        let Some(iteration) = begun.or_else(|| self.next_iteration()) else {
+        let Some(iteration) = begun.or_else(|| self.next_iteration(lane)) else {
             return false;
         };
         let begun = iteration.layers_done > 0;
@@ -112,6 +110,33 @@ impl<C: Costs> AgentXpu<C> {
         };
         self.launch(lane, class, Work::Decode(run), cost, actions);
         true
+    }
+
+    /// Whether an iteration runs.
+    fn decodes(&self) -> bool {
+        let mut running = self.lanes.all_running();
+        running.any(|(_, running)| matches!(running.work, Work::Decode(_)))
+    }
+
+    /// Whether a request is part of the iteration that has begun, or of one that a lane is to stop.
+    pub(super) fn decode_holds(&self, id: RequestId) -> bool {
+        self.decode.holds(id) || self.lanes.stops(id).is_some()
+    }
+
+    /// Drops an iteration that gave way on a lane that is not the one of dynamic kernels any more: its hidden states are
+    /// in the activations of that lane.
+    pub(super) fn drop_stray_iteration(&mut self, actions: &mut Actions) {
+        let iteration = self.decode.iteration.as_ref();
+        let Some(iteration) = iteration.filter(|it| it.layers_done > 0) else {
+            return;
+        };
+        let stays = self.dynamic_lane() == Some(iteration.lane);
+        if stays || self.decodes() {
+            return;
+        }
+        for (id, _) in self.decode.abandon().iter().flat_map(|batch| batch.iter()) {
+            self.settle(*id, actions);
+        }
     }
 
     /// Whether a reactive request decodes and the NPU's next kernel is a proactive one's.
@@ -157,19 +182,19 @@ impl<C: Costs> AgentXpu<C> {
         })
     }
 
-    fn next_iteration(&self) -> Option<Iteration> {
+    fn next_iteration(&self, lane: Lane) -> Option<Iteration> {
         let candidate = |id: &RequestId| {
             let entry = self.table.get(*id)?;
-            let alone = self.decode.alone.is_none_or(|alone| alone == *id);
-            (entry.ending.is_none() && alone).then(|| Candidate {
+            (entry.may_run() && self.lanes.stops(*id).is_none()).then(|| Candidate {
                 id: *id,
                 class: entry.class(),
                 context: entry.context(),
                 overdue: entry.overdue,
             })
         };
-        let candidates: Vec<Candidate> =
+        let mut candidates: Vec<Candidate> =
             self.decode.requests.iter().filter_map(candidate).collect();
+        self.decode.isolation.narrow(&mut candidates, |it| it.id);
         let batch = next_batch(&self.policy.decode, &candidates);
         let class = batch
             .iter()
@@ -179,6 +204,7 @@ impl<C: Costs> AgentXpu<C> {
             batch,
             class,
             layers_done: 0,
+            lane,
         })
     }
 
@@ -224,11 +250,12 @@ impl<C: Costs> AgentXpu<C> {
             return;
         }
         self.decode.iteration = None;
-        self.decode.alone = None;
+        let ids = run.batch.iter().map(|(id, _)| *id);
+        self.decode.isolation.succeeded(ids);
         for (id, _) in run.batch.iter() {
             if let Some(entry) = self.table.get_mut(*id) {
                 entry.waits_since = self.now;
-                entry.failures = 0;
+                entry.succeeded();
             }
             self.emit(*id, ended.contains(id), actions);
         }

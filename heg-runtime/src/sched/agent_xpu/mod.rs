@@ -31,12 +31,14 @@
 //!
 //! One step is: take in the event, act on what time has brought (`clock`), fill the free lanes.
 
+mod absence;
 mod binding;
 mod clock;
 mod decode_pipeline;
 mod deferral;
 mod prefill_pipeline;
 mod recovery;
+mod shortage;
 mod warm;
 
 use heg_spec::Policy;
@@ -47,8 +49,10 @@ use super::costs::{Call, Cost, Costs, ModelShape};
 use super::event::{Action, Actions, Event, Finish, Ticket, Work};
 use super::kv::KvBudget;
 use super::lanes::{Lanes, Running};
+use super::prefill::Prefill;
 use super::request::{Class, FlowId, Lane, Micros, RequestId, Submission};
 use super::table::{Phase, Table};
+use absence::Outlook;
 use decode_pipeline::Decode;
 use prefill_pipeline::Prefills;
 use warm::Warmth;
@@ -71,6 +75,8 @@ pub struct AgentXpu<C> {
     alarm: Option<Micros>,
     /// No deadline passes and nobody becomes overdue before this.
     due: Option<Micros>,
+    /// What becomes of requests where no lane has dynamic kernels.
+    outlook: Outlook,
     /// How many requests may be live beyond the queue; all, or one for serial inference.
     live_max: usize,
 }
@@ -85,7 +91,7 @@ impl<C: Costs> AgentXpu<C> {
                 .into_iter()
                 .any(|call| costs.cost(lane, call).is_some())
         };
-        Self {
+        let mut scheduler = Self {
             model,
             now: Micros(0),
             lanes: Lanes::new(has),
@@ -97,13 +103,18 @@ impl<C: Costs> AgentXpu<C> {
             tickets: 0,
             alarm: None,
             due: None,
+            outlook: Outlook::Served,
             live_max: match policy.scheduler {
                 SchedulerKind::Serial => 1,
                 _ => usize::MAX,
             },
             costs,
             policy,
+        };
+        if scheduler.dynamic_lane().is_none() {
+            scheduler.outlook = Outlook::Hopeless;
         }
+        scheduler
     }
 
     /// Takes in a request, or turns one away where there are too many.
@@ -119,7 +130,7 @@ impl<C: Costs> AgentXpu<C> {
         let id = submission.id;
         let tokens_max = submission.tokens_max(self.model.context_tokens);
         let fits = tokens_max <= self.model.context_tokens && self.kv.could_fit(tokens_max);
-        if self.dynamic_lane().is_none() {
+        if self.outlook == Outlook::Hopeless {
             self.end(id, Finish::Failed, actions);
             return;
         }
@@ -148,9 +159,11 @@ impl<C: Costs> AgentXpu<C> {
             Work::Prefill {
                 request, segment, ..
             } => {
-                let entry = self.table.get_mut(request);
-                if let Some(prefill) = entry.and_then(|entry| entry.prefill_mut()) {
-                    prefill.complete(segment.position);
+                if let Some(entry) = self.table.get_mut(request) {
+                    entry.succeeded();
+                    if let Some(prefill) = entry.prefill_mut() {
+                        prefill.complete(segment.position);
+                    }
                 }
                 self.settle(request, actions);
             }
@@ -173,7 +186,7 @@ impl<C: Costs> AgentXpu<C> {
         entry.phase = Phase::Decode;
         entry.waits_since = self.now;
         entry.failed = None;
-        entry.failures = 0;
+        entry.succeeded();
         self.emit(id, ended, actions);
         if self.table.get(id).is_some() {
             self.decode.join(id);
@@ -219,18 +232,34 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// Lets a request go that has ended, unless something of it still runs.
+    /// Lets a request go that has ended, or that starts over, unless something of it still runs. One that has ended
+    /// does not wait for a lane that is to stop: its memory does.
     fn settle(&mut self, id: RequestId, actions: &mut Actions) {
-        let Some(entry) = self.table.get(id) else {
+        let Some(entry) = self.table.get(id).filter(|entry| !entry.may_run()) else {
             return;
         };
-        let Some(finish) = entry.ending else {
-            return;
+        let runs = entry.prefill().is_some_and(Prefill::is_running) || self.decode_holds(id);
+        let writer = match runs {
+            true => {
+                let alone = entry.ending.is_some() && !self.lanes.runs(id);
+                self.lanes.stops(id).filter(|_| alone)
+            }
+            false => entry.written_by,
         };
-        if entry.prefill().is_some_and(|prefill| prefill.is_running()) || self.decode.holds(id) {
+        if runs && writer.is_none() {
             return;
         }
-        let kept = entry.cached();
+        let Some(entry) = self.table.get_mut(id) else {
+            return;
+        };
+        entry.written_by = writer;
+        let Some(finish) = entry.ending else {
+            return self.restart(id, actions);
+        };
+        let kept = match entry.written_by {
+            Some(_) => 0,
+            None => entry.cached(),
+        };
         let flow = entry.submission.flow;
         let ends_flow = entry.ends_flow;
         match (finish, flow) {
@@ -238,10 +267,11 @@ impl<C: Costs> AgentXpu<C> {
             (Finish::Complete | Finish::Cancelled | Finish::Deadline, Some(flow)) if kept > 0 => {
                 self.kv.keep(id, flow, kept, self.now, actions);
             }
-            _ => self.kv.release(id, actions),
+            _ => self.release_memory(id, actions),
         }
         self.prefills.forget(id);
         self.decode.leave(id);
+        self.decode.isolation.leave(id);
         self.table.remove(id);
         if let Some(flow) = flow.filter(|_| ends_flow) {
             self.end_flow(flow, actions);
@@ -302,6 +332,8 @@ impl<C: Costs> AgentXpu<C> {
     }
 
     fn dispatch(&mut self, actions: &mut Actions) {
+        self.drop_stray_iteration(actions);
+        self.end_crowded_out(actions);
         self.choose_prefills(actions);
         if self.policy.pressure.is_some() && self.decodes_more_urgently() {
             // What starts first may keep the other from starting.
@@ -432,12 +464,13 @@ impl<C: Costs> Scheduler for AgentXpu<C> {
             } => self.done(ticket, layers, &ended, actions),
             Event::Failed(ticket) => self.failed(ticket, actions),
             Event::OutOfMemory(ticket) => self.out_of_memory(ticket, actions),
+            Event::Unreserved(id) => self.unreserved(id, actions),
+            Event::Unreadable { ticket, request } => self.unreadable(ticket, request, actions),
+            Event::Offloaded(transfer) => self.kv.offloaded(transfer),
+            Event::OffloadFailed(transfer) => self.kv.offload_failed(transfer),
             Event::Lost(lane) => self.lost(lane, actions),
-            Event::Ready(lane) => {
-                self.lanes.restore(lane);
-                self.warmth.reconsider();
-            }
-            Event::Warmed(kernel) => self.warmth.warmed(kernel),
+            Event::Ready(lane) => self.ready(lane, actions),
+            Event::Warmed(kernel) => self.warmth.warmed(kernel, actions),
             Event::WarmFailed(kernel) => self.warmth.failed(kernel),
             Event::Timer => self.alarm = None,
         }

@@ -6,7 +6,8 @@ use heg_spec::policy::Resume;
 
 use super::AgentXpu;
 use crate::sched::costs::{Call, Cost, Costs};
-use crate::sched::event::{Action, Actions, Kernel, Segment, Work};
+use crate::sched::event::{Actions, Kernel, Segment, Work};
+use crate::sched::kv::Room;
 use crate::sched::prefill::{Prefill, Step};
 use crate::sched::request::{Class, Lane, Micros, RequestId};
 use crate::sched::table::{Entry, Phase, Table};
@@ -346,15 +347,20 @@ impl<C: Costs> AgentXpu<C> {
             return false;
         };
         if matches!(entry.phase, Phase::Queued) {
+            if entry.refusals.wait_for(&self.kv) {
+                return false;
+            }
             let tokens = entry.submission.tokens_max(self.model.context_tokens);
             let prompt = entry.prompt_tokens;
             let reactive = entry.class() == Class::Reactive;
             let submission = entry.submission;
-            let mut reused = self.kv.reserve(&submission, tokens, actions);
-            while reused.is_none() && reactive && self.make_room(tokens, actions) {
-                reused = self.kv.reserve(&submission, tokens, actions);
+            let mut room = self.kv.reserve(&submission, tokens, actions);
+            while room == Room::Full && reactive && self.make_room(tokens, actions) {
+                room = self.kv.reserve(&submission, tokens, actions);
             }
-            let Some(reused) = reused else { return false };
+            let Room::Reserved(reused) = room else {
+                return false;
+            };
             let prefill = Prefill::new(self.model.layers, reused, prompt, self.model.chunk_tokens);
             if let Some(entry) = self.table.get_mut(id) {
                 entry.phase = Phase::Prefill(prefill);
@@ -422,7 +428,7 @@ impl<C: Costs> AgentXpu<C> {
     pub(super) fn next_prefill(&self, lane: Lane) -> Option<Next> {
         self.prefills.active().find_map(|id| {
             let entry = self.table.get(id)?;
-            if entry.ending.is_some() {
+            if !entry.may_run() {
                 return None;
             }
             let prefill = entry.prefill()?;
@@ -458,7 +464,7 @@ impl<C: Costs> AgentXpu<C> {
         let idle = |id: RequestId, entry: &Entry| {
             let running = entry.prefill().is_some_and(Prefill::is_running);
             let proactive = entry.class() == Class::Proactive;
-            proactive && !running && !self.decode.holds(id) && !matches!(entry.phase, Phase::Queued)
+            proactive && !running && !self.decode_holds(id) && !matches!(entry.phase, Phase::Queued)
         };
         let candidates = self.table.iter().filter(|(id, entry)| idle(*id, entry));
         let room: u64 = candidates.map(|(id, _)| self.kv.reserved(id)).sum();
@@ -470,19 +476,5 @@ impl<C: Costs> AgentXpu<C> {
         }
         self.restart(id, actions);
         true
-    }
-
-    /// Sends a request back to its queue with nothing computed; its answer so far becomes part of its prompt.
-    pub(super) fn restart(&mut self, id: RequestId, actions: &mut Actions) {
-        self.prefills.forget(id);
-        self.decode.leave(id);
-        self.kv.release(id, actions);
-        actions.push(Action::Restart(id));
-        if let Some(entry) = self.table.get_mut(id) {
-            entry.prompt_tokens = entry.context();
-            entry.submission.shared_tokens = 0;
-            entry.phase = Phase::Queued;
-        }
-        self.enqueue(id);
     }
 }

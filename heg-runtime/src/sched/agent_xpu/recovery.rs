@@ -1,89 +1,27 @@
 //! What happens when a device does not do as it was told (v1 6.5).
 //!
 //! Kernels are idempotent: what failed is run again, on another lane if there is one. A request that fails
-//! [`ATTEMPTS`] times in a row ends; the others go on.
+//! [`ATTEMPTS`] times in a row, with no other beside it, ends; the others go on.
 
 use super::AgentXpu;
 use crate::sched::costs::Costs;
-use crate::sched::event::{Action, Actions, Finish, Ticket, Work};
+use crate::sched::event::{Actions, Finish, Ticket, Work};
+use crate::sched::isolation::ATTEMPTS;
 use crate::sched::lanes::Running;
-use crate::sched::prefill::Prefill;
-use crate::sched::request::{Lane, RequestId};
+use crate::sched::request::Lane;
 use crate::sched::table::Entry;
 
-/// How often a kernel is tried.
-const ATTEMPTS: u32 = 3;
-
 impl<C: Costs> AgentXpu<C> {
+    /// A launch failed.
     pub(super) fn failed(&mut self, ticket: Ticket, actions: &mut Actions) {
         if let Some((lane, running)) = self.lanes.finish(ticket) {
             self.undo(&running);
-            self.blame(&running, Some(lane), actions);
+            self.blame(&running, lane, actions);
         }
-    }
-
-    /// A kernel runs far longer than it should: the lane is reset, and what ran there has failed.
-    pub(super) fn hung(&mut self, lane: Lane, actions: &mut Actions) {
-        if let Some(running) = self.lanes.reset(lane) {
-            actions.push(Action::Reset(lane));
-            self.undo(&running);
-            self.blame(&running, Some(lane), actions);
-        }
-    }
-
-    /// A device is gone: what ran on it runs elsewhere, or nothing more can be done for anybody.
-    pub(super) fn lost(&mut self, lane: Lane, actions: &mut Actions) {
-        if let Some(running) = self.lanes.lose(lane) {
-            self.undo(&running);
-            // Nobody is to blame; but what was to be let go can go now.
-            for id in running.work.requests() {
-                self.settle(id, actions);
-            }
-        }
-        if lane == Lane::Npu {
-            self.warmth.forget(actions);
-        }
-        if self.dynamic_lane().is_none() {
-            let all: Vec<RequestId> = self.table.iter().map(|(id, _)| id).collect();
-            self.decode.abandon();
-            for id in all {
-                self.end(id, Finish::Failed, actions);
-            }
-        }
-    }
-
-    /// Memory ran out: idle flows give theirs first, then the youngest proactive request; then it is tried
-    /// again.
-    pub(super) fn out_of_memory(&mut self, ticket: Ticket, actions: &mut Actions) {
-        let Some((lane, running)) = self.lanes.finish(ticket) else {
-            return;
-        };
-        self.undo(&running);
-        if self.kv.release_flows(actions) || self.make_room_beside(&running, actions) {
-            for id in running.work.requests() {
-                self.settle(id, actions);
-            }
-            return;
-        }
-        self.blame(&running, Some(lane), actions);
-    }
-
-    fn make_room_beside(&mut self, running: &Running, actions: &mut Actions) -> bool {
-        let ids = running.work.requests();
-        let others = |id: RequestId, entry: &Entry| {
-            let active = entry.prefill().is_some_and(Prefill::is_running);
-            let queued = matches!(entry.phase, crate::sched::table::Phase::Queued);
-            !active && !queued && !ids.contains(&id) && !self.decode.holds(id)
-        };
-        let Some(id) = self.table.youngest_proactive(others) else {
-            return false;
-        };
-        self.restart(id, actions);
-        true
     }
 
     /// Takes back that something ran.
-    fn undo(&mut self, running: &Running) {
+    pub(super) fn undo(&mut self, running: &Running) {
         match &running.work {
             Work::Prefill {
                 request, segment, ..
@@ -105,30 +43,31 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// Counts a failure against the requests that were part of it.
-    fn blame(&mut self, running: &Running, lane: Option<Lane>, actions: &mut Actions) {
+    /// A launch failed: it counts against its request if that was alone, else each has to prove itself.
+    pub(super) fn blame(&mut self, running: &Running, lane: Lane, actions: &mut Actions) {
         let ids = running.work.requests();
-        let mut worst = 0;
         for id in &ids {
             if let Some(entry) = self.table.get_mut(*id) {
-                entry.failures += 1;
-                entry.failed = lane;
-                worst = worst.max(entry.failures);
+                entry.failed = Some(lane);
             }
         }
-        if let Work::Decode(run) = &running.work {
-            // Which of them is it? From the second failure on, each decodes alone.
-            if run.batch.len() > 1 && worst > 1 {
-                self.decode.alone = ids.first().copied();
+        let culprit = match running.work {
+            Work::Decode(_) => {
+                let is_live = |id| self.table.get(id).is_some();
+                self.decode.isolation.failed(&ids, is_live)
+            }
+            // These are of one request each.
+            Work::Prefill { .. } | Work::Head(_) | Work::Mixed { .. } => ids.first().copied(),
+        };
+        if let Some(entry) = culprit.and_then(|id| self.table.get_mut(id)) {
+            entry.failures += 1;
+            if entry.failures >= ATTEMPTS {
+                entry.ending.get_or_insert(Finish::Failed);
+                self.decode.isolation.found();
             }
         }
         for id in ids {
-            let hopeless = self.table.get(id).is_some_and(|e| e.failures >= ATTEMPTS);
-            if hopeless {
-                self.end(id, Finish::Failed, actions);
-            } else {
-                self.settle(id, actions);
-            }
+            self.settle(id, actions);
         }
     }
 }

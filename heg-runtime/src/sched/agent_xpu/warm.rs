@@ -21,7 +21,7 @@ const KEPT_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Warmth {
     ready: BTreeSet<WarmKernel>,
-    compiling: Option<WarmKernel>,
+    compiling: Option<(WarmKernel, Wanted)>,
     refused: BTreeSet<WarmKernel>,
     /// For which requests it was decided last what to compile and what to drop ([`Prefills::revision`]); none
     /// when something else has changed.
@@ -30,22 +30,39 @@ pub(super) struct Warmth {
     decided_at: Option<u64>,
 }
 
+/// For which device a kernel is being compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// The one that is there.
+    Here,
+    /// One that has gone since.
+    Elsewhere,
+}
+
 impl Warmth {
-    pub(super) fn warmed(&mut self, kernel: WarmKernel) {
-        if self.compiling == Some(kernel) {
-            self.compiling = None;
-            self.decided_at = None;
-            self.ready.insert(kernel);
+    /// A kernel is compiled, perhaps for a device that has gone since.
+    pub(super) fn warmed(&mut self, kernel: WarmKernel, actions: &mut Actions) {
+        match self.arrived(kernel) {
+            Some(Wanted::Here) => {
+                self.ready.insert(kernel);
+            }
+            Some(Wanted::Elsewhere) => actions.push(Action::Unload(kernel)),
+            None => {}
         }
     }
 
     /// It is not tried again on this device.
     pub(super) fn failed(&mut self, kernel: WarmKernel) {
-        if self.compiling == Some(kernel) {
-            self.compiling = None;
-            self.decided_at = None;
+        if self.arrived(kernel) == Some(Wanted::Here) {
             self.refused.insert(kernel);
         }
+    }
+
+    /// What was asked for has come to an end.
+    fn arrived(&mut self, kernel: WarmKernel) -> Option<Wanted> {
+        let (_, wanted) = self.compiling.take_if(|(asked, _)| *asked == kernel)?;
+        self.decided_at = None;
+        Some(wanted)
     }
 
     /// A device came back: what could not be compiled may be now.
@@ -65,6 +82,9 @@ impl Warmth {
     /// The device is gone, and its kernels with it.
     pub(super) fn forget(&mut self, actions: &mut Actions) {
         self.decided_at = None;
+        if let Some((_, wanted)) = &mut self.compiling {
+            *wanted = Wanted::Elsewhere;
+        }
         self.refused.clear();
         for kernel in std::mem::take(&mut self.ready) {
             actions.push(Action::Unload(kernel));
@@ -112,7 +132,7 @@ impl<C: Costs> AgentXpu<C> {
                     && self.costs.warm_up(*kernel).is_some()
             });
         if let Some(kernel) = next {
-            self.warmth.compiling = Some(kernel);
+            self.warmth.compiling = Some((kernel, Wanted::Here));
             actions.push(Action::Warm(kernel));
         }
     }

@@ -1,6 +1,7 @@
 //! A live request of a scheduler for one device.
 
 use crate::sched::event::Finish;
+use crate::sched::kv::Refusals;
 use crate::sched::request::{Class, RequestId, Submission};
 
 #[derive(Debug, Clone)]
@@ -11,8 +12,10 @@ pub(super) struct Live {
     /// Of these, in the cache.
     pub(super) cached: u32,
     pub(super) generated: u32,
-    /// How often an iteration with it failed in a row.
+    /// How often in a row an iteration with it alone failed.
     pub(super) failures: u32,
+    /// What it knows of memory that could not be had.
+    pub(super) refusals: Refusals,
     /// Whether its flow has no further calls.
     pub(super) ends_flow: bool,
     pub(super) ending: Option<Finish>,
@@ -26,6 +29,7 @@ impl Live {
             cached: 0,
             generated: 0,
             failures: 0,
+            refusals: Refusals::default(),
             ends_flow: false,
             ending: None,
         }
@@ -37,6 +41,13 @@ impl Live {
 
     pub(super) fn class(&self) -> Class {
         self.submission.class
+    }
+
+    /// Nothing that was computed for it counts any more; its answer so far becomes part of its prompt.
+    pub(super) fn start_over(&mut self) {
+        self.prompt_tokens = self.context();
+        self.cached = 0;
+        self.submission.shared_tokens = 0;
     }
 
     pub(super) fn is_decoding(&self) -> bool {

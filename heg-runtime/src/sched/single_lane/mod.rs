@@ -10,7 +10,9 @@
 //! * (b) *time sharing*: reactive and proactive requests are two streams of their own batches, whose
 //!   iterations alternate.
 
+mod absence;
 mod live;
+mod shortage;
 #[cfg(test)]
 mod tests;
 
@@ -24,8 +26,10 @@ use heg_spec::soc::DeviceClass;
 use super::Scheduler;
 use super::costs::{Call, Costs, ModelShape};
 use super::event::{Action, Actions, Event, Finish, Segment, Ticket, Work};
-use super::kv::KvBudget;
+use super::isolation::Isolation;
+use super::kv::{KvBudget, Refusals, Room};
 use super::request::{Class, FlowId, Lane, Micros, RequestId, Submission};
+use absence::LaneState;
 use live::Live;
 
 /// A scheduler for one device. `C` says which lanes there are.
@@ -43,18 +47,11 @@ pub struct SingleLane<C> {
     /// With room, in order of arrival.
     running: Vec<Live>,
     iteration: Option<Iteration>,
+    /// Who makes iterations fail.
+    isolation: Isolation,
     /// Class of the last iteration, where streams alternate.
     last: Option<Class>,
     tickets: u64,
-}
-
-/// Whether the lane may be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LaneState {
-    Present,
-    /// Asked to reset: what is under way goes on afterwards.
-    Resetting,
-    Gone,
 }
 
 #[derive(Debug)]
@@ -65,9 +62,6 @@ struct Iteration {
     /// When it counts as hung.
     hangs: Micros,
 }
-
-/// How often in a row an iteration may fail before its requests end.
-const ATTEMPTS: u32 = 3;
 
 impl<C: Costs> SingleLane<C> {
     /// A scheduler for the policy's device.
@@ -90,6 +84,7 @@ impl<C: Costs> SingleLane<C> {
             waiting: VecDeque::new(),
             running: Vec::new(),
             iteration: None,
+            isolation: Isolation::default(),
             last: None,
             tickets: 0,
             policy,
@@ -124,8 +119,12 @@ impl<C: Costs> SingleLane<C> {
             if only.is_some_and(|only| only != next.class()) {
                 return;
             }
+            if next.refusals.wait_for(&self.kv) {
+                return;
+            }
             let tokens = next.submission.tokens_max(self.model.context_tokens);
-            let Some(reused) = self.kv.reserve(&next.submission, tokens, actions) else {
+            let room = self.kv.reserve(&next.submission, tokens, actions);
+            let Room::Reserved(reused) = room else {
                 return;
             };
             if let Some(mut live) = self.waiting.pop_front() {
@@ -163,11 +162,12 @@ impl<C: Costs> SingleLane<C> {
         self.forget_preempted(actions);
         self.admit(actions);
         let class = self.class_of_next();
-        let eligible: Vec<&Live> = self
+        let mut eligible: Vec<&Live> = self
             .running
             .iter()
             .filter(|live| class.is_none_or(|class| live.class() == class))
             .collect();
+        self.isolation.narrow(&mut eligible, |live| live.id());
         let Some(first) = eligible.first() else {
             return;
         };
@@ -275,9 +275,7 @@ impl<C: Costs> SingleLane<C> {
         for mut live in preempted.into_iter().rev() {
             self.kv.release(live.id(), actions);
             actions.push(Action::Restart(live.id()));
-            live.prompt_tokens = live.context();
-            live.cached = 0;
-            live.submission.shared_tokens = 0;
+            live.start_over();
             self.waiting.push_front(live);
         }
         // Reactive ones come first, each class in its order.
@@ -286,16 +284,15 @@ impl<C: Costs> SingleLane<C> {
             .sort_by_key(|live| live.submission.class);
     }
 
-    fn done(&mut self, ticket: Ticket, ended: &[RequestId], actions: &mut Actions) {
-        let Some(iteration) = self
-            .iteration
-            .take_if(|iteration| iteration.ticket == ticket)
-        else {
+    fn done(&mut self, ended: &[RequestId], actions: &mut Actions) {
+        let Some(iteration) = self.iteration.take() else {
             return;
         };
+        self.isolation.succeeded(iteration.requests());
         for id in iteration.requests() {
             if let Some(live) = self.live_mut(id) {
                 live.failures = 0;
+                live.refusals = Refusals::default();
             }
         }
         for (id, _) in iteration.batch.iter() {
@@ -335,20 +332,25 @@ impl<C: Costs> SingleLane<C> {
         }
     }
 
-    /// Lets go what has ended and does not run.
+    /// Lets go what has ended and does not run. What runs on a lane that is to stop is not waited for: its memory is.
     fn settle(&mut self, actions: &mut Actions) {
         let held: Vec<RequestId> = self
             .iteration
             .iter()
             .flat_map(Iteration::requests)
             .collect();
-        let over = |live: &mut Live| live.ending.is_some() && !held.contains(&live.id());
+        let stops = matches!(self.state, LaneState::Resetting(_));
+        let over = |live: &mut Live| live.ending.is_some() && (stops || !held.contains(&live.id()));
         let ended: Vec<Live> = self.running.extract_if(.., over).collect();
         let given_up = self.waiting.iter().filter(|live| live.ending.is_some());
         let ended: Vec<Live> = ended.into_iter().chain(given_up.cloned()).collect();
         self.waiting.retain(|live| live.ending.is_none());
         for live in ended {
             let Some(finish) = live.ending else { continue };
+            self.isolation.leave(live.id());
+            if stops && held.contains(&live.id()) {
+                self.kv.release_after(self.lane, live.id(), actions);
+            }
             match (finish, live.submission.flow) {
                 (Finish::Complete | Finish::Cancelled | Finish::Deadline, Some(flow))
                     if live.cached > 0 =>
@@ -391,45 +393,16 @@ impl<C: Costs> SingleLane<C> {
         self.settle(actions);
     }
 
-    /// The iteration did not succeed. Its requests go into another one, and end when that is in vain too often.
-    fn give_up_iteration(&mut self, actions: &mut Actions) {
-        let Some(iteration) = self.iteration.take() else {
-            return;
-        };
-        for id in iteration.requests() {
-            if let Some(live) = self.live_mut(id) {
-                live.failures += 1;
-            }
-        }
-        let hopeless = |live: &Live| live.failures >= ATTEMPTS;
-        self.end_where(Finish::Failed, hopeless, actions);
-    }
-
-    /// Memory ran out. Caches of idle flows give theirs; if there are none, the launch has failed.
-    fn out_of_memory(&mut self, actions: &mut Actions) {
-        if self.kv.release_flows(actions) {
-            self.iteration = None;
-            self.settle(actions);
-        } else {
-            self.give_up_iteration(actions);
-        }
-    }
-
-    fn lose(&mut self, actions: &mut Actions) {
-        self.state = LaneState::Gone;
-        self.iteration = None;
-        self.end_where(Finish::Failed, |_| true, actions);
-    }
-
     fn tick(&mut self, actions: &mut Actions) {
         let now = self.now;
         let late = |live: &Live| live.submission.deadline.is_some_and(|at| at <= now);
         self.end_where(Finish::Deadline, late, actions);
         let hangs = self.iteration.as_ref().map(|iteration| iteration.hangs);
-        if hangs.is_some_and(|at| at <= now) {
-            self.state = LaneState::Resetting;
-            actions.push(Action::Reset(self.lane));
-            self.give_up_iteration(actions);
+        if self.state == LaneState::Present && hangs.is_some_and(|at| at <= now) {
+            self.hung(actions);
+        }
+        if self.next_absence().is_some_and(|at| at <= now) {
+            self.not_back(actions);
         }
     }
 
@@ -439,7 +412,9 @@ impl<C: Costs> SingleLane<C> {
         let wanted = live.filter(|live| live.ending.is_none());
         let deadlines = wanted.filter_map(|live| live.submission.deadline);
         let hangs = self.iteration.as_ref().map(|iteration| iteration.hangs);
-        if let Some(at) = deadlines.chain(hangs).min() {
+        let hangs = hangs.filter(|_| self.state == LaneState::Present);
+        let times = deadlines.chain(hangs).chain(self.next_absence());
+        if let Some(at) = times.min() {
             actions.push(Action::Timer(at));
         }
     }
@@ -455,20 +430,31 @@ impl Iteration {
 impl<C: Costs> Scheduler for SingleLane<C> {
     fn step(&mut self, now: Micros, event: Event, actions: &mut Actions) {
         self.now = self.now.max(now);
-        let current = self.iteration.as_ref().map(|iteration| iteration.ticket);
+        let waited_for = |ticket: Ticket| {
+            let iteration = self.iteration.as_ref().map(|iteration| iteration.ticket);
+            self.state == LaneState::Present && iteration == Some(ticket)
+        };
         match event {
             Event::Submit(submission) => self.submit(submission, actions),
             Event::Cancel(id) => {
                 self.end_where(Finish::Cancelled, |live| live.id() == id, actions);
             }
             Event::EndFlow(flow) => self.end_flow(flow, actions),
-            Event::Done { ticket, ended, .. } => self.done(ticket, &ended, actions),
-            Event::Failed(ticket) if current == Some(ticket) => self.give_up_iteration(actions),
-            Event::OutOfMemory(ticket) if current == Some(ticket) => self.out_of_memory(actions),
-            Event::Lost(lane) if lane == self.lane => self.lose(actions),
-            Event::Ready(lane) if lane == self.lane => self.state = LaneState::Present,
-            Event::Failed(_)
+            Event::Done { ticket, ended, .. } if waited_for(ticket) => self.done(&ended, actions),
+            Event::Failed(ticket) if waited_for(ticket) => self.give_up_iteration(actions),
+            Event::OutOfMemory(ticket) if waited_for(ticket) => self.out_of_memory(actions),
+            Event::Unreserved(id) => self.unreserved(id, actions),
+            Event::Unreadable { ticket, request } if waited_for(ticket) => {
+                self.unreadable(request, actions);
+            }
+            Event::Offloaded(transfer) => self.kv.offloaded(transfer),
+            Event::OffloadFailed(transfer) => self.kv.offload_failed(transfer),
+            Event::Lost(lane) if lane == self.lane => self.lost(actions),
+            Event::Ready(lane) if lane == self.lane => self.ready(actions),
+            Event::Done { .. }
+            | Event::Failed(_)
             | Event::OutOfMemory(_)
+            | Event::Unreadable { .. }
             | Event::Lost(_)
             | Event::Ready(_)
             | Event::Warmed(_)
@@ -476,6 +462,7 @@ impl<C: Costs> Scheduler for SingleLane<C> {
             | Event::Timer => {}
         }
         self.tick(actions);
+        self.end_crowded_out(actions);
         self.launch(actions);
         self.set_alarm(actions);
     }

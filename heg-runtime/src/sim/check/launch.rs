@@ -2,11 +2,11 @@
 
 use heg_spec::policy::SchedulerKind;
 
-use super::world::{Iteration, KERNELS, Part, Phase, Place, Seen};
+use super::world::{ATTEMPTS, Iteration, KERNELS, Leaving, Part, Phase, Place, Seen};
 use super::{Checked, Rule};
 use crate::sched::{
     Action, Class, Costs, DecodeRun, Finish, FlowId, Kernel, Lane, RequestId, Scheduler, Segment,
-    Work,
+    Transfer, Work,
 };
 
 impl<S: Scheduler, C: Costs> Checked<S, C> {
@@ -32,7 +32,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                     format!("{ticket:?} is asked to yield and does not decode")
                 });
             }
-            Action::Reset(lane) => self.world.vacate(*lane, Place::Resetting),
+            Action::Reset(lane) => self.world.reset(*lane),
             Action::Warm(kernel) => {
                 let busy = self.world.compiling.replace(*kernel);
                 self.require(busy.is_none(), Rule::OneLaunchPerLane, || {
@@ -53,15 +53,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 flow,
                 tokens,
             } => self.release(*request, Some((*flow, *tokens))),
-            Action::Offload(flow) => self.offload(*flow),
-            Action::ReleaseFlow(flow) => {
-                let kept = self.world.flows.remove(flow);
-                self.world.kv_used -= u64::from(kept.unwrap_or(0)).min(self.world.kv_used);
-                let kept = kept.or_else(|| self.world.flash.remove(flow));
-                self.require(kept.is_some(), Rule::MemoryBalanced, || {
-                    format!("{flow:?} has nothing to give back")
-                });
-            }
+            Action::Offload { flow, transfer } => self.offload(*flow, *transfer),
+            Action::ReleaseFlow(flow) => self.release_flow(*flow),
             Action::Restart(id) => self.restart(*id),
             Action::Emit(id) => self.emit(*id),
             Action::Finish(id, finish) => self.finish_request(*id, *finish),
@@ -91,16 +84,19 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let (submission, prompt) = (seen.submission, seen.prompt_tokens);
         let enough = tokens >= prompt;
         let flow = submission.flow;
-        let kept = flow
-            .and_then(|flow| self.world.flows.remove(&flow))
-            .unwrap_or(0);
-        let flashed = flow
-            .and_then(|flow| self.world.flash.remove(&flow))
-            .unwrap_or(0);
-        let there = kept.max(flashed);
+        let mut there = 0;
+        let mut memory = 0;
+        if let Some(flow) = flow {
+            memory = self.world.flows.remove(&flow).unwrap_or(0);
+            there = memory.max(self.world.flash.remove(&flow).unwrap_or(0));
+            if let Some(leaving) = self.world.leaving(flow) {
+                (leaving.flow, leaving.taken) = (None, true);
+                (there, memory) = (leaving.tokens, leaving.tokens);
+            }
+        }
         let own = reused <= there && reused <= submission.shared_tokens && reused < prompt;
         let used = &mut self.world.kv_used;
-        *used = *used - u64::from(kept).min(*used) + u64::from(tokens);
+        *used = *used - u64::from(memory).min(*used) + u64::from(tokens);
         let (used, budget) = (*used, self.world.kv_budget);
         let holds = fresh && enough && own && used <= budget;
         self.require(holds, Rule::MemoryBalanced, || {
@@ -120,14 +116,23 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let computed = seen.computed(layers).min(reserved.unwrap_or(0));
         let runs = self.runs(id);
         let world = &mut self.world;
-        world.kv_used -= u64::from(reserved.unwrap_or(0)).min(world.kv_used);
+        let mut lanes = Lane::ALL.into_iter();
+        let writer = lanes.find(|lane| world.writers[*lane as usize].remove(&id));
+        let tokens = u64::from(reserved.unwrap_or(0));
+        match writer {
+            Some(lane) => world.held[lane as usize] += tokens,
+            None => world.kv_used -= tokens.min(world.kv_used),
+        }
         let mut taken = None;
         if let Some((flow, kept)) = to {
             world.kv_used += u64::from(kept);
             taken = world.flows.insert(flow, kept);
-            taken = taken.or(world.flash.get(&flow).copied());
+            let leaving = world.leaving(flow).map(|leaving| leaving.tokens);
+            taken = taken.or(world.flash.get(&flow).copied()).or(leaving);
         }
         let all = to.is_none_or(|(_, kept)| kept == computed);
+        // What a lane may still write to is nobody's until it has answered, and no flow's at all.
+        let own = own && (writer.is_none() || to.is_none());
         let holds = reserved.is_some() && own && all && !runs && taken.is_none();
         self.require(holds, Rule::MemoryBalanced, || {
             format!(
@@ -136,13 +141,23 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         });
     }
 
-    fn offload(&mut self, flow: FlowId) {
+    /// A cache is written from now on: it has its memory until that is done, and room on flash already.
+    fn offload(&mut self, flow: FlowId, transfer: Transfer) {
         let kept = self.world.flows.remove(&flow);
-        self.world.kv_used -= u64::from(kept.unwrap_or(0)).min(self.world.kv_used);
-        if let Some(kept) = kept {
-            self.world.flash.insert(flow, kept);
+        if let Some(tokens) = kept {
+            let leaving = Leaving {
+                flow: Some(flow),
+                tokens,
+                taken: false,
+            };
+            let known = self.world.transfers.insert(transfer, leaving);
+            self.require(known.is_none(), Rule::MemoryBalanced, || {
+                format!("{transfer:?} is the name of two caches")
+            });
         }
-        let used: u64 = self.world.flash.values().map(|kept| u64::from(*kept)).sum();
+        let written: u64 = self.world.flash.values().map(|kept| u64::from(*kept)).sum();
+        let leaving = self.world.transfers.values();
+        let used = written + leaving.map(|it| u64::from(it.tokens)).sum::<u64>();
         let budget = self.world.flash_budget;
         let holds = kept.is_some() && used <= budget;
         self.require(holds, Rule::MemoryBalanced, || {
@@ -150,8 +165,19 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         });
     }
 
+    fn release_flow(&mut self, flow: FlowId) {
+        let kept = self.world.flows.remove(&flow);
+        self.world.kv_used -= u64::from(kept.unwrap_or(0)).min(self.world.kv_used);
+        // What is being written is in memory until that is done.
+        let leaving = self.world.leaving(flow).map(|leaving| leaving.flow = None);
+        let found = kept.is_some() || leaving.is_some() || self.world.flash.remove(&flow).is_some();
+        self.require(found, Rule::MemoryBalanced, || {
+            format!("{flow:?} has nothing to give back")
+        });
+    }
+
     fn restart(&mut self, id: RequestId) {
-        let runs = self.runs(id);
+        let runs = self.world.occupied_by(id);
         let Some(seen) = self.live(id, "Restart") else {
             return;
         };
@@ -181,7 +207,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     fn finish_request(&mut self, id: RequestId, finish: Finish) {
         let runs = self.runs(id);
         let context_tokens = self.world.model.context_tokens;
-        let no_lane = self.world.dynamic_lane().is_none();
+        let no_room = self.world.crowds_out(id);
+        let hopeless = self.world.is_hopeless();
         let Some(seen) = self.live(id, "Finish") else {
             return;
         };
@@ -192,14 +219,21 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let complete = finish != Finish::Complete || last;
         let reason = match finish {
             Finish::Cancelled | Finish::Deadline => !seen.wanted,
-            Finish::Failed => seen.failed || !seen.wanted || no_lane,
-            Finish::Complete | Finish::Shed => true,
+            Finish::Failed | Finish::Complete | Finish::Shed => true,
         };
+        let (alone, refused) = (seen.failed_alone, seen.refused);
+        let nothing_for_it = seen.doomed || hopeless || no_room;
+        let own_fault = alone >= ATTEMPTS || refused >= ATTEMPTS || nothing_for_it;
         let given = due == 0 || finish == Finish::Failed || !seen.wanted;
         self.require(
             complete && reason && given && !runs,
             Rule::NothingLost,
             || format!("{id} ends as {finish:?}; last token: {last}, {due} due, runs: {runs}"),
+        );
+        self.require(
+            finish != Finish::Failed || own_fault,
+            Rule::CulpritOnly,
+            || format!("{id} fails after {alone} launches alone and {refused} refusals in a row"),
         );
         self.require(reserved.is_none(), Rule::MemoryBalanced, || {
             format!("{id} ends with {reserved:?} tokens of memory")
@@ -211,18 +245,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     fn runs(&self, id: RequestId) -> bool {
         Lane::ALL.into_iter().any(|lane| {
             let work = self.world.running(lane);
-            work.is_some_and(|work| match work {
-                Work::Prefill { request, .. } | Work::Head(request) => *request == id,
-                Work::Decode(run) => run.batch.iter().any(|(other, _)| *other == id),
-                Work::Mixed { batch, prompts } => {
-                    let prompts = prompts.iter().map(|(other, _)| other);
-                    batch
-                        .iter()
-                        .map(|(other, _)| other)
-                        .chain(prompts)
-                        .any(|other| *other == id)
-                }
-            })
+            work.is_some_and(|work| work.is_of(id))
         })
     }
 
@@ -296,11 +319,9 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
 
     fn decode(&mut self, lane: Lane, run: &DecodeRun) {
         let layers = self.world.model.layers;
-        let goes_on = self
-            .world
-            .iteration
-            .as_ref()
-            .is_some_and(|it| it.layers_done == run.layers.start && it.batch == run.batch);
+        let goes_on = self.world.iteration.as_ref().is_some_and(|it| {
+            it.lane == lane && it.layers_done == run.layers.start && it.batch == run.batch
+        });
         let fresh = run.layers.start == 0 && self.world.iteration_under_way().is_none();
         let order = run.layers.end == layers && (goes_on || fresh);
         self.require(order, Rule::Dependencies, || {
@@ -332,6 +353,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         self.world.iteration = Some(Iteration {
             batch: run.batch.clone(),
             layers_done: run.layers.start,
+            lane,
             broken: false,
         });
     }
@@ -371,7 +393,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         ids.dedup();
         let known = batch.iter().all(|(id, context)| {
             let seen = self.world.requests.get(id);
-            seen.is_some_and(|s| s.phase == Phase::Decode && s.context() == *context)
+            let hangs = self.world.occupied_by(*id);
+            seen.is_some_and(|s| s.phase == Phase::Decode && s.context() == *context && !hangs)
         });
         self.require(
             known && ids.len() == batch.len() && !ids.is_empty(),

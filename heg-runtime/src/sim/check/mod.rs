@@ -28,7 +28,11 @@ pub enum Rule {
     /// Every request ends once, with nothing of it running, and is not named afterwards; every token that was
     /// computed for a request that is still wanted is given, and no other.
     NothingLost,
-    /// Reserved memory stays within the budget; a request has it while it runs, gives it back or leaves it to
+    /// A request fails only for itself: three launches in a row with nobody else failed, or three times in a row it did
+    /// not get the memory that was reserved for it; or no lane could do its work, and none came back in time.
+    CulpritOnly,
+    /// Reserved memory stays within the budget, with what is on its way to flash and what a lane that does not answer
+    /// may write to; a request has it while it runs, gives it back or leaves it to
     /// its flow when it ends, and a flow's goes when the flow ends.
     MemoryBalanced,
     /// One prompt of each class is under way at a time: there is one activation buffer for each (v2 4.1). Under
@@ -137,7 +141,9 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             let what = format!("{live} requests never ended");
             self.report(Rule::NothingLost, what);
         }
-        let used = self.world.kv_used;
+        // Where a lane never answers it is never safe to use.
+        let held: u64 = self.world.held.iter().sum();
+        let used = self.world.kv_used.saturating_sub(held);
         if used > 0 && live == 0 {
             let what = format!("{used} tokens of memory never came back");
             self.report(Rule::MemoryBalanced, what);

@@ -8,9 +8,12 @@ use heg_spec::policy::SchedulerKind;
 use heg_spec::soc::DeviceClass;
 
 use crate::sched::{
-    Call, Class, Costs, Event, FlowId, Kernel, Lane, Micros, ModelShape, RequestId, Segment,
-    Submission, Ticket, WarmKernel, Work,
+    Call, Class, Costs, Event, FlowId, Kernel, Lane, Micros, ModelShape, RESET_PATIENCE, RequestId,
+    Segment, Submission, Ticket, Transfer, WarmKernel, Work,
 };
+
+/// How often in a row something has to go wrong for a request before it may end for that.
+pub(super) const ATTEMPTS: u32 = 3;
 
 /// A lane.
 #[derive(Debug, Clone)]
@@ -18,7 +21,8 @@ pub(super) enum Place {
     Absent,
     Free,
     Busy(Ticket, Work),
-    Resetting,
+    /// It is to stop what it ran and to answer by then.
+    Resetting(Option<Work>, Micros),
 }
 
 /// Where a request is.
@@ -64,6 +68,12 @@ pub(super) struct Seen {
     pub(super) wanted: bool,
     /// A launch of it failed.
     pub(super) failed: bool,
+    /// How often in a row launches with it alone failed.
+    pub(super) failed_alone: u32,
+    /// No lane could do its work for too long.
+    pub(super) doomed: bool,
+    /// How often in a row it did not get the memory that was reserved for it.
+    pub(super) refused: u32,
     /// When it came, or gave its last token.
     since: Micros,
     /// It is proactive and has once waited for a token as long as the policy allows.
@@ -168,8 +178,29 @@ pub(super) const KERNELS: [Kernel; 3] = [Kernel::Qkv, Kernel::Mha, Kernel::Ffn];
 pub(super) struct Iteration {
     pub(super) batch: Arc<[(RequestId, u32)]>,
     pub(super) layers_done: u32,
+    /// Where it began: its hidden states are there.
+    pub(super) lane: Lane,
     /// A launch of it failed: it may begin anew, or give way to another.
     pub(super) broken: bool,
+}
+
+/// Whose fault it may be that a launch came to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Blame {
+    /// One of its requests'.
+    Requests,
+    /// That of the machine.
+    Nobody,
+}
+
+/// A cache that is being written to flash.
+#[derive(Debug, Clone)]
+pub(super) struct Leaving {
+    /// Who keeps it, if anybody still does.
+    pub(super) flow: Option<FlowId>,
+    pub(super) tokens: u32,
+    /// A request took it back: its memory is the request's.
+    pub(super) taken: bool,
 }
 
 #[derive(Debug)]
@@ -177,9 +208,17 @@ pub(super) struct World {
     pub(super) now: Micros,
     pub(super) model: ModelShape,
     overdue_after: Option<Micros>,
+    /// How long requests wait for a lane at least.
+    patience: Micros,
     /// Lanes that the scheduler may use.
     usable: [bool; Lane::ALL.len()],
     pub(super) places: [Place; Lane::ALL.len()],
+    /// Until when requests wait for a lane, where the last one of dynamic kernels went away.
+    may_return_until: Option<Micros>,
+    /// Requests to whose memory a lane that has not answered may still write.
+    pub(super) writers: [BTreeSet<RequestId>; Lane::ALL.len()],
+    /// Memory that was released while a lane might write to it.
+    pub(super) held: [u64; Lane::ALL.len()],
     pub(super) requests: BTreeMap<RequestId, Seen>,
     pub(super) iteration: Option<Iteration>,
     /// Whether nothing was decoded since a proactive prompt's last kernel.
@@ -190,6 +229,7 @@ pub(super) struct World {
     pub(super) flows: BTreeMap<FlowId, u32>,
     pub(super) flash_budget: u64,
     pub(super) flash: BTreeMap<FlowId, u32>,
+    pub(super) transfers: BTreeMap<Transfer, Leaving>,
     pub(super) warm: BTreeSet<WarmKernel>,
     pub(super) compiling: Option<WarmKernel>,
     /// Launches that failed, were lost or had to be stopped.
@@ -218,6 +258,10 @@ impl World {
             overdue_after: policy
                 .ageing
                 .map(|ageing| Micros::from_millis(ageing.threshold_ms)),
+            patience: Micros::from_millis(policy.limits.timeout_min_ms),
+            may_return_until: None,
+            writers: [(); Lane::ALL.len()].map(|()| BTreeSet::new()),
+            held: [0; Lane::ALL.len()],
             usable,
             places: usable.map(|usable| if usable { Place::Free } else { Place::Absent }),
             requests: BTreeMap::new(),
@@ -229,6 +273,7 @@ impl World {
             flows: BTreeMap::new(),
             flash_budget: policy.limits.flash_bytes() / model.kv_bytes_per_token.max(1),
             flash: BTreeMap::new(),
+            transfers: BTreeMap::new(),
             warm: BTreeSet::new(),
             compiling: None,
             failures: 0,
@@ -248,7 +293,7 @@ impl World {
     pub(super) fn running(&self, lane: Lane) -> Option<&Work> {
         match &self.places[lane as usize] {
             Place::Busy(_, work) => Some(work),
-            Place::Absent | Place::Free | Place::Resetting => None,
+            Place::Absent | Place::Free | Place::Resetting(..) => None,
         }
     }
 
@@ -271,10 +316,15 @@ impl World {
         self.requests
             .iter()
             .filter(|(_, seen)| seen.phase == Phase::Decode && seen.wanted)
+            .filter(|(id, _)| !self.stops(**id))
     }
 
-    /// Whether a request that waits would fit into the memory as it is.
+    /// Whether a request that waits would fit into the memory as it is. While caches are written to flash somebody
+    /// waits for that; who was refused waits for others to give memory back.
     pub(super) fn fits(&self, seen: &Seen) -> bool {
+        if !self.transfers.is_empty() || (seen.refused > 0 && self.kv_used > 0) {
+            return false;
+        }
         let tokens = u64::from(seen.tokens_max(self.model.context_tokens));
         let kept: u64 = self.flows.values().map(|kept| u64::from(*kept)).sum();
         self.kv_used - kept.min(self.kv_used) + tokens <= self.kv_budget
@@ -314,20 +364,29 @@ impl World {
             }
             Event::Failed(ticket) | Event::OutOfMemory(ticket) => {
                 if let Some(work) = self.free(*ticket, Place::Free) {
-                    self.undo(&work);
+                    self.undo(&work, Blame::Requests);
                 }
             }
+            Event::Unreserved(id) => self.unreserved(*id),
+            Event::Unreadable { ticket, .. } => {
+                if let Some(work) = self.free(*ticket, Place::Free) {
+                    self.undo(&work, Blame::Nobody);
+                }
+            }
+            Event::Offloaded(transfer) => self.landed(*transfer, true),
+            Event::OffloadFailed(transfer) => self.landed(*transfer, false),
             Event::Lost(lane) => {
                 self.vacate(*lane, Place::Absent);
-                if self.dynamic_lane().is_none() {
-                    // Nothing can be done for anybody: all end as soon as nothing of them runs.
-                    for seen in self.requests.values_mut() {
-                        seen.wanted = false;
-                    }
+                self.answered(*lane);
+                if *lane == Lane::Npu {
+                    self.warm.clear();
                 }
             }
             Event::Ready(lane) if self.usable[*lane as usize] => {
-                self.places[*lane as usize] = Place::Free;
+                if self.running(*lane).is_none() {
+                    self.vacate(*lane, Place::Free);
+                }
+                self.answered(*lane);
             }
             Event::Warmed(kernel) => {
                 self.compiling = None;
@@ -336,6 +395,7 @@ impl World {
             Event::WarmFailed(_) => self.compiling = None,
             Event::Ready(_) | Event::EndFlow(_) | Event::Timer => {}
         }
+        self.see_absences();
         let now = self.now;
         for seen in self.requests.values_mut() {
             seen.wanted &= seen
@@ -346,6 +406,130 @@ impl World {
             let long = self.overdue_after.is_some_and(|limit| waits >= limit);
             seen.overdue |= long && seen.class() == Class::Proactive;
         }
+    }
+
+    /// Lanes that have not answered in time, or not come back.
+    fn see_absences(&mut self) {
+        for lane in Lane::ALL {
+            if matches!(self.places[lane as usize], Place::Resetting(_, by) if by <= self.now) {
+                self.vacate(lane, Place::Absent);
+            }
+        }
+        if let Some(iteration) = &self.iteration {
+            // Hidden states stay where they are, or go with their lane.
+            let lane = iteration.lane;
+            let runs = matches!(self.running(lane), Some(Work::Decode(_)));
+            let stays = self.dynamic_lane() == Some(lane) || runs;
+            self.iteration = self.iteration.take().map(|it| Iteration {
+                broken: it.broken || !stays,
+                ..it
+            });
+        }
+        self.may_return_until = match self.dynamic_lane() {
+            Some(_) => None,
+            None => self.may_return_until.or(Some(self.now + self.patience)),
+        };
+        if self.is_hopeless() {
+            // Nothing can be done for anybody: all end as soon as nothing of them runs.
+            for seen in self.requests.values_mut() {
+                seen.wanted = false;
+                seen.doomed = true;
+            }
+        }
+    }
+
+    /// Whether no lane of dynamic kernels is there, or is waited for.
+    pub(super) fn is_hopeless(&self) -> bool {
+        let dynamic = |lane: &Lane| self.usable[*lane as usize];
+        let none = ![Lane::Igpu, Lane::Cpu].iter().any(dynamic);
+        none || self.may_return_until.is_some_and(|until| until <= self.now)
+    }
+
+    /// Whether a request does not fit beside memory that lanes may write to which do not answer.
+    pub(super) fn crowds_out(&self, id: RequestId) -> bool {
+        let silent = Lane::ALL.into_iter().filter(|lane| !self.is_present(*lane));
+        let held: u64 = silent.map(|lane| self.held[lane as usize]).sum();
+        let context_tokens = self.model.context_tokens;
+        let seen = self.requests.get(&id);
+        let tokens = seen.map_or(0, |seen| u64::from(seen.tokens_max(context_tokens)));
+        held > 0 && tokens + held > self.kv_budget
+    }
+
+    /// A lane writes nothing any more that it was told before.
+    fn answered(&mut self, lane: Lane) {
+        self.writers[lane as usize].clear();
+        let held = std::mem::take(&mut self.held[lane as usize]);
+        self.kv_used -= held.min(self.kv_used);
+    }
+
+    /// A lane is to stop what it runs.
+    pub(super) fn reset(&mut self, lane: Lane) {
+        let by = self.now + Micros(self.patience.0.saturating_mul(RESET_PATIENCE));
+        let place = Place::Resetting(None, by);
+        let old = std::mem::replace(&mut self.places[lane as usize], place);
+        if let Place::Busy(_, work) = old {
+            self.writers[lane as usize].extend(work.requests());
+            if let (Work::Decode(_), Some(iteration)) = (&work, &mut self.iteration) {
+                // Others may decode meanwhile.
+                iteration.broken = true;
+            }
+            self.places[lane as usize] = Place::Resetting(Some(work), by);
+        }
+    }
+
+    /// Whether a lane is to stop something of a request.
+    fn stops(&self, id: RequestId) -> bool {
+        self.places
+            .iter()
+            .any(|place| matches!(place, Place::Resetting(Some(work), _) if work.is_of(id)))
+    }
+
+    /// Whether a lane works for a request, or has not stopped to.
+    pub(super) fn occupied_by(&self, id: RequestId) -> bool {
+        self.places.iter().any(|place| match place {
+            Place::Busy(_, work) | Place::Resetting(Some(work), _) => work.is_of(id),
+            Place::Absent | Place::Free | Place::Resetting(None, _) => false,
+        })
+    }
+
+    /// A request has not got what it reserved, and what was launched of it since does not run.
+    fn unreserved(&mut self, id: RequestId) {
+        let Some(seen) = self.requests.get_mut(&id) else {
+            return;
+        };
+        seen.refused += 1;
+        let tokens = seen.reserved.take();
+        self.kv_used -= u64::from(tokens.unwrap_or(0)).min(self.kv_used);
+        for lane in Lane::ALL {
+            if self.running(lane).is_some_and(|work| work.is_of(id)) {
+                self.vacate(lane, Place::Free);
+            }
+        }
+    }
+
+    /// The writer has done with a cache.
+    fn landed(&mut self, transfer: Transfer, written: bool) {
+        let Some(leaving) = self.transfers.remove(&transfer) else {
+            return;
+        };
+        match (leaving.flow, written) {
+            (Some(flow), false) => {
+                self.flows.insert(flow, leaving.tokens);
+                return;
+            }
+            (Some(flow), true) => {
+                self.flash.insert(flow, leaving.tokens);
+            }
+            (None, _) => {}
+        }
+        let memory = if leaving.taken { 0 } else { leaving.tokens };
+        self.kv_used -= u64::from(memory).min(self.kv_used);
+    }
+
+    /// What a flow is to have on flash, if it is being written.
+    pub(super) fn leaving(&mut self, flow: FlowId) -> Option<&mut Leaving> {
+        let mut transfers = self.transfers.values_mut();
+        transfers.find(|leaving| leaving.flow == Some(flow))
     }
 
     fn submitted(&mut self, submission: &Submission) {
@@ -361,6 +545,9 @@ impl World {
             ended: false,
             wanted: true,
             failed: false,
+            failed_alone: 0,
+            doomed: false,
+            refused: 0,
             since: self.now,
             overdue: false,
         };
@@ -372,20 +559,31 @@ impl World {
         let found = self.places.iter_mut().find(busy)?;
         match std::mem::replace(found, place) {
             Place::Busy(_, work) => Some(work),
-            Place::Absent | Place::Free | Place::Resetting => None,
+            Place::Absent | Place::Free | Place::Resetting(..) => None,
         }
     }
 
     /// Stops what runs on a lane.
     pub(super) fn vacate(&mut self, lane: Lane, place: Place) {
         let old = std::mem::replace(&mut self.places[lane as usize], place);
-        if let Place::Busy(_, work) = old {
-            self.undo(&work);
+        match old {
+            Place::Busy(_, work) => self.undo(&work, Blame::Nobody),
+            Place::Resetting(Some(work), _) => self.undo(&work, Blame::Requests),
+            Place::Absent | Place::Free | Place::Resetting(None, _) => {}
         }
     }
 
     fn done(&mut self, work: &Work, layers: u32, ended: &[RequestId]) {
         let whole = self.model.layers;
+        if !matches!(work, Work::Decode(_)) || layers == whole {
+            for id in work.requests() {
+                // What has failed for good may still have something else under way.
+                let seen = self.requests.get_mut(&id);
+                if let Some(seen) = seen.filter(|seen| seen.failed_alone < ATTEMPTS) {
+                    (seen.failed_alone, seen.refused) = (0, 0);
+                }
+            }
+        }
         match work {
             Work::Prefill {
                 request, segment, ..
@@ -442,24 +640,17 @@ impl World {
         }
     }
 
-    fn undo(&mut self, work: &Work) {
+    fn undo(&mut self, work: &Work, blame: Blame) {
         self.failures += 1;
-        let ids: Vec<RequestId> = match work {
-            Work::Prefill { request, .. } | Work::Head(request) => vec![*request],
-            Work::Decode(run) => {
-                if let Some(iteration) = &mut self.iteration {
-                    iteration.broken = true;
-                }
-                run.batch.iter().map(|(id, _)| *id).collect()
-            }
-            Work::Mixed { batch, prompts } => {
-                let prompts = prompts.iter().map(|(id, _)| *id);
-                batch.iter().map(|(id, _)| *id).chain(prompts).collect()
-            }
-        };
-        for id in ids {
-            if let Some(seen) = self.requests.get_mut(&id) {
+        if let (Work::Decode(run), Some(iteration)) = (work, &mut self.iteration) {
+            iteration.broken |= iteration.batch == run.batch;
+        }
+        let ids = work.requests();
+        let alone = ids.len() == 1 && blame == Blame::Requests;
+        for id in &ids {
+            if let Some(seen) = self.requests.get_mut(id) {
                 seen.failed = true;
+                seen.failed_alone += u32::from(alone);
             }
         }
         let segments: Vec<(RequestId, Segment)> = match work {

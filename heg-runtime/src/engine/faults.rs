@@ -1,0 +1,291 @@
+//! Faults on purpose, for tests: a machine whose lanes, memory and flash fail by a plan, in front of the real one.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::machine::{LaneExecutor, Machine};
+use super::{Engine, EngineOptions};
+use crate::error::RuntimeError;
+use crate::exec::{Batch, Executor, Loader, WarmForms};
+use crate::mem::{Activations, KvCache, KvShape};
+use crate::sched::{Class, Lane, Launch, RequestId, WarmKernel};
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// A kernel fails.
+    Fail,
+    /// A kernel hangs until its lane is reset, and has failed then.
+    Hang,
+    /// A kernel hangs until its lane is reset, and comes to its end then.
+    Late,
+    /// A kernel hangs whatever is done about it, until the plan is dropped.
+    Stuck,
+    /// The lane's thread panics.
+    Panic,
+    /// There is no address space for a cache.
+    Unreserved,
+    /// The flash is full.
+    FlashFull,
+    /// What is written to flash cannot be read.
+    FlashUnreadable,
+}
+
+/// Whom a fault meets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Victim {
+    /// Whoever comes.
+    Anybody,
+    /// Whatever runs for a request, the rest of its batch included.
+    Request(RequestId),
+    /// Whatever runs on a lane.
+    Lane(Lane),
+}
+
+/// A fault that is to happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rule {
+    /// What.
+    pub fault: Fault,
+    /// To whom.
+    pub victim: Victim,
+    /// How often it could happen before it does.
+    pub after: u64,
+    /// How often it happens.
+    pub times: u64,
+}
+
+/// Faults that are to happen, in any order; to be changed while an engine runs.
+#[derive(Clone, Default)]
+pub struct FaultPlan(Arc<Mutex<Plan>>);
+
+#[derive(Default)]
+struct Plan {
+    rules: Vec<Rule>,
+    happened: u64,
+    /// Whether stuck kernels go on.
+    released: bool,
+}
+
+impl FaultPlan {
+    /// Adds a fault.
+    pub fn add(&self, rule: Rule) {
+        self.plan().rules.push(rule);
+    }
+
+    /// Forgets all faults, and lets stuck kernels go on.
+    pub fn clear(&self) {
+        let mut plan = self.plan();
+        plan.rules.clear();
+        plan.released = true;
+    }
+
+    /// How many faults have happened.
+    pub fn happened(&self) -> u64 {
+        self.plan().happened
+    }
+
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The fault, of those that are `possible`, that happens now.
+    fn next(&self, possible: &[Fault], meets: impl Fn(Victim) -> bool) -> Option<Fault> {
+        let mut plan = self.plan();
+        let due = plan.rules.iter_mut().find_map(|rule| {
+            if !possible.contains(&rule.fault) || !meets(rule.victim) || rule.times == 0 {
+                return None;
+            }
+            if rule.after > 0 {
+                rule.after -= 1;
+                return None;
+            }
+            rule.times -= 1;
+            Some(rule.fault)
+        });
+        plan.rules.retain(|rule| rule.times > 0);
+        plan.happened += u64::from(due.is_some());
+        due
+    }
+}
+
+impl Engine {
+    /// Starts an engine to which the faults of a plan happen.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::start`].
+    pub fn start_with_faults(
+        loader: Loader,
+        policy: heg_spec::Policy,
+        options: EngineOptions,
+        plan: FaultPlan,
+    ) -> Result<Self, RuntimeError> {
+        Self::start_on(loader, policy, options, Arc::new(FaultyMachine(plan)))
+    }
+}
+
+struct FaultyMachine(FaultPlan);
+
+impl Machine for FaultyMachine {
+    fn executor(&self, lane: Lane, executor: Executor) -> Box<dyn LaneExecutor> {
+        Box::new(FaultyExecutor {
+            lane,
+            executor,
+            plan: self.0.clone(),
+            cancel: Arc::default(),
+            requests: Vec::new(),
+        })
+    }
+
+    fn hangs_on_cpu(&self) -> bool {
+        true
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
+
+    fn reserve(&self, request: RequestId, shape: KvShape) -> Result<KvCache, RuntimeError> {
+        let meets =
+            |victim| matches!(victim, Victim::Anybody) || victim == Victim::Request(request);
+        match self.0.next(&[Fault::Unreserved], meets) {
+            Some(_) => Err(RuntimeError::Reserve {
+                bytes: shape.token_bytes(),
+                source: io::Error::other(ON_PURPOSE),
+            }),
+            None => KvCache::reserve(shape),
+        }
+    }
+
+    fn file(&self, folder: &Path) -> io::Result<File> {
+        let faults = [Fault::FlashFull, Fault::FlashUnreadable];
+        let fault = self
+            .0
+            .next(&faults, |victim| matches!(victim, Victim::Anybody));
+        match fault {
+            Some(Fault::FlashFull) => File::options().write(true).open("/dev/full"),
+            Some(_) => {
+                let file = tempfile::NamedTempFile::new_in(folder)?;
+                // It can be written, and the system refuses to read it.
+                File::options().write(true).open(file.path())
+            }
+            None => tempfile::tempfile_in(folder),
+        }
+    }
+}
+
+/// How long a lane of this machine is waited for.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+const ON_PURPOSE: &str = "a fault on purpose";
+
+/// An executor whose launches fail by the plan.
+struct FaultyExecutor {
+    lane: Lane,
+    executor: Executor,
+    plan: FaultPlan,
+    cancel: Arc<AtomicBool>,
+    /// For whom it runs.
+    requests: Vec<RequestId>,
+}
+
+impl FaultyExecutor {
+    fn wait_while(&self, waits: impl Fn() -> bool) {
+        while waits() {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn suffer(&self, fault: Fault) -> Result<(), RuntimeError> {
+        match fault {
+            Fault::Hang | Fault::Late => {
+                self.wait_while(|| !self.cancel.load(Ordering::Relaxed));
+            }
+            Fault::Stuck => self.wait_while(|| !self.plan.plan().released),
+            #[allow(clippy::panic, reason = "that is the fault")]
+            Fault::Panic => panic!("{ON_PURPOSE}"),
+            Fault::Fail | Fault::Unreserved | Fault::FlashFull | Fault::FlashUnreadable => {}
+        }
+        match fault {
+            Fault::Late => Ok(()),
+            _ => Err(RuntimeError::Refused {
+                kernel: format!("of lane {:?}", self.lane),
+                message: ON_PURPOSE.to_owned(),
+            }),
+        }
+    }
+}
+
+impl LaneExecutor for FaultyExecutor {
+    fn wait_ready(&mut self) -> Result<(), RuntimeError> {
+        self.executor.wait_ready()
+    }
+
+    fn heed(&mut self, cancel: Arc<AtomicBool>) {
+        self.cancel = Arc::clone(&cancel);
+        self.executor.heed(cancel);
+    }
+
+    fn serve(&mut self, class: Class, requests: &[RequestId]) {
+        self.requests = requests.to_vec();
+        self.executor.serve(class);
+    }
+
+    fn adopt(&mut self, forms: WarmForms) {
+        self.executor.adopt(forms);
+    }
+
+    fn unload(&mut self, kernel: WarmKernel) {
+        self.executor.unload(kernel);
+    }
+
+    fn embed(
+        &mut self,
+        tokens: &[u32],
+        rows: &Activations,
+        first: usize,
+    ) -> Result<(), RuntimeError> {
+        self.executor.embed(tokens, rows, first)
+    }
+
+    fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {
+        let faults = [
+            Fault::Fail,
+            Fault::Hang,
+            Fault::Late,
+            Fault::Stuck,
+            Fault::Panic,
+        ];
+        let meets = |victim| match victim {
+            Victim::Anybody => true,
+            Victim::Request(id) => self.requests.contains(&id),
+            Victim::Lane(lane) => lane == self.lane,
+        };
+        if let Some(fault) = self.plan.next(&faults, meets) {
+            self.suffer(fault)?;
+        }
+        self.executor.launch(launch, batch)
+    }
+
+    fn logits(&mut self, rows: usize) -> Result<&mut [f32], RuntimeError> {
+        self.executor.logits(rows)
+    }
+
+    fn pass_rows(&self) -> Arc<Activations> {
+        self.executor.pass_rows()
+    }
+
+    fn layers(&self) -> u32 {
+        self.executor.layers()
+    }
+
+    fn head_rows(&self) -> usize {
+        LaneExecutor::head_rows(&self.executor)
+    }
+}

@@ -1,0 +1,78 @@
+//! Whether the engine can serve, for whoever asks from outside: told without the conductor, so that it is told also
+//! when that is gone.
+
+use std::any::Any;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::sched::Lane;
+
+/// A lane that cannot be used any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostLane {
+    /// Which.
+    pub lane: Lane,
+    /// What happened.
+    pub why: String,
+}
+
+/// How an engine is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Health {
+    /// Kernels are being prepared; requests wait.
+    #[default]
+    Loading,
+    /// Every lane works.
+    Ready,
+    /// Requests are served, without these lanes.
+    Degraded(Vec<LostLane>),
+    /// Nothing can be served any more.
+    Failed(String),
+}
+
+/// The engine's health, to be told and asked.
+#[derive(Clone, Default)]
+pub(super) struct Pulse(Arc<Mutex<Health>>);
+
+impl Pulse {
+    pub(super) fn health(&self) -> Health {
+        self.with(|health| health.clone())
+    }
+
+    /// Kernels are ready.
+    pub(super) fn ready(&self) {
+        self.with(|health| {
+            if *health == Health::Loading {
+                *health = Health::Ready;
+            }
+        });
+    }
+
+    /// A lane is lost, without which requests can still be served.
+    pub(super) fn lost(&self, lane: LostLane) {
+        self.with(|health| match health {
+            Health::Loading | Health::Ready => *health = Health::Degraded(vec![lane]),
+            Health::Degraded(lost) => lost.push(lane),
+            Health::Failed(_) => {}
+        });
+    }
+
+    /// Nothing can be served any more; the first reason stays.
+    pub(super) fn failed(&self, why: String) {
+        self.with(|health| {
+            if !matches!(health, Health::Failed(_)) {
+                *health = Health::Failed(why);
+            }
+        });
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut Health) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What a thread said when it panicked.
+pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("panicked: {}", text.unwrap_or("without a message"))
+}

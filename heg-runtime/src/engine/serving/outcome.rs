@@ -1,0 +1,147 @@
+//! What lanes say of their work: tokens are committed here, once, and lanes are given up.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::Serving;
+use crate::engine::conductor::causes;
+use crate::engine::health::LostLane;
+use crate::engine::lane::{Done, Failure, Report};
+use crate::engine::served::Committed;
+use crate::error::RuntimeError;
+use crate::sched::{Event, Lane, RequestId, Ticket};
+
+impl Serving {
+    pub(super) fn reported(&mut self, report: Report) {
+        let Report {
+            lane,
+            ticket,
+            outcome,
+            took,
+            longest,
+        } = report;
+        let Some(running) = self.running[lane as usize].take_if(|r| r.ticket == ticket) else {
+            return;
+        };
+        if let Some(status) = self.status.lane_mut(lane) {
+            status.busy = None;
+            status.busy_us += took.as_micros() as u64;
+        }
+        let longest_us = |so_far: u64, span: Duration| so_far.max(span.as_micros() as u64);
+        self.status.kernel_us_max = longest_us(self.status.kernel_us_max, longest.kernel);
+        self.status.stretch_us_max = longest_us(self.status.stretch_us_max, longest.stretch);
+        self.room.memory.let_go();
+        if running.abandoned.is_some() {
+            // Whatever it says: its requests were told otherwise.
+            if let Some(handle) = &self.lanes[lane as usize] {
+                handle.signals.reset.store(false, Ordering::Relaxed);
+            }
+            return self.step(Event::Ready(lane));
+        }
+        let event = match outcome {
+            Ok(done) => {
+                let whole = done.layers == 0 || done.layers == self.model.layers;
+                if let (Some(expected), true) = (running.expected, whole) {
+                    self.pace.observe(lane, expected, took);
+                }
+                self.commit(ticket, done)
+            }
+            Err(failure) => self.failed(ticket, &failure, &running.work.requests()),
+        };
+        self.step(event);
+    }
+
+    /// Takes what a launch proposes into the answers of its requests.
+    fn commit(&mut self, ticket: Ticket, done: Done) -> Event {
+        let Done { layers, proposals } = done;
+        let mut ended = Vec::new();
+        for (id, proposal) in proposals {
+            if let Some(live) = self.live.get(&id)
+                && live.served.commit(proposal) == Committed::Last
+            {
+                ended.push(id);
+            }
+        }
+        Event::Done {
+            ticket,
+            layers,
+            ended,
+        }
+    }
+
+    fn failed(&mut self, ticket: Ticket, failure: &Failure, requests: &[RequestId]) -> Event {
+        if let Some(request) = failure.unread {
+            return Event::Unreadable { ticket, request };
+        }
+        let why = causes(&failure.error);
+        for id in requests {
+            if let Some(live) = self.live.get_mut(id) {
+                live.error = Some(why.clone());
+            }
+        }
+        match failure.error {
+            RuntimeError::Reserve { .. } => Event::OutOfMemory(ticket),
+            _ => Event::Failed(ticket),
+        }
+    }
+
+    /// A lane's thread has ended before its time: with it nobody writes to what its job had.
+    pub(super) fn lose(&mut self, lane: Lane, why: String) {
+        if self.lanes[lane as usize].take().is_none() {
+            // It was given up before.
+            return;
+        }
+        let running = self.running[lane as usize].take();
+        let requests = running.map_or(Vec::new(), |running| running.work.requests());
+        for id in requests {
+            if let Some(live) = self.live.get_mut(&id) {
+                live.error = Some(format!("the lane {lane:?} is lost: {why}"));
+            }
+        }
+        self.room.memory.let_go();
+        if lane == Lane::Npu {
+            self.warming = None;
+        }
+        for observer in &mut self.observers {
+            observer.lost(lane, &why);
+        }
+        self.status.lanes.retain(|status| status.lane != lane);
+        let lost = LostLane { lane, why };
+        self.status.lost.push(lost.clone());
+        match lane {
+            Lane::Npu => self.pulse.lost(lost),
+            // It has the kernels that every request needs.
+            Lane::Igpu | Lane::Cpu => self.pulse.failed(format!("lane {lane:?}: {}", lost.why)),
+        }
+        self.step(Event::Lost(lane));
+    }
+
+    /// Gives up lanes that were reset and have not answered: their threads are left behind, with the memory that they may
+    /// still write to.
+    pub(super) fn give_up_lanes(&mut self, now: Instant) {
+        let patience = self.machine.patience();
+        for lane in Lane::ALL {
+            let running = self.running[lane as usize].as_ref();
+            let silent = running.filter(|running| {
+                let since = running.abandoned;
+                since.is_some_and(|since| since + patience <= now)
+            });
+            if let Some(running) = silent {
+                let requests = running.work.requests();
+                self.room.memory.write_off(&requests);
+                let why = format!(
+                    "its device did not answer within {} s of a reset; its thread is left behind",
+                    patience.as_secs()
+                );
+                self.lose(lane, why);
+            }
+        }
+    }
+
+    /// Whether a lane that was given up, and has not answered, may still write to a request's memory.
+    pub(super) fn is_under_reset(&self, request: RequestId) -> bool {
+        let abandoned = self.running.iter().flatten();
+        let mut abandoned = abandoned.filter(|running| running.abandoned.is_some());
+        abandoned.any(|running| running.work.requests().contains(&request))
+    }
+}

@@ -1,0 +1,66 @@
+//! A thread whose end is waited for as long as that makes sense: a driver may never come back.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+/// A running thread. Dropped, it is left to itself.
+pub(super) struct Thread {
+    handle: JoinHandle<()>,
+    /// Says nothing; its other end goes when the thread ends.
+    alive: Receiver<()>,
+}
+
+/// How a thread ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Farewell {
+    /// It is over.
+    Ended,
+    /// It does not answer, and is left behind, with whatever it holds.
+    LeftBehind,
+}
+
+impl Thread {
+    pub(super) fn start(work: impl FnOnce() + Send + 'static) -> Self {
+        let (over, alive) = channel::<()>();
+        let handle = thread::spawn(move || {
+            let _over = over;
+            work();
+        });
+        Self { handle, alive }
+    }
+
+    /// Waits for its end, until `deadline`.
+    pub(super) fn end(self, deadline: Instant) -> Farewell {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match self.alive.recv_timeout(left) {
+            Err(RecvTimeoutError::Timeout) => Farewell::LeftBehind,
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+                // What it panicked with, it has said before.
+                let _ = self.handle.join();
+                Farewell::Ended
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_does_not_end_is_left_behind() {
+        let (release, wait) = channel::<()>();
+        let stuck = Thread::start(move || drop(wait.recv()));
+        let soon = Instant::now() + Duration::from_millis(20);
+        assert_eq!(stuck.end(soon), Farewell::LeftBehind);
+        drop(release);
+        let later = || Instant::now() + Duration::from_secs(60);
+        assert_eq!(Thread::start(|| ()).end(later()), Farewell::Ended);
+        let panics = Thread::start(|| unreachable!("on purpose"));
+        assert_eq!(panics.end(later()), Farewell::Ended);
+    }
+}

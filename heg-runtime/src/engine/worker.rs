@@ -1,0 +1,326 @@
+//! What a lane's thread does: launches, one after the other, and the choice of tokens after their logits.
+//!
+//! Kernels are started asynchronously and waited for, so that a hung one can be cancelled from outside.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Instant;
+
+use heg_artifacts::manifest::Group;
+
+use super::conductor::Message;
+use super::lane::{Done, Failure, Job, Order, Report, Signals};
+use super::machine::LaneExecutor;
+use super::served::{Member, Prompt, Proposal, Served};
+use super::stopwatch::Stopwatch;
+use crate::error::RuntimeError;
+use crate::exec::Batch;
+use crate::mem::KvCache;
+use crate::sched::{Kernel, Lane, Launch, Logits, RequestId, Segment, Span, Ticket, launches};
+
+/// A lane's thread.
+pub(super) struct Worker {
+    lane: Lane,
+    executor: Box<dyn LaneExecutor>,
+    signals: Arc<Signals>,
+    inbox: Sender<Message>,
+    stopwatch: Stopwatch,
+}
+
+impl Worker {
+    pub(super) fn new(
+        lane: Lane,
+        executor: Box<dyn LaneExecutor>,
+        signals: Arc<Signals>,
+        inbox: Sender<Message>,
+    ) -> Self {
+        Self {
+            lane,
+            executor,
+            signals,
+            inbox,
+            stopwatch: Stopwatch::new(),
+        }
+    }
+
+    /// Carries out orders until there is nobody to give any.
+    pub(super) fn run(mut self, orders: &Receiver<Order>) {
+        let ready = self.executor.wait_ready();
+        let failed = ready.is_err();
+        if self.inbox.send(Message::Ready(self.lane, ready)).is_err() || failed {
+            return;
+        }
+        while let Ok(order) = orders.recv() {
+            let (ticket, job) = match order {
+                Order::Run(ticket, class, job) => {
+                    self.executor.serve(class, &job.requests());
+                    (ticket, job)
+                }
+                Order::Adopt(forms) => {
+                    self.executor.adopt(forms);
+                    continue;
+                }
+                Order::Unload(kernel) => {
+                    self.executor.unload(kernel);
+                    continue;
+                }
+            };
+            let start = Instant::now();
+            self.stopwatch.start();
+            let outcome = self.carry_out(ticket, &job);
+            self.stopwatch.may_yield();
+            let report = Report {
+                lane: self.lane,
+                ticket,
+                outcome,
+                took: start.elapsed(),
+                longest: self.stopwatch.longest(),
+            };
+            // Memory that only the job still holds goes before anybody hears of its end.
+            drop(job);
+            if self.inbox.send(Message::Done(report)).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn carry_out(&mut self, ticket: Ticket, job: &Job) -> Result<Done, Failure> {
+        match job {
+            Job::Prefill {
+                prompt,
+                segment,
+                layer,
+                kernel,
+            } => self.prefill(prompt, *segment, *layer, *kernel),
+            Job::Head { prompt, last } => self.head(prompt, *last),
+            Job::Decode { batch, layers } => self.decode(ticket, batch, layers.clone()),
+            Job::Mixed { batch, prompts } => self.mixed(batch, prompts),
+        }
+    }
+
+    fn prefill(
+        &mut self,
+        prompt: &Prompt,
+        segment: Segment,
+        layer: u32,
+        kernel: Kernel,
+    ) -> Result<Done, Failure> {
+        let cache = cache_of(&prompt.member)?;
+        let span = span_in(prompt, segment);
+        if (layer, kernel) == (0, Kernel::Qkv) {
+            let (from, to) = (segment.position as usize, segment.context() as usize);
+            prompt.member.served.with_tokens(|tokens| {
+                let tokens = tokens.get(from..to).unwrap_or_default();
+                self.executor.embed(tokens, &prompt.rows.rows, span.row)
+            })?;
+        }
+        let launch = Launch {
+            layer: Some(layer),
+            group: match kernel {
+                Kernel::Qkv => Group::Qkv,
+                Kernel::Mha => Group::Mha,
+                Kernel::Ffn => Group::Ffn,
+            },
+        };
+        self.launch(
+            launch,
+            &Batch {
+                rows: &prompt.rows.rows,
+                caches: &[&cache],
+                spans: &[span],
+            },
+        )?;
+        Ok(Done::default())
+    }
+
+    fn head(&mut self, prompt: &Prompt, last: u32) -> Result<Done, Failure> {
+        let segment = Segment {
+            position: last,
+            tokens: 1,
+        };
+        self.launch(
+            HEAD,
+            &Batch {
+                rows: &prompt.rows.rows,
+                caches: &[],
+                spans: &[span_in(prompt, segment)],
+            },
+        )?;
+        Ok(Done {
+            layers: 0,
+            proposals: self.choose(&[&prompt.member.served])?,
+        })
+    }
+
+    fn decode(
+        &mut self,
+        ticket: Ticket,
+        batch: &[(Member, u32)],
+        layers: Range<u32>,
+    ) -> Result<Done, Failure> {
+        let rows = self.executor.pass_rows();
+        let spans: Vec<Span> = (0..)
+            .zip(batch)
+            .map(|(row, (_, context))| Span {
+                row,
+                tokens: 1,
+                position: *context as usize - 1,
+            })
+            .collect();
+        let caches = caches_of(batch.iter().map(|(member, _)| member))?;
+        let caches: Vec<&KvCache> = caches.iter().map(|cache| &**cache).collect();
+        if layers.start == 0 {
+            for (span, (member, _)) in spans.iter().zip(batch) {
+                member.served.with_tokens(|tokens| {
+                    let token = tokens
+                        .get(span.position)
+                        .map_or(&[][..], std::slice::from_ref);
+                    self.executor.embed(token, &rows, span.row)
+                })?;
+            }
+        }
+        let batch_rows = Batch {
+            rows: &rows,
+            caches: &caches,
+            spans: &spans,
+        };
+        let all = launches(layers.end, Logits::LastRows);
+        let rest = all.filter(|launch| launch.layer.is_none_or(|layer| layer >= layers.start));
+        for launch in rest {
+            if launch.group == Group::Qkv && launch.layer > Some(layers.start) {
+                if self.signals.yields(ticket) {
+                    return Ok(Done {
+                        layers: launch.layer.unwrap_or(0),
+                        proposals: Vec::new(),
+                    });
+                }
+                self.stopwatch.may_yield();
+            }
+            self.launch(launch, &batch_rows)?;
+        }
+        let served: Vec<&Served> = batch.iter().map(|(member, _)| &*member.served).collect();
+        Ok(Done {
+            layers: layers.end,
+            proposals: self.choose(&served)?,
+        })
+    }
+
+    fn mixed(
+        &mut self,
+        batch: &[(Member, u32)],
+        prompts: &[(Member, Segment, bool)],
+    ) -> Result<Done, Failure> {
+        let decoding = batch.iter().map(|(member, context)| {
+            let segment = Segment {
+                position: context.saturating_sub(1),
+                tokens: 1,
+            };
+            (member, segment, true)
+        });
+        let prompts = prompts
+            .iter()
+            .map(|(member, segment, last)| (member, *segment, *last));
+        let parts: Vec<(&Member, Segment, bool)> = decoding.chain(prompts).collect();
+        let mut row = 0;
+        let spans: Vec<Span> = parts
+            .iter()
+            .map(|(_, segment, _)| {
+                let span = Span {
+                    row,
+                    tokens: segment.tokens as usize,
+                    position: segment.position as usize,
+                };
+                row += span.tokens;
+                span
+            })
+            .collect();
+        let rows = self.executor.pass_rows();
+        for ((member, segment, _), span) in parts.iter().zip(&spans) {
+            let (from, to) = (segment.position as usize, segment.context() as usize);
+            member.served.with_tokens(|tokens| {
+                let tokens = tokens.get(from..to).unwrap_or_default();
+                self.executor.embed(tokens, &rows, span.row)
+            })?;
+        }
+        let caches = caches_of(parts.iter().map(|(member, ..)| *member))?;
+        let caches: Vec<&KvCache> = caches.iter().map(|cache| &**cache).collect();
+        let layers = self.executor.layers();
+        let all = Batch {
+            rows: &rows,
+            caches: &caches,
+            spans: &spans,
+        };
+        for launch in launches(layers, Logits::None) {
+            self.launch(launch, &all)?;
+        }
+        let wanted: Vec<(&Served, Span)> = parts
+            .iter()
+            .zip(&spans)
+            .filter(|((_, _, last), _)| *last)
+            .map(|((member, ..), span)| (&*member.served, *span))
+            .collect();
+        let mut done = Done {
+            layers,
+            proposals: Vec::new(),
+        };
+        // More prompts may end here than the head takes at a time.
+        for wanted in wanted.chunks(self.executor.head_rows().max(1)) {
+            let (served, spans): (Vec<&Served>, Vec<Span>) = wanted.iter().copied().unzip();
+            let last = Batch {
+                rows: &rows,
+                caches: &[],
+                spans: &spans,
+            };
+            self.launch(HEAD, &last)?;
+            done.proposals.extend(self.choose(&served)?);
+        }
+        Ok(done)
+    }
+
+    fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {
+        // Nobody waits for the rest of a job whose kernel was cancelled, even if that came to its end.
+        if self.signals.is_reset() {
+            return Err(RuntimeError::Abandoned);
+        }
+        let begin = Instant::now();
+        self.executor.launch(launch, batch)?;
+        self.stopwatch.ran(launch, begin);
+        Ok(())
+    }
+
+    /// Chooses the next token of each request after the logits that the head has just given.
+    fn choose(&mut self, served: &[&Served]) -> Result<Vec<(RequestId, Proposal)>, RuntimeError> {
+        let logits = self.executor.logits(served.len())?;
+        let width = logits.len() / served.len().max(1);
+        let rows = logits.chunks_exact_mut(width.max(1));
+        let choose = |(served, row): (&&Served, &mut [f32])| (served.id, served.propose(row));
+        Ok(served.iter().zip(rows).map(choose).collect())
+    }
+}
+
+/// The cache of a request, with all its rows.
+fn cache_of(member: &Member) -> Result<Arc<KvCache>, Failure> {
+    member.cache.read().map_err(|error| Failure {
+        error,
+        unread: Some(member.served.id),
+    })
+}
+
+fn caches_of<'a>(members: impl Iterator<Item = &'a Member>) -> Result<Vec<Arc<KvCache>>, Failure> {
+    members.map(cache_of).collect()
+}
+
+/// Rows of a segment in its prompt's activations.
+fn span_in(prompt: &Prompt, segment: Segment) -> Span {
+    Span {
+        row: segment.position.saturating_sub(prompt.rows.first) as usize,
+        tokens: segment.tokens as usize,
+        position: segment.position as usize,
+    }
+}
+
+const HEAD: Launch = Launch {
+    layer: None,
+    group: Group::Head,
+};

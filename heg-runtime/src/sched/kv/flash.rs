@@ -1,0 +1,174 @@
+//! Caches of idle flows on flash, and on their way there.
+
+use std::collections::BTreeMap;
+
+use super::Kept;
+use crate::sched::event::{Action, Transfer};
+use crate::sched::request::FlowId;
+
+/// Flows on flash, at most: each is an open file. Chosen: far below what a process may have open.
+const FLOWS_MAX: usize = 128;
+
+/// What flash has room for, and what it has.
+#[derive(Debug, Clone)]
+pub(super) struct Flash {
+    budget: u64,
+    stored: BTreeMap<FlowId, Kept>,
+    /// Caches that are being written: they have their memory, and room on flash already.
+    transfers: BTreeMap<Transfer, Leaving>,
+    begun: u64,
+}
+
+/// A cache that is being written.
+#[derive(Debug, Clone, Copy)]
+struct Leaving {
+    kept: Kept,
+    owner: Owner,
+}
+
+/// Whose a cache is while it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// The flow that keeps it.
+    Flow(FlowId),
+    /// A call that took it back, and counts its memory.
+    Request,
+    /// Nobody: its memory is free when the writer has done.
+    Nobody,
+}
+
+/// Where the memory of a cache is that could not be written.
+pub(super) enum Landed {
+    /// With its flow, which has it back.
+    With(FlowId, Kept),
+    /// With nobody: so many tokens are free.
+    Free(u64),
+}
+
+impl Flash {
+    pub(super) fn new(budget: u64) -> Self {
+        Self {
+            budget,
+            stored: BTreeMap::new(),
+            transfers: BTreeMap::new(),
+            begun: 0,
+        }
+    }
+
+    /// Tokens in memory that will be free when they are written.
+    pub(super) fn leaving(&self) -> u64 {
+        let leaving = self.transfers.values();
+        leaving.map(Leaving::memory).sum()
+    }
+
+    /// As [`Flash::leaving`], of what a flow keeps.
+    pub(super) fn leaving_of(&self, flow: FlowId) -> u64 {
+        self.transfer_of(flow).map_or(0, |(_, it)| it.memory())
+    }
+
+    /// Tokens that a flow has here, written or not.
+    pub(super) fn tokens_of(&self, flow: FlowId) -> Option<u32> {
+        let stored = self.stored.get(&flow).map(|kept| kept.tokens);
+        stored.or_else(|| self.transfer_of(flow).map(|(_, it)| it.kept.tokens))
+    }
+
+    fn transfer_of(&self, flow: FlowId) -> Option<(Transfer, &Leaving)> {
+        let mut transfers = self.transfers.iter();
+        let found = transfers.find(|(_, leaving)| leaving.owner == Owner::Flow(flow));
+        found.map(|(transfer, leaving)| (*transfer, leaving))
+    }
+
+    /// Makes room for a cache where that which was kept for longest goes, but not what `spared` has; false if that is
+    /// not enough.
+    pub(super) fn make_room(
+        &mut self,
+        tokens: u32,
+        spared: Option<FlowId>,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let transfers = self.transfers.values();
+        let written: u64 = transfers.map(|it| u64::from(it.kept.tokens)).sum();
+        if written + u64::from(tokens) > self.budget || self.transfers.len() >= FLOWS_MAX {
+            return false;
+        }
+        let is_full = |flash: &Self| {
+            let stored = flash.stored.values().map(|kept| u64::from(kept.tokens));
+            let flows = flash.stored.len() + flash.transfers.len();
+            stored.sum::<u64>() + written + u64::from(tokens) > flash.budget || flows >= FLOWS_MAX
+        };
+        while is_full(self) {
+            let others = self
+                .stored
+                .iter()
+                .filter(|(flow, _)| Some(**flow) != spared);
+            let oldest = others.min_by_key(|(_, kept)| kept.since);
+            let Some(oldest) = oldest.map(|(flow, _)| *flow) else {
+                return false;
+            };
+            self.stored.remove(&oldest);
+            actions.push(Action::ReleaseFlow(oldest));
+        }
+        true
+    }
+
+    /// A cache is to be written.
+    pub(super) fn begin(&mut self, flow: FlowId, kept: Kept) -> Transfer {
+        let transfer = Transfer(self.begun);
+        self.begun += 1;
+        let owner = Owner::Flow(flow);
+        self.transfers.insert(transfer, Leaving { kept, owner });
+        transfer
+    }
+
+    /// A call takes what its flow has here; says how much of it is in memory.
+    pub(super) fn take(&mut self, flow: FlowId) -> u64 {
+        if self.stored.remove(&flow).is_some() {
+            return 0;
+        }
+        let leaving = self.leaving_of(flow);
+        self.disown(flow, Owner::Request);
+        leaving
+    }
+
+    /// Gives up what a flow has here; says whether there was anything.
+    pub(super) fn release(&mut self, flow: FlowId) -> bool {
+        self.stored.remove(&flow).is_some() || self.disown(flow, Owner::Nobody)
+    }
+
+    fn disown(&mut self, flow: FlowId, owner: Owner) -> bool {
+        let found = self.transfer_of(flow).map(|(transfer, _)| transfer);
+        let leaving = found.and_then(|transfer| self.transfers.get_mut(&transfer));
+        leaving.map(|leaving| leaving.owner = owner).is_some()
+    }
+
+    /// A cache is written; says how many tokens of memory that frees.
+    pub(super) fn written(&mut self, transfer: Transfer) -> u64 {
+        let Some(leaving) = self.transfers.remove(&transfer) else {
+            return 0;
+        };
+        if let Owner::Flow(flow) = leaving.owner {
+            self.stored.insert(flow, leaving.kept);
+        }
+        leaving.memory()
+    }
+
+    /// A cache could not be written.
+    pub(super) fn failed(&mut self, transfer: Transfer) -> Option<Landed> {
+        let leaving = self.transfers.remove(&transfer)?;
+        match leaving.owner {
+            Owner::Flow(flow) => Some(Landed::With(flow, leaving.kept)),
+            Owner::Request => None,
+            Owner::Nobody => Some(Landed::Free(leaving.memory())),
+        }
+    }
+}
+
+impl Leaving {
+    /// Tokens of memory that are free when it is written.
+    fn memory(&self) -> u64 {
+        match self.owner {
+            Owner::Flow(_) | Owner::Nobody => u64::from(self.kept.tokens),
+            Owner::Request => 0,
+        }
+    }
+}

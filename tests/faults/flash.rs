@@ -1,0 +1,101 @@
+//! KV caches that make room for others, and flash that is full or cannot be read.
+
+use heg_runtime::engine::{Ask, Fault, Victim};
+use heg_runtime::sched::{Class, Finish};
+use heg_tests::openvino_or_skip;
+
+use crate::world::{Answer, World, ask, policies, policy};
+
+/// Flows with the same prompt: together they need several times the memory that there is.
+const FLOWS_EACH: usize = 4;
+
+/// Each flow is called with half of its prompt, then with all of it, while memory has room for few of them. Gives the
+/// tokens that second calls found.
+fn call_twice(world: &World) -> u32 {
+    let prompts = || world.references.iter().cycle();
+    let flows: Vec<_> = prompts()
+        .take(FLOWS_EACH * world.references.len())
+        .map(|_| world.engine.new_flow())
+        .collect();
+    let calls = || prompts().zip(&flows);
+    for (reference, flow) in calls() {
+        let half = &reference.prompt[..reference.prompt.len() / 2 + 1];
+        let call = Ask {
+            flow: Some(*flow),
+            tokens_max: 1,
+            ..ask(Class::Proactive, half)
+        };
+        let (_, ending) = Answer::of(&world.engine, call).wait();
+        assert_eq!(
+            ending.finish,
+            Finish::Complete,
+            "{}: {ending:?}",
+            world.name
+        );
+    }
+    let calls: Vec<_> = calls()
+        .map(|(reference, flow)| {
+            let call = Ask {
+                flow: Some(*flow),
+                ..ask(Class::Reactive, &reference.prompt)
+            };
+            (reference, *flow, Answer::of(&world.engine, call))
+        })
+        .collect();
+    let mut reused = 0;
+    for (reference, flow, answer) in calls {
+        let (tokens, ending) = answer.wait();
+        assert_eq!(
+            ending.finish,
+            Finish::Complete,
+            "{}: {ending:?}",
+            world.name
+        );
+        assert_eq!(tokens, reference.answer, "{}", world.name);
+        reused += ending.reused_tokens;
+        world.engine.end_flow(flow);
+    }
+    world.is_empty_again();
+    reused
+}
+
+/// A policy with memory for few flows, and flash for the others if `flash_mib` says so.
+fn tight(name: &str, soc: &'static str, flash_mib: u32) -> World {
+    let mut policy = policy(name);
+    policy.limits.kv_mib = 1;
+    policy.limits.flash_mib = flash_mib;
+    World::with(policy, name, soc, Vec::new())
+}
+
+#[test]
+fn tokens_are_the_same_with_and_without_flash_under_every_policy() {
+    if !openvino_or_skip("tokens_are_the_same_with_and_without_flash_under_every_policy") {
+        return;
+    }
+    for (policy, soc) in policies() {
+        let halves = tight(policy, soc, 64);
+        let expected = halves.references.iter();
+        let expected: usize = FLOWS_EACH * expected.map(|r| r.prompt.len() / 2 + 1).sum::<usize>();
+        let with = call_twice(&halves);
+        let without = call_twice(&tight(policy, soc, 0));
+        println!("{policy}: {with} tokens reused with flash, {without} without, of {expected}");
+        assert!(with >= without, "{policy}");
+    }
+}
+
+#[test]
+fn flash_that_is_full_or_unreadable_costs_time_and_nothing_else() {
+    if !openvino_or_skip("flash_that_is_full_or_unreadable_costs_time_and_nothing_else") {
+        return;
+    }
+    for (policy, soc) in policies() {
+        for fault in [Fault::FlashFull, Fault::FlashUnreadable] {
+            for times in [1, u64::MAX] {
+                let world = tight(policy, soc, 64);
+                world.expect(fault, Victim::Anybody, 0, times);
+                call_twice(&world);
+                assert!(world.plan.happened() > 0, "{policy}: {fault:?}");
+            }
+        }
+    }
+}

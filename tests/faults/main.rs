@@ -1,0 +1,15 @@
+//! Faults on the real engine: whoever a fault is meant for fails with a clear status; everybody else gets the tokens that
+//! they get without faults, memory comes back, and nothing hangs.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+mod deadlines;
+mod flash;
+mod health;
+mod kernels;
+mod lanes;
+mod many;
+mod soak;
+mod world;

@@ -1,0 +1,265 @@
+//! An engine to which faults happen, and what its requests get without them.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use heg_runtime::Loaded;
+use heg_runtime::engine::{
+    Ask, Ending, Engine, EngineOptions, Fault, FaultPlan, Observer, Rule, ScopeId, Update, Victim,
+};
+use heg_runtime::exec::ExecutorOptions;
+use heg_runtime::sched::{Class, Finish, FlowId, RequestId};
+use heg_runtime::text::SamplingParams;
+use heg_spec::model::WeightForm;
+use heg_spec::soc::DeviceClass;
+use heg_spec::{Policy, shipped};
+use heg_tests::{Workbench, executor, fixture, greedy};
+use tempfile::TempDir;
+
+const CHUNK_TOKENS: usize = 32;
+pub(crate) const ANSWER_TOKENS: u32 = 8;
+
+/// All shipped policies, each with a machine that has its lanes.
+pub(crate) fn policies() -> impl Iterator<Item = (&'static str, &'static str)> {
+    shipped::POLICIES.iter().map(|(name, _)| {
+        let one_device = *name == "agent-xpu-one-device"
+            || shipped::policy(name).unwrap().device == DeviceClass::Cpu;
+        (*name, if one_device { ONE_LANE } else { TWO_LANES })
+    })
+}
+
+pub(crate) const ONE_LANE: &str = "host-cpu-f32";
+pub(crate) const TWO_LANES: &str = "host-roles";
+
+/// The tiny agent in f32, compiled once. It lies in Cargo's folder: nothing removes what a static owns.
+pub(crate) fn bundle() -> &'static Path {
+    static BUNDLE: OnceLock<PathBuf> = OnceLock::new();
+    BUNDLE.get_or_init(|| {
+        let workbench = Workbench::new().unwrap();
+        let f32 = |spec: &mut heg_spec::ModelSpec| spec.weights = WeightForm::F32;
+        let (compiled, _) = workbench
+            .compile(&fixture("tiny-agent"), "model", f32)
+            .unwrap();
+        let bundle = Path::new(env!("CARGO_TARGET_TMPDIR")).join("faults-tiny-agent.heg");
+        std::fs::copy(compiled, &bundle).unwrap();
+        bundle
+    })
+}
+
+/// A prompt, and its answer by an executor that nothing else uses.
+#[derive(Clone)]
+pub(crate) struct Reference {
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) answer: Vec<u32>,
+}
+
+/// Prompts of several lengths, with the answers of a machine.
+pub(crate) fn references(soc: &'static str) -> &'static [Reference] {
+    static ONE: OnceLock<Vec<Reference>> = OnceLock::new();
+    static TWO: OnceLock<Vec<Reference>> = OnceLock::new();
+    let known = if soc == ONE_LANE { &ONE } else { &TWO };
+    known.get_or_init(|| {
+        let mut executor = executor(bundle(), soc, CHUNK_TOKENS).unwrap();
+        let lengths = [3, 40, 17, 70, 33, 100, 9, 55];
+        let reference = |(at, length): (usize, usize)| {
+            let token = |i: usize| (5 + (i * i + 7 * i * (at + 1) + 13 * at) % 200) as u32;
+            let prompt: Vec<u32> = (0..length).map(token).collect();
+            let mut sequence = executor.sequence().unwrap();
+            let answer = greedy(
+                &mut executor,
+                &mut sequence,
+                &prompt,
+                ANSWER_TOKENS as usize,
+            );
+            Reference {
+                answer: answer.unwrap(),
+                prompt,
+            }
+        };
+        lengths.into_iter().enumerate().map(reference).collect()
+    })
+}
+
+/// A shipped policy whose kernels count as hung early.
+pub(crate) fn policy(name: &str) -> Policy {
+    let mut policy = shipped::policy(name).unwrap();
+    policy.limits.timeout_min_ms = 1000;
+    policy.limits.kv_mib = 64;
+    policy
+}
+
+/// An engine, and what is to happen to it.
+pub(crate) struct World {
+    pub(crate) name: String,
+    pub(crate) engine: Engine,
+    pub(crate) plan: FaultPlan,
+    pub(crate) references: &'static [Reference],
+    /// Of caches on flash.
+    _folder: TempDir,
+}
+
+impl World {
+    pub(crate) fn new(name: &str, soc: &'static str) -> Self {
+        Self::with(policy(name), name, soc, Vec::new())
+    }
+
+    pub(crate) fn with(
+        policy: Policy,
+        name: &str,
+        soc: &'static str,
+        observers: Vec<Box<dyn Observer>>,
+    ) -> Self {
+        let references = references(soc);
+        let loaded = Loaded::open(bundle()).unwrap();
+        let loader = loaded.loader(&shipped::soc(soc).unwrap()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let options = EngineOptions {
+            exec: ExecutorOptions {
+                chunk_tokens: CHUNK_TOKENS,
+                ..ExecutorOptions::default()
+            },
+            flash: Some(folder.path().to_owned()),
+            observers,
+        };
+        let plan = FaultPlan::default();
+        let engine = Engine::start_with_faults(loader, policy, options, plan.clone()).unwrap();
+        engine.wait_ready().unwrap();
+        Self {
+            name: name.to_owned(),
+            engine,
+            plan,
+            references,
+            _folder: folder,
+        }
+    }
+
+    /// Plans a fault.
+    pub(crate) fn expect(&self, fault: Fault, victim: Victim, after: u64, times: u64) {
+        self.plan.add(Rule {
+            fault,
+            victim,
+            after,
+            times,
+        });
+    }
+
+    /// A request with one of the reference prompts, on a flow of its own.
+    pub(crate) fn submit(&self, at: usize) -> Answer {
+        let class = match at % 3 {
+            0 => Class::Reactive,
+            _ => Class::Proactive,
+        };
+        let flow = self.engine.new_flow();
+        Answer::of(
+            &self.engine,
+            Ask {
+                flow: Some(flow),
+                ..ask(class, &self.references[at].prompt)
+            },
+        )
+    }
+
+    /// All prompts at once; says how each ended, after checking that whoever was served got the right tokens.
+    pub(crate) fn crowd(&self) -> Vec<Ending> {
+        let answers: Vec<Answer> = (0..self.references.len())
+            .map(|at| self.submit(at))
+            .collect();
+        let endings = answers.into_iter().zip(self.references);
+        let endings = endings.map(|(answer, reference)| {
+            let (id, flow) = (answer.id, answer.flow);
+            let (tokens, ending) = answer.wait();
+            let expected = &reference.answer[..tokens.len().min(reference.answer.len())];
+            assert_eq!(tokens, expected, "{}, {id}", self.name);
+            if ending.finish == Finish::Complete {
+                assert_eq!(tokens.len(), reference.answer.len(), "{}, {id}", self.name);
+            }
+            self.engine.end_flow(flow.unwrap());
+            ending
+        });
+        endings.collect()
+    }
+
+    /// A crowd in which everybody is served.
+    pub(crate) fn crowd_is_served(&self) {
+        for (at, ending) in self.crowd().into_iter().enumerate() {
+            let name = &self.name;
+            assert_eq!(
+                ending.finish,
+                Finish::Complete,
+                "{name}, prompt {at}: {:?}",
+                ending.error
+            );
+        }
+    }
+
+    /// Nothing is left of requests and flows that have ended.
+    pub(crate) fn is_empty_again(&self) {
+        let begin = Instant::now();
+        loop {
+            let status = self.engine.status().unwrap();
+            let live = [status.reactive, status.proactive];
+            let live = live.map(|phases| phases.queued + phases.prefilling + phases.decoding);
+            if (status.kv_bytes, status.flows_kept, live) == (0, 0, [0, 0]) {
+                return;
+            }
+            let late = begin.elapsed() > Duration::from_secs(30);
+            assert!(!late, "{}: {status:?}", self.name);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+pub(crate) fn ask(class: Class, prompt: &[u32]) -> Ask {
+    Ask {
+        scope: ScopeId(0),
+        class,
+        prompt: prompt.to_vec(),
+        tokens_max: ANSWER_TOKENS,
+        eos_ids: Vec::new(),
+        sampling: SamplingParams::default(),
+        restriction: None,
+        flow: None,
+        deadline: None,
+    }
+}
+
+/// What a request hears, to be waited for.
+pub(crate) struct Answer {
+    pub(crate) id: RequestId,
+    pub(crate) flow: Option<FlowId>,
+    updates: Receiver<Update>,
+}
+
+impl Answer {
+    pub(crate) fn of(engine: &Engine, ask: Ask) -> Self {
+        let (sender, updates) = channel();
+        let flow = ask.flow;
+        let id = engine.submit(ask, move |update| {
+            let _ = sender.send(update);
+        });
+        Self { id, flow, updates }
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn try_wait(&self) -> Option<Ending> {
+        let ending = |update| match update {
+            Update::Finished(ending) => Some(ending),
+            Update::Accepted { .. } | Update::Token(_) => None,
+        };
+        self.updates.try_iter().find_map(ending)
+    }
+
+    /// Its tokens, and how it ended. Nothing may take minutes here.
+    pub(crate) fn wait(self) -> (Vec<u32>, Ending) {
+        let mut tokens = Vec::new();
+        loop {
+            match self.updates.recv_timeout(Duration::from_secs(60)).unwrap() {
+                Update::Accepted { .. } => assert!(tokens.is_empty()),
+                Update::Token(token) => tokens.push(token),
+                Update::Finished(ending) => return (tokens, ending),
+            }
+        }
+    }
+}

@@ -9,10 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use heg_artifacts::manifest::{KernelUse, Manifest, Weight, WeightId};
 use heg_artifacts::{Bundle, SectionId};
-use heg_compiler::{CompileError, Summary};
+use heg_compiler::{CompileError, Phase, Progress, Summary, Target, Tools};
 use heg_spec::model::WeightForm;
 use heg_tests::model_folder::ModelFolder;
 use heg_tests::{Workbench, files_below, fixture};
@@ -350,4 +351,59 @@ fn the_same_bytes_on_any_machine() {
     let style = ron::ser::PrettyConfig::new().new_line("\n").depth_limit(2);
     let manifest = ron::ser::to_string_pretty(bundle.manifest(), style).unwrap();
     insta::assert_snapshot!("manifest_llama", manifest);
+}
+
+/// Keeps what a compile tells people.
+#[derive(Default)]
+struct Noted(Mutex<Vec<String>>);
+
+impl Progress for Noted {
+    fn begin(&self, _phase: Phase, _total: u64) {}
+
+    fn advance(&self, _amount: u64) {}
+
+    fn note(&self, text: &str) {
+        self.0.lock().unwrap().push(text.to_owned());
+    }
+}
+
+/// One byte of the object is another, its length is not.
+fn flip(workbench: &Workbench, id: SectionId) {
+    let name = id.to_string();
+    let object = workbench.path("store/blake3").join(&name[..2]).join(&name);
+    let mut bytes = fs::read(&object).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::remove_file(&object).unwrap();
+    fs::write(&object, bytes).unwrap();
+}
+
+#[test]
+fn an_object_that_changed_is_made_again_by_the_compile_that_meets_it() {
+    let (workbench, model) = copied("tiny-agent");
+    let (bundle, _) = compile(&workbench, &model, "tiny-agent", WeightForm::W8A16);
+    let expected = fs::read(&bundle).unwrap();
+    let manifest = Bundle::open(&bundle).unwrap().manifest().clone();
+    let weight = &manifest.weights[3];
+    let changed = [
+        weight.values,
+        weight.scales.unwrap_or(weight.values),
+        manifest.weights[5].values,
+        manifest.layers[0].ffn.answer.unwrap(),
+    ];
+    for id in changed {
+        flip(&workbench, id);
+    }
+    fs::remove_file(&bundle).unwrap();
+    let target = Target::read(model.path()).unwrap();
+    let noted = Noted::default();
+    let places = workbench.places("tiny-agent");
+    let summary = heg_compiler::compile(&target, &places, &Tools::find(), &noted).unwrap();
+    assert!(summary.rewritten);
+    assert_same(&bundle, &expected, "made again");
+    let threads = std::num::NonZero::<usize>::MIN;
+    Bundle::open(&bundle).unwrap().verify(threads).unwrap();
+    let noted = noted.0.into_inner().unwrap();
+    assert_eq!(noted.len(), 1, "all are met at once: {noted:?}");
+    assert!(noted[0].contains("has changed"), "{noted:?}");
 }

@@ -7,6 +7,7 @@
 
 use heg_artifacts::Bundle;
 use heg_artifacts::manifest::{DeviceClass, Group, Manifest, Weight};
+use heg_files::OwnFolder;
 use heg_runtime::exec::{Executor, ExecutorOptions, clear_quarantine, diagnose};
 use heg_runtime::{Descent, Reason, summary};
 use heg_spec::ModelSpec;
@@ -126,9 +127,10 @@ fn damage_in_memory_is_found_and_repaired() {
         let (expected, _) = run(loader(&bundle, &soc));
         for (section, change) in sections {
             let memory = changed(&bundle, section, change);
-            let cache = tempfile::tempdir().unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            let cache = OwnFolder::create(folder.path()).unwrap();
             let damaged = || {
-                let loader = loader(&bundle, &soc).with_cache(cache.path().to_owned());
+                let loader = loader(&bundle, &soc).with_cache(cache.clone());
                 loader.with_memory(memory.clone())
             };
             let (tokens, descents) = run(damaged());
@@ -142,7 +144,7 @@ fn damage_in_memory_is_found_and_repaired() {
                     .all(|d| d.kernel == "ffn")
             );
             // Damage is of this moment: the device is not blamed for it later.
-            let (tokens, descents) = run(loader(&bundle, &soc).with_cache(cache.path().to_owned()));
+            let (tokens, descents) = run(loader(&bundle, &soc).with_cache(cache.clone()));
             assert_eq!(tokens, expected);
             assert!(!descents.iter().any(found), "{descents:?}");
             // What was right before is not asked again, but for the doctor, who finds it.
@@ -187,10 +189,11 @@ fn a_variant_that_computes_something_else_is_quarantined_and_replaced() {
         }
         drop_unused(manifest);
     });
-    let cache = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let cache = OwnFolder::create(folder.path()).unwrap();
     let soc = roles(&["Npu", "Igpu", "Cpu"]);
     let (expected, _) = run(loader(&bundle, &soc));
-    let cached = || loader(&wrong, &soc).with_cache(cache.path().to_owned());
+    let cached = || loader(&wrong, &soc).with_cache(cache.clone());
     let quarantined = |descents: &[Descent]| {
         let wrong = |descent: &&Descent| matches!(descent.reason, Reason::Wrong { .. });
         descents.iter().filter(wrong).count()

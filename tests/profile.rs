@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use heg_artifacts::manifest::DeviceClass;
+use heg_files::OwnFolder;
 use heg_profiler::AnchorSource;
 use heg_profiler::annotation::{Call, estimate};
 use heg_profiler::measure::{self, Plan, Profile, Report, Subject, Watch};
@@ -70,9 +71,10 @@ fn every_variant_is_measured_and_kept() {
     assert_eq!(report.kernels.len(), subject.cases().len());
 
     let folder = tempfile::tempdir().unwrap();
-    let kept = file::path(folder.path(), loaded.bundle(), &devices);
+    let cache = OwnFolder::create(folder.path()).unwrap();
+    let kept = file::path(&cache, loaded.bundle(), &devices);
     file::write(&kept, &profile).unwrap();
-    let found = file::load_profile(folder.path(), loaded.bundle(), &devices).unwrap();
+    let found = file::load_profile(&cache, loaded.bundle(), &devices).unwrap();
     assert_eq!(found.as_ref(), Some(&profile));
     measure::profile(&mut subject, found.unwrap(), &plan, &mut Idle).unwrap();
 

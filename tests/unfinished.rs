@@ -40,6 +40,8 @@ impl Progress for InterruptAt {
             resume_unwind(Box::new("interrupted"));
         }
     }
+
+    fn note(&self, _text: &str) {}
 }
 
 /// Compiles tiny-agent until it is interrupted.

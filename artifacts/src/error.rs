@@ -8,6 +8,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use heg_files::FileError;
+
 use crate::content_id::SectionId;
 
 /// What this crate returns instead of panicking.
@@ -150,12 +152,29 @@ pub enum Error {
         found: u64,
     },
 
+    /// The store's object for a section is not what was put there.
+    #[error(
+        "the store's object for {part} has changed: its blake3 is `{found}`, expected `{expected}`; it has to be made again"
+    )]
+    ObjectChanged {
+        /// What the object is.
+        part: Part,
+        /// Its name.
+        expected: SectionId,
+        /// Hash of what it holds.
+        found: SectionId,
+    },
+
     /// A text is not an identifier.
     #[error("`{found}` is not an identifier: expected 64 lower-case hexadecimal digits")]
     InvalidId {
         /// The text, shortened.
         found: String,
     },
+
+    /// A file or folder is not such that it can be used.
+    #[error(transparent)]
+    File(FileError),
 
     /// The operating system refused something.
     #[error("cannot {action} `{}`", .path.display())]
@@ -168,6 +187,23 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+}
+
+impl From<FileError> for Error {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::Io {
+                action,
+                path,
+                source,
+            } => Self::Io {
+                action,
+                path,
+                source,
+            },
+            refused => Self::File(refused),
+        }
+    }
 }
 
 impl Error {

@@ -23,7 +23,6 @@ mod recipe;
 mod references;
 mod sink;
 mod store;
-mod temp;
 mod verify;
 mod writer;
 
@@ -36,5 +35,5 @@ pub use reader::Bundle;
 pub use recipe::RecipeKey;
 pub use references::{Reference, references};
 pub use sink::SectionSink;
-pub use store::Store;
+pub use store::{Store, check_object};
 pub use writer::{Written, write_bundle};

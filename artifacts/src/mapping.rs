@@ -13,7 +13,7 @@
     reason = "mapping a file is unsafe by nature; the proofs stand at the blocks"
 )]
 
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 
@@ -89,15 +89,10 @@ impl Mapping {
     /// Maps the file at `path`, as long as it is now. The file may be replaced or unlinked afterwards, but
     /// must not be changed in place (see the module).
     ///
-    /// Errors: [`Error::Io`] if it cannot be opened or mapped, or is no regular file.
+    /// Errors: [`Error::Io`] if it cannot be opened or mapped, [`Error::File`] if it is no regular file.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let file = File::open(path).map_err(Error::io("open", path))?;
+        let file = heg_files::open_regular(path)?;
         let metadata = file.metadata().map_err(Error::io("inspect", path))?;
-        if !metadata.is_file() {
-            let source =
-                std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a regular file");
-            return Err(Error::io("map", path)(source));
-        }
         // SAFETY: the mapping is read-only and shared, so this process cannot write through it. The bytes
         // behind it must not change or vanish while it lives. By the promise in the module's header nothing
         // in this project writes to such a file in place: stores and bundles are written under a temporary
@@ -256,7 +251,9 @@ mod tests {
         assert!(Mapping::open(&path).unwrap().is_empty());
         assert!(Mapping::of_bytes(b"").unwrap().is_empty());
         let error = Mapping::open(folder.path()).unwrap_err().to_string();
-        assert_eq!(error, format!("cannot map `{}`", folder.path().display()));
+        let path = folder.path().display();
+        let expected = format!("`{path}` is a folder, expected a regular file");
+        assert_eq!(error, expected);
     }
 
     #[test]

@@ -119,6 +119,22 @@ impl Bundle {
         }
     }
 
+    /// A copy of a section, hashed each time: nothing that is written to the file behind the mapping meanwhile can get
+    /// into what was found right. For what is parsed; weights are too large to be copied.
+    ///
+    /// Errors: [`Error::Corrupt`], with what the section is; [`Error::NoSuchSection`].
+    pub fn section_copy(&self, id: SectionId) -> Result<Vec<u8>, Error> {
+        let copy = self.section_unverified(id)?.to_vec();
+        match compare(id, &copy) {
+            Ok(()) => Ok(copy),
+            Err(found) => Err(Error::Corrupt {
+                part: self.part(id),
+                expected: id,
+                found,
+            }),
+        }
+    }
+
     /// Takes all sections for right without hashing them: for a caller who knows that this very file was
     /// verified before and has not changed since (see [`crate::FileIdentity`]).
     pub fn trust_sections(&self) {

@@ -6,10 +6,11 @@
 
 use std::io::{self, Write};
 
+use heg_files::TempFile;
+
 use crate::content_id::SectionId;
 use crate::error::Error;
 use crate::manifest::Section;
-use crate::temp::TempFile;
 
 /// A section in the making; see [`crate::Store::put`].
 ///
@@ -23,6 +24,9 @@ pub struct SectionSink {
     bytes: u64,
     /// A write failed, so that the file is not what was hashed, and no later success can mend that.
     failed: bool,
+    /// Takes the bytes instead of the file, and fails: stands for a full disk.
+    #[cfg(test)]
+    full_disk: Option<std::fs::File>,
 }
 
 impl SectionSink {
@@ -33,6 +37,8 @@ impl SectionSink {
             block: Vec::with_capacity(BLOCK_BYTES),
             bytes: 0,
             failed: false,
+            #[cfg(test)]
+            full_disk: None,
         }
     }
 
@@ -71,13 +77,21 @@ impl SectionSink {
         Ok(())
     }
 
+    fn file(&self) -> &std::fs::File {
+        #[cfg(test)]
+        if let Some(file) = &self.full_disk {
+            return file;
+        }
+        self.temp.file()
+    }
+
     /// Once this has failed it fails for ever: callers of [`Write`] may have swallowed the first error.
     fn write_through(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.failed {
             return Err(io::Error::other("an earlier write failed"));
         }
         self.hasher.update(bytes);
-        let written = self.temp.file().write_all(bytes);
+        let written = self.file().write_all(bytes);
         self.failed = written.is_err();
         written
     }
@@ -117,8 +131,11 @@ mod tests {
 
     /// A sink whose file cannot be written: it is a handle for reading.
     fn unwritable(folder: &std::path::Path) -> SectionSink {
-        let temp = TempFile::create(folder, "").unwrap().opened_for_reading();
-        SectionSink::new(temp)
+        let temp = TempFile::create(folder, "").unwrap();
+        let reading = std::fs::File::open(temp.path()).unwrap();
+        let mut sink = SectionSink::new(temp);
+        sink.full_disk = Some(reading);
+        sink
     }
 
     #[test]

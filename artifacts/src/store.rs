@@ -3,15 +3,15 @@
 //! ```text
 //! <store>/blake3/ab/abcdef…    one object: the bytes of a section, nothing else
 //! <store>/recipes/12/1234ab…   sections that came out of a step, by a hash of what went in
-//! <store>/tmp/<pid>-<n>        objects and recipes in the making
+//! <store>/tmp/<pid>-<n>        objects and recipes in the making, locked by who makes them
 //! ```
 //!
 //! **Durability.** An object gets its name by a rename after its last byte was written, so a killed process
 //! leaves temporary files and nothing else. Objects are not synced to disk one by one: after a power cut
 //! the usual file systems (ext4, xfs, btrfs) show such a file with fewer bytes, which every use of the
-//! store notices by its length; a file system that shows the right length over wrong bytes is noticed by
-//! [`Store::check`] and by the bundle's own verification, and cured by putting the section again, which
-//! always replaces the object. Bundles themselves are synced.
+//! store notices by its length; a file system that shows the right length over wrong bytes is noticed when the
+//! object is used ([`Store::map`], [`crate::write_bundle`]), and cured by discarding the object and putting the
+//! section again. Bundles themselves are synced.
 //!
 //! All methods take `&self` and may be called from many threads and processes at once.
 
@@ -19,13 +19,14 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+use heg_files::{TempFile, remove_stale};
+
 use crate::content_id::SectionId;
 use crate::error::{Error, Part};
 use crate::manifest::Section;
 use crate::mapping::Mapping;
 use crate::recipe::{self, RecipeKey};
 use crate::sink::SectionSink;
-use crate::temp::{self, TempFile};
 
 /// A folder of sections.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ impl Store {
         for folder in [&store.objects, &store.recipes, &store.temporary] {
             fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
         }
-        temp::remove_stale(&store.temporary, "")?;
+        remove_stale(&store.temporary, "")?;
         Ok(store)
     }
 
@@ -64,7 +65,8 @@ impl Store {
         &self,
         fill: impl FnOnce(&mut SectionSink) -> Result<(), E>,
     ) -> Result<Section, E> {
-        let mut sink = SectionSink::new(TempFile::create(&self.temporary, "")?);
+        let temp = TempFile::create(&self.temporary, "").map_err(Error::from)?;
+        let mut sink = SectionSink::new(temp);
         fill(&mut sink)?;
         let (section, temp) = sink.finish()?;
         rename_into_shard(temp, &self.object(section.id))?;
@@ -105,10 +107,20 @@ impl Store {
         }
     }
 
-    /// Maps an object. Its content is not checked: compare [`SectionId::of`] where that matters.
+    /// Maps an object, and hashes all of it.
+    ///
+    /// Errors: [`Error::ObjectChanged`], [`Error::NoSuchSection`], [`Error::Io`].
+    pub fn map(&self, id: SectionId) -> Result<Mapping, Error> {
+        let mapping = self.map_unverified(id)?;
+        check_object(id, SectionId::of(&mapping), || OBJECT.to_owned())?;
+        Ok(mapping)
+    }
+
+    /// Maps an object. Its content is not checked: what is made of it may be wrong, until it was given to
+    /// [`check_object`].
     ///
     /// Errors: [`Error::NoSuchSection`], [`Error::Io`].
-    pub fn map(&self, id: SectionId) -> Result<Mapping, Error> {
+    pub fn map_unverified(&self, id: SectionId) -> Result<Mapping, Error> {
         match Mapping::open(&self.object(id)) {
             Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
                 Err(no_such(id))
@@ -119,17 +131,22 @@ impl Store {
 
     /// Hashes an object and compares the hash with its name.
     ///
-    /// Errors: [`Error::Corrupt`], [`Error::NoSuchSection`], [`Error::Io`].
+    /// Errors: [`Error::ObjectChanged`], [`Error::NoSuchSection`], [`Error::Io`].
     pub fn check(&self, id: SectionId) -> Result<(), Error> {
-        let found = SectionId::of(&self.map(id)?);
-        if found == id {
-            return Ok(());
+        self.map(id).map(drop)
+    }
+
+    /// Removes an object, so that every recipe which names it has to be carried out again. It need not be there.
+    ///
+    /// Errors: [`Error::Io`].
+    pub fn discard(&self, id: SectionId) -> Result<(), Error> {
+        let path = self.object(id);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(Error::io("remove", path)(error))
+            }
+            _ => Ok(()),
         }
-        Err(Error::Corrupt {
-            part: object_part(id),
-            expected: id,
-            found,
-        })
     }
 
     /// The sections that were recorded under `key`, if their objects are all there with the recorded
@@ -185,13 +202,26 @@ impl Store {
     }
 }
 
-/// How errors name an object of which nothing but the name is known.
-fn object_part(id: SectionId) -> Part {
-    Part::Section {
-        id,
-        label: "an object of the store".to_owned(),
+/// Compares the hash of an object's bytes with its name; `label` says what it is to people.
+///
+/// Errors: [`Error::ObjectChanged`].
+pub fn check_object(
+    id: SectionId,
+    found: SectionId,
+    label: impl FnOnce() -> String,
+) -> Result<(), Error> {
+    if found == id {
+        return Ok(());
     }
+    Err(Error::ObjectChanged {
+        part: Part::Section { id, label: label() },
+        expected: id,
+        found,
+    })
 }
+
+/// How errors name an object of which nothing but the name is known.
+const OBJECT: &str = "an object of the store";
 
 fn no_such(id: SectionId) -> Error {
     Error::NoSuchSection { id, place: "store" }
@@ -207,5 +237,5 @@ fn rename_into_shard(temp: TempFile, target: &Path) -> Result<(), Error> {
     if let Some(shard) = target.parent() {
         fs::create_dir_all(shard).map_err(Error::io("create", shard))?;
     }
-    temp.rename(target)
+    Ok(temp.rename(target)?)
 }

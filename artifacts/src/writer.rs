@@ -6,8 +6,10 @@
 //! and, until the next run, at most a hidden file. The same manifest gives the same bytes.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
+
+use heg_files::{TempFile, remove_stale};
 
 use crate::check::check_manifest;
 use crate::content_id::SectionId;
@@ -16,8 +18,7 @@ use crate::layout::{self, Extent, HEADER_BYTES, Header, MANIFEST_BYTES_MAX};
 use crate::manifest::{Manifest, Section};
 use crate::reader::Bundle;
 use crate::references;
-use crate::store::Store;
-use crate::temp::{self, TempFile};
+use crate::store::{Store, check_object};
 
 /// What [`write_bundle`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,11 +35,12 @@ pub struct Written {
 /// of the file are done, now and then, and at the end.
 ///
 /// A target that is the same bundle already, and whole, is left alone: it is read, not written. A target
-/// that is open elsewhere is replaced, not changed. Objects of the store
-/// are copied as they are, and not hashed again: [`crate::Bundle::verify`] does that.
+/// that is open elsewhere is replaced, not changed. What was copied from the store is hashed: objects that are not
+/// what they were are discarded, all that there are, and the first is the error.
 ///
 /// Errors: [`Error::InvalidManifest`]; [`Error::NoSuchSection`] or [`Error::ObjectLength`] when the store
-/// does not have what the manifest lists; [`Error::TooLarge`]; [`Error::Io`], and then nothing is left.
+/// does not have what the manifest lists; [`Error::ObjectChanged`]; [`Error::TooLarge`]; [`Error::Io`]. Nothing is
+/// left of a bundle that could not be written.
 pub fn write_bundle(
     path: &Path,
     manifest: &Manifest,
@@ -56,7 +58,7 @@ pub fn write_bundle(
     };
     let mut head = header.encode().to_vec();
     head.extend_from_slice(&text);
-    temp::remove_stale(folder_of(path), &temporary_prefix(path))?;
+    remove_stale(folder_of(path), &temporary_prefix(path))?;
     if is_written(path, &head, file_bytes) && is_whole(path) {
         progress(file_bytes);
         return Ok(Written {
@@ -66,14 +68,22 @@ pub fn write_bundle(
         });
     }
     for section in &manifest.sections {
-        check_object(manifest, *section, store.section(section.id)?.bytes)?;
+        check_length(manifest, *section, store.section(section.id)?.bytes)?;
     }
     write_file(path, &head, file_bytes, |output| {
+        let mut changed = Ok(());
         for (section, extent) in manifest.sections.iter().zip(&extents) {
             output.fill_to(extent.offset)?;
             progress(extent.offset);
             output.copy_section(manifest, *section, *extent, store, progress)?;
+            let label = || references::label(manifest, section.id);
+            let checked = check_object(section.id, output.hash(*extent)?, label);
+            if checked.is_err() {
+                store.discard(section.id)?;
+            }
+            changed = changed.and(checked);
         }
+        changed?;
         output.fill_to(file_bytes)
     })?;
     progress(file_bytes);
@@ -137,7 +147,7 @@ fn is_written(path: &Path, head: &[u8], file_bytes: u64) -> bool {
     file.take(head.len() as u64).read_to_end(&mut found).is_ok() && found == head
 }
 
-fn check_object(manifest: &Manifest, section: Section, found: u64) -> Result<(), Error> {
+fn check_length(manifest: &Manifest, section: Section, found: u64) -> Result<(), Error> {
     if found == section.bytes {
         return Ok(());
     }
@@ -160,8 +170,11 @@ fn write_file(
     body: impl FnOnce(&mut Output) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let folder = folder_of(path);
+    let temp = TempFile::create(folder, &temporary_prefix(path))?;
+    let written = File::open(temp.path()).map_err(Error::io("open", temp.path()))?;
     let mut output = Output {
-        temp: TempFile::create(folder, &temporary_prefix(path))?,
+        temp,
+        written,
         bytes: 0,
     };
     output.write(head)?;
@@ -178,6 +191,8 @@ fn write_file(
 /// The file in the making.
 struct Output {
     temp: TempFile,
+    /// The same file, for reading.
+    written: File,
     bytes: u64,
 }
 
@@ -222,11 +237,26 @@ impl Output {
             let copied = copied.map_err(Error::io("write", self.temp.path()))?;
             self.bytes += copied;
             if copied < step {
-                return check_object(manifest, section, self.bytes - extent.offset);
+                return check_length(manifest, section, self.bytes - extent.offset);
             }
             progress(self.bytes);
         }
         Ok(())
+    }
+
+    /// The hash of what was written there.
+    fn hash(&mut self, extent: Extent) -> Result<SectionId, Error> {
+        let mut hasher = blake3::Hasher::new();
+        let read = self
+            .written
+            .seek(SeekFrom::Start(extent.offset))
+            .and_then(|_| {
+                hasher
+                    .update_reader((&self.written).take(extent.bytes))
+                    .map(drop)
+            });
+        read.map_err(Error::io("read", self.temp.path()))?;
+        Ok(SectionId::from(hasher.finalize()))
     }
 }
 

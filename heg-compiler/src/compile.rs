@@ -8,7 +8,7 @@ use heg_artifacts::manifest::{
     Manifest, Model, Parameter, Provenance, RopeId, RopeTable, Section, ShapeClass, Text, Variant,
     Weight, WeightForm, WeightId,
 };
-use heg_artifacts::{MANIFEST_REVISION, SectionId, Store, write_bundle};
+use heg_artifacts::{Error, MANIFEST_REVISION, SectionId, Store, write_bundle};
 use heg_profiler::annotation::{self, SweepLimits, VendorTables};
 use heg_profiler::measure::Profile;
 use heg_spec::shipped;
@@ -73,8 +73,34 @@ pub struct Summary {
 }
 
 /// Compiles `target` into a bundle. On error nothing is left at the bundle's place; what was encoded stays in
-/// the store, so that a later compile goes on from there.
+/// the store, so that a later compile goes on from there. An object of the store that is not what it was is noticed
+/// by whoever reads it, discarded, and made again by starting over, which takes all else from the store.
 pub fn compile(
+    target: &Target,
+    places: &Places,
+    tools: &Tools,
+    progress: &dyn Progress,
+) -> Result<Summary, CompileError> {
+    let mut made_again = BTreeSet::new();
+    loop {
+        match compile_from_store(target, places, tools, progress) {
+            Err(CompileError::Artifacts(error)) => {
+                let Error::ObjectChanged { expected, .. } = &error else {
+                    return Err(error.into());
+                };
+                // One that changes as soon as it is made says that the disk is at its end, or somebody else writes.
+                if made_again.len() == STARTS_MAX || !made_again.insert(*expected) {
+                    return Err(error.into());
+                }
+                Store::open(&places.store)?.discard(*expected)?;
+                progress.note(&error.to_string());
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn compile_from_store(
     target: &Target,
     places: &Places,
     tools: &Tools,
@@ -553,6 +579,10 @@ fn provenance(folder: &Path, config: &ConfigJson, plan: &Plan) -> Result<Provena
         inputs,
     })
 }
+
+/// Times that a compile starts over. Chosen: one that finds more objects changed, one after the other, is on a disk
+/// that loses them.
+const STARTS_MAX: usize = 8;
 
 /// The OpenVINO release whose IR is written.
 const OPENVINO_IR: &str = "2026.4.1";

@@ -6,11 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use heg_artifacts::manifest::{ElementType, WeightForm};
 use heg_artifacts::{FileIdentity, RecipeKey, Section, SectionId, Store};
+use heg_files::{TempFile, remove_stale};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -150,8 +152,12 @@ fn quant_form(element: ElementType) -> Form {
 /// Names the encoders' code: to be changed whenever the same source gives other bytes.
 const ENCODER: &str = "encode 1";
 
+/// How the names of files in the making begin.
+const PREFIX: &str = "tmp-";
+
 /// What is known of a model folder's tensors from an earlier compile.
 pub(crate) struct SourceMemory {
+    folder: PathBuf,
     path: PathBuf,
     stamp: Vec<FileStamp>,
     /// Whether this folder was compiled before, in whatever state.
@@ -186,7 +192,8 @@ impl SourceMemory {
             .map(|first| first.path.display().to_string())
             .unwrap_or_default();
         let name = SectionId::of(identity.as_bytes()).to_string();
-        let path = store.join("sources").join(format!("{name}.ron"));
+        let folder = store.join("sources");
+        let path = folder.join(format!("{name}.ron"));
         let remembered: Option<Remembered> = fs::read_to_string(&path)
             .ok()
             .and_then(|text| ron::from_str(&text).ok());
@@ -196,6 +203,7 @@ impl SourceMemory {
             .map(|remembered| remembered.hashes)
             .unwrap_or_default();
         Ok(Self {
+            folder,
             path,
             stamp,
             seen,
@@ -235,14 +243,13 @@ impl SourceMemory {
         };
         let text = ron::to_string(&remembered)
             .map_err(|error| io("describe")(std::io::Error::other(error)))?;
-        if let Some(folder) = self.path.parent() {
-            fs::create_dir_all(folder).map_err(io("create"))?;
-        }
-        let fresh = self
-            .path
-            .with_extension(format!("tmp-{}", std::process::id()));
-        fs::write(&fresh, text).map_err(io("write"))?;
-        fs::rename(&fresh, &self.path).map_err(io("rename"))
+        fs::create_dir_all(&self.folder).map_err(io("create"))?;
+        remove_stale(&self.folder, PREFIX)?;
+        let temp = TempFile::create(&self.folder, PREFIX)?;
+        temp.file()
+            .write_all(text.as_bytes())
+            .map_err(io("write"))?;
+        Ok(temp.rename(&self.path)?)
     }
 }
 

@@ -25,6 +25,9 @@ pub enum CompileError {
     /// The store or the bundle cannot be written.
     #[error(transparent)]
     Artifacts(#[from] heg_artifacts::Error),
+    /// A file beside the store cannot be written, or is not such that it can be used.
+    #[error(transparent)]
+    Files(#[from] heg_files::FileError),
     /// A blob for an NPU cannot be made.
     #[error(transparent)]
     Npu(#[from] NpuError),

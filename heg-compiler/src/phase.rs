@@ -63,6 +63,8 @@ pub trait Progress: Sync {
     fn begin(&self, phase: Phase, total: u64);
     /// So much more is done.
     fn advance(&self, amount: u64);
+    /// Something that people should know although the compile goes on.
+    fn note(&self, text: &str);
 }
 
 /// Shows nothing.
@@ -71,4 +73,5 @@ pub struct Silent;
 impl Progress for Silent {
     fn begin(&self, _phase: Phase, _total: u64) {}
     fn advance(&self, _amount: u64) {}
+    fn note(&self, _text: &str) {}
 }

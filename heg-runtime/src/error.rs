@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use heg_artifacts::manifest::{DeviceClass, Group};
+use heg_files::FileError;
 use thiserror::Error;
 
 use crate::text::TextError;
@@ -77,25 +78,23 @@ pub enum RuntimeError {
         /// Which part of the bundle.
         part: String,
     },
-    /// The cache folder cannot be used.
+    /// The cache folder, or something in it, is not the user's own, or cannot be used.
     #[error("cannot use the cache folder `{path}`", path = path.display())]
     Cache {
-        /// The folder or file.
+        /// The folder.
         path: PathBuf,
         /// Cause.
-        source: std::io::Error,
+        source: FileError,
     },
     /// An IR of the bundle refers to something that it cannot refer to.
-    #[error(
-        "IR of kernel `{kernel}` has the reference `{reference}`, expected one of its {sections} sections or a literal"
-    )]
+    #[error("IR of kernel `{kernel}` has `{found}`, expected {expected}")]
     Reference {
         /// The kernel.
         kernel: String,
-        /// The text that was found.
-        reference: String,
-        /// Sections that the kernel is used with.
-        sections: usize,
+        /// The text that was found, shortened.
+        found: String,
+        /// What would do.
+        expected: String,
     },
     /// The IR of a static attention is not such that it can be had over fewer rows of context.
     #[error(
@@ -178,7 +177,7 @@ pub enum RuntimeError {
         /// The file.
         path: PathBuf,
         /// Cause.
-        source: std::io::Error,
+        source: FileError,
     },
     /// A server cannot listen.
     #[cfg(feature = "server")]
@@ -243,7 +242,7 @@ impl RuntimeError {
                 ..
             } if source.kind() == std::io::ErrorKind::NotFound => ExitStatus::Input,
             Self::Bundle {
-                source: heg_artifacts::Error::Io { .. },
+                source: heg_artifacts::Error::Io { .. } | heg_artifacts::Error::File(_),
                 ..
             }
             | Self::OpenVino { .. }

@@ -12,7 +12,6 @@ mod generate;
 mod ladder;
 mod load;
 mod mem;
-mod private;
 pub mod profile;
 pub mod sched;
 #[cfg(feature = "server")]

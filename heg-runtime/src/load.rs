@@ -43,7 +43,7 @@ impl Loaded {
             hint: "give the prompt as token ids with `--prompt-ids`",
         };
         let id = self.bundle.manifest().text.tokenizer.ok_or(missing)?;
-        Ok(Tokenizer::from_json(self.section(id)?)?)
+        Ok(Tokenizer::from_json(&self.section(id)?)?)
     }
 
     /// The chat template of the bundle.
@@ -54,7 +54,7 @@ impl Loaded {
         };
         let text = &self.bundle.manifest().text;
         let source = self.section(text.chat_template.ok_or(missing)?)?;
-        let source = String::from_utf8_lossy(source);
+        let source = String::from_utf8_lossy(&source);
         Ok(ChatTemplate::new(&source, text.special_tokens.clone())?)
     }
 
@@ -74,9 +74,10 @@ impl Loaded {
         Executor::new(self.loader(soc)?, options)
     }
 
-    fn section(&self, id: SectionId) -> Result<&[u8], RuntimeError> {
+    /// A copy, so that what is parsed is what was hashed.
+    fn section(&self, id: SectionId) -> Result<Vec<u8>, RuntimeError> {
         self.bundle
-            .section(id)
+            .section_copy(id)
             .map_err(|source| RuntimeError::Bundle {
                 path: self.path.clone(),
                 source,
@@ -89,6 +90,6 @@ pub(crate) fn annotations(bundle: &Bundle) -> Result<Option<Annotations>, Runtim
     let Some(id) = bundle.manifest().annotations else {
         return Ok(None);
     };
-    let text = bundle.section(id).map_err(RuntimeError::Section)?;
-    Ok(Some(Annotations::parse(&String::from_utf8_lossy(text))?))
+    let text = bundle.section_copy(id).map_err(RuntimeError::Section)?;
+    Ok(Some(Annotations::parse(&String::from_utf8_lossy(&text))?))
 }

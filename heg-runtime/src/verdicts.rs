@@ -5,17 +5,15 @@
 //! cannot be read counts as not there, and the kernels are asked again.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
 
 use heg_artifacts::SectionId;
 use heg_artifacts::manifest::Group;
+use heg_files::OwnFolder;
 use serde::{Deserialize, Serialize};
 
 use crate::error::RuntimeError;
 use crate::exec::Place;
 use crate::ladder::Rung;
-use crate::private::{private_folder, write_whole};
 
 /// What became of the kernels that were asked.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -136,11 +134,10 @@ impl Verdicts {
     }
 
     /// Reads what is remembered in the cache folder under `name`; nothing where nothing readable is there.
-    pub fn recall(cache: &Path, name: &str) -> Self {
+    pub fn recall(cache: &OwnFolder, name: &str) -> Self {
         let read = || {
-            let path = private_folder(cache, FOLDER).ok()?.join(name);
-            let length = fs::metadata(&path).ok()?.len();
-            let text = (length <= FILE_BYTES_MAX).then(|| fs::read(&path).ok())??;
+            let folder = cache.folder(FOLDER).ok()?;
+            let text = folder.read(name, FILE_BYTES_MAX).ok()??;
             Self::parse(&text).ok()
         };
         read().unwrap_or_default()
@@ -151,11 +148,14 @@ impl Verdicts {
     /// # Errors
     ///
     /// [`RuntimeError::Cache`] where the folder is not the user's own, or cannot be written.
-    pub fn remember(&self, cache: &Path, name: &str) -> Result<(), RuntimeError> {
-        let failed = |path: PathBuf| move |source| RuntimeError::Cache { path, source };
-        let folder = private_folder(cache, FOLDER).map_err(failed(cache.join(FOLDER)))?;
-        let path = folder.join(name);
-        write_whole(&path, &[self.to_text().as_bytes()]).map_err(failed(path))
+    pub fn remember(&self, cache: &OwnFolder, name: &str) -> Result<(), RuntimeError> {
+        let written = cache
+            .folder(FOLDER)
+            .and_then(|folder| folder.write(name, &[self.to_text().as_bytes()]));
+        written.map_err(|source| RuntimeError::Cache {
+            path: cache.path().to_owned(),
+            source,
+        })
     }
 }
 
@@ -167,7 +167,8 @@ pub(crate) fn file_name(bundle: SectionId, devices: &str) -> String {
 
 const FOLDER: &str = "verdicts";
 
-const REVISION: u32 = 1;
+/// 2: errors of devices are no verdicts; files of revision 1 may have them as wrong answers.
+const REVISION: u32 = 2;
 
 /// Chosen: some thousand verdicts are 500 kB.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -210,10 +211,11 @@ mod tests {
     #[test]
     fn a_file_gives_back_what_was_written() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(Verdicts::recall(folder.path(), "x"), Verdicts::default());
-        verdicts().remember(folder.path(), "x").unwrap();
-        assert_eq!(Verdicts::recall(folder.path(), "x"), verdicts());
-        assert_eq!(Verdicts::recall(folder.path(), "y"), Verdicts::default());
+        let cache = OwnFolder::create(folder.path()).unwrap();
+        assert_eq!(Verdicts::recall(&cache, "x"), Verdicts::default());
+        verdicts().remember(&cache, "x").unwrap();
+        assert_eq!(Verdicts::recall(&cache, "x"), verdicts());
+        assert_eq!(Verdicts::recall(&cache, "y"), Verdicts::default());
     }
 
     #[test]
@@ -237,7 +239,7 @@ mod tests {
     fn a_file_that_is_not_ours_is_not_believed() {
         let text = verdicts().to_text();
         for wrong in [
-            text.replace("\"revision\":1", "\"revision\":2"),
+            text.replace("\"revision\":2", "\"revision\":1"),
             text.replace("\"worst\"", "\"best\""),
             text.replace("\"tolerance\":0.05", "\"tolerance\":1e39"),
             text[..text.len() - 1].to_owned(),
@@ -251,9 +253,11 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn a_folder_that_others_may_write_to_is_not_used() {
+        use std::fs;
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
-        verdicts().remember(folder.path(), "x").unwrap();
+        let cache = OwnFolder::create(folder.path()).unwrap();
+        verdicts().remember(&cache, "x").unwrap();
         let inner = folder.path().join(FOLDER);
         let mode = |mode| fs::set_permissions(&inner, fs::Permissions::from_mode(mode)).unwrap();
         assert_eq!(
@@ -261,8 +265,8 @@ mod tests {
             0o700
         );
         mode(0o777);
-        assert_eq!(Verdicts::recall(folder.path(), "x"), Verdicts::default());
-        let error = verdicts().remember(folder.path(), "x").unwrap_err();
+        assert_eq!(Verdicts::recall(&cache, "x"), Verdicts::default());
+        let error = verdicts().remember(&cache, "x").unwrap_err();
         assert!(
             error.to_string().starts_with("cannot use the cache folder"),
             "{error}"

@@ -3,18 +3,19 @@
 //! A bundle's first start hashes every section before its use. After that a small file in the cache folder
 //! says: the bundle with this manifest, in the file with this identity (device, inode, length, times), was
 //! right. While the identity is the same the file was neither written nor replaced, and its sections are
-//! taken for right. What a disk loses by itself is found by `heg verify` only, which never looks here.
+//! taken for right. What a disk loses by itself is found by `heg verify` only, which never looks here. Since a note
+//! spares the hashing, it is believed only in a folder, and from a file, that nobody else can write to.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use heg_artifacts::{Bundle, FileIdentity};
+use heg_files::{FileError, OwnFolder};
 
 use crate::error::RuntimeError;
-use crate::private::write_whole;
 
 /// Takes the sections of `bundle` for right if this file was verified before. Says whether it was.
-pub fn trust_if_verified(bundle: &Bundle, cache: &Path) -> bool {
+pub fn trust_if_verified(bundle: &Bundle, cache: &OwnFolder) -> bool {
     let known = bundle
         .mapping()
         .identity()
@@ -28,7 +29,7 @@ pub fn trust_if_verified(bundle: &Bundle, cache: &Path) -> bool {
 /// Hashes what was not hashed yet, and remembers that all was right. A file that changed in the last seconds
 /// is not remembered: another change within the clock's tick would go unseen. That the cache cannot be
 /// written is no error; the next start hashes again.
-pub fn remember(bundle: &Bundle, cache: &Path) -> Result<(), RuntimeError> {
+pub fn remember(bundle: &Bundle, cache: &OwnFolder) -> Result<(), RuntimeError> {
     let Some(identity) = bundle.mapping().identity() else {
         return Ok(());
     };
@@ -39,12 +40,29 @@ pub fn remember(bundle: &Bundle, cache: &Path) -> Result<(), RuntimeError> {
         bundle.section(section.id).map_err(RuntimeError::Section)?;
     }
     // Losing the note costs a later start some time, nothing else.
-    let _ = write(&entry(bundle, cache), identity);
+    let _ = write(bundle, cache, identity);
     Ok(())
 }
 
-/// The cache folder: `HEG_CACHE_DIR`, else the user's cache folder; none where there is neither.
-pub fn cache_folder() -> Option<PathBuf> {
+/// The cache folder: `HEG_CACHE_DIR`, else the user's cache folder, made where it is not there; none where there is
+/// neither, or the system does not let it be made.
+///
+/// # Errors
+///
+/// [`RuntimeError::Cache`] where somebody else could change what is in it.
+pub fn cache_folder() -> Result<Option<OwnFolder>, RuntimeError> {
+    let Some(path) = cache_path() else {
+        return Ok(None);
+    };
+    match OwnFolder::create(&path) {
+        Ok(folder) => Ok(Some(folder)),
+        // Nothing is kept on a machine that cannot be written to.
+        Err(FileError::Io { .. }) => Ok(None),
+        Err(source) => Err(RuntimeError::Cache { path, source }),
+    }
+}
+
+fn cache_path() -> Option<PathBuf> {
     let variable = |name| {
         std::env::var_os(name)
             .filter(|value| !value.is_empty())
@@ -55,20 +73,26 @@ pub fn cache_folder() -> Option<PathBuf> {
         .or_else(|| variable("HOME").map(|folder| folder.join(".cache").join("heg")))
 }
 
-fn entry(bundle: &Bundle, cache: &Path) -> PathBuf {
-    cache
-        .join("verified")
-        .join(format!("{}.json", bundle.manifest_id()))
+fn note(bundle: &Bundle) -> String {
+    format!("{}.json", bundle.manifest_id())
 }
 
-fn recall(bundle: &Bundle, cache: &Path) -> Option<FileIdentity> {
-    let text = std::fs::read(entry(bundle, cache)).ok()?;
+fn recall(bundle: &Bundle, cache: &OwnFolder) -> Option<FileIdentity> {
+    let folder = cache.folder(FOLDER).ok()?;
+    let text = folder.read(&note(bundle), NOTE_BYTES_MAX).ok()??;
     serde_json::from_slice(&text).ok()
 }
 
-fn write(entry: &Path, identity: FileIdentity) -> std::io::Result<()> {
-    write_whole(entry, &[&serde_json::to_vec(&identity)?])
+fn write(bundle: &Bundle, cache: &OwnFolder, identity: FileIdentity) -> Result<(), FileError> {
+    // Numbers only: nothing in it that JSON cannot say.
+    let text = serde_json::to_vec(&identity).unwrap_or_default();
+    cache.folder(FOLDER)?.write(&note(bundle), &[&text])
 }
+
+const FOLDER: &str = "verified";
+
+/// Seven numbers take 200 bytes.
+const NOTE_BYTES_MAX: u64 = 4096;
 
 fn is_recent(identity: FileIdentity) -> bool {
     let changed = u64::try_from(identity.changed[0]).unwrap_or(0);
@@ -85,6 +109,8 @@ const RECENT: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     const TINY: &str = concat!(
@@ -100,62 +126,105 @@ mod tests {
     }
 
     /// Remembers a bundle as if it had been there for long.
-    fn remember_old(bundle: &Bundle, cache: &Path) {
-        write(&entry(bundle, cache), bundle.mapping().identity().unwrap()).unwrap();
+    fn remember_old(bundle: &Bundle, cache: &OwnFolder) {
+        write(bundle, cache, bundle.mapping().identity().unwrap()).unwrap();
+    }
+
+    fn entry(bundle: &Bundle, cache: &OwnFolder) -> PathBuf {
+        cache.path().join(FOLDER).join(note(bundle))
     }
 
     #[test]
     fn an_unchanged_file_is_trusted() {
         let folder = tempfile::tempdir().unwrap();
+        let cache = OwnFolder::create(folder.path()).unwrap();
         let path = copy(folder.path());
         let bundle = Bundle::open(&path).unwrap();
-        assert!(!trust_if_verified(&bundle, folder.path()));
-        remember_old(&bundle, folder.path());
-        assert!(trust_if_verified(
-            &Bundle::open(&path).unwrap(),
-            folder.path()
-        ));
+        assert!(!trust_if_verified(&bundle, &cache));
+        remember_old(&bundle, &cache);
+        assert!(trust_if_verified(&Bundle::open(&path).unwrap(), &cache));
     }
 
     #[test]
     fn a_changed_or_replaced_file_is_hashed_again() {
         let folder = tempfile::tempdir().unwrap();
+        let cache = OwnFolder::create(folder.path()).unwrap();
         let path = copy(folder.path());
-        remember_old(&Bundle::open(&path).unwrap(), folder.path());
+        remember_old(&Bundle::open(&path).unwrap(), &cache);
         let mut bytes = std::fs::read(&path).unwrap();
         let last = bytes.len() - 4096;
         bytes[last] ^= 1;
         std::thread::sleep(Duration::from_millis(20));
         std::fs::write(&path, &bytes).unwrap();
         let damaged = Bundle::open(&path).unwrap();
-        assert!(!trust_if_verified(&damaged, folder.path()));
+        assert!(!trust_if_verified(&damaged, &cache));
         assert!(
-            remember(&damaged, folder.path()).is_ok(),
+            remember(&damaged, &cache).is_ok(),
             "too recent to be looked at"
         );
         std::fs::remove_file(&path).unwrap();
         copy(folder.path());
-        assert!(!trust_if_verified(
-            &Bundle::open(&path).unwrap(),
-            folder.path()
-        ));
+        assert!(!trust_if_verified(&Bundle::open(&path).unwrap(), &cache));
     }
 
     #[test]
     fn a_fresh_file_is_not_remembered() {
         let folder = tempfile::tempdir().unwrap();
+        let cache = OwnFolder::create(folder.path()).unwrap();
         let bundle = Bundle::open(copy(folder.path())).unwrap();
-        remember(&bundle, folder.path()).unwrap();
-        assert!(!entry(&bundle, folder.path()).exists());
+        remember(&bundle, &cache).unwrap();
+        assert!(!entry(&bundle, &cache).exists());
     }
 
     #[test]
     fn nonsense_in_the_cache_is_not_believed() {
         let folder = tempfile::tempdir().unwrap();
+        let cache = OwnFolder::create(folder.path()).unwrap();
         let bundle = Bundle::open(copy(folder.path())).unwrap();
-        let entry = entry(&bundle, folder.path());
+        let entry = entry(&bundle, &cache);
         std::fs::create_dir_all(entry.parent().unwrap()).unwrap();
         std::fs::write(entry, b"{\"device\":1}").unwrap();
-        assert!(!trust_if_verified(&bundle, folder.path()));
+        assert!(!trust_if_verified(&bundle, &cache));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_note_that_somebody_else_could_have_written_is_not_believed() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let cache = OwnFolder::create(folder.path()).unwrap();
+        let bundle = Bundle::open(copy(folder.path())).unwrap();
+        remember_old(&bundle, &cache);
+        assert!(trust_if_verified(&bundle, &cache));
+        let entry = entry(&bundle, &cache);
+        let mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        mode(&entry, 0o666);
+        assert!(!trust_if_verified(&bundle, &cache), "the note");
+        mode(&entry, 0o600);
+        mode(entry.parent().unwrap(), 0o777);
+        assert!(!trust_if_verified(&bundle, &cache), "its folder");
+        mode(entry.parent().unwrap(), 0o700);
+        assert!(trust_if_verified(&bundle, &cache));
+        let elsewhere = folder.path().join("elsewhere");
+        std::fs::rename(&entry, &elsewhere).unwrap();
+        symlink(&elsewhere, &entry).unwrap();
+        assert!(!trust_if_verified(&bundle, &cache), "a link");
+    }
+
+    /// Opening a pipe waits for its writer, and reading one never ends.
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_in_place_of_a_note_holds_up_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = OwnFolder::create(folder.path()).unwrap();
+        let bundle = Bundle::open(copy(folder.path())).unwrap();
+        let verified = cache.folder(FOLDER).unwrap();
+        let made = std::process::Command::new("mkfifo")
+            .arg(verified.path().join(note(&bundle)))
+            .status();
+        assert!(made.unwrap().success());
+        assert!(!trust_if_verified(&bundle, &cache));
     }
 }

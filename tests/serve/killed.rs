@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use heg_files::OwnFolder;
 use heg_runtime::engine::EngineOptions;
 use heg_runtime::server::{Address, Server, ServerOptions, told_to_end};
 use heg_spec::shipped;
@@ -31,7 +32,7 @@ fn serves_until_it_is_killed() {
     let folder = PathBuf::from(folder);
     let server = Server::bind(ServerOptions {
         socket: Some(socket(&folder)),
-        cache: Some(folder.join("cache")),
+        cache: Some(OwnFolder::create(&folder.join("cache")).unwrap()),
         ..ServerOptions::default()
     });
     let mut policy = shipped::policy("agent-xpu").unwrap();

@@ -4,7 +4,7 @@
 
 use crate::fail::{self, Fail};
 use crate::workspace::{self, note};
-use crate::{fuzz, setup, test, tidy};
+use crate::{deny, fuzz, setup, test, tidy};
 use anyhow::Result;
 use std::time::Instant;
 
@@ -29,6 +29,8 @@ enum Step {
     Fmt,
     /// the house rules
     Tidy,
+    /// licences, sources and dependencies
+    Deny,
     /// cargo clippy, warnings are errors
     Clippy,
     /// cargo doc, warnings are errors
@@ -79,7 +81,7 @@ fn perform(step: Step, args: &Args) -> Result<Outcome> {
     let needs = match step {
         Step::Fmt => Some("fmt"),
         Step::Clippy => Some("clippy"),
-        Step::Tidy | Step::Doc | Step::Test | Step::Fuzz => None,
+        Step::Tidy | Step::Deny | Step::Doc | Step::Test | Step::Fuzz => None,
     };
     if let Some(tool) = needs
         && workspace::capture(&mut workspace::cargo(&[tool, "--version"]), tool).is_err()
@@ -90,6 +92,7 @@ fn perform(step: Step, args: &Args) -> Result<Outcome> {
     match step {
         Step::Fmt => cargo(&["fmt", "--all", "--check"]),
         Step::Tidy => tidy::run(&tidy::Args {}),
+        Step::Deny => deny::run(&deny::Args {}),
         Step::Clippy => cargo(&CLIPPY),
         Step::Doc => doc(),
         Step::Test => test::run(&test::Args { extra: Vec::new() }),
@@ -115,6 +118,7 @@ impl Step {
         match self {
             Self::Fmt => "fmt",
             Self::Tidy => "tidy",
+            Self::Deny => "deny",
             Self::Clippy => "clippy",
             Self::Doc => "doc",
             Self::Test => "test",
@@ -123,9 +127,10 @@ impl Step {
     }
 }
 
-const ALL: [Step; 6] = [
+const ALL: [Step; 7] = [
     Step::Fmt,
     Step::Tidy,
+    Step::Deny,
     Step::Clippy,
     Step::Doc,
     Step::Test,

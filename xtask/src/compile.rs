@@ -215,6 +215,10 @@ impl Progress for Bar {
     fn advance(&self, amount: u64) {
         self.0.inc(amount);
     }
+
+    fn note(&self, text: &str) {
+        self.0.suspend(|| note(text));
+    }
 }
 
 /// `-o`, else `artifacts/bundles/NAME.heg` with the name of the model file or folder.

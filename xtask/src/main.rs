@@ -7,6 +7,7 @@ mod bench_serve;
 mod ci;
 mod compile;
 mod demo;
+mod deny;
 mod evaluate;
 mod fail;
 mod fuzz;
@@ -46,8 +47,10 @@ enum Command {
     SynthModel(synth::Args),
     /// Set up, then run every test of the workspace
     Test(test::Args),
-    /// Everything that a change must pass: fmt, clippy, doc, tidy, test, fuzz
+    /// Everything that a change must pass: fmt, tidy, deny, clippy, doc, test, fuzz
     Ci(ci::Args),
+    /// Check licences, sources and dependencies by deny.toml
+    Deny(deny::Args),
     /// Run the fuzz targets of tests/fuzz for a bounded time
     Fuzz(fuzz::Args),
     /// Report what breaks the house rules, all findings at once
@@ -83,6 +86,7 @@ fn dispatch(command: &Command) -> anyhow::Result<()> {
         Command::SynthModel(args) => synth::run(args),
         Command::Test(args) => test::run(args),
         Command::Ci(args) => ci::run(args),
+        Command::Deny(args) => deny::run(args),
         Command::Fuzz(args) => fuzz::run(args),
         Command::Tidy(args) => tidy::run(args),
         Command::Demo(args) => demo::run(args),

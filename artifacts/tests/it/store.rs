@@ -118,9 +118,17 @@ fn damaged_objects_are_noticed_and_cured() {
     fs::write(object(folder.path(), section.id), b"hex").unwrap();
     let error = store.check(section.id).unwrap_err().to_string();
     let (short, found) = (section.id.short(), SectionId::of(b"hex"));
-    let expected =
-        format!("section `{short}` (an object of the store) is corrupt: its blake3 is `{found}`");
-    assert_eq!(error, format!("{expected}, expected `{}`", section.id));
+    let expected = format!(
+        "the store's object for section `{short}` (an object of the store) has changed: its blake3 is `{found}`, \
+         expected `{}`; it has to be made again",
+        section.id
+    );
+    assert_eq!(error, expected);
+    assert!(store.map(section.id).is_err());
+    assert_eq!(*store.map_unverified(section.id).unwrap(), *b"hex");
+    store.discard(section.id).unwrap();
+    assert!(!store.contains(section.id).unwrap());
+    store.discard(section.id).unwrap();
     store.put_bytes(b"heg").unwrap();
     store.check(section.id).unwrap();
 }
@@ -168,15 +176,15 @@ fn recipes_are_recalled_while_their_objects_last() {
 }
 
 #[test]
-fn opening_removes_what_dead_processes_left() {
+fn opening_removes_what_dead_processes_left_and_nothing_of_the_living() {
     let folder = tempfile::tempdir().unwrap();
     Store::open(folder.path()).unwrap();
     // Above the largest process id of Linux (2^22).
     fs::write(folder.path().join("tmp/4194305-3"), b"half").unwrap();
-    let alive = folder
-        .path()
-        .join(format!("tmp/{}-9999", std::process::id()));
-    fs::write(&alive, b"half").unwrap();
+    // Written by a process of another container, whose number means nothing here; what tells is that it holds a lock.
+    let alive = folder.path().join("tmp/4194306-3");
+    let file = fs::File::create(&alive).unwrap();
+    file.lock().unwrap();
     Store::open(folder.path()).unwrap();
     let names: Vec<_> = fs::read_dir(folder.path().join("tmp"))
         .unwrap()

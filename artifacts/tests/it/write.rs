@@ -147,6 +147,20 @@ fn failures_leave_nothing_behind() {
     );
     assert_eq!(names(folder.path()), ["store"]);
 
+    // Objects that changed without a change of length: all of them are discarded, the first is named.
+    let (store, manifest) = tiny::stored(&Plan::default(), folder.path());
+    let scales = manifest.weights.iter().find_map(|weight| weight.scales);
+    let changed = [values, scales.unwrap()];
+    for id in changed {
+        let mut bytes = fs::read(object(id)).unwrap();
+        bytes[0] ^= 1;
+        fs::write(object(id), bytes).unwrap();
+    }
+    let error = write_bundle(&path, &manifest, &store, &|_| {}).unwrap_err();
+    assert!(matches!(error, Error::ObjectChanged { .. }), "{error}");
+    assert!(changed.iter().all(|id| !store.contains(*id).unwrap()));
+    assert_eq!(names(folder.path()), ["store"]);
+
     // A target that cannot be replaced: found at the rename, when everything is written.
     let (store, manifest) = tiny::stored(&Plan::default(), folder.path());
     fs::create_dir(&path).unwrap();

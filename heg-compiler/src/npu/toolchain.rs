@@ -17,9 +17,11 @@ use std::env;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use heg_files::{Owners, open_regular};
 use heg_openvino::precompile::PROTOCOL;
 use heg_openvino::{OPENVINO_VERSION, find_libraries};
 use serde::{Deserialize, Serialize};
@@ -87,7 +89,9 @@ impl NpuToolchain {
         let folder = folders
             .find_map(|target| Some(Self::folder(target)).filter(|folder| folder.is_dir()))
             .ok_or_else(|| absent("it has not been set up"))?;
-        match Provider::native() {
+        check_owners(&folder, &executable)?;
+        let native = Provider::native().map_err(|error| absent(in_full(&error)))?;
+        match native {
             Some(native) => Self::recorded(&folder, native),
             None if on_path(WINE) => Self::recorded(&folder, Provider::Wine),
             None => Err(absent("`wine` is not installed")),
@@ -101,9 +105,7 @@ impl NpuToolchain {
 
     /// The toolchain of that provider, if it was set up in `folder`.
     pub fn recorded(folder: &Path, provider: Provider) -> Result<Self, Absent> {
-        let text = fs::read_to_string(provider.record(folder));
-        let record: Record = text
-            .ok()
+        let record: Record = read_record(&provider.record(folder))
             .and_then(|text| ron::from_str(&text).ok())
             .ok_or_else(|| absent(format!("{provider} has not been set up")))?;
         if record.protocol != PROTOCOL || record.libraries.as_deref() != provider.libraries() {
@@ -221,10 +223,16 @@ impl fmt::Display for NpuToolchain {
 
 impl Provider {
     /// The OpenVINO in use, if it has an NPU compiler (that of Python wheels for Linux has none).
-    pub fn native() -> Option<Self> {
-        let libraries = find_libraries().ok()?;
+    ///
+    /// Errors: [`heg_openvino::Error::LibraryExposed`] where others could change it.
+    pub fn native() -> Result<Option<Self>, heg_openvino::Error> {
+        let libraries = match find_libraries() {
+            Ok(libraries) => libraries,
+            Err(exposed @ heg_openvino::Error::LibraryExposed { .. }) => return Err(exposed),
+            Err(_) => return Ok(None),
+        };
         let has_compiler = libraries.join(COMPILER_LIBRARY).is_file();
-        has_compiler.then_some(Self::Native { libraries })
+        Ok(has_compiler.then_some(Self::Native { libraries }))
     }
 
     /// Where the worker is in a toolchain's folder; setup puts it there.
@@ -282,6 +290,33 @@ pub fn wine_environment(folder: &Path) -> Vec<(&'static str, OsString)> {
     ]
 }
 
+/// Refuses a toolchain that anybody could change who could not change this program: its parts are run.
+fn check_owners(folder: &Path, executable: &Path) -> Result<(), Absent> {
+    let check = || {
+        let owners = Owners::this_user().and_owner_of(executable)?;
+        owners.check_content(folder)?;
+        let parts = ["native", "windows", "prefix"].map(|part| folder.join(part));
+        let mut parts = parts.iter().filter(|part| part.exists());
+        parts.try_for_each(|part| owners.check_content(part))
+    };
+    check().map_err(|error| absent(in_full(&error)))
+}
+
+/// An error with its causes, in one line.
+fn in_full(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    let causes = causes.map(|cause| format!(": {cause}"));
+    std::iter::once(error.to_string()).chain(causes).collect()
+}
+
+/// A record is a line; whatever else is there is not one.
+fn read_record(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    let mut bounded = open_regular(path).ok()?.take(RECORD_BYTES_MAX);
+    bounded.read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
 fn absent(reason: impl Into<String>) -> Absent {
     Absent {
         reason: reason.into(),
@@ -295,6 +330,9 @@ fn on_path(program: &str) -> bool {
 }
 
 const WINE: &str = "wine";
+
+/// Far above the line and its path.
+const RECORD_BYTES_MAX: u64 = 64 << 10;
 
 /// The library that makes an OpenVINO a native provider.
 const COMPILER_LIBRARY: &str = "libopenvino_intel_npu_compiler.so";
@@ -369,5 +407,32 @@ mod tests {
         fs::write(Provider::Wine.record(folder), "no record").unwrap();
         let text = "no NPU toolchain: OpenVINO for Windows under wine has not been set up";
         assert_eq!(reason(folder, &Provider::Wine), text);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_others_could_change_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let above = tempfile::tempdir().unwrap();
+        let folder = above.path().join("npu-toolchain-2026.4.1");
+        let worker = Provider::Wine.worker(&folder);
+        fs::create_dir_all(worker.parent().unwrap()).unwrap();
+        let record = Provider::Wine.record(&folder);
+        for file in [&worker, &record] {
+            fs::write(file, b"").unwrap();
+        }
+        let executable = env::current_exe().unwrap();
+        check_owners(&folder, &executable).unwrap();
+        for exposed in [&folder, &record, &Provider::windows(&folder), &worker] {
+            let before = fs::metadata(exposed).unwrap().permissions();
+            fs::set_permissions(exposed, fs::Permissions::from_mode(0o777)).unwrap();
+            let text = check_owners(&folder, &executable).unwrap_err().to_string();
+            let named = format!(
+                "no NPU toolchain: other users can write to `{}`",
+                exposed.display()
+            );
+            assert!(text.starts_with(&named), "{text}");
+            fs::set_permissions(exposed, before).unwrap();
+        }
     }
 }

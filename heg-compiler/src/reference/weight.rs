@@ -4,7 +4,7 @@
 //! the damage.
 
 use heg_artifacts::manifest::ElementType;
-use heg_artifacts::{Error, Mapping, Part, SectionId, Store};
+use heg_artifacts::{Error, Mapping, SectionId, Store, check_object};
 
 use crate::encode::StoredWeight;
 
@@ -27,7 +27,7 @@ impl Weight {
     /// Maps a weight; `name` is for messages.
     pub(super) fn open(store: &Store, name: String, stored: &StoredWeight) -> Result<Self, Error> {
         let open = |id| {
-            let mapping = store.map(id)?;
+            let mapping = store.map_unverified(id)?;
             let name = name.clone();
             Ok::<_, Error>(Bytes { mapping, id, name })
         };
@@ -64,16 +64,6 @@ impl Bytes {
 
     /// Compares the hash of what was read with the section's name.
     pub(super) fn check(&self, found: SectionId) -> Result<(), Error> {
-        if found == self.id {
-            return Ok(());
-        }
-        Err(Error::Corrupt {
-            part: Part::Section {
-                id: self.id,
-                label: format!("weight `{}` in the store", self.name),
-            },
-            expected: self.id,
-            found,
-        })
+        check_object(self.id, found, || format!("weight `{}`", self.name))
     }
 }

@@ -38,6 +38,15 @@ pub enum Error {
         searched: Vec<PathBuf>,
     },
 
+    /// The libraries are there, and somebody could change them who could not change this program.
+    #[error("OpenVINO in `{}` is not used, since others could change it", folder.display())]
+    LibraryExposed {
+        /// The folder of the libraries.
+        folder: PathBuf,
+        /// What is wrong with it.
+        source: heg_files::FileError,
+    },
+
     /// The library is there and cannot be loaded.
     #[error("cannot load `{}`: {message}", path.display())]
     LibraryUnusable {

@@ -4,9 +4,15 @@
 //! xtask setup` and release archives put it. Does not load anything, and knows no system folders:
 //! which OpenVINO runs must be visible in the answer. A variable that is set and useless is an
 //! error, never a reason to look further.
+//!
+//! What is found runs in this process, so it has to belong to somebody who could do that anyway: root, this user, the
+//! owner of the executable, and the owner of a folder that a variable names. Where anybody else could change it, that
+//! is an error too.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+
+use heg_files::Owners;
 
 use crate::error::Error;
 
@@ -22,7 +28,8 @@ pub const OPENVINO_VERSION: &str = "2026.4.1";
 /// # Errors
 ///
 /// [`Error::EnvironmentUnusable`] when a variable is set to a place without OpenVINO,
-/// [`Error::LibraryNotFound`] when there is none anywhere.
+/// [`Error::LibraryNotFound`] when there is none anywhere, [`Error::LibraryExposed`] when others could change what
+/// was found.
 pub fn find_libraries() -> Result<PathBuf, Error> {
     let executable = std::env::current_exe().ok();
     search(&|name| std::env::var_os(name), executable.as_deref())
@@ -47,7 +54,7 @@ fn search(
         };
         let value = PathBuf::from(value);
         return match search_root(&value, &mut searched) {
-            Some(folder) => Ok(folder),
+            Some(folder) => checked(folder, Some(&value)),
             None => Err(Error::EnvironmentUnusable {
                 variable,
                 value,
@@ -61,10 +68,26 @@ fn search(
     for folder in folders.take(FOLDERS_SEARCHED) {
         let root = folder.join(format!("openvino-{OPENVINO_VERSION}"));
         if let Some(found) = search_root(&root, &mut searched) {
-            return Ok(found);
+            return checked(found, executable);
         }
     }
     Err(Error::LibraryNotFound { searched })
+}
+
+/// The folder, if only its rightful owners can change what is in it; `trusted` is whose owner is one of them.
+fn checked(folder: PathBuf, trusted: Option<&Path>) -> Result<PathBuf, Error> {
+    let check = || {
+        let owners = Owners::this_user();
+        let owners = match trusted.filter(|trusted| trusted.exists()) {
+            Some(trusted) => owners.and_owner_of(trusted)?,
+            None => owners,
+        };
+        owners.check_content(&folder)
+    };
+    match check() {
+        Ok(()) => Ok(folder),
+        Err(source) => Err(Error::LibraryExposed { folder, source }),
+    }
 }
 
 fn search_root(root: &Path, searched: &mut Vec<PathBuf>) -> Option<PathBuf> {
@@ -179,6 +202,57 @@ mod tests {
                 .ends_with("\nhint: run: cargo xtask setup"),
             "{error}"
         );
+    }
+
+    /// Whoever can write above the executable could put a library there.
+    #[cfg(unix)]
+    #[test]
+    fn libraries_that_others_could_change_are_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let root = tempfile::tempdir().unwrap();
+        let above = root.path().join("above");
+        let folder = above.join("openvino-2026.4.1");
+        install(&folder);
+        let library = folder.join(LIBRARY_FILES[0]);
+        let executable = above.join("heg");
+        let variable = with_variable("OPENVINO_DIR", &folder);
+        for exposed in [&above, &folder, &library] {
+            let mode = |mode| {
+                std::fs::set_permissions(exposed, std::fs::Permissions::from_mode(mode)).unwrap();
+            };
+            mode(0o777);
+            for error in [
+                search(&|_| None, Some(&executable)).unwrap_err(),
+                search(&variable, None).unwrap_err(),
+            ] {
+                assert!(matches!(error, Error::LibraryExposed { .. }), "{error}");
+                let start = format!("OpenVINO in `{}` is not used", folder.display());
+                assert!(error.to_string().starts_with(&start), "{error}");
+            }
+            mode(0o755);
+        }
+        assert_eq!(search(&|_| None, Some(&executable)).unwrap(), folder);
+    }
+
+    /// Only root can give files away.
+    #[cfg(unix)]
+    #[test]
+    fn libraries_of_another_user_are_taken_from_the_owner_of_the_executable_only() {
+        use std::os::unix::fs::chown;
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("openvino-2026.4.1");
+        install(&folder);
+        let executable = root.path().join("heg");
+        std::fs::write(&executable, b"").unwrap();
+        if chown(&folder, Some(12345), None).is_err() {
+            return;
+        }
+        let error = search(&|_| None, Some(&executable)).unwrap_err();
+        assert!(matches!(error, Error::LibraryExposed { .. }), "{error}");
+        chown(&executable, Some(12345), None).unwrap();
+        assert_eq!(search(&|_| None, Some(&executable)).unwrap(), folder);
+        let named = with_variable("OPENVINO_DIR", &folder);
+        assert_eq!(search(&named, None).unwrap(), folder);
     }
 
     #[test]

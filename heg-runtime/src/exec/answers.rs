@@ -2,7 +2,9 @@
 //!
 //! Every place is asked what it was asked in f32 when the bundle was made, on each of its forms. A form that answers
 //! wrongly is made anew from sections that are hashed again. If that answers rightly, memory was damaged, and the new
-//! form stays; if not, the rung is quarantined, and the next one of the ladder takes its place.
+//! form stays; if it answers wrongly too, the rung is quarantined, and the next one of the ladder takes its place. A
+//! form that does not answer, since its device fails, is passed over by this process, and asked again by the next: an
+//! error says nothing of what the form computes, and is never remembered.
 //!
 //! The inference of the question is also the one in which plugins pack weights, so that it costs little more than
 //! the first request would without it.
@@ -13,12 +15,22 @@ use heg_artifacts::manifest::{KnownAnswers, Role};
 use heg_artifacts::{Bundle, judge};
 
 use super::kernels::{Order, Prepared};
-use super::loader::{Form, Loader};
+use super::loader::{Form, Loader, refusal};
 use super::lone::LoneKernel;
 use super::place::{Place, place_kernel, place_use};
 use crate::error::RuntimeError;
 use crate::ladder::{Descent, Reason, Rung, Step};
 use crate::verdicts::{Verdict, Verdicts};
+
+/// What came of asking a form.
+pub(super) enum Asked {
+    /// The bundle has no answer, or the form is too small for the question.
+    Nothing(Form),
+    /// It answered.
+    Answered(Form, Verdict),
+    /// Its device failed, in OpenVINO's words: neither right nor wrong.
+    Failed(String),
+}
 
 /// Asks the forms of a place that have no verdict yet, and replaces the ones that answer wrongly. Says whether any
 /// was asked.
@@ -39,29 +51,38 @@ pub(super) fn examine(
     while let Some(at) = unknown(&prepared.forms, verdicts, &settled) {
         let form = prepared.forms.swap_remove(at);
         let rung = form.rung;
-        let (form, verdict) = ask(loader.bundle(), place, form)?;
-        let Some(verdict) = verdict else {
-            settled.push(rung);
-            prepared.forms.push(form);
-            continue;
+        let verdict = match ask(loader.bundle(), place, form)? {
+            Asked::Nothing(form) => {
+                settled.push(rung);
+                prepared.forms.push(form);
+                continue;
+            }
+            Asked::Failed(message) => {
+                prepared.pass_over(order, place, rung, Reason::Refused(message))?;
+                continue;
+            }
+            Asked::Answered(form, verdict) if verdict.is_right() => {
+                asked = true;
+                verdicts.insert(place, rung, verdict);
+                prepared.forms.push(form);
+                continue;
+            }
+            Asked::Answered(_, verdict) => verdict,
         };
         asked = true;
-        if verdict.is_right() {
-            verdicts.insert(place, rung, verdict);
-            prepared.forms.push(form);
-            continue;
-        }
-        drop(form);
         match again(loader, place, rung)? {
-            Some(form) => {
+            Asked::Answered(form, second) if second.is_right() => {
                 damaged.push((rung, verdict));
                 settled.push(rung);
                 prepared.forms.push(form);
             }
-            None => {
+            // Whether it computes something else or its bytes were damaged is not known.
+            Asked::Failed(_) | Asked::Nothing(_) => {
+                prepared.pass_over(order, place, rung, wrong(verdict))?;
+            }
+            Asked::Answered(..) => {
                 verdicts.insert(place, rung, verdict);
-                prepared.refused.insert(rung, wrong(verdict));
-                prepared.settle(order, place)?;
+                prepared.pass_over(order, place, rung, wrong(verdict))?;
             }
         }
     }
@@ -82,17 +103,12 @@ pub(super) fn wrong(verdict: Verdict) -> Reason {
     }
 }
 
-/// The form made anew from sections that are hashed again, if that answers rightly.
-fn again(loader: &Loader, place: Place, rung: Rung) -> Result<Option<Form>, RuntimeError> {
-    let form = match loader.form_from_copy(place, rung) {
-        Ok(form) => form,
-        Err(RuntimeError::OpenVino { .. }) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let (form, verdict) = ask(loader.bundle(), place, form)?;
-    Ok(verdict
-        .is_some_and(|verdict| verdict.is_right())
-        .then_some(form))
+/// Asks the form made anew from sections that are hashed again.
+fn again(loader: &Loader, place: Place, rung: Rung) -> Result<Asked, RuntimeError> {
+    match loader.form_from_copy(place, rung) {
+        Ok(form) => ask(loader.bundle(), place, form),
+        Err(error) => Ok(Asked::Failed(refusal(&error).ok_or(error)?)),
+    }
 }
 
 fn repair(
@@ -118,39 +134,31 @@ fn repair(
     })
 }
 
-/// Asks one form; no verdict where the bundle has no answer, or the form is too small for the question.
-pub(super) fn ask(
-    bundle: &Arc<Bundle>,
-    place: Place,
-    form: Form,
-) -> Result<(Form, Option<Verdict>), RuntimeError> {
+/// Asks one form.
+pub(super) fn ask(bundle: &Arc<Bundle>, place: Place, form: Form) -> Result<Asked, RuntimeError> {
     let manifest = bundle.manifest();
     let answer = place_use(manifest, place)?.answer;
     let (Some(asked), Some(answer)) = (manifest.known_answers, answer) else {
-        return Ok((form, None));
+        return Ok(Asked::Nothing(form));
     };
     // Each row depends on the rows before it only, so a small form is asked the first rows.
     let rows = form.rows(asked.rows as usize).min(asked.rows as usize);
     let context = asked.position() as usize + rows;
     if !form.shape.admits(rows, context) {
-        return Ok((form, None));
+        return Ok(Asked::Nothing(form));
     }
     let kernel = place_kernel(manifest, place)?;
     let variant = kernel.variants.get(form.rung.variant);
     let tolerance = variant.map_or(0.0, |variant| variant.tolerance);
     let answer = bundle.section(answer).map_err(RuntimeError::Section)?;
-    let mut lone = LoneKernel::over(bundle, place, form)?;
-    put(&mut lone, &asked, rows, context)?;
-    let verdict = match lone.infer() {
-        Ok(()) => compare(answer, &lone, &asked, tolerance)?,
-        // A device that fails has not answered rightly.
-        Err(_) => Verdict {
-            worst: f32::INFINITY,
-            rms: f32::INFINITY,
-            tolerance,
-        },
+    let answered = || {
+        let mut lone = LoneKernel::over(bundle, place, form)?;
+        put(&mut lone, &asked, rows, context)?;
+        lone.infer()?;
+        let verdict = compare(answer, &lone, &asked, tolerance)?;
+        Ok(Asked::Answered(lone.into_form(), verdict))
     };
-    Ok((lone.into_form(), Some(verdict)))
+    answered().or_else(|error| Ok(Asked::Failed(refusal(&error).ok_or(error)?)))
 }
 
 /// Gives a kernel the first `rows` rows of the question.

@@ -11,29 +11,29 @@
 //! to is not used. The least recently used files go first when [`BUDGET_BYTES`] are exceeded.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use heg_artifacts::SectionId;
 use heg_artifacts::manifest::{DeviceClass, ShapeClass, Variant};
+use heg_files::OwnFolder;
 use heg_openvino::{CompiledModel, Core, ElementType, HostBuffer, Tensor};
 use heg_spec::soc::Device;
 
 use crate::ladder::DeviceFacts;
-use crate::private::{private_folder, write_whole};
 
 /// Compiled forms of this machine, in a folder.
 pub(super) struct CompiledCache {
-    folder: PathBuf,
+    folder: OwnFolder,
     openvino: String,
     devices: Vec<DeviceFacts>,
 }
 
 impl CompiledCache {
     /// The cache below `cache`; none where there cannot be a folder of the user's own.
-    pub(super) fn open(cache: &Path, core: &Core, devices: &[DeviceFacts]) -> Option<Self> {
-        let folder = private_folder(cache, "compiled").ok()?;
+    pub(super) fn open(cache: &OwnFolder, core: &Core, devices: &[DeviceFacts]) -> Option<Self> {
+        let folder = cache.folder("compiled").ok()?;
         Some(Self {
             folder,
             openvino: core.version().to_owned(),
@@ -75,9 +75,10 @@ impl CompiledCache {
         core: &Core,
         device: &str,
     ) -> Option<CompiledModel> {
-        let path = self.path(key);
-        let blob = read_whole(&path)?;
+        let name = file_name(key);
+        let blob = read_whole(&self.folder, &name)?;
         let compiled = import(&blob, core, device);
+        let path = self.folder.path().join(name);
         match &compiled {
             // Its time is what the budget goes by.
             Some(_) => drop(touch(&path)),
@@ -90,34 +91,37 @@ impl CompiledCache {
     pub(super) fn remember(&self, key: &SectionId, compiled: &CompiledModel) {
         let exported = self
             .folder
+            .path()
             .join(format!("{key}.export-{}", std::process::id()));
         if compiled.export_to(&exported).is_ok()
             && let Ok(blob) = fs::read(&exported)
         {
             let hash = SectionId::of(&blob);
-            let _ = write_whole(&self.path(key), &[hash.as_bytes(), &blob]);
-            let _ = shrink(&self.folder, BUDGET_BYTES);
+            let _ = self
+                .folder
+                .write(&file_name(key), &[hash.as_bytes(), &blob]);
+            let _ = shrink(self.folder.path(), BUDGET_BYTES);
         }
         let _ = fs::remove_file(exported);
     }
+}
 
-    fn path(&self, key: &SectionId) -> PathBuf {
-        self.folder.join(format!("{key}.blob"))
-    }
+fn file_name(key: &SectionId) -> String {
+    format!("{key}.blob")
 }
 
 /// Properties with which a GPU plugin keeps its own compiled forms, without weights.
-pub(super) fn plugin_properties(cache: &Path, device: &str) -> Vec<(String, String)> {
+pub(super) fn plugin_properties(cache: &OwnFolder, device: &str) -> Vec<(String, String)> {
     if device.split('.').next() != Some("GPU") {
         return Vec::new();
     }
-    let Ok(folder) = private_folder(cache, "plugin") else {
+    let Ok(folder) = cache.folder("plugin") else {
         return Vec::new();
     };
     // What a plugin leaves here is bounded like our own.
-    let _ = shrink(&folder, BUDGET_BYTES);
+    let _ = shrink(folder.path(), BUDGET_BYTES);
     vec![
-        ("CACHE_DIR".to_owned(), folder.display().to_string()),
+        ("CACHE_DIR".to_owned(), folder.path().display().to_string()),
         ("CACHE_MODE".to_owned(), "OPTIMIZE_SIZE".to_owned()),
     ]
 }
@@ -127,12 +131,8 @@ fn is_cpu(device: &str) -> bool {
 }
 
 /// The content of a file that begins with its hash.
-fn read_whole(path: &Path) -> Option<Vec<u8>> {
-    let length = fs::metadata(path).ok()?.len();
-    if length > BLOB_BYTES_MAX {
-        return None;
-    }
-    let bytes = fs::read(path).ok()?;
+fn read_whole(folder: &OwnFolder, name: &str) -> Option<Vec<u8>> {
+    let bytes = folder.read(name, BLOB_BYTES_MAX).ok()??;
     let (hash, blob) = bytes.split_at_checked(SectionId::BYTES)?;
     (SectionId::of(blob).as_bytes() == hash).then(|| blob.to_vec())
 }
@@ -188,19 +188,23 @@ mod tests {
     fn a_changed_file_is_not_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.blob");
+        let folder = OwnFolder::create(folder.path()).unwrap();
+        let read = || read_whole(&folder, "x.blob");
         let blob = b"compiled".as_slice();
-        write_whole(&path, &[SectionId::of(blob).as_bytes(), blob]).unwrap();
-        assert_eq!(read_whole(&path).as_deref(), Some(blob));
+        folder
+            .write("x.blob", &[SectionId::of(blob).as_bytes(), blob])
+            .unwrap();
+        assert_eq!(read().as_deref(), Some(blob));
         let whole = fs::read(&path).unwrap();
         for at in 0..whole.len() {
             let mut changed = whole.clone();
             changed[at] ^= 1;
             fs::write(&path, &changed).unwrap();
-            assert_eq!(read_whole(&path), None, "byte {at}");
+            assert_eq!(read(), None, "byte {at}");
         }
         for length in 0..whole.len() {
             fs::write(&path, &whole[..length]).unwrap();
-            assert_eq!(read_whole(&path), None, "{length} bytes");
+            assert_eq!(read(), None, "{length} bytes");
         }
     }
 
@@ -258,21 +262,25 @@ mod tests {
     fn what_is_kept_is_imported_and_what_is_spoiled_is_removed() {
         let Some(core) = core_or_skip() else { return };
         let folder = tempfile::tempdir().unwrap();
-        let cache = CompiledCache::open(folder.path(), &core, &[]).unwrap();
+        let folder = OwnFolder::create(folder.path()).unwrap();
+        let cache = CompiledCache::open(&folder, &core, &[]).unwrap();
         let model = core.read_model(TWICE.as_bytes(), None).unwrap();
         let compiled = core.compile(&model, "CPU", &[]).unwrap();
         let key = SectionId::of(b"twice");
         assert!(cache.recall(&key, &core, "CPU").is_none());
         cache.remember(&key, &compiled);
-        let kept: Vec<_> = fs::read_dir(&cache.folder).unwrap().collect();
+        let kept: Vec<_> = fs::read_dir(cache.folder.path()).unwrap().collect();
         assert_eq!(kept.len(), 1, "{kept:?}");
         let recalled = cache.recall(&key, &core, "CPU").unwrap();
         assert_eq!(recalled.inputs(), compiled.inputs());
         // Whole, but nothing that the device takes.
         let blob = b"nothing".as_slice();
-        write_whole(&cache.path(&key), &[SectionId::of(blob).as_bytes(), blob]).unwrap();
+        let name = file_name(&key);
+        let hash = SectionId::of(blob);
+        let parts = [hash.as_bytes().as_slice(), blob];
+        cache.folder.write(&name, &parts).unwrap();
         assert!(cache.recall(&key, &core, "CPU").is_none());
-        assert!(!cache.path(&key).exists());
+        assert!(!cache.folder.path().join(name).exists());
     }
 
     #[test]
@@ -280,7 +288,8 @@ mod tests {
         let Some(core) = core_or_skip() else { return };
         let folder = tempfile::tempdir().unwrap();
         let key_of = |facts: DeviceFacts, property: &str, ir: &[u8], shape: ShapeClass| {
-            let cache = CompiledCache::open(folder.path(), &core, &[facts]).unwrap();
+            let folder = OwnFolder::create(folder.path()).unwrap();
+            let cache = CompiledCache::open(&folder, &core, &[facts]).unwrap();
             let soc = format!(
                 "(name: \"test\", devices: [(class: Npu, openvino: \"NPU\", \
                  properties: {{\"NPU_TURBO\": \"{property}\"}})])"

@@ -2,7 +2,7 @@
 
 use heg_artifacts::manifest::KnownAnswers;
 
-use super::answers::ask;
+use super::answers::{Asked, ask};
 use super::loader::{Loader, refusal};
 use super::place::{Place, all_places, place_kernel};
 use super::verdicts_name;
@@ -30,7 +30,7 @@ pub struct Examined {
     pub rung: Rung,
     /// The rung by name.
     pub step: Step,
-    /// How it answered: nothing where it was not asked, or why the device refused it.
+    /// How it answered: nothing where it was not asked, or why the device refused it or did not answer.
     pub outcome: Result<Option<Verdict>, String>,
 }
 
@@ -67,7 +67,11 @@ pub fn diagnose(
                 continue;
             };
             let outcome = match loader.form(place, rung) {
-                Ok(form) => Ok(ask(loader.bundle(), place, form)?.1),
+                Ok(form) => match ask(loader.bundle(), place, form)? {
+                    Asked::Nothing(_) => Ok(None),
+                    Asked::Answered(_, verdict) => Ok(Some(verdict)),
+                    Asked::Failed(message) => Err(message),
+                },
                 Err(error) => Err(refusal(&error).ok_or(error)?),
             };
             if let Ok(Some(verdict)) = outcome {

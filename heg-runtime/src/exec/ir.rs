@@ -7,42 +7,120 @@
 
 use crate::error::RuntimeError;
 
-/// Writes the true offsets into `ir`. `sections` are the file offsets of the place's sections.
+/// Writes the true offsets into `ir`. `sections` are those of the place, `literals` the pool.
+///
+/// Whatever OpenVINO takes for a constant's place has to be a reference in the compiler's own spelling that stays
+/// within its section: an attribute `offset` or `size` in any other form is refused, wherever it is. So no constant can
+/// be read from a section that this kernel does not have, which might not have been hashed.
 pub(super) fn resolve(
-    ir: &str,
+    ir: &[u8],
     kernel: &str,
-    sections: &[u64],
-    literals: u64,
+    sections: &[Extent],
+    literals: Extent,
 ) -> Result<String, RuntimeError> {
+    let refused = |found: &str, expected: String| RuntimeError::Reference {
+        kernel: kernel.to_owned(),
+        found: found.chars().take(SHOWN_CHARS).collect(),
+        expected,
+    };
+    let text = std::str::from_utf8(ir);
+    // With zeros in it, parsers take a text for UTF-16.
+    let text = text.ok().filter(|text| !text.contains('\0'));
+    let ir = text.ok_or_else(|| refused("bytes that are no text", "UTF-8".to_owned()))?;
     let mut resolved = String::with_capacity(ir.len() + 16 * sections.len());
     let mut rest = ir;
-    while let Some(at) = rest.find(MARK) {
-        let start = at + MARK.len();
-        let end = rest[start..]
-            .find('"')
-            .map_or(rest.len(), |length| start + length);
-        let reference = &rest[start..end];
-        let offset = match reference.strip_prefix("c+") {
-            Some(inner) => inner
-                .parse()
-                .ok()
-                .and_then(|inner: u64| literals.checked_add(inner)),
-            None => reference
-                .parse()
-                .ok()
-                .and_then(|index: usize| sections.get(index).copied()),
+    while let Some(at) = next_attribute(rest) {
+        let (before, found) = rest.split_at(at);
+        let (constant, after) = Constant::parse(found)
+            .ok_or_else(|| refused(found, "`offset=\"@k\" size=\"N\"/>`".to_owned()))?;
+        let extent = match constant.section {
+            Some(index) => sections.get(index).copied(),
+            None => Some(literals),
         };
-        let offset = offset.ok_or_else(|| RuntimeError::Reference {
-            kernel: kernel.to_owned(),
-            reference: reference.to_owned(),
-            sections: sections.len(),
+        let extent = extent.ok_or_else(|| {
+            let count = sections.len();
+            refused(found, format!("one of the {count} sections of its place"))
         })?;
-        resolved.push_str(&rest[..start - 1]);
-        resolved.push_str(&offset.to_string());
-        rest = &rest[end..];
+        let end = constant.start.checked_add(constant.bytes);
+        if end.is_none_or(|end| end > extent.bytes) {
+            let bytes = extent.bytes;
+            return Err(refused(
+                found,
+                format!("a part of the section's {bytes} bytes"),
+            ));
+        }
+        // Both lie within memory that is mapped: their sum cannot overflow.
+        let offset = extent.start.saturating_add(constant.start);
+        resolved.push_str(before);
+        resolved.push_str(&format!(
+            "offset=\"{offset}\" size=\"{}\"/>",
+            constant.bytes
+        ));
+        rest = after;
     }
     resolved.push_str(rest);
     Ok(resolved)
+}
+
+/// Where a section is in the memory that constants are read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Extent {
+    pub(super) start: u64,
+    pub(super) bytes: u64,
+}
+
+/// A constant as an IR refers to it.
+struct Constant {
+    /// The section, as the place counts them; none for a literal.
+    section: Option<usize>,
+    /// First byte within the section.
+    start: u64,
+    bytes: u64,
+}
+
+impl Constant {
+    /// Reads the attributes at the start of `text`, which end their element; gives what is behind them.
+    fn parse(text: &str) -> Option<(Self, &str)> {
+        let (reference, rest) = text.strip_prefix("offset=\"@")?.split_once('"')?;
+        let (bytes, rest) = rest.strip_prefix(" size=\"")?.split_once('"')?;
+        let rest = rest.strip_prefix("/>")?;
+        let (section, start) = match reference.strip_prefix("c+") {
+            Some(start) => (None, number(start)?),
+            None => (Some(usize::try_from(number(reference)?).ok()?), 0),
+        };
+        let bytes = number(bytes)?;
+        let constant = Self {
+            section,
+            start,
+            bytes,
+        };
+        Some((constant, rest))
+    }
+}
+
+/// Digits and nothing else.
+fn number(text: &str) -> Option<u64> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten()
+}
+
+/// Where the next attribute is that places a constant, whatever stands around it.
+fn next_attribute(text: &str) -> Option<usize> {
+    let of_name = |name: &str| {
+        let mut places = text.match_indices(name).map(|(at, _)| at);
+        places.find(|at| is_attribute(&text[..*at], &text[at + name.len()..]))
+    };
+    [of_name("offset"), of_name("size")]
+        .into_iter()
+        .flatten()
+        .min()
+}
+
+/// Whether a word between these texts is the name of an attribute, rather than a part of a longer one.
+fn is_attribute(before: &str, after: &str) -> bool {
+    let in_name =
+        |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | ':') || !c.is_ascii();
+    !before.ends_with(in_name) && after.trim_start().starts_with('=')
 }
 
 /// Makes the IR of a static attention one of fewer rows of context: `from` rows become `to`.
@@ -86,19 +164,30 @@ pub(super) fn narrow(ir: &str, kernel: &str, from: u32, to: u32) -> Result<Strin
 /// Keys, values, and the count of their rows.
 const CONTEXT_PLACES: usize = 3;
 
-const MARK: &str = "offset=\"@";
+/// As much of a refused reference as an error shows.
+const SHOWN_CHARS: usize = 60;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const fn extent(start: u64, bytes: u64) -> Extent {
+        Extent { start, bytes }
+    }
+
     #[test]
     fn references_become_offsets() {
-        let ir = r#"<data offset="@1" size="8"/><data offset="@c+16"/><data offset="@0"/>"#;
-        let resolved = resolve(ir, "qkv", &[4096, 8192], 100).unwrap();
+        let ir = r#"<data offset="@1" size="8"/><data offset="@c+16" size="4"/><data offset="@0" size="64"/>"#;
+        let sections = [extent(4096, 64), extent(8192, 8)];
+        let resolved = resolve(ir.as_bytes(), "qkv", &sections, extent(100, 20)).unwrap();
         assert_eq!(
             resolved,
-            r#"<data offset="8192" size="8"/><data offset="116"/><data offset="4096"/>"#
+            r#"<data offset="8192" size="8"/><data offset="116" size="4"/><data offset="4096" size="64"/>"#
+        );
+        let plain = r#"<layer id="0" name="offset" type="Add"><data kv_offset="1" resize="2" big-size="3"/></layer>"#;
+        assert_eq!(
+            resolve(plain.as_bytes(), "mha", &[], extent(0, 0)).unwrap(),
+            plain
         );
     }
 
@@ -132,24 +221,82 @@ mod tests {
         }
     }
 
+    fn refused(ir: &[u8]) -> String {
+        let literals = extent(u64::MAX - 8, 8);
+        let outcome = resolve(ir, "qkv", &[extent(4096, 64)], literals);
+        outcome.unwrap_err().to_string()
+    }
+
     #[test]
-    fn unknown_references_are_refused() {
-        let refused = |ir: &str| {
-            resolve(ir, "qkv", &[4096], u64::MAX)
-                .unwrap_err()
-                .to_string()
-        };
-        for ir in [
-            r#"offset="@1""#,
-            r#"offset="@x""#,
-            r#"offset="@c+1""#,
-            r#"offset="@c+-1""#,
-            r#"offset="@"#,
+    fn what_is_no_part_of_the_place_is_refused() {
+        for (ir, expected) in [
+            (
+                r#"offset="@1" size="8"/>"#,
+                "one of the 1 sections of its place",
+            ),
+            (
+                r#"offset="@0" size="65"/>"#,
+                "a part of the section's 64 bytes",
+            ),
+            (
+                r#"offset="@c+1" size="8"/>"#,
+                "a part of the section's 8 bytes",
+            ),
+            (
+                r#"offset="@c+8" size="18446744073709551615"/>"#,
+                "a part of the section's 8 bytes",
+            ),
+            (
+                r#"offset="@c+18446744073709551615" size="8"/>"#,
+                "a part of the section's 8 bytes",
+            ),
         ] {
+            let text = format!("IR of kernel `qkv` has `{ir}`, expected {expected}");
+            assert_eq!(refused(ir.as_bytes()), text);
+        }
+    }
+
+    /// Every way to write a place that a lenient parser may understand and our compiler does not use.
+    #[test]
+    fn another_spelling_is_refused() {
+        for ir in [
+            r#"<data offset="0" size="8"/>"#,
+            r#"<data offset="4096" size="8"/>"#,
+            r#"<data offset='4096' size="8"/>"#,
+            r#"<data offset = "4096" size="8"/>"#,
+            "<data\noffset\n=\n\"4096\" size=\"8\"/>",
+            r#"<data offset="&#52;096" size="8"/>"#,
+            r#"<data size="8" offset="@0"/>"#,
+            r#"<data size="9999" offset="@0" size="8"/>"#,
+            r#"<data offset="@0" size="8" size="9999"/>"#,
+            r#"<data offset="@0" size="8" offset="1"/>"#,
+            r#"<data offset="@0" size="8" />"#,
+            r#"<data offset="@0" size="+8"/>"#,
+            r#"<data offset="@-1" size="8"/>"#,
+            r#"<data offset="@c+-1" size="8"/>"#,
+            r#"<data offset="@c+" size="x"/>"#,
+            r#"<data offset="@x" size="8"/>"#,
+            r#"<data offset="@" size="8"/>"#,
+            r#"<data offset="@"#,
+            r#"<data offset="@0"/>"#,
+            r#"<data size="8"/>"#,
+            r#"<data offset="@0" size="8"/><data offset="12" size="8"/>"#,
+        ] {
+            let text = refused(ir.as_bytes());
             assert!(
-                refused(ir).starts_with("IR of kernel `qkv` has the reference"),
-                "{ir}"
+                text.ends_with(r#", expected `offset="@k" size="N"/>`"#),
+                "{ir}: {text}"
             );
+        }
+    }
+
+    #[test]
+    fn another_encoding_is_refused() {
+        let ir = r#"<data offset="4096" size="8"/>"#;
+        let utf16: Vec<u8> = ir.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for bytes in [utf16.as_slice(), b"\xff\xfe<\0", b"caf\xe9"] {
+            let text = "IR of kernel `qkv` has `bytes that are no text`, expected UTF-8";
+            assert_eq!(refused(bytes), text);
         }
     }
 }

@@ -94,6 +94,18 @@ impl Prepared {
         }
     }
 
+    /// Uses a rung no more, for a reason, and makes the next ones ready.
+    pub(super) fn pass_over(
+        &mut self,
+        order: &Order,
+        place: Place,
+        rung: Rung,
+        reason: Reason,
+    ) -> Result<(), RuntimeError> {
+        self.refused.insert(rung, reason);
+        self.settle(order, place)
+    }
+
     /// Gives back the pages of weights that plugins have packed by now: to be called after an inference.
     pub(super) fn give_back(&mut self, bundle: &Bundle) -> Result<(), RuntimeError> {
         for id in std::mem::take(&mut self.packed) {

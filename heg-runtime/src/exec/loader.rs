@@ -4,13 +4,13 @@
 //! weights are bound once. Which forms there are is decided elsewhere (`ladder`).
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use heg_artifacts::manifest::{
     Binding, DeviceClass, ElementType, Kernel, KernelUse, ShapeClass, Variant,
 };
 use heg_artifacts::{Bundle, SectionId};
+use heg_files::OwnFolder;
 use heg_openvino::{CompiledModel, Core, ElementType as TensorElement, Memory, Request};
 use heg_spec::Soc;
 use heg_spec::soc::Device;
@@ -75,7 +75,7 @@ pub struct Loader {
     sections: Sections,
     soc: Soc,
     ladder: Ladder,
-    cache: Option<PathBuf>,
+    cache: Option<OwnFolder>,
     compiled: Option<CompiledCache>,
     /// Forms without weights serve all layers: made on first use, by kernel; or why they could not be made.
     shared: Mutex<BTreeMap<(u32, Rung), Result<Compiled, String>>>,
@@ -112,7 +112,7 @@ impl Loader {
 
     /// Remembers verdicts and what was compiled on the device in a folder.
     #[must_use]
-    pub fn with_cache(mut self, folder: PathBuf) -> Self {
+    pub fn with_cache(mut self, folder: OwnFolder) -> Self {
         if !self.has_only_cpu() {
             self.compiled = CompiledCache::open(&folder, &self.core, self.ladder.devices());
         }
@@ -172,7 +172,7 @@ impl Loader {
     }
 
     /// Where verdicts are remembered.
-    pub(super) fn cache(&self) -> Option<&PathBuf> {
+    pub(super) fn cache(&self) -> Option<&OwnFolder> {
         self.cache.as_ref()
     }
 
@@ -391,16 +391,16 @@ impl Loader {
         } else {
             &[]
         };
-        let offsets = constants
+        let extents = constants
             .iter()
-            .map(|id| sections.offset(*id))
+            .map(|id| sections.extent(*id))
             .collect::<Result<Vec<_>, RuntimeError>>()?;
-        let literals = sections.offset(self.bundle.manifest().literals)?;
+        let literals = sections.extent(self.bundle.manifest().literals)?;
         let text = self
             .bundle
-            .section(parts.variant.ir)
+            .section_copy(parts.variant.ir)
             .map_err(RuntimeError::Section)?;
-        let mut xml = ir::resolve(&String::from_utf8_lossy(text), name, &offsets, literals)?;
+        let mut xml = ir::resolve(&text, name, &extents, literals)?;
         if let (Some(from), Some(to)) = (parts.variant.shape.bucket(), parts.shape.bucket())
             && from != to
         {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use heg_artifacts::{Bundle, SectionId};
 use heg_openvino::{ElementType, HostBuffer, Memory, Tensor};
 
+use super::ir::Extent;
 use crate::error::{RuntimeError, openvino};
 
 /// Sections as memory.
@@ -30,28 +31,27 @@ impl Sections {
         }
     }
 
-    /// A copy of some sections, hashed as they are copied.
+    /// A copy of some sections, whose copies are hashed.
     pub(super) fn copied(bundle: &Arc<Bundle>, ids: &[SectionId]) -> Result<Self, RuntimeError> {
         let mut places = BTreeMap::new();
-        let mut end = 0;
-        let mut found: Vec<(usize, &[u8])> = Vec::new();
+        let mut end: u64 = 0;
         for id in ids {
-            let bytes = bundle
-                .section_unverified(*id)
-                .map_err(RuntimeError::Section)?;
-            if SectionId::of(bytes) != *id {
-                let part = bundle.label(*id);
-                return Err(RuntimeError::ChangedInMemory { part });
-            }
-            if places.insert(*id, end as u64).is_none() {
-                found.push((end, bytes));
-                end = (end + bytes.len()).next_multiple_of(PAGE_BYTES);
+            let range = bundle.section_range(*id).map_err(RuntimeError::Section)?;
+            if !places.contains_key(id) {
+                places.insert(*id, end);
+                end = (end + (range.end - range.start)).next_multiple_of(PAGE_BYTES);
             }
         }
-        let buffer = HostBuffer::new(end).map_err(openvino("copy of sections"))?;
-        for (start, bytes) in found {
+        let buffer = HostBuffer::new(end as usize).map_err(openvino("copy of sections"))?;
+        for (id, start) in &places {
+            let bytes = bundle.section_copy(*id).map_err(|error| match error {
+                heg_artifacts::Error::Corrupt { .. } => RuntimeError::ChangedInMemory {
+                    part: bundle.label(*id),
+                },
+                error => RuntimeError::Section(error),
+            })?;
             buffer
-                .write(start, bytes)
+                .write(*start as usize, &bytes)
                 .map_err(openvino("copy of sections"))?;
         }
         Ok(Self {
@@ -77,6 +77,18 @@ impl Sections {
             .section_range(id)
             .map_err(RuntimeError::Section)?;
         Ok(range.start)
+    }
+
+    /// Where a section is, after its hash was checked.
+    pub(super) fn extent(&self, id: SectionId) -> Result<Extent, RuntimeError> {
+        let range = self
+            .bundle
+            .section_range(id)
+            .map_err(RuntimeError::Section)?;
+        Ok(Extent {
+            start: self.offset(id)?,
+            bytes: range.end - range.start,
+        })
     }
 
     /// A section as a tensor.
@@ -109,4 +121,4 @@ impl Sections {
     }
 }
 
-const PAGE_BYTES: usize = 4096;
+const PAGE_BYTES: u64 = 4096;

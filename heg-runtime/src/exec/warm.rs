@@ -10,7 +10,7 @@ use std::sync::Arc;
 use heg_artifacts::manifest::{Group, Kernel, ShapeClass};
 
 use super::Executor;
-use super::answers::{ask, wrong};
+use super::answers::{Asked, ask, wrong};
 use super::kernels::{Order, Prepared};
 use super::loader::Form;
 use super::place::{Place, all_places, place_kernel};
@@ -61,8 +61,11 @@ impl Warmer {
             .ok_or_else(|| refused(format!("no bucket holds {}", shape_of(warm))))?;
         let form = loader.form_over(place, rung, context)?;
         match ask(loader.bundle(), place, form)? {
-            (_, Some(verdict)) if !verdict.is_right() => Err(refused(wrong(verdict).to_string())),
-            (form, _) => Ok(form),
+            Asked::Answered(_, verdict) if !verdict.is_right() => {
+                Err(refused(wrong(verdict).to_string()))
+            }
+            Asked::Failed(message) => Err(refused(message)),
+            Asked::Answered(form, _) | Asked::Nothing(form) => Ok(form),
         }
     }
 

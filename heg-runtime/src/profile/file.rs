@@ -3,17 +3,17 @@
 //! The name has the bundle's identity and a hash of everything that latencies depend on besides: devices,
 //! drivers, properties. So a new driver finds no profile rather than a wrong one.
 
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use heg_artifacts::{Bundle, SectionId};
+use heg_files::{FileError, OwnFolder, open_regular, write_whole};
 use heg_profiler::measure::{DeviceIdentity, PROFILE_BYTES_MAX, Profile};
 
 use crate::error::RuntimeError;
-use crate::private::write_whole;
 
 /// Where the profile of a bundle on devices is kept.
-pub fn path(cache: &Path, bundle: &Bundle, devices: &[DeviceIdentity]) -> PathBuf {
+pub fn path(cache: &OwnFolder, bundle: &Bundle, devices: &[DeviceIdentity]) -> PathBuf {
     let mut text = String::new();
     for device in devices {
         let DeviceIdentity {
@@ -29,6 +29,7 @@ pub fn path(cache: &Path, bundle: &Bundle, devices: &[DeviceIdentity]) -> PathBu
     }
     let devices = SectionId::of(text.as_bytes()).short();
     cache
+        .path()
         .join("profiles")
         .join(format!("{}-{devices}.ron", bundle.manifest_id()))
 }
@@ -39,7 +40,7 @@ pub fn path(cache: &Path, bundle: &Bundle, devices: &[DeviceIdentity]) -> PathBu
 ///
 /// [`RuntimeError::ProfileFile`], [`RuntimeError::Profile`].
 pub fn load_profile(
-    cache: &Path,
+    cache: &OwnFolder,
     bundle: &Bundle,
     devices: &[DeviceIdentity],
 ) -> Result<Option<Profile>, RuntimeError> {
@@ -80,7 +81,15 @@ pub fn write(file: &Path, profile: &Profile) -> Result<(), RuntimeError> {
         path: file.to_owned(),
         source,
     })?;
-    write_whole(file, &[text.as_bytes()]).map_err(|source| RuntimeError::ProfileFile {
+    let written = match file.parent().map(std::fs::create_dir_all) {
+        Some(Err(source)) => Err(FileError::Io {
+            action: "create a folder for",
+            path: file.to_owned(),
+            source,
+        }),
+        _ => write_whole(file, &[text.as_bytes()]),
+    };
+    written.map_err(|source| RuntimeError::ProfileFile {
         path: file.to_owned(),
         source,
     })
@@ -88,17 +97,21 @@ pub fn write(file: &Path, profile: &Profile) -> Result<(), RuntimeError> {
 
 /// None where there is no file. One that is too long is cut, and refused for that by its reader.
 fn read_text(file: &Path) -> Result<Option<String>, RuntimeError> {
-    let read = || -> std::io::Result<String> {
+    let read = || -> Result<String, FileError> {
         let mut text = String::new();
         let limit = PROFILE_BYTES_MAX as u64 + 1;
-        std::fs::File::open(file)?
-            .take(limit)
-            .read_to_string(&mut text)?;
+        let mut bounded = open_regular(file)?.take(limit);
+        let read = bounded.read_to_string(&mut text);
+        read.map_err(|source| FileError::Io {
+            action: "read",
+            path: file.to_owned(),
+            source,
+        })?;
         Ok(text)
     };
     match read() {
         Ok(text) => Ok(Some(text)),
-        Err(error) if ErrorKind::NotFound == error.kind() => Ok(None),
+        Err(error) if error.is_not_found() => Ok(None),
         Err(source) => Err(RuntimeError::ProfileFile {
             path: file.to_owned(),
             source,
@@ -129,24 +142,26 @@ mod tests {
 
     #[test]
     fn a_profile_is_found_by_bundle_device_and_driver() {
-        let cache = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let cache = OwnFolder::create(folder.path()).unwrap();
         let bundle = Bundle::open(TINY).unwrap();
         let profile = Profile::new(bundle.manifest_id(), "host-cpu", devices("1"));
-        let file = path(cache.path(), &bundle, &devices("1"));
+        let file = path(&cache, &bundle, &devices("1"));
         write(&file, &profile).unwrap();
-        let load = |driver| load_profile(cache.path(), &bundle, &devices(driver)).unwrap();
+        let load = |driver| load_profile(&cache, &bundle, &devices(driver)).unwrap();
         assert_eq!(load("1"), Some(profile));
         assert_eq!(load("2"), None);
     }
 
     #[test]
     fn a_file_that_was_tampered_with_is_refused() {
-        let cache = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let cache = OwnFolder::create(folder.path()).unwrap();
         let bundle = Bundle::open(TINY).unwrap();
-        let file = path(cache.path(), &bundle, &devices("1"));
+        let file = path(&cache, &bundle, &devices("1"));
         let refused = |profile: &Profile| {
             write(&file, profile).unwrap();
-            let error = load_profile(cache.path(), &bundle, &devices("1")).unwrap_err();
+            let error = load_profile(&cache, &bundle, &devices("1")).unwrap_err();
             matches!(error, RuntimeError::Profile { .. })
         };
         let mine = bundle.manifest_id();
@@ -157,6 +172,6 @@ mod tests {
         )));
         assert!(refused(&Profile::new(mine, "host-cpu", devices("2"))));
         std::fs::write(&file, vec![b' '; PROFILE_BYTES_MAX + 10]).unwrap();
-        assert!(load_profile(cache.path(), &bundle, &devices("1")).is_err());
+        assert!(load_profile(&cache, &bundle, &devices("1")).is_err());
     }
 }

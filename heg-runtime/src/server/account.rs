@@ -54,7 +54,7 @@ impl Default for Budgets {
     fn default() -> Self {
         Self {
             small_bytes: 64 << 10,
-            small_total_bytes: 16 << 20,
+            small_total_bytes: 24 << 20,
             own_bytes: 16 << 20,
             account_bytes: 64 << 20,
             shared_bytes: 96 << 20,
@@ -155,6 +155,11 @@ pub(super) struct Charge {
 }
 
 impl Charge {
+    /// Whose it is.
+    pub(super) fn account(&self) -> &Account {
+        &self.account
+    }
+
     /// What is charged.
     pub(super) fn bytes(&self) -> usize {
         self.bytes

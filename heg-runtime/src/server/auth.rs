@@ -99,10 +99,10 @@ pub(super) fn scope(tokens: &Tokens, headers: &HeaderMap, way: Way) -> Result<Sc
         let client = given.and_then(|given| tokens.client(given));
         return client.map(Scope::Client).ok_or(ApiError::Token);
     }
-    match way {
-        Way::Tcp => check_host(headers).map(|()| Scope::Loopback),
-        Way::Unix { user } => Ok(Scope::User(user)),
+    if way == Way::Tcp {
+        check_host(headers)?;
     }
+    Ok(way.scope())
 }
 
 fn check_host(headers: &HeaderMap) -> Result<()> {

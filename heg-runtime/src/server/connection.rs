@@ -16,6 +16,7 @@ use super::State;
 use super::listen::{Caller, Doors};
 use super::pool::{Pool, Seat};
 use super::route::route;
+use super::sending::Sending;
 
 /// All connections of a server.
 pub(super) struct Connections {
@@ -71,7 +72,7 @@ impl Connections {
         let service = service_fn(move |request| {
             let busy = presence.busy();
             let answer = route(Arc::clone(&state), way, request);
-            async move { Ok::<_, Infallible>(answer.await?.map(|body| busy.until_sent(body))) }
+            async move { Ok::<_, Infallible>(answer.await?.map(|body| Sending::new(body, busy))) }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())

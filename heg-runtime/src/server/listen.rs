@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::net::TcpListener;
 
+use super::account::Scope;
 use super::line::Line;
 use super::socket::Socket;
 use crate::error::RuntimeError;
@@ -18,6 +19,16 @@ pub(super) enum Way {
     Tcp,
     /// The socket, as a user of this machine, by number.
     Unix { user: u32 },
+}
+
+impl Way {
+    /// Who comes this way, where nobody is asked for a token.
+    pub(super) fn scope(self) -> Scope {
+        match self {
+            Self::Tcp => Scope::Loopback,
+            Self::Unix { user } => Scope::User(user),
+        }
+    }
 }
 
 /// Where a server listens.

@@ -2,12 +2,9 @@
 //! want it, the longest idle first; so nobody keeps others out by coming in.
 
 use std::collections::BTreeMap;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -61,12 +58,6 @@ enum Asking {
 /// A request under way, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Busy(Presence);
-
-/// The body of a response, which keeps its connection busy until it is sent.
-pub(super) struct Sending<B> {
-    body: B,
-    _busy: Busy,
-}
 
 impl Pool {
     pub(super) fn new(places: usize) -> Self {
@@ -153,13 +144,6 @@ impl Presence {
     }
 }
 
-impl Busy {
-    /// Stays with the body of a response.
-    pub(super) fn until_sent<B>(self, body: B) -> Sending<B> {
-        Sending { body, _busy: self }
-    }
-}
-
 impl Drop for Busy {
     fn drop(&mut self) {
         self.0.rest();
@@ -181,26 +165,6 @@ impl Idle {
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<B: Body + Unpin> Body for Sending<B> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

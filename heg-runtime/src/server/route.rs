@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, EXPECT, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
@@ -24,6 +24,7 @@ use super::flows::FlowName;
 use super::listen::Way;
 use super::preparation::Effort;
 use super::request::{FIELD_HEADERS, flow_to_end};
+use super::sending::Sending;
 use super::stream::Events;
 use super::{State, complete, dashboard};
 
@@ -49,17 +50,21 @@ async fn handle(
     request: Request<Incoming>,
 ) -> Result<Response<Body>> {
     let (parts, body) = request.into_parts();
-    match Route::of(parts.uri.path(), &parts.method)? {
-        Route::Page => Ok(dashboard::page(state)),
-        Route::Health => health(state),
-        Route::Client(route) => {
-            let scope = auth::scope(&state.tokens, &parts.headers, way)?;
-            let account = state.accounts.of(scope);
-            // For as long as nothing of it is answered, and nothing else is charged: nobody fills a door alone.
-            let _head = account.charge(HEAD_BYTES)?;
-            client(state, &account, route, &parts, body).await
-        }
-    }
+    let route = Route::of(parts.uri.path(), &parts.method)?;
+    let scope = match route {
+        Route::Page | Route::Health => way.scope(),
+        Route::Client(_) => auth::scope(&state.tokens, &parts.headers, way)?,
+    };
+    let account = state.accounts.of(scope);
+    // Its head, until it is answered, and its answer, until that is sent.
+    let mut charge = account.charge(HEAD_BYTES)?;
+    let response = match route {
+        Route::Page => dashboard::page(state),
+        Route::Health => health(state)?,
+        Route::Client(route) => client(state, &account, route, &parts, body).await?,
+    };
+    charge.grow(response.body().size_hint().lower() as usize)?;
+    Ok(response.map(|body| Sending::new(body, charge).boxed_unsync()))
 }
 
 /// Answers somebody who may ask.
@@ -72,7 +77,13 @@ async fn client(
 ) -> Result<Response<Body>> {
     let post = async || {
         check_content_type(&parts.headers)?;
-        state.intake.take(account, body).await
+        let mut body = body;
+        let taken = state.intake.take(account, &mut body).await;
+        // Who expects to be told waits with its body.
+        if taken.as_ref().is_err_and(ApiError::is_of_size) && !parts.headers.contains_key(EXPECT) {
+            state.intake.pass_over(&mut body).await;
+        }
+        taken
     };
     let headers = fields(&parts.headers);
     match route {
@@ -265,7 +276,8 @@ pub(super) fn whole(text: String) -> Body {
     Full::new(Bytes::from(text)).boxed_unsync()
 }
 
-/// What a request makes the server keep beside its body: its head, and its connection's state. Chosen.
+/// What a request makes the server keep beside its body: its head, and its connection's state. Chosen, such that no client
+/// fills a door with requests.
 const HEAD_BYTES: usize = 8 << 10;
 
 const JSON: &str = "application/json";

@@ -10,8 +10,8 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use heg_files::Owners;
 use rustix::fs::OFlags;
-use rustix::process::geteuid;
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
 
 /// A listening socket, removed when it is dropped.
@@ -31,7 +31,10 @@ impl Socket {
     /// # Errors
     /// Where another server has it, where something else is there, and where other users could put theirs in its place.
     pub(super) fn bind(path: &Path) -> io::Result<Self> {
-        check_folder(path)?;
+        // Whoever may write to its folder can put another socket in its place.
+        Owners::this_user()
+            .check_place(path)
+            .map_err(io::Error::other)?;
         let lock = Lock::take(path)?;
         remove_stale(path)?;
         let socket = UnixSocket::new_stream()?;
@@ -91,7 +94,8 @@ impl Lock {
                 .open(&path)
                 .map_err(|source| at(&path, source))?;
             let own = file.metadata()?;
-            check_owner(&path, &own)?;
+            let owners = Owners::this_user();
+            owners.check(&path).map_err(io::Error::other)?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
@@ -124,37 +128,6 @@ type FileId = (u64, u64);
 
 fn id(data: &Metadata) -> FileId {
     (data.dev(), data.ino())
-}
-
-/// Whoever may write to the socket's folder can put another socket in its place.
-fn check_folder(socket: &Path) -> io::Result<()> {
-    let folder = match socket.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let data = fs::metadata(folder).map_err(|source| at(folder, source))?;
-    check_owner(folder, &data)?;
-    let (others_write, sticky) = (0o022, 0o1000);
-    if data.mode() & others_write != 0 && data.mode() & sticky == 0 {
-        return Err(io::Error::other(format!(
-            "other users can write to `{}` (mode {:04o}), expected a folder that only this user writes to",
-            folder.display(),
-            data.mode() & 0o7777,
-        )));
-    }
-    Ok(())
-}
-
-fn check_owner(path: &Path, data: &Metadata) -> io::Result<()> {
-    let user = geteuid().as_raw();
-    if data.uid() == user || data.uid() == 0 {
-        return Ok(());
-    }
-    Err(io::Error::other(format!(
-        "`{}` is of user {}, expected one of user {user} or of root",
-        path.display(),
-        data.uid(),
-    )))
 }
 
 fn at(path: &Path, source: io::Error) -> io::Error {
@@ -233,19 +206,18 @@ mod tests {
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
     }
 
-    #[test]
-    fn folders_that_others_can_write_to_are_refused() {
+    #[tokio::test]
+    async fn folders_that_others_can_write_to_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("heg.sock");
         let mode = |mode| fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
         mode(0o777);
-        let error = check_folder(&path).unwrap_err().to_string();
+        let error = Socket::bind(&path).unwrap_err().to_string();
         assert!(error.contains("other users can write to"), "{error}");
-        mode(0o1777);
-        check_folder(&path).unwrap();
-        mode(0o755);
-        check_folder(&path).unwrap();
-        check_folder(Path::new("heg.sock")).unwrap();
+        for fine in [0o1777, 0o755] {
+            mode(fine);
+            drop(Socket::bind(&path).unwrap());
+        }
     }
 
     #[test]

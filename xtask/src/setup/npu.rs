@@ -20,7 +20,11 @@ pub(super) fn provide(local: Option<&Path>) -> Result<NpuToolchain> {
     let folder = NpuToolchain::folder(&target_dir());
     fs::create_dir_all(&folder).with_context(|| format!("cannot create `{}`", folder.display()))?;
     let _lock = lock(&folder.join("setup.lock"))?;
-    let provider = Provider::native().unwrap_or(Provider::Wine);
+    let native = Provider::native().map_err(|error| {
+        let hint = "see who may write there, or set OPENVINO_DIR to another installation";
+        anyhow::Error::new(error).context(Fail::environment("OpenVINO cannot be used").hint(hint))
+    })?;
+    let provider = native.unwrap_or(Provider::Wine);
     let renewed = match &provider {
         Provider::Native { .. } => build_worker(&folder, &provider, None)?,
         Provider::Wine => provide_wine(&folder, local)?,

@@ -69,6 +69,9 @@ fn status(error: &anyhow::Error) -> ExitStatus {
 
 fn hint(error: &anyhow::Error) -> Option<&'static str> {
     error.chain().find_map(|cause| {
+        if let Some(RuntimeError::Cache { .. }) = cause.downcast_ref() {
+            return Some("set `HEG_CACHE_DIR` to a folder of your own, or remove what is there");
+        }
         if let Some(cause) = cause.downcast_ref::<heg_openvino::Error>() {
             return openvino_hint(cause);
         }
@@ -77,9 +80,16 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
 }
 
 fn openvino_hint(cause: &heg_openvino::Error) -> Option<&'static str> {
-    use heg_openvino::Error::{EnvironmentUnusable, LibraryNotFound};
-    matches!(cause, LibraryNotFound { .. } | EnvironmentUnusable { .. })
-        .then_some("run `cargo xtask setup`, or set `OPENVINO_DIR` to an OpenVINO installation")
+    use heg_openvino::Error::{EnvironmentUnusable, LibraryExposed, LibraryNotFound};
+    match cause {
+        LibraryNotFound { .. } | EnvironmentUnusable { .. } => {
+            Some("run `cargo xtask setup`, or set `OPENVINO_DIR` to an OpenVINO installation")
+        }
+        LibraryExposed { .. } => {
+            Some("take others' access away, or set `OPENVINO_DIR` to an OpenVINO installation")
+        }
+        _ => None,
+    }
 }
 
 fn bundle_hint(cause: &heg_artifacts::Error) -> Option<&'static str> {

@@ -25,7 +25,7 @@ impl Machine {
     /// Opens the bundle, whose sections are hashed on first use unless this file was verified before.
     pub(crate) fn open(&self) -> Result<Loaded, RuntimeError> {
         let loaded = Loaded::open(&self.bundle)?;
-        if let Some(cache) = verified::cache_folder() {
+        if let Some(cache) = verified::cache_folder()? {
             verified::trust_if_verified(loaded.bundle(), &cache);
         }
         Ok(loaded)
@@ -33,7 +33,7 @@ impl Machine {
 
     /// Remembers, after a run, that the bundle was right.
     pub(crate) fn remember(&self, loaded: &Loaded) -> Result<(), RuntimeError> {
-        match verified::cache_folder() {
+        match verified::cache_folder()? {
             Some(cache) => verified::remember(loaded.bundle(), &cache),
             None => Ok(()),
         }
@@ -42,7 +42,7 @@ impl Machine {
     /// A loader on the devices asked for, with the user's cache.
     pub(crate) fn loader(&self, loaded: &Loaded) -> Result<Loader, RuntimeError> {
         let loader = loaded.loader(&read_soc(&self.soc)?)?;
-        Ok(match verified::cache_folder() {
+        Ok(match verified::cache_folder()? {
             Some(cache) => loader.with_cache(cache),
             None => loader,
         })

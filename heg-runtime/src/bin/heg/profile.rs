@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         return Err(input("`--chunk` and `--context` must be at least 1"));
     }
     let loaded = Loaded::open(&arguments.bundle)?;
-    let cache = verified::cache_folder();
+    let cache = verified::cache_folder()?;
     if let Some(cache) = &cache {
         verified::trust_if_verified(loaded.bundle(), cache);
     }

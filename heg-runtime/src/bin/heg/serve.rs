@@ -41,13 +41,10 @@ pub(crate) struct Arguments {
     /// Clients have to show this bearer token; better given as HEG_TOKEN, which no process list shows
     #[arg(long, value_name = "T")]
     token: Option<String>,
-    /// Clients have to show a bearer token of this file: lines of `TOKEN` or `NAME TOKEN`. Each name, and each token
-    /// without one, is a client of its own, which sees nothing of the others; without tokens each door is, and on the
-    /// socket each user
+    /// Clients have to show a bearer token of this file, with lines `TOKEN` or `NAME TOKEN`: each name is a client of its own, whose flows, keys and prompts others see nothing of
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Let prompts go on where another client's ended that began alike: faster, but `cached_tokens` and times then tell
-    /// clients what others have asked
+    /// Let a prompt go on where another client's ended that began alike: faster, but times tell what others have asked
     #[arg(long)]
     share_prefixes: bool,
     /// Write what the devices do, for Perfetto (ui.perfetto.dev)
@@ -68,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let timeline = Timeline::default();
     let options = EngineOptions {
         exec: arguments.machine.executor_options(),
-        flash: verified::cache_folder(),
+        flash: verified::cache_folder()?.map(|cache| cache.path().to_owned()),
         observers: arguments.observers(&timeline)?,
     };
     let loader = arguments.machine.loader(&loaded)?;
@@ -147,7 +144,7 @@ impl Arguments {
                 answer_tokens: self.max_tokens,
                 ..ServerLimits::default()
             },
-            cache: verified::cache_folder(),
+            cache: verified::cache_folder()?,
         })
     }
 }

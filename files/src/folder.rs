@@ -1,0 +1,126 @@
+//! A folder whose content can be believed, since nobody else can change it.
+
+use std::fs::DirBuilder;
+use std::path::{Path, PathBuf};
+
+use crate::error::FileError;
+use crate::owners::Owners;
+use crate::read::read_own;
+use crate::temp::TempFile;
+
+/// A folder that only this user and root can change, and so can every folder on the way to it.
+#[derive(Debug, Clone)]
+pub struct OwnFolder {
+    path: PathBuf,
+}
+
+impl OwnFolder {
+    /// The folder at `path`, made for this user alone where it is not there.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Owners::check_folder`], also for what is there of the way to a new folder.
+    pub fn create(path: &Path) -> Result<Self, FileError> {
+        let owners = Owners::this_user();
+        let path = std::path::absolute(path).map_err(FileError::io("resolve", path))?;
+        if !path.exists() {
+            owners.check_place(&first_missing(&path))?;
+            let mut builder = DirBuilder::new();
+            builder.recursive(true);
+            #[cfg(unix)]
+            std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+            builder
+                .create(&path)
+                .map_err(FileError::io("create", &path))?;
+        }
+        let path = owners.check_folder(&path)?;
+        Ok(Self { path })
+    }
+
+    /// A folder in it, made where it is not there.
+    ///
+    /// # Errors
+    ///
+    /// As [`create`](Self::create).
+    pub fn folder(&self, name: &str) -> Result<Self, FileError> {
+        Self::create(&self.path.join(name))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What a file in it holds; none where there is no file.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError::Kind`] for what is no regular file, [`FileError::TooLong`] for one of more than `most_bytes`,
+    /// [`FileError::Owner`], [`FileError::Writable`], [`FileError::Io`].
+    pub fn read(&self, name: &str, most_bytes: u64) -> Result<Option<Vec<u8>>, FileError> {
+        read_own(&self.path.join(name), &Owners::this_user(), most_bytes)
+    }
+
+    /// Writes a file in it, one part after the other: a reader sees what was there before, or all of it.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError::Io`], and then the file is as it was.
+    pub fn write(&self, name: &str, parts: &[&[u8]]) -> Result<(), FileError> {
+        let temp = TempFile::create(&self.path, &format!("{name}.tmp-"))?;
+        // Whatever the umask says: what others may write to is not read back.
+        #[cfg(unix)]
+        {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            let set = temp.file().set_permissions(mode);
+            set.map_err(FileError::io("protect", temp.path()))?;
+        }
+        temp.complete(parts, &self.path.join(name))
+    }
+}
+
+/// The outermost part of `path` that is not there.
+fn first_missing(path: &Path) -> PathBuf {
+    let missing = path.ancestors().take_while(|above| !above.exists());
+    missing.last().unwrap_or(path).to_owned()
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_new_folder_is_for_its_user_alone() {
+        let above = tempfile::tempdir().unwrap();
+        let folder = OwnFolder::create(&above.path().join("a/b")).unwrap();
+        let inner = folder.folder("c").unwrap();
+        for path in [folder.path(), inner.path()] {
+            let mode = fs::metadata(path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o700);
+        }
+    }
+
+    #[test]
+    fn nothing_is_made_where_others_may_write() {
+        let above = tempfile::tempdir().unwrap();
+        fs::set_permissions(above.path(), Permissions::from_mode(0o777)).unwrap();
+        let error = OwnFolder::create(&above.path().join("a/b")).unwrap_err();
+        assert!(matches!(error, FileError::Writable { .. }), "{error}");
+        assert!(!above.path().join("a").exists());
+    }
+
+    #[test]
+    fn a_file_is_read_as_it_was_written_and_leaves_nothing_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = OwnFolder::create(folder.path()).unwrap();
+        assert_eq!(folder.read("x", 10).unwrap(), None);
+        for parts in [&[b"one".as_slice(), b"two"][..], &[b"three"]] {
+            folder.write("x", parts).unwrap();
+            assert_eq!(folder.read("x", 10).unwrap(), Some(parts.concat()));
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,235 @@
+//! Files that are either complete or not there.
+//!
+//! A file gets a temporary name first, `<prefix><pid>-<n>`, and its real name by a rename when it is complete. It is
+//! locked for as long as it is open. A [`TempFile`] that is dropped before removes itself; what a killed process leaves
+//! behind is removed by [`remove_stale`], which knows it by the lock that nobody holds: a lock, unlike a process id, says
+//! the same in every container that sees the folder.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use crate::error::FileError;
+
+/// A new file under a temporary name, removed on drop unless [`TempFile::rename`] succeeded.
+#[derive(Debug)]
+pub struct TempFile {
+    file: File,
+    path: PathBuf,
+    kept: bool,
+}
+
+impl TempFile {
+    /// Creates `<folder>/<prefix><pid>-<n>` with an n that nobody has.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError::Io`].
+    pub fn create(folder: &Path, prefix: &str) -> Result<Self, FileError> {
+        let pid = std::process::id();
+        loop {
+            let n = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = folder.join(format!("{prefix}{pid}-{n}"));
+            match OpenOptions::new().write(true).create_new(true).open(&path) {
+                Ok(file) if is_ours(&file) => {
+                    return Ok(Self {
+                        file,
+                        path,
+                        kept: false,
+                    });
+                }
+                // Somebody who cleans up met it before it was locked, and removes it.
+                Ok(_) => {}
+                // A process of the same number, now dead or in another container, had the same idea.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(source) => return Err(FileError::io("create", path)(source)),
+            }
+        }
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Its temporary name.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes all that it is to hold, one part after the other, and gives it its real name.
+    pub(crate) fn complete(mut self, parts: &[&[u8]], target: &Path) -> Result<(), FileError> {
+        for part in parts {
+            let written = self.file.write_all(part);
+            written.map_err(FileError::io("write", &self.path))?;
+        }
+        self.rename(target)
+    }
+
+    /// Gives the file its real name, replacing what had it.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError::Io`].
+    pub fn rename(mut self, target: &Path) -> Result<(), FileError> {
+        fs::rename(&self.path, target).map_err(FileError::io("create", target))?;
+        self.kept = true;
+        Ok(())
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        if !self.kept {
+            // Nothing can be done about a failure here: whoever opens the folder next tries again.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Writes a file, one part after the other: a reader sees what was there before, or all of it.
+///
+/// # Errors
+///
+/// [`FileError::Io`], and then the file is as it was.
+pub fn write_whole(path: &Path, parts: &[&[u8]]) -> Result<(), FileError> {
+    let folder = path.parent().unwrap_or(path);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temp = TempFile::create(folder, &format!("{name}.tmp-"))?;
+    temp.complete(parts, path)
+}
+
+/// Locks a new file. False where it was removed before it was locked, or is just being removed.
+fn is_ours(file: &File) -> bool {
+    match file.try_lock() {
+        Ok(()) => is_linked(file),
+        Err(TryLockError::WouldBlock) => false,
+        // A file system without locks: nobody can tell by one, and so nobody removes what is younger than a day.
+        Err(TryLockError::Error(_)) => true,
+    }
+}
+
+#[cfg(unix)]
+fn is_linked(file: &File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    file.metadata().is_ok_and(|data| data.nlink() > 0)
+}
+
+#[cfg(not(unix))]
+fn is_linked(_file: &File) -> bool {
+    true
+}
+
+/// Removes the temporary files `<prefix><pid>-<n>` in `folder` that nobody will finish: those that nobody holds the
+/// lock of and, where the file system has no locks, those that were not written to for a day. What cannot be inspected
+/// or removed is left: it may be another process's turn at this moment.
+///
+/// # Errors
+///
+/// [`FileError::Io`] if the folder cannot be listed.
+pub fn remove_stale(folder: &Path, prefix: &str) -> Result<(), FileError> {
+    let entries = fs::read_dir(folder).map_err(FileError::io("list", folder))?;
+    for entry in entries {
+        let entry = entry.map_err(FileError::io("list", folder))?;
+        let name = entry.file_name();
+        let is_temporary = name.to_str().is_some_and(|name| is_named(name, prefix));
+        if is_temporary && entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            remove_if_stale(&entry.path());
+        }
+    }
+    Ok(())
+}
+
+fn remove_if_stale(path: &Path) {
+    let Ok(file) = File::open(path) else {
+        return;
+    };
+    let is_stale = match file.try_lock() {
+        Ok(()) => true,
+        Err(TryLockError::WouldBlock) => false,
+        Err(TryLockError::Error(_)) => is_old(&file),
+    };
+    if is_stale {
+        // Under the lock: whoever created it meanwhile cannot get it, and takes another name.
+        let _ = fs::remove_file(path);
+    }
+}
+
+fn is_old(file: &File) -> bool {
+    let modified = file.metadata().and_then(|data| data.modified());
+    let age = modified.map(|modified| SystemTime::now().duration_since(modified));
+    age.is_ok_and(|age| age.is_ok_and(|age| age > AGE_MAX))
+}
+
+/// Whether a name is `<prefix><pid>-<n>`.
+fn is_named(name: &str, prefix: &str) -> bool {
+    let numbers = name.strip_prefix(prefix);
+    let numbers = numbers.and_then(|numbers| numbers.split_once('-'));
+    numbers.is_some_and(|(pid, n)| pid.parse::<u32>().is_ok() && n.parse::<u64>().is_ok())
+}
+
+/// One counter for all folders: names only have to differ.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// Longer than anything takes to write one file. Chosen, not measured.
+const AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn dropped_files_vanish_and_renamed_ones_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = TempFile::create(folder.path(), "").unwrap();
+        let second = TempFile::create(folder.path(), "").unwrap();
+        assert_ne!(first.path(), second.path());
+        drop(first);
+        second.rename(&folder.path().join("kept")).unwrap();
+        assert_eq!(names(folder.path()), ["kept"]);
+    }
+
+    /// A process of another container may have any number, also one that no process here has.
+    #[test]
+    fn a_file_that_is_being_written_stays_whatever_its_name_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let alive = TempFile::create(folder.path(), "p").unwrap();
+        let elsewhere = folder.path().join(format!("p{NOBODY}-0"));
+        fs::rename(alive.path(), &elsewhere).unwrap();
+        remove_stale(folder.path(), "p").unwrap();
+        assert!(elsewhere.exists());
+        drop(alive);
+        remove_stale(folder.path(), "p").unwrap();
+        assert!(!elsewhere.exists());
+    }
+
+    #[test]
+    fn what_nobody_holds_is_removed_also_where_the_number_is_in_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let create = |name: String| fs::write(folder.path().join(name), b"x").unwrap();
+        create(format!("p{NOBODY}-0"));
+        create(format!("p{}-7", std::process::id()));
+        create("p1-0".to_owned());
+        let others = [
+            format!("p{NOBODY}"),
+            format!("p{NOBODY}-x"),
+            format!("q{NOBODY}-0"),
+        ];
+        others.iter().cloned().for_each(create);
+        remove_stale(folder.path(), "p").unwrap();
+        assert_eq!(names(folder.path()), others);
+    }
+
+    /// Above the largest process id of Linux (2^22).
+    const NOBODY: u32 = 4_194_305;
+}

@@ -20,7 +20,7 @@ pub(super) fn resolve(
 ) -> Result<String, RuntimeError> {
     let refused = |found: &str, expected: String| RuntimeError::Reference {
         kernel: kernel.to_owned(),
-        found: found.chars().take(SHOWN_CHARS).collect(),
+        found: first_line(found),
         expected,
     };
     let text = std::str::from_utf8(ir);
@@ -96,6 +96,12 @@ impl Constant {
         };
         Some((constant, rest))
     }
+}
+
+/// As much of a text as an error shows of it.
+fn first_line(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    line.chars().take(SHOWN_CHARS).collect()
 }
 
 /// Digits and nothing else.

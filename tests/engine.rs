@@ -409,3 +409,22 @@ fn a_cancelled_call_leaves_what_it_computed_to_the_next() {
     assert_eq!(tokens, longest.answer);
     assert_eq!(ending.reused_tokens as usize, longest.prompt.len() - 1);
 }
+
+/// Every request would fail: better that the engine does not start.
+#[test]
+fn a_policy_for_a_device_that_is_not_there_is_refused() {
+    if !openvino_or_skip("a_policy_for_a_device_that_is_not_there_is_refused") {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    let bundle = bundle(&workbench, &fixture("tiny-agent"));
+    let refusal = |soc, policy| {
+        let loaded = Loaded::open(&bundle).unwrap();
+        let loader = loaded.loader(&shipped::soc(soc).unwrap()).unwrap();
+        let policy = shipped::policy(policy).unwrap();
+        let started = Engine::start(loader, policy, EngineOptions::default());
+        started.map(|_| ()).unwrap_err().to_string()
+    };
+    insta::assert_snapshot!(refusal("host-cpu", "igpu-continuous-batching"), @"");
+    insta::assert_snapshot!(refusal("host-roles", "cpu-continuous-batching"), @"");
+}

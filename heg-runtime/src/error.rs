@@ -11,6 +11,19 @@ use crate::text::TextError;
 /// Why the runtime could not do what it was asked.
 #[derive(Debug, Error)]
 pub enum RuntimeError {
+    /// A policy runs everything on a device that the machine has no lane for.
+    #[error(
+        "policy `{policy}` runs every kernel on the {device:?}, and machine `{soc}` has no such lane: \
+         choose a policy for its devices, or another machine"
+    )]
+    PolicyDevice {
+        /// The policy.
+        policy: String,
+        /// The device that it names.
+        device: heg_spec::soc::DeviceClass,
+        /// The machine.
+        soc: String,
+    },
     /// The bundle cannot be opened, or is damaged.
     #[error("cannot use bundle `{path}`", path = path.display())]
     Bundle {
@@ -280,6 +293,7 @@ impl RuntimeError {
             | Self::EmptyPrompt
             | Self::Token { .. }
             | Self::Batch { .. }
+            | Self::PolicyDevice { .. }
             | Self::NoText { .. }
             | Self::Text(_)
             | Self::Profile { .. } => ExitStatus::Input,

@@ -114,6 +114,7 @@ impl Conductor {
         if loader.has_only_cpu() && !machine.hangs_on_cpu() {
             policy.limits.timeout_min_ms = u32::MAX;
         }
+        check_device(&policy, &loader)?;
         let mut lanes = [None, None, None];
         let mut executors = Vec::new();
         for (lane, duty) in lanes_of(&loader) {
@@ -370,6 +371,30 @@ fn lanes_of(loader: &Loader) -> Vec<(Lane, Duty)> {
     let npu = loader.has(DeviceClass::Npu);
     let npu = npu.then_some((Lane::Npu, Duty::Static));
     npu.into_iter().chain([(dynamic, Duty::Dynamic)]).collect()
+}
+
+/// Whether the machine has a lane for a policy that runs everything on one device. The others take the lanes that there
+/// are.
+fn check_device(policy: &Policy, loader: &Loader) -> Result<(), RuntimeError> {
+    let wanted = match policy.scheduler {
+        SchedulerKind::AgentXpu | SchedulerKind::Serial => return Ok(()),
+        SchedulerKind::ContinuousBatching
+        | SchedulerKind::PreemptRecompute
+        | SchedulerKind::TimeSharing => match policy.device {
+            heg_spec::soc::DeviceClass::Npu => None,
+            heg_spec::soc::DeviceClass::Igpu => Some(Lane::Igpu),
+            heg_spec::soc::DeviceClass::Cpu => Some(Lane::Cpu),
+        },
+    };
+    let is_wanted = |(lane, duty): &(Lane, Duty)| *duty == Duty::Dynamic && Some(*lane) == wanted;
+    if lanes_of(loader).iter().any(is_wanted) {
+        return Ok(());
+    }
+    Err(RuntimeError::PolicyDevice {
+        policy: policy.name.clone(),
+        device: policy.device,
+        soc: loader.soc().name.clone(),
+    })
 }
 
 /// Tokens of a prefill chunk: as asked for, or the next smaller ones that the NPU has kernels for. No kernel pads

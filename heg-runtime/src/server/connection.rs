@@ -14,7 +14,7 @@ use tokio_io_timeout::TimeoutWriter;
 
 use super::State;
 use super::listen::{Caller, Doors};
-use super::pool::{Pool, Seat};
+use super::pool::{Pool, Slot};
 use super::route::route;
 use super::sending::Sending;
 
@@ -46,8 +46,8 @@ impl Connections {
         let stopped = loop {
             tokio::select! {
                 stopped = &mut stop => break stopped,
-                (caller, seat) = admit(&self.tcp, || doors.tcp()) => self.spawn(caller, seat),
-                (caller, seat) = admit(&self.unix, || doors.unix()) => self.spawn(caller, seat),
+                (caller, slot) = admit(&self.tcp, || doors.tcp()) => self.spawn(caller, slot),
+                (caller, slot) = admit(&self.unix, || doors.unix()) => self.spawn(caller, slot),
             }
             // Tasks that ended leave their results.
             while self.tasks.try_join_next().is_some() {}
@@ -61,16 +61,16 @@ impl Connections {
         stopped
     }
 
-    fn spawn(&mut self, caller: Caller, seat: Seat) {
-        let Caller { line, way } = caller;
+    fn spawn(&mut self, caller: Caller, slot: Slot) {
+        let Caller { stream, way } = caller;
         let limits = &self.state.limits;
-        let hang_up = line.hang_up();
-        let mut stream = TimeoutWriter::new(line);
+        let closed = stream.closed();
+        let mut stream = TimeoutWriter::new(stream);
         stream.set_timeout(Some(limits.stall_time));
         let state = Arc::clone(&self.state);
-        let presence = seat.take();
+        let activity = slot.occupy();
         let service = service_fn(move |request| {
-            let busy = presence.busy();
+            let busy = activity.busy();
             let answer = route(Arc::clone(&state), way, request);
             async move { Ok::<_, Infallible>(answer.await?.map(|body| Sending::new(body, busy))) }
         });
@@ -88,24 +88,24 @@ impl Connections {
                 // Clients break off and send garbage. What has no head that can be read gets hyper's own 400, 414 or
                 // 431, whose body is empty: hyper writes it by itself, with its length, and has no hook for it.
                 _ = connection => {}
-                () = hang_up.wait() => {}
-                () = seat.wanted() => {}
+                () = closed.wait() => {}
+                () = slot.evicted() => {}
             }
             metrics.connections.dec();
-            drop(seat);
+            drop(slot);
         });
     }
 }
 
-/// Waits for a place, and for somebody to take it.
+/// Waits for a free slot, and for somebody to take it.
 async fn admit<F: Future<Output = std::io::Result<Caller>>>(
     pool: &Pool,
     accept: impl Fn() -> F,
-) -> (Caller, Seat) {
-    let seat = pool.seat().await;
+) -> (Caller, Slot) {
+    let slot = pool.slot().await;
     loop {
         match accept().await {
-            Ok(caller) => return (caller, seat),
+            Ok(caller) => return (caller, slot),
             // The caller is gone already, or there are no descriptors left; those come back.
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }

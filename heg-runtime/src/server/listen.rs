@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tokio::net::TcpListener;
 
 use super::account::Scope;
-use super::line::Line;
+use super::client_stream::ClientStream;
 use super::socket::Socket;
 use crate::error::RuntimeError;
 
@@ -58,7 +58,7 @@ pub(super) struct Doors {
 
 /// Someone at a door.
 pub(super) struct Caller {
-    pub(super) line: Line,
+    pub(super) stream: ClientStream,
     pub(super) way: Way,
 }
 
@@ -105,7 +105,7 @@ impl Doors {
         // Tokens are small, and each is worth a packet.
         stream.set_nodelay(true)?;
         Ok(Caller {
-            line: stream.into(),
+            stream: stream.into(),
             way: Way::Tcp,
         })
     }
@@ -118,7 +118,7 @@ impl Doors {
         let (stream, _) = socket.accept().await?;
         let user = stream.peer_cred()?.uid();
         Ok(Caller {
-            line: stream.into(),
+            stream: stream.into(),
             way: Way::Unix { user },
         })
     }

@@ -1,5 +1,5 @@
-//! The places at a door: a bounded number of connections. Who has a place and asks nothing gives it up as soon as others
-//! want it, the longest idle first; so nobody keeps others out by coming in.
+//! The connections at a door: a bounded number of slots. Where all are taken, connections without a request under way
+//! are closed for new ones, the longest idle first: nobody keeps others out by connecting.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,167 +8,166 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// The places at one door.
+/// The slots of one door.
 #[derive(Debug)]
 pub(super) struct Pool {
-    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
     idle: Arc<Idle>,
 }
 
-/// Connections that ask nothing, the longest idle first.
+/// Connections without a request under way, the longest idle first.
 #[derive(Debug, Default)]
 struct Idle {
-    waiting: Mutex<Waiting>,
+    queue: Mutex<Queue>,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct Queue {
     by_turn: BTreeMap<u64, Arc<Notify>>,
     turns: u64,
 }
 
-/// A place, given back when it is dropped.
+/// A slot, given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
-    _place: OwnedSemaphorePermit,
-    presence: Presence,
+pub(super) struct Slot {
+    _permit: OwnedSemaphorePermit,
+    activity: Activity,
 }
 
-/// A connection among the others at its door.
+/// Whether a connection has a request under way, as its door knows it.
 #[derive(Debug, Clone)]
-pub(super) struct Presence {
+pub(super) struct Activity {
     idle: Arc<Idle>,
-    /// Told that others want its place.
-    wanted: Arc<Notify>,
-    asking: Arc<Mutex<Asking>>,
+    /// Told that its slot is needed.
+    evicted: Arc<Notify>,
+    state: Arc<Mutex<State>>,
 }
 
-/// Whether a connection asks something.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Asking {
-    /// It does, or nobody is there yet.
+enum State {
+    /// A request is under way, or nobody has connected yet.
     #[default]
-    Something,
-    /// It does not, since this turn.
-    Nothing(u64),
-    /// It has ended.
-    Gone,
+    Busy,
+    /// Idle since this turn.
+    Idle(u64),
+    /// The connection has ended.
+    Ended,
 }
 
 /// A request under way, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Busy(Presence);
+pub(super) struct Busy(Activity);
 
 impl Pool {
-    pub(super) fn new(places: usize) -> Self {
+    pub(super) fn new(slots: usize) -> Self {
         Self {
-            places: Arc::new(Semaphore::new(places)),
+            slots: Arc::new(Semaphore::new(slots)),
             idle: Arc::default(),
         }
     }
 
-    /// Waits for a place. Where none is free, the connection that has been idle for longest has to go.
-    pub(super) async fn seat(&self) -> Seat {
+    /// Waits for a slot. Where none is free, the connection that has been idle for longest is closed.
+    pub(super) async fn slot(&self) -> Slot {
         loop {
-            if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-                return Seat {
-                    _place: place,
-                    presence: Presence {
+            if let Ok(permit) = Arc::clone(&self.slots).try_acquire_owned() {
+                return Slot {
+                    _permit: permit,
+                    activity: Activity {
                         idle: Arc::clone(&self.idle),
-                        wanted: Arc::default(),
-                        asking: Arc::default(),
+                        evicted: Arc::default(),
+                        state: Arc::default(),
                     },
                 };
             }
-            self.idle.dismiss_longest();
-            // It may have begun to ask something, and another one may have ended.
-            let _ = timeout(PAUSE, self.places.acquire()).await;
+            self.idle.evict_longest_idle();
+            // That one may have got a request just now.
+            let _ = timeout(PAUSE, self.slots.acquire()).await;
         }
     }
 }
 
-impl Seat {
-    /// Somebody sits down, and asks nothing yet.
-    pub(super) fn take(&self) -> Presence {
-        self.presence.rest();
-        self.presence.clone()
+impl Slot {
+    /// Somebody has connected, and asks nothing yet.
+    pub(super) fn occupy(&self) -> Activity {
+        self.activity.set_idle();
+        self.activity.clone()
     }
 
-    /// Waits until others want the place, and nothing is asked from it.
-    pub(super) async fn wanted(&self) {
+    /// Waits until the slot is needed while no request is under way.
+    pub(super) async fn evicted(&self) {
         loop {
-            self.presence.wanted.notified().await;
-            if matches!(*self.presence.asking(), Asking::Nothing(_)) {
+            self.activity.evicted.notified().await;
+            if matches!(*self.activity.state(), State::Idle(_)) {
                 return;
             }
         }
     }
 }
 
-impl Drop for Seat {
+impl Drop for Slot {
     fn drop(&mut self) {
-        self.presence.turn_to(Asking::Gone);
+        self.activity.set(State::Ended);
     }
 }
 
-impl Presence {
-    /// Something is asked.
+impl Activity {
+    /// A request is under way, for as long as the guard is there.
     pub(super) fn busy(&self) -> Busy {
-        self.turn_to(Asking::Something);
+        self.set(State::Busy);
         Busy(self.clone())
     }
 
-    fn rest(&self) {
+    fn set_idle(&self) {
         let turn = self.idle.next_turn();
-        self.turn_to(Asking::Nothing(turn));
+        self.set(State::Idle(turn));
     }
 
-    fn turn_to(&self, next: Asking) {
-        let mut waiting = self.idle.lock();
-        let mut asking = self.asking();
-        if let Asking::Nothing(turn) = *asking {
-            waiting.by_turn.remove(&turn);
+    fn set(&self, next: State) {
+        let mut queue = self.idle.lock();
+        let mut state = self.state();
+        if let State::Idle(turn) = *state {
+            queue.by_turn.remove(&turn);
         }
         // The last response may be dropped after its connection.
-        if *asking == Asking::Gone {
+        if *state == State::Ended {
             return;
         }
-        if let Asking::Nothing(turn) = next {
-            waiting.by_turn.insert(turn, Arc::clone(&self.wanted));
+        if let State::Idle(turn) = next {
+            queue.by_turn.insert(turn, Arc::clone(&self.evicted));
         }
-        *asking = next;
+        *state = next;
     }
 
-    fn asking(&self) -> MutexGuard<'_, Asking> {
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.rest();
+        self.0.set_idle();
     }
 }
 
 impl Idle {
     fn next_turn(&self) -> u64 {
-        let mut waiting = self.lock();
-        waiting.turns += 1;
-        waiting.turns
+        let mut queue = self.lock();
+        queue.turns += 1;
+        queue.turns
     }
 
-    fn dismiss_longest(&self) {
-        if let Some((_, wanted)) = self.lock().by_turn.pop_first() {
-            wanted.notify_one();
+    fn evict_longest_idle(&self) {
+        if let Some((_, evicted)) = self.lock().by_turn.pop_first() {
+            evicted.notify_one();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Time before the next one has to go. Chosen.
+/// Time before the next one is evicted. Chosen.
 const PAUSE: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
@@ -180,37 +179,37 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_asks_nothing_gives_its_place_up_the_longest_idle_first() {
+    async fn idle_connections_are_evicted_the_longest_idle_first() {
         let pool = Pool::new(3);
-        let [first, second, third] = [pool.seat().await, pool.seat().await, pool.seat().await];
-        let asks = first.take();
-        let (_, _) = (second.take(), third.take());
-        let busy = asks.busy();
+        let [first, second, third] = [pool.slot().await, pool.slot().await, pool.slot().await];
+        let activity = first.occupy();
+        let (_, _) = (second.occupy(), third.occupy());
+        let busy = activity.busy();
         let leaving = async {
-            second.wanted().await;
+            second.evicted().await;
             drop(second);
         };
-        let (fourth, ()) = tokio::join!(pool.seat(), leaving);
-        assert!(is_waiting(first.wanted()).await && is_waiting(third.wanted()).await);
-        // Nobody has to go who asks something.
-        let (fourth, third) = (fourth.take().busy(), third.take().busy());
-        assert!(is_waiting(pool.seat()).await);
-        assert!(is_waiting(first.wanted()).await);
+        let (fourth, ()) = tokio::join!(pool.slot(), leaving);
+        assert!(is_waiting(first.evicted()).await && is_waiting(third.evicted()).await);
+        // None is evicted that has a request.
+        let (fourth, third) = (fourth.occupy().busy(), third.occupy().busy());
+        assert!(is_waiting(pool.slot()).await);
+        assert!(is_waiting(first.evicted()).await);
         drop(busy);
         let leaving = async {
-            first.wanted().await;
+            first.evicted().await;
             drop(first);
         };
-        let (_seat, ()) = tokio::join!(pool.seat(), leaving);
+        let (_slot, ()) = tokio::join!(pool.slot(), leaving);
         drop((fourth, third));
     }
 
     #[tokio::test]
     async fn a_response_that_outlives_its_connection_leaves_nothing() {
         let pool = Pool::new(1);
-        let seat = pool.seat().await;
-        let busy = seat.take().busy();
-        drop(seat);
+        let slot = pool.slot().await;
+        let busy = slot.occupy().busy();
+        drop(slot);
         drop(busy);
         assert!(pool.idle.lock().by_turn.is_empty());
     }

@@ -28,9 +28,9 @@ impl Tokens {
         let data = file
             .metadata()
             .map_err(|source| error(source.to_string()))?;
-        if data.mode() & 0o004 != 0 {
+        if data.mode() & 0o044 != 0 {
             return Err(error(format!(
-                "other users can read it (mode {:04o}), expected one that they cannot: run `chmod o-r` on it",
+                "other users can read it (mode {:04o}), expected one that they cannot: run `chmod go-r` on it",
                 data.mode() & 0o7777
             )));
         }
@@ -109,6 +109,7 @@ mod tests {
         };
         for (mode, problem) in [
             (0o644, "can read"),
+            (0o640, "can read"),
             (0o602, "can write"),
             (0o606, "can write"),
         ] {
@@ -116,6 +117,6 @@ mod tests {
             assert!(error.contains(problem), "{error}");
         }
         assert!(!read(0o600).unwrap().is_empty());
-        assert!(!read(0o640).unwrap().is_empty());
+        assert!(!read(0o400).unwrap().is_empty());
     }
 }

@@ -1,8 +1,8 @@
-//! The line to a client: its bytes, and whether it has hung up.
+//! The stream to a client, and whether the client has closed it.
 //!
-//! A client that closes its side, or only ends what it sends, has hung up: nobody can tell the one from the other
-//! before writing to it. That is noticed behind bytes that it sent ahead, too, which hyper does not look behind while
-//! it answers: the kernel says so beside the bytes.
+//! A client that closes its connection, or only its own side of it, is gone: the two cannot be told apart before
+//! something is written. hyper, while it answers, reads on to notice that, unless the client has sent further bytes; so
+//! here the kernel is asked, which says it whatever bytes are still to be read.
 
 use std::io;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
-/// A stream through either door.
+/// What the doors accept.
 #[derive(Debug)]
 enum Stream {
     Tcp(TcpStream),
@@ -29,34 +29,35 @@ macro_rules! with {
     };
 }
 
-/// The bytes of a client.
+/// A client's stream through either door.
 #[derive(Debug)]
-pub(super) struct Line(Arc<Stream>);
+pub(super) struct ClientStream(Arc<Stream>);
 
-/// Tells when the client has hung up.
+/// Tells when the client has closed its side.
 #[derive(Debug)]
-pub(super) struct HangUp(Arc<Stream>);
+pub(super) struct Closed(Arc<Stream>);
 
-impl From<TcpStream> for Line {
+impl From<TcpStream> for ClientStream {
     fn from(stream: TcpStream) -> Self {
         Self(Arc::new(Stream::Tcp(stream)))
     }
 }
 
-impl From<UnixStream> for Line {
+impl From<UnixStream> for ClientStream {
     fn from(stream: UnixStream) -> Self {
         Self(Arc::new(Stream::Unix(stream)))
     }
 }
 
-impl Line {
-    pub(super) fn hang_up(&self) -> HangUp {
-        HangUp(Arc::clone(&self.0))
+impl ClientStream {
+    /// Whom to ask whether it was closed, while somebody else has the stream.
+    pub(super) fn closed(&self) -> Closed {
+        Closed(Arc::clone(&self.0))
     }
 }
 
-impl HangUp {
-    /// Waits until the client sends no more.
+impl Closed {
+    /// Waits until the client has closed its side.
     pub(super) async fn wait(&self) {
         // Linux tells of urgent data under this name; but the end of what comes counts as everything, and unlike
         // `READABLE` it is not there as long as bytes wait.
@@ -66,7 +67,7 @@ impl HangUp {
     }
 }
 
-impl AsyncRead for Line {
+impl AsyncRead for ClientStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -87,7 +88,7 @@ impl AsyncRead for Line {
     }
 }
 
-impl AsyncWrite for Line {
+impl AsyncWrite for ClientStream {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -130,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    async fn tcp() -> (TcpStream, Line) {
+    async fn tcp() -> (TcpStream, ClientStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap())
             .await
@@ -138,45 +139,45 @@ mod tests {
         (client, listener.accept().await.unwrap().0.into())
     }
 
-    fn unix() -> (UnixStream, Line) {
+    fn unix() -> (UnixStream, ClientStream) {
         let (client, server) = UnixStream::pair().unwrap();
         (client, server.into())
     }
 
-    async fn is_waiting(hang_up: &HangUp) -> bool {
+    async fn is_waiting(closed: &Closed) -> bool {
         let moment = Duration::from_millis(20);
-        tokio::time::timeout(moment, hang_up.wait()).await.is_err()
+        tokio::time::timeout(moment, closed.wait()).await.is_err()
     }
 
-    async fn is_noticed(hang_up: &HangUp) -> bool {
+    async fn is_noticed(closed: &Closed) -> bool {
         let patience = Duration::from_secs(30);
-        tokio::time::timeout(patience, hang_up.wait()).await.is_ok()
+        tokio::time::timeout(patience, closed.wait()).await.is_ok()
     }
 
     #[tokio::test]
-    async fn a_client_that_hangs_up_is_noticed_behind_bytes_that_nobody_reads() {
-        let (client, line) = tcp().await;
-        let hang_up = line.hang_up();
+    async fn a_closed_stream_is_noticed_behind_bytes_that_nobody_reads() {
+        let (client, stream) = tcp().await;
+        let closed = stream.closed();
         client.writable().await.unwrap();
         client.try_write(b"GET / HTTP/1.1\r\n").unwrap();
-        assert!(is_waiting(&hang_up).await, "bytes are no end");
+        assert!(is_waiting(&closed).await, "bytes are no end");
         drop(client);
-        assert!(is_noticed(&hang_up).await);
+        assert!(is_noticed(&closed).await);
 
-        let (client, line) = unix();
-        let hang_up = line.hang_up();
+        let (client, stream) = unix();
+        let closed = stream.closed();
         client.writable().await.unwrap();
         client.try_write(b"GET / HTTP/1.1\r\n").unwrap();
-        assert!(is_waiting(&hang_up).await, "bytes are no end");
+        assert!(is_waiting(&closed).await, "bytes are no end");
         drop(client);
-        assert!(is_noticed(&hang_up).await);
+        assert!(is_noticed(&closed).await);
     }
 
     #[tokio::test]
-    async fn a_client_that_ends_what_it_sends_has_hung_up() {
-        let (client, line) = unix();
+    async fn a_stream_that_is_closed_on_one_side_counts_as_closed() {
+        let (client, stream) = unix();
         let client = client.into_std().unwrap();
         client.shutdown(std::net::Shutdown::Write).unwrap();
-        assert!(is_noticed(&line.hang_up()).await);
+        assert!(is_noticed(&stream.closed()).await);
     }
 }

@@ -37,7 +37,8 @@ pub enum Event {
     /// There was no memory for what a launch needs; nothing that it should have written counts.
     OutOfMemory(Ticket),
     /// The memory that [`Action::Reserve`] asked for could not be had: the request has none, and what its flow had
-    /// kept is gone. A launch with it that was said since is not carried out, and nothing else answers it.
+    /// kept is gone. A launch with it that was said since is not carried out, and nothing else answers it. Not said
+    /// any more once [`Action::Release`] has given the reservation up.
     Unreserved(RequestId),
     /// A launch did nothing, since what one of its requests reuses could not be read from flash. Nothing in the
     /// memory of that request counts.

@@ -8,6 +8,39 @@ use super::request::{Class, Lane, Micros, RequestId};
 /// (`limits.timeout_min_ms`). Chosen: drivers reset a device within seconds.
 pub(crate) const RESET_PATIENCE: u64 = 5;
 
+/// Some of the lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct LaneSet([bool; Lane::ALL.len()]);
+
+impl LaneSet {
+    /// Those that `is` says.
+    pub(super) fn of(is: impl Fn(Lane) -> bool) -> Self {
+        Self(Lane::ALL.map(is))
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        !self.0.contains(&true)
+    }
+
+    pub(super) fn insert(&mut self, lane: Lane) {
+        self.0[lane as usize] = true;
+    }
+
+    pub(super) fn remove(&mut self, lane: Lane) {
+        self.0[lane as usize] = false;
+    }
+
+    /// Those in both.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self::of(|lane| self.0[lane as usize] && other.0[lane as usize])
+    }
+
+    /// Those in either.
+    pub(super) fn or(self, other: Self) -> Self {
+        Self::of(|lane| self.0[lane as usize] || other.0[lane as usize])
+    }
+}
+
 /// Something that runs.
 #[derive(Debug, Clone)]
 pub(super) struct Running {
@@ -134,10 +167,9 @@ impl Lanes {
         ids.unwrap_or_default()
     }
 
-    /// The lane that is to stop something of a request, where there is one.
-    pub(super) fn stops(&self, id: RequestId) -> Option<Lane> {
-        let mut lanes = Lane::ALL.into_iter();
-        lanes.find(|lane| match self.state(*lane) {
+    /// The lanes that are to stop something of a request.
+    pub(super) fn stops(&self, id: RequestId) -> LaneSet {
+        LaneSet::of(|lane| match self.state(lane) {
             State::Resetting(Some(running), _) => running.work.is_of(id),
             State::Absent | State::Free | State::Busy(_) | State::Resetting(None, _) => false,
         })

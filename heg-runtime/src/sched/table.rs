@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::event::Finish;
 use super::kv::Refusals;
+use super::lanes::LaneSet;
 use super::prefill::Prefill;
 use super::request::{Class, Lane, Micros, RequestId, Submission};
 
@@ -34,8 +35,8 @@ pub(super) struct Entry {
     pub(super) failures: u32,
     /// What it has in its cache does not count: it starts over as soon as nothing of it runs any more.
     pub(super) starts_over: bool,
-    /// A lane that may still write to its memory although it counts as lost.
-    pub(super) written_by: Option<Lane>,
+    /// Lanes that may still write to its memory although they are to stop, or count as lost.
+    pub(super) written_by: LaneSet,
     /// What it knows of memory that could not be had.
     pub(super) refusals: Refusals,
 }
@@ -130,7 +131,7 @@ impl Table {
             failed: None,
             failures: 0,
             starts_over: false,
-            written_by: None,
+            written_by: LaneSet::default(),
             refusals: Refusals::default(),
         };
         self.submitted += 1;

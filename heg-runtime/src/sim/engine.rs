@@ -496,7 +496,11 @@ impl<'a, C: Costs> Simulation<'a, C> {
                 self.plan(written, Plan::Written(transfer));
             }
             Action::ReleaseFlow(flow) => self.mishaps.released(flow),
-            Action::Release(_) | Action::Keep { .. } => {}
+            Action::Release(id) => {
+                self.mishaps.refusal_heard(id);
+                self.at_once.retain(|event| *event != Event::Unreserved(id));
+            }
+            Action::Keep { .. } => {}
         }
         Ok(())
     }

@@ -126,11 +126,25 @@ fn the_cpu_stands_in_for_a_lost_igpu() {
 }
 
 #[test]
-fn without_a_device_for_dynamic_kernels_all_end_and_new_requests_are_refused_until_it_is_back() {
+fn without_a_device_for_dynamic_kernels_requests_wait_until_it_is_back() {
+    for at in moments() {
+        let mut script = Script::new(|_| {});
+        two(&mut script);
+        script.run_until(at);
+        script.lose(Lane::Igpu);
+        script.run_until(at + 1900);
+        script.happen(Event::Ready(Lane::Igpu));
+        assert_ends(script, Finish::Complete);
+    }
+}
+
+#[test]
+fn where_it_does_not_come_back_all_end_and_new_requests_are_refused_until_it_does() {
     let mut script = Script::new(|_| {});
     two(&mut script);
     script.run_until(63);
     script.lose(Lane::Igpu);
+    script.run();
     script.proactive(3, 100, 1);
     script.run();
     script.happen(Event::Ready(Lane::Igpu));
@@ -141,6 +155,106 @@ fn without_a_device_for_dynamic_kernels_all_end_and_new_requests_are_refused_unt
     assert_eq!(
         script.finished,
         [failed(1), failed(2), failed(3), (4, Finish::Complete)]
+    );
+}
+
+#[test]
+fn a_lane_that_does_not_answer_counts_as_lost_and_another_one_takes_over() {
+    for at in moments() {
+        let mut script = Script::on([true; 3], |_| {});
+        two(&mut script);
+        script.run_until(at);
+        script.hang(Lane::Igpu);
+        assert_ends(script, Finish::Complete);
+    }
+}
+
+/// Three requests that decode together, and what runs on the lane that does it.
+fn three_decode(script: &mut Script) {
+    for id in 1..=3 {
+        script.proactive(id, 256, 40);
+    }
+    while !matches!(script.runs(Lane::Igpu), Some(Work::Decode(run)) if run.batch.len() == 3) {
+        script.run_for(1);
+    }
+}
+
+#[test]
+fn whose_iterations_fail_is_found_whoever_it_is() {
+    for bad in 1..=3 {
+        let mut script = Script::new(|_| {});
+        three_decode(&mut script);
+        while script.finished.is_empty() {
+            let of_it = |work: &Work| work.is_of(RequestId(bad));
+            match script.runs(Lane::Igpu).is_some_and(of_it) {
+                true => script.fail(Lane::Igpu, Event::Failed),
+                false => script.run_for(1),
+            }
+        }
+        assert_eq!(script.finished, [(bad, Finish::Failed)]);
+        script.run();
+        let others = (1..=3)
+            .filter(|id| *id != bad)
+            .map(|id| (id, Finish::Complete));
+        script.finished[1..].sort_unstable();
+        assert_eq!(script.finished[1..], others.collect::<Vec<_>>());
+        for id in (1..=3).filter(|id| *id != bad) {
+            let tokens = script.tokens.iter().filter(|token| **token == id);
+            assert_eq!(tokens.count(), 40);
+        }
+    }
+}
+
+#[test]
+fn an_iteration_does_not_go_on_in_the_activations_of_another_lane() {
+    let mut script = Script::on([true; 3], |_| {});
+    script.proactive(1, 256, 8);
+    script.run_until(84);
+    // It gives way to the attention of a prompt after its first layer, and then its lane goes.
+    script.reactive(2, 256, 1);
+    script.run_until(97);
+    let yields = "decoding yields at its next layer";
+    assert!(script.log.contains(yields), "{}", script.log);
+    assert!(matches!(
+        script.runs(Lane::Igpu),
+        Some(Work::Prefill { .. })
+    ));
+    script.lose(Lane::Igpu);
+    script.run();
+    let mut lines = script.log.lines();
+    let next = lines.find(|line| line.contains("Cpu: decode [1]"));
+    assert!(
+        next.is_some_and(|line| line.ends_with("layers 0..2")),
+        "{next:?}"
+    );
+}
+
+#[test]
+fn memory_that_cannot_be_had_is_asked_for_again_when_others_give_theirs_back() {
+    let mut script = Script::new(|_| {});
+    script.proactive(1, 256, 4);
+    script.run_until(5);
+    script.reactive(2, 256, 2);
+    script.refuse(2);
+    assert_eq!(script.restarted, [2]);
+    assert_eq!(script.finished, []);
+    script.run();
+    let complete = |id| (id, Finish::Complete);
+    assert_eq!(script.finished, [complete(1), complete(2)]);
+}
+
+#[test]
+fn memory_that_can_never_be_had_ends_its_request_alone() {
+    let mut script = Script::new(|_| {});
+    script.reactive(2, 256, 2);
+    for _ in 0..3 {
+        script.refuse(2);
+    }
+    script.proactive(1, 256, 4);
+    script.run();
+    assert_eq!(
+        script.finished,
+        [(2, Finish::Failed), (1, Finish::Complete)]
     );
 }
 

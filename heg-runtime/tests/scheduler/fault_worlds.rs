@@ -22,7 +22,7 @@ const WORLDS: Range<u64> = 0..1500;
 const ENDS_BEFORE: Micros = Micros(300_000_000);
 
 /// A world under a policy.
-fn world(policy: &Policy, seed: u64) -> Scenario {
+pub(crate) fn world(policy: &Policy, seed: u64) -> Scenario {
     let mut scenario = Scenario::of(2 * seed);
     let mut random = Seeded::new(seed ^ 0xfa17);
     let limits = scenario.policy.limits;

@@ -4,6 +4,7 @@
 
 mod bound;
 mod events;
+mod fault_mutants;
 mod fault_worlds;
 mod faults;
 mod mechanisms;

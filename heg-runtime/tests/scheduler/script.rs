@@ -160,6 +160,14 @@ impl Script {
         self.happen(event(running.ticket));
     }
 
+    /// A request does not get the memory that was reserved for it.
+    pub(crate) fn refuse(&mut self, id: u64) {
+        for running in &mut self.running {
+            running.take_if(|running| running.work.is_of(RequestId(id)));
+        }
+        self.happen(Event::Unreserved(RequestId(id)));
+    }
+
     /// A device is gone now.
     pub(crate) fn lose(&mut self, lane: Lane) {
         self.running[lane as usize] = None;
@@ -191,6 +199,11 @@ impl Script {
             }
         }
         self.now = until;
+    }
+
+    /// Lets some time pass.
+    pub(crate) fn run_for(&mut self, millis: u64) {
+        self.run_until(self.now.0 / 1000 + millis);
     }
 
     /// Lets time pass until nothing is left to do.

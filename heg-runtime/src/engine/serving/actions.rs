@@ -30,7 +30,11 @@ impl Serving {
                 tokens,
                 reused,
             } => self.reserve(request, tokens, reused),
-            Action::Release(request) => self.room.memory.release(request),
+            Action::Release(request) => {
+                self.room.memory.release(request);
+                self.events
+                    .retain(|event| *event != Event::Unreserved(request));
+            }
             Action::Keep {
                 request,
                 flow,

@@ -47,7 +47,7 @@ impl<C: Costs> AgentXpu<C> {
     fn answered(&mut self, lane: Lane) {
         self.kv.answered(lane);
         for (_, entry) in self.table.iter_mut() {
-            entry.written_by = entry.written_by.filter(|other| *other != lane);
+            entry.written_by.remove(lane);
         }
     }
 
@@ -92,7 +92,7 @@ impl<C: Costs> AgentXpu<C> {
             self.undo_hung(&running);
             for id in running.work.requests() {
                 if let Some(entry) = self.table.get_mut(id) {
-                    entry.written_by = Some(lane);
+                    entry.written_by.insert(lane);
                     entry.starts_over = true;
                 }
             }

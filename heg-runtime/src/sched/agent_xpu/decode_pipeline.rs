@@ -120,7 +120,7 @@ impl<C: Costs> AgentXpu<C> {
 
     /// Whether a request is part of the iteration that has begun, or of one that a lane is to stop.
     pub(super) fn decode_holds(&self, id: RequestId) -> bool {
-        self.decode.holds(id) || self.lanes.stops(id).is_some()
+        self.decode.holds(id) || !self.lanes.stops(id).is_empty()
     }
 
     /// Drops an iteration that gave way on a lane that is not the one of dynamic kernels any more: its hidden states are
@@ -185,7 +185,7 @@ impl<C: Costs> AgentXpu<C> {
     fn next_iteration(&self, lane: Lane) -> Option<Iteration> {
         let candidate = |id: &RequestId| {
             let entry = self.table.get(*id)?;
-            (entry.may_run() && self.lanes.stops(*id).is_none()).then(|| Candidate {
+            (entry.may_run() && self.lanes.stops(*id).is_empty()).then(|| Candidate {
                 id: *id,
                 class: entry.class(),
                 context: entry.context(),

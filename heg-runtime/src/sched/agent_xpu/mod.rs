@@ -239,26 +239,20 @@ impl<C: Costs> AgentXpu<C> {
             return;
         };
         let runs = entry.prefill().is_some_and(Prefill::is_running) || self.decode_holds(id);
-        let writer = match runs {
-            true => {
-                let alone = entry.ending.is_some() && !self.lanes.runs(id);
-                self.lanes.stops(id).filter(|_| alone)
-            }
-            false => entry.written_by,
-        };
-        if runs && writer.is_none() {
+        let stops = self.lanes.stops(id);
+        if runs && (entry.ending.is_none() || stops.is_empty() || self.lanes.runs(id)) {
             return;
         }
         let Some(entry) = self.table.get_mut(id) else {
             return;
         };
-        entry.written_by = writer;
+        entry.written_by = entry.written_by.or(stops);
         let Some(finish) = entry.ending else {
             return self.restart(id, actions);
         };
-        let kept = match entry.written_by {
-            Some(_) => 0,
-            None => entry.cached(),
+        let kept = match entry.written_by.is_empty() {
+            true => entry.cached(),
+            false => 0,
         };
         let flow = entry.submission.flow;
         let ends_flow = entry.ends_flow;

@@ -123,8 +123,9 @@ impl<C: Costs> AgentXpu<C> {
     /// Gives a request's memory back, once nothing may write to it any more.
     pub(super) fn release_memory(&mut self, id: RequestId, actions: &mut Actions) {
         let entry = self.table.get_mut(id);
-        match entry.and_then(|entry| entry.written_by.take()) {
-            Some(lane) => self.kv.release_after(lane, id, actions),
+        let writers = entry.map(|entry| std::mem::take(&mut entry.written_by));
+        match writers.filter(|lanes| !lanes.is_empty()) {
+            Some(lanes) => self.kv.release_after(lanes, id, actions),
             None => self.kv.release(id, actions),
         }
     }

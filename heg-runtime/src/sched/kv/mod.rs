@@ -12,6 +12,7 @@ use heg_spec::policy::Limits;
 
 use super::costs::ModelShape;
 use super::event::{Action, Transfer};
+use super::lanes::LaneSet;
 use super::request::{FlowId, Lane, Micros, RequestId, Submission};
 use flash::{Flash, Landed};
 pub(super) use refusals::Refusals;
@@ -26,9 +27,9 @@ pub(super) struct KvBudget {
     flows: BTreeMap<FlowId, Kept>,
     flash: Flash,
     /// Memory that was released while a lane that is to stop may still write to it.
-    held: [u64; Lane::ALL.len()],
+    held: Vec<(LaneSet, u64)>,
     /// Lanes that have not answered in time: what they hold may never be free.
-    silent: [bool; Lane::ALL.len()],
+    silent: LaneSet,
     /// Counts how often memory became free.
     releases: u64,
 }
@@ -68,8 +69,8 @@ impl KvBudget {
             used: 0,
             requests: BTreeMap::new(),
             flows: BTreeMap::new(),
-            held: [0; Lane::ALL.len()],
-            silent: [false; Lane::ALL.len()],
+            held: Vec::new(),
+            silent: LaneSet::default(),
             releases: 0,
         }
     }
@@ -81,12 +82,9 @@ impl KvBudget {
 
     /// Tokens that lanes may write to which do not answer.
     pub(super) fn held(&self) -> u64 {
-        let silent = self
-            .held
-            .iter()
-            .zip(self.silent)
-            .filter(|(_, silent)| *silent);
-        silent.map(|(held, _)| held).sum()
+        let held = self.held.iter();
+        let silent = held.filter(|(lanes, _)| !lanes.and(self.silent).is_empty());
+        silent.map(|(_, tokens)| tokens).sum()
     }
 
     /// Tokens that a request has reserved.
@@ -199,30 +197,34 @@ impl KvBudget {
         tokens.is_some()
     }
 
-    /// As [`KvBudget::release`], of memory that is free only when a lane has answered.
+    /// As [`KvBudget::release`], of memory that is free only when all these lanes have answered.
     pub(super) fn release_after(
         &mut self,
-        lane: Lane,
+        lanes: LaneSet,
         request: RequestId,
         actions: &mut Vec<Action>,
     ) {
         if let Some(tokens) = self.requests.remove(&request) {
-            self.held[lane as usize] += u64::from(tokens);
+            self.held.push((lanes, u64::from(tokens)));
             actions.push(Action::Release(request));
         }
     }
 
     /// A lane has not answered in time.
     pub(super) fn is_silent(&mut self, lane: Lane) {
-        self.silent[lane as usize] = true;
+        self.silent.insert(lane);
     }
 
     /// A lane has answered: it writes nothing that it was told before.
     pub(super) fn answered(&mut self, lane: Lane) {
-        self.silent[lane as usize] = false;
-        let held = std::mem::take(&mut self.held[lane as usize]);
-        if held > 0 {
-            self.give_back(held);
+        self.silent.remove(lane);
+        for (lanes, _) in &mut self.held {
+            lanes.remove(lane);
+        }
+        let free = self.held.extract_if(.., |(lanes, _)| lanes.is_empty());
+        let tokens: u64 = free.map(|(_, tokens)| tokens).sum();
+        if tokens > 0 {
+            self.give_back(tokens);
         }
     }
 
@@ -460,7 +462,8 @@ mod tests {
         let mut kv = KvBudget::new(100, 0);
         let mut actions = Vec::new();
         kv.reserve(&call(1, None, 100, 0), 100, &mut actions);
-        kv.release_after(Lane::Igpu, RequestId(1), &mut actions);
+        let igpu = LaneSet::of(|lane| lane == Lane::Igpu);
+        kv.release_after(igpu, RequestId(1), &mut actions);
         assert_eq!(actions.last(), Some(&Action::Release(RequestId(1))));
         let second = call(2, None, 50, 0);
         assert_eq!(kv.reserve(&second, 50, &mut actions), Room::Full);

@@ -8,7 +8,7 @@ use super::{Iteration, SingleLane};
 use crate::sched::costs::Costs;
 use crate::sched::event::{Action, Actions, Finish};
 use crate::sched::isolation::ATTEMPTS;
-use crate::sched::lanes::RESET_PATIENCE;
+use crate::sched::lanes::{LaneSet, RESET_PATIENCE};
 use crate::sched::request::{Micros, RequestId};
 
 /// Whether the lane may be used.
@@ -80,12 +80,17 @@ impl<C: Costs> SingleLane<C> {
             .flat_map(Iteration::requests)
             .collect();
         for id in &ids {
-            self.kv.release_after(self.lane, *id, actions);
+            self.kv.release_after(self.writer(), *id, actions);
         }
         self.give_up_iteration(actions);
         for id in ids.into_iter().rev() {
             self.requeue(id, actions);
         }
+    }
+
+    /// The lane, as who may still write.
+    pub(super) fn writer(&self) -> LaneSet {
+        LaneSet::of(|lane| lane == self.lane)
     }
 
     /// When something is to be done about the lane.

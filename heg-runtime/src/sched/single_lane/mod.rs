@@ -349,7 +349,7 @@ impl<C: Costs> SingleLane<C> {
             let Some(finish) = live.ending else { continue };
             self.isolation.leave(live.id());
             if stops && held.contains(&live.id()) {
-                self.kv.release_after(self.lane, live.id(), actions);
+                self.kv.release_after(self.writer(), live.id(), actions);
             }
             match (finish, live.submission.flow) {
                 (Finish::Complete | Finish::Cancelled | Finish::Deadline, Some(flow))

@@ -213,16 +213,84 @@ fn a_passed_deadline_does_not_hide_that_an_iteration_hangs() {
     assert!(matches!(driver.actions[..], [Action::Timer(at)] if at > driver.now));
 }
 
-#[test]
-fn an_iteration_that_fails_three_times_ends_its_requests() {
-    let mut driver = Driver::new("igpu-continuous-batching", |_| {});
-    driver.submit(1, Class::Proactive, 100, None);
-    driver.submit(2, Class::Proactive, 50, None);
-    for _ in 0..3 {
-        driver.end(Event::Failed);
+/// Who is part of the launch, decoding or not.
+fn members(driver: &Driver) -> Vec<u64> {
+    let (batch, prompts) = driver.iteration();
+    batch
+        .into_iter()
+        .chain(prompts.into_iter().map(|(id, ..)| id))
+        .collect()
+}
+
+/// Lets the launches fail that `bad` is part of, of every `every`, until nobody is left.
+fn fail_with(driver: &mut Driver, bad: u64, every: u32) {
+    let mut launches = 0;
+    while driver.launch.is_some() {
+        if members(driver).contains(&bad) {
+            launches += 1;
+            if launches % every == 0 {
+                driver.end(Event::Failed);
+                continue;
+            }
+        }
+        driver.done();
     }
-    assert_eq!(driver.finished(), [(1, Finish::Failed)]);
-    assert_eq!(driver.iteration(), (vec![], vec![(2, 0, 50)]));
+}
+
+#[test]
+fn the_one_that_makes_iterations_fail_ends_and_no_other() {
+    for bad in 1..=3 {
+        let mut driver = Driver::new("igpu-continuous-batching", |_| {});
+        for id in 1..=3 {
+            driver.submit(id, Class::Proactive, 20 + id as u32, None);
+        }
+        fail_with(&mut driver, bad, 1);
+        let mut finished = driver.finished();
+        finished.sort_unstable();
+        let end = |id| match id == bad {
+            true => (id, Finish::Failed),
+            false => (id, Finish::Complete),
+        };
+        assert_eq!(finished, [1, 2, 3].map(end));
+    }
+}
+
+#[test]
+fn one_that_fails_now_and_then_costs_nobody_its_answer() {
+    for bad in 1..=3 {
+        for every in 2..5 {
+            let mut driver = Driver::new("igpu-continuous-batching", |_| {});
+            for id in 1..=3 {
+                driver.submit(id, Class::Proactive, 20 + id as u32, None);
+            }
+            fail_with(&mut driver, bad, every);
+            let finished = driver.finished();
+            let complete = |(_, finish): &(u64, Finish)| *finish == Finish::Complete;
+            assert!(
+                finished.len() == 3 && finished.iter().all(complete),
+                "{finished:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn while_suspects_are_tried_the_others_run_in_between() {
+    let mut driver = Driver::new("igpu-continuous-batching", |_| {});
+    driver.submit(1, Class::Proactive, 10, None);
+    driver.done();
+    driver.submit(2, Class::Proactive, 10, None);
+    driver.submit(3, Class::Proactive, 10, None);
+    assert_eq!(members(&driver), [1]);
+    driver.done();
+    assert_eq!(members(&driver), [2, 3]);
+    driver.end(Event::Failed);
+    assert_eq!(members(&driver), [2]);
+    driver.submit(4, Class::Proactive, 10, None);
+    driver.end(Event::Failed);
+    assert_eq!(members(&driver), [4], "nobody waits for what 2 or 3 did");
+    driver.done();
+    assert_eq!(members(&driver), [2]);
 }
 
 #[test]
@@ -260,17 +328,121 @@ fn idle_flows_give_their_memory_before_anything_fails() {
 }
 
 #[test]
-fn without_the_device_all_end() {
+fn a_reservation_that_fails_is_tried_again_when_there_may_be_room() {
+    let mut driver = Driver::new("igpu-continuous-batching", |_| {});
+    driver.submit(1, Class::Proactive, 60, None);
+    driver.hear(Event::Submit(Submission {
+        id: RequestId(2),
+        flow: None,
+        class: Class::Proactive,
+        prompt_tokens: 50,
+        shared_tokens: 0,
+        output_tokens_max: 2,
+        deadline: None,
+    }));
+    driver.done();
+    // Of a launch with it nothing runs, and the other goes on without it.
+    assert_eq!(members(&driver), [1, 2]);
+    driver.launch = None;
+    driver.hear(Event::Unreserved(RequestId(2)));
+    assert_eq!(
+        driver.actions.last(),
+        Some(&Action::Timer(driver.now + Micros(2_000_000)))
+    );
+    assert_eq!(members(&driver), [1]);
+    driver.done();
+    assert_eq!(driver.finished(), [(1, Finish::Complete)]);
+    assert_eq!(members(&driver), [2], "somebody gave memory back");
+    for _ in 0..2 {
+        driver.launch = None;
+        driver.hear(Event::Unreserved(RequestId(2)));
+    }
+    assert_eq!(driver.finished().last(), Some(&(2, Finish::Failed)));
+    assert!(driver.scheduler.is_idle());
+}
+
+#[test]
+fn a_cache_that_cannot_be_read_costs_time_and_nothing_else() {
+    let mut driver = Driver::new("igpu-continuous-batching", |_| {});
+    driver.submit(1, Class::Proactive, 60, Some(7));
+    driver.done();
+    driver.done();
+    driver.hear(Event::Submit(Submission {
+        id: RequestId(2),
+        flow: Some(FlowId(7)),
+        class: Class::Proactive,
+        prompt_tokens: 80,
+        shared_tokens: 60,
+        output_tokens_max: 2,
+        deadline: None,
+    }));
+    assert_eq!(driver.iteration().1, [(2, 60, 80)]);
+    driver.end(|ticket| Event::Unreadable {
+        ticket,
+        request: RequestId(2),
+    });
+    assert_eq!(driver.iteration().1, [(2, 0, 80)]);
+    driver.done();
+    driver.done();
+    assert_eq!(driver.finished().last(), Some(&(2, Finish::Complete)));
+}
+
+#[test]
+fn what_hangs_is_left_alone_until_the_lane_answers() {
+    let mut driver = Driver::new("igpu-continuous-batching", |_| {});
+    driver.submit(1, Class::Proactive, 60, None);
+    let (ticket, _) = driver.launch.clone().unwrap();
+    driver.now = Micros(60_000_000);
+    driver.hear(Event::Timer);
+    // It comes to its end after all: nobody asked for that any more.
+    driver.hear(Event::Done {
+        ticket,
+        layers: 0,
+        ended: Vec::new(),
+    });
+    driver.hear(Event::Cancel(RequestId(1)));
+    assert_eq!(driver.finished(), [(1, Finish::Cancelled)]);
+    assert!(
+        !driver
+            .actions
+            .iter()
+            .any(|action| matches!(action, Action::Emit(_)))
+    );
+    driver.hear(Event::Ready(Lane::Igpu));
+    driver.submit(2, Class::Proactive, 10, None);
+    assert_eq!(members(&driver), [2]);
+}
+
+#[test]
+fn a_lane_that_never_answers_counts_as_lost() {
+    let mut driver = Driver::new("igpu-continuous-batching", |_| {});
+    driver.submit(1, Class::Proactive, 60, None);
+    for (seconds, ended) in [(60, 0), (71, 0), (74, 1)] {
+        driver.now = Micros(seconds * 1_000_000);
+        driver.hear(Event::Timer);
+        assert_eq!(driver.finished().len(), ended, "after {seconds} s");
+    }
+    assert_eq!(driver.finished(), [(1, Finish::Failed)]);
+}
+
+#[test]
+fn requests_wait_for_the_device_to_come_back_but_not_for_ever() {
     let mut driver = Driver::new("igpu-continuous-batching", |_| {});
     driver.submit(1, Class::Proactive, 60, None);
     driver.hear(Event::Lost(Lane::Igpu));
-    driver.submit(2, Class::Proactive, 60, None);
-    assert_eq!(
-        driver.finished(),
-        [(1, Finish::Failed), (2, Finish::Failed)]
-    );
     driver.launch = None;
+    driver.submit(2, Class::Proactive, 60, None);
+    assert_eq!(driver.finished(), []);
     driver.hear(Event::Ready(Lane::Igpu));
+    assert_eq!(driver.iteration().1, [(1, 0, 60), (2, 0, 40)]);
+    driver.hear(Event::Lost(Lane::Igpu));
+    driver.launch = None;
+    driver.now = driver.now + Micros(3_000_000);
+    driver.hear(Event::Timer);
     driver.submit(3, Class::Proactive, 60, None);
-    assert_eq!(driver.iteration().1, [(3, 0, 60)]);
+    let failed = |id| (id, Finish::Failed);
+    assert_eq!(driver.finished(), [failed(1), failed(2), failed(3)]);
+    driver.hear(Event::Ready(Lane::Igpu));
+    driver.submit(4, Class::Proactive, 60, None);
+    assert_eq!(driver.iteration().1, [(4, 0, 60)]);
 }

@@ -1,5 +1,7 @@
 //! Rules that single actions can break.
 
+use std::collections::BTreeSet;
+
 use heg_spec::policy::SchedulerKind;
 
 use super::world::{ATTEMPTS, Iteration, KERNELS, Leaving, Part, Phase, Place, Seen};
@@ -116,12 +118,15 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let computed = seen.computed(layers).min(reserved.unwrap_or(0));
         let runs = self.runs(id);
         let world = &mut self.world;
-        let mut lanes = Lane::ALL.into_iter();
-        let writer = lanes.find(|lane| world.writers[*lane as usize].remove(&id));
+        let lanes = Lane::ALL.into_iter();
+        let writers: BTreeSet<Lane> = lanes
+            .filter(|lane| world.writers[*lane as usize].remove(&id))
+            .collect();
+        let written = !writers.is_empty();
         let tokens = u64::from(reserved.unwrap_or(0));
-        match writer {
-            Some(lane) => world.held[lane as usize] += tokens,
-            None => world.kv_used -= tokens.min(world.kv_used),
+        match written {
+            true => world.held.push((writers, tokens)),
+            false => world.kv_used -= tokens.min(world.kv_used),
         }
         let mut taken = None;
         if let Some((flow, kept)) = to {
@@ -132,7 +137,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         }
         let all = to.is_none_or(|(_, kept)| kept == computed);
         // What a lane may still write to is nobody's until it has answered, and no flow's at all.
-        let own = own && (writer.is_none() || to.is_none());
+        let own = own && !(written && to.is_some());
         let holds = reserved.is_some() && own && all && !runs && taken.is_none();
         self.require(holds, Rule::MemoryBalanced, || {
             format!(

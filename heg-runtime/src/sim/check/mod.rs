@@ -142,7 +142,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             self.report(Rule::NothingLost, what);
         }
         // Where a lane never answers it is never safe to use.
-        let held: u64 = self.world.held.iter().sum();
+        let held: u64 = self.world.held.iter().map(|(_, tokens)| tokens).sum();
         let used = self.world.kv_used.saturating_sub(held);
         if used > 0 && live == 0 {
             let what = format!("{used} tokens of memory never came back");

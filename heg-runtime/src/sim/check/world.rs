@@ -218,7 +218,7 @@ pub(super) struct World {
     /// Requests to whose memory a lane that has not answered may still write.
     pub(super) writers: [BTreeSet<RequestId>; Lane::ALL.len()],
     /// Memory that was released while a lane might write to it.
-    pub(super) held: [u64; Lane::ALL.len()],
+    pub(super) held: Vec<(BTreeSet<Lane>, u64)>,
     pub(super) requests: BTreeMap<RequestId, Seen>,
     pub(super) iteration: Option<Iteration>,
     /// Whether nothing was decoded since a proactive prompt's last kernel.
@@ -261,7 +261,7 @@ impl World {
             patience: Micros::from_millis(policy.limits.timeout_min_ms),
             may_return_until: None,
             writers: [(); Lane::ALL.len()].map(|()| BTreeSet::new()),
-            held: [0; Lane::ALL.len()],
+            held: Vec::new(),
             usable,
             places: usable.map(|usable| if usable { Place::Free } else { Place::Absent }),
             requests: BTreeMap::new(),
@@ -447,8 +447,9 @@ impl World {
 
     /// Whether a request does not fit beside memory that lanes may write to which do not answer.
     pub(super) fn crowds_out(&self, id: RequestId) -> bool {
-        let silent = Lane::ALL.into_iter().filter(|lane| !self.is_present(*lane));
-        let held: u64 = silent.map(|lane| self.held[lane as usize]).sum();
+        let silent = |lanes: &BTreeSet<Lane>| lanes.iter().any(|lane| !self.is_present(*lane));
+        let held = self.held.iter().filter(|(lanes, _)| silent(lanes));
+        let held: u64 = held.map(|(_, tokens)| tokens).sum();
         let context_tokens = self.model.context_tokens;
         let seen = self.requests.get(&id);
         let tokens = seen.map_or(0, |seen| u64::from(seen.tokens_max(context_tokens)));
@@ -458,8 +459,12 @@ impl World {
     /// A lane writes nothing any more that it was told before.
     fn answered(&mut self, lane: Lane) {
         self.writers[lane as usize].clear();
-        let held = std::mem::take(&mut self.held[lane as usize]);
-        self.kv_used -= held.min(self.kv_used);
+        for (lanes, _) in &mut self.held {
+            lanes.remove(&lane);
+        }
+        let free = self.held.extract_if(.., |(lanes, _)| lanes.is_empty());
+        let tokens: u64 = free.map(|(_, tokens)| tokens).sum();
+        self.kv_used -= tokens.min(self.kv_used);
     }
 
     /// A lane is to stop what it runs.

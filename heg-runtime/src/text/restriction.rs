@@ -7,7 +7,8 @@ use super::Result;
 /// Holds one answer to a form, token by token.
 ///
 /// It is asked and told in turns: `restrict` before a token is chosen, `chosen` after. What was chosen may be given up,
-/// with the kernels that led to it: then `restrict` is asked again for the same token.
+/// with the kernels that led to it: then `restrict` is asked again for the same token. Neither takes longer than a bounded
+/// time, for others wait: what takes longer is an error.
 pub trait Restriction: Send {
     /// Forbids tokens by setting their logits, one a token of the vocabulary, to minus infinity.
     ///

@@ -68,8 +68,10 @@ fn health_says_which_lanes_are_lost_and_when_nothing_is_left() {
         }
     };
     let complete = || {
-        let body = r#"{"prompt": [5, 6, 7], "max_tokens": 3, "ignore_eos": true}"#;
-        ask(address, "POST /v1/completions", body)
+        // Whole chunks, which are the NPU's.
+        let prompt = &world.references[5].prompt;
+        let body = format!(r#"{{"prompt": {prompt:?}, "max_tokens": 3, "ignore_eos": true}}"#);
+        ask(address, "POST /v1/completions", &body)
     };
     wait_for(200, r#""status":"ok""#);
     world.expect(Fault::Panic, Victim::Lane(Lane::Npu), 0, 1);

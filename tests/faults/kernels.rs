@@ -12,7 +12,7 @@ fn faults_that_pass_change_no_token_under_any_policy() {
         return;
     }
     for (policy, soc) in policies() {
-        let world = World::new(policy, soc);
+        let world = World::impatient(policy, soc);
         for (fault, after) in [
             (Fault::Fail, 0),
             (Fault::Fail, 40),
@@ -42,7 +42,7 @@ fn a_culprit_fails_alone_under_every_policy() {
             (Fault::Hang, 0),
             (Fault::Unreserved, 0),
         ] {
-            let world = World::new(policy, soc);
+            let world = World::impatient(policy, soc);
             let culprit = 4;
             let victim = Victim::Request(RequestId(culprit));
             world.expect(fault, victim, after, u64::MAX);

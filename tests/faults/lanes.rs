@@ -7,7 +7,7 @@ use heg_runtime::engine::{Fault, Health, Observer, Victim};
 use heg_runtime::sched::{Action, Class, Event, Finish, Lane, Micros};
 use heg_tests::openvino_or_skip;
 
-use crate::world::{Answer, ONE_LANE, TWO_LANES, World, ask, policies, policy};
+use crate::world::{Answer, ONE_LANE, TWO_LANES, World, ask, impatient, policies, policy};
 
 /// Lanes that were lost, and why.
 #[derive(Clone, Default)]
@@ -86,7 +86,7 @@ fn a_lane_that_never_answers_is_left_behind() {
     let losses = Losses::default();
     let name = "agent-xpu";
     let world = World::with(
-        policy(name),
+        impatient(name),
         name,
         TWO_LANES,
         vec![Box::new(losses.clone())],

@@ -8,7 +8,7 @@ use heg_runtime::sched::{Class, Finish};
 use heg_tests::{Seeded, openvino_or_skip};
 
 use crate::many::Holdings;
-use crate::world::{ANSWER_TOKENS, Answer, ONE_LANE, TWO_LANES, World, ask, policy};
+use crate::world::{ANSWER_TOKENS, Answer, ONE_LANE, TWO_LANES, World, ask, impatient};
 
 /// Requests at a time.
 const LIVE: usize = 12;
@@ -64,7 +64,7 @@ struct Load {
 
 impl Load {
     fn new(name: &str, soc: &'static str) -> Self {
-        let mut policy = policy(name);
+        let mut policy = impatient(name);
         policy.limits.kv_mib = 1;
         policy.limits.flash_mib = 4;
         Self {

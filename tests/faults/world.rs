@@ -82,11 +82,18 @@ pub(crate) fn references(soc: &'static str) -> &'static [Reference] {
     })
 }
 
-/// A shipped policy whose kernels count as hung early.
+/// A shipped policy. Its kernels count as hung when no machine, however busy, takes so long for them.
 pub(crate) fn policy(name: &str) -> Policy {
     let mut policy = shipped::policy(name).unwrap();
-    policy.limits.timeout_min_ms = 1000;
+    policy.limits.timeout_min_ms = 30_000;
     policy.limits.kv_mib = 64;
+    policy
+}
+
+/// The same, with kernels that count as hung early.
+pub(crate) fn impatient(name: &str) -> Policy {
+    let mut policy = policy(name);
+    policy.limits.timeout_min_ms = 2000;
     policy
 }
 
@@ -103,6 +110,11 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(name: &str, soc: &'static str) -> Self {
         Self::with(policy(name), name, soc, Vec::new())
+    }
+
+    /// One whose kernels count as hung early.
+    pub(crate) fn impatient(name: &str, soc: &'static str) -> Self {
+        Self::with(impatient(name), name, soc, Vec::new())
     }
 
     pub(crate) fn with(

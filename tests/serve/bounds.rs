@@ -71,7 +71,7 @@ fn large_bodies_are_refused_beside_other_requests() {
     if !openvino_or_skip("large_bodies_are_refused_beside_other_requests") {
         return;
     }
-    let host = Host::new();
+    let host = Host::with(|options| options.limits.body_bytes = Some(9 << 20));
     let zeros = "0,".repeat(4_000_000);
     let messages = r#"{"role":"user","content":""},"#.repeat(250_000);
     let text = "a b ".repeat(2_000_000);
@@ -103,6 +103,20 @@ fn large_bodies_are_refused_beside_other_requests() {
             assert_eq!(host.post(BARE, &small).status, 200);
         }
     });
+}
+
+/// A body that is longer than any prompt can be written is not taken in, and its sender reads why.
+#[test]
+fn bodies_are_as_long_as_prompts_can_be() {
+    if !openvino_or_skip("bodies_are_as_long_as_prompts_can_be") {
+        return;
+    }
+    let host = Host::new();
+    let reply = host.post(BARE, &json!({"prompt": [5], "stop": "x".repeat(8_000_000)}));
+    assert_eq!(reply.status, 413, "{}", reply.body);
+    let metadata = "x".repeat(1_000_000);
+    let fits = json!({"prompt": [5], "max_tokens": 1, "metadata": {"a": metadata}});
+    assert_eq!(host.post(BARE, &fits).status, 200);
 }
 
 /// Whoever is answered beside a form whose masks take long gets the same tokens as alone.

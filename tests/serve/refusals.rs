@@ -19,7 +19,7 @@ fn garbage_gets_a_reason() {
     if !openvino_or_skip("garbage_gets_a_reason") {
         return;
     }
-    let host = Host::with(|options| options.limits.body_bytes = 10_000);
+    let host = Host::with(|options| options.limits.body_bytes = Some(10_000));
     let json = "content-type: application/json\r\n";
     let post = |body: &[u8]| request("POST /v1/chat/completions", json, body);
     let bare = |body: &str| request("POST /v1/completions", json, body.as_bytes());

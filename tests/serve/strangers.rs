@@ -167,6 +167,7 @@ fn bodies_that_never_end_leave_others_room() {
     }
     let host = Host::with(|options| {
         options.tokens = tokens();
+        options.limits.body_bytes = Some(8 << 20);
         // They stay for the whole test.
         options.limits.body_pace.time_max = Duration::from_secs(600);
         options.limits.body_pace.grace = Duration::from_secs(600);

@@ -68,7 +68,7 @@ impl Intake {
     }
 
     /// Takes in a body, at the expense of `account`.
-    pub(super) async fn take<B>(&self, account: &Account, mut body: B) -> Result<Taken>
+    pub(super) async fn take<B>(&self, account: &Account, body: &mut B) -> Result<Taken>
     where
         B: Body<Data = bytes::Bytes, Error: std::fmt::Display> + Unpin,
     {
@@ -108,12 +108,39 @@ impl Intake {
         }
     }
 
+    /// Passes over the rest of a body that was refused, so that its sender, who is still sending, reads why.
+    pub(super) async fn pass_over<B>(&self, body: &mut B)
+    where
+        B: Body<Data = bytes::Bytes> + Unpin,
+    {
+        let end = Instant::now() + PASS_OVER_TIME;
+        let mut left = PASS_OVER_BYTES;
+        while let Ok(Some(Ok(frame))) =
+            timeout_at(end.min(Instant::now() + PASS_OVER_PAUSE), body.frame()).await
+        {
+            let bytes = frame.data_ref().map_or(0, |data| data.len());
+            match left.checked_sub(bytes) {
+                Some(fewer) => left = fewer,
+                None => return,
+            }
+        }
+    }
+
     fn too_large(&self) -> ApiError {
         ApiError::TooLarge {
             bytes_max: self.bytes_max,
         }
     }
 }
+
+/// The most that is passed over of a body. Chosen: twice what large bodies had room for.
+const PASS_OVER_BYTES: usize = 16 << 20;
+
+/// The longest time for that.
+const PASS_OVER_TIME: Duration = Duration::from_secs(5);
+
+/// The longest pause in it.
+const PASS_OVER_PAUSE: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
 mod tests {
@@ -133,8 +160,8 @@ mod tests {
         let intake = Intake::new(8 << 20, BodyPace::default());
         let account = account();
         let take = async |bytes: usize| {
-            let body = Full::new(vec![b'x'; bytes].into());
-            intake.take(&account, body).await
+            let mut body = Full::new(vec![b'x'; bytes].into());
+            intake.take(&account, &mut body).await
         };
         assert!(matches!(
             take((8 << 20) + 1).await,
@@ -148,6 +175,27 @@ mod tests {
         assert!(take(1000).await.is_ok());
         bodies.pop();
         assert!(take(8 << 20).await.is_ok());
+    }
+
+    /// A client that sends on after it was refused would find its connection reset, and no reason.
+    #[tokio::test]
+    async fn the_rest_of_a_refused_body_is_passed_over() {
+        let intake = Intake::new(1000, BodyPace::default());
+        let data = bytes::Bytes::from(vec![b'x'; 1000]);
+        let frames = |count: usize| {
+            let frame = data.clone();
+            (0..count).map(move |_| Ok::<_, std::io::Error>(Frame::data(frame.clone())))
+        };
+        let mut body = StreamBody::new(iter(frames(100)));
+        let outcome = intake.take(&account(), &mut body).await;
+        assert!(matches!(outcome, Err(ApiError::TooLarge { .. })));
+        intake.pass_over(&mut body).await;
+        assert!(body.frame().await.is_none());
+        // Not for ever.
+        let mut endless = StreamBody::new(iter(frames(usize::MAX)));
+        intake.pass_over(&mut endless).await;
+        let mut silent = StreamBody::new(pending::<std::io::Result<Frame<bytes::Bytes>>>());
+        intake.pass_over(&mut silent).await;
     }
 
     #[test]
@@ -171,8 +219,8 @@ mod tests {
         let account = account();
         let data = bytes::Bytes::from(vec![b'x'; 1 << 20]);
         let frames = iter([Ok::<_, std::io::Error>(Frame::data(data))]);
-        let body = StreamBody::new(frames.chain(pending()));
-        let outcome = intake.take(&account, body).await;
+        let mut body = StreamBody::new(frames.chain(pending()));
+        let outcome = intake.take(&account, &mut body).await;
         assert!(matches!(outcome, Err(ApiError::Body { .. })));
         assert!(account.charge(64 << 20).is_ok(), "all of it was given back");
     }

@@ -48,7 +48,7 @@ pub(super) async fn bare(
 
 /// A prompt as its body has it.
 enum Prompt {
-    Chat(Conversation, Tooling),
+    Chat(Box<Conversation>, Box<Tooling>),
     Bare(PromptText),
 }
 
@@ -57,7 +57,7 @@ struct Prepared {
     wishes: Wishes,
     prompt: Vec<u32>,
     /// The form of the answer; it is compiled apart.
-    tooling: Option<Tooling>,
+    tooling: Option<Box<Tooling>>,
     place: Place,
     turn: Turn,
     /// What the request keeps, instead of its body.
@@ -78,8 +78,8 @@ async fn answer(
         .collect();
     let effort = Effort::of(body.bytes.len());
     let prepare = {
-        let (state, scope) = (Arc::clone(state), account.scope());
-        move || prepare(&state, scope, voice, body, &headers)
+        let state = Arc::clone(state);
+        move || prepare(&state, voice, body, &headers)
     };
     let prepared = state
         .preparation
@@ -149,7 +149,6 @@ async fn answer(
 /// templates and tokenizers take milliseconds for long prompts.
 fn prepare(
     state: &State,
-    scope: Scope,
     voice: Voice,
     body: Taken,
     headers: &[(&'static str, String)],
@@ -157,10 +156,11 @@ fn prepare(
     let served = &state.served;
     let headers = headers.iter().map(|(name, text)| (*name, text.as_str()));
     let Taken { bytes, mut charge } = body;
+    let scope = charge.account().scope();
     let (wishes, prompt) = match voice {
         Voice::Chat => {
             let request = ChatRequest::parse(&bytes, headers, served.bounds())?;
-            let prompt = Prompt::Chat(request.conversation, request.tooling);
+            let prompt = Prompt::Chat(request.conversation.into(), request.tooling.into());
             (request.wishes, prompt)
         }
         Voice::Completion => {
@@ -183,11 +183,11 @@ fn prepare(
     let (prompt, tooling) = match prompt {
         Prompt::Chat(conversation, tooling) => {
             let prompt = served.chat_prompt(&conversation)?;
-            (prompt, Some(tooling).filter(Tooling::is_held))
+            (prompt, Some(tooling).filter(|tooling| tooling.is_held()))
         }
         Prompt::Bare(text) => (served.bare_prompt(text)?, None),
     };
-    let form_bytes = tooling.as_ref().map_or(0, Tooling::kept_bytes);
+    let form_bytes = tooling.as_ref().map_or(0, |tooling| tooling.kept_bytes());
     charge_exactly(&mut charge, kept_bytes(&wishes, &prompt, form_bytes))?;
     Ok(Prepared {
         wishes,

@@ -227,6 +227,14 @@ impl ApiError {
         }
     }
 
+    /// Whether a body was refused for its size, while its sender may still be sending it.
+    pub(super) fn is_of_size(&self) -> bool {
+        matches!(
+            self,
+            Self::TooLarge { .. } | Self::AccountFull { .. } | Self::BodiesFull
+        )
+    }
+
     /// The body of the response.
     pub fn body(&self) -> Value {
         json!({"error": {

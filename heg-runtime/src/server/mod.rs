@@ -112,8 +112,8 @@ pub struct ServerLimits {
     pub requests: usize,
     /// Open connections at each door; more wait until one ends, or until one that asks nothing has gone for them.
     pub connections: usize,
-    /// Bytes of a request's body.
-    pub body_bytes: usize,
+    /// Bytes of a request's body; without a limit, what the longest prompt may be written in.
+    pub body_bytes: Option<usize>,
     /// Bytes that requests make the server keep.
     pub budgets: Budgets,
     /// Tokens of an answer whose request sets no limit.
@@ -133,7 +133,7 @@ impl Default for ServerLimits {
         Self {
             requests: 256,
             connections: 4096,
-            body_bytes: 8 << 20,
+            body_bytes: None,
             budgets: Budgets::default(),
             answer_tokens: 1024,
             head_time: Duration::from_secs(15),
@@ -251,13 +251,15 @@ impl Server {
 impl State {
     fn new(served: Served, options: ServerOptions) -> Self {
         let limits = options.limits;
+        let body_bytes = limits.body_bytes;
+        let body_bytes = body_bytes.unwrap_or_else(|| served.bounds().body_bytes_max());
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self {
             served: Arc::new(served),
             tokens: options.tokens,
             accounts: Accounts::new(limits.budgets),
             prefixes: options.prefixes,
-            intake: Intake::new(limits.body_bytes, limits.body_pace),
+            intake: Intake::new(body_bytes, limits.body_pace),
             preparation: Preparation::default(),
             admission: Arc::new(Admission::new(limits.requests)),
             limits,

@@ -148,6 +148,13 @@ impl PromptBounds {
             .saturating_mul(self.token_bytes)
     }
 
+    /// Bytes of a body, at most: the longest prompt with every byte of it escaped, and beside that tools, or what
+    /// templates leave out of a conversation.
+    pub(super) fn body_bytes_max(&self) -> usize {
+        let prompt = self.text_bytes_max().saturating_mul(ESCAPED_BYTES);
+        prompt.saturating_add(BESIDE_BYTES).min(BODY_BYTES_MAX)
+    }
+
     /// What is said of a text of more than `bytes` bytes.
     pub(super) fn too_long(&self, bytes: usize) -> ApiError {
         ApiError::TooLong {
@@ -490,6 +497,15 @@ const WITHOUT_EFFECT: [&str; 6] = [
 ];
 
 const PENALTIES: &str = "has `repetition_penalty` only";
+
+/// Bytes of one that is escaped as JSON: `\u0000`.
+const ESCAPED_BYTES: usize = 6;
+
+/// Bytes of a body beside its prompt. Chosen: the largest schema has a quarter of it.
+const BESIDE_BYTES: usize = 1 << 20;
+
+/// Bytes of any body. Chosen.
+const BODY_BYTES_MAX: usize = 8 << 20;
 
 /// Stop texts of a request. Chosen; OpenAI allows four.
 const STOP_TEXTS_MAX: usize = 16;

@@ -9,7 +9,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, EXPECT, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
@@ -77,7 +77,13 @@ async fn client(
 ) -> Result<Response<Body>> {
     let post = async || {
         check_content_type(&parts.headers)?;
-        state.intake.take(account, body).await
+        let mut body = body;
+        let taken = state.intake.take(account, &mut body).await;
+        // Who expects to be told waits with its body.
+        if taken.as_ref().is_err_and(ApiError::is_of_size) && !parts.headers.contains_key(EXPECT) {
+            state.intake.pass_over(&mut body).await;
+        }
+        taken
     };
     let headers = fields(&parts.headers);
     match route {

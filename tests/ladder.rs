@@ -221,3 +221,56 @@ fn a_variant_that_computes_something_else_is_quarantined_and_replaced() {
         "{error}"
     );
 }
+
+/// A device that fails has computed nothing: the next start may find it well.
+#[test]
+fn a_kernel_that_fails_is_passed_over_and_not_quarantined() {
+    if !openvino_or_skip("a failing kernel") {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    // In f32 every device has a variant of its own, and the next can take the place of one that fails.
+    let bundle = compile(&workbench, |spec| spec.weights = WeightForm::F32);
+    let failing = rewrite(&workbench, &bundle, "failing", |manifest, store| {
+        let opened = Bundle::open(&bundle).unwrap();
+        let ffn = manifest
+            .kernels
+            .iter_mut()
+            .find(|kernel| kernel.group == Group::Ffn)
+            .unwrap();
+        for variant in &mut ffn.variants {
+            if variant.device != DeviceClass::Igpu {
+                continue;
+            }
+            let ir = opened.section_copy(variant.ir).unwrap();
+            let ir = String::from_utf8(ir).unwrap();
+            let swish = "type=\"Swish\" version=\"opset4\">";
+            assert!(ir.contains(swish));
+            // It compiles for any number of rows, and runs for multiples of three: not for the question's two.
+            let shuffle =
+                "type=\"ShuffleChannels\" version=\"opset1\">\n<data axis=\"0\" group=\"3\"/>";
+            let section = store
+                .put_bytes(ir.replace(swish, shuffle).as_bytes())
+                .unwrap();
+            variant.ir = section.id;
+            if !manifest.sections.iter().any(|known| known.id == section.id) {
+                manifest.sections.push(section);
+            }
+        }
+        drop_unused(manifest);
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let cache = OwnFolder::create(folder.path()).unwrap();
+    let soc = roles(&["Igpu", "Cpu"]);
+    let (expected, _) = run(loader(&bundle, &soc));
+    let cached = || loader(&failing, &soc).with_cache(cache.clone());
+    let (tokens, descents) = run(cached());
+    assert_eq!(tokens, expected);
+    let refused = |descent: &Descent| matches!(descent.reason, Reason::Refused(_));
+    assert!(descents.iter().any(refused), "{descents:?}");
+    assert_eq!(
+        clear_quarantine(&cached()).unwrap(),
+        0,
+        "nothing is remembered of it"
+    );
+}

@@ -15,9 +15,11 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use heg_artifacts::manifest::{DeviceClass, Group, Variant};
 use heg_artifacts::{Bundle, Error, layout};
 use heg_runtime::sched::Logits;
 use heg_runtime::{ExitStatus, Loaded, RuntimeError};
+use heg_tests::roles::{drop_unused, rewrite};
 use heg_tests::{Seeded, Workbench, chain, executor, fixture, openvino_or_skip};
 
 /// tiny-agent in W8A16, compiled once.
@@ -295,6 +297,58 @@ fn damaged_sections_are_refused_at_their_first_use() {
         text.push_str(&format!("# {part}, {soc}\n{chain}\n\n"));
     }
     insta::assert_snapshot!("damaged_sections", text);
+}
+
+/// Kernels whose IR would have OpenVINO read constants from elsewhere in the file: from sections of other places, which
+/// this process may not have hashed, or behind the section that is named.
+#[test]
+fn constants_that_are_no_part_of_their_place_are_refused() {
+    if !openvino_or_skip("constants_that_are_no_part_of_their_place_are_refused") {
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    let model = fixture("tiny-agent");
+    let (bundle, _) = workbench.compile(&model, "tiny-agent", |_| {}).unwrap();
+    let mut text = String::new();
+    for (name, from, to) in [
+        ("a plain offset", "offset=\"@0\"", "offset=\"4096\""),
+        ("a section too many", "offset=\"@0\"", "offset=\"@99\""),
+        (
+            "behind the literals",
+            "offset=\"@c+0\"",
+            "offset=\"@c+99999999\"",
+        ),
+        ("another spelling", "offset=\"@0\"", "offset = '4096'"),
+    ] {
+        let changed = rewrite(&workbench, &bundle, "changed", |manifest, store| {
+            let opened = Bundle::open(&bundle).unwrap();
+            let qkv = manifest
+                .kernels
+                .iter_mut()
+                .find(|kernel| kernel.group == Group::Qkv);
+            let mut variants = qkv.unwrap().variants.iter_mut();
+            let of_cpu = |variant: &&mut Variant| variant.device == DeviceClass::Cpu;
+            let variant = variants.find(of_cpu).unwrap();
+            let ir = opened.section_copy(variant.ir).unwrap();
+            let ir = String::from_utf8(ir).unwrap();
+            assert!(ir.contains(from), "{name}");
+            let section = store
+                .put_bytes(ir.replacen(from, to, 1).as_bytes())
+                .unwrap();
+            variant.ir = section.id;
+            manifest.sections.push(section);
+            drop_unused(manifest);
+        });
+        let Err(error) = use_all(&changed, "host-cpu") else {
+            panic!("{name}: used");
+        };
+        assert_eq!(error.exit_status(), ExitStatus::Incompatible, "{name}");
+        text.push_str(&format!(
+            "# {name}\n{}\n\n",
+            chain(&error, workbench.folder())
+        ));
+    }
+    insta::assert_snapshot!("constants_elsewhere", text);
 }
 
 /// Hashes depend on the compiler's output, and messages on hashes: they are shortened away.

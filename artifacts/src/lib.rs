@@ -17,6 +17,7 @@ mod error;
 pub mod layout;
 pub mod manifest;
 mod mapping;
+pub mod plain;
 mod question;
 mod reader;
 mod recipe;

@@ -332,7 +332,8 @@ pub struct Variant {
     /// OpenVINO IR (XML). [`Binding::Constant`] refers to its weights as `offset="@k"`, where k counts the
     /// sections of the [`KernelUse`]: values, then scales where there are any, weight after weight. Input
     /// binding takes the same list as inputs behind the activation ports. Either kind finds its small
-    /// constants at `offset="@c+N"`, N bytes into [`Manifest::literals`].
+    /// constants at `offset="@c+N"`, N bytes into [`Manifest::literals`]. Each is followed by ` size="S"/>`, S bytes that
+    /// are within the section; a runtime refuses attributes `offset` and `size` of any other form.
     pub ir: SectionId,
     /// How far outputs may lie from the known answers of a place: the largest difference, as a share of the
     /// largest expected value of the same port. [`crate::judge`] compares so.

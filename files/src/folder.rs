@@ -85,7 +85,8 @@ fn first_missing(path: &Path) -> PathBuf {
     missing.last().unwrap_or(path).to_owned()
 }
 
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;

@@ -283,7 +283,8 @@ const ROOT: u32 = 0;
 /// As many as Linux follows.
 const LINKS_MAX: usize = 40;
 
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{PermissionsExt, chown, symlink};

@@ -78,7 +78,8 @@ fn open(path: &Path, links: Links) -> Result<File, FileError> {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 

@@ -12,10 +12,11 @@
 use std::collections::BTreeSet;
 
 use super::model::Widths;
-use super::{check_equal, check_name, check_nonzero, check_shape};
+use super::{check_equal, check_name, check_nonzero, check_plain, check_shape};
 use crate::error::Error;
 use crate::manifest::{
-    Blob, ElementType, Group, Kernel, Parameter, Port, Role, Rows, ShapeClass, Variant,
+    Blob, Compatibility, ElementType, Group, Kernel, Parameter, Port, Role, Rows, ShapeClass,
+    Variant,
 };
 
 /// What a group has on one side.
@@ -31,7 +32,7 @@ pub(super) fn check_kernels(kernels: &[Kernel], widths: &Widths) -> Result<(), E
         let Kernel {
             name,
             group,
-            ops: _,
+            ops,
             inputs,
             outputs,
             parameters,
@@ -40,6 +41,9 @@ pub(super) fn check_kernels(kernels: &[Kernel], widths: &Widths) -> Result<(), E
         } = kernel;
         let field = format!("kernels[{index}]");
         check_name(|| format!("{field}.name"), name)?;
+        for op in ops {
+            check_plain(|| format!("{field}.ops"), op)?;
+        }
         if !names.insert(name) {
             return Err(Error::invalid(
                 format!("{field}.name"),
@@ -303,6 +307,16 @@ fn check_shape_class(
 fn check_blobs(field: impl Fn() -> String, blobs: &[Blob]) -> Result<(), Error> {
     let mut platforms = BTreeSet::new();
     for (index, blob) in blobs.iter().enumerate() {
+        let Compatibility {
+            compiler,
+            elf,
+            tiles: _,
+            stepping,
+            text,
+        } = &blob.compatibility;
+        for said in [compiler, elf, text].into_iter().chain(stepping) {
+            check_plain(|| format!("{}.blobs[{index}].compatibility", field()), said)?;
+        }
         let Blob {
             platform,
             compatibility: _,

@@ -17,7 +17,8 @@ mod uses;
 use std::fmt::Display;
 
 use crate::error::{Error, Part};
-use crate::manifest::{MANIFEST_REVISION, Manifest};
+use crate::manifest::{MANIFEST_REVISION, Manifest, Provenance};
+use crate::plain::is_plain;
 
 /// Checks everything that the manifest says about itself.
 ///
@@ -36,10 +37,11 @@ pub(crate) fn check_manifest(manifest: &Manifest) -> Result<(), Error> {
         head,
         known_answers,
         annotations: _,
-        provenance: _,
+        provenance,
         sections: _,
     } = manifest;
     check_revision(*revision)?;
+    check_provenance(provenance)?;
     let widths = model::check_model(model)?;
     model::check_text(text, model)?;
     let lengths = sections::check_sections(manifest)?;
@@ -95,12 +97,37 @@ fn check_nonzero(field: impl FnOnce() -> String, found: u64) -> Result<(), Error
     Err(Error::invalid(field(), "`0`", "at least `1`"))
 }
 
-/// Fails for names that nobody could see.
+/// Fails for names that nobody could see, and for those that would not be shown as they are.
 fn check_name(field: impl FnOnce() -> String, name: &str) -> Result<(), Error> {
-    if !name.is_empty() {
+    if name.is_empty() {
+        return Err(Error::invalid(field(), "empty", "a name"));
+    }
+    check_plain(field, name)
+}
+
+/// Fails for text that a terminal would not show as it is.
+fn check_plain(field: impl FnOnce() -> String, text: &str) -> Result<(), Error> {
+    if text.chars().all(is_plain) {
         return Ok(());
     }
-    Err(Error::invalid(field(), "empty", "a name"))
+    let found = format!("`{}`", text.escape_debug());
+    let expected = "text without control characters";
+    Err(Error::invalid(field(), found, expected))
+}
+
+fn check_provenance(provenance: &Provenance) -> Result<(), Error> {
+    let Provenance {
+        compiler,
+        openvino,
+        npu_compiler,
+        inputs,
+    } = provenance;
+    check_plain(|| "provenance.compiler".to_owned(), compiler)?;
+    check_plain(|| "provenance.openvino".to_owned(), openvino)?;
+    let npu_compiler = npu_compiler.as_deref().unwrap_or_default();
+    check_plain(|| "provenance.npu_compiler".to_owned(), npu_compiler)?;
+    let mut names = inputs.keys();
+    names.try_for_each(|name| check_plain(|| "provenance.inputs".to_owned(), name))
 }
 
 /// A shape has one or two dimensions, none of them zero.

@@ -6,7 +6,7 @@
 
 use super::{check_equal, check_name, check_nonzero};
 use crate::error::Error;
-use crate::manifest::{Embedding, Model, Role, Text, Weight};
+use crate::manifest::{ElementType, Embedding, Model, Role, Text, Weight};
 
 /// Widths of activation rows, in elements.
 pub(super) struct Widths {
@@ -139,6 +139,13 @@ pub(super) fn check_embedding(
             expected,
         ));
     };
+    if weight.element == ElementType::I64 {
+        return Err(Error::invalid(
+            format!("weights[{index}].element"),
+            "`I64`",
+            "numbers that a row of the embedding's table can have: `I8`, `F16`, `Bf16` or `F32`",
+        ));
+    }
     let (found, expected) = (
         format!("{:?}", weight.shape),
         format!("{:?}", [model.vocab, model.hidden]),

@@ -554,3 +554,49 @@ fn blobs_and_buckets() {
         |manifest| manifest.kernels[0].variants[0].tolerance = f32::NAN,
     );
 }
+
+/// A terminal would carry it out, or show it in another order.
+#[test]
+fn names_that_are_not_shown_as_they_are() {
+    let expected = r"`model.name` is `tiny\u{1b}[2J`, expected text without control characters";
+    check(expected, |manifest| {
+        manifest.model.name = "tiny\u{1b}[2J".into()
+    });
+    let expected = r"`kernels[0].name` is `a\nb`, expected text without control characters";
+    check(expected, |manifest| {
+        manifest.kernels[0].name = "a\nb".into()
+    });
+    let expected = r"`kernels[0].ops` is `\u{9b}m`, expected text without control characters";
+    check(expected, |manifest| {
+        manifest.kernels[0].ops = vec!["\u{9b}m".into()]
+    });
+    let expected = r"`weights[0].name` is `\u{202e}x`, expected text without control characters";
+    check(expected, |manifest| {
+        manifest.weights[0].name = "\u{202e}x".into()
+    });
+    let expected = r"`provenance.compiler` is `\u{7}`, expected text without control characters";
+    check(expected, |manifest| {
+        manifest.provenance.compiler = "\u{7}".into()
+    });
+}
+
+/// Rows of the table are gathered as numbers with a fraction.
+#[test]
+fn an_embedding_of_whole_numbers() {
+    let expected = "`weights[0].element` is `I64`, expected numbers that a row of the embedding's table can have: \
+                    `I8`, `F16`, `Bf16` or `F32`";
+    check(expected, |manifest| {
+        let table = &mut manifest.weights[0];
+        let (values, scales) = (table.values, table.scales.take());
+        table.element = ElementType::I64;
+        let elements: u64 = table.shape.iter().map(|dim| u64::from(*dim)).product();
+        manifest
+            .sections
+            .retain(|section| Some(section.id) != scales);
+        for section in &mut manifest.sections {
+            if section.id == values {
+                section.bytes = elements * ElementType::I64.bytes();
+            }
+        }
+    });
+}

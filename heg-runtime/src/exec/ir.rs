@@ -20,7 +20,7 @@ pub(super) fn resolve(
 ) -> Result<String, RuntimeError> {
     let refused = |found: &str, expected: String| RuntimeError::Reference {
         kernel: kernel.to_owned(),
-        found: found.chars().take(SHOWN_CHARS).collect(),
+        found: first_line(found),
         expected,
     };
     let text = std::str::from_utf8(ir);
@@ -98,6 +98,12 @@ impl Constant {
     }
 }
 
+/// As much of a text as an error shows of it.
+fn first_line(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    line.chars().take(SHOWN_CHARS).collect()
+}
+
 /// Digits and nothing else.
 fn number(text: &str) -> Option<u64> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
@@ -169,6 +175,8 @@ const SHOWN_CHARS: usize = 60;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const fn extent(start: u64, bytes: u64) -> Extent {
@@ -297,6 +305,60 @@ mod tests {
         for bytes in [utf16.as_slice(), b"\xff\xfe<\0", b"caf\xe9"] {
             let text = "IR of kernel `qkv` has `bytes that are no text`, expected UTF-8";
             assert_eq!(refused(bytes), text);
+        }
+    }
+
+    /// Pieces of which places are spelt, rightly and wrongly.
+    const PIECES: [&str; 24] = [
+        "<data",
+        " ",
+        "\n",
+        "offset",
+        "size",
+        "=",
+        "\"",
+        "'",
+        "@",
+        "@c+",
+        "0",
+        "1",
+        "7",
+        "64",
+        "4096",
+        "/>",
+        ">",
+        "-",
+        "_",
+        "é",
+        "offset=\"@0\" size=\"8\"/>",
+        "offset=\"@c+2\" size=\"4\"/>",
+        "&#52;",
+        "<!--",
+    ];
+
+    proptest! {
+        /// Whatever an IR says, what comes out names bytes of the place or of the literals.
+        #[test]
+        fn every_place_that_comes_out_is_within_its_section(
+            pieces in proptest::collection::vec(proptest::sample::select(PIECES.as_slice()), 0..40)
+        ) {
+            let sections = [extent(100_000, 64), extent(200_000, 8)];
+            let literals = extent(300_000, 16);
+            let Ok(resolved) = resolve(pieces.concat().as_bytes(), "qkv", &sections, literals) else {
+                return Ok(());
+            };
+            let mut rest = resolved.as_str();
+            while let Some(at) = next_attribute(rest) {
+                let numbers = rest[at..].strip_prefix("offset=\"").unwrap();
+                let (offset, numbers) = numbers.split_once("\" size=\"").unwrap();
+                let (bytes, behind) = numbers.split_once("\"/>").unwrap();
+                let (offset, bytes) = (number(offset).unwrap(), number(bytes).unwrap());
+                let holds = |extent: &Extent| {
+                    extent.start <= offset && offset + bytes <= extent.start + extent.bytes
+                };
+                prop_assert!(sections.iter().chain([&literals]).any(holds), "{resolved}");
+                rest = behind;
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use heg_runtime::text::{ChatTemplate, Conversation, Message, Special, TextStream
 use heg_runtime::{Continue, GenerateOptions, RuntimeError, generate};
 
 use crate::options::{Machine, Sampling, print_descents};
+use crate::terminal::shown;
 
 /// Arguments of `heg chat`.
 #[derive(Args)]
@@ -142,7 +143,7 @@ impl Chat {
 
 fn show(answer: &mut String, piece: &str) {
     answer.push_str(piece);
-    print!("{piece}");
+    print!("{}", shown(piece));
     // A closed output is noticed by the `println` at the end of the turn.
     let _ = std::io::stdout().flush();
 }

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use heg_artifacts::plain::escape;
 use heg_runtime::{ExitStatus, RuntimeError};
 use thiserror::Error;
 
@@ -37,17 +38,24 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
         // The reader of our output has seen enough.
         return ExitCode::SUCCESS;
     }
-    eprintln!("error: {error}");
-    for cause in error.chain().skip(1) {
-        eprintln!("caused by: {cause}");
-    }
-    if let Some(hint) = hint(error) {
-        eprintln!("hint: {hint}");
-    }
+    eprint!("{}", render(error));
     if error.is::<Finding>() {
         return ExitCode::FAILURE;
     }
     ExitCode::from(status(error) as u8)
+}
+
+/// The message, its causes and the hint, a line each unless they have more. What they quote is somebody else's: it is
+/// written out where a terminal would carry it out.
+fn render(error: &anyhow::Error) -> String {
+    let mut text = format!("error: {error}\n");
+    for cause in error.chain().skip(1) {
+        text.push_str(&format!("caused by: {cause}\n"));
+    }
+    if let Some(hint) = hint(error) {
+        text.push_str(&format!("hint: {hint}\n"));
+    }
+    escape(&text).into_owned()
 }
 
 /// Ends a process that panicked.
@@ -100,5 +108,41 @@ fn bundle_hint(cause: &heg_artifacts::Error) -> Option<&'static str> {
         }
         TooNew { .. } => Some("use a newer `heg`, or compile the bundle with this version"),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use heg_files::FileError;
+
+    use super::*;
+
+    #[test]
+    fn what_an_error_quotes_is_not_carried_out_by_a_terminal() {
+        let error = input("there is no tool `\u{1b}]52;c;cm0=\u{7}`\nexpected one of yours");
+        assert_eq!(
+            render(&error),
+            "error: there is no tool `\\u{1b}]52;c;cm0=\\u{7}`\nexpected one of yours\n"
+        );
+    }
+
+    #[test]
+    fn a_cache_of_somebody_else_is_an_error_that_says_what_to_do() {
+        let path = PathBuf::from("/tmp/heg");
+        let source = FileError::Writable {
+            path: path.clone(),
+            mode: 0o777,
+        };
+        let error = anyhow::Error::new(RuntimeError::Cache { path, source });
+        assert_eq!(status(&error) as u8, ExitStatus::Environment as u8);
+        assert_eq!(
+            render(&error),
+            "error: cannot use the cache folder `/tmp/heg`\n\
+             caused by: other users can write to `/tmp/heg` (mode 0777), expected its owner only: run `chmod go-w` \
+             on it, or use another place\n\
+             hint: set `HEG_CACHE_DIR` to a folder of your own, or remove what is there\n"
+        );
     }
 }

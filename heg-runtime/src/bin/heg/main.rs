@@ -18,6 +18,7 @@ mod profile;
 mod run;
 #[cfg(feature = "server")]
 mod serve;
+mod terminal;
 mod verify;
 
 use std::process::ExitCode;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use heg_artifacts::plain::escape;
 use heg_runtime::exec::{Executor, ExecutorOptions, Loader};
 use heg_runtime::text::SamplingParams;
 use heg_runtime::{Descent, Loaded, RuntimeError, read_soc, summary, verified};
@@ -69,7 +70,7 @@ impl Machine {
 /// Says on standard error what does not run where it should, and why. Once, before the first output.
 pub(crate) fn print_descents(descents: &[Descent]) {
     for line in summary(descents) {
-        eprintln!("note: {line}");
+        eprintln!("note: {}", escape(&line));
     }
 }
 

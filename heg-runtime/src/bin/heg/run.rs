@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::input;
 use crate::form::Form;
 use crate::options::{Machine, Sampling, peak_rss_bytes, print_descents};
+use crate::terminal::shown;
 
 /// Arguments of `heg run`.
 #[derive(Args)]
@@ -285,7 +286,7 @@ impl Answer {
     fn emit(&mut self, piece: &str) {
         self.text.push_str(piece);
         if !self.quiet {
-            print!("{piece}");
+            print!("{}", shown(piece));
             // A closed output is noticed at the end, by `println`.
             let _ = std::io::stdout().flush();
         }

@@ -1,0 +1,39 @@
+//! Reads arbitrary bytes as a model's `config.json`, and plans the model that it describes.
+//!
+//! A plan is a promise: heads and widths that multiply without overflow, a context, a kernel for every place.
+
+#![no_main]
+
+use std::path::{Path, PathBuf};
+
+use heg_compiler::ingest::ConfigJson;
+use heg_compiler::{Plan, Target};
+use heg_spec::ModelSpec;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    let Ok(config) = ConfigJson::parse(Path::new("config.json"), input) else {
+        return;
+    };
+    // A model of very many layers takes as much longer, and shows nothing else.
+    if !matches!(config.count("num_hidden_layers"), Ok(Some(0..=LAYERS_MAX))) {
+        return;
+    }
+    let spec = ModelSpec::of_folder("fuzz".to_owned(), PathBuf::from("."));
+    let Ok(plan) = Plan::new(&Target::new(spec, PathBuf::from(".")), &config) else {
+        return;
+    };
+    let dims = &plan.dims;
+    assert!(u64::from(dims.layers) <= LAYERS_MAX);
+    assert_eq!(plan.heg.layers.len() as u64, u64::from(dims.layers));
+    assert!(dims.heads > 0 && dims.heads.is_multiple_of(dims.kv_heads));
+    assert!(dims.heads.checked_mul(dims.head_dim).is_some());
+    assert!(plan.context_tokens > 0);
+    assert!(
+        plan.mha_context_tokens
+            .iter()
+            .all(|rows| *rows <= plan.context_tokens)
+    );
+});
+
+const LAYERS_MAX: u64 = 8;

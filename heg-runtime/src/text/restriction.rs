@@ -6,8 +6,7 @@ use super::Result;
 
 /// Holds one answer to a form, token by token.
 ///
-/// It is asked and told in turns: `restrict` before a token is chosen, `chosen` after. Neither takes longer than a bounded
-/// time, for others wait: what takes longer is an error.
+/// It is asked and told in turns: `restrict` before a token is chosen, `chosen` after.
 pub trait Restriction: Send {
     /// Forbids tokens by setting their logits, one a token of the vocabulary, to minus infinity.
     ///

@@ -78,8 +78,8 @@ async fn answer(
         .collect();
     let effort = Effort::of(body.bytes.len());
     let prepare = {
-        let state = Arc::clone(state);
-        move || prepare(&state, voice, body, &headers)
+        let (state, scope) = (Arc::clone(state), account.scope());
+        move || prepare(&state, scope, voice, body, &headers)
     };
     let prepared = state
         .preparation
@@ -149,6 +149,7 @@ async fn answer(
 /// templates and tokenizers take milliseconds for long prompts.
 fn prepare(
     state: &State,
+    scope: Scope,
     voice: Voice,
     body: Taken,
     headers: &[(&'static str, String)],
@@ -156,7 +157,6 @@ fn prepare(
     let served = &state.served;
     let headers = headers.iter().map(|(name, text)| (*name, text.as_str()));
     let Taken { bytes, mut charge } = body;
-    let scope = charge.account().scope();
     let (wishes, prompt) = match voice {
         Voice::Chat => {
             let request = ChatRequest::parse(&bytes, headers, served.bounds())?;

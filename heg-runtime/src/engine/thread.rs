@@ -54,7 +54,9 @@ mod tests {
     #[test]
     fn a_thread_that_does_not_end_is_left_behind() {
         let (release, wait) = channel::<()>();
-        let stuck = Thread::start(move || drop(wait.recv()));
+        let stuck = Thread::start(move || {
+            let _ = wait.recv();
+        });
         let soon = Instant::now() + Duration::from_millis(20);
         assert_eq!(stuck.end(soon), Farewell::LeftBehind);
         drop(release);

@@ -155,11 +155,6 @@ pub(super) struct Charge {
 }
 
 impl Charge {
-    /// Whose it is.
-    pub(super) fn account(&self) -> &Account {
-        &self.account
-    }
-
     /// What is charged.
     pub(super) fn bytes(&self) -> usize {
         self.bytes

@@ -425,6 +425,6 @@ fn a_policy_for_a_device_that_is_not_there_is_refused() {
         let started = Engine::start(loader, policy, EngineOptions::default());
         started.map(|_| ()).unwrap_err().to_string()
     };
-    insta::assert_snapshot!(refusal("host-cpu", "igpu-continuous-batching"), @"");
-    insta::assert_snapshot!(refusal("host-roles", "cpu-continuous-batching"), @"");
+    insta::assert_snapshot!(refusal("host-cpu", "igpu-continuous-batching"), @"policy `igpu-continuous-batching` runs every kernel on the Igpu, and machine `host-cpu` has no such lane: choose a policy for its devices, or another machine");
+    insta::assert_snapshot!(refusal("host-roles", "cpu-continuous-batching"), @"policy `cpu-continuous-batching` runs every kernel on the Cpu, and machine `host-roles` has no such lane: choose a policy for its devices, or another machine");
 }

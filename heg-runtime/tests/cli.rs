@@ -143,19 +143,21 @@ fn mistakes() {
     }
 }
 
+/// What a pipe holds on Linux before its writer has to wait.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const PIPE_BYTES: usize = 64 << 10;
+
 /// Commands that decode for long start themselves once more, as the process that was asked for.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[test]
 fn commands_that_stay_ask_for_large_pages() {
-    let folder = tempfile::tempdir().unwrap();
-    // Whoever opens it to read waits for somebody who writes.
-    let bundle = folder.path().join("never-written.heg");
-    let made = Command::new("mkfifo").arg(&bundle).status().unwrap();
-    assert!(made.success());
+    // It stays as long as it has an error to say that nobody reads.
+    let (_unread, mut full) = std::io::pipe().unwrap();
+    std::io::Write::write_all(&mut full, &[0; PIPE_BYTES]).unwrap();
     let mut heg = Command::new(env!("CARGO_BIN_EXE_heg"))
-        .arg("bench")
-        .arg(&bundle)
+        .args(["bench", "no-such-bundle.heg"])
         .env_remove("GLIBC_TUNABLES")
+        .stderr(full)
         .spawn()
         .unwrap();
     let environment = format!("/proc/{}/environ", heg.id());

@@ -159,23 +159,26 @@ fn mistakes() {
     insta::assert_snapshot!("page_mistakes", mistakes.join("\n"));
 }
 
-/// Ends whatever context it is written into, and steers the text around it.
+/// Ends whatever context it is written into.
+const MARKUP: &str = "</title></style></svg>--><script>alert('x')</script>\"'&{{ 7*7 }}";
+
+/// Steers the text around it, too. No name in a manifest may do that; annotations have no such rule.
 const HOSTILE: &str = "</title></style></svg>--><script>alert('x')</script>\"'&{{ 7*7 }}\u{202e}";
 
 #[test]
 fn hostile_names_are_text() {
     let mut manifest = tiny();
-    manifest.model.name = HOSTILE.to_owned();
-    manifest.model.architecture = HOSTILE.to_owned();
+    manifest.model.name = MARKUP.to_owned();
+    manifest.model.architecture = MARKUP.to_owned();
     for (index, kernel) in manifest.kernels.iter_mut().enumerate() {
-        kernel.name = format!("<b>{index}{HOSTILE}");
-        kernel.ops = vec![HOSTILE.to_owned(); 2];
+        kernel.name = format!("<b>{index}{MARKUP}");
+        kernel.ops = vec![MARKUP.to_owned(); 2];
     }
-    manifest.provenance.compiler = HOSTILE.to_owned();
-    manifest.provenance.openvino = HOSTILE.to_owned();
-    manifest.provenance.npu_compiler = Some(HOSTILE.to_owned());
+    manifest.provenance.compiler = MARKUP.to_owned();
+    manifest.provenance.openvino = MARKUP.to_owned();
+    manifest.provenance.npu_compiler = Some(MARKUP.to_owned());
     let hash = SectionId::of(b"input");
-    manifest.provenance.inputs.insert(HOSTILE.to_owned(), hash);
+    manifest.provenance.inputs.insert(MARKUP.to_owned(), hash);
     let mut annotations = annotated(&manifest);
     annotations.socs[0].name = HOSTILE.to_owned();
     for device in &mut annotations.socs[0].devices {

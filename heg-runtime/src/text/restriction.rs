@@ -6,9 +6,8 @@ use super::Result;
 
 /// Holds one answer to a form, token by token.
 ///
-/// It is asked and told in turns: `restrict` before a token is chosen, `chosen` after. What was chosen may be given up,
-/// with the kernels that led to it: then `restrict` is asked again for the same token. Neither takes longer than a bounded
-/// time, for others wait: what takes longer is an error.
+/// It is asked and told in turns: `restrict` before a token is chosen, `chosen` after, `undo` where that token was given up
+/// with the kernels that led to it. None takes longer than a bounded time, for others wait: what takes longer is an error.
 pub trait Restriction: Send {
     /// Forbids tokens by setting their logits, one a token of the vocabulary, to minus infinity.
     ///
@@ -21,6 +20,12 @@ pub trait Restriction: Send {
     /// # Errors
     /// `Restriction` if the token was forbidden, or it cannot go on.
     fn chosen(&mut self, token: u32) -> Result<Answer>;
+
+    /// Takes back the token that was chosen last.
+    ///
+    /// # Errors
+    /// `Restriction` if it cannot go on.
+    fn undo(&mut self) -> Result<()>;
 }
 
 /// What may follow a token.

@@ -100,6 +100,9 @@ fn require(holds: bool, name: &'static str, expected: &'static str, found: f32) 
 pub struct Choice {
     token: u32,
     random: Xoshiro256,
+    /// What may follow it.
+    said: Answer,
+    number: u64,
 }
 
 impl Choice {
@@ -121,6 +124,10 @@ pub struct Sampler {
     seen: BTreeSet<u32>,
     candidates: Vec<Candidate>,
     scratch: Vec<Candidate>,
+    /// Choices so far.
+    choices: u64,
+    /// The choice that the restriction has taken and nobody committed yet.
+    proposed: Option<u64>,
 }
 
 impl Sampler {
@@ -144,6 +151,8 @@ impl Sampler {
             seen,
             candidates: Vec::new(),
             scratch: Vec::new(),
+            choices: 0,
+            proposed: None,
         })
     }
 
@@ -175,6 +184,9 @@ impl Sampler {
     /// `Restriction`, of the answer's restriction only.
     pub fn choose(&mut self, logits: &mut [f32]) -> Result<Choice> {
         if let Some(restriction) = &mut self.restriction {
+            if self.proposed.take().is_some() {
+                restriction.undo()?;
+            }
             restriction.restrict(logits)?;
         }
         if self.params.repetition_penalty != 1.0 {
@@ -187,22 +199,44 @@ impl Sampler {
         } else {
             self.draw(logits, best, random.next_unit())
         };
-        Ok(Choice { token, random })
+        let said = match &mut self.restriction {
+            Some(restriction) => restriction.chosen(token)?,
+            None => Answer::Open,
+        };
+        self.choices += 1;
+        self.proposed = Some(self.choices);
+        Ok(Choice {
+            token,
+            random,
+            said,
+            number: self.choices,
+        })
     }
 
-    /// Takes the token that was chosen last into the answer; says what may follow.
+    /// Takes a chosen token into the answer; says what may follow. Waits for nothing, unless somebody chose again since.
     ///
     /// # Errors
     /// `Restriction`, of the answer's restriction only.
     pub fn commit(&mut self, choice: Choice) -> Result<Answer> {
-        let Choice { token, random } = choice;
+        let Choice {
+            token,
+            random,
+            said,
+            number,
+        } = choice;
         self.random = random;
         if self.params.repetition_penalty != 1.0 {
             self.seen.insert(token);
         }
+        let proposed = self.proposed.take();
         match &mut self.restriction {
-            Some(restriction) => restriction.chosen(token),
-            None => Ok(Answer::Open),
+            Some(restriction) if proposed != Some(number) => {
+                if proposed.is_some() {
+                    restriction.undo()?;
+                }
+                restriction.chosen(token)
+            }
+            _ => Ok(said),
         }
     }
 

@@ -244,6 +244,10 @@ impl Restriction for Recited {
             Answer::Open
         })
     }
+
+    fn undo(&mut self) -> Result<()> {
+        unreachable!("nothing is given up here")
+    }
 }
 
 #[test]
@@ -295,4 +299,55 @@ fn a_choice_that_is_given_up_changes_nothing() {
     };
     assert_eq!(answer(0), answer(1));
     assert_eq!(answer(0), answer(3));
+}
+
+/// Counts tokens up and down, and completes at three.
+struct Counted(u32);
+
+impl Restriction for Counted {
+    fn restrict(&mut self, logits: &mut [f32]) -> Result<()> {
+        for (token, logit) in logits.iter_mut().enumerate() {
+            if token != self.0 as usize {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        Ok(())
+    }
+
+    fn chosen(&mut self, token: u32) -> Result<Answer> {
+        assert_eq!(token, self.0);
+        self.0 += 1;
+        Ok(match self.0 {
+            3 => Answer::Complete,
+            _ => Answer::Open,
+        })
+    }
+
+    fn undo(&mut self) -> Result<()> {
+        self.0 -= 1;
+        Ok(())
+    }
+}
+
+/// A lane that was given up may choose late: before the choice that counts is committed, or after.
+#[test]
+fn a_restriction_follows_what_is_committed() {
+    let mut sampler = Sampler::new(SamplingParams::default(), &[])
+        .unwrap()
+        .restricted(Some(Box::new(Counted(0))));
+    let logits = || [0.0; 4];
+    let first = sampler.choose(&mut logits()).unwrap();
+    let _late = sampler.choose(&mut logits()).unwrap();
+    assert_eq!(sampler.commit(first), Ok(Answer::Open));
+    let _later = sampler.choose(&mut logits()).unwrap();
+    let second = sampler.choose(&mut logits()).unwrap();
+    assert_eq!(
+        (second.token(), sampler.commit(second)),
+        (1, Ok(Answer::Open))
+    );
+    let third = sampler.choose(&mut logits()).unwrap();
+    assert_eq!(
+        (third.token(), sampler.commit(third)),
+        (2, Ok(Answer::Complete))
+    );
 }

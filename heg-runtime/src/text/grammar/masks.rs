@@ -19,12 +19,21 @@ use super::stuck;
 
 /// What gives the masks of one answer.
 pub(super) struct Masks {
-    chosen: Sender<u32>,
+    steps: Sender<Step>,
     said: Receiver<Said>,
     cancellation: CancellationHandle,
     /// The mask before the next token, once it is there.
     mask: Option<SimpleVob>,
     patience: Patience,
+}
+
+/// What the thread is told.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// This token was chosen.
+    Take(u32),
+    /// The last one was not, after all.
+    Undo,
 }
 
 /// What the thread says, in turns.
@@ -51,7 +60,7 @@ impl Masks {
         source: impl FnOnce() -> anyhow::Result<TopLevelGrammar> + Send + 'static,
     ) -> anyhow::Result<Self> {
         let (compiled, outcome) = channel();
-        let (chosen, tokens) = channel();
+        let (steps, told) = channel();
         let (saying, said) = channel();
         let factory = Arc::clone(factory);
         let work = move || {
@@ -65,7 +74,7 @@ impl Masks {
                 Err(error) => return drop(compiled.send(Err(error))),
             };
             let _ = compiled.send(Ok(matcher.cancellation_handle().unwrap_or_default()));
-            say(matcher, &tokens, &saying);
+            say(matcher, &told, &saying);
         };
         let thread = std::thread::Builder::new().name("masks".to_owned());
         thread.stack_size(STACK_BYTES).spawn(work)?;
@@ -73,7 +82,7 @@ impl Masks {
         let cancellation =
             outcome.map_err(|_| anyhow::anyhow!("the library stopped at this input"))??;
         let mut masks = Self {
-            chosen,
+            steps,
             said,
             cancellation,
             mask: None,
@@ -117,11 +126,23 @@ impl Masks {
         self.mask()?;
         self.mask = None;
         // A thread that has ended is noticed when it is listened to.
-        let _ = self.chosen.send(token);
+        let _ = self.steps.send(Step::Take(token));
         match self.hear(self.patience.next())? {
             Said::Taken(answer) => answer.map_err(|error| stuck(&error)),
             Said::Mask(_) => Err(out_of_turn()),
         }
+    }
+
+    /// Takes back the token that was taken last, and begins the mask before it anew.
+    ///
+    /// # Errors
+    /// `Restriction`, where the mask after it is not known in time; where nothing can be taken back, the next
+    /// [`mask`](Self::mask) says so.
+    pub(super) fn undo(&mut self) -> Result<()> {
+        self.mask()?;
+        self.mask = None;
+        let _ = self.steps.send(Step::Undo);
+        Ok(())
     }
 
     fn hear(&mut self, wait: Duration) -> Result<Said> {
@@ -158,14 +179,22 @@ impl Drop for Masks {
     }
 }
 
-/// The thread's work: masks and tokens in turns, until nobody listens.
-fn say(mut matcher: Matcher, tokens: &Receiver<u32>, saying: &Sender<Said>) {
+/// The thread's work: masks and steps in turns, until nobody listens.
+fn say(mut matcher: Matcher, steps: &Receiver<Step>, saying: &Sender<Said>) {
     loop {
         let mask = matcher.compute_mask_or_eos();
         if saying.send(Said::Mask(mask)).is_err() {
             return;
         }
-        let Ok(token) = tokens.recv() else { return };
+        let token = match steps.recv() {
+            Ok(Step::Take(token)) => token,
+            Ok(Step::Undo) => {
+                // Where that fails, so does the next mask.
+                let _ = matcher.rollback(1);
+                continue;
+            }
+            Err(_) => return,
+        };
         let taken = matcher.consume_token(token);
         let is_stopped = matcher.is_stopped();
         let answer = taken.map(|()| match is_stopped {
@@ -217,23 +246,23 @@ mod tests {
     use super::*;
 
     /// Masks from a thread that says nothing, unless the test does.
-    fn silent() -> (Masks, Sender<Said>, Receiver<u32>) {
-        let (chosen, tokens) = channel();
+    fn silent() -> (Masks, Sender<Said>, Receiver<Step>) {
+        let (steps, told) = channel();
         let (saying, said) = channel();
         let masks = Masks {
-            chosen,
+            steps,
             said,
             cancellation: CancellationHandle::default(),
             mask: None,
             patience: Patience { left: PATIENCE_MAX },
         };
-        (masks, saying, tokens)
+        (masks, saying, told)
     }
 
     /// The lane goes on, and the thread is told to.
     #[test]
     fn a_mask_that_does_not_come_is_an_error() {
-        let (mut masks, saying, _tokens) = silent();
+        let (mut masks, saying, _told) = silent();
         let begin = Instant::now();
         let error = masks.mask().unwrap_err().to_string();
         assert!(begin.elapsed() >= WAIT_MAX && begin.elapsed() < 100 * WAIT_MAX);
@@ -248,11 +277,11 @@ mod tests {
 
     #[test]
     fn a_token_that_is_not_taken_in_time_is_an_error() {
-        let (mut masks, saying, tokens) = silent();
+        let (mut masks, saying, told) = silent();
         saying.send(Said::Mask(Ok(SimpleVob::alloc(8)))).unwrap();
         let error = masks.take(3).unwrap_err().to_string();
         assert!(error.contains("takes too long"), "{error}");
-        assert_eq!(tokens.recv(), Ok(3));
+        assert_eq!(told.recv(), Ok(Step::Take(3)));
     }
 
     /// Without being asked for: while the model computes.
@@ -266,18 +295,44 @@ mod tests {
         assert!(matches!(said, Ok(Said::Mask(Ok(_)))));
     }
 
+    /// However often a token is taken back, also the last one.
+    #[test]
+    fn a_token_that_is_taken_back_leaves_no_trace() {
+        let grammars = super::super::tests::grammars();
+        let masks = |given_up: usize| {
+            let mut grammar = grammars.regex("[a-c]d[ef]").unwrap();
+            let mut answer = Vec::new();
+            loop {
+                let mask = grammar.masks.mask().unwrap().clone();
+                let allowed: Vec<u32> = mask.iter().collect();
+                for at in 0..given_up {
+                    let _ = grammar.masks.take(allowed[at % allowed.len()]).unwrap();
+                    grammar.masks.undo().unwrap();
+                }
+                assert_eq!(grammar.masks.mask().unwrap().as_slice(), mask.as_slice());
+                let taken = grammar.masks.take(allowed[0]).unwrap();
+                answer.push((allowed, taken));
+                if taken == Answer::Complete {
+                    return answer;
+                }
+            }
+        };
+        assert_eq!(masks(0), masks(1));
+        assert_eq!(masks(0), masks(4));
+    }
+
     /// Whoever drops an answer leaves no thread behind.
     #[test]
     fn the_thread_ends_with_its_answer() {
-        let (chosen, tokens) = channel();
+        let (steps, told) = channel();
         let (saying, said) = channel::<Said>();
         let grammars = super::super::tests::grammars();
         let parser = grammars
             .factory
             .create_parser(TopLevelGrammar::from_regex("a+"));
         let matcher = Matcher::new(parser).into_cancellable();
-        let thread = std::thread::spawn(move || say(matcher, &tokens, &saying));
-        drop((chosen, said));
+        let thread = std::thread::spawn(move || say(matcher, &told, &saying));
+        drop((steps, said));
         thread.join().unwrap();
     }
 

@@ -134,6 +134,10 @@ impl Restriction for Grammar {
     fn chosen(&mut self, token: u32) -> Result<Answer> {
         self.masks.take(token)
     }
+
+    fn undo(&mut self) -> Result<()> {
+        self.masks.undo()
+    }
 }
 
 /// Forbids tokens that are not in the set; a head may have more rows than the vocabulary has tokens.

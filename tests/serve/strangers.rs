@@ -74,6 +74,9 @@ fn a_client_learns_nothing_of_anothers_prompts() {
     assert_eq!(ask(OURS, &keyed), 0);
     assert_eq!(ask(THEIRS, &keyed), 0);
     assert_eq!(ask(OURS, &keyed), ALL);
+    // A flow of the same name is another one.
+    let namesake = short(400, json!({"flow_id": "typing"}));
+    assert_eq!(ask(OURS, &namesake), 0);
 }
 
 #[test]
@@ -197,8 +200,24 @@ fn a_door_whose_places_are_taken_leaves_the_other_open() {
     let host = Host::with(|options| {
         options.socket = Some(folder.path().join("heg.sock"));
         options.limits.connections = 3;
+        // Bodies that have begun stay for the whole test.
+        options.limits.body_pace.time_max = Duration::from_secs(600);
     });
     let _idle = [(); 6].map(|()| host.open());
+    // What has a request is not closed for others, as long as that is under way.
+    let busy = [(); 3].map(|()| {
+        let mut connection = host.open();
+        let head = format!(
+            "POST {BARE} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+             expect: 100-continue\r\ncontent-length: 100\r\n\r\n"
+        );
+        connection.write_all(head.as_bytes()).unwrap();
+        connection
+    });
+    wait_until("three requests", || {
+        busy.iter()
+            .all(|connection| has_come(connection, "HTTP/1.1 100"))
+    });
     let mut connection = Connection::open(&host.addresses[1]).unwrap();
     connection
         .post(BARE, "", &short(5, json!({})).to_string())

@@ -125,6 +125,23 @@ mod tests {
         assert_eq!(culprit, None);
         assert_eq!(next(&isolation, &[2, 3]), [2]);
         assert_eq!(isolation.failed(&ids(&[2]), |_| true), Some(RequestId(2)));
+        // Nobody waits for a trial of who is over.
+        isolation.succeeded(ids(&[2]).into_iter());
+        assert!(isolation.suspects.is_empty());
+    }
+
+    #[test]
+    fn when_the_one_to_blame_has_ended_the_others_run_together_again() {
+        let mut isolation = Isolation::default();
+        assert_eq!(isolation.failed(&ids(&[1, 2, 3]), |_| true), None);
+        for _ in 0..ATTEMPTS {
+            assert_eq!(next(&isolation, &[1, 2, 3]), [1]);
+            assert_eq!(isolation.failed(&ids(&[1]), |_| true), Some(RequestId(1)));
+            isolation.succeeded(ids(&[4]).into_iter());
+        }
+        isolation.leave(RequestId(1));
+        isolation.found();
+        assert_eq!(next(&isolation, &[2, 3]), [2, 3]);
     }
 
     proptest! {

@@ -3,12 +3,19 @@
 //! | broken | noticed by |
 //! |---|---|
 //! | a request ends as failed although nothing of it failed alone | `CulpritOnly` |
+//! | what a batch fails of counts against each of its requests | `CulpritOnly` |
 //! | memory is given to others while it is still being written to flash | `MemoryBalanced` |
 //! | a lane that is to stop is used before it has answered | `OneLaunchPerLane` |
+//! | memory that such a lane may still write to is given to others | `MemoryBalanced` |
+//! | an iteration goes on in the activations of another lane | `Dependencies` |
 //! | a reservation that failed, or a launch that found nothing to read, is not heard of | any rule, or requests that never end |
 //! | kernels that were compiled for a device before it went are used after it came back | the simulator, which has none |
 
-use heg_runtime::sched::{Action, Actions, Event, Finish, Lane, Micros, Scheduler};
+use std::collections::{BTreeMap, BTreeSet};
+
+use heg_runtime::sched::{
+    Action, Actions, DecodeRun, Event, Finish, Lane, Micros, RequestId, Scheduler, Ticket, Work,
+};
 use heg_runtime::sim::Rule;
 
 use crate::fault_worlds::world;
@@ -44,6 +51,105 @@ impl<S: Scheduler> Scheduler for Deaf<S> {
     fn is_idle(&self) -> bool {
         self.scheduler.is_idle()
     }
+}
+
+/// A scheduler that isolates nobody: three failures in a row end a request, whoever was beside it.
+struct Unjust<S> {
+    scheduler: S,
+    launches: BTreeMap<Ticket, Vec<RequestId>>,
+    failures: BTreeMap<RequestId, u32>,
+    given_up: BTreeSet<RequestId>,
+}
+
+impl<S: Scheduler> Scheduler for Unjust<S> {
+    fn step(&mut self, now: Micros, event: Event, actions: &mut Actions) {
+        let first = actions.len();
+        let mut blamed = Vec::new();
+        match &event {
+            Event::Failed(ticket) => {
+                for id in self.launches.remove(ticket).into_iter().flatten() {
+                    let failures = self.failures.entry(id).or_default();
+                    *failures += 1;
+                    if *failures == 3 {
+                        blamed.push(id);
+                    }
+                }
+            }
+            Event::Done { ticket, .. } => {
+                for id in self.launches.remove(ticket).into_iter().flatten() {
+                    self.failures.remove(&id);
+                }
+            }
+            _ => {}
+        }
+        self.scheduler.step(now, event, actions);
+        for id in blamed {
+            self.given_up.insert(id);
+            self.scheduler.step(now, Event::Cancel(id), actions);
+        }
+        for action in &mut actions[first..] {
+            match action {
+                Action::Launch { ticket, work, .. } => {
+                    self.launches.insert(*ticket, work.requests());
+                }
+                Action::Finish(id, finish) if self.given_up.contains(id) => {
+                    *finish = Finish::Failed;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.scheduler.is_idle()
+    }
+}
+
+/// A scheduler that goes on with an iteration that gave way, wherever it decodes next.
+struct Astray<S> {
+    scheduler: S,
+    runs: BTreeMap<Ticket, (Lane, DecodeRun)>,
+    /// What is left of the iteration that gave way, and where its hidden states are.
+    left: Option<(Lane, DecodeRun)>,
+}
+
+impl<S: Scheduler> Scheduler for Astray<S> {
+    fn step(&mut self, now: Micros, event: Event, actions: &mut Actions) {
+        let first = actions.len();
+        if let Event::Done { ticket, layers, .. } = &event
+            && let Some((lane, run)) = self.runs.remove(ticket)
+        {
+            let layers = *layers..run.layers.end;
+            self.left = (!layers.is_empty()).then_some((lane, DecodeRun { layers, ..run }));
+        }
+        self.scheduler.step(now, event, actions);
+        for action in &mut actions[first..] {
+            if let Action::Launch { lane, ticket, work } = action
+                && let Work::Decode(run) = work
+            {
+                if let Some((before, left)) = self.left.take()
+                    && before != *lane
+                {
+                    *run = left;
+                }
+                self.runs.insert(*ticket, (*lane, run.clone()));
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.scheduler.is_idle()
+    }
+}
+
+/// Some world under the policy breaks the rule with this scheduler.
+fn assert_breaks<S: Scheduler>(rule: Rule, policy: &str, broken: fn(Box<dyn Scheduler>) -> S) {
+    let shipped = heg_spec::shipped::policy(policy).unwrap();
+    let noticed = (0..3000).any(|seed| {
+        let scenario = world(&shipped, seed);
+        breaks(rule)(&scenario.judge(broken(scenario.scheduler())))
+    });
+    assert!(noticed, "no world noticed it under {policy}");
 }
 
 /// Under each policy some world notices a scheduler that is broken like this.
@@ -85,6 +191,37 @@ fn an_innocent_request_that_fails() {
         }
     };
     assert_noticed(|_| true, |_| None, says, breaks(Rule::CulpritOnly));
+}
+
+#[test]
+fn a_batch_whose_failures_count_against_each_of_its_requests() {
+    for policy in ["agent-xpu", "igpu-continuous-batching"] {
+        assert_breaks(Rule::CulpritOnly, policy, |scheduler| Unjust {
+            scheduler,
+            launches: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            given_up: BTreeSet::new(),
+        });
+    }
+}
+
+#[test]
+fn an_iteration_that_goes_on_in_the_activations_of_another_lane() {
+    assert_breaks(Rule::Dependencies, "agent-xpu", |scheduler| Astray {
+        scheduler,
+        runs: BTreeMap::new(),
+        left: None,
+    });
+}
+
+/// It takes the lane for lost, which writes nothing any more, as soon as it is told to stop.
+#[test]
+fn memory_that_is_given_away_while_a_lane_may_write_to_it() {
+    let echo = |action: &Action| match action {
+        Action::Reset(lane) => Some(Event::Lost(*lane)),
+        _ => None,
+    };
+    assert_noticed(|_| true, echo, |_, _| {}, breaks(Rule::MemoryBalanced));
 }
 
 #[test]

@@ -15,7 +15,8 @@ fn a_deadline_passes_behind_a_busy_flow() {
     }
     for (policy, soc) in policies() {
         let world = World::new(policy, soc);
-        let flow = Some(world.engine.new_flow());
+        let busy_flow = world.engine.new_flow();
+        let flow = Some(busy_flow);
         let prompt = &world.references[1].prompt;
         let busy = Answer::of(
             &world.engine,
@@ -53,7 +54,7 @@ fn a_deadline_passes_behind_a_busy_flow() {
         assert_eq!(given_up.wait().1.finish, Finish::Cancelled);
         world.engine.cancel(busy.id);
         assert_eq!(busy.wait().1.finish, Finish::Cancelled);
-        world.engine.end_flow(flow.unwrap());
+        world.engine.end_flow(busy_flow);
         world.is_empty_again();
     }
 }

@@ -16,7 +16,7 @@ use heg_spec::model::WeightForm;
 use heg_spec::soc::DeviceClass;
 use heg_spec::{Policy, shipped};
 use heg_tests::{Workbench, executor, fixture, greedy};
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 
 const CHUNK_TOKENS: usize = 32;
 pub(crate) const ANSWER_TOKENS: u32 = 8;
@@ -42,8 +42,12 @@ pub(crate) fn bundle() -> &'static Path {
         let (compiled, _) = workbench
             .compile(&fixture("tiny-agent"), "model", f32)
             .unwrap();
-        let bundle = Path::new(env!("CARGO_TARGET_TMPDIR")).join("faults-tiny-agent.heg");
-        std::fs::copy(compiled, &bundle).unwrap();
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        // Another process of these tests may have it mapped: it is replaced, and not written.
+        let copy = NamedTempFile::new_in(folder).unwrap();
+        std::fs::copy(compiled, copy.path()).unwrap();
+        let bundle = folder.join("faults-tiny-agent.heg");
+        copy.persist(&bundle).unwrap();
         bundle
     })
 }

@@ -181,7 +181,8 @@ impl KvCache {
 
 const PAGE_BYTES: usize = 4096;
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use super::*;
 

@@ -108,7 +108,7 @@ impl Tokenizer {
 
     /// Bytes of text that one token stands for, at most: a text of more than `n` times as many has more than `n` tokens.
     ///
-    /// Chosen for vocabularies that have no longest token (see [`WORD_BYTES_MAX`]).
+    /// Chosen for vocabularies that have no longest token (see `WORD_BYTES_MAX`).
     pub fn token_bytes_max(&self) -> usize {
         self.token_bytes_max
     }

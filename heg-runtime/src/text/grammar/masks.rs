@@ -225,15 +225,16 @@ fn out_of_turn() -> TextError {
     }
 }
 
-/// The longest that the others of a batch wait for a mask, or for a token to be taken. Chosen: a mask of an ordinary
-/// form takes less than a millisecond, but its thread may have to wait for a core.
-const WAIT_MAX: Duration = Duration::from_millis(100);
+/// The longest that the others of a batch wait for a mask, or for a token to be taken. Chosen: the library's limits end
+/// a step after some 50 ms of computing, but on a busy machine its thread waits for a core too, which is no fault of the
+/// form's.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The longest wait for the first mask, which is made where nobody else waits. Chosen.
 const FIRST_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// What all waits of an answer may take, beyond what each step may. Chosen.
-const PATIENCE_MAX: Duration = Duration::from_millis(500);
+const PATIENCE_MAX: Duration = Duration::from_secs(2);
 
 /// What each step may wait without its being counted: two a token. Chosen.
 const WAIT_PER_STEP: Duration = Duration::from_millis(1);
@@ -265,7 +266,7 @@ mod tests {
         let (mut masks, saying, _told) = silent();
         let begin = Instant::now();
         let error = masks.mask().unwrap_err().to_string();
-        assert!(begin.elapsed() >= WAIT_MAX && begin.elapsed() < 100 * WAIT_MAX);
+        assert!(begin.elapsed() >= WAIT_MAX && begin.elapsed() < 30 * WAIT_MAX);
         assert!(
             error.contains("takes too long") && error.contains("simpler form"),
             "{error}"
@@ -348,7 +349,7 @@ mod tests {
         }
         assert!(patience.next() <= WAIT_PER_STEP);
         assert!(waited <= PATIENCE_MAX + 101 * WAIT_PER_STEP, "{waited:?}");
-        for _ in 0..1000 {
+        for _ in 0..4000 {
             patience.waited(Duration::ZERO);
         }
         assert_eq!(patience.next(), WAIT_MAX, "ordinary steps earn it back");

@@ -57,7 +57,7 @@ fn without_its_last_lane_an_engine_refuses_everybody() {
         return;
     }
     for (policy, soc) in policies() {
-        let world = World::new(policy, soc);
+        let world = World::impatient(policy, soc);
         let lane = if soc == ONE_LANE {
             Lane::Cpu
         } else {

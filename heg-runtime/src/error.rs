@@ -196,7 +196,7 @@ pub enum RuntimeError {
     #[cfg(feature = "server")]
     #[error("cannot listen on `{address}`")]
     Listen {
-        /// Where.
+        /// The address that was asked for.
         address: String,
         /// Cause.
         source: std::io::Error,
@@ -224,7 +224,7 @@ pub enum RuntimeError {
     LaneLost {
         /// Which.
         lane: crate::sched::Lane,
-        /// What happened.
+        /// The reason that the lane gave.
         why: String,
     },
     /// Nobody waits for what was launched.

@@ -50,9 +50,9 @@ pub enum Victim {
 /// A fault that is to happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
-    /// What.
+    /// The fault that happens.
     pub fault: Fault,
-    /// To whom.
+    /// The requests or the lane that it happens to.
     pub victim: Victim,
     /// How often it could happen before it does.
     pub after: u64,

@@ -9,9 +9,9 @@ use crate::sched::Lane;
 /// A lane that cannot be used any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostLane {
-    /// Which.
+    /// The lane.
     pub lane: Lane,
-    /// What happened.
+    /// The reason, as the lane or the conductor gave it.
     pub why: String,
 }
 

@@ -45,7 +45,7 @@ pub enum Event {
     Unreadable {
         /// Which launch.
         ticket: Ticket,
-        /// Whose rows.
+        /// The request whose rows cannot be read.
         request: RequestId,
     },
     /// A cache is on flash, and nobody reads or writes the memory that it had.
@@ -72,11 +72,11 @@ pub enum Action {
     /// Run this on a lane, which is free; answered by [`Event::Done`], [`Event::Failed`], [`Event::OutOfMemory`]
     /// or [`Event::Unreadable`].
     Launch {
-        /// Where.
+        /// The lane that runs it.
         lane: Lane,
         /// Its name.
         ticket: Ticket,
-        /// What.
+        /// The kernel, or kernels, and the rows they run over.
         work: Work,
     },
     /// Stop a decode run after the layer that is running now; it answers as done.

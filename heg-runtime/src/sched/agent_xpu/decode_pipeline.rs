@@ -13,7 +13,7 @@ use crate::sched::isolation::Isolation;
 use crate::sched::request::{Class, Lane, RequestId};
 use crate::sched::table::Entry;
 
-/// Who decodes.
+/// The requests that decode, and the iteration under way.
 #[derive(Debug, Default)]
 pub(super) struct Decode {
     /// Requests past their prefill, in the order in which they came here.

@@ -380,13 +380,10 @@ fn check_device(policy: &Policy, loader: &Loader) -> Result<(), RuntimeError> {
         SchedulerKind::AgentXpu | SchedulerKind::Serial => return Ok(()),
         SchedulerKind::ContinuousBatching
         | SchedulerKind::PreemptRecompute
-        | SchedulerKind::TimeSharing => match policy.device {
-            heg_spec::soc::DeviceClass::Npu => None,
-            heg_spec::soc::DeviceClass::Igpu => Some(Lane::Igpu),
-            heg_spec::soc::DeviceClass::Cpu => Some(Lane::Cpu),
-        },
+        | SchedulerKind::TimeSharing => Lane::from(policy.device),
     };
-    let is_wanted = |(lane, duty): &(Lane, Duty)| *duty == Duty::Dynamic && Some(*lane) == wanted;
+    // The NPU's lane has static kernels only, which do not admit every call.
+    let is_wanted = |(lane, duty): &(Lane, Duty)| *duty == Duty::Dynamic && *lane == wanted;
     if lanes_of(loader).iter().any(is_wanted) {
         return Ok(());
     }

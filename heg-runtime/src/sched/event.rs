@@ -93,7 +93,7 @@ pub enum Action {
     /// Reserve KV memory for a request: so many tokens, of which the first are the flow's; answered by
     /// [`Event::Unreserved`] if that cannot be done, and by nothing if it can.
     Reserve {
-        /// Whose.
+        /// The request that it is reserved for.
         request: RequestId,
         /// Room for the prompt and the longest answer.
         tokens: u32,
@@ -104,9 +104,9 @@ pub enum Action {
     Release(RequestId),
     /// Leading tokens of a request's KV memory stay with its flow.
     Keep {
-        /// Whose.
+        /// The request whose memory it is.
         request: RequestId,
-        /// For whom.
+        /// The flow that it stays with.
         flow: FlowId,
         /// How many.
         tokens: u32,
@@ -114,7 +114,7 @@ pub enum Action {
     /// The KV memory that a flow kept goes to flash, from which a call of the flow takes it back; answered once by
     /// [`Event::Offloaded`] or [`Event::OffloadFailed`], also where it was taken back or released meanwhile.
     Offload {
-        /// Whose.
+        /// The flow whose memory it is.
         flow: FlowId,
         /// Its name.
         transfer: Transfer,
@@ -154,7 +154,7 @@ pub enum Finish {
 pub enum Work {
     /// One kernel over a segment of a prompt.
     Prefill {
-        /// Whose prompt.
+        /// The request whose prompt it is.
         request: RequestId,
         /// Which part of it.
         segment: Segment,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::{Add, Sub};
 
+use heg_spec::soc::DeviceClass;
 use serde::{Deserialize, Serialize};
 
 /// A point in time, or a span of it, in whole microseconds. Points count from any fixed start.
@@ -80,6 +81,17 @@ pub enum Lane {
 impl Lane {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Npu, Self::Igpu, Self::Cpu];
+}
+
+impl From<DeviceClass> for Lane {
+    /// The lane of a device in the role that a policy names.
+    fn from(class: DeviceClass) -> Self {
+        match class {
+            DeviceClass::Npu => Self::Npu,
+            DeviceClass::Igpu => Self::Igpu,
+            DeviceClass::Cpu => Self::Cpu,
+        }
+    }
 }
 
 /// A request on its way in.

@@ -114,7 +114,7 @@ pub enum ApiError {
     /// The client broke off, or was too slow.
     #[error("the body did not arrive: {why}")]
     Body {
-        /// What happened.
+        /// The reason that the connection or the limit gave.
         why: String,
     },
     /// No such route.
@@ -169,7 +169,7 @@ pub enum ApiError {
     /// The devices failed.
     #[error("the request could not be run: {why}")]
     Failed {
-        /// What happened.
+        /// The reason that the engine gave.
         why: String,
     },
     /// The server ends.

@@ -21,7 +21,6 @@ use std::sync::Arc;
 
 use heg_spec::Policy;
 use heg_spec::policy::SchedulerKind;
-use heg_spec::soc::DeviceClass;
 
 use super::Scheduler;
 use super::costs::{Call, Costs, ModelShape};
@@ -67,11 +66,7 @@ impl<C: Costs> SingleLane<C> {
     /// A scheduler for the policy's device.
     pub fn new(policy: Policy, costs: C) -> Self {
         let model = costs.model();
-        let lane = match policy.device {
-            DeviceClass::Npu => Lane::Npu,
-            DeviceClass::Igpu => Lane::Igpu,
-            DeviceClass::Cpu => Lane::Cpu,
-        };
+        let lane = Lane::from(policy.device);
         Self {
             state: match costs.cost(lane, Call::Head { rows: 1 }) {
                 Some(_) => LaneState::Present,

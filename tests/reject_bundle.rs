@@ -17,8 +17,8 @@ use std::sync::OnceLock;
 
 use heg_artifacts::manifest::{DeviceClass, Group, Variant};
 use heg_artifacts::{Bundle, Error, layout};
-use heg_runtime::sched::Logits;
 use heg_runtime::{ExitStatus, Loaded, RuntimeError};
+use heg_sched::Logits;
 use heg_tests::roles::{drop_unused, rewrite};
 use heg_tests::{Seeded, Workbench, chain, executor, fixture, openvino_or_skip};
 

@@ -6,9 +6,9 @@
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use heg_runtime::sched::{Actions, AgentXpu, CachedCosts, Class, Event, Micros, Scheduler};
 use heg_runtime::sim::{AnalyticCosts, Dimensions, Machine, simulate};
 use heg_runtime::workload::{Arrival, Trace, TraceRequest, TraceSpec, Workload};
+use heg_sched::{Actions, AgentXpu, CachedCosts, Class, Event, Micros, Scheduler};
 
 /// 64 requests at once, a quarter of them reactive, that stay for long.
 fn trace() -> Trace {
@@ -50,7 +50,7 @@ impl<S: Scheduler> Scheduler for Timed<S> {
         }
         let over = actions
             .iter()
-            .filter(|a| matches!(a, heg_runtime::sched::Action::Finish(..)));
+            .filter(|a| matches!(a, heg_sched::Action::Finish(..)));
         self.live -= over.count() as u32;
     }
 

@@ -223,7 +223,7 @@ pub enum RuntimeError {
     #[error("the lane {lane:?} is lost: {why}")]
     LaneLost {
         /// Which.
-        lane: crate::sched::Lane,
+        lane: heg_sched::Lane,
         /// The reason that the lane gave.
         why: String,
     },

@@ -13,7 +13,6 @@ mod ladder;
 mod load;
 mod mem;
 pub mod profile;
-pub mod sched;
 #[cfg(feature = "server")]
 pub mod server;
 #[cfg(feature = "sim")]

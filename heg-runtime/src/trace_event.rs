@@ -10,10 +10,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::engine::Observer;
-use crate::sched::{
-    Action, Class, Event, Kernel, Lane, Micros, RequestId, Submission, Ticket, Work,
-};
+use heg_sched::Observer;
+use heg_sched::{Action, Class, Event, Kernel, Lane, Micros, RequestId, Submission, Ticket, Work};
 
 /// A slice of a lane's track.
 pub(crate) struct Slice<'a> {
@@ -253,7 +251,7 @@ const REQUESTS: u32 = 2;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sched::Finish;
+    use heg_sched::Finish;
 
     #[test]
     fn a_trace_has_launches_and_requests() {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use heg_runtime::engine::Ask;
-use heg_runtime::sched::{Class, Finish};
+use heg_sched::{Class, Finish};
 use heg_tests::openvino_or_skip;
 
 use crate::world::{Answer, World, ask, policies};

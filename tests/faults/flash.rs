@@ -1,7 +1,7 @@
 //! KV caches that make room for others, and flash that is full or cannot be read.
 
 use heg_runtime::engine::{Ask, Fault, Victim};
-use heg_runtime::sched::{Class, Finish};
+use heg_sched::{Class, Finish};
 use heg_tests::openvino_or_skip;
 
 use crate::world::{Answer, World, ask, policies, policy};

@@ -1,7 +1,7 @@
 //! Kernels that fail, hang, or end late.
 
 use heg_runtime::engine::{Fault, Victim};
-use heg_runtime::sched::{Finish, RequestId};
+use heg_sched::{Finish, RequestId};
 use heg_tests::openvino_or_skip;
 
 use crate::world::{World, policies};

@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use heg_runtime::engine::{Fault, Health, Observer, Victim};
-use heg_runtime::sched::{Action, Class, Event, Finish, Lane, Micros};
+use heg_runtime::engine::{Fault, Health, Victim};
+use heg_sched::Observer;
+use heg_sched::{Action, Class, Event, Finish, Lane, Micros};
 use heg_tests::openvino_or_skip;
 
 use crate::world::{Answer, ONE_LANE, TWO_LANES, World, ask, impatient, policies, policy};

@@ -1,6 +1,6 @@
 //! Many short prompts: none of them leaves anything.
 
-use heg_runtime::sched::{Class, Finish};
+use heg_sched::{Class, Finish};
 use heg_tests::openvino_or_skip;
 
 use crate::world::{Answer, ONE_LANE, World, ask};

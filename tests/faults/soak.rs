@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use heg_runtime::engine::{Ask, Fault, Rule, Victim};
-use heg_runtime::sched::{Class, Finish};
+use heg_sched::{Class, Finish};
 use heg_tests::{Seeded, openvino_or_skip};
 
 use crate::many::Holdings;

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use heg_runtime::Loaded;
 use heg_runtime::engine::{
-    Ask, Ending, Engine, EngineOptions, Fault, FaultPlan, Observer, Rule, ScopeId, Update, Victim,
+    Ask, Ending, Engine, EngineOptions, Fault, FaultPlan, Rule, ScopeId, Update, Victim,
 };
 use heg_runtime::exec::ExecutorOptions;
-use heg_runtime::sched::{Class, Finish, FlowId, RequestId};
 use heg_runtime::text::SamplingParams;
+use heg_sched::Observer;
+use heg_sched::{Class, Finish, FlowId, RequestId};
 use heg_spec::model::WeightForm;
 use heg_spec::soc::DeviceClass;
 use heg_spec::{Policy, shipped};

@@ -23,7 +23,7 @@ use super::{Ask, EngineOptions, Listener, Observer};
 use crate::error::RuntimeError;
 use crate::exec::{Duty, Executor, ExecutorOptions, Loader, ROW_STEP, padded};
 use crate::mem::Widths;
-use crate::sched::{Event, Finish, FlowId, Lane, ModelShape, RequestId};
+use heg_sched::{Event, Finish, FlowId, Lane, ModelShape, RequestId};
 
 /// What the conductor hears.
 pub(super) enum Message {

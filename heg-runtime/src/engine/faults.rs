@@ -13,7 +13,7 @@ use super::{Engine, EngineOptions};
 use crate::error::RuntimeError;
 use crate::exec::{Batch, Executor, Loader, WarmForms};
 use crate::mem::{Activations, KvCache, KvShape};
-use crate::sched::{Class, Lane, Launch, RequestId, WarmKernel};
+use heg_sched::{Class, Lane, Launch, RequestId, WarmKernel};
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use super::conductor::Message;
 use super::machine::Machine;
 use crate::error::RuntimeError;
 use crate::mem::KvCache;
-use crate::sched::{Event, Transfer};
+use heg_sched::{Event, Transfer};
 
 /// Where caches go.
 pub(super) struct Flash {

@@ -4,7 +4,7 @@
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::sched::Lane;
+use heg_sched::Lane;
 
 /// A lane that cannot be used any more.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::conductor::Arrival;
-use crate::sched::{FlowId, RequestId};
+use heg_sched::{FlowId, RequestId};
 
 /// Requests in order of arrival.
 #[derive(Default)]
@@ -73,8 +73,8 @@ mod tests {
 
     use super::*;
     use crate::engine::{Ask, ScopeId};
-    use crate::sched::Class;
     use crate::text::SamplingParams;
+    use heg_sched::Class;
 
     fn arrival(id: u64, flow: u64, at: Instant, deadline_ms: Option<u64>) -> Arrival {
         Arrival {

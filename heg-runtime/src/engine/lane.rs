@@ -19,9 +19,9 @@ use super::thread::{Farewell, Thread};
 use super::worker::Worker;
 use crate::error::RuntimeError;
 use crate::exec::WarmForms;
-use crate::sched::{Class, Kernel, Lane, RequestId, Segment, Ticket, WarmKernel};
+use heg_sched::{Class, Kernel, Lane, RequestId, Segment, Ticket, WarmKernel};
 
-/// What a lane runs in one go: [`Work`](crate::sched::Work), with the memory it is done in.
+/// What a lane runs in one go: [`Work`](heg_sched::Work), with the memory it is done in.
 pub(super) enum Job {
     /// One kernel over a segment of a prompt.
     Prefill {

@@ -7,7 +7,7 @@ use super::served::{End, PromptRows, Served};
 use super::waits::Entry;
 use super::{Ending, Listener, ScopeId, Update};
 use crate::generate::FinishReason;
-use crate::sched::{Class, Finish, FlowId};
+use heg_sched::{Class, Finish, FlowId};
 
 /// A live request.
 pub(super) struct Live {

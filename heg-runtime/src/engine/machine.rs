@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::error::RuntimeError;
 use crate::exec::{Batch, Executor, WarmForms};
 use crate::mem::{Activations, KvCache, KvShape};
-use crate::sched::{Class, Lane, Launch, RequestId, WarmKernel};
+use heg_sched::{Class, Lane, Launch, RequestId, WarmKernel};
 
 /// What a lane asks of the kernels that it runs.
 pub(super) trait LaneExecutor: Send {

@@ -16,7 +16,7 @@ use super::machine::Machine;
 use super::reclaim::Reclaim;
 use crate::error::RuntimeError;
 use crate::mem::{KvCache, KvShape};
-use crate::sched::{Event, FlowId, RequestId, Transfer};
+use heg_sched::{Event, FlowId, RequestId, Transfer};
 
 /// Caches by owner.
 pub(super) struct Memory {

@@ -5,7 +5,7 @@
 //! a time and reports back. Requests come in through [`Engine`], which any number of threads may hold, and hear
 //! of their tokens through the listener that they brought.
 //!
-//! Nothing here decides what runs next: that is [`sched`](crate::sched)'s.
+//! Nothing here decides what runs next: that is [`sched`](heg_sched)'s.
 
 mod cache;
 mod conductor;
@@ -44,10 +44,10 @@ use heg_spec::Policy;
 use crate::error::RuntimeError;
 use crate::exec::{ExecutorOptions, Loader};
 use crate::generate::FinishReason;
-use crate::sched::{Action, Class, Event, Finish, FlowId, Lane, Micros, RequestId};
 use crate::text::{Restriction, SamplingParams};
 use conductor::{Arrival, Conductor, Message, turn_away};
 use health::{Pulse, panic_text};
+use heg_sched::{Class, Finish, FlowId, Observer, RequestId};
 use machine::{Host, Machine};
 
 #[cfg(feature = "faults")]
@@ -65,15 +65,6 @@ pub struct EngineOptions {
     pub flash: Option<PathBuf>,
     /// Told of every step.
     pub observers: Vec<Box<dyn Observer>>,
-}
-
-/// Watches the scheduler at work: for traces, pictures, checks.
-pub trait Observer: Send {
-    /// One step: what happened, and what is done about it. Called on the conductor's thread, which waits.
-    fn stepped(&mut self, now: Micros, event: &Event, actions: &[Action]);
-
-    /// A lane cannot be used any more. Requests go on without it, if they can.
-    fn lost(&mut self, _lane: Lane, _why: &str) {}
 }
 
 /// Whose a request is. What one scope left in KV caches is never found by requests of another.

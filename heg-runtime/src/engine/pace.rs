@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use heg_artifacts::manifest::{DeviceClass, Group, Manifest, ShapeClass};
 
-use crate::sched::{
+use heg_sched::{
     AnnotatedCosts, CachedCosts, Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, Segment,
     WarmKernel, Work, first_kernels,
 };

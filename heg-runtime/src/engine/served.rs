@@ -6,8 +6,8 @@ use super::cache::RequestCache;
 use crate::engine::Ask;
 use crate::error::RuntimeError;
 use crate::mem::Activations;
-use crate::sched::RequestId;
 use crate::text::{self, Choice, Sampler};
+use heg_sched::RequestId;
 
 /// A request. Shared by the conductor and the lanes that run parts of it: lanes read, the conductor alone adds tokens.
 pub(super) struct Served {

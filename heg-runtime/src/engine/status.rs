@@ -2,7 +2,7 @@
 
 use super::health::LostLane;
 use super::waits::WaitStatus;
-use crate::sched::{Class, Lane};
+use heg_sched::{Class, Lane};
 
 /// Numbers of live requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use heg_artifacts::manifest::Group;
 
-use crate::sched::Launch;
+use heg_sched::Launch;
 
 /// What took longest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

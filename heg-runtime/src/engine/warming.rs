@@ -7,7 +7,7 @@ use super::conductor::Message;
 use super::thread::{Farewell, Thread};
 use crate::error::RuntimeError;
 use crate::exec::{WarmForms, Warmer};
-use crate::sched::WarmKernel;
+use heg_sched::WarmKernel;
 
 /// What came of a kernel that was asked for.
 pub(super) struct Warmed {

@@ -17,7 +17,7 @@ use super::stopwatch::Stopwatch;
 use crate::error::RuntimeError;
 use crate::exec::Batch;
 use crate::mem::KvCache;
-use crate::sched::{Kernel, Lane, Launch, Logits, RequestId, Segment, Span, Ticket, launches};
+use heg_sched::{Kernel, Lane, Launch, Logits, RequestId, Segment, Span, Ticket, launches};
 
 /// A lane's thread.
 pub(super) struct Worker {

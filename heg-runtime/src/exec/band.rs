@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use heg_openvino::CompiledModel;
 
-use crate::sched::Class;
+use heg_sched::Class;
 
 /// The band of one compiled form, shared by all its requests.
 #[derive(Debug, Default)]

@@ -18,7 +18,7 @@ use super::place::{Place, place_kernel, place_use, shared_place, unknown};
 use super::streams::Slot;
 use crate::error::{RuntimeError, openvino};
 use crate::mem::{Activations, Half, KvCache, Rows};
-use crate::sched::{Launch, Span};
+use heg_sched::{Launch, Span};
 
 /// What launches work on: consecutive rows of activations, and the cache of each span.
 pub(crate) struct Batch<'a> {

@@ -4,7 +4,7 @@ use heg_artifacts::SectionId;
 use heg_artifacts::manifest::{Group, Kernel, KernelUse, Manifest};
 
 use crate::error::RuntimeError;
-use crate::sched::Launch;
+use heg_sched::Launch;
 
 /// Where a kernel is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

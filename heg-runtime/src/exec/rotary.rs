@@ -9,7 +9,7 @@ use heg_openvino::{ElementType, Memory, Tensor};
 
 use crate::error::{RuntimeError, openvino};
 use crate::mem::{BundleMemory, Rows};
-use crate::sched::Span;
+use heg_sched::Span;
 
 /// Rotary rows of one lane.
 pub(super) struct RotaryRows {

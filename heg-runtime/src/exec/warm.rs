@@ -16,7 +16,7 @@ use super::loader::Form;
 use super::place::{Place, all_places, place_kernel};
 use crate::error::RuntimeError;
 use crate::ladder::{Rung, Source};
-use crate::sched::WarmKernel;
+use heg_sched::WarmKernel;
 
 /// Makes attention for one executor, on any thread.
 pub(crate) struct Warmer {

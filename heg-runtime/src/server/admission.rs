@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::account::Scope;
 use super::error::{ApiError, Result};
 use super::share::{Bounds, Shares};
-use crate::sched::Class;
+use heg_sched::Class;
 
 /// Requests of both classes that wait or run.
 #[derive(Debug)]

@@ -16,8 +16,8 @@ use super::supersede::Turn;
 use crate::engine::{Ask, Ending, Engine, Update};
 use crate::error::RuntimeError;
 use crate::generate::FinishReason;
-use crate::sched::{Class, Finish, RequestId};
 use crate::text::{AnswerText, Said, ToolCallParser, ToolSyntax};
+use heg_sched::{Class, Finish, RequestId};
 
 /// A request that the engine has.
 pub(super) struct Answering {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::account::Scope;
 use crate::engine::Engine;
-use crate::sched::FlowId;
+use heg_sched::FlowId;
 
 /// Where flows come from, and whom their end is told.
 pub(super) trait FlowSource {

@@ -13,7 +13,7 @@ use super::admission::class_name;
 use super::answering::Figures;
 use super::timeline::lane_name;
 use crate::engine::Status;
-use crate::sched::Class;
+use heg_sched::Class;
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use super::error::{ApiError, Result};
 use super::fields::Fields;
 use super::message::messages;
 use super::tools::Tooling;
-use crate::sched::Class;
 use crate::text::{Conversation, SamplingParams};
+use heg_sched::Class;
 
 /// A request to `/v1/chat/completions`.
 #[derive(Debug)]

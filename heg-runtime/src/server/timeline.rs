@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::engine::Observer;
-use crate::sched::{Action, Class, Event, Lane, Micros, RequestId, Ticket, Work};
+use heg_sched::Observer;
+use heg_sched::{Action, Class, Event, Lane, Micros, RequestId, Ticket, Work};
 
 /// Remembers the last launches of an engine, which it observes; clones share what is remembered.
 ///
@@ -255,7 +255,7 @@ const SLICE_US: u64 = 50_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sched::{Finish, Submission};
+    use heg_sched::{Finish, Submission};
 
     fn submit(id: u64, class: Class) -> Event {
         Event::Submit(Submission {

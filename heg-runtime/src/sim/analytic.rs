@@ -1,7 +1,7 @@
 //! Costs from a model's dimensions and a few figures of each device: for tests, and for models that have no
 //! bundle. A bundle's annotations know better.
 
-use crate::sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
+use heg_sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
 
 /// What a decoder's speed depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::engine::Run;
-use crate::sched::RequestId;
 use crate::trace_event::{Journey, Slice, launch, preamble, request};
+use heg_sched::RequestId;
 
 /// The run as JSON in the Trace Event Format; times are in µs of virtual time. Of a run that kept its timeline.
 pub fn chrome_trace(run: &Run) -> Value {

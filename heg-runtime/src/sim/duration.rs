@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::sched::{Call, Cost, Costs, Kernel, Lane, WarmKernel, Work};
+use heg_sched::{Call, Cost, Costs, Kernel, Lane, WarmKernel, Work};
 
 /// What a launch takes when nothing else runs; `None` where the lane cannot run it.
 ///
@@ -18,7 +18,7 @@ pub fn duration(
     lane: Lane,
     work: &Work,
     warm: &BTreeSet<WarmKernel>,
-    is_last: impl Fn(&crate::sched::RequestId, u32) -> bool,
+    is_last: impl Fn(&heg_sched::RequestId, u32) -> bool,
 ) -> Option<Cost> {
     let layers = costs.model().layers;
     match work {

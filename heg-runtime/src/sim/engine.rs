@@ -13,11 +13,11 @@ use super::fault::{Faults, LaunchFault, Mishaps};
 use super::memory::Memory;
 use super::meter::{Meter, RequestRecord, Usage};
 use super::power::PowerModel;
-use crate::sched::{
+use crate::workload::{Arrival, Trace};
+use heg_sched::{
     Action, Actions, Call, Cost, Costs, Event, FlowId, Lane, Micros, RequestId, Scheduler,
     Submission, Ticket, Transfer, WarmKernel, Work,
 };
-use crate::workload::{Arrival, Trace};
 
 /// What is simulated besides the kernels' costs.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::sched::{Event, FlowId, Lane, Micros, RequestId, Transfer, Work};
+use heg_sched::{Event, FlowId, Lane, Micros, RequestId, Transfer, Work};
 
 /// A script of faults. What is counted starts at 0 with the first of the simulation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

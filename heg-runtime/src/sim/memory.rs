@@ -20,7 +20,7 @@
 use heg_artifacts::manifest::DeviceClass;
 use heg_profiler::annotation::SocAnnotation;
 
-use crate::sched::Lane;
+use heg_sched::Lane;
 
 /// Bandwidths as shares of the DRAM's peak.
 #[derive(Debug, Clone, Copy, PartialEq)]

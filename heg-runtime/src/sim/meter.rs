@@ -1,8 +1,8 @@
 //! What is written down while a simulation runs.
 
 use super::power::{PowerModel, is_decode};
-use crate::sched::{Class, Cost, Finish, Lane, Micros, RequestId, Work};
 use crate::workload::Trace;
+use heg_sched::{Class, Cost, Finish, Lane, Micros, RequestId, Work};
 
 /// What became of a request. Times that never came are `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -246,7 +246,7 @@ impl<'a> Meter<'a> {
                 .collect(),
             Work::Decode(_) => Vec::new(),
             Work::Mixed { batch, prompts } => {
-                let whole = |(id, part): &&(RequestId, crate::sched::Segment)| {
+                let whole = |(id, part): &&(RequestId, heg_sched::Segment)| {
                     part.context() >= self.prompt_tokens(*id)
                 };
                 let prompts = prompts.iter().filter(whole).map(|(id, _)| *id);

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::engine::Run;
 use super::meter::RequestRecord;
-use crate::sched::{Class, Finish, Lane, Micros};
+use heg_sched::{Class, Finish, Lane, Micros};
 
 /// Figures of a run. Means over nothing are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]

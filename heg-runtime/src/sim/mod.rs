@@ -1,6 +1,6 @@
 //! Schedulers in virtual time: what would this policy do with these requests on that machine?
 //!
-//! A [`Trace`](crate::workload::Trace) of requests, a [`Scheduler`](crate::sched::Scheduler), its [`Costs`](crate::sched::Costs) and a
+//! A [`Trace`](crate::workload::Trace) of requests, a [`Scheduler`](heg_sched::Scheduler), its [`Costs`](heg_sched::Costs) and a
 //! [`Machine`] go into [`simulate`]; a [`Run`] comes out, and [`Metrics`] of it. Kernels take the time that
 //! their costs say, stretched where devices compete for the memory ([`Memory`]). Nothing depends on the clock,
 //! on threads or on the order of a hash map: equal input gives equal output.

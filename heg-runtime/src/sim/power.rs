@@ -3,7 +3,7 @@
 use heg_spec::Soc;
 use heg_spec::soc::DeviceClass;
 
-use crate::sched::{Lane, Work};
+use heg_sched::{Lane, Work};
 
 /// Power of one device while it is busy, in W.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

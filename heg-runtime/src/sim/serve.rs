@@ -8,8 +8,8 @@ use super::engine::{Machine, Run, SimulationError, simulate};
 use super::memory::Memory;
 use super::power::PowerModel;
 use super::sheet::ModelSheet;
-use crate::sched::{AgentXpu, AnnotatedCosts, CachedCosts, Micros, SingleLane};
 use crate::workload::Trace;
+use heg_sched::{AgentXpu, AnnotatedCosts, CachedCosts, Micros, SingleLane};
 
 /// How long a lane takes to reset. Chosen; nothing fails in an evaluation.
 const RESET: Micros = Micros(100_000);

@@ -11,7 +11,7 @@ use heg_profiler::annotation::Annotations;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::sched::first_kernels;
+use heg_sched::first_kernels;
 
 /// Longest sheet that is read, in bytes. Chosen: ten times what a model with blobs for three NPUs needs.
 const BYTES_MAX: usize = 1 << 20;
@@ -138,8 +138,8 @@ mod tests {
     use heg_spec::shipped;
 
     use super::*;
-    use crate::sched::{Call, Costs, Kernel, Lane};
     use crate::sim::Platform;
+    use heg_sched::{Call, Costs, Kernel, Lane};
 
     #[test]
     fn shipped_sheets_are_small_and_read_back() {

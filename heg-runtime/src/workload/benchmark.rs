@@ -2,7 +2,7 @@
 //! or three files stand for one of them.
 
 use super::request_file::Workload;
-use crate::sched::Class;
+use heg_sched::Class;
 
 /// Files that stand for one of the paper's data sets: its name, its class, the files.
 const STAND_INS: &[(&str, Class, &[&str])] = &[

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::sched::Class;
+use heg_sched::Class;
 
 /// What became of a request. Times start when the request was due, whether or not it could be sent then.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::request_file::{Workload, WorkloadError};
 use super::seeded::Seeded;
 use super::trace::{Arrival, Trace, TraceSpec};
-use crate::sched::Class;
+use heg_sched::Class;
 
 /// A request to a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::sched::Class;
+use heg_sched::Class;
 
 /// Characters of a token. English prose and code in the vocabularies of Llama 3 and `cl100k_base` are about
 /// this; counts of a real tokenizer differ by some 20% from request to request, and little on average.

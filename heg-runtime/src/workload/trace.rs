@@ -2,7 +2,7 @@
 
 use super::request_file::{Workload, WorkloadRequest};
 use super::seeded::Seeded;
-use crate::sched::{Class, FlowId, Micros};
+use heg_sched::{Class, FlowId, Micros};
 
 /// Requests; each is known by its place.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

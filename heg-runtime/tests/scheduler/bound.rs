@@ -1,9 +1,9 @@
 //! Proactive requests finish within the bound that `sched/agent_xpu/mod.rs` derives, whatever reactive ones do.
 //! Names of the terms are those used there.
 
-use heg_runtime::sched::{AgentXpu, CachedCosts, Call, Class, Costs, Kernel, Lane, Micros};
 use heg_runtime::sim::{AnalyticCosts, Checked, Dimensions, Machine, Memory, Rules, simulate};
 use heg_runtime::workload::{Arrival, Seeded, Trace, TraceRequest};
+use heg_sched::{AgentXpu, CachedCosts, Call, Class, Costs, Kernel, Lane, Micros};
 use heg_spec::Policy;
 
 const THRESHOLD_MS: u32 = 2000;

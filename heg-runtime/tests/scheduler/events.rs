@@ -1,6 +1,6 @@
 //! What can happen besides kernels that end: afterwards the remaining requests finish.
 
-use heg_runtime::sched::{Class, Event, Finish, Lane, Micros, RequestId, Ticket, Work};
+use heg_sched::{Class, Event, Finish, Lane, Micros, RequestId, Ticket, Work};
 
 use crate::script::Script;
 

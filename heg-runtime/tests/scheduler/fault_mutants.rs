@@ -13,10 +13,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use heg_runtime::sched::{
+use heg_runtime::sim::Rule;
+use heg_sched::{
     Action, Actions, DecodeRun, Event, Finish, Lane, Micros, RequestId, Scheduler, Ticket, Work,
 };
-use heg_runtime::sim::Rule;
 
 use crate::fault_worlds::world;
 use crate::scenario::Verdict;

@@ -6,9 +6,9 @@
 
 use std::ops::Range;
 
-use heg_runtime::sched::{Class, Finish, Lane, Micros, RequestId};
 use heg_runtime::sim::{Faults, Flaw, Interruption, LaunchFault};
 use heg_runtime::workload::Seeded;
+use heg_sched::{Class, Finish, Lane, Micros, RequestId};
 use heg_spec::Policy;
 
 use crate::scenario::{Scenario, Verdict};

@@ -1,7 +1,7 @@
 //! What goes wrong is an event like others: afterwards the remaining requests finish.
 
-use heg_runtime::sched::{Finish, Lane, Micros};
 use heg_runtime::sim::{DevicePeak, Faults, Interruption, LaunchFault};
+use heg_sched::{Finish, Lane, Micros};
 
 use crate::scenario::Scenario;
 

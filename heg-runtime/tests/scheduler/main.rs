@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod bound;
+mod cached_costs;
 mod events;
 mod fault_mutants;
 mod fault_worlds;

@@ -16,10 +16,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use heg_runtime::sched::{
+use heg_runtime::sim::Rule;
+use heg_sched::{
     Action, Actions, AgentXpu, Class, Event, Kernel, Lane, Micros, Scheduler, Ticket, Work,
 };
-use heg_runtime::sim::Rule;
 use heg_spec::Policy;
 
 use crate::scenario::Scenario;

@@ -1,11 +1,11 @@
 //! Random small worlds: a model of few layers, a machine, a policy, a trace, and what goes wrong.
 
-use heg_runtime::sched::{Action, AgentXpu, Class, FlowId, Lane, Micros, Scheduler, scheduler};
 use heg_runtime::sim::{
     AnalyticCosts, Checked, DevicePeak, Dimensions, Faults, Interruption, LaunchFault, Machine,
     Memory, Rules, Run, SimulationError, Violation, simulate,
 };
 use heg_runtime::workload::{Arrival, Seeded, Trace, TraceRequest};
+use heg_sched::{Action, AgentXpu, Class, FlowId, Lane, Micros, Scheduler, scheduler};
 use heg_spec::Policy;
 use heg_spec::policy::{Ageing, NpuAttention, Pressure, Resume};
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use heg_runtime::sched::{
+use heg_sched::{
     Action, Actions, AgentXpu, Call, Class, Cost, Costs, Event, Finish, FlowId, Kernel, Lane,
     Micros, ModelShape, RequestId, Scheduler, Submission, Ticket, WarmKernel, Work,
 };

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use heg_runtime::sched::{AgentXpu, CachedCosts};
 use heg_runtime::sim::{AnalyticCosts, Dimensions, Machine, Metrics, simulate};
 use heg_runtime::workload::{Trace, TraceSpec, Workload};
+use heg_sched::{AgentXpu, CachedCosts};
 
 fn trace() -> Trace {
     let spec = TraceSpec {

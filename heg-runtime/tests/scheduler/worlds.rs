@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use heg_runtime::sched::{Actions, Event, Micros, Scheduler};
+use heg_sched::{Actions, Event, Micros, Scheduler};
 
 use crate::scenario::{Scenario, Verdict};
 

@@ -6,7 +6,7 @@ use super::grid::{MIXED, MIXED_PROACTIVE, MIXED_REACTIVE};
 use super::paper::sustained_rate;
 use super::record::{Record, mean};
 use anyhow::Result;
-use heg_runtime::sched::Class;
+use heg_sched::Class;
 use serde_json::Value;
 use std::fmt::Write;
 

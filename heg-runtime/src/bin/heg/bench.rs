@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use clap::Args;
 use heg_runtime::exec::{Executor, Sequence};
-use heg_runtime::sched::{Logits, chunks};
 use heg_runtime::{Descent, RuntimeError};
+use heg_sched::{Logits, chunks};
 use serde::Serialize;
 
 use crate::options::{Machine, peak_rss_bytes, print_descents};

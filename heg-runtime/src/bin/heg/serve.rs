@@ -7,13 +7,14 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use heg_artifacts::manifest::DeviceClass;
-use heg_runtime::engine::{Engine, EngineOptions, Observer};
+use heg_runtime::engine::{Engine, EngineOptions};
 use heg_runtime::exec::Loader;
-use heg_runtime::sched::{Action, Event, Lane, Micros};
 use heg_runtime::server::{
     Prefixes, Served, Server, ServerLimits, ServerOptions, Timeline, Token, Tokens, told_to_end,
 };
 use heg_runtime::{TraceFile, read_policy, verified};
+use heg_sched::Observer;
+use heg_sched::{Action, Event, Lane, Micros};
 use heg_spec::Policy;
 
 use crate::failure::input;

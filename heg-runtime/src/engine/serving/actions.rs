@@ -9,7 +9,7 @@ use super::{Running, SHARED_MIN, Serving, UNNAMED, causes};
 use crate::engine::served::PromptRows;
 use crate::engine::waits::Entry;
 use crate::mem::Activations;
-use crate::sched::{Action, Class, Event, Finish, FlowId, Lane, RequestId, Ticket, Work};
+use heg_sched::{Action, Class, Event, Finish, FlowId, Lane, RequestId, Ticket, Work};
 
 impl Serving {
     pub(super) fn carry_out(&mut self, action: Action) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Serving;
 use crate::engine::live::Phase;
 use crate::engine::status::Status;
-use crate::sched::{Class, Lane, Submission};
+use heg_sched::{Class, Lane, Submission};
 
 impl Serving {
     /// When the first token of a request should be there: after the prompts before it.

@@ -6,7 +6,7 @@ use super::Serving;
 use crate::engine::lane::Job;
 use crate::engine::memory::NoCache;
 use crate::engine::served::{Member, Prompt};
-use crate::sched::{RequestId, Work};
+use heg_sched::{RequestId, Work};
 
 /// Why something cannot be run.
 pub(super) enum Obstacle {

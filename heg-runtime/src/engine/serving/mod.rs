@@ -24,7 +24,7 @@ use super::waits::{Entry, Waits};
 use super::warming::{Warmed, Warming};
 use super::{Ask, Observer};
 use crate::load::annotations;
-use crate::sched::{
+use heg_sched::{
     Action, Actions, AnnotatedCosts, Class, Event, Finish, FlowId, Lane, Micros, ModelShape,
     RequestId, Scheduler, Submission, Ticket, Work, first_kernels, scheduler,
 };

@@ -9,7 +9,7 @@ use crate::engine::health::LostLane;
 use crate::engine::lane::{Done, Failure, Report};
 use crate::engine::served::Committed;
 use crate::error::RuntimeError;
-use crate::sched::{Event, Lane, RequestId, Ticket};
+use heg_sched::{Event, Lane, RequestId, Ticket};
 
 impl Serving {
     pub(super) fn reported(&mut self, report: Report) {

@@ -4,7 +4,7 @@ use heg_spec::policy::{NpuAttention, Resume, SchedulerKind};
 
 use super::world::{Phase, Seen};
 use super::{Checked, Rule};
-use crate::sched::{Action, Call, Class, Costs, Kernel, Lane, RequestId, Scheduler, Segment, Work};
+use heg_sched::{Action, Call, Class, Costs, Kernel, Lane, RequestId, Scheduler, Segment, Work};
 
 impl<S: Scheduler, C: Costs> Checked<S, C> {
     /// A step is over.

@@ -6,7 +6,7 @@ use heg_spec::policy::SchedulerKind;
 
 use super::world::{ATTEMPTS, Iteration, KERNELS, Leaving, Part, Phase, Place, Seen};
 use super::{Checked, Rule};
-use crate::sched::{
+use heg_sched::{
     Action, Class, Costs, DecodeRun, Finish, FlowId, Kernel, Lane, RequestId, Scheduler, Segment,
     Transfer, Work,
 };

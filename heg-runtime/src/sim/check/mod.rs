@@ -13,7 +13,7 @@ use std::fmt;
 
 use heg_spec::Policy;
 
-use crate::sched::{Action, Actions, Costs, Event, Micros, Scheduler};
+use heg_sched::{Action, Actions, Costs, Event, Micros, Scheduler};
 use world::World;
 
 /// What a scheduler has to keep to.

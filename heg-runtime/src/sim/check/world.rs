@@ -7,7 +7,7 @@ use heg_spec::Policy;
 use heg_spec::policy::SchedulerKind;
 use heg_spec::soc::DeviceClass;
 
-use crate::sched::{
+use heg_sched::{
     Call, Class, Costs, Event, FlowId, Kernel, Lane, Micros, ModelShape, RESET_PATIENCE, RequestId,
     Segment, Submission, Ticket, Transfer, WarmKernel, Work,
 };

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::ValueEnum;
-use heg_runtime::sched::Class;
 use heg_runtime::workload::{Prompt, ReplayRequest};
+use heg_sched::Class;
 use hyper::Uri;
 use serde_json::{Value, json};
 

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use heg_runtime::sched::{Class, Micros};
 use heg_runtime::workload::{Outcome, Prompts, ReplayRequest, TraceSpec, Workload};
+use heg_sched::{Class, Micros};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::{Instant, sleep, sleep_until};
 

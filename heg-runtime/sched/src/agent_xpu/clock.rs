@@ -2,10 +2,10 @@
 
 use super::AgentXpu;
 use super::absence::Outlook;
-use crate::sched::costs::Costs;
-use crate::sched::event::{Action, Actions, Finish};
-use crate::sched::request::{Class, Lane, Micros, RequestId};
-use crate::sched::table::Entry;
+use crate::costs::Costs;
+use crate::event::{Action, Actions, Finish};
+use crate::request::{Class, Lane, Micros, RequestId};
+use crate::table::Entry;
 
 impl<C: Costs> AgentXpu<C> {
     /// Acts on everything whose time has come.

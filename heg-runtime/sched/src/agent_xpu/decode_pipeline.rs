@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use super::AgentXpu;
-use crate::sched::batch::{Candidate, next_batch};
-use crate::sched::costs::{Call, Cost, Costs};
-use crate::sched::event::{Actions, DecodeRun, Work};
-use crate::sched::isolation::Isolation;
-use crate::sched::request::{Class, Lane, RequestId};
-use crate::sched::table::Entry;
+use crate::batch::{Candidate, next_batch};
+use crate::costs::{Call, Cost, Costs};
+use crate::event::{Actions, DecodeRun, Work};
+use crate::isolation::Isolation;
+use crate::request::{Class, Lane, RequestId};
+use crate::table::Entry;
 
 /// The requests that decode, and the iteration under way.
 #[derive(Debug, Default)]

@@ -2,11 +2,11 @@
 //! for the chunks that its remainder belongs to (§4.3; v1 6.3, 6.4).
 
 use super::AgentXpu;
-use crate::sched::costs::{Cost, Costs};
-use crate::sched::event::Kernel;
-use crate::sched::prefill::{Prefill, Step};
-use crate::sched::request::{Class, Lane, Micros, RequestId};
-use crate::sched::table::Entry;
+use crate::costs::{Cost, Costs};
+use crate::event::Kernel;
+use crate::prefill::{Prefill, Step};
+use crate::request::{Class, Lane, Micros, RequestId};
+use crate::table::Entry;
 
 impl<C: Costs> AgentXpu<C> {
     /// Whether a kernel may start beside what runs on the other lanes.

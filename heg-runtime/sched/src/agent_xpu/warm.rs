@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use heg_spec::policy::NpuAttention;
 
 use super::AgentXpu;
-use crate::sched::costs::{Cost, Costs};
-use crate::sched::event::{Action, Actions, Segment, WarmKernel};
-use crate::sched::request::Lane;
+use crate::costs::{Cost, Costs};
+use crate::event::{Action, Actions, Segment, WarmKernel};
+use crate::request::Lane;
 
 /// Contexts are rounded up to this many tokens, so that requests of about the same length share a kernel.
 /// Chosen: a chunk of the paper's.
@@ -106,7 +106,7 @@ impl<C: Costs> AgentXpu<C> {
         let wanted: BTreeSet<WarmKernel> = self
             .table
             .iter()
-            .filter(|(_, entry)| !matches!(entry.phase, crate::sched::table::Phase::Decode))
+            .filter(|(_, entry)| !matches!(entry.phase, crate::table::Phase::Decode))
             .map(|(_, entry)| self.kernel_for(entry.prompt_tokens))
             .collect();
         let unwanted = |kernel: &WarmKernel| !wanted.contains(kernel);
@@ -148,9 +148,7 @@ impl<C: Costs> AgentXpu<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sched::{
-        Call, Class, Event, Micros, ModelShape, RequestId, Scheduler, Submission, Ticket,
-    };
+    use crate::{Call, Class, Event, Micros, ModelShape, RequestId, Scheduler, Submission, Ticket};
 
     /// An NPU and an iGPU on which everything takes a second.
     struct Seconds;

@@ -317,7 +317,7 @@ impl KvBudget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sched::Class;
+    use crate::Class;
 
     fn call(id: u64, flow: Option<u64>, prompt: u32, shared: u32) -> Submission {
         Submission {

@@ -8,7 +8,7 @@ const ATTEMPTS: u32 = 3;
 
 /// How often in a row a request's reservation was refused, and what it waits for.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::sched) struct Refusals {
+pub(crate) struct Refusals {
     count: u32,
     /// Memory that became free until the last refusal ([`KvBudget::releases`]).
     waits_since: Option<u64>,
@@ -16,18 +16,18 @@ pub(in crate::sched) struct Refusals {
 
 impl Refusals {
     /// One more; false if it was the last that is worth it.
-    pub(in crate::sched) fn again(&mut self) -> bool {
+    pub(crate) fn again(&mut self) -> bool {
         self.count += 1;
         self.count < ATTEMPTS
     }
 
     /// It is tried again when memory has become free.
-    pub(in crate::sched) fn wait(&mut self, kv: &KvBudget) {
+    pub(crate) fn wait(&mut self, kv: &KvBudget) {
         self.waits_since = Some(kv.releases);
     }
 
     /// Whether it would be in vain to try now: since the last time no memory became free, and somebody has some.
-    pub(in crate::sched) fn wait_for(&self, kv: &KvBudget) -> bool {
+    pub(crate) fn wait_for(&self, kv: &KvBudget) -> bool {
         self.waits_since == Some(kv.releases) && kv.used > kv.held()
     }
 }

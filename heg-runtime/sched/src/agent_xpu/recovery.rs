@@ -4,12 +4,12 @@
 //! [`ATTEMPTS`] times in a row, with no other beside it, ends; the others go on.
 
 use super::AgentXpu;
-use crate::sched::costs::Costs;
-use crate::sched::event::{Actions, Finish, Ticket, Work};
-use crate::sched::isolation::ATTEMPTS;
-use crate::sched::lanes::Running;
-use crate::sched::request::Lane;
-use crate::sched::table::Entry;
+use crate::costs::Costs;
+use crate::event::{Actions, Finish, Ticket, Work};
+use crate::isolation::ATTEMPTS;
+use crate::lanes::Running;
+use crate::request::Lane;
+use crate::table::Entry;
 
 impl<C: Costs> AgentXpu<C> {
     /// A launch failed.

@@ -6,7 +6,7 @@ use super::request::{Class, Lane, Micros, RequestId};
 
 /// A lane that is to stop what it runs has this many times as long to answer as a kernel may hang at least
 /// (`limits.timeout_min_ms`). Chosen: drivers reset a device within seconds.
-pub(crate) const RESET_PATIENCE: u64 = 5;
+pub const RESET_PATIENCE: u64 = 5;
 
 /// Some of the lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

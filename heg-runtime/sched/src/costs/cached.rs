@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
+use crate::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
 
 /// Answers that are remembered; a power of two. Chosen: a run of a 28-layer model asks for fewer at a time.
 const SLOTS: usize = 4096;
@@ -91,36 +91,4 @@ fn key(lane: Lane, call: Call) -> Option<u64> {
     // 3 bits, 2 bits, 24 bits, 32 bits.
     let fits = rows < 1 << 24;
     fits.then(|| kind << 58 | (lane as u64) << 56 | u64::from(rows) << 32 | u64::from(context))
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::sim::{AnalyticCosts, Dimensions};
-
-    proptest! {
-        #[test]
-        fn answers_are_those_of_the_costs_behind(
-            calls in prop::collection::vec((0usize..3, 0u8..6, 1u32..600, 1u32..5000), 1..300),
-        ) {
-            let costs = AnalyticCosts::core_ultra_5_125h(Dimensions::llama_3b());
-            let cached = CachedCosts::new(costs.clone());
-            for (lane, kind, rows, context) in calls {
-                let call = match kind {
-                    0 => Call::Prefill { kernel: Kernel::Qkv, tokens: rows, context },
-                    1 => Call::Prefill { kernel: Kernel::Mha, tokens: rows, context },
-                    2 => Call::Prefill { kernel: Kernel::Ffn, tokens: rows, context },
-                    3 => Call::Layer { rows, context, fused: false },
-                    4 => Call::Layer { rows: 1, context, fused: true },
-                    _ => Call::Head { rows },
-                };
-                prop_assert_eq!(
-                    cached.cost(Lane::ALL[lane], call),
-                    costs.cost(Lane::ALL[lane], call)
-                );
-            }
-        }
-    }
 }

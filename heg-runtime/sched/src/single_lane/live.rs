@@ -1,8 +1,8 @@
 //! A live request of a scheduler for one device.
 
-use crate::sched::event::Finish;
-use crate::sched::kv::Refusals;
-use crate::sched::request::{Class, RequestId, Submission};
+use crate::event::Finish;
+use crate::kv::Refusals;
+use crate::request::{Class, RequestId, Submission};
 
 #[derive(Debug, Clone)]
 pub(super) struct Live {

@@ -5,11 +5,11 @@
 //! hang; then all end as failed, and so do new ones until it is back.
 
 use super::{Iteration, SingleLane};
-use crate::sched::costs::Costs;
-use crate::sched::event::{Action, Actions, Finish};
-use crate::sched::isolation::ATTEMPTS;
-use crate::sched::lanes::{LaneSet, RESET_PATIENCE};
-use crate::sched::request::{Micros, RequestId};
+use crate::costs::Costs;
+use crate::event::{Action, Actions, Finish};
+use crate::isolation::ATTEMPTS;
+use crate::lanes::{LaneSet, RESET_PATIENCE};
+use crate::request::{Micros, RequestId};
 
 /// Whether the lane may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

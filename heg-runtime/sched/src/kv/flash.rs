@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::Kept;
-use crate::sched::event::{Action, Transfer};
-use crate::sched::request::FlowId;
+use crate::event::{Action, Transfer};
+use crate::request::FlowId;
 
 /// Flows on flash, at most: each is an open file. Chosen: far below what a process may have open.
 const FLOWS_MAX: usize = 128;

@@ -1,9 +1,9 @@
 //! Memory that is not there although the budget has it, and caches that cannot be read.
 
 use super::SingleLane;
-use crate::sched::costs::Costs;
-use crate::sched::event::{Action, Actions, Finish};
-use crate::sched::request::RequestId;
+use crate::costs::Costs;
+use crate::event::{Action, Actions, Finish};
+use crate::request::RequestId;
 
 impl<C: Costs> SingleLane<C> {
     /// A request has not got the memory that was reserved for it: idle flows give theirs, or it waits for what others

@@ -6,10 +6,10 @@
 //! long as a kernel may hang; then all end as failed, and so do new ones until a lane is back.
 
 use super::AgentXpu;
-use crate::sched::costs::Costs;
-use crate::sched::event::{Action, Actions, Finish, Work};
-use crate::sched::lanes::{Left, RESET_PATIENCE, Running};
-use crate::sched::request::{Lane, Micros};
+use crate::costs::Costs;
+use crate::event::{Action, Actions, Finish, Work};
+use crate::lanes::{Left, RESET_PATIENCE, Running};
+use crate::request::{Lane, Micros};
 
 /// Whether anything can be done for anybody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use heg_artifacts::manifest::{self, DeviceClass, Group, Manifest, Model, ShapeClass, Variant};
 use heg_profiler::annotation::{self, DeviceAnnotation, SocAnnotation, estimate};
 
-use crate::sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
+use crate::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
 
 /// Costs of one model on one machine, as [`estimate`] answers.
 ///

@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use heg_spec::policy::Resume;
 
 use super::AgentXpu;
-use crate::sched::costs::{Call, Cost, Costs};
-use crate::sched::event::{Actions, Kernel, Segment, Work};
-use crate::sched::kv::Room;
-use crate::sched::prefill::{Prefill, Step};
-use crate::sched::request::{Class, Lane, Micros, RequestId};
-use crate::sched::table::{Entry, Phase, Table};
+use crate::costs::{Call, Cost, Costs};
+use crate::event::{Actions, Kernel, Segment, Work};
+use crate::kv::Room;
+use crate::prefill::{Prefill, Step};
+use crate::request::{Class, Lane, Micros, RequestId};
+use crate::table::{Entry, Phase, Table};
 
 /// Who prefills, and who waits to.
 #[derive(Debug, Default)]

@@ -3,12 +3,12 @@
 use heg_spec::policy::NpuAttention;
 
 use super::AgentXpu;
-use crate::sched::costs::{Call, Cost, Costs};
-use crate::sched::event::{Kernel, Work};
-use crate::sched::partition::{LayerTimes, npu_chunks};
-use crate::sched::prefill::{Prefill, Step};
-use crate::sched::request::{Class, Lane, RequestId};
-use crate::sched::table::Entry;
+use crate::costs::{Call, Cost, Costs};
+use crate::event::{Kernel, Work};
+use crate::partition::{LayerTimes, npu_chunks};
+use crate::prefill::{Prefill, Step};
+use crate::request::{Class, Lane, RequestId};
+use crate::table::Entry;
 
 impl<C: Costs> AgentXpu<C> {
     /// The head goes where its token is there first.

@@ -14,6 +14,7 @@ mod event;
 mod isolation;
 mod kv;
 mod lanes;
+mod observer;
 mod partition;
 mod pass;
 mod prefill;
@@ -29,8 +30,9 @@ pub use costs::{AnnotatedCosts, CachedCosts, Call, Cost, Costs, ModelShape, firs
 pub use event::{
     Action, Actions, DecodeRun, Event, Finish, Kernel, Segment, Ticket, Transfer, WarmKernel, Work,
 };
-#[cfg(feature = "sim")]
-pub(crate) use lanes::RESET_PATIENCE;
+
+pub use lanes::RESET_PATIENCE;
+pub use observer::Observer;
 pub use pass::{Launch, Logits, Span, chunks, launches};
 pub use request::{Class, FlowId, Lane, Micros, RequestId, Submission};
 pub use single_lane::SingleLane;

@@ -4,12 +4,12 @@
 //! others give back, and ends when it was refused too often. Nobody else ends for it.
 
 use super::AgentXpu;
-use crate::sched::costs::Costs;
-use crate::sched::event::{Action, Actions, Finish, Ticket};
-use crate::sched::lanes::Running;
-use crate::sched::prefill::Prefill;
-use crate::sched::request::{Class, Lane, RequestId};
-use crate::sched::table::{Entry, Phase};
+use crate::costs::Costs;
+use crate::event::{Action, Actions, Finish, Ticket};
+use crate::lanes::Running;
+use crate::prefill::Prefill;
+use crate::request::{Class, Lane, RequestId};
+use crate::table::{Entry, Phase};
 
 impl<C: Costs> AgentXpu<C> {
     /// A request has not got the memory that was reserved for it: it asks again, or ends.

@@ -13,13 +13,13 @@ use std::time::Duration;
 use heg_runtime::Loaded;
 use heg_runtime::engine::{Ask, Ending, Engine, EngineOptions, Entry, ScopeId, Update};
 use heg_runtime::exec::ExecutorOptions;
-use heg_runtime::text::{SamplingParams, Special};
 use heg_sched::Observer;
 use heg_sched::{Action, Class, Event, Finish, Kernel, Lane, Micros, RequestId, Work};
 use heg_spec::model::WeightForm;
 use heg_spec::{Policy, shipped};
 use heg_tests::questions::{Question, agent_30m, questions};
 use heg_tests::{Seeded, Workbench, executor, fixture, greedy, openvino_or_skip};
+use heg_text::{SamplingParams, Special};
 use serde::Deserialize;
 
 const CHUNK_TOKENS: usize = 32;

@@ -11,15 +11,15 @@
 use std::sync::Arc;
 
 use heg_runtime::exec::Executor;
-use heg_runtime::text::{
-    Answer, Calls, ChatTemplate, Conversation, Grammar, Grammars, Restriction, Said, Sampler,
-    SamplingParams, Special, TextStream, Tokenizer, Tool, ToolCall, ToolCallParser, ToolChoice,
-    ToolSyntax,
-};
 use heg_runtime::{Continue, FinishReason, GenerateOptions, Loaded, generate_restricted};
 use heg_spec::model::WeightForm;
 use heg_tests::questions::{Question, questions};
 use heg_tests::{Seeded, Workbench, executor, fixture, instance, openvino_or_skip};
+use heg_text::{
+    Answer, Calls, ChatTemplate, Conversation, Grammar, Grammars, Restriction, Said, Sampler,
+    SamplingParams, Special, TextStream, Tokenizer, Tool, ToolCall, ToolCallParser, ToolChoice,
+    ToolSyntax,
+};
 use serde_json::{Map, Value, json};
 
 /// A random schema of at most so many levels, of which there is an instance.

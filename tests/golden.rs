@@ -7,11 +7,11 @@
 use std::path::Path;
 
 use heg_runtime::exec::{Executor, ExecutorOptions};
-use heg_runtime::text::SamplingParams;
 use heg_runtime::{Continue, GenerateOptions, generate};
 use heg_sched::{Logits, chunks};
 use heg_tests::roles::{loader, roles};
 use heg_tests::{FAMILIES, Workbench, executor, fixture, openvino_or_skip};
+use heg_text::SamplingParams;
 use serde::Deserialize;
 
 #[derive(Deserialize)]

@@ -14,11 +14,11 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use heg_runtime::exec::Executor;
-use heg_runtime::text::{ChatTemplate, Conversation, Message, SamplingParams, Special, Tokenizer};
 use heg_runtime::{Continue, GenerateOptions, Loaded, generate};
 use heg_spec::model::WeightForm;
 use heg_tests::questions::{Question, agent_30m, questions};
 use heg_tests::{Seeded, Workbench, executor, fixture, openvino_or_skip};
+use heg_text::{ChatTemplate, Conversation, Message, SamplingParams, Special, Tokenizer};
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -6,7 +6,7 @@ use heg_artifacts::manifest::{DeviceClass, Group};
 use heg_files::FileError;
 use thiserror::Error;
 
-use crate::text::TextError;
+use heg_text::TextError;
 
 /// Why the runtime could not do what it was asked.
 #[derive(Debug, Error)]
@@ -193,7 +193,6 @@ pub enum RuntimeError {
         source: FileError,
     },
     /// A server cannot listen.
-    #[cfg(feature = "server")]
     #[error("cannot listen on `{address}`")]
     Listen {
         /// The address that was asked for.
@@ -202,7 +201,6 @@ pub enum RuntimeError {
         source: std::io::Error,
     },
     /// Tokens cannot be taken from a file.
-    #[cfg(feature = "server")]
     #[error("cannot take tokens from `{}`: {problem}", path.display())]
     TokenFile {
         /// The file.
@@ -211,7 +209,6 @@ pub enum RuntimeError {
         problem: String,
     },
     /// A server cannot do without something of the system.
-    #[cfg(feature = "server")]
     #[error("cannot {doing}")]
     System {
         /// What was being done.
@@ -276,9 +273,7 @@ impl RuntimeError {
             | Self::ChangedInMemory { .. }
             | Self::Cache { .. }
             | Self::ProfileFile { .. } => ExitStatus::Environment,
-            #[cfg(feature = "server")]
             Self::Listen { .. } | Self::System { .. } => ExitStatus::Environment,
-            #[cfg(feature = "server")]
             Self::TokenFile { .. } => ExitStatus::Input,
             Self::Bundle { .. }
             | Self::Section(_)

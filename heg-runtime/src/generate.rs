@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::error::RuntimeError;
 use crate::exec::{Executor, Sequence};
-use crate::text::{Answer, Restriction, Sampler, SamplingParams};
 use heg_sched::{Logits, chunks};
+use heg_text::{Answer, Restriction, Sampler, SamplingParams};
 
 /// What a request asks for.
 #[derive(Debug, Clone)]

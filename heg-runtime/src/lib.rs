@@ -13,19 +13,10 @@ mod ladder;
 mod load;
 mod mem;
 pub mod profile;
-#[cfg(feature = "server")]
-pub mod server;
-#[cfg(feature = "sim")]
-pub mod sim;
 mod soc;
 mod spec_file;
-#[allow(missing_docs, reason = "error fields are named by their messages")]
-pub mod text;
-mod trace_event;
 pub mod verdicts;
 pub mod verified;
-#[cfg(any(feature = "sim", feature = "server"))]
-pub mod workload;
 
 pub use error::{ExitStatus, RuntimeError};
 pub use generate::{
@@ -35,4 +26,3 @@ pub use ladder::{Descent, DeviceFacts, Misfit, NpuFacts, Reason, Rung, Source, S
 pub use load::Loaded;
 pub use mem::KvCache;
 pub use spec_file::{read_policy, read_soc};
-pub use trace_event::TraceFile;

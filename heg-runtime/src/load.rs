@@ -10,7 +10,7 @@ use heg_spec::Soc;
 
 use crate::error::{RuntimeError, openvino};
 use crate::exec::{Executor, ExecutorOptions, Loader};
-use crate::text::{ChatTemplate, Tokenizer};
+use heg_text::{ChatTemplate, Tokenizer};
 
 /// A bundle, opened.
 pub struct Loaded {

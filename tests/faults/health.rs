@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use heg_runtime::Loaded;
 use heg_runtime::engine::{Fault, Victim};
-use heg_runtime::server::{Address, Served, Server, ServerOptions, Timeline};
 use heg_sched::Lane;
+use heg_server::{Address, Served, Server, ServerOptions, Timeline};
 use heg_tests::openvino_or_skip;
 use tokio::sync::oneshot;
 

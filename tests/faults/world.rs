@@ -10,13 +10,13 @@ use heg_runtime::engine::{
     Ask, Ending, Engine, EngineOptions, Fault, FaultPlan, Rule, ScopeId, Update, Victim,
 };
 use heg_runtime::exec::ExecutorOptions;
-use heg_runtime::text::SamplingParams;
 use heg_sched::Observer;
 use heg_sched::{Class, Finish, FlowId, RequestId};
 use heg_spec::model::WeightForm;
 use heg_spec::soc::DeviceClass;
 use heg_spec::{Policy, shipped};
 use heg_tests::{Workbench, executor, fixture, greedy};
+use heg_text::SamplingParams;
 use tempfile::{NamedTempFile, TempDir};
 
 const CHUNK_TOKENS: usize = 32;

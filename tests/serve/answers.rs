@@ -1,9 +1,9 @@
 //! What is answered: the same tokens as without a server, whole or in pieces, on both ways.
 
 use heg_runtime::Loaded;
-use heg_runtime::server::Address;
-use heg_runtime::text::{Conversation, Message, Special};
+use heg_server::Address;
 use heg_tests::{executor, greedy, openvino_or_skip};
+use heg_text::{Conversation, Message, Special};
 use serde_json::{Value, json};
 
 use crate::client::{Connection, Reply};

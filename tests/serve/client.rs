@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use heg_runtime::server::Address;
+use heg_server::Address;
 use serde_json::Value;
 
 /// A connection on either way.

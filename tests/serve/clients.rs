@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use heg_runtime::server::Token;
+use heg_server::Token;
 use heg_tests::openvino_or_skip;
 
 use crate::host::Host;

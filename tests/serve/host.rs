@@ -7,8 +7,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use heg_runtime::engine::{Engine, EngineOptions};
-use heg_runtime::server::{Address, Served, Server, ServerOptions, Timeline};
 use heg_runtime::{Loaded, RuntimeError};
+use heg_server::{Address, Served, Server, ServerOptions, Timeline};
 use heg_spec::{Policy, shipped};
 use heg_tests::{Workbench, fixture};
 use serde_json::Value;

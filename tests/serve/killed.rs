@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use heg_files::OwnFolder;
 use heg_runtime::engine::EngineOptions;
-use heg_runtime::server::{Address, Server, ServerOptions, told_to_end};
+use heg_server::{Address, Server, ServerOptions, told_to_end};
 use heg_spec::shipped;
 use heg_tests::openvino_or_skip;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! The page, in a real browser.
 
-use heg_runtime::server::Token;
+use heg_server::Token;
 use heg_tests::openvino_or_skip;
 
 use crate::clients::{run_or_skip, said};

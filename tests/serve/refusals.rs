@@ -1,6 +1,6 @@
 //! What is refused: garbage, strangers, mistakes; each with a status and a reason.
 
-use heg_runtime::server::Token;
+use heg_server::Token;
 use heg_tests::openvino_or_skip;
 use serde_json::json;
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use heg_runtime::server::{Server, ServerOptions, told_to_end};
+use heg_server::{Server, ServerOptions, told_to_end};
 use heg_tests::{chain, openvino_or_skip};
 use serde_json::json;
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use heg_runtime::server::{Prefixes, Token, Tokens};
+use heg_server::{Prefixes, Token, Tokens};
 use heg_tests::openvino_or_skip;
 use serde_json::{Value, json};
 

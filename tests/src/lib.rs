@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 
 use heg_compiler::{CompileError, Places, Silent, Summary, Target, Tools, compile};
 use heg_runtime::exec::{Executor, ExecutorOptions, Sequence};
-use heg_runtime::text::SamplingParams;
 use heg_runtime::{Continue, GenerateOptions, Loaded, RuntimeError, generate};
+use heg_text::SamplingParams;
 use tempfile::TempDir;
 
-pub use heg_runtime::workload::Seeded;
+pub use heg_workload::Seeded;
 
 /// Path of a file or folder below `tests/fixtures`.
 pub fn fixture(name: &str) -> PathBuf {

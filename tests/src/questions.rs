@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use heg_runtime::text::Message;
+use heg_text::Message;
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -4,7 +4,7 @@ use crate::fail::Fail;
 use anyhow::{Context, Result};
 use heg_artifacts::Bundle;
 use heg_profiler::annotation::Annotations;
-use heg_runtime::sim::ModelSheet;
+use heg_sim::ModelSheet;
 use std::path::{Path, PathBuf};
 
 /// Arguments of `cargo xtask model-sheet`.

@@ -65,21 +65,12 @@ pub(crate) fn capture(command: &mut Command, what: &str) -> Result<String> {
 pub(crate) fn build_heg() -> Result<PathBuf> {
     note("building heg (release)");
     run(
-        &mut cargo(&[
-            "build",
-            "--release",
-            "--quiet",
-            "-p",
-            "heg-runtime",
-            "--features",
-            "server",
-        ]),
+        &mut cargo(&["build", "--release", "--quiet", "-p", "heg"]),
         "building heg",
     )?;
     Ok(target_dir().join("release").join("heg"))
 }
 
-/// One line about what happens now. On standard error: standard output is for results.
 /// A command of `heg` whose notes about this machine stay in the target folder.
 pub(crate) fn heg(binary: &Path) -> Command {
     let mut command = Command::new(binary);
@@ -87,6 +78,7 @@ pub(crate) fn heg(binary: &Path) -> Command {
     command
 }
 
+/// One line about what happens now. On standard error: standard output is for results.
 pub(crate) fn note(text: impl AsRef<str>) {
     eprintln!("xtask: {}", text.as_ref());
 }

@@ -73,8 +73,8 @@ mod tests {
 
     use super::*;
     use crate::engine::{Ask, ScopeId};
-    use crate::text::SamplingParams;
     use heg_sched::Class;
+    use heg_text::SamplingParams;
 
     fn arrival(id: u64, flow: u64, at: Instant, deadline_ms: Option<u64>) -> Arrival {
         Arrival {

@@ -44,10 +44,10 @@ use heg_spec::Policy;
 use crate::error::RuntimeError;
 use crate::exec::{ExecutorOptions, Loader};
 use crate::generate::FinishReason;
-use crate::text::{Restriction, SamplingParams};
 use conductor::{Arrival, Conductor, Message, turn_away};
 use health::{Pulse, panic_text};
 use heg_sched::{Class, Finish, FlowId, Observer, RequestId};
+use heg_text::{Restriction, SamplingParams};
 use machine::{Host, Machine};
 
 #[cfg(feature = "faults")]

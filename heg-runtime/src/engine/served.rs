@@ -6,8 +6,8 @@ use super::cache::RequestCache;
 use crate::engine::Ask;
 use crate::error::RuntimeError;
 use crate::mem::Activations;
-use crate::text::{self, Choice, Sampler};
 use heg_sched::RequestId;
+use heg_text::{self, Choice, Sampler};
 
 /// A request. Shared by the conductor and the lanes that run parts of it: lanes read, the conductor alone adds tokens.
 pub(super) struct Served {
@@ -89,7 +89,7 @@ impl Served {
         answer.end = match said {
             Ok((token, said)) => {
                 answer.tokens.push(token);
-                let last = said == text::Answer::Complete || self.eos_ids.contains(&token);
+                let last = said == heg_text::Answer::Complete || self.eos_ids.contains(&token);
                 last.then_some(End::Stop)
             }
             // The others of the batch have their tokens.

@@ -6,8 +6,8 @@
 
 use std::sync::LazyLock;
 
-use heg_runtime::server::{Bound, ChatRequest, PromptBounds};
-use heg_runtime::text::{
+use heg_server::{Bound, ChatRequest, PromptBounds};
+use heg_text::{
     ArgumentsKey, ChatTemplate, Grammars, Special, TextError, Tokenizer, Tool, ToolSyntax,
 };
 use libfuzzer_sys::fuzz_target;

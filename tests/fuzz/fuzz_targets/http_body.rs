@@ -1,7 +1,7 @@
 //! Bodies of requests: whatever comes in is refused with a client's error, or is a request within its limits.
 #![no_main]
 
-use heg_runtime::server::{
+use heg_server::{
     ApiError, Bound, ChatRequest, CompletionRequest, PromptBounds, PromptText, Wishes, flow_to_end,
 };
 use libfuzzer_sys::fuzz_target;

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use heg_runtime::text::{
+use heg_text::{
     Answer, ArgumentsKey, Calls, Grammar, Grammars, Restriction, Said, TextStream, Tokenizer, Tool,
     ToolCallParser, ToolChoice, ToolSyntax,
 };

@@ -1,7 +1,7 @@
 //! What bench-serve says: figures of all systems side by side for each load, and the goals of the project.
 
 use crate::goal::Goal;
-use heg_runtime::workload::{ClassFigures, EngineFigures, Figures};
+use heg_workload::{ClassFigures, EngineFigures, Figures};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -258,7 +258,7 @@ fn shown(class: &ClassFigures, figure: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use heg_runtime::workload::WaitFigures;
+    use heg_workload::WaitFigures;
 
     fn figures(latency_secs: f64, proactive_tokens_per_s: f64) -> Figures {
         Figures {

@@ -2,7 +2,7 @@
 
 use crate::fail::Fail;
 use anyhow::{Context, Result};
-use heg_runtime::workload::{EngineFigures, Outcome, ReplayRequest};
+use heg_workload::{EngineFigures, Outcome, ReplayRequest};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fs;

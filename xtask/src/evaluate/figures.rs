@@ -5,8 +5,8 @@ use super::chart::{Bar, BarGroup, Bars, Lines, Panel, Series, colour};
 use super::grid::{MIXED, MIXED_PROACTIVE, MIXED_REACTIVE, PROACTIVE_ONLY};
 use super::record::{Record, mean};
 use anyhow::Result;
-use heg_runtime::sim::ClassMetrics;
 use heg_sched::Class;
+use heg_sim::ClassMetrics;
 use plotters::prelude::RGBColor;
 
 /// All of them, each with its file's name.

@@ -5,10 +5,10 @@ use super::Subject;
 use super::chart::{Area, FAINT, INK, draw, failed, figure as digits, heading, legend, text};
 use crate::fail::Fail;
 use anyhow::{Context, Result};
-use heg_runtime::sim::Run;
-use heg_runtime::workload::{Arrival, Trace, TraceRequest};
 use heg_sched::{Class, Lane, Micros, Work};
+use heg_sim::Run;
 use heg_spec::shipped;
+use heg_workload::{Arrival, Trace, TraceRequest};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 

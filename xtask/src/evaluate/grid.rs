@@ -4,10 +4,10 @@ use super::Subject;
 use super::record::Record;
 use crate::fail::Fail;
 use anyhow::{Context, Result};
-use heg_runtime::sim::{Metrics, Run};
-use heg_runtime::workload::{Trace, TraceSpec, Workload};
 use heg_sched::{Class, Micros};
+use heg_sim::{Metrics, Run};
 use heg_spec::Policy;
+use heg_workload::{Trace, TraceSpec, Workload};
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
 

@@ -3,8 +3,8 @@
 use super::Subject;
 use super::grid::{MIXED, MIXED_PROACTIVE, MIXED_REACTIVE};
 use super::record::{Record, mean};
-use heg_runtime::workload::Workload;
 use heg_sched::Class;
+use heg_workload::Workload;
 use std::fmt::Write;
 
 /// Baselines by the names of their policy files.

@@ -1,6 +1,6 @@
 //! One run's figures, as they stand in `summary.json`.
 
-use heg_runtime::sim::{Metrics, Run};
+use heg_sim::{Metrics, Run};
 use serde::Serialize;
 
 /// A run.

@@ -1,0 +1,270 @@
+//! Where a server listens and how it wants to be asked: all that differs between servers.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use heg_sched::Class;
+use heg_workload::{Prompt, ReplayRequest};
+use hyper::Uri;
+use serde_json::{Value, json};
+
+use crate::failure::input;
+
+/// Whose form of completions is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Dialect {
+    /// `/v1/completions` as OpenAI has it, with `ignore_eos`: also vLLM and OpenVINO Model Server
+    Openai,
+    /// llama.cpp's own `/completion`, which says how many tokens an event has
+    LlamaServer,
+}
+
+/// Whether requests say how urgent they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum PriorityField {
+    /// `"priority": "reactive"` or `"proactive"`
+    On,
+    /// Not a word, for servers that refuse unknown fields
+    Off,
+}
+
+/// What a connection is made to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Address {
+    /// `host:port`.
+    Tcp(String),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// A server.
+#[derive(Debug, Clone)]
+pub(super) struct Endpoint {
+    pub(super) address: Address,
+    /// What stands before `/completions`, e.g. `/v1`.
+    base: String,
+    pub(super) dialect: Dialect,
+    priority: PriorityField,
+    /// The model that requests name.
+    model: Option<String>,
+}
+
+/// What an event of a stream tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Event {
+    /// Tokens that it brings.
+    pub(super) tokens: u32,
+    /// Tokens of the whole answer, where the server counts them.
+    pub(super) total: Option<u32>,
+}
+
+impl Endpoint {
+    /// The server at a URL, `http://host[:port][/base]`, or behind a socket; the base is `/v1` unless given.
+    pub(super) fn new(
+        url: &str,
+        socket: Option<PathBuf>,
+        dialect: Dialect,
+        priority: PriorityField,
+        model: Option<String>,
+    ) -> anyhow::Result<Self> {
+        let refuse = || input(format!("`{url}` is no URL of the form http://host:port"));
+        let uri: Uri = url.parse().map_err(|_| refuse())?;
+        let host = uri.host().with_context(refuse)?;
+        if uri.scheme_str() != Some("http") {
+            return Err(refuse());
+        }
+        let base = uri.path().trim_end_matches('/');
+        Ok(Self {
+            address: match socket {
+                Some(path) => Address::Unix(path),
+                None => Address::Tcp(format!("{host}:{}", uri.port_u16().unwrap_or(80))),
+            },
+            base: if base.is_empty() { "/v1" } else { base }.to_owned(),
+            dialect,
+            priority,
+            model,
+        })
+    }
+
+    /// The path of completions.
+    pub(super) fn path(&self) -> String {
+        match self.dialect {
+            Dialect::Openai => format!("{}/completions", self.base),
+            Dialect::LlamaServer => "/completion".to_owned(),
+        }
+    }
+
+    /// The body of a request: a stream of as many tokens as are asked for, whatever they are.
+    pub(super) fn body(&self, request: &ReplayRequest) -> Value {
+        let prompt = match &request.prompt {
+            Prompt::Ids(ids) => json!(ids),
+            Prompt::Text(text) => json!(text),
+        };
+        let mut body = json!({
+            "prompt": prompt,
+            "stream": true,
+            "ignore_eos": true,
+            "temperature": 0,
+        });
+        match self.dialect {
+            Dialect::Openai => {
+                body["max_tokens"] = json!(request.output_tokens);
+                body["stream_options"] = json!({ "include_usage": true });
+            }
+            Dialect::LlamaServer => {
+                body["n_predict"] = json!(request.output_tokens);
+                // Pieces of characters are held back; their tokens come with the next event.
+                body["return_tokens"] = json!(true);
+            }
+        }
+        if let Some(model) = &self.model {
+            body["model"] = json!(model);
+        }
+        if self.priority == PriorityField::On {
+            body["priority"] = json!(match request.class {
+                Class::Reactive => "reactive",
+                Class::Proactive => "proactive",
+            });
+        }
+        body
+    }
+
+    /// What the data of an event says; an error is the server's own.
+    pub(super) fn event(&self, data: &str) -> Result<Event, String> {
+        if data == "[DONE]" {
+            return Ok(Event::default());
+        }
+        let event: Value =
+            serde_json::from_str(data).map_err(|_| format!("no JSON in an event: {data}"))?;
+        if let Some(error) = event.get("error") {
+            return Err(error["message"].as_str().unwrap_or(data).to_owned());
+        }
+        Ok(match self.dialect {
+            Dialect::Openai => openai_event(&event),
+            Dialect::LlamaServer => llama_event(&event),
+        })
+    }
+}
+
+/// A choice that goes on is one token, also where its text is not whole yet; the last one may bring none.
+fn openai_event(event: &Value) -> Event {
+    let choice = &event["choices"][0];
+    let goes_on = choice.is_object() && choice["finish_reason"].is_null();
+    let has_text = choice["text"].as_str().is_some_and(|text| !text.is_empty());
+    Event {
+        tokens: u32::from(goes_on || has_text),
+        total: count(&event["usage"]["completion_tokens"]),
+    }
+}
+
+fn llama_event(event: &Value) -> Event {
+    let is_last = event["stop"] == true;
+    let listed = event["tokens"].as_array().map_or(0, Vec::len) as u32;
+    Event {
+        // The last event lists no tokens of its own.
+        tokens: if is_last { 0 } else { listed.max(1) },
+        total: count(&event["tokens_predicted"]).filter(|_| is_last),
+    }
+}
+
+fn count(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|count| u32::try_from(count).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(url: &str, dialect: Dialect, priority: PriorityField) -> anyhow::Result<Endpoint> {
+        Endpoint::new(url, None, dialect, priority, None)
+    }
+
+    fn asked(dialect: Dialect, priority: PriorityField) -> String {
+        let endpoint = endpoint("http://localhost:8080", dialect, priority).unwrap();
+        let request = ReplayRequest {
+            at_ms: 0,
+            class: Class::Proactive,
+            prompt: Prompt::Ids(vec![12, 13]),
+            prompt_tokens: 2,
+            output_tokens: 7,
+        };
+        format!("{} {}", endpoint.path(), endpoint.body(&request))
+    }
+
+    #[test]
+    fn requests_are_in_the_servers_words() {
+        insta::assert_snapshot!(
+            asked(Dialect::Openai, PriorityField::On),
+            @r#"/v1/completions {"prompt":[12,13],"stream":true,"ignore_eos":true,"temperature":0,"max_tokens":7,"stream_options":{"include_usage":true},"priority":"proactive"}"#
+        );
+        insta::assert_snapshot!(
+            asked(Dialect::LlamaServer, PriorityField::Off),
+            @r#"/completion {"prompt":[12,13],"stream":true,"ignore_eos":true,"temperature":0,"n_predict":7,"return_tokens":true}"#
+        );
+    }
+
+    #[test]
+    fn urls_are_checked_and_may_have_a_base() {
+        let at = |url| endpoint(url, Dialect::Openai, PriorityField::Off);
+        let other = at("http://localhost/v3/").unwrap();
+        assert_eq!(other.path(), "/v3/completions");
+        assert_eq!(other.address, Address::Tcp("localhost:80".to_owned()));
+        for wrong in ["https://localhost", "localhost:8080", "http://", "x y"] {
+            let message = at(wrong).unwrap_err().to_string();
+            assert!(
+                message.starts_with(&format!("`{wrong}` is no URL")),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
+    fn events_bring_tokens_counts_and_errors() {
+        let openai = endpoint("http://h", Dialect::Openai, PriorityField::Off).unwrap();
+        let llama = endpoint("http://h", Dialect::LlamaServer, PriorityField::Off).unwrap();
+        let event = |tokens, total| Ok(Event { tokens, total });
+        let cases = [
+            (
+                &openai,
+                r#"{"choices":[{"text":"","finish_reason":null}]}"#,
+                event(1, None),
+            ),
+            (
+                &openai,
+                r#"{"choices":[{"text":"","finish_reason":"length"}]}"#,
+                event(0, None),
+            ),
+            (
+                &openai,
+                r#"{"choices":[],"usage":{"completion_tokens":9}}"#,
+                event(0, Some(9)),
+            ),
+            (&openai, "[DONE]", event(0, None)),
+            (
+                &openai,
+                r#"{"error":{"message":"no room"}}"#,
+                Err("no room".to_owned()),
+            ),
+            (
+                &openai,
+                "<html>",
+                Err("no JSON in an event: <html>".to_owned()),
+            ),
+            (
+                &llama,
+                r#"{"content":"ab","tokens":[1,2],"stop":false}"#,
+                event(2, None),
+            ),
+            (&llama, r#"{"content":"a","stop":false}"#, event(1, None)),
+            (
+                &llama,
+                r#"{"content":"","tokens":[],"stop":true,"tokens_predicted":3}"#,
+                event(0, Some(3)),
+            ),
+        ];
+        for (endpoint, data, expected) in cases {
+            assert_eq!(endpoint.event(data), expected, "{data}");
+        }
+    }
+}

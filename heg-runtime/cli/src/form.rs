@@ -1,0 +1,93 @@
+//! The form of an answer: a JSON schema, or calls of tools.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use heg_runtime::{Loaded, RuntimeError};
+use heg_text::{Calls, Conversation, Grammars, TextError, Tokenizer, Tool, ToolChoice, ToolSyntax};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::failure::input;
+use crate::run::Held;
+
+/// What the answer must be.
+#[derive(Args)]
+pub(crate) struct Form {
+    /// A JSON schema that the answer must be an instance of
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tools", "tool_choice"])]
+    json_schema: Option<PathBuf>,
+    /// Tools to offer, a JSON list as OpenAI's chat interface has it; instead of those of --messages
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt_ids", "raw"])]
+    tools: Option<PathBuf>,
+    /// Tools that the answer may call: `auto`, `none`, `required`, or the name of one [default with --tools: auto]
+    #[arg(long, value_name = "CHOICE", conflicts_with_all = ["prompt_ids", "raw"])]
+    tool_choice: Option<String>,
+}
+
+impl Form {
+    /// Puts the tools asked for in place of the conversation's.
+    pub(crate) fn offer_tools(&self, conversation: &mut Conversation) -> anyhow::Result<()> {
+        if let Some(path) = &self.tools {
+            conversation.tools = read_json(path)?;
+        }
+        Ok(())
+    }
+
+    /// Prepares the form of an answer to `conversation`.
+    pub(crate) fn hold(
+        &self,
+        loaded: &Loaded,
+        tokenizer: Option<&Tokenizer>,
+        conversation: Option<&Conversation>,
+    ) -> anyhow::Result<Held> {
+        let calls = self.tools.is_some() || self.tool_choice.is_some();
+        if !calls && self.json_schema.is_none() {
+            return Ok(Held::default());
+        }
+        let Some(tokenizer) = tokenizer else {
+            return Err(input(
+                "the bundle has no tokenizer: `--json-schema` needs one",
+            ));
+        };
+        let eos_ids = &loaded.bundle().manifest().text.eos_ids;
+        let grammars = Grammars::new(tokenizer, eos_ids).map_err(RuntimeError::from)?;
+        if let Some(path) = &self.json_schema {
+            let grammar = grammars.json_schema(&read_json(path)?);
+            return Ok(Held {
+                restriction: Some(Box::new(grammar.map_err(RuntimeError::from)?)),
+                syntax: None,
+            });
+        }
+        let syntax = ToolSyntax::of(&loaded.chat_template()?, tokenizer);
+        let tools = conversation.map_or(&[][..], |conversation| &conversation.tools);
+        let held = syntax.and_then(|syntax| self.calls(&grammars, syntax, tools));
+        Ok(held.map_err(RuntimeError::from)?)
+    }
+
+    fn calls(
+        &self,
+        grammars: &Grammars,
+        syntax: ToolSyntax,
+        tools: &[Value],
+    ) -> Result<Held, TextError> {
+        let choice = match self.tool_choice.as_deref() {
+            None | Some("auto") => ToolChoice::Auto,
+            Some("none") => ToolChoice::None,
+            Some("required") => ToolChoice::Required,
+            Some(name) => ToolChoice::Named(name.to_owned()),
+        };
+        let tools: Result<Vec<Tool>, TextError> = tools.iter().map(Tool::from_json).collect();
+        let grammar = grammars.tool_calls(syntax, &tools?, &choice, Calls::Many)?;
+        Ok(Held {
+            restriction: grammar.map(|grammar| Box::new(grammar) as _),
+            syntax: (choice != ToolChoice::None).then_some(syntax),
+        })
+    }
+}
+
+fn read_json<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| input(format!("cannot read `{}`: {error}", path.display())))?;
+    serde_json::from_str(&text).map_err(|error| input(format!("`{}`: {error}", path.display())))
+}

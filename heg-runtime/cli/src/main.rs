@@ -1,0 +1,102 @@
+//! `heg`: runs, inspects and verifies bundles.
+//!
+//! Parses arguments, calls the library, renders results and errors. Exit status: 0 fine, 1 a check found
+//! something, 2 the user's input, 3 the bundle does not fit this host or is damaged, 4 environment, 70 a bug.
+
+mod bench;
+mod bench_serve;
+mod chat;
+mod doctor;
+mod failure;
+mod form;
+mod inspect;
+mod large_pages;
+mod options;
+mod profile;
+mod run;
+mod serve;
+mod terminal;
+mod verify;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::{Parser, Subcommand};
+
+/// Run HEG bundles: language models compiled ahead of time.
+#[derive(Parser)]
+#[command(version, after_help = EXAMPLES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Answer one prompt
+    Run(run::Arguments),
+    /// Talk with the model, keeping the conversation in its KV cache
+    Chat(chat::Arguments),
+    /// Serve the model to many at once, behind OpenAI's interface
+    Serve(serve::Arguments),
+    /// Show what a bundle holds
+    Inspect(inspect::Arguments),
+    /// Hash every section of a bundle and compare
+    Verify(verify::Arguments),
+    /// Ask every kernel for its known answer on this machine's devices
+    Doctor(doctor::Arguments),
+    /// Measure prefill and decode on this machine
+    Bench(bench::Arguments),
+    /// Replay a trace against a server, and measure how long its answers take
+    BenchServe(bench_serve::Arguments),
+    /// Measure each kernel on this machine, for predictions
+    Profile(profile::Arguments),
+}
+
+impl Command {
+    /// Whether it decodes for long, or tells how fast that is.
+    fn stays(&self) -> bool {
+        match self {
+            Self::Chat(_) | Self::Bench(_) | Self::Profile(_) => true,
+            Self::Serve(_) => true,
+            Self::BenchServe(_) => false,
+            Self::Run(_) | Self::Inspect(_) | Self::Verify(_) | Self::Doctor(_) => false,
+        }
+    }
+}
+
+const EXAMPLES: &str = "Examples:
+  heg run model.heg --prompt 'Will it rain in Oslo tomorrow?' --max-tokens 64
+  heg run model.heg --prompt-ids '[1, 15, 27]' --max-tokens 8 --temperature 0 --json
+  heg run model.heg --messages conversation.json --stats
+  heg chat model.heg
+  heg inspect model.heg --json | jq .model";
+
+fn main() -> ExitCode {
+    let started = Instant::now();
+    let arguments = Arguments::parse();
+    if arguments.command.stays() {
+        large_pages::ask_for();
+    }
+    // The panic's own message and place are on standard error already.
+    let outcome = std::panic::catch_unwind(|| dispatch(&arguments.command, started));
+    match outcome {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(error)) => failure::report(&error),
+        Err(_) => failure::report_bug(),
+    }
+}
+
+fn dispatch(command: &Command, started: Instant) -> anyhow::Result<()> {
+    match command {
+        Command::Run(arguments) => run::run(arguments, started),
+        Command::Chat(arguments) => chat::run(arguments),
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::Inspect(arguments) => inspect::run(arguments),
+        Command::Verify(arguments) => verify::run(arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
+        Command::Bench(arguments) => bench::run(arguments),
+        Command::BenchServe(arguments) => bench_serve::run(arguments),
+        Command::Profile(arguments) => profile::run(arguments),
+    }
+}

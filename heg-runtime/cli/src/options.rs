@@ -1,0 +1,128 @@
+//! Options that several commands share: where to run, and how to choose tokens.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use heg_artifacts::plain::escape;
+use heg_runtime::exec::{Executor, ExecutorOptions, Loader};
+use heg_runtime::{Descent, Loaded, RuntimeError, read_soc, summary, verified};
+use heg_text::SamplingParams;
+
+/// Where to run.
+#[derive(Args)]
+pub(crate) struct Machine {
+    /// The bundle
+    #[arg(value_name = "BUNDLE")]
+    pub(crate) bundle: PathBuf,
+    /// Devices to run on: a shipped SoC (`host-cpu`, `host-cpu-f32`, `host-roles`) or a .ron file
+    #[arg(long, value_name = "SOC", default_value = "host-cpu")]
+    soc: String,
+    /// Largest number of prompt tokens per prefill chunk
+    #[arg(long, value_name = "TOKENS", default_value_t = ExecutorOptions::default().chunk_tokens)]
+    chunk: usize,
+}
+
+impl Machine {
+    /// Opens the bundle, whose sections are hashed on first use unless this file was verified before.
+    pub(crate) fn open(&self) -> Result<Loaded, RuntimeError> {
+        let loaded = Loaded::open(&self.bundle)?;
+        if let Some(cache) = verified::cache_folder()? {
+            verified::trust_if_verified(loaded.bundle(), &cache);
+        }
+        Ok(loaded)
+    }
+
+    /// Remembers, after a run, that the bundle was right.
+    pub(crate) fn remember(&self, loaded: &Loaded) -> Result<(), RuntimeError> {
+        match verified::cache_folder()? {
+            Some(cache) => verified::remember(loaded.bundle(), &cache),
+            None => Ok(()),
+        }
+    }
+
+    /// A loader on the devices asked for, with the user's cache.
+    pub(crate) fn loader(&self, loaded: &Loaded) -> Result<Loader, RuntimeError> {
+        let loader = loaded.loader(&read_soc(&self.soc)?)?;
+        Ok(match verified::cache_folder()? {
+            Some(cache) => loader.with_cache(cache),
+            None => loader,
+        })
+    }
+
+    /// An executor for up to `batch` sequences.
+    pub(crate) fn executor(&self, loaded: &Loaded, batch: usize) -> Result<Executor, RuntimeError> {
+        let options = ExecutorOptions {
+            batch,
+            ..self.executor_options()
+        };
+        Executor::new(self.loader(loaded)?, options)
+    }
+
+    /// Options of an executor, as far as they are asked for.
+    pub(crate) fn executor_options(&self) -> ExecutorOptions {
+        ExecutorOptions {
+            chunk_tokens: self.chunk,
+            ..ExecutorOptions::default()
+        }
+    }
+}
+
+/// Says on standard error what does not run where it should, and why. Once, before the first output.
+pub(crate) fn print_descents(descents: &[Descent]) {
+    for line in summary(descents) {
+        eprintln!("note: {}", escape(&line));
+    }
+}
+
+/// How to choose tokens.
+#[derive(Args)]
+pub(crate) struct Sampling {
+    /// 0 takes the most likely token
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    temperature: f32,
+    /// Choose among this many most likely tokens
+    #[arg(long)]
+    top_k: Option<u32>,
+    /// Choose among the most likely tokens that together reach this probability
+    #[arg(long, default_value_t = 1.0)]
+    top_p: f32,
+    /// Choose among tokens at least this likely, relative to the most likely one
+    #[arg(long, default_value_t = 0.0)]
+    min_p: f32,
+    /// Divide the score of tokens that occurred before
+    #[arg(long, default_value_t = 1.0)]
+    repetition_penalty: f32,
+    /// Same seed, same answer
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
+impl Sampling {
+    /// The parameters, checked.
+    pub(crate) fn params(&self) -> Result<SamplingParams, RuntimeError> {
+        let params = SamplingParams {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            seed: self.seed,
+        };
+        params.check()?;
+        Ok(params)
+    }
+}
+
+/// Peak resident memory of this process so far; 0 where the system does not say.
+pub(crate) fn peak_rss_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kibibytes = line.and_then(|line| {
+        line.trim()
+            .trim_end_matches("kB")
+            .trim()
+            .parse::<u64>()
+            .ok()
+    });
+    kibibytes.map_or(0, |kibibytes| kibibytes * 1024)
+}

@@ -1,0 +1,355 @@
+//! `heg run`: one prompt, one answer, streamed; or one JSON object for scripts.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::Args;
+use heg_runtime::{
+    Continue, Descent, FinishReason, GenerateOptions, Loaded, RuntimeError, Timing,
+    generate_restricted,
+};
+use heg_text::{
+    AnswerText, Conversation, Message, Restriction, Said, Special, TextStream, Tokenizer, ToolCall,
+    ToolCallParser, ToolSyntax,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::input;
+use crate::form::Form;
+use crate::options::{Machine, Sampling, peak_rss_bytes, print_descents};
+use crate::terminal::shown;
+
+/// Arguments of `heg run`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    machine: Machine,
+    #[command(flatten)]
+    prompt: Prompt,
+    #[command(flatten)]
+    form: Form,
+    /// Most tokens to generate
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    max_tokens: usize,
+    #[command(flatten)]
+    sampling: Sampling,
+    /// End the answer before this text; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// Go on after end-of-sequence tokens
+    #[arg(long)]
+    ignore_eos: bool,
+    /// Print one JSON object: prompt_tokens, token_ids, text, tool_calls (if tools are offered), finish_reason,
+    /// ttft_ms, tpot_ms, descents
+    #[arg(long)]
+    json: bool,
+    /// Print timings to standard error
+    #[arg(long)]
+    stats: bool,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+struct PromptSource {
+    /// The prompt; becomes the user's message unless --raw is given
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// The prompt as a JSON list of token ids
+    #[arg(long, value_name = "IDS")]
+    prompt_ids: Option<String>,
+    /// A JSON file with `messages` and, optionally, `tools`, as OpenAI's chat interface has them
+    #[arg(long, value_name = "FILE")]
+    messages: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct Prompt {
+    #[command(flatten)]
+    source: PromptSource,
+    /// System message that comes before the prompt
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["raw", "messages", "prompt_ids"])]
+    system: Option<String>,
+    /// Apply no chat template
+    #[arg(long, conflicts_with = "messages")]
+    raw: bool,
+}
+
+/// What `--messages` reads.
+#[derive(Deserialize)]
+struct MessagesFile {
+    messages: Vec<Message>,
+    #[serde(default)]
+    tools: Vec<serde_json::Value>,
+}
+
+/// What holds an answer to its form.
+#[derive(Default)]
+pub(crate) struct Held {
+    /// What the sampler is told.
+    pub(crate) restriction: Option<Box<dyn Restriction>>,
+    /// How calls are written, if the answer may have some.
+    pub(crate) syntax: Option<ToolSyntax>,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    prompt_tokens: usize,
+    token_ids: &'a [u32],
+    text: &'a str,
+    /// The calls in the text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<Vec<ToolCall>>,
+    finish_reason: &'static str,
+    ttft_ms: f64,
+    tpot_ms: f64,
+    /// What does not run where it should, and why.
+    descents: &'a [Descent],
+}
+
+/// Runs the command; `started` is when the process began.
+pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()> {
+    let sampling = arguments.sampling.params()?;
+    let loaded = arguments.machine.open()?;
+    // Kernels are prepared on their own threads from here on, while the prompt is tokenised.
+    let mut executor = arguments.machine.executor(&loaded, 1)?;
+    let tokenizer = match loaded.tokenizer() {
+        Ok(tokenizer) => Some(Arc::new(tokenizer)),
+        Err(RuntimeError::NoText { .. }) if arguments.prompt.source.prompt_ids.is_some() => None,
+        Err(error) => return Err(error.into()),
+    };
+    let conversation = arguments.prompt.conversation(&arguments.form)?;
+    let conversation = conversation.as_ref();
+    let prompt = arguments
+        .prompt
+        .tokens(&loaded, tokenizer.as_deref(), conversation)?;
+    let held = arguments
+        .form
+        .hold(&loaded, tokenizer.as_deref(), conversation)?;
+    let eos_ids = if arguments.ignore_eos {
+        Vec::new()
+    } else {
+        loaded.bundle().manifest().text.eos_ids.clone()
+    };
+    let options = GenerateOptions {
+        tokens_max: arguments.max_tokens,
+        sampling,
+        eos_ids,
+    };
+    let mut answer = Answer::new(tokenizer, held.syntax, &options.eos_ids, arguments);
+    let mut sequence = executor.sequence()?;
+    let mut first_token_ms = 0.0;
+    let descents = executor.descents();
+    let (reason, timing) = generate_restricted(
+        &mut executor,
+        &mut sequence,
+        &prompt,
+        &options,
+        held.restriction,
+        |token| {
+            if answer.token_ids.is_empty() {
+                first_token_ms = started.elapsed().as_secs_f64() * 1e3;
+                print_descents(descents.get());
+            }
+            answer.push(token)
+        },
+    )?;
+    answer.finish()?;
+    if arguments.json {
+        answer.print_json(prompt.len(), reason, &timing, descents.get())?;
+    }
+    if arguments.stats {
+        print_stats(prompt.len(), &timing, first_token_ms);
+    }
+    arguments.machine.remember(&loaded)?;
+    Ok(())
+}
+
+impl Prompt {
+    fn tokens(
+        &self,
+        loaded: &Loaded,
+        tokenizer: Option<&Tokenizer>,
+        conversation: Option<&Conversation>,
+    ) -> anyhow::Result<Vec<u32>> {
+        if let Some(ids) = &self.source.prompt_ids {
+            return serde_json::from_str(ids).map_err(|error| {
+                input(format!(
+                    "`--prompt-ids`: expected a JSON list of token ids: {error}"
+                ))
+            });
+        }
+        let Some(tokenizer) = tokenizer else {
+            return Err(input(
+                "the bundle has no tokenizer: give the prompt with `--prompt-ids`",
+            ));
+        };
+        match (conversation, self.raw) {
+            (Some(conversation), false) => {
+                let text = loaded
+                    .chat_template()?
+                    .render(conversation)
+                    .map_err(RuntimeError::from)?;
+                Ok(tokenizer
+                    .encode(&text, Special::AsWritten)
+                    .map_err(RuntimeError::from)?)
+            }
+            _ => {
+                let text = self.source.prompt.as_deref().unwrap_or_default();
+                Ok(tokenizer
+                    .encode(text, Special::Add)
+                    .map_err(RuntimeError::from)?)
+            }
+        }
+    }
+
+    fn conversation(&self, form: &Form) -> anyhow::Result<Option<Conversation>> {
+        let (messages, tools) = if let Some(path) = &self.source.messages {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| input(format!("cannot read `{}`: {error}", path.display())))?;
+            let file: MessagesFile = serde_json::from_str(&text)
+                .map_err(|error| input(format!("`{}`: {error}", path.display())))?;
+            (file.messages, file.tools)
+        } else if let Some(prompt) = &self.source.prompt {
+            let system = self
+                .system
+                .iter()
+                .map(|text| Message::new("system", text.as_str()));
+            (
+                system
+                    .chain([Message::new("user", prompt.as_str())])
+                    .collect(),
+                Vec::new(),
+            )
+        } else {
+            return Ok(None);
+        };
+        let mut conversation = Conversation {
+            messages,
+            tools,
+            add_generation_prompt: true,
+            ..Conversation::default()
+        };
+        form.offer_tools(&mut conversation)?;
+        Ok(Some(conversation))
+    }
+}
+
+/// The answer as it comes.
+struct Answer {
+    shown: AnswerText,
+    syntax: Option<ToolSyntax>,
+    token_ids: Vec<u32>,
+    text: String,
+    quiet: bool,
+}
+
+impl Answer {
+    fn new(
+        tokenizer: Option<Arc<Tokenizer>>,
+        syntax: Option<ToolSyntax>,
+        eos_ids: &[u32],
+        arguments: &Arguments,
+    ) -> Self {
+        let stream = tokenizer.map(|tokenizer| TextStream::with_calls(tokenizer, syntax));
+        Self {
+            shown: AnswerText::new(stream, arguments.stop.iter().cloned(), eos_ids),
+            syntax,
+            token_ids: Vec::new(),
+            text: String::new(),
+            quiet: arguments.json,
+        }
+    }
+
+    fn push(&mut self, token: u32) -> Result<Continue, RuntimeError> {
+        self.token_ids.push(token);
+        let emit = self.shown.push(token)?;
+        self.emit(&emit.text);
+        Ok(if emit.stopped {
+            Continue::No
+        } else {
+            Continue::Yes
+        })
+    }
+
+    fn finish(&mut self) -> anyhow::Result<()> {
+        let rest = self.shown.finish().map_err(RuntimeError::from)?;
+        self.emit(&rest);
+        if !self.quiet {
+            println!();
+        }
+        Ok(())
+    }
+
+    fn emit(&mut self, piece: &str) {
+        self.text.push_str(piece);
+        if !self.quiet {
+            print!("{}", shown(piece));
+            // A closed output is noticed at the end, by `println`.
+            let _ = std::io::stdout().flush();
+        }
+    }
+
+    fn tool_calls(&self) -> Option<Vec<ToolCall>> {
+        let mut parser = ToolCallParser::new(self.syntax?);
+        let said = [parser.push(&self.text), parser.finish()];
+        let calls = said.into_iter().flatten().filter_map(|said| match said {
+            Said::Call(call) => Some(call),
+            Said::Text(_) => None,
+        });
+        Some(calls.collect())
+    }
+
+    fn print_json(
+        &self,
+        prompt_tokens: usize,
+        reason: FinishReason,
+        timing: &Timing,
+        descents: &[Descent],
+    ) -> anyhow::Result<()> {
+        let report = Report {
+            prompt_tokens,
+            token_ids: &self.token_ids,
+            text: &self.text,
+            tool_calls: self.tool_calls(),
+            finish_reason: reason.name(),
+            ttft_ms: timing.ttft.as_secs_f64() * 1e3,
+            tpot_ms: timing.tpot_ms(),
+            descents,
+        };
+        writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?)?;
+        Ok(())
+    }
+}
+
+fn print_stats(prompt_tokens: usize, timing: &Timing, first_token_ms: f64) {
+    let ttft = timing.ttft.as_secs_f64();
+    let rate = |tokens: usize, seconds: f64| {
+        if seconds > 0.0 {
+            tokens as f64 / seconds
+        } else {
+            0.0
+        }
+    };
+    eprintln!("process start to first token  {first_token_ms:>9.1} ms");
+    eprintln!(
+        "TTFT   {:>9.1} ms  prompt of {prompt_tokens} tokens, {:.1} tokens/s",
+        ttft * 1e3,
+        rate(prompt_tokens, ttft)
+    );
+    eprintln!(
+        "TPOT   {:>9.1} ms  {} tokens, {:.1} tokens/s",
+        timing.tpot_ms(),
+        timing.generated,
+        rate(
+            timing.generated.saturating_sub(1),
+            timing.decode.as_secs_f64()
+        )
+    );
+    eprintln!(
+        "memory {:>9.1} MB  peak resident",
+        peak_rss_bytes() as f64 / 1e6
+    );
+}

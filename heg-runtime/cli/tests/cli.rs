@@ -1,0 +1,176 @@
+//! The command line as people and scripts meet it: help, output, errors and exit statuses of `heg`, on the tiny
+//! bundle of the format's tests. What needs a model that runs is in the workspace's `tests/`.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+use std::path::Path;
+use std::process::Command;
+
+const TINY: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../artifacts/testdata/v1/tiny.heg"
+);
+
+/// Exit status, standard output and standard error of `heg`, as one text.
+fn heg(arguments: &[&str]) -> String {
+    heg_in(Path::new("."), arguments)
+}
+
+fn heg_in(folder: &Path, arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_heg"))
+        .args(arguments)
+        .current_dir(folder)
+        .env("HEG_CACHE_DIR", folder.join("cache"))
+        .env("COLUMNS", "100")
+        .output()
+        .unwrap();
+    format!(
+        "exit status {}\n--- stdout\n{}--- stderr\n{}",
+        output.status.code().unwrap(),
+        String::from_utf8(output.stdout).unwrap(),
+        String::from_utf8(output.stderr).unwrap()
+    )
+}
+
+#[test]
+fn help() {
+    insta::assert_snapshot!("help", heg(&["--help"]));
+    for command in [
+        "run",
+        "chat",
+        "inspect",
+        "verify",
+        "bench",
+        "serve",
+        "bench-serve",
+        "profile",
+    ] {
+        insta::assert_snapshot!(format!("help_{command}"), heg(&[command, "--help"]));
+    }
+}
+
+#[test]
+fn inspect() {
+    insta::assert_snapshot!("inspect", heg(&["inspect", TINY]));
+}
+
+#[test]
+fn inspect_json_is_the_manifest() {
+    let text = heg(&["inspect", TINY, "--json"]);
+    let json = text.split("--- stdout\n").nth(1).unwrap();
+    let json = json.split("--- stderr\n").next().unwrap();
+    let json: serde_json::Value = serde_json::from_str(json).unwrap();
+    let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
+    insta::assert_snapshot!(
+        "inspect_json_keys",
+        keys.iter()
+            .map(|key| format!("{key}\n"))
+            .collect::<String>()
+    );
+}
+
+#[test]
+fn bench_serve_says_what_it_cannot_replay() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("wrong.jsonl"), "\n{\"at_ms\": 0}\n").unwrap();
+    let wrong: [&[&str]; 4] = [
+        &["--url", "https://localhost"],
+        &["--workloads", "absent"],
+        &["--trace", "wrong.jsonl"],
+        &["--minutes", "0"],
+    ];
+    let all: String = wrong
+        .iter()
+        .map(|arguments| heg_in(folder.path(), &[&["bench-serve"], *arguments].concat()))
+        .collect();
+    insta::assert_snapshot!("mistakes_bench_serve", all);
+}
+
+#[test]
+fn verify() {
+    insta::assert_snapshot!("verify", heg(&["verify", TINY]));
+}
+
+#[test]
+fn a_damaged_bundle_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bytes = std::fs::read(TINY).unwrap();
+    let last = bytes.len() - 4096;
+    bytes[last] ^= 1;
+    std::fs::write(folder.path().join("damaged.heg"), bytes).unwrap();
+    insta::assert_snapshot!(
+        "verify_damaged",
+        heg_in(folder.path(), &["verify", "damaged.heg"])
+    );
+}
+
+#[test]
+fn mistakes() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(TINY, folder.path().join("tiny.heg")).unwrap();
+    std::fs::write(folder.path().join("notes.txt"), "not a bundle").unwrap();
+    std::fs::write(
+        folder.path().join("soc.ron"),
+        "(name: \"x\", devices: [(class: Gpu)])",
+    )
+    .unwrap();
+    let cases: [(&str, &[&str]); 8] = [
+        ("no_prompt", &["run", "tiny.heg"]),
+        ("no_file", &["run", "missing.heg", "--prompt", "x"]),
+        ("no_bundle", &["inspect", "notes.txt"]),
+        (
+            "no_soc",
+            &["run", "tiny.heg", "--prompt", "x", "--soc", "hostcpu"],
+        ),
+        (
+            "bad_soc",
+            &["run", "tiny.heg", "--prompt", "x", "--soc", "soc.ron"],
+        ),
+        (
+            "bad_temperature",
+            &["run", "tiny.heg", "--prompt", "x", "--temperature", "-1"],
+        ),
+        (
+            "raw_messages",
+            &["run", "tiny.heg", "--raw", "--messages", "m.json"],
+        ),
+        ("unknown_command", &["rnu"]),
+    ];
+    for (name, arguments) in cases {
+        insta::assert_snapshot!(format!("mistake_{name}"), heg_in(folder.path(), arguments));
+    }
+}
+
+/// What a pipe holds on Linux before its writer has to wait.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const PIPE_BYTES: usize = 64 << 10;
+
+/// Commands that decode for long start themselves once more, as the process that was asked for.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[test]
+fn commands_that_stay_ask_for_large_pages() {
+    // It stays as long as it has an error to say that nobody reads.
+    let (_unread, mut full) = std::io::pipe().unwrap();
+    std::io::Write::write_all(&mut full, &[0; PIPE_BYTES]).unwrap();
+    let mut heg = Command::new(env!("CARGO_BIN_EXE_heg"))
+        .args(["bench", "no-such-bundle.heg"])
+        .env_remove("GLIBC_TUNABLES")
+        .stderr(full)
+        .spawn()
+        .unwrap();
+    let environment = format!("/proc/{}/environ", heg.id());
+    let asks = || {
+        let variables = std::fs::read(&environment).unwrap();
+        let mut variables = variables.split(|byte| *byte == 0);
+        variables.any(|variable| variable == b"GLIBC_TUNABLES=glibc.malloc.hugetlb=1")
+    };
+    let asked = (0..500).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        asks()
+    });
+    heg.kill().unwrap();
+    heg.wait().unwrap();
+    assert!(asked);
+}

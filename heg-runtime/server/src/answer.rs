@@ -1,0 +1,215 @@
+//! Answers in the shape of OpenAI's interface, whole and in chunks, for both routes.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::answering::Figures;
+use heg_runtime::FinishReason;
+use heg_text::{Said, ToolCall};
+
+/// Which of the two interfaces an answer speaks; they differ in names, and in where the text stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Voice {
+    Chat,
+    Completion,
+}
+
+impl Voice {
+    /// How ids of its answers begin.
+    pub(super) fn id_prefix(self) -> &'static str {
+        match self {
+            Self::Chat => "chatcmpl",
+            Self::Completion => "cmpl",
+        }
+    }
+}
+
+/// What all parts of an answer begin with.
+#[derive(Debug, Clone)]
+pub(super) struct Head {
+    pub(super) voice: Voice,
+    pub(super) id: String,
+    /// Seconds since 1970.
+    pub(super) created: u64,
+    pub(super) model: String,
+}
+
+/// An answer, or a piece of one.
+#[derive(Debug, Default)]
+pub(super) struct Piece {
+    pub(super) text: String,
+    pub(super) calls: Vec<ToolCall>,
+    /// Calls in the pieces before.
+    pub(super) calls_before: usize,
+    /// Its tokens, if they were asked for.
+    pub(super) token_ids: Option<Vec<u32>>,
+}
+
+impl Piece {
+    /// Adds what an answer says.
+    pub(super) fn add(&mut self, said: Vec<Said>) {
+        for said in said {
+            match said {
+                Said::Text(text) => self.text.push_str(&text),
+                Said::Call(call) => self.calls.push(call),
+            }
+        }
+    }
+
+    /// The text; null where there are calls instead.
+    fn content(&self) -> Value {
+        if self.text.is_empty() && !self.calls.is_empty() {
+            return Value::Null;
+        }
+        self.text.as_str().into()
+    }
+
+    /// Why an answer with these calls, or calls before, ended.
+    fn reason(&self, reason: FinishReason) -> &'static str {
+        match reason {
+            FinishReason::Stop if self.calls_before + self.calls.len() > 0 => "tool_calls",
+            other => other.name(),
+        }
+    }
+}
+
+impl Head {
+    /// The whole answer.
+    pub(super) fn whole(&self, piece: Piece, reason: FinishReason, figures: &Figures) -> Value {
+        let mut choice = match self.voice {
+            Voice::Chat => json!({
+                "index": 0,
+                "message": {"role": "assistant", "content": piece.content(), "refusal": null},
+            }),
+            Voice::Completion => json!({"index": 0, "text": piece.text}),
+        };
+        if !piece.calls.is_empty() {
+            choice["message"]["tool_calls"] = self.calls(&piece, Numbers::Omitted);
+        }
+        choice["logprobs"] = Value::Null;
+        choice["finish_reason"] = piece.reason(reason).into();
+        if let Some(ids) = piece.token_ids {
+            choice["token_ids"] = ids.into();
+        }
+        let object = match self.voice {
+            Voice::Chat => "chat.completion",
+            Voice::Completion => "text_completion",
+        };
+        let mut whole = self.object(object, vec![choice]);
+        whole["usage"] = usage(figures);
+        whole["timings"] = timings(figures);
+        whole
+    }
+
+    /// A piece of the answer.
+    pub(super) fn chunk(&self, piece: Piece, place: ChunkPlace) -> Value {
+        let mut choice = match (self.voice, place) {
+            (Voice::Chat, ChunkPlace::First) => {
+                json!({"index": 0, "delta": {"role": "assistant", "content": piece.content()}})
+            }
+            (Voice::Chat, place)
+                if piece.text.is_empty()
+                    && (!piece.calls.is_empty() || place != ChunkPlace::Middle) =>
+            {
+                json!({"index": 0, "delta": {}})
+            }
+            (Voice::Chat, _) => json!({"index": 0, "delta": {"content": piece.text}}),
+            (Voice::Completion, _) => json!({"index": 0, "text": piece.text}),
+        };
+        if !piece.calls.is_empty() {
+            choice["delta"]["tool_calls"] = self.calls(&piece, Numbers::Included);
+        }
+        choice["logprobs"] = Value::Null;
+        choice["finish_reason"] = match place {
+            ChunkPlace::Last(reason) => piece.reason(reason).into(),
+            ChunkPlace::First | ChunkPlace::Middle => Value::Null,
+        };
+        if let Some(ids) = piece.token_ids {
+            choice["token_ids"] = ids.into();
+        }
+        self.object(self.chunk_object(), vec![choice])
+    }
+
+    /// The chunk behind the last one: no text, but what the answer took.
+    pub(super) fn usage_chunk(&self, figures: &Figures) -> Value {
+        let mut chunk = self.object(self.chunk_object(), Vec::new());
+        chunk["usage"] = usage(figures);
+        chunk
+    }
+
+    /// Calls as a message has them, or as a chunk, which numbers them.
+    fn calls(&self, piece: &Piece, numbers: Numbers) -> Value {
+        let answer = self.id.rsplit('-').next().unwrap_or_default();
+        let call = |(place, call): (usize, &ToolCall)| {
+            let number = piece.calls_before + place;
+            let mut value = json!({
+                "id": format!("call_{answer}_{number}"),
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            });
+            if numbers == Numbers::Included {
+                value["index"] = number.into();
+            }
+            value
+        };
+        piece.calls.iter().enumerate().map(call).collect()
+    }
+
+    fn chunk_object(&self) -> &'static str {
+        match self.voice {
+            Voice::Chat => "chat.completion.chunk",
+            Voice::Completion => "text_completion",
+        }
+    }
+
+    fn object(&self, object: &str, choices: Vec<Value>) -> Value {
+        json!({
+            "id": self.id,
+            "object": object,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        })
+    }
+}
+
+/// Where a chunk stands in its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ChunkPlace {
+    First,
+    Middle,
+    Last(FinishReason),
+}
+
+/// Whether calls say their numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Numbers {
+    Included,
+    Omitted,
+}
+
+fn usage(figures: &Figures) -> Value {
+    json!({
+        "prompt_tokens": figures.prompt_tokens,
+        "completion_tokens": figures.answer_tokens,
+        "total_tokens": figures.prompt_tokens + figures.answer_tokens,
+        "prompt_tokens_details": {"cached_tokens": figures.reused_tokens},
+    })
+}
+
+/// How long the answer took; not in OpenAI's interface.
+pub(super) fn timings(figures: &Figures) -> Value {
+    json!({
+        "predicted_ttft_ms": millis(figures.predicted_ttft),
+        "queued_ms": millis(figures.queued),
+        "ttft_ms": millis(figures.ttft),
+        "decode_ms": millis(figures.decode),
+        "tpot_ms": millis(figures.tpot),
+    })
+}
+
+/// To the microsecond.
+pub(super) fn millis(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1e3
+}

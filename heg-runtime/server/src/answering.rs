@@ -1,0 +1,241 @@
+//! One request while it is answered: from the engine's updates to text, and to the end that the client hears of.
+//!
+//! Runs in the connection's task: the engine only sends token ids into a channel, which holds at most the tokens of
+//! one answer, however slow the client is. A dropped `Answering` cancels its request.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::account::Charge;
+use super::admission::Place;
+use super::error::{ApiError, Result};
+use super::metrics::{Metrics, Outcome};
+use super::supersede::Turn;
+use heg_runtime::FinishReason;
+use heg_runtime::RuntimeError;
+use heg_runtime::engine::{Ask, Ending, Engine, Update};
+use heg_sched::{Class, Finish, RequestId};
+use heg_text::{AnswerText, Said, ToolCallParser, ToolSyntax};
+
+/// A request that the engine has.
+pub(super) struct Answering {
+    engine: Engine,
+    id: RequestId,
+    updates: UnboundedReceiver<Update>,
+    text: AnswerText,
+    /// Finds calls in the text, where the answer may have some.
+    calls: Option<ToolCallParser>,
+    state: State,
+    figures: Figures,
+    class: Class,
+    metrics: Arc<Metrics>,
+    /// Its turn among requests with the same key.
+    turn: Turn,
+    /// Its place in the queue.
+    place: Place,
+    /// What it keeps, at its client's expense.
+    _charge: Charge,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Tokens come.
+    Running,
+    /// A stop text was met; the engine has not said its last word yet.
+    Stopped,
+    /// The engine is done with it.
+    Over,
+}
+
+/// What happens to an answer.
+pub(super) enum Step {
+    /// A token, and what can be shown now.
+    Token { id: u32, said: Vec<Said> },
+    /// It is complete; `said` was held back until now.
+    End {
+        said: Vec<Said>,
+        reason: FinishReason,
+    },
+}
+
+/// Counts and times of an answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Figures {
+    pub(super) prompt_tokens: u32,
+    pub(super) answer_tokens: u32,
+    pub(super) reused_tokens: u32,
+    pub(super) predicted_ttft: Duration,
+    pub(super) queued: Duration,
+    pub(super) ttft: Duration,
+    pub(super) decode: Duration,
+    /// Time per token after the first.
+    pub(super) tpot: Duration,
+}
+
+impl Answering {
+    /// Hands a request to the engine.
+    pub(super) fn submit(
+        engine: &Engine,
+        ask: Ask,
+        text: AnswerText,
+        syntax: Option<ToolSyntax>,
+        turn: Turn,
+        (place, charge): (Place, Charge),
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        let (sender, updates) = unbounded_channel();
+        let class = ask.class;
+        let figures = Figures {
+            prompt_tokens: ask.prompt.len().try_into().unwrap_or(u32::MAX),
+            ..Figures::default()
+        };
+        // Nobody listens any more: its cancellation is under way.
+        let id = engine.submit(ask, move |update| drop(sender.send(update)));
+        Self {
+            engine: engine.clone(),
+            id,
+            updates,
+            text,
+            calls: syntax.map(ToolCallParser::new),
+            state: State::Running,
+            figures,
+            class,
+            metrics: Arc::clone(metrics),
+            turn,
+            place,
+            _charge: charge,
+        }
+    }
+
+    /// Waits until the scheduler has it; gives the predicted time to the first token.
+    pub(super) async fn accepted(&mut self) -> Result<Duration> {
+        match self.update().await? {
+            Update::Accepted { predicted_ttft } => {
+                self.figures.predicted_ttft = predicted_ttft;
+                Ok(predicted_ttft)
+            }
+            Update::Finished(ending) => {
+                self.end(ending)?;
+                Err(out_of_turn())
+            }
+            Update::Token(_) => Err(out_of_turn()),
+        }
+    }
+
+    /// What happens next, once it is accepted. After an `End` or an error, nothing does.
+    pub(super) async fn next(&mut self) -> Result<Step> {
+        loop {
+            match self.update().await? {
+                Update::Token(id) if self.state == State::Running => return self.token(id),
+                Update::Token(_) => {}
+                Update::Finished(ending) => return self.end(ending),
+                Update::Accepted { .. } => return Err(out_of_turn()),
+            }
+        }
+    }
+
+    async fn update(&mut self) -> Result<Update> {
+        tokio::select! {
+            biased;
+            () = self.turn.passed() => Err(ApiError::Superseded),
+            update = self.updates.recv() => update.ok_or_else(engine_gone),
+        }
+    }
+
+    /// What is known of it so far; complete after its end.
+    pub(super) fn figures(&self) -> &Figures {
+        &self.figures
+    }
+
+    fn token(&mut self, id: u32) -> Result<Step> {
+        self.figures.answer_tokens += 1;
+        let emit = self.text.push(id).map_err(RuntimeError::from)?;
+        if emit.stopped {
+            self.state = State::Stopped;
+            self.engine.cancel(self.id);
+        }
+        Ok(Step::Token {
+            id,
+            said: self.said(emit.text),
+        })
+    }
+
+    /// What a piece of text says.
+    fn said(&mut self, text: String) -> Vec<Said> {
+        match &mut self.calls {
+            Some(calls) => calls.push(&text),
+            None if text.is_empty() => Vec::new(),
+            None => vec![Said::Text(text)],
+        }
+    }
+
+    fn last_said(&mut self) -> Result<Vec<Said>> {
+        let text = self.text.finish().map_err(RuntimeError::from)?;
+        let mut said = self.said(text);
+        if let Some(calls) = &mut self.calls {
+            said.extend(calls.finish());
+        }
+        Ok(said)
+    }
+
+    fn end(&mut self, ending: Ending) -> Result<Step> {
+        let stopped = self.state == State::Stopped;
+        self.state = State::Over;
+        self.figures.reused_tokens = ending.reused_tokens;
+        self.figures.queued = ending.queued;
+        self.figures.ttft = ending.ttft;
+        self.figures.decode = ending.decode;
+        self.figures.tpot = ending.decode / ending.generated.saturating_sub(1).max(1);
+        let outcome = match ending.finish {
+            _ if stopped => Outcome::Complete,
+            Finish::Complete => Outcome::Complete,
+            Finish::Cancelled => Outcome::Cancelled,
+            Finish::Deadline => Outcome::Deadline,
+            Finish::Failed => Outcome::Failed,
+            Finish::Shed => Outcome::Shed,
+        };
+        self.metrics.ended(self.class, outcome, Some(&self.figures));
+        match outcome {
+            Outcome::Complete => Ok(Step::End {
+                said: self.last_said()?,
+                reason: if stopped {
+                    FinishReason::Stop
+                } else {
+                    ending.reason
+                },
+            }),
+            // Who cancels drops the answer; what is left is the server's end.
+            Outcome::Cancelled => Err(ApiError::ShuttingDown),
+            Outcome::Deadline => Err(ApiError::Deadline),
+            Outcome::Failed => Err(ApiError::Failed {
+                why: ending.error.unwrap_or_else(|| "a kernel failed".to_owned()),
+            }),
+            Outcome::Shed => Err(ApiError::Shed {
+                retry_after: self.place.retry_after(),
+            }),
+        }
+    }
+}
+
+fn out_of_turn() -> ApiError {
+    ApiError::Failed {
+        why: "the engine answered out of turn; this is a bug".to_owned(),
+    }
+}
+
+fn engine_gone() -> ApiError {
+    ApiError::Failed {
+        why: "the engine has ended".to_owned(),
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        if self.state != State::Over {
+            self.engine.cancel(self.id);
+            self.metrics.ended(self.class, Outcome::Cancelled, None);
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The two routes that answer: a request is read, let in, turned into tokens and handed to the engine; its answer
+//! goes out whole or as events.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use hyper::Response;
+use hyper::header::HeaderValue;
+
+use super::State;
+use super::account::{Account, Charge, Scope};
+use super::admission::Place;
+use super::answer::{Head, Piece, Voice, millis};
+use super::answering::{Answering, Step};
+use super::body::Taken;
+use super::error::{ApiError, Result};
+use super::flows::FlowName;
+use super::preparation::Effort;
+use super::request::{
+    ChatRequest, CompletionRequest, Delivery, EndToken, PromptText, TokenIds, Wishes,
+};
+use super::route::{Body, event_response, json_response};
+use super::stream::{Empty, Events};
+use super::supersede::{Key, Turn};
+use super::tools::{Held, Tooling};
+use heg_runtime::engine::Ask;
+use heg_text::{AnswerText, Conversation, TextStream};
+
+/// `/v1/chat/completions`.
+pub(super) async fn chat(
+    state: &Arc<State>,
+    account: &Account,
+    body: Taken,
+    headers: Vec<(&'static str, &str)>,
+) -> Result<Response<Body>> {
+    answer(state, account, Voice::Chat, body, headers).await
+}
+
+/// `/v1/completions`.
+pub(super) async fn bare(
+    state: &Arc<State>,
+    account: &Account,
+    body: Taken,
+    headers: Vec<(&'static str, &str)>,
+) -> Result<Response<Body>> {
+    answer(state, account, Voice::Completion, body, headers).await
+}
+
+/// A prompt as its body has it.
+enum Prompt {
+    Chat(Box<Conversation>, Box<Tooling>),
+    Bare(PromptText),
+}
+
+/// A request that was let in, as tokens.
+struct Prepared {
+    wishes: Wishes,
+    prompt: Vec<u32>,
+    /// The form of the answer; it is compiled apart.
+    tooling: Option<Box<Tooling>>,
+    place: Place,
+    turn: Turn,
+    /// What the request keeps, instead of its body.
+    charge: Charge,
+}
+
+async fn answer(
+    state: &Arc<State>,
+    account: &Account,
+    voice: Voice,
+    body: Taken,
+    headers: Vec<(&'static str, &str)>,
+) -> Result<Response<Body>> {
+    let arrived = Instant::now();
+    let headers: Vec<_> = headers
+        .into_iter()
+        .map(|(name, text)| (name, text.to_owned()))
+        .collect();
+    let effort = Effort::of(body.bytes.len());
+    let prepare = {
+        let (state, scope) = (Arc::clone(state), account.scope());
+        move || prepare(&state, scope, voice, body, &headers)
+    };
+    let prepared = state
+        .preparation
+        .run(account.scope(), effort, prepare)
+        .await?;
+    let Prepared {
+        mut wishes,
+        prompt,
+        tooling,
+        place,
+        mut turn,
+        mut charge,
+    } = prepared;
+    let held = match tooling {
+        None => Held::default(),
+        Some(tooling) => {
+            let served = Arc::clone(&state.served);
+            let work = move || served.hold(&tooling);
+            let forms = &state.preparation;
+            forms.run(account.scope(), Effort::Form, work).await?
+        }
+    };
+    let kept_bytes = kept_bytes(&wishes, &prompt, held.kept_bytes);
+    charge_exactly(&mut charge, kept_bytes)?;
+    if turn.is_over() {
+        return Err(ApiError::Superseded);
+    }
+    if let Some(deadline) = &mut wishes.deadline {
+        let left = deadline.checked_sub(arrived.elapsed());
+        *deadline = left.ok_or(ApiError::Deadline)?;
+    }
+    let syntax = held.syntax;
+    let (ask, text) = ask(state, account.scope(), voice, &wishes, prompt, held)?;
+    let engine = &state.served.engine;
+    let mut answering = Answering::submit(
+        engine,
+        ask,
+        text,
+        syntax,
+        turn,
+        (place, charge),
+        &state.metrics,
+    );
+    // Nothing is sent before the scheduler has the request, so that a refusal has a status.
+    let predicted = answering.accepted().await?;
+    let head = state.head(voice);
+    let mut response = match wishes.delivery {
+        Delivery::Whole => whole(&head, &mut answering, wishes.token_ids).await?,
+        Delivery::Stream { usage } => {
+            // Who asks for completions counts tokens, and may have given ids whose text means nothing.
+            let empty = match (voice, wishes.token_ids, &state.served.tokenizer) {
+                (Voice::Chat, TokenIds::Omitted, Some(_)) => Empty::Omitted,
+                _ => Empty::Sent,
+            };
+            let events = Events::new(head, answering, usage, wishes.token_ids, empty);
+            event_response(events)
+        }
+    };
+    if let Ok(predicted) = HeaderValue::from_str(&millis(predicted).to_string()) {
+        let headers = response.headers_mut();
+        headers.insert("heg-predicted-ttft-ms", predicted);
+    }
+    Ok(response)
+}
+
+/// Reads a body, lets its request in, and makes its prompt tokens. Beside the event loop: a body may be large, and
+/// templates and tokenizers take milliseconds for long prompts.
+fn prepare(
+    state: &State,
+    scope: Scope,
+    voice: Voice,
+    body: Taken,
+    headers: &[(&'static str, String)],
+) -> Result<Prepared> {
+    let served = &state.served;
+    let headers = headers.iter().map(|(name, text)| (*name, text.as_str()));
+    let Taken { bytes, mut charge } = body;
+    let (wishes, prompt) = match voice {
+        Voice::Chat => {
+            let request = ChatRequest::parse(&bytes, headers, served.bounds())?;
+            let prompt = Prompt::Chat(request.conversation.into(), request.tooling.into());
+            (request.wishes, prompt)
+        }
+        Voice::Completion => {
+            let request = CompletionRequest::parse(&bytes, headers, served.bounds())?;
+            (request.wishes, Prompt::Bare(request.prompt))
+        }
+    };
+    drop(bytes);
+    if let Some(asked) = &wishes.model {
+        served.check_model(asked)?;
+    }
+    let place = state.admission.enter(scope, wishes.class)?;
+    let turn = match &wishes.supersede_key {
+        Some(key) => state.superseding.begin(Key {
+            scope,
+            text: key.clone(),
+        }),
+        None => Turn::default(),
+    };
+    let (prompt, tooling) = match prompt {
+        Prompt::Chat(conversation, tooling) => {
+            let prompt = served.chat_prompt(&conversation)?;
+            (prompt, Some(tooling).filter(|tooling| tooling.is_held()))
+        }
+        Prompt::Bare(text) => (served.bare_prompt(text)?, None),
+    };
+    let form_bytes = tooling.as_ref().map_or(0, |tooling| tooling.kept_bytes());
+    charge_exactly(&mut charge, kept_bytes(&wishes, &prompt, form_bytes))?;
+    Ok(Prepared {
+        wishes,
+        prompt,
+        tooling,
+        place,
+        turn,
+        charge,
+    })
+}
+
+/// What a request makes the server keep until it is answered.
+fn kept_bytes(wishes: &Wishes, prompt: &[u32], form_bytes: usize) -> usize {
+    let stop: usize = wishes.stop.iter().map(String::len).sum();
+    REQUEST_BYTES + prompt.len() * TOKEN_BYTES + stop * STOP_BYTE_BYTES + form_bytes
+}
+
+/// Makes a charge one of so many bytes.
+fn charge_exactly(charge: &mut Charge, bytes: usize) -> Result<()> {
+    match bytes.checked_sub(charge.bytes()) {
+        Some(more) => charge.grow(more),
+        None => {
+            charge.shrink(charge.bytes() - bytes);
+            Ok(())
+        }
+    }
+}
+
+/// What the engine is asked, and the text side of its answer.
+///
+/// # Errors
+/// `TooLong`, where the answer that is asked for cannot fit behind the prompt.
+fn ask(
+    state: &State,
+    scope: Scope,
+    voice: Voice,
+    wishes: &Wishes,
+    prompt: Vec<u32>,
+    held: Held,
+) -> Result<(Ask, AnswerText)> {
+    let served = &state.served;
+    let tokens_max = match (wishes.tokens_max, voice) {
+        (Some(asked), _) => {
+            served.bounds().check(prompt.len(), asked)?;
+            asked
+        }
+        (None, Voice::Chat) => served.room(prompt.len()).min(state.limits.answer_tokens),
+        (None, Voice::Completion) => served.room(prompt.len()).min(COMPLETION_TOKENS),
+    };
+    let eos_ids = match wishes.end_token {
+        EndToken::Ends => served.eos_ids(),
+        EndToken::Ignored => &[],
+    };
+    let tokenizer = served.tokenizer.clone();
+    let text = AnswerText::new(
+        tokenizer.map(|tokenizer| TextStream::with_calls(tokenizer, held.syntax)),
+        wishes.stop.clone(),
+        eos_ids,
+    );
+    let flow = match (&wishes.flow, &wishes.supersede_key) {
+        (Some(name), _) => Some(FlowName::Given(name.clone())),
+        (None, Some(key)) => Some(FlowName::Superseding(key.clone())),
+        (None, None) => None,
+    };
+    let ask = Ask {
+        scope: state.prefix_scope(scope),
+        class: wishes.class,
+        tokens_max,
+        prompt,
+        eos_ids: eos_ids.to_vec(),
+        sampling: wishes.sampling,
+        restriction: held.restriction,
+        flow: flow.map(|name| state.flows.named(&served.engine, scope, name)),
+        deadline: wishes.deadline,
+    };
+    Ok((ask, text))
+}
+
+async fn whole(
+    head: &Head,
+    answering: &mut Answering,
+    token_ids: TokenIds,
+) -> Result<Response<Body>> {
+    let mut piece = Piece {
+        token_ids: (token_ids == TokenIds::Included).then(Vec::new),
+        ..Piece::default()
+    };
+    loop {
+        match answering.next().await? {
+            Step::Token { id, said } => {
+                piece.add(said);
+                piece.token_ids.iter_mut().for_each(|ids| ids.push(id));
+            }
+            Step::End { said, reason } => {
+                piece.add(said);
+                let answer = head.whole(piece, reason, answering.figures());
+                return Ok(json_response(&answer));
+            }
+        }
+    }
+}
+
+/// Tokens of a completion whose request sets no limit. OpenAI's.
+const COMPLETION_TOKENS: u32 = 16;
+
+/// What is kept of any request: its place, its channel, its names. Chosen, above what they take.
+const REQUEST_BYTES: usize = 8 << 10;
+
+/// What is kept of a token of a prompt: its id, in the engine and with its flow.
+const TOKEN_BYTES: usize = 8;
+
+/// What matching keeps of a byte of a stop text: the byte, and where to go on from it.
+const STOP_BYTE_BYTES: usize = 10;

@@ -1,0 +1,139 @@
+//! Names that clients give their flows.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::account::Scope;
+use heg_runtime::engine::Engine;
+use heg_sched::FlowId;
+
+/// Where flows come from, and whom their end is told.
+pub(super) trait FlowSource {
+    /// A flow that nobody else has.
+    fn new_flow(&self) -> FlowId;
+    /// The flow has no further calls.
+    fn end_flow(&self, flow: FlowId);
+}
+
+impl FlowSource for Engine {
+    fn new_flow(&self) -> FlowId {
+        self.new_flow()
+    }
+
+    fn end_flow(&self, flow: FlowId) {
+        self.end_flow(flow);
+    }
+}
+
+/// What a flow is known by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum FlowName {
+    /// A `flow_id`.
+    Given(String),
+    /// A `supersede_key` without a `flow_id`: the requests that take each other's place share their prefix.
+    Superseding(String),
+}
+
+/// Flows by name. Each client has its own names, and a bounded number of them, of which the one unused for longest goes
+/// first.
+#[derive(Debug, Default)]
+pub(super) struct Flows {
+    known: Mutex<BTreeMap<Scope, Known>>,
+}
+
+/// The flows of one client.
+#[derive(Debug, Default)]
+struct Known {
+    by_name: HashMap<FlowName, (FlowId, u64)>,
+    /// Number of uses so far.
+    uses: u64,
+}
+
+impl Flows {
+    /// The client's flow of a name, new if there is none.
+    pub(super) fn named(&self, engine: &impl FlowSource, scope: Scope, name: FlowName) -> FlowId {
+        let mut known = self.lock();
+        let known = known.entry(scope).or_default();
+        known.uses += 1;
+        let now = known.uses;
+        if let Some((flow, used)) = known.by_name.get_mut(&name) {
+            *used = now;
+            return *flow;
+        }
+        if known.by_name.len() >= FLOWS_MAX {
+            let oldest = known.by_name.iter().min_by_key(|(_, (_, used))| *used);
+            if let Some(oldest) = oldest.map(|(name, _)| name.clone())
+                && let Some((flow, _)) = known.by_name.remove(&oldest)
+            {
+                engine.end_flow(flow);
+            }
+        }
+        let flow = engine.new_flow();
+        known.by_name.insert(name, (flow, now));
+        flow
+    }
+
+    /// Ends a client's flow; `None` if it has none of that name.
+    pub(super) fn end(
+        &self,
+        engine: &impl FlowSource,
+        scope: Scope,
+        name: &FlowName,
+    ) -> Option<()> {
+        let (flow, _) = self.lock().get_mut(&scope)?.by_name.remove(name)?;
+        engine.end_flow(flow);
+        Some(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Scope, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Flows of a client. Chosen: more conversations than a machine's memory keeps caches for.
+const FLOWS_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Source {
+        next: Cell<u64>,
+        ended: RefCell<Vec<FlowId>>,
+    }
+
+    impl FlowSource for Source {
+        fn new_flow(&self) -> FlowId {
+            FlowId(self.next.replace(self.next.get() + 1))
+        }
+
+        fn end_flow(&self, flow: FlowId) {
+            self.ended.borrow_mut().push(flow);
+        }
+    }
+
+    fn given(name: usize) -> FlowName {
+        FlowName::Given(name.to_string())
+    }
+
+    #[test]
+    fn a_client_neither_sees_nor_ends_the_flows_of_another() {
+        let (flows, source) = (Flows::default(), Source::default());
+        let (ours, theirs) = (Scope::Client(0), Scope::Client(1));
+        let flow = flows.named(&source, ours, given(0));
+        assert_ne!(flow, flows.named(&source, theirs, given(0)));
+        assert_eq!(flows.end(&source, Scope::Loopback, &given(0)), None);
+        // However many they begin.
+        for name in 0..3 * FLOWS_MAX {
+            flows.named(&source, theirs, given(name));
+        }
+        assert_eq!(flow, flows.named(&source, ours, given(0)));
+        assert!(!source.ended.borrow().contains(&flow));
+        assert_eq!(source.ended.borrow().len(), 2 * FLOWS_MAX);
+        assert_eq!(flows.end(&source, ours, &given(0)), Some(()));
+        assert!(source.ended.borrow().contains(&flow));
+    }
+}

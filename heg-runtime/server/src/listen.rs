@@ -1,0 +1,132 @@
+//! Where the server is reached: loopback TCP and a Unix socket of the user's own.
+
+use std::future::pending;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use tokio::net::TcpListener;
+
+use super::account::Scope;
+use super::client_stream::ClientStream;
+use super::socket::Socket;
+use heg_runtime::RuntimeError;
+
+/// The way a client came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Loopback: anyone on this machine.
+    Tcp,
+    /// The socket, as a user of this machine, by number.
+    Unix { user: u32 },
+}
+
+impl Way {
+    /// Who comes this way, where nobody is asked for a token.
+    pub(super) fn scope(self) -> Scope {
+        match self {
+            Self::Tcp => Scope::Loopback,
+            Self::Unix { user } => Scope::User(user),
+        }
+    }
+}
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// A port of 127.0.0.1.
+    Tcp(SocketAddr),
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "http://{address}/v1"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// The open doors.
+#[derive(Debug)]
+pub(super) struct Doors {
+    tcp: Option<TcpListener>,
+    unix: Option<Socket>,
+}
+
+/// Someone at a door.
+pub(super) struct Caller {
+    pub(super) stream: ClientStream,
+    pub(super) way: Way,
+}
+
+impl Doors {
+    /// Opens them. In a runtime of tokio.
+    pub(super) async fn open(
+        port: Option<u16>,
+        socket: Option<&Path>,
+    ) -> Result<Self, RuntimeError> {
+        let tcp = match port {
+            Some(port) => {
+                let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+                let listener = TcpListener::bind(address).await;
+                Some(listener.map_err(|source| listen_error(&Address::Tcp(address), source))?)
+            }
+            None => None,
+        };
+        let unix = match socket {
+            Some(path) => {
+                let socket = Socket::bind(path);
+                let address = Address::Unix(path.to_owned());
+                Some(socket.map_err(|source| listen_error(&address, source))?)
+            }
+            None => None,
+        };
+        Ok(Self { tcp, unix })
+    }
+
+    /// Where they are.
+    pub(super) fn addresses(&self) -> Vec<Address> {
+        let tcp = self.tcp.as_ref();
+        let tcp = tcp.and_then(|listener| listener.local_addr().ok());
+        let unix = self.unix.as_ref().map(|socket| socket.path().to_owned());
+        let tcp = tcp.map(Address::Tcp).into_iter();
+        tcp.chain(unix.map(Address::Unix)).collect()
+    }
+
+    /// Waits for the next caller on loopback; for ever, where that is closed.
+    pub(super) async fn tcp(&self) -> io::Result<Caller> {
+        let Some(listener) = &self.tcp else {
+            return pending().await;
+        };
+        let (stream, _) = listener.accept().await?;
+        // Tokens are small, and each is worth a packet.
+        stream.set_nodelay(true)?;
+        Ok(Caller {
+            stream: stream.into(),
+            way: Way::Tcp,
+        })
+    }
+
+    /// Waits for the next caller on the socket; for ever, where there is none.
+    pub(super) async fn unix(&self) -> io::Result<Caller> {
+        let Some(socket) = &self.unix else {
+            return pending().await;
+        };
+        let (stream, _) = socket.accept().await?;
+        let user = stream.peer_cred()?.uid();
+        Ok(Caller {
+            stream: stream.into(),
+            way: Way::Unix { user },
+        })
+    }
+}
+
+fn listen_error(address: &Address, source: io::Error) -> RuntimeError {
+    RuntimeError::Listen {
+        address: address.to_string(),
+        source,
+    }
+}

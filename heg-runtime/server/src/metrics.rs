@@ -1,0 +1,297 @@
+//! Figures for Prometheus: what the server counts itself, and how the engine stands when it is asked.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::admission::class_name;
+use super::answering::Figures;
+use super::timeline::lane_name;
+use heg_runtime::engine::Status;
+use heg_sched::Class;
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Complete,
+    Cancelled,
+    Deadline,
+    Failed,
+    Shed,
+}
+
+type Label = (&'static str, &'static str);
+
+/// What is counted from the start of the server on.
+#[derive(Debug, Default)]
+pub(super) struct Metrics {
+    requests: Family<[Label; 2], Counter>,
+    refused: Family<[(&'static str, String); 1], Counter>,
+    prompt_tokens: Family<[Label; 1], Counter>,
+    reused_tokens: Family<[Label; 1], Counter>,
+    generated_tokens: Family<[Label; 1], Counter>,
+    ttft: ByClass,
+    tpot: ByClass,
+    pub(super) connections: Gauge,
+}
+
+/// A histogram for each class.
+#[derive(Debug)]
+struct ByClass(Family<[Label; 1], Histogram>);
+
+impl Default for ByClass {
+    fn default() -> Self {
+        Self(Family::new_with_constructor(|| Histogram::new(SECONDS)))
+    }
+}
+
+impl Metrics {
+    /// A request that was let in has ended. Figures are there if the engine saw its end.
+    pub(super) fn ended(&self, class: Class, outcome: Outcome, figures: Option<&Figures>) {
+        let class = ("class", class_name(class));
+        let labels = [class, ("outcome", outcome.name())];
+        self.requests.get_or_create(&labels).inc();
+        let Some(figures) = figures else {
+            return;
+        };
+        let count = |family: &Family<[Label; 1], Counter>, tokens: u32| {
+            family.get_or_create(&[class]).inc_by(tokens.into());
+        };
+        count(&self.prompt_tokens, figures.prompt_tokens);
+        count(&self.reused_tokens, figures.reused_tokens);
+        count(&self.generated_tokens, figures.answer_tokens);
+        let observe = |times: &ByClass, time: std::time::Duration| {
+            times.0.get_or_create(&[class]).observe(time.as_secs_f64());
+        };
+        if figures.answer_tokens > 0 {
+            observe(&self.ttft, figures.ttft);
+        }
+        if figures.answer_tokens > 1 {
+            observe(&self.tpot, figures.tpot);
+        }
+    }
+
+    /// A request was refused, with this status.
+    pub(super) fn refused(&self, status: u16) {
+        let labels = [("status", status.to_string())];
+        self.refused.get_or_create(&labels).inc();
+    }
+
+    /// Everything, in Prometheus' text format (OpenMetrics 1.0).
+    pub(super) fn text(&self, status: &Status) -> Result<String, std::fmt::Error> {
+        let mut registry = Registry::with_prefix("heg");
+        self.register(&mut registry);
+        register_status(&mut registry, status);
+        let mut text = String::new();
+        encode(&mut text, &registry)?;
+        Ok(text)
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        registry.register("requests", "Requests that ended", self.requests.clone());
+        registry.register(
+            "refused",
+            "Requests that were refused",
+            self.refused.clone(),
+        );
+        for (name, help, family) in [
+            ("prompt_tokens", "Tokens of prompts", &self.prompt_tokens),
+            (
+                "reused_tokens",
+                "Tokens of prompts that were in the KV cache",
+                &self.reused_tokens,
+            ),
+            ("answer_tokens", "Tokens of answers", &self.generated_tokens),
+        ] {
+            registry.register(name, help, family.clone());
+        }
+        for (name, help, times) in [
+            (
+                "ttft",
+                "Time from submission to the first token",
+                &self.ttft,
+            ),
+            ("tpot", "Time per token after the first", &self.tpot),
+        ] {
+            registry.register_with_unit(name, help, Unit::Seconds, times.0.clone());
+        }
+        registry.register("connections", "Open connections", self.connections.clone());
+    }
+}
+
+fn register_status(registry: &mut Registry, status: &Status) {
+    let live = Family::<[Label; 2], Gauge>::default();
+    for (class, phases) in [
+        (Class::Reactive, status.reactive),
+        (Class::Proactive, status.proactive),
+    ] {
+        for (phase, requests) in [
+            ("queued", phases.queued),
+            ("prefilling", phases.prefilling),
+            ("decoding", phases.decoding),
+        ] {
+            let labels = [("class", class_name(class)), ("phase", phase)];
+            live.get_or_create(&labels).set(requests.into());
+        }
+    }
+    registry.register("live_requests", "Requests in the engine", live);
+    let busy = Family::<[Label; 1], Counter<f64, AtomicU64>>::default();
+    for lane in &status.lanes {
+        busy.get_or_create(&[("lane", lane_name(lane.lane))])
+            .inc_by(lane.busy_us as f64 / 1e6);
+    }
+    registry.register_with_unit("lane_busy", "Time a lane has worked", Unit::Seconds, busy);
+    for (name, help, value) in [
+        ("kv", "KV cache reserved", status.kv_bytes),
+        ("kv_budget", "KV cache allowed", status.kv_budget_bytes),
+    ] {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(value.try_into().unwrap_or(i64::MAX));
+        registry.register_with_unit(name, help, Unit::Bytes, gauge);
+    }
+    for (name, help, value) in [
+        (
+            "lanes_lost",
+            "Lanes that cannot be used, or whose kernels could not be prepared",
+            status.lost.len() as i64,
+        ),
+        (
+            "flows_kept",
+            "Flows that keep a KV cache",
+            status.flows_kept.into(),
+        ),
+        (
+            "warm_failures",
+            "Different reasons why attention could not be compiled for waiting requests",
+            status.warm_failures.len() as i64,
+        ),
+    ] {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(value);
+        registry.register(name, help, gauge);
+    }
+    for (name, help, count) in [
+        (
+            "launches",
+            "Kernels and iterations launched",
+            status.launches,
+        ),
+        (
+            "warmed_kernels",
+            "Attention kernels compiled for waiting requests",
+            status.warmed,
+        ),
+    ] {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(count);
+        registry.register(name, help, counter);
+    }
+    let dispatch = Counter::<f64, AtomicU64>::default();
+    dispatch.inc_by(status.dispatch_us as f64 / 1e6);
+    let help = "Time spent in scheduling and dispatch";
+    registry.register_with_unit("dispatch", help, Unit::Seconds, dispatch);
+    register_waits(registry, status);
+}
+
+/// What preemption takes, and the longest that it could take.
+fn register_waits(registry: &mut Registry, status: &Status) {
+    let requests = Family::<[Label; 1], Counter>::default();
+    let waits = Family::<[Label; 2], Gauge<f64, AtomicU64>>::default();
+    for wait in &status.waits {
+        let entry = ("entry", wait.entry.name());
+        requests.get_or_create(&[entry]).inc_by(wait.count);
+        for (figure, us) in [
+            ("median", wait.median_us),
+            ("p90", wait.p90_us),
+            ("max", wait.max_us),
+        ] {
+            let labels = [entry, ("figure", figure)];
+            waits.get_or_create(&labels).set(us as f64 / 1e6);
+        }
+    }
+    registry.register(
+        "reactive_first_kernels",
+        "Reactive requests whose first kernel was launched, by how they came in",
+        requests,
+    );
+    registry.register_with_unit(
+        "reactive_wait",
+        "Time from a reactive request's submission to the launch of its first kernel",
+        Unit::Seconds,
+        waits,
+    );
+    for (name, help, us) in [
+        (
+            "longest_kernel",
+            "The longest kernel, first runs apart",
+            status.kernel_us_max,
+        ),
+        (
+            "longest_stretch",
+            "The longest time in which a lane would not have given way, first runs apart",
+            status.stretch_us_max,
+        ),
+    ] {
+        let gauge = Gauge::<f64, AtomicU64>::default();
+        gauge.set(us as f64 / 1e6);
+        registry.register_with_unit(name, help, Unit::Seconds, gauge);
+    }
+}
+
+impl Outcome {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Cancelled => "cancelled",
+            Self::Deadline => "deadline",
+            Self::Failed => "failed",
+            Self::Shed => "shed",
+        }
+    }
+}
+
+/// Bounds of the histograms, in seconds: from a fast token to a patient request.
+const SECONDS: [f64; 14] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heg_runtime::engine::{Entry, WaitStatus};
+
+    #[test]
+    fn the_engines_figures_are_in_seconds() {
+        let wait = |entry, count, median_us| WaitStatus {
+            entry,
+            count,
+            median_us,
+            p90_us: 2 * median_us,
+            max_us: 3 * median_us,
+        };
+        let status = Status {
+            launches: 400,
+            warmed: 3,
+            warm_failures: vec!["the compiler refuses it".to_owned()],
+            dispatch_us: 5_000,
+            waits: vec![
+                wait(Entry::Idle, 2, 40),
+                wait(Entry::Preempting, 7, 4_500),
+                wait(Entry::Queued, 0, 0),
+            ],
+            kernel_us_max: 31_250,
+            stretch_us_max: 40_000,
+            ..Status::default()
+        };
+        let text = Metrics::default().text(&status).unwrap();
+        // Labels come in no order.
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.sort_unstable();
+        insta::assert_snapshot!(lines.join("\n"));
+    }
+}

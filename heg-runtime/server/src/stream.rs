@@ -1,0 +1,123 @@
+//! An answer as server-sent events. They are made when the connection has room for them: what a slow client has not
+//! taken yet are token ids in the channel behind [`Answering`], not text.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use futures_util::stream::{Stream, unfold};
+use hyper::body::Frame;
+use serde_json::Value;
+
+use super::answer::{ChunkPlace, Head, Piece, timings};
+use super::answering::{Answering, Step};
+use super::request::{TokenIds, Usage};
+use heg_runtime::FinishReason;
+use heg_text::Said;
+
+/// An answer that is streamed.
+pub(super) struct Events {
+    head: Head,
+    answering: Answering,
+    usage: Usage,
+    token_ids: TokenIds,
+    /// What the next chunk is.
+    place: ChunkPlace,
+    /// Calls so far.
+    calls: usize,
+    /// Whether a token without text is an event too.
+    empty: Empty,
+}
+
+/// What becomes of a token that shows no text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Empty {
+    /// It waits for the next piece of text.
+    Omitted,
+    /// It is an event all the same: its id is wanted, or there is no text at all.
+    Sent,
+}
+
+impl Events {
+    /// The events of a request that the engine has.
+    pub(super) fn new(
+        head: Head,
+        answering: Answering,
+        usage: Usage,
+        token_ids: TokenIds,
+        empty: Empty,
+    ) -> Self {
+        Self {
+            head,
+            answering,
+            usage,
+            token_ids,
+            place: ChunkPlace::First,
+            calls: 0,
+            empty,
+        }
+    }
+
+    /// The frames of the response.
+    pub(super) fn frames(self) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> {
+        unfold(Some(self), async |events| {
+            let mut events = events?;
+            let (text, goes_on) = events.next().await;
+            let rest = goes_on.then_some(events);
+            Some((Ok(Frame::data(Bytes::from(text))), rest))
+        })
+    }
+
+    /// The next events, and whether there are more.
+    async fn next(&mut self) -> (String, bool) {
+        loop {
+            match self.answering.next().await {
+                Ok(Step::Token { said, .. }) if said.is_empty() && self.empty == Empty::Omitted => {
+                }
+                Ok(Step::Token { id, said }) => {
+                    let token_ids = (self.token_ids == TokenIds::Included).then(|| vec![id]);
+                    let chunk = self.chunk(said, token_ids);
+                    return (event(&chunk), true);
+                }
+                Ok(Step::End { said, reason }) => return (self.end(said, reason), false),
+                Err(error) => return (event(&error.body()), false),
+            }
+        }
+    }
+
+    fn end(&mut self, said: Vec<Said>, reason: FinishReason) -> String {
+        let mut events = String::new();
+        if !said.is_empty() || self.place == ChunkPlace::First {
+            events.push_str(&event(&self.chunk(said, None)));
+        }
+        self.place = ChunkPlace::Last(reason);
+        let mut last = self.chunk(Vec::new(), None);
+        last["timings"] = timings(self.answering.figures());
+        events.push_str(&event(&last));
+        if self.usage == Usage::Included {
+            let usage = self.head.usage_chunk(self.answering.figures());
+            events.push_str(&event(&usage));
+        }
+        events.push_str("data: [DONE]\n\n");
+        events
+    }
+
+    fn chunk(&mut self, said: Vec<Said>, token_ids: Option<Vec<u32>>) -> Value {
+        let mut piece = Piece {
+            token_ids,
+            calls_before: self.calls,
+            ..Piece::default()
+        };
+        piece.add(said);
+        self.calls += piece.calls.len();
+        let mut chunk = self.head.chunk(piece, self.place);
+        if self.usage == Usage::Included {
+            chunk["usage"] = Value::Null;
+        }
+        self.place = ChunkPlace::Middle;
+        chunk
+    }
+}
+
+fn event(data: &Value) -> String {
+    format!("data: {data}\n\n")
+}

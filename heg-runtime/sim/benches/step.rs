@@ -1,0 +1,106 @@
+//! What a step of the scheduler costs with 64 live requests.
+//!
+//! The time of whole runs says little: what matters is a step, so each is timed by itself, and the median and
+//! the 99th percentile over a long run are printed; criterion then measures the run.
+
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use heg_sched::{Actions, AgentXpu, CachedCosts, Class, Event, Micros, Scheduler};
+use heg_sim::{AnalyticCosts, Dimensions, Machine, simulate};
+use heg_workload::{Arrival, Trace, TraceRequest, TraceSpec, Workload};
+
+/// 64 requests at once, a quarter of them reactive, that stay for long.
+fn trace() -> Trace {
+    let request = |place: u32| TraceRequest {
+        arrival: Arrival::At(Micros(u64::from(place) * 1000)),
+        class: match place % 4 {
+            0 => Class::Reactive,
+            _ => Class::Proactive,
+        },
+        flow: None,
+        ends_flow: false,
+        prompt_tokens: 300 + 53 * place % 1700,
+        shared_tokens: 0,
+        output_tokens: 400 + place % 50,
+        output_tokens_max: 512,
+        deadline_after: None,
+        cancel_after: None,
+    };
+    Trace {
+        requests: (0..64).map(request).collect(),
+    }
+}
+
+/// Times every step while at least 60 requests are live.
+struct Timed<S> {
+    scheduler: S,
+    live: u32,
+    steps: Vec<Duration>,
+}
+
+impl<S: Scheduler> Scheduler for Timed<S> {
+    fn step(&mut self, now: Micros, event: Event, actions: &mut Actions) {
+        self.live += u32::from(matches!(event, Event::Submit(_)));
+        let start = Instant::now();
+        self.scheduler.step(now, event, actions);
+        let took = start.elapsed();
+        if self.live >= 60 {
+            self.steps.push(took);
+        }
+        let over = actions
+            .iter()
+            .filter(|a| matches!(a, heg_sched::Action::Finish(..)));
+        self.live -= over.count() as u32;
+    }
+
+    fn is_idle(&self) -> bool {
+        self.scheduler.is_idle()
+    }
+}
+
+fn steps(criterion: &mut Criterion) {
+    let trace = trace();
+    let costs = CachedCosts::new(AnalyticCosts::core_ultra_5_125h(Dimensions::llama_3b()));
+    let Ok(policy) = heg_spec::shipped::policy("agent-xpu") else {
+        return;
+    };
+    let run = || {
+        let mut timed = Timed {
+            scheduler: AgentXpu::new(policy.clone(), &costs),
+            live: 0,
+            steps: Vec::new(),
+        };
+        let run = simulate(&mut timed, &costs, &Machine::default(), &trace);
+        (timed.steps, run)
+    };
+    let (mut times, _) = run();
+    times.sort_unstable();
+    let at = |share: usize| times.get(times.len() * share / 100);
+    println!(
+        "{} steps: median {:?}, p99 {:?}",
+        times.len(),
+        at(50),
+        at(99)
+    );
+    criterion.bench_function("run of 64 requests", |bencher| bencher.iter(run));
+    let spec = TraceSpec {
+        reactive_per_minute: 5.0,
+        proactive_per_minute: 25.0,
+        ..TraceSpec::default()
+    };
+    let trace = Trace::draw(&spec, &[Workload::sample()]);
+    criterion.bench_function("15 minutes at 30 requests a minute", |bencher| {
+        bencher.iter(|| {
+            let mut scheduler = AgentXpu::new(policy.clone(), &costs);
+            simulate(&mut scheduler, &costs, &Machine::default(), &trace)
+        });
+    });
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().sample_size(10);
+    targets = steps
+}
+criterion_main!(benches);

@@ -1,0 +1,645 @@
+//! The event loop: virtual time jumps from one thing that happens to the next.
+//!
+//! What happens at the same time happens in a fixed order: launches that end by lane, then what was planned in
+//! the order in which it was, then the timer.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+
+use thiserror::Error;
+
+use super::duration::duration;
+use super::fault::{Faults, LaunchFault, Mishaps};
+use super::memory::Memory;
+use super::meter::{Meter, RequestRecord, Usage};
+use super::power::PowerModel;
+use heg_sched::{
+    Action, Actions, Call, Cost, Costs, Event, FlowId, Lane, Micros, RequestId, Scheduler,
+    Submission, Ticket, Transfer, WarmKernel, Work,
+};
+use heg_workload::{Arrival, Trace};
+
+/// What is simulated besides the kernels' costs.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Machine {
+    /// How devices share the memory.
+    pub memory: Memory,
+    /// What they draw.
+    pub power: PowerModel,
+    /// How long a lane takes to reset.
+    pub reset: Micros,
+    /// How long a cache takes to flash.
+    pub flash_write: Micros,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// Whether to keep [`Run::timeline`].
+    pub timeline: bool,
+    /// Give up after so many steps.
+    pub steps_max: Option<u64>,
+}
+
+/// What came of a trace.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// What became of each request, in the order of the trace.
+    pub requests: Vec<RequestRecord>,
+    /// What the machine did.
+    pub usage: Usage,
+    /// When the last request was over.
+    pub ended: Micros,
+    /// Calls of [`Scheduler::step`].
+    pub steps: u64,
+    /// Every launch in order of its end, if asked for.
+    pub timeline: Vec<Slice>,
+}
+
+/// A launch from its start to its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slice {
+    /// Where it ran.
+    pub lane: Lane,
+    /// What ran.
+    pub work: Work,
+    /// From when.
+    pub start: Micros,
+    /// To when.
+    pub end: Micros,
+}
+
+/// A simulation came to no end.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SimulationError {
+    /// The scheduler launched something on a lane that is busy or away.
+    #[error("launch {} on the {lane:?} lane, which is not free", ticket.0)]
+    NotFree {
+        /// The launch.
+        ticket: Ticket,
+        /// The lane.
+        lane: Lane,
+    },
+    /// The scheduler launched something for which the lane has no kernel.
+    #[error("launch {} on the {lane:?} lane, which has no kernel for it", ticket.0)]
+    NoKernel {
+        /// The launch.
+        ticket: Ticket,
+        /// The lane.
+        lane: Lane,
+    },
+    /// Nothing runs and nothing is planned, and yet requests are live.
+    #[error("nothing happens any more after {} s, with {live} requests live", now.as_secs())]
+    Stalled {
+        /// Since when.
+        now: Micros,
+        /// How many.
+        live: usize,
+    },
+    /// Requests are live after all the steps that were allowed.
+    #[error("no end after {steps} steps, at {} s", now.as_secs())]
+    TooLong {
+        /// How many.
+        steps: u64,
+        /// When.
+        now: Micros,
+    },
+    /// Time stands still.
+    #[error("more than {STEPS_PER_INSTANT} events at {} s", now.as_secs())]
+    Runaway {
+        /// When.
+        now: Micros,
+    },
+}
+
+/// More events at one point in time are a loop. Chosen: far above what a thousand requests can cause.
+const STEPS_PER_INSTANT: u32 = 100_000;
+
+/// Lets `scheduler` serve `trace` on a machine whose kernels take what `costs` says.
+///
+/// Requests are numbered by their place in the trace. An error means that the scheduler broke its contract.
+pub fn simulate<S: Scheduler, C: Costs>(
+    scheduler: &mut S,
+    costs: &C,
+    machine: &Machine,
+    trace: &Trace,
+) -> Result<Run, SimulationError> {
+    let mut simulation = Simulation::new(costs, machine, trace);
+    let mut actions = Actions::new();
+    while let Some((at, event)) = simulation.next() {
+        simulation.tick(at)?;
+        let Some(event) = event else { continue };
+        scheduler.step(at, event, &mut actions);
+        for action in actions.drain(..) {
+            simulation.carry_out(action)?;
+        }
+    }
+    simulation.finish()
+}
+
+/// Something planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Plan {
+    Arrive(usize),
+    Cancel(RequestId),
+    EndFlow(FlowId),
+    Warmed(WarmKernel),
+    Lose(Lane),
+    Return(Lane),
+    Ready(Lane),
+    OutOfMemory(Lane, Ticket),
+    Unreadable(Lane, Ticket, RequestId),
+    /// A launch that was given up is done after all.
+    Late(Ticket),
+    Written(Transfer),
+}
+
+#[derive(Debug)]
+enum Place {
+    Free,
+    Busy(Running),
+    Resetting,
+    Gone,
+}
+
+#[derive(Debug)]
+struct Running {
+    ticket: Ticket,
+    work: Work,
+    cost: Cost,
+    start: Micros,
+    /// Time alone that is left, in µs.
+    left_us: f64,
+    /// 1 is as fast as alone.
+    speed: f64,
+    course: Course,
+    /// Layers that will have run, counted from the model's first.
+    layers: u32,
+}
+
+/// How a launch goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Course {
+    /// To its end.
+    Well,
+    /// It fails at its end.
+    Fails,
+    /// It comes to no end by itself.
+    Stuck,
+    /// As `Stuck`, and its lane does not answer a reset.
+    Wedged,
+}
+
+struct Simulation<'a, C> {
+    costs: &'a C,
+    machine: &'a Machine,
+    trace: &'a Trace,
+    now: Micros,
+    places: [Place; Lane::ALL.len()],
+    plans: BinaryHeap<Reverse<(Micros, u64, Plan)>>,
+    planned: u64,
+    timer: Option<Micros>,
+    warm: BTreeSet<WarmKernel>,
+    compiling: Option<WarmKernel>,
+    /// Whether its device went away since.
+    compiles_in_vain: bool,
+    mishaps: Mishaps<'a>,
+    /// What the scheduler hears before anything else happens.
+    at_once: VecDeque<Event>,
+    meter: Meter<'a>,
+    /// Requests that wait for another one's end: (that one, the waiting one), sorted.
+    followers: Vec<(u64, usize)>,
+    steps: u64,
+    steps_now: u32,
+    timeline: Vec<Slice>,
+}
+
+impl<'a, C: Costs> Simulation<'a, C> {
+    fn new(costs: &'a C, machine: &'a Machine, trace: &'a Trace) -> Self {
+        let mut simulation = Self {
+            costs,
+            machine,
+            trace,
+            now: Micros(0),
+            places: [Place::Free, Place::Free, Place::Free],
+            plans: BinaryHeap::new(),
+            planned: 0,
+            timer: None,
+            warm: BTreeSet::new(),
+            compiling: None,
+            compiles_in_vain: false,
+            mishaps: Mishaps::of(&machine.faults),
+            at_once: VecDeque::new(),
+            meter: Meter::new(trace, &machine.power),
+            followers: Vec::new(),
+            steps: 0,
+            steps_now: 0,
+            timeline: Vec::new(),
+        };
+        for (index, request) in trace.requests.iter().enumerate() {
+            match request.arrival {
+                Arrival::At(at) => simulation.plan(at, Plan::Arrive(index)),
+                Arrival::After { request, .. } => simulation.followers.push((request, index)),
+            }
+        }
+        simulation.followers.sort_unstable();
+        for interruption in &machine.faults.interruptions {
+            simulation.plan(interruption.lost, Plan::Lose(interruption.lane));
+            if let Some(back) = interruption.back {
+                simulation.plan(back.max(interruption.lost), Plan::Return(interruption.lane));
+            }
+        }
+        simulation
+    }
+
+    fn plan(&mut self, at: Micros, plan: Plan) {
+        self.plans
+            .push(Reverse((at.max(self.now), self.planned, plan)));
+        self.planned += 1;
+    }
+
+    /// What happens next, and when; an event of `None` is nothing to the scheduler.
+    fn next(&mut self) -> Option<(Micros, Option<Event>)> {
+        if let Some(event) = self.at_once.pop_front() {
+            if let Event::Unreserved(id) = event {
+                self.mishaps.refusal_heard(id);
+            }
+            return Some((self.now, Some(event)));
+        }
+        let ends = Lane::ALL.map(|lane| self.end_of(lane));
+        let lane = Lane::ALL
+            .into_iter()
+            .filter_map(|lane| Some((ends[lane as usize]?, lane)))
+            .min();
+        let planned = self.plans.peek().map(|Reverse((at, ..))| *at);
+        let first = [lane.map(|(at, _)| at), planned, self.timer]
+            .into_iter()
+            .flatten()
+            .min()?;
+        self.advance(first);
+        if let Some((at, lane)) = lane
+            && at == first
+        {
+            return Some((first, self.end(lane)));
+        }
+        if planned == Some(first) {
+            let Reverse((_, _, plan)) = self.plans.pop()?;
+            return Some((first, self.happen(plan)));
+        }
+        self.timer = None;
+        Some((first, Some(Event::Timer)))
+    }
+
+    fn running(&self, lane: Lane) -> Option<&Running> {
+        match &self.places[lane as usize] {
+            Place::Busy(running) => Some(running),
+            Place::Free | Place::Resetting | Place::Gone => None,
+        }
+    }
+
+    /// When what runs on a lane ends at its present speed.
+    fn end_of(&self, lane: Lane) -> Option<Micros> {
+        let running = self.running(lane)?;
+        let ends = matches!(running.course, Course::Well | Course::Fails);
+        let left = running.left_us / running.speed;
+        ends.then(|| self.now + Micros::from_f64(left))
+    }
+
+    /// Lets time pass.
+    fn advance(&mut self, to: Micros) {
+        let span = to.since(self.now);
+        if span > Micros(0) {
+            for place in &mut self.places {
+                if let Place::Busy(running) = place {
+                    running.left_us = (running.left_us - span.0 as f64 * running.speed).max(0.0);
+                }
+            }
+            let busy = self.places.each_ref().map(|place| match place {
+                Place::Busy(running) => Some(&running.work),
+                Place::Free | Place::Resetting | Place::Gone => None,
+            });
+            self.meter.pass(span, busy, self.compiling.is_some());
+            self.steps_now = 0;
+        }
+        self.now = to;
+    }
+
+    /// Counts a step; refuses when there are too many at one time.
+    fn tick(&mut self, now: Micros) -> Result<(), SimulationError> {
+        self.steps += 1;
+        self.steps_now += 1;
+        let steps = self.steps;
+        if self.machine.steps_max.is_some_and(|max| steps > max) {
+            return Err(SimulationError::TooLong { steps, now });
+        }
+        if self.steps_now > STEPS_PER_INSTANT {
+            return Err(SimulationError::Runaway { now });
+        }
+        Ok(())
+    }
+
+    /// The launch on a lane is over.
+    fn end(&mut self, lane: Lane) -> Option<Event> {
+        let running = self.vacate(lane, Place::Free)?;
+        let ticket = running.ticket;
+        if running.course != Course::Well {
+            return Some(Event::Failed(ticket));
+        }
+        let layers = match &running.work {
+            Work::Decode(_) => running.layers,
+            Work::Prefill { .. } | Work::Head(_) | Work::Mixed { .. } => 0,
+        };
+        let through = layers == self.costs.model().layers;
+        let ended = self.meter.ended(&running.work, through);
+        Some(Event::Done {
+            ticket,
+            layers,
+            ended,
+        })
+    }
+
+    /// Takes what runs off a lane.
+    fn vacate(&mut self, lane: Lane, place: Place) -> Option<Running> {
+        let old = std::mem::replace(&mut self.places[lane as usize], place);
+        let Place::Busy(running) = old else {
+            return None;
+        };
+        self.meter.stop(&running.work, self.now);
+        if self.machine.timeline {
+            self.timeline.push(Slice {
+                lane,
+                work: running.work.clone(),
+                start: running.start,
+                end: self.now,
+            });
+        }
+        self.set_speeds();
+        Some(running)
+    }
+
+    fn set_speeds(&mut self) {
+        let demand = |lane| self.running(lane).map_or(0.0, |r| r.cost.bandwidth);
+        let speeds = self.machine.memory.speeds(Lane::ALL.map(demand));
+        for (place, speed) in self.places.iter_mut().zip(speeds) {
+            if let Place::Busy(running) = place {
+                running.speed = speed;
+            }
+        }
+    }
+
+    fn happen(&mut self, plan: Plan) -> Option<Event> {
+        match plan {
+            Plan::Arrive(index) => Some(Event::Submit(self.arrive(index)?)),
+            Plan::Cancel(id) => Some(Event::Cancel(id)),
+            Plan::EndFlow(flow) => Some(Event::EndFlow(flow)),
+            Plan::Warmed(kernel) => {
+                self.compiling = None;
+                if !std::mem::take(&mut self.compiles_in_vain) {
+                    self.warm.insert(kernel);
+                }
+                Some(Event::Warmed(kernel))
+            }
+            Plan::Lose(lane) => {
+                self.vacate(lane, Place::Gone);
+                if lane == Lane::Npu {
+                    // A device that comes back has forgotten what was compiled for it.
+                    self.warm.clear();
+                    self.compiles_in_vain = self.compiling.is_some();
+                }
+                Some(Event::Lost(lane))
+            }
+            Plan::Return(lane) => {
+                self.places[lane as usize] = Place::Free;
+                Some(Event::Ready(lane))
+            }
+            Plan::Ready(lane) => {
+                let resetting = matches!(self.places[lane as usize], Place::Resetting);
+                resetting.then(|| {
+                    self.places[lane as usize] = Place::Free;
+                    Event::Ready(lane)
+                })
+            }
+            Plan::Late(ticket) => Some(Event::Done {
+                ticket,
+                layers: self.costs.model().layers,
+                ended: Vec::new(),
+            }),
+            Plan::Written(transfer) => Some(self.mishaps.written(transfer)),
+            Plan::OutOfMemory(lane, ticket) => {
+                self.cut_off(lane, ticket, Event::OutOfMemory(ticket))
+            }
+            Plan::Unreadable(lane, ticket, request) => {
+                self.cut_off(lane, ticket, Event::Unreadable { ticket, request })
+            }
+        }
+    }
+
+    /// A launch comes to an end of its own, if it still runs.
+    fn cut_off(&mut self, lane: Lane, ticket: Ticket, event: Event) -> Option<Event> {
+        let runs = self.running(lane).is_some_and(|r| r.ticket == ticket);
+        runs.then(|| {
+            self.vacate(lane, Place::Free);
+            event
+        })
+    }
+
+    fn arrive(&mut self, index: usize) -> Option<Submission> {
+        let request = self.trace.requests.get(index)?;
+        let id = RequestId(index as u64);
+        self.meter.arrived(id, self.now);
+        if let Some(after) = request.cancel_after {
+            self.plan(self.now + after, Plan::Cancel(id));
+        }
+        Some(Submission {
+            id,
+            flow: request.flow,
+            class: request.class,
+            prompt_tokens: request.prompt_tokens,
+            shared_tokens: request.shared_tokens,
+            output_tokens_max: request.output_tokens_max,
+            deadline: request.deadline_after.map(|after| self.now + after),
+        })
+    }
+
+    fn carry_out(&mut self, action: Action) -> Result<(), SimulationError> {
+        match action {
+            Action::Launch { lane, ticket, work } => self.launch(lane, ticket, work)?,
+            Action::Yield(ticket) => self.yield_at_layer(ticket),
+            Action::Reset(lane) => self.reset(lane),
+            Action::Warm(kernel) => {
+                if let Some(time) = self.costs.warm_up(kernel) {
+                    self.compiling = Some(kernel);
+                    self.plan(self.now + time, Plan::Warmed(kernel));
+                }
+            }
+            Action::Unload(kernel) => {
+                self.warm.remove(&kernel);
+            }
+            Action::Timer(at) => self.timer = Some(at.max(self.now)),
+            Action::Emit(id) => self.meter.emitted(id, self.now),
+            Action::Restart(id) => self.meter.restarted(id),
+            Action::Finish(id, finish) => {
+                self.meter.finished(id, finish, self.now);
+                self.follow(id);
+            }
+            // Memory is counted by the scheduler, and checked by `Checked`.
+            Action::Reserve {
+                reused, request, ..
+            } => {
+                self.meter.reused(request, reused);
+                let flow = self.trace.requests.get(request.0 as usize);
+                let flow = flow.and_then(|request| request.flow);
+                if !self.mishaps.reserves(request, flow, reused) {
+                    self.at_once.push_back(Event::Unreserved(request));
+                }
+            }
+            Action::Offload { flow, transfer } => {
+                self.mishaps.writes(flow, transfer);
+                let written = self.now + self.machine.flash_write;
+                self.plan(written, Plan::Written(transfer));
+            }
+            Action::ReleaseFlow(flow) => self.mishaps.released(flow),
+            Action::Release(id) => {
+                self.mishaps.refusal_heard(id);
+                self.at_once.retain(|event| *event != Event::Unreserved(id));
+            }
+            Action::Keep { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Has a lane stop what it runs, if that can be done.
+    fn reset(&mut self, lane: Lane) {
+        let ends = self.end_of(lane);
+        let running = self.vacate(lane, Place::Resetting);
+        let course = running.as_ref().map(|running| running.course);
+        if course == Some(Course::Wedged) {
+            return;
+        }
+        let mut ready = self.now + self.machine.reset;
+        if let (Some(running), Some(end)) = (running, ends) {
+            // It cannot be stopped: it comes to its end, of which nobody wants to know any more.
+            ready = ready.max(end);
+            self.plan(ready, Plan::Late(running.ticket));
+        }
+        self.plan(ready, Plan::Ready(lane));
+    }
+
+    fn launch(&mut self, lane: Lane, ticket: Ticket, work: Work) -> Result<(), SimulationError> {
+        if !matches!(self.places[lane as usize], Place::Free) {
+            return Err(SimulationError::NotFree { ticket, lane });
+        }
+        if !self.mishaps.has_memory(&work) {
+            return Ok(());
+        }
+        let is_last = |id: &RequestId, context| self.meter.prompt_tokens(*id) <= context;
+        let cost = duration(self.costs, lane, &work, &self.warm, is_last)
+            .ok_or(SimulationError::NoKernel { ticket, lane })?;
+        self.meter.start(&work, lane, cost, self.now);
+        let fault = self.mishaps.launches(&work);
+        let unreadable = self.mishaps.reads(&work);
+        let mut left_us = cost.latency_us;
+        let course = match fault {
+            _ if unreadable.is_some() => Course::Stuck,
+            None => Course::Well,
+            Some(LaunchFault::Fail) => Course::Fails,
+            Some(LaunchFault::Hang | LaunchFault::OutOfMemory) => Course::Stuck,
+            Some(LaunchFault::Wedge) => Course::Wedged,
+            Some(LaunchFault::Late(by)) => {
+                left_us += by.0 as f64;
+                Course::Well
+            }
+        };
+        if let Some(request) = unreadable {
+            self.plan(self.now, Plan::Unreadable(lane, ticket, request));
+        } else if fault == Some(LaunchFault::OutOfMemory) {
+            self.plan(self.now, Plan::OutOfMemory(lane, ticket));
+        }
+        let layers = match &work {
+            Work::Decode(run) => run.layers.end,
+            Work::Prefill { .. } | Work::Head(_) | Work::Mixed { .. } => 0,
+        };
+        self.places[lane as usize] = Place::Busy(Running {
+            ticket,
+            work,
+            cost,
+            start: self.now,
+            left_us,
+            speed: 1.0,
+            course,
+            layers,
+        });
+        self.set_speeds();
+        Ok(())
+    }
+
+    /// Cuts a decode run short at the end of the layer that runs now; in the last layer or the head it is too
+    /// late for that.
+    fn yield_at_layer(&mut self, ticket: Ticket) {
+        for (lane, place) in Lane::ALL.into_iter().zip(&mut self.places) {
+            let Place::Busy(running) = place else {
+                continue;
+            };
+            let Work::Decode(run) = &running.work else {
+                continue;
+            };
+            if running.ticket != ticket || running.layers < run.layers.end {
+                continue;
+            }
+            let layer = Call::Layer {
+                rows: run.batch.len() as u32,
+                context: run.batch.iter().map(|(_, context)| context).sum(),
+                fused: run.fused,
+            };
+            let Some(layer) = self.costs.cost(lane, layer) else {
+                continue;
+            };
+            let done_us = running.cost.latency_us - running.left_us;
+            let under_way = (done_us / layer.latency_us).floor() as u32 + 1;
+            if under_way < run.layers.len() as u32 {
+                running.layers = run.layers.start + under_way;
+                running.left_us = f64::from(under_way) * layer.latency_us - done_us;
+            }
+        }
+    }
+
+    /// Lets those arrive that waited for a request's end.
+    fn follow(&mut self, id: RequestId) {
+        let first = self.followers.partition_point(|(other, _)| *other < id.0);
+        let waiting = self.followers[first..].iter();
+        let indices: Vec<usize> = waiting
+            .take_while(|(other, _)| *other == id.0)
+            .map(|(_, index)| *index)
+            .collect();
+        for index in indices {
+            if let Arrival::After {
+                pause, not_before, ..
+            } = self.trace.requests[index].arrival
+            {
+                self.plan((self.now + pause).max(not_before), Plan::Arrive(index));
+            }
+        }
+        let request = self.trace.requests.get(id.0 as usize);
+        if let Some(flow) = request.filter(|r| r.ends_flow).and_then(|r| r.flow) {
+            self.plan(self.now, Plan::EndFlow(flow));
+        }
+    }
+
+    fn finish(self) -> Result<Run, SimulationError> {
+        let (requests, usage, live) = self.meter.close();
+        if live > 0 {
+            return Err(SimulationError::Stalled {
+                now: self.now,
+                live,
+            });
+        }
+        Ok(Run {
+            ended: requests
+                .iter()
+                .filter_map(|r| r.ended)
+                .max()
+                .unwrap_or_default(),
+            requests,
+            usage,
+            steps: self.steps,
+            timeline: self.timeline,
+        })
+    }
+}

@@ -1,0 +1,266 @@
+//! What is written down while a simulation runs.
+
+use super::power::{PowerModel, is_decode};
+use heg_sched::{Class, Cost, Finish, Lane, Micros, RequestId, Work};
+use heg_workload::Trace;
+
+/// What became of a request. Times that never came are `None`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestRecord {
+    /// How urgent it was.
+    pub class: Class,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Of these, how many were in the flow's cache.
+    pub reused_tokens: u32,
+    /// Tokens of the answer that were given.
+    pub output_tokens: u32,
+    /// When it came.
+    pub arrived: Option<Micros>,
+    /// When something of it first ran.
+    pub started: Option<Micros>,
+    /// When its first token was there.
+    pub first_token: Option<Micros>,
+    /// When it was over.
+    pub ended: Option<Micros>,
+    /// How it ended.
+    pub finish: Option<Finish>,
+    /// How long at least one kernel of its prompt ran.
+    pub prefill_active: Micros,
+    /// How long a decode iteration with it ran.
+    pub decode_active: Micros,
+    /// How often its computation began anew.
+    pub restarts: u32,
+}
+
+/// What the machine did.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Usage {
+    /// Time that each lane ran kernels of prompts, in s.
+    pub prefill_secs: [f64; Lane::ALL.len()],
+    /// Time that each lane ran decode iterations, in s.
+    pub decode_secs: [f64; Lane::ALL.len()],
+    /// Time that at least one lane was busy, in s.
+    pub active_secs: f64,
+    /// Time that the CPU compiled, in s.
+    pub compile_secs: f64,
+    /// Energy of everything, in J.
+    pub energy_joules: f64,
+    /// The longest that a lane cannot be interrupted: of a kernel, or of a layer of a decode run, alone.
+    pub longest_kernel_us: f64,
+    /// Launches.
+    pub launches: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Live {
+    record: RequestRecord,
+    /// Tokens to prefill: its prompt and, after a restart, its answer until then.
+    prompt_tokens: u32,
+    /// Launches with it that run now, and since when at least one does.
+    active: u32,
+    active_since: Micros,
+}
+
+/// Writes records.
+#[derive(Debug)]
+pub(super) struct Meter<'a> {
+    trace: &'a Trace,
+    power: &'a PowerModel,
+    live: Vec<Live>,
+    usage: Usage,
+}
+
+impl<'a> Meter<'a> {
+    pub(super) fn new(trace: &'a Trace, power: &'a PowerModel) -> Self {
+        let record = |request: &heg_workload::TraceRequest| RequestRecord {
+            class: request.class,
+            prompt_tokens: request.prompt_tokens,
+            reused_tokens: 0,
+            output_tokens: 0,
+            arrived: None,
+            started: None,
+            first_token: None,
+            ended: None,
+            finish: None,
+            prefill_active: Micros(0),
+            decode_active: Micros(0),
+            restarts: 0,
+        };
+        let live = |request| Live {
+            record: record(request),
+            prompt_tokens: request.prompt_tokens,
+            active: 0,
+            active_since: Micros(0),
+        };
+        Self {
+            trace,
+            power,
+            live: trace.requests.iter().map(live).collect(),
+            usage: Usage::default(),
+        }
+    }
+
+    fn get(&mut self, id: RequestId) -> Option<&mut Live> {
+        self.live.get_mut(id.0 as usize)
+    }
+
+    /// Time passes while `busy` runs.
+    pub(super) fn pass(
+        &mut self,
+        span: Micros,
+        busy: [Option<&Work>; Lane::ALL.len()],
+        compiling: bool,
+    ) {
+        let secs = span.as_secs();
+        let usage = &mut self.usage;
+        let mut watts = self.power.idle_watts;
+        for (lane, work) in Lane::ALL.into_iter().zip(busy) {
+            let Some(work) = work else { continue };
+            watts += self.power.watts(lane, work);
+            let stage = match is_decode(work) {
+                true => &mut usage.decode_secs,
+                false => &mut usage.prefill_secs,
+            };
+            stage[lane as usize] += secs;
+        }
+        if busy.iter().any(Option::is_some) {
+            usage.active_secs += secs;
+        }
+        if compiling {
+            watts += self.power.compile_watts;
+            usage.compile_secs += secs;
+        }
+        usage.energy_joules += watts * secs;
+    }
+
+    pub(super) fn arrived(&mut self, id: RequestId, now: Micros) {
+        if let Some(live) = self.get(id) {
+            live.record.arrived = Some(now);
+        }
+    }
+
+    pub(super) fn reused(&mut self, id: RequestId, tokens: u32) {
+        if let Some(live) = self.get(id) {
+            live.record.reused_tokens = tokens;
+        }
+    }
+
+    pub(super) fn restarted(&mut self, id: RequestId) {
+        if let Some(live) = self.get(id) {
+            live.record.restarts += 1;
+            live.prompt_tokens = live.record.prompt_tokens + live.record.output_tokens;
+        }
+    }
+
+    pub(super) fn emitted(&mut self, id: RequestId, now: Micros) {
+        if let Some(live) = self.get(id) {
+            live.record.output_tokens += 1;
+            live.record.first_token.get_or_insert(now);
+        }
+    }
+
+    pub(super) fn finished(&mut self, id: RequestId, finish: Finish, now: Micros) {
+        if let Some(live) = self.get(id) {
+            live.record.ended.get_or_insert(now);
+            live.record.finish.get_or_insert(finish);
+        }
+    }
+
+    /// A launch begins.
+    pub(super) fn start(&mut self, work: &Work, _lane: Lane, cost: Cost, now: Micros) {
+        let usage = &mut self.usage;
+        usage.launches += 1;
+        let piece = match work {
+            Work::Decode(run) => cost.latency_us / f64::from(run.layers.len().max(1) as u32),
+            Work::Prefill { .. } | Work::Head(_) | Work::Mixed { .. } => cost.latency_us,
+        };
+        usage.longest_kernel_us = usage.longest_kernel_us.max(piece);
+        self.each(work, |live| {
+            live.record.started.get_or_insert(now);
+            if live.active == 0 {
+                live.active_since = now;
+            }
+            live.active += 1;
+        });
+    }
+
+    /// A launch ends, or is taken away.
+    pub(super) fn stop(&mut self, work: &Work, now: Micros) {
+        self.each(work, |live| {
+            live.active = live.active.saturating_sub(1);
+            if live.active == 0 {
+                let span = now.since(live.active_since);
+                let record = &mut live.record;
+                match record.first_token {
+                    None => record.prefill_active = record.prefill_active + span,
+                    Some(_) => record.decode_active = record.decode_active + span,
+                }
+            }
+        });
+    }
+
+    /// Calls `note` for each request of a launch.
+    fn each(&mut self, work: &Work, mut note: impl FnMut(&mut Live)) {
+        let mut call = |id: &RequestId| {
+            if let Some(live) = self.live.get_mut(id.0 as usize) {
+                note(live);
+            }
+        };
+        match work {
+            Work::Prefill { request, .. } | Work::Head(request) => call(request),
+            Work::Decode(run) => run.batch.iter().for_each(|(id, _)| call(id)),
+            Work::Mixed { batch, prompts } => {
+                batch.iter().for_each(|(id, _)| call(id));
+                prompts.iter().for_each(|(id, _)| call(id));
+            }
+        }
+    }
+
+    /// Tokens that a request has to prefill.
+    pub(super) fn prompt_tokens(&self, id: RequestId) -> u32 {
+        let live = self.live.get(id.0 as usize);
+        live.map_or(0, |live| live.prompt_tokens)
+    }
+
+    /// Requests whose last token a launch gives, which ran to its end; `through` says of a decode run that
+    /// its last layer did too.
+    pub(super) fn ended(&self, work: &Work, through: bool) -> Vec<RequestId> {
+        let is_last = |id: &RequestId| {
+            let (live, request) = (
+                self.live.get(id.0 as usize),
+                self.trace.requests.get(id.0 as usize),
+            );
+            live.zip(request).is_some_and(|(live, request)| {
+                live.record.output_tokens + 1 >= request.output_tokens
+            })
+        };
+        match work {
+            Work::Prefill { .. } => Vec::new(),
+            Work::Head(id) => [*id].into_iter().filter(is_last).collect(),
+            Work::Decode(run) if through => run
+                .batch
+                .iter()
+                .map(|(id, _)| *id)
+                .filter(is_last)
+                .collect(),
+            Work::Decode(_) => Vec::new(),
+            Work::Mixed { batch, prompts } => {
+                let whole = |(id, part): &&(RequestId, heg_sched::Segment)| {
+                    part.context() >= self.prompt_tokens(*id)
+                };
+                let prompts = prompts.iter().filter(whole).map(|(id, _)| *id);
+                let all = batch.iter().map(|(id, _)| *id).chain(prompts);
+                all.filter(is_last).collect()
+            }
+        }
+    }
+
+    /// The records, and how many requests came but are not over.
+    pub(super) fn close(self) -> (Vec<RequestRecord>, Usage, usize) {
+        let records: Vec<_> = self.live.into_iter().map(|live| live.record).collect();
+        let open = |r: &&RequestRecord| r.arrived.is_some() && r.ended.is_none();
+        let live = records.iter().filter(open).count();
+        (records, self.usage, live)
+    }
+}

@@ -1,0 +1,92 @@
+//! A policy, a model and a machine put together.
+
+use heg_profiler::annotation::{SocAnnotation, of_data_sheet};
+use heg_spec::policy::SchedulerKind;
+use heg_spec::{Policy, Soc};
+
+use super::engine::{Machine, Run, SimulationError, simulate};
+use super::memory::Memory;
+use super::power::PowerModel;
+use super::sheet::ModelSheet;
+use heg_sched::{AgentXpu, AnnotatedCosts, CachedCosts, Micros, SingleLane};
+use heg_workload::Trace;
+
+/// How long a lane takes to reset. Chosen; nothing fails in an evaluation.
+const RESET: Micros = Micros(100_000);
+
+/// A model on a machine.
+#[derive(Debug, Clone)]
+pub struct Platform {
+    /// Name of the SoC file.
+    pub soc: String,
+    /// Name of the model.
+    pub model: String,
+    /// What kernels take.
+    pub costs: AnnotatedCosts,
+    /// Memory and power.
+    pub machine: Machine,
+}
+
+impl Platform {
+    /// `sheet`'s model on the machine of a SoC file, prefilling in chunks of `chunk_tokens`. What the sheet
+    /// knows of the machine's kernels is kept, ceilings are those of the file.
+    ///
+    /// Errors: as of [`of_data_sheet`].
+    pub fn new(
+        soc: &Soc,
+        sheet: &ModelSheet,
+        chunk_tokens: u32,
+    ) -> Result<Self, heg_profiler::annotation::AnnotationError> {
+        let own = of_data_sheet(soc)?;
+        let mut annotated: SocAnnotation = own.clone();
+        if let Some(known) = sheet.annotations.soc(&soc.name) {
+            annotated = known.clone();
+            annotated.overlay(own);
+        }
+        Ok(Self {
+            soc: soc.name.clone(),
+            model: sheet.model.name.clone(),
+            machine: Machine {
+                memory: Memory::of(&annotated),
+                power: PowerModel::of(soc),
+                reset: RESET,
+                ..Machine::default()
+            },
+            costs: AnnotatedCosts::new(
+                &sheet.model,
+                sheet.layers,
+                &sheet.kernels,
+                &annotated,
+                chunk_tokens,
+            ),
+        })
+    }
+
+    /// What becomes of a trace under a policy.
+    pub fn serve(
+        &self,
+        policy: &Policy,
+        trace: &Trace,
+        timeline: bool,
+    ) -> Result<Run, SimulationError> {
+        let costs = CachedCosts::new(&self.costs);
+        let machine = Machine {
+            timeline,
+            ..self.machine.clone()
+        };
+        let policy = policy.clone();
+        match policy.scheduler {
+            SchedulerKind::AgentXpu | SchedulerKind::Serial => {
+                simulate(&mut AgentXpu::new(policy, &costs), &costs, &machine, trace)
+            }
+            SchedulerKind::ContinuousBatching
+            | SchedulerKind::PreemptRecompute
+            | SchedulerKind::TimeSharing => simulate(
+                &mut SingleLane::new(policy, &costs),
+                &costs,
+                &machine,
+                trace,
+            ),
+        }
+    }
+}

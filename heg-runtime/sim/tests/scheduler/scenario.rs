@@ -1,0 +1,295 @@
+//! Random small worlds: a model of few layers, a machine, a policy, a trace, and what goes wrong.
+
+use heg_sched::{Action, AgentXpu, Class, FlowId, Lane, Micros, Scheduler, scheduler};
+use heg_sim::{
+    AnalyticCosts, Checked, DevicePeak, Dimensions, Faults, Interruption, LaunchFault, Machine,
+    Memory, Rules, Run, SimulationError, Violation, simulate,
+};
+use heg_spec::Policy;
+use heg_spec::policy::{Ageing, NpuAttention, Pressure, Resume};
+use heg_workload::{Arrival, Seeded, Trace, TraceRequest};
+
+/// Everything that a simulation needs.
+#[derive(Debug, Clone)]
+pub(crate) struct Scenario {
+    pub(crate) costs: AnalyticCosts,
+    pub(crate) policy: Policy,
+    pub(crate) machine: Machine,
+    pub(crate) trace: Trace,
+}
+
+/// What came of it.
+pub(crate) struct Verdict {
+    pub(crate) run: Result<Run, SimulationError>,
+    pub(crate) violations: Vec<Violation>,
+}
+
+impl Scenario {
+    /// The world of a seed. Every other one is without faults.
+    pub(crate) fn of(seed: u64) -> Self {
+        let mut random = Seeded::new(seed);
+        let costs = costs(&mut random);
+        let policy = policy(&mut random);
+        let trace = trace(&mut random);
+        let mut machine = Machine {
+            memory: memory(&mut random),
+            reset: Micros(1000),
+            steps_max: Some(50_000),
+            ..Machine::default()
+        };
+        if seed % 2 == 1 {
+            machine.faults = faults(&mut random, &costs);
+        }
+        Self {
+            costs,
+            policy,
+            machine,
+            trace,
+        }
+    }
+
+    /// As [`Scenario::of`], under the policy of one of the schedulers that Agent.xpu is compared with.
+    pub(crate) fn of_baseline(seed: u64) -> Self {
+        let mut scenario = Self::of(seed);
+        let mut random = Seeded::new(seed ^ 0xba5e);
+        let names = [
+            "igpu-continuous-batching",
+            "cpu-continuous-batching",
+            "igpu-preempt-recompute",
+            "igpu-time-sharing",
+            "serial-npu-igpu",
+        ];
+        let limits = scenario.policy.limits;
+        scenario.policy = heg_spec::shipped::policy(names[random.below(names.len())]).unwrap();
+        scenario.policy.limits = limits;
+        scenario.policy.limits.tokens_per_iteration = [1, 8, 40, 512][random.below(4)];
+        let decode = &mut scenario.policy.decode;
+        decode.batch_max = decode.batch_max.min([2, 4, 32][random.below(3)]);
+        scenario
+    }
+
+    pub(crate) fn rules(&self) -> Rules {
+        Rules {
+            policy: self.policy.clone(),
+        }
+    }
+
+    /// Every action of Agent.xpu's scheduler, with its time.
+    pub(crate) fn log(&self) -> Vec<(Micros, Action)> {
+        self.log_of(|scheduler| scheduler)
+    }
+
+    /// The same, changed by `broken`.
+    pub(crate) fn log_of<'a, B: Scheduler>(
+        &'a self,
+        broken: impl FnOnce(AgentXpu<&'a AnalyticCosts>) -> B,
+    ) -> Vec<(Micros, Action)> {
+        let scheduler = broken(AgentXpu::new(self.policy.clone(), &self.costs));
+        let mut checked = Checked::new(scheduler, &self.costs, self.rules()).with_log();
+        simulate(&mut checked, &self.costs, &self.machine, &self.trace).unwrap();
+        checked.log().to_vec()
+    }
+
+    /// Lets Agent.xpu's scheduler run it, changed by `broken`, and judges it by the scenario's policy.
+    pub(crate) fn run_broken<'a, B: Scheduler>(
+        &'a self,
+        broken: impl FnOnce(AgentXpu<&'a AnalyticCosts>) -> B,
+    ) -> Verdict {
+        self.judge(broken(AgentXpu::new(self.policy.clone(), &self.costs)))
+    }
+
+    /// Lets the scheduler of its policy run it.
+    pub(crate) fn run(&self) -> Verdict {
+        self.judge(self.scheduler())
+    }
+
+    /// The scheduler of its policy.
+    pub(crate) fn scheduler(&self) -> Box<dyn Scheduler> {
+        scheduler(self.policy.clone(), self.costs.clone())
+    }
+
+    /// Lets any scheduler run it, judged by the scenario's policy.
+    pub(crate) fn judge(&self, scheduler: impl Scheduler) -> Verdict {
+        let mut checked = Checked::new(scheduler, &self.costs, self.rules());
+        let run = simulate(&mut checked, &self.costs, &self.machine, &self.trace);
+        Verdict {
+            run,
+            violations: checked.finish(),
+        }
+    }
+}
+
+/// Milliseconds at the scale of the small models.
+fn ms(random: &mut Seeded, max: usize) -> Micros {
+    Micros(random.below(max * 1000) as u64)
+}
+
+fn costs(random: &mut Seeded) -> AnalyticCosts {
+    let device = |random: &mut Seeded| DevicePeak {
+        flops_per_sec: [1e10, 5e10, 2e11][random.below(3)],
+        bytes_per_sec: [5e8, 2e9, 8e9][random.below(3)],
+        launch_us: 5.0,
+    };
+    let mut devices = [(); 3].map(|()| Some(device(random)));
+    match random.below(8) {
+        0 => devices[Lane::Npu as usize] = None,
+        1 => devices[Lane::Igpu as usize] = None,
+        _ => {}
+    }
+    if random.below(2) == 0 && devices[Lane::Igpu as usize].is_some() {
+        devices[Lane::Cpu as usize] = None;
+    }
+    AnalyticCosts {
+        dimensions: Dimensions {
+            layers: 1 + random.below(4) as u32,
+            hidden: 256,
+            inner: 512,
+            heads: 8,
+            kv_heads: 8,
+            head_dim: 128,
+            vocab: 1000,
+        },
+        devices,
+        dram_bytes_per_sec: 8e9,
+        chunk_tokens: [8, 16, 32][random.below(3)],
+        context_tokens: if random.below(4) == 0 { 120 } else { 4096 },
+    }
+}
+
+fn memory(random: &mut Seeded) -> Memory {
+    match random.below(2) {
+        0 => Memory::default(),
+        _ => Memory::snapdragon(),
+    }
+}
+
+fn policy(random: &mut Seeded) -> Policy {
+    let name = ["agent-xpu", "agent-xpu", "agent-xpu-v1"][random.below(3)];
+    let mut policy = heg_spec::shipped::policy(name).unwrap();
+    let flip = |random: &mut Seeded, flag: &mut bool| *flag ^= random.below(6) == 0;
+    let prefill = &mut policy.prefill;
+    for flag in [
+        &mut prefill.preempt,
+        &mut prefill.elastic,
+        &mut prefill.balance,
+        &mut prefill.defer_remainder,
+    ] {
+        flip(random, flag);
+    }
+    match random.below(8) {
+        0 => prefill.attention = NpuAttention::Off,
+        1 => prefill.attention = NpuAttention::Bundle,
+        2 => prefill.defer_memory_bound = None,
+        3 => prefill.defer_memory_bound = Some(0.2),
+        4 => prefill.resume = Resume::LeastTimeToCompletion,
+        _ => {}
+    }
+    prefill.short_prompts_first = [None, None, Some(0.5), Some(4.0)][random.below(4)];
+    let decode = &mut policy.decode;
+    for flag in [
+        &mut decode.evict_longest,
+        &mut decode.prefill_first,
+        &mut decode.fused_layer,
+    ] {
+        flip(random, flag);
+    }
+    decode.batch_max = [2, 4, 32][random.below(3)];
+    decode.proactive_share = [None, Some(0.2), Some(0.6)][random.below(3)];
+    decode.young_answers_first = [None, Some(1.0), Some(4.0)][random.below(3)];
+    decode.ending_answers_first = [None, Some(1.0), Some(4.0)][random.below(3)];
+    decode.reactive_batch_max = [None, Some(1), Some(3), Some(3)][random.below(4)];
+    policy.ageing = match random.below(4) {
+        0 => None,
+        _ => Some(Ageing {
+            threshold_ms: 1 + random.below(60) as u32,
+        }),
+    };
+    if random.below(6) == 0 {
+        policy.pressure = Some(Pressure {
+            medium: 0.2,
+            high: 0.5,
+            duration_bound: random.below(2) == 0,
+        });
+    }
+    policy.limits.kv_mib = [1, 2, 4, 64][random.below(4)];
+    policy.limits.flash_mib = [0, 1, 64][random.below(3)];
+    policy.limits.requests_max = if random.below(6) == 0 { 3 } else { 64 };
+    policy.limits.timeout_min_ms = 20;
+    policy
+}
+
+fn trace(random: &mut Seeded) -> Trace {
+    let count = 1 + random.below(10);
+    let span = [1, 20, 200][random.below(3)];
+    // About 4 KiB times the layers a token: the smallest budgets hold few requests.
+    let prompt_max = [20, 60, 150][random.below(3)];
+    let mut requests: Vec<TraceRequest> = Vec::new();
+    for place in 0..count {
+        let follows = place > 0 && random.below(4) == 0;
+        let before = requests.last().copied().filter(|_| follows);
+        let mut prompt_tokens = 1 + random.below(prompt_max) as u32;
+        let mut shared_tokens = 0;
+        let mut arrival = Arrival::At(ms(random, span));
+        let mut flow = (random.below(3) == 0).then_some(FlowId(place as u64));
+        let mut class = [Class::Reactive, Class::Proactive, Class::Proactive][random.below(3)];
+        if let Some(before) = before
+            && before.flow.is_some()
+        {
+            (flow, class) = (before.flow, before.class);
+            shared_tokens = before.prompt_tokens + random.below(3) as u32;
+            prompt_tokens += shared_tokens;
+            // Mostly the next call waits for the last; sometimes two are there at once.
+            if let (0, Arrival::At(at)) = (random.below(4), before.arrival) {
+                arrival = Arrival::At(at + ms(random, 5));
+            } else {
+                arrival = Arrival::After {
+                    request: place as u64 - 1,
+                    pause: ms(random, 5),
+                    not_before: Micros(0),
+                };
+            }
+            if let Some(last) = requests.last_mut() {
+                last.ends_flow = false;
+            }
+        }
+        let output_tokens = 1 + random.below(12) as u32;
+        let rarely = |random: &mut Seeded| random.below(10) == 0;
+        requests.push(TraceRequest {
+            arrival,
+            class,
+            flow,
+            ends_flow: flow.is_some(),
+            prompt_tokens,
+            shared_tokens,
+            output_tokens,
+            output_tokens_max: output_tokens + random.below(8) as u32,
+            deadline_after: rarely(random).then(|| ms(random, 50)),
+            cancel_after: rarely(random).then(|| ms(random, 50)),
+        });
+    }
+    Trace { requests }
+}
+
+fn faults(random: &mut Seeded, costs: &AnalyticCosts) -> Faults {
+    let mut faults = Faults::default();
+    for _ in 0..random.below(5) {
+        let fault = [
+            LaunchFault::Fail,
+            LaunchFault::Hang,
+            LaunchFault::OutOfMemory,
+        ];
+        let launch = random.below(200) as u64;
+        faults.launches.insert(launch, fault[random.below(3)]);
+    }
+    for lane in Lane::ALL {
+        if costs.devices[lane as usize].is_some() && random.below(4) == 0 {
+            let lost = ms(random, 60);
+            faults.interruptions.push(Interruption {
+                lane,
+                lost,
+                back: (random.below(3) > 0).then(|| lost + ms(random, 40)),
+            });
+        }
+    }
+    faults
+}

@@ -1,0 +1,362 @@
+//! Text to token ids and back, over Hugging Face `tokenizers`.
+//!
+//! Reads the bytes of a `tokenizer.json`; where they come from (a section of a bundle, a file) is the
+//! caller's business. BPE files take the fast road of `bpe_file`, the rest the library's. Truncation and
+//! padding that a file may carry are switched off: this runtime never drops prompt tokens silently.
+//! Tokens that arrive one by one are `stream`'s business.
+//! The library panics on some malformed files; such a panic is caught here and becomes an error.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tokenizers::DecoderWrapper;
+
+use super::bpe_file::DeclaredId;
+use super::byte_level::push_token_bytes;
+use super::{Result, TextError, bpe_file};
+
+/// A loaded tokenizer. It can be shared between threads.
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    form: Form,
+    token_bytes_max: usize,
+}
+
+/// Whether [`Tokenizer::encode`] adds the tokens of the file's post-processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Special {
+    /// Adds them (`<|begin_of_text|>` in front, say): for bare text.
+    Add,
+    /// Adds none: for text of a chat template, which wrote them itself.
+    AsWritten,
+}
+
+/// How the vocabulary writes text down, as far as `stream` must know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// One letter a byte; each token stands for its bytes, whatever its neighbours.
+    ByteLevel,
+    /// `▁` for a space, and `<0x0A>` for a byte that no other token has; the text's first space may be dropped.
+    SentencePiece,
+    /// Anything else: the text of a token may depend on its neighbours.
+    Other,
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// `Tokenizer` if the file cannot be read; `TokenId` if an added token does not get the id that the file
+    /// declares (the library counts upwards instead when a file leaves a gap, which would shift the ids).
+    pub fn from_json(bytes: &[u8]) -> Result<Self> {
+        let (inner, declared) =
+            guarded(|| bpe_file::read(bytes)).or_else(|_| read_with_library(bytes))?;
+        for (token, declared) in declared {
+            let found = inner.token_to_id(&token);
+            if found != Some(declared) {
+                return Err(TextError::TokenId {
+                    token,
+                    declared,
+                    found,
+                });
+            }
+        }
+        let form = form_of(inner.get_decoder());
+        let token_bytes_max = token_bytes_max(&inner, form);
+        Ok(Self {
+            inner,
+            form,
+            token_bytes_max,
+        })
+    }
+
+    /// The token ids of a text. Special tokens written out in the text become their ids.
+    pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>> {
+        let encoding = guarded(|| self.inner.encode_fast(text, special == Special::Add))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of token ids, without special tokens. Ids outside the vocabulary are passed over, as in
+    /// `transformers`: padded heads can produce them.
+    pub fn decode(&self, tokens: &[u32]) -> Result<String> {
+        guarded(|| self.inner.decode(tokens, true))
+    }
+
+    /// A token as the vocabulary writes it (`Ġhi`, `<|eot_id|>`), `None` outside the vocabulary.
+    pub fn token_text(&self, token: u32) -> Option<String> {
+        let added = self.inner.get_added_vocabulary().simple_id_to_token(token);
+        added.or_else(|| self.inner.id_to_token(token))
+    }
+
+    /// The id of a token as the vocabulary writes it.
+    pub fn token_id(&self, text: &str) -> Option<u32> {
+        self.inner.token_to_id(text)
+    }
+
+    /// Whether [`decode`](Self::decode) leaves this token out.
+    pub fn is_special(&self, token: u32) -> bool {
+        let added = self.inner.get_added_vocabulary();
+        added
+            .get_added_tokens_decoder()
+            .get(&token)
+            .is_some_and(|token| token.special)
+    }
+
+    /// Number of tokens, added ones included. A model's head may be wider.
+    pub fn token_count(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
+    /// Bytes of text that one token stands for, at most: a text of more than `n` times as many has more than `n` tokens.
+    ///
+    /// Chosen for vocabularies that have no longest token (see `WORD_BYTES_MAX`).
+    pub fn token_bytes_max(&self) -> usize {
+        self.token_bytes_max
+    }
+
+    pub(super) fn form(&self) -> Form {
+        self.form
+    }
+
+    /// Appends the bytes of a visible token of a byte-level vocabulary.
+    pub(super) fn push_bytes(&self, token: u32, out: &mut Vec<u8>) {
+        if let Some(text) = self.visible_text(token) {
+            push_token_bytes(&text, out);
+        }
+    }
+
+    /// Appends the bytes that a visible token stands for in the middle of a text; none where that depends on its
+    /// neighbours.
+    pub(super) fn push_inner_bytes(&self, token: u32, out: &mut Vec<u8>) {
+        match self.form {
+            Form::ByteLevel => self.push_bytes(token, out),
+            Form::SentencePiece => {
+                let text = self.visible_text(token).unwrap_or_default();
+                match fallback_byte(&text) {
+                    Some(byte) => out.push(byte),
+                    None => out.extend(text.replace('▁', " ").bytes()),
+                }
+            }
+            Form::Other => {}
+        }
+    }
+
+    /// A token as the vocabulary writes it, if `decode` shows it.
+    pub(super) fn visible_text(&self, token: u32) -> Option<String> {
+        let added = self.inner.get_added_vocabulary();
+        self.token_text(token)
+            .filter(|text| !added.is_special_token(text))
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let tokens = self.token_count();
+        f.debug_struct("Tokenizer")
+            .field("tokens", &tokens)
+            .field("form", &self.form)
+            .finish()
+    }
+}
+
+fn read_with_library(bytes: &[u8]) -> Result<(tokenizers::Tokenizer, Vec<DeclaredId>)> {
+    // The library asserts in places that the JSON is well-formed; reading the ids checks that first.
+    let declared = bpe_file::declared_ids(bytes).map_err(|error| failure(&error))?;
+    guarded(|| {
+        let mut tokenizer = tokenizers::Tokenizer::from_bytes(bytes)?;
+        tokenizer.with_truncation(None)?;
+        tokenizer.with_padding(None);
+        Ok((tokenizer, declared))
+    })
+}
+
+fn form_of(decoder: Option<&DecoderWrapper>) -> Form {
+    match decoder {
+        Some(DecoderWrapper::ByteLevel(_)) => Form::ByteLevel,
+        Some(DecoderWrapper::Sequence(sequence)) => match sequence.get_decoders() {
+            [only] => form_of(Some(only)),
+            several if several.iter().any(is_byte_fallback) => Form::SentencePiece,
+            _ => Form::Other,
+        },
+        _ => Form::Other,
+    }
+}
+
+/// Bytes of the longest token.
+///
+/// The vocabulary may write a token longer than it is (`Ġ` and `▁` for a space), never shorter but by a normaliser: no
+/// form of Unicode has fewer than a third of the bytes of another.
+fn token_bytes_max(inner: &tokenizers::Tokenizer, form: Form) -> usize {
+    if form == Form::Other {
+        return WORD_BYTES_MAX;
+    }
+    let vocab = inner.get_vocab(true);
+    let longest = vocab.keys().map(|token| match form {
+        Form::ByteLevel => token.chars().count(),
+        Form::SentencePiece | Form::Other => token.len(),
+    });
+    let longest = longest.max().unwrap_or(1).max(1);
+    match inner.get_normalizer() {
+        Some(_) => longest * NORMALISED_BYTES_MAX,
+        None => longest,
+    }
+}
+
+/// Bytes of a token where any word may be one, known or not. Chosen: no language has such words.
+const WORD_BYTES_MAX: usize = 256;
+
+/// Bytes of text that a normaliser makes one of, at most.
+const NORMALISED_BYTES_MAX: usize = 3;
+
+fn is_byte_fallback(decoder: &DecoderWrapper) -> bool {
+    matches!(decoder, DecoderWrapper::ByteFallback(_))
+}
+
+/// The byte that a token stands for, in vocabularies with byte fallback: `<0x0A>`.
+pub(super) fn fallback_byte(token: &str) -> Option<u8> {
+    let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
+    let digits = Some(digits).filter(|digits| digits.len() == 2);
+    u8::from_str_radix(digits?, 16).ok()
+}
+
+/// Runs a call into the library and turns its errors, panics included, into ours.
+fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(outcome) => outcome.map_err(|error| failure(error.as_ref())),
+        Err(_) => Err(TextError::Tokenizer {
+            message: "the library stopped at this input".into(),
+        }),
+    }
+}
+
+fn failure(error: &(dyn std::error::Error + 'static)) -> TextError {
+    TextError::Tokenizer {
+        message: error.to_string(),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    macro_rules! fixture {
+        ($name:literal) => {
+            concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/../../tests/fixtures/tiny-agent/",
+                $name
+            )
+        };
+    }
+    pub(in super::super) use fixture;
+
+    pub(in super::super) fn tiny_agent() -> Arc<Tokenizer> {
+        let bytes = std::fs::read(fixture!("tokenizer.json")).unwrap();
+        Arc::new(Tokenizer::from_json(&bytes).unwrap())
+    }
+
+    #[test]
+    fn the_fast_reader_agrees_with_the_library() {
+        let bytes = std::fs::read(fixture!("tokenizer.json")).unwrap();
+        let (slow, slow_ids) = read_with_library(&bytes).unwrap();
+        let (fast, fast_ids) = bpe_file::read(&bytes).unwrap();
+        assert_eq!(fast_ids, slow_ids);
+        let json = |tokenizer: &tokenizers::Tokenizer| tokenizer.to_string(true).unwrap();
+        assert_eq!(json(&fast), json(&slow));
+    }
+
+    #[test]
+    fn special_tokens_are_added_on_request() {
+        let tokenizer = tiny_agent();
+        let bare = tokenizer
+            .encode("hi<|eot_id|>", Special::AsWritten)
+            .unwrap();
+        let full = tokenizer.encode("hi<|eot_id|>", Special::Add).unwrap();
+        assert_eq!(full[0], tokenizer.token_id("<|begin_of_text|>").unwrap());
+        assert_eq!(full[1..], bare);
+        assert_eq!(tokenizer.token_text(2041).as_deref(), Some("<|eot_id|>"));
+        assert!(tokenizer.is_special(2041) && !tokenizer.is_special(5));
+        assert_eq!(tokenizer.decode(&full), Ok("hi".into()));
+        assert_eq!(tokenizer.token_count(), 2048);
+        assert_eq!(
+            (tokenizer.token_text(2048), tokenizer.decode(&[2048])),
+            (None, Ok(String::new()))
+        );
+    }
+
+    proptest::proptest! {
+        /// A text is refused by its length only if it has too many tokens.
+        #[test]
+        fn no_token_is_longer_than_the_longest(text in r"(?s)(<\|eot_id\|>|  {0,40}|the |\n|.){0,60}") {
+            let tokenizer = tiny_agent();
+            let tokens = tokenizer.encode(&text, Special::AsWritten).unwrap().len();
+            proptest::prop_assert!(text.len() <= tokens * tokenizer.token_bytes_max());
+        }
+    }
+
+    #[test]
+    fn the_longest_token_is_known() {
+        let tokenizer = tiny_agent();
+        let text = tokenizer.token_id("<|start_header_id|>");
+        assert!(text.is_some() && tokenizer.token_bytes_max() >= "<|start_header_id|>".len());
+        assert_eq!(tokenizer.token_bytes_max(), 28);
+    }
+
+    #[test]
+    fn truncation_in_the_file_is_switched_off() {
+        let text = std::fs::read_to_string(fixture!("tokenizer.json")).unwrap();
+        let short = r#""truncation": {"max_length":2,"strategy":"LongestFirst","stride":0,"direction":"Right"}"#;
+        let text = text.replacen(r#""truncation": null"#, short, 1);
+        assert!(text.contains("max_length"));
+        let tokenizer = Tokenizer::from_json(text.as_bytes()).unwrap();
+        assert!(
+            tokenizer
+                .encode("one two three four", Special::Add)
+                .unwrap()
+                .len()
+                > 3
+        );
+        let (slow, _) = read_with_library(text.as_bytes()).unwrap();
+        assert!(slow.encode("one two three four", true).unwrap().len() > 3);
+    }
+
+    /// A file that the fast reader leaves to the library.
+    #[test]
+    fn other_models_load_too() {
+        let json = r#"{"version":"1.0","model":{"type":"WordLevel","unk_token":"?","vocab":{"?":0,"hi":1}}}"#;
+        let tokenizer = Tokenizer::from_json(json.as_bytes()).unwrap();
+        assert_eq!(tokenizer.encode("hi", Special::AsWritten), Ok(vec![1]));
+        assert_eq!(tokenizer.form(), Form::Other);
+    }
+
+    #[test]
+    fn shifted_added_tokens_are_refused() {
+        let json = r#"{"added_tokens":[{"id":7,"content":"<x>","single_word":false,"lstrip":false,
+            "rstrip":false,"normalized":false,"special":true}],
+            "model":{"type":"BPE","vocab":{"a":0},"merges":[]}}"#;
+        let error = Tokenizer::from_json(json.as_bytes()).unwrap_err();
+        let expect = "added token `<x>`: file says id 7, the vocabulary gives id 1";
+        assert_eq!(error.to_string(), expect);
+    }
+
+    #[test]
+    fn broken_files_are_errors() {
+        let bytes = std::fs::read(fixture!("tokenizer.json")).unwrap();
+        for length in (0..bytes.len()).step_by(bytes.len() / 40) {
+            let error = Tokenizer::from_json(&bytes[..length]).unwrap_err();
+            assert!(error.to_string().starts_with("tokenizer: "), "{error}");
+        }
+        for json in [
+            "",
+            "null",
+            "[]",
+            "{}",
+            r#"{"model":{"type":"BPE"}}"#,
+            r#"{"model":3}"#,
+            "\0",
+        ] {
+            assert!(Tokenizer::from_json(json.as_bytes()).is_err(), "{json}");
+        }
+    }
+}

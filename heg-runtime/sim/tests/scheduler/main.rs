@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod action_logs;
 mod bound;
 mod cached_costs;
 mod events;

@@ -1,0 +1,294 @@
+//! What schedulers do is pinned: a hash per policy over the complete logs of random traces.
+//!
+//! A refactoring leaves every hash as it is. A change of the scheduling on purpose changes some, and its commit says
+//! which and why. `HEG_TRACES=0..1000 cargo test --release -p heg-sim --test scheduler action_logs
+//! -- --nocapture` prints the hashes of a thousand traces; a range of a single trace prints its logs, so that those of
+//! two versions can be compared.
+//!
+//! The text that is hashed is written here, not derived: it does not change when a type or a field gets another name.
+
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use heg_sched::{
+    Action, Actions, CachedCosts, Class, Event, Finish, FlowId, Kernel, Lane, Micros, RequestId,
+    Scheduler, Segment, Submission, WarmKernel, Work, scheduler,
+};
+use heg_sim::{AnalyticCosts, Dimensions, Faults, simulate};
+use heg_spec::Policy;
+use heg_workload::{Arrival, Seeded};
+
+use crate::fault_worlds;
+use crate::scenario::Scenario;
+
+/// Traces of an ordinary test run, under each policy.
+const TRACES: Range<u64> = 0..64;
+
+#[test]
+fn hashes_are_those_of_the_pinned_logs() {
+    let hashes = hashes(TRACES);
+    insta::assert_snapshot!(hashes, @r"
+    agent-xpu: 579eb4d0beaeea3b53c3bddfe455051202f5e5ba1e20999716a5142e3d3fe07d
+    agent-xpu-one-device: e2c83af10504383702dd5eb8543e67500b1b94c66cce95ecf6878eace43abe3e
+    agent-xpu-v1: 171b99e726f7c1b04647b1c85a8673264955b614c2618aa994bf8ff43700b812
+    cpu-continuous-batching: 6870467a72be361cf8449bb34123acded3076d30cb9781c7438f4e5aa1492066
+    igpu-continuous-batching: c0ae32d8f9d047659317309155bdee2ad24653990b5b545787dba4034c6bb011
+    igpu-preempt-recompute: b84e15258b72cbc8c3d5e168e5aa4ac7d2083ca96b8f3b36306d9dbe984405f0
+    igpu-time-sharing: b54df0616000677eda5ce885b0017e49338c03d01e207be1b677305a900376a9
+    serial-npu-igpu: 395b606b9f22a1e7b1b299f68c83c0815ae283c3193f626b91318e2abdbe1924
+    agent-xpu, mechanisms at random: 03a7df3d94deba0017bd5c3146c82b97a7db139295d1e6524b5f5cf027073f0a
+    ");
+}
+
+/// The hashes of other traces, where `HEG_TRACES` asks for them.
+#[test]
+fn hashes_of_the_traces_asked_for() {
+    let Ok(asked) = std::env::var("HEG_TRACES") else {
+        return;
+    };
+    let (first, end) = asked.split_once("..").unwrap();
+    println!("{}", hashes(first.parse().unwrap()..end.parse().unwrap()));
+}
+
+/// One line per shipped policy, and one for Agent.xpu with mechanisms switched on and off at random.
+fn hashes(traces: Range<u64>) -> String {
+    let mut lines = String::new();
+    for (name, _) in heg_spec::shipped::POLICIES {
+        let policy = heg_spec::shipped::policy(name).unwrap();
+        let hash = hash(name, &traces, |seed| world(&policy, seed));
+        writeln!(lines, "{name}: {hash}").unwrap();
+    }
+    let hash = hash("mechanisms", &traces, Scenario::of);
+    writeln!(lines, "agent-xpu, mechanisms at random: {hash}").unwrap();
+    lines
+}
+
+/// The hash of all logs of these traces, one after the other.
+fn hash(name: &str, traces: &Range<u64>, world: impl Fn(u64) -> Scenario) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    for seed in traces.clone() {
+        let log = log(&world(seed), seed);
+        hasher.update(log.as_bytes());
+        if traces.end - traces.start == 1 {
+            println!("{name}, trace {seed}\n{log}");
+        }
+    }
+    hasher.finalize()
+}
+
+/// Mixed machines, memory limits, flows, cancellations and deadlines. Odd ones are without faults; a quarter are
+/// on the papers' machine with a model of 28 layers; in half of them background work is soon overdue.
+fn world(policy: &Policy, seed: u64) -> Scenario {
+    let mut scenario = fault_worlds::world(policy, seed);
+    let mut random = Seeded::new(seed ^ 0x1095);
+    if seed % 8 >= 6 {
+        scenario.costs = AnalyticCosts::core_ultra_5_125h(Dimensions::llama_3b());
+        scenario.policy.limits.kv_mib *= 128;
+        // Some chunks each, at distances that leave room for preemption.
+        for request in &mut scenario.trace.requests {
+            request.prompt_tokens *= 16;
+            request.shared_tokens *= 16;
+            if let Arrival::At(at) = &mut request.arrival {
+                at.0 *= 20;
+            }
+        }
+    }
+    if let Some(ageing) = &mut scenario.policy.ageing
+        && random.below(2) == 0
+    {
+        ageing.threshold_ms = 1 + random.below(60) as u32;
+    }
+    if seed % 2 == 1 {
+        scenario.machine.faults = Faults::default();
+    }
+    scenario
+}
+
+/// Everything that the scheduler heard and did, in order. Half of the schedulers remember costs, as the engine's does.
+fn log(scenario: &Scenario, seed: u64) -> String {
+    let costs = scenario.costs.clone();
+    let policy = scenario.policy.clone();
+    let scheduler = match seed % 4 {
+        0 | 1 => scheduler(policy, costs),
+        _ => scheduler(policy, CachedCosts::new(costs)),
+    };
+    let text = format!("trace {seed}\n");
+    let mut logged = Logged { scheduler, text };
+    let run = simulate(
+        &mut logged,
+        &scenario.costs,
+        &scenario.machine,
+        &scenario.trace,
+    );
+    run.unwrap_or_else(|error| panic!("trace {seed}: {error}"));
+    logged.text
+}
+
+/// A scheduler whose events and actions are written down.
+struct Logged {
+    scheduler: Box<dyn Scheduler>,
+    text: String,
+}
+
+impl Scheduler for Logged {
+    fn step(&mut self, now: Micros, event: Event, actions: &mut Actions) {
+        writeln!(self.text, "{} {}", now.0, event_text(&event)).unwrap();
+        let first = actions.len();
+        self.scheduler.step(now, event, actions);
+        for action in &actions[first..] {
+            writeln!(self.text, "  {}", action_text(action)).unwrap();
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.scheduler.is_idle()
+    }
+}
+
+fn event_text(event: &Event) -> String {
+    match event {
+        Event::Submit(submission) => submission_text(submission),
+        Event::Cancel(id) => format!("cancel r{}", id.0),
+        Event::EndFlow(flow) => format!("end-flow f{}", flow.0),
+        Event::Done {
+            ticket,
+            layers,
+            ended,
+        } => {
+            let ended: Vec<u64> = ended.iter().map(|id| id.0).collect();
+            format!("done t{} layers {layers} ended {ended:?}", ticket.0)
+        }
+        Event::Failed(ticket) => format!("failed t{}", ticket.0),
+        Event::OutOfMemory(ticket) => format!("out-of-memory t{}", ticket.0),
+        Event::Unreserved(id) => format!("unreserved r{}", id.0),
+        Event::Unreadable { ticket, request } => {
+            format!("unreadable t{} r{}", ticket.0, request.0)
+        }
+        Event::Offloaded(transfer) => format!("offloaded x{}", transfer.0),
+        Event::OffloadFailed(transfer) => format!("offload-failed x{}", transfer.0),
+        Event::Lost(lane) => format!("lost {}", lane_text(*lane)),
+        Event::Ready(lane) => format!("ready {}", lane_text(*lane)),
+        Event::Warmed(kernel) => format!("warmed {}", warm_text(*kernel)),
+        Event::WarmFailed(kernel) => format!("warm-failed {}", warm_text(*kernel)),
+        Event::Timer => "timer".to_owned(),
+    }
+}
+
+fn submission_text(submission: &Submission) -> String {
+    let Submission {
+        id,
+        flow,
+        class,
+        prompt_tokens,
+        shared_tokens,
+        output_tokens_max,
+        deadline,
+    } = submission;
+    let flow = flow.map(|FlowId(flow)| flow);
+    let deadline = deadline.map(|Micros(deadline)| deadline);
+    let class = match class {
+        Class::Reactive => "reactive",
+        Class::Proactive => "proactive",
+    };
+    format!(
+        "submit r{} {class} flow {flow:?} prompt {prompt_tokens} shared {shared_tokens} \
+         output {output_tokens_max} deadline {deadline:?}",
+        id.0
+    )
+}
+
+fn action_text(action: &Action) -> String {
+    match action {
+        Action::Launch { lane, ticket, work } => {
+            let lane = lane_text(*lane);
+            format!("launch t{} {lane} {}", ticket.0, work_text(work))
+        }
+        Action::Yield(ticket) => format!("yield t{}", ticket.0),
+        Action::Reset(lane) => format!("reset {}", lane_text(*lane)),
+        Action::Warm(kernel) => format!("warm {}", warm_text(*kernel)),
+        Action::Unload(kernel) => format!("unload {}", warm_text(*kernel)),
+        Action::Reserve {
+            request,
+            tokens,
+            reused,
+        } => format!("reserve r{} tokens {tokens} reused {reused}", request.0),
+        Action::Release(id) => format!("release r{}", id.0),
+        Action::Keep {
+            request,
+            flow,
+            tokens,
+        } => format!("keep r{} f{} tokens {tokens}", request.0, flow.0),
+        Action::Offload { flow, transfer } => format!("offload f{} x{}", flow.0, transfer.0),
+        Action::ReleaseFlow(flow) => format!("release-flow f{}", flow.0),
+        Action::Restart(id) => format!("restart r{}", id.0),
+        Action::Emit(id) => format!("emit r{}", id.0),
+        Action::Finish(id, finish) => format!("finish r{} {}", id.0, finish_text(*finish)),
+        Action::Timer(at) => format!("timer {}", at.0),
+    }
+}
+
+fn work_text(work: &Work) -> String {
+    match work {
+        Work::Prefill {
+            request,
+            segment,
+            layer,
+            kernel,
+        } => {
+            let kernel = match kernel {
+                Kernel::Qkv => "qkv",
+                Kernel::Mha => "mha",
+                Kernel::Ffn => "ffn",
+            };
+            let rows = segment_text(*segment);
+            format!("prefill r{} {rows} layer {layer} {kernel}", request.0)
+        }
+        Work::Head(id) => format!("head r{}", id.0),
+        Work::Decode(run) => {
+            let batch = batch_text(&run.batch);
+            let Range { start, end } = run.layers;
+            let fused = if run.fused { " fused" } else { "" };
+            format!("decode{batch} layers {start}..{end}{fused}")
+        }
+        Work::Mixed { batch, prompts } => {
+            let prompts = prompts
+                .iter()
+                .map(|(id, segment)| format!(" r{} {}", id.0, segment_text(*segment)));
+            let prompts: String = prompts.collect();
+            format!("mixed{} prompts{prompts}", batch_text(batch))
+        }
+    }
+}
+
+fn batch_text(batch: &[(RequestId, u32)]) -> String {
+    let rows = batch
+        .iter()
+        .map(|(id, tokens)| format!(" r{}:{tokens}", id.0));
+    rows.collect()
+}
+
+fn segment_text(segment: Segment) -> String {
+    format!("{}+{}", segment.position, segment.tokens)
+}
+
+fn warm_text(kernel: WarmKernel) -> String {
+    format!("{}x{}", kernel.tokens, kernel.context)
+}
+
+fn lane_text(lane: Lane) -> &'static str {
+    match lane {
+        Lane::Npu => "npu",
+        Lane::Igpu => "igpu",
+        Lane::Cpu => "cpu",
+    }
+}
+
+fn finish_text(finish: Finish) -> &'static str {
+    match finish {
+        Finish::Complete => "complete",
+        Finish::Cancelled => "cancelled",
+        Finish::Deadline => "deadline",
+        Finish::Failed => "failed",
+        Finish::Shed => "shed",
+    }
+}

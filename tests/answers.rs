@@ -7,7 +7,7 @@
 
 use heg_artifacts::Bundle;
 use heg_artifacts::manifest::{Manifest, Weight};
-use heg_spec::model::WeightForm;
+use heg_spec::WeightForm;
 use heg_tests::asked::{Asked, EXACT};
 use heg_tests::{FAMILIES, Workbench, fixture, openvino_or_skip};
 

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use heg_runtime::exec::{Executor, Sequence};
 use heg_sched::{Logits, chunks};
-use heg_spec::model::WeightForm;
+use heg_spec::WeightForm;
 use heg_tests::{Seeded, Workbench, executor, fixture, greedy, openvino_or_skip};
 use serde::Deserialize;
 

@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use heg_artifacts::Bundle;
-use heg_artifacts::manifest::{Blob, Compatibility, DeviceClass, Group, NpuPlatform};
+use heg_artifacts::manifest::{Blob, Compatibility};
 use heg_openvino::{Core, ElementType, HostBuffer, Tensor};
 use heg_runtime::exec::Loader;
 use heg_runtime::{DeviceFacts, NpuFacts, summary};
+use heg_spec::{DeviceClass, Group, NpuPlatform};
 use heg_tests::roles::{changed, compile, loader, rewrite, roles, run};
 use heg_tests::{Workbench, openvino_or_skip};
 
@@ -57,7 +58,7 @@ fn with_blobs(
                 let section = store.put_bytes(&make(&core, &ir, literals)).unwrap();
                 manifest.sections.push(section);
                 variant.blobs.push(Blob {
-                    platform: NpuPlatform(3720),
+                    platform: NpuPlatform::NPU3720,
                     compatibility: Compatibility {
                         compiler: "8.4".to_owned(),
                         elf: "1.2.0".to_owned(),
@@ -80,7 +81,7 @@ fn pretending(bundle: &Path, platform: u32, classes: &[&str]) -> Loader {
     let pretend = |facts: &DeviceFacts| {
         let mut facts = facts.clone();
         facts.npu = (facts.role == DeviceClass::Npu).then(|| NpuFacts {
-            platform: Some(NpuPlatform(platform)),
+            platform: Some(NpuPlatform::new(platform)),
             tiles: Some(2),
             ..NpuFacts::default()
         });

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use heg_artifacts::manifest::{KernelUse, Manifest, Weight, WeightId};
 use heg_artifacts::{Bundle, SectionId};
 use heg_compiler::{CompileError, Phase, Progress, Summary, Target, Tools};
-use heg_spec::model::WeightForm;
+use heg_spec::WeightForm;
 use heg_tests::model_folder::ModelFolder;
 use heg_tests::{Workbench, files_below, fixture};
 

@@ -15,10 +15,10 @@ use heg_runtime::engine::{Ask, Ending, Engine, EngineOptions, Entry, ScopeId, Up
 use heg_runtime::exec::ExecutorOptions;
 use heg_sched::Observer;
 use heg_sched::{Action, Class, Event, Finish, Kernel, Lane, Micros, RequestId, Work};
-use heg_spec::model::WeightForm;
-use heg_spec::{Policy, shipped};
+use heg_spec::{Policy, WeightForm, shipped};
 use heg_tests::questions::{Question, agent_30m, questions};
 use heg_tests::{Seeded, Workbench, executor, fixture, greedy, openvino_or_skip};
+use heg_text::{SamplingParams, Special};
 use heg_text::{SamplingParams, Special};
 use serde::Deserialize;
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use heg_runtime::exec::Executor;
 use heg_runtime::{Continue, FinishReason, GenerateOptions, Loaded, generate_restricted};
-use heg_spec::model::WeightForm;
+use heg_spec::WeightForm;
 use heg_tests::questions::{Question, questions};
 use heg_tests::{Seeded, Workbench, executor, fixture, instance, openvino_or_skip};
 use heg_text::{

@@ -43,7 +43,7 @@ fn check_family(family: &str, soc: &str, chunk_sizes: &[usize]) {
     let workbench = Workbench::new().unwrap();
     let (bundle, _) = workbench
         .compile(&fixture(&format!("golden/{family}")), family, |spec| {
-            spec.weights = heg_spec::model::WeightForm::F32;
+            spec.weights = heg_spec::WeightForm::F32;
             spec.chunk_tokens = vec![1, 7, 32, 256];
         })
         .unwrap();
@@ -60,7 +60,7 @@ fn check_buckets(family: &str) {
     let workbench = Workbench::new().unwrap();
     let (bundle, _) = workbench
         .compile(&fixture(&format!("golden/{family}")), family, |spec| {
-            spec.weights = heg_spec::model::WeightForm::F32;
+            spec.weights = heg_spec::WeightForm::F32;
             spec.chunk_tokens = vec![8, 32];
             spec.mha_context_tokens = vec![48, 4096];
         })

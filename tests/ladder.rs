@@ -6,12 +6,11 @@
 )]
 
 use heg_artifacts::Bundle;
-use heg_artifacts::manifest::{DeviceClass, Group, Manifest, Weight};
+use heg_artifacts::manifest::{Manifest, Weight};
 use heg_files::OwnFolder;
 use heg_runtime::exec::{Executor, ExecutorOptions, clear_quarantine, diagnose};
 use heg_runtime::{Descent, Reason, summary};
-use heg_spec::ModelSpec;
-use heg_spec::model::WeightForm;
+use heg_spec::{DeviceClass, Group, ModelSpec, WeightForm};
 use heg_tests::roles::{changed, compile, drop_unused, loader, rewrite, roles, run, soc};
 use heg_tests::{Workbench, openvino_or_skip};
 

@@ -4,10 +4,11 @@
     reason = "a test fails by panicking, in its helpers too"
 )]
 
-use heg_artifacts::manifest::{DeviceClass, Group, Kernel, KnownAnswers, Role};
+use heg_artifacts::manifest::{Kernel, KnownAnswers, Role};
 use heg_openvino::Core;
 use heg_runtime::exec::{Loader, LoneKernel, Place};
 use heg_runtime::{Loaded, Rung, Source};
+use heg_spec::{DeviceClass, Group};
 use heg_tests::{Workbench, fixture, openvino_or_skip};
 
 const ASKED: KnownAnswers = KnownAnswers {
@@ -75,7 +76,7 @@ fn every_variant_of_a_place_answers_alike() {
     let workbench = Workbench::new().unwrap();
     let (bundle, _) = workbench
         .compile(&fixture("golden/llama"), "llama", |spec| {
-            spec.weights = heg_spec::model::WeightForm::F32;
+            spec.weights = heg_spec::WeightForm::F32;
             spec.chunk_tokens = vec![4, 8];
         })
         .unwrap();
@@ -115,7 +116,7 @@ fn static_attention_over_fewer_rows_answers_alike() {
     for family in ["llama", "gemma2", "gemma3"] {
         let (bundle, _) = workbench
             .compile(&fixture(&format!("golden/{family}")), family, |spec| {
-                spec.weights = heg_spec::model::WeightForm::F32;
+                spec.weights = heg_spec::WeightForm::F32;
                 spec.chunk_tokens = vec![8];
                 spec.mha_context_tokens = vec![64];
             })

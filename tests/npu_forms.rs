@@ -10,12 +10,11 @@
 use std::sync::{Arc, OnceLock};
 
 use heg_artifacts::manifest::{
-    Binding, DeviceClass, ElementType, Group, Kernel, KernelUse, KnownAnswers, Port, Role, Rows,
-    ShapeClass, Variant, WeightForm,
+    Binding, ElementType, Kernel, KernelUse, KnownAnswers, Port, Role, Rows, ShapeClass, Variant,
 };
 use heg_artifacts::{Bundle, SectionId};
 use heg_openvino::{Core, HostBuffer, Memory, Request, Tensor, find_libraries};
-use heg_spec::model::WeightForm as SpecForm;
+use heg_spec::{DeviceClass, Group, WeightForm};
 use heg_tests::{FAMILIES, Workbench, fixture, openvino_or_skip};
 
 /// Largest absolute difference of an output, relative to the largest absolute value of the reference.
@@ -41,7 +40,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(workbench: &Workbench, family: &str, form: SpecForm) -> Self {
+    fn new(workbench: &Workbench, family: &str, form: WeightForm) -> Self {
         let folder = fixture(&format!("golden/{family}"));
         let (path, _) = workbench
             .compile(&folder, family, |spec| {
@@ -341,7 +340,7 @@ fn check_family(family: &str) {
         return;
     }
     let workbench = Workbench::new().unwrap();
-    for form in [SpecForm::F32, SpecForm::F16, SpecForm::W8A16] {
+    for form in [WeightForm::F32, WeightForm::F16, WeightForm::W8A16] {
         let bench = Bench::new(&workbench, family, form);
         let manifest = bench.bundle.manifest();
         let wide = manifest.model.weights == WeightForm::F32;

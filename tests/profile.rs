@@ -8,13 +8,13 @@
 
 use std::time::Duration;
 
-use heg_artifacts::manifest::DeviceClass;
 use heg_files::OwnFolder;
 use heg_profiler::AnchorSource;
 use heg_profiler::annotation::{Call, estimate};
 use heg_profiler::measure::{self, Plan, Profile, Report, Subject, Watch};
 use heg_runtime::profile::{BundleSubject, Extent, file, identities};
 use heg_runtime::{Loaded, RuntimeError};
+use heg_spec::DeviceClass;
 use heg_tests::{Workbench, fixture, openvino_or_skip};
 
 const EXTENT: Extent = Extent {

@@ -15,10 +15,11 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use heg_artifacts::manifest::{DeviceClass, Group, Variant};
+use heg_artifacts::manifest::Variant;
 use heg_artifacts::{Bundle, Error, layout};
 use heg_runtime::{ExitStatus, Loaded, RuntimeError};
 use heg_sched::Logits;
+use heg_spec::{DeviceClass, Group};
 use heg_tests::roles::{drop_unused, rewrite};
 use heg_tests::{Seeded, Workbench, chain, executor, fixture, openvino_or_skip};
 

@@ -8,7 +8,7 @@
 
 use std::fs;
 
-use heg_spec::model::WeightForm;
+use heg_spec::WeightForm;
 use heg_tests::model_folder::{INDEX, ModelFolder, SHARDS, Safetensors, WEIGHTS};
 use heg_tests::{Workbench, fixture, refused};
 use serde_json::{Value, json};

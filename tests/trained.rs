@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 
 use heg_runtime::exec::Executor;
 use heg_runtime::{Continue, GenerateOptions, Loaded, generate};
-use heg_spec::model::WeightForm;
+use heg_spec::WeightForm;
 use heg_tests::questions::{Question, agent_30m, questions};
 use heg_tests::{Seeded, Workbench, executor, fixture, openvino_or_skip};
 use heg_text::{ChatTemplate, Conversation, Message, SamplingParams, Special, Tokenizer};

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use heg_spec::{DeviceClass, Group, NpuPlatform, WeightForm};
 use serde::{Deserialize, Serialize};
 
 use crate::content_id::SectionId;
@@ -80,17 +81,6 @@ pub struct Model {
     pub chunk_tokens: Vec<u32>,
     /// Number of parameters.
     pub parameters: u64,
-}
-
-/// How the weights of linear operators are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum WeightForm {
-    /// 32-bit floats.
-    F32,
-    /// 16-bit floats.
-    F16,
-    /// Channel-wise symmetric int8 rows with one f32 scale a row.
-    W8A16,
 }
 
 /// Text assets.
@@ -196,19 +186,6 @@ pub struct Kernel {
     pub work: Work,
     /// Realisations, of which the runtime binds one per device.
     pub variants: Vec<Variant>,
-}
-
-/// The op groups of the HEG.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Group {
-    /// Norm, projections, bias, q/k norm, RoPE. Token-wise.
-    Qkv,
-    /// Attention of one request. Sequence-wise.
-    Mha,
-    /// Output projection, residual, norm, gated FFN, residual. Token-wise.
-    Ffn,
-    /// Final norm and output projection.
-    Head,
 }
 
 /// One activation tensor at a kernel's boundary.
@@ -402,16 +379,6 @@ pub struct Blob {
     pub section: SectionId,
 }
 
-/// An NPU platform by Intel's number, e.g. 3720 (Meteor Lake), 4000 (Lunar Lake), 5010 (Panther Lake).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct NpuPlatform(pub u32);
-
-impl std::fmt::Display for NpuPlatform {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 /// What a blob needs: the compatibility string at its end, e.g. `compiler=8.4;npu=3720;t=2;elf=1.2.0`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -426,17 +393,6 @@ pub struct Compatibility {
     pub stepping: Option<String>,
     /// The whole string, with what else is in it.
     pub text: String,
-}
-
-/// Classes of device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum DeviceClass {
-    /// The CPU cores.
-    Cpu,
-    /// The integrated GPU.
-    Igpu,
-    /// The neural processing unit.
-    Npu,
 }
 
 /// Which token counts a variant accepts.

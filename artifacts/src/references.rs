@@ -9,9 +9,9 @@ use std::fmt;
 
 use crate::content_id::SectionId;
 use crate::manifest::{
-    Blob, DeviceClass, Group, Kernel, KernelUse, Layer, Manifest, RopeTable, ShapeClass, Text,
-    Variant, Weight,
+    Blob, Kernel, KernelUse, Layer, Manifest, RopeTable, ShapeClass, Text, Variant, Weight,
 };
+use heg_spec::Group;
 
 /// A place in a manifest that names a section. Indices are those of the manifest's lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,7 +68,7 @@ impl Reference {
                 variant_label(manifest, kernel, variant, &what)
             }
             Self::Answer(Some(layer), group) => {
-                format!("known answer of `{}` in layer {layer}", group_name(group))
+                format!("known answer of `{}` in layer {layer}", group.name())
             }
             Self::Answer(None, _) => "known answer of the head".to_owned(),
             Self::Annotations => "annotations".to_owned(),
@@ -95,7 +95,7 @@ impl fmt::Display for Reference {
                 "kernels[{kernel}].variants[{variant}].blobs[{blob}].section"
             ),
             Self::Answer(Some(layer), group) => {
-                write!(f, "layers[{layer}].{}.answer", group_name(*group))
+                write!(f, "layers[{layer}].{}.answer", group.name())
             }
             Self::Answer(None, _) => f.write_str("head.answer"),
             Self::Annotations => f.write_str("annotations"),
@@ -235,24 +235,11 @@ fn variant_label(manifest: &Manifest, kernel: usize, variant: usize, what: &str)
     let Some(found) = kernel.variants.get(variant) else {
         return format!("kernel `{}` variant `{variant}` {what}", kernel.name);
     };
-    let device = match found.device {
-        DeviceClass::Cpu => "cpu",
-        DeviceClass::Igpu => "igpu",
-        DeviceClass::Npu => "npu",
-    };
+    let device = found.device.name();
     let shape = match found.shape {
         ShapeClass::Dynamic => "dynamic".to_owned(),
         ShapeClass::Static { tokens } => format!("static {tokens}"),
         ShapeClass::Bucket { tokens, context } => format!("static {tokens} over {context}"),
     };
     format!("kernel `{}` {what} for {device}, {shape}", kernel.name)
-}
-
-fn group_name(group: Group) -> &'static str {
-    match group {
-        Group::Qkv => "qkv",
-        Group::Mha => "mha",
-        Group::Ffn => "ffn",
-        Group::Head => "head",
-    }
 }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::error::SpecError;
 use crate::source::{Problems, Source};
+use crate::vocabulary::Group;
 
 /// A way to cut the model into kernels.
 #[derive(Debug, Clone, Deserialize)]
@@ -28,19 +29,6 @@ pub struct KernelPlan {
     pub inputs: Vec<Anchor>,
     /// Where it ends.
     pub outputs: Vec<Anchor>,
-}
-
-/// The op groups of the HEG (Agent.xpu §4.2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub enum Group {
-    /// Norm, projections, q/k norm, RoPE.
-    Qkv,
-    /// Attention.
-    Mha,
-    /// Output projection to the end of the layer.
-    Ffn,
-    /// Final norm and output projection.
-    Head,
 }
 
 /// A point in the graph that every family has.
@@ -65,7 +53,7 @@ impl Fusion {
     pub fn parse(source: Source<'_>) -> Result<Self, SpecError> {
         let fusion: Self = source.parse()?;
         let mut problems = Problems::new(source);
-        for group in [Group::Qkv, Group::Mha, Group::Ffn, Group::Head] {
+        for group in Group::ALL {
             let count = fusion.kernels.iter().filter(|k| k.group == group).count();
             if count != 1 {
                 let message = format!("expected one kernel `{group:?}`, found {count}");

@@ -6,6 +6,9 @@
 //! * [`Soc`]: the devices of a machine (`socs/*.ron`).
 //! * [`Policy`]: the constants and switches of a scheduler (`policies/*.ron`).
 //!
+//! The words that all of HEG shares are types of this crate as well: [`DeviceClass`], [`Group`], [`WeightForm`] and
+//! [`NpuPlatform`].
+//!
 //! A file refers to another kind by name; the shipped ones are in [`shipped`]. Every mistake is reported with
 //! file, line and column, what was expected, and the nearest valid name. No file here is ever written.
 #![deny(missing_docs)]
@@ -20,6 +23,7 @@ pub mod policy;
 pub mod shipped;
 pub mod soc;
 mod source;
+mod vocabulary;
 
 pub use architecture::Architecture;
 pub use error::{Problem, SpecError, nearest};
@@ -28,3 +32,4 @@ pub use model::ModelSpec;
 pub use policy::Policy;
 pub use soc::Soc;
 pub use source::Source;
+pub use vocabulary::{DeviceClass, Group, NpuPlatform, UnknownNpuPlatform, WeightForm};

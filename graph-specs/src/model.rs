@@ -6,17 +6,7 @@ use serde::Deserialize;
 
 use crate::error::SpecError;
 use crate::source::{Problems, Source};
-
-/// How the weights of linear operators are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub enum WeightForm {
-    /// 32-bit floats.
-    F32,
-    /// 16-bit floats.
-    F16,
-    /// Channel-wise symmetric int8, round to nearest.
-    W8A16,
-}
+use crate::vocabulary::{NpuPlatform, WeightForm};
 
 /// One bundle to build.
 #[derive(Debug, Clone, Deserialize)]
@@ -41,17 +31,14 @@ pub struct ModelSpec {
     /// Candidate chunk sizes of static variants, in tokens, ascending.
     #[serde(default = "default_chunks")]
     pub chunk_tokens: Vec<u32>,
-    /// NPU platforms that static variants are compiled for ahead of time: numbers of [`NPU_PLATFORMS`].
+    /// NPU platforms that static variants are compiled for ahead of time: of [`NpuPlatform::KNOWN`].
     #[serde(default)]
-    pub npu_platforms: Vec<u32>,
+    pub npu_platforms: Vec<NpuPlatform>,
     /// Rows of the KV cache that static attention is compiled for, ascending; those beyond the context become
     /// one of the whole context.
     #[serde(default = "default_buckets")]
     pub mha_context_tokens: Vec<u32>,
 }
-
-/// Platforms that the NPU compiler knows (OpenVINO 2026.4): Meteor Lake, Lunar Lake, and two of Panther Lake.
-pub const NPU_PLATFORMS: [u32; 4] = [3720, 4000, 5010, 5020];
 
 /// Longest context that is compiled without being asked for. Chosen, not measured: rotary tables of this
 /// length take 8 MiB at a head dimension of 64.
@@ -73,10 +60,10 @@ impl ModelSpec {
                 problems.push(field, message);
             }
         }
-        let unknown = |platform: &&u32| !NPU_PLATFORMS.contains(platform);
-        if let Some(platform) = spec.npu_platforms.iter().find(unknown) {
-            let message = format!("expected platforms of {NPU_PLATFORMS:?}, found {platform}");
-            problems.push("npu_platforms", message);
+        for (index, platform) in spec.npu_platforms.iter().enumerate() {
+            if let Err(unknown) = platform.check() {
+                problems.push(&format!("npu_platforms.{index}"), unknown.to_string());
+            }
         }
         problems.finish(spec)
     }

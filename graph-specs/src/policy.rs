@@ -6,8 +6,8 @@
 use serde::Deserialize;
 
 use crate::error::SpecError;
-use crate::soc::DeviceClass;
 use crate::source::{Problems, Source};
+use crate::vocabulary::DeviceClass;
 
 /// How requests share the devices.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

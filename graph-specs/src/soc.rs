@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::error::SpecError;
-use crate::model::NPU_PLATFORMS;
 use crate::source::{Problems, Source};
+use crate::vocabulary::{DeviceClass, NpuPlatform};
 
 /// A machine.
 #[derive(Debug, Clone, Deserialize)]
@@ -66,8 +66,8 @@ pub struct Device {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Npu {
-    /// Platform by Intel's number: one of [`NPU_PLATFORMS`].
-    pub platform: u32,
+    /// Platform: one of [`NpuPlatform::KNOWN`].
+    pub platform: NpuPlatform,
     /// Clock at which the latencies of blobs are read off the compiler's tables, in MHz.
     pub frequency_mhz: u32,
     /// Where the numbers come from.
@@ -125,17 +125,6 @@ pub struct Anchor {
     pub intensity_flops_per_byte: f64,
     /// Achieved bandwidth divided by the peak bandwidth; above 0, up to 1.
     pub utilisation: f64,
-}
-
-/// Classes of device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub enum DeviceClass {
-    /// The CPU cores.
-    Cpu,
-    /// The integrated GPU.
-    Igpu,
-    /// The neural processing unit.
-    Npu,
 }
 
 impl Soc {
@@ -197,12 +186,8 @@ fn check_npu(problems: &mut Problems<'_>, path: &str, npu: &Npu, class: DeviceCl
         let message = format!("expected `npu` for a device of class `Npu`, found `{class:?}`");
         problems.push(path, message);
     }
-    if !NPU_PLATFORMS.contains(&npu.platform) {
-        let message = format!(
-            "expected a platform of {NPU_PLATFORMS:?}, found {}",
-            npu.platform
-        );
-        problems.push(&format!("{path}.platform"), message);
+    if let Err(unknown) = npu.platform.check() {
+        problems.push(&format!("{path}.platform"), unknown.to_string());
     }
     if npu.frequency_mhz == 0 {
         let message = "expected a frequency from 1 MHz, found 0".to_owned();

@@ -3,6 +3,7 @@
 use std::cell::OnceCell;
 
 use ron::error::{Error as Ron, SpannedError};
+use ron::extensions::Extensions;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Problem, SpecError, nearest, quoted};
@@ -21,7 +22,7 @@ impl Source<'_> {
     /// Parses the file as RON.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, SpecError> {
         let options = ron::Options::default()
-            .with_default_extension(ron::extensions::Extensions::IMPLICIT_SOME)
+            .with_default_extension(Extensions::IMPLICIT_SOME | Extensions::UNWRAP_NEWTYPES)
             .with_recursion_limit(64);
         options
             .from_str(self.text)

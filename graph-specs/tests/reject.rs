@@ -84,6 +84,7 @@ rejected!(
     model_chunks_unsorted: ModelSpec,
     model_chunks_zero: ModelSpec,
     model_unknown_field: ModelSpec,
+    model_unknown_platform: ModelSpec,
     model_unknown_weights: ModelSpec,
     policy_bad_numbers: Policy,
     policy_unknown_field: Policy,

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use heg_artifacts::manifest::{
-    Binding, DeviceClass, ElementType, Embedding, Group, Kernel, KernelId, KernelUse, Layer,
-    Manifest, Model, Parameter, Provenance, RopeId, RopeTable, Section, ShapeClass, Text, Variant,
-    Weight, WeightForm, WeightId,
+    Binding, ElementType, Embedding, Kernel, KernelId, KernelUse, Layer, Manifest, Model,
+    Parameter, Provenance, RopeId, RopeTable, Section, ShapeClass, Text, Variant, Weight, WeightId,
 };
 use heg_artifacts::{Error, MANIFEST_REVISION, SectionId, Store, write_bundle};
 use heg_profiler::annotation::{self, SweepLimits, VendorTables};
 use heg_profiler::measure::Profile;
 use heg_spec::shipped;
+use heg_spec::{DeviceClass, Group, WeightForm};
 
 use crate::encode::{SourceMemory, StoredWeight, encode_weights, source_bytes, weight_name};
 use crate::error::CompileError;

@@ -10,9 +10,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use heg_artifacts::manifest::{ElementType, WeightForm};
+use heg_artifacts::manifest::ElementType;
 use heg_artifacts::{FileIdentity, RecipeKey, Section, SectionId, Store};
 use heg_files::{TempFile, remove_stale};
+use heg_spec::WeightForm;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 

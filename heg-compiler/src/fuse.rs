@@ -7,7 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use heg_spec::fusion::{Anchor, Fusion, Group, KernelPlan};
+use heg_spec::Group;
+use heg_spec::fusion::{Anchor, Fusion, KernelPlan};
 
 use crate::error::CompileError;
 use crate::graph::{Op, OpGraph, OpId};

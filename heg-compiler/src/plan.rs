@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use heg_artifacts::manifest::WeightForm;
 use heg_spec::model::CONTEXT_TOKENS_DEFAULT;
-use heg_spec::{Architecture, ModelSpec};
+use heg_spec::{Architecture, ModelSpec, WeightForm};
 
 use crate::error::CompileError;
 use crate::fuse::{fuse_head, fuse_layer};
@@ -59,7 +58,7 @@ impl Plan {
         Ok(Self {
             context_tokens,
             mha_context_tokens: buckets(&target.spec.mha_context_tokens, context_tokens),
-            weights: weight_form(target.spec.weights),
+            weights: target.spec.weights,
             chunk_tokens: target.spec.chunk_tokens.clone(),
             architecture,
             dims,
@@ -127,14 +126,6 @@ fn buckets(asked: &[u32], context_tokens: u32) -> Vec<u32> {
         .collect();
     buckets.dedup();
     buckets
-}
-
-fn weight_form(form: heg_spec::model::WeightForm) -> WeightForm {
-    match form {
-        heg_spec::model::WeightForm::F32 => WeightForm::F32,
-        heg_spec::model::WeightForm::F16 => WeightForm::F16,
-        heg_spec::model::WeightForm::W8A16 => WeightForm::W8A16,
-    }
 }
 
 #[cfg(test)]

@@ -4,13 +4,14 @@
 //! so that one serves every layer. What cannot be made is left out of the bundle, and said; the device then
 //! compiles the variant's IR itself.
 
-use heg_artifacts::manifest::{Blob, Compatibility, DeviceClass, Kernel, NpuPlatform, Section};
+use heg_artifacts::manifest::{Blob, Compatibility, Kernel, Section};
 use heg_artifacts::{SectionId, Store};
 use heg_profiler::annotation::{BlobKey, VendorTable, VendorTables};
 use heg_profiler::vendor::NpuBlob;
+use heg_spec::{DeviceClass, NpuPlatform};
 
 use crate::error::CompileError;
-use crate::npu::{Absent, NpuError, NpuJob, NpuToolchain, Platform, Pool, Precompiled, precompile};
+use crate::npu::{Absent, NpuError, NpuJob, NpuToolchain, Pool, Precompiled, precompile};
 use crate::phase::{Phase, Progress};
 
 /// What a compile may use to make blobs.
@@ -69,7 +70,7 @@ pub(crate) struct Blobs {
 pub(crate) fn add_blobs(
     kernels: &mut [Kernel],
     literals: SectionId,
-    platforms: &[u32],
+    platforms: &[NpuPlatform],
     access: &NpuAccess,
     (store, pool): (&Store, &Pool),
     progress: &dyn Progress,
@@ -115,7 +116,7 @@ pub(crate) fn add_blobs(
 }
 
 /// Every NPU variant for every platform.
-fn wanted(kernels: &[Kernel], platforms: &[u32]) -> Vec<Wanted> {
+fn wanted(kernels: &[Kernel], platforms: &[NpuPlatform]) -> Vec<Wanted> {
     let mut wanted = Vec::new();
     for (kernel_index, kernel) in kernels.iter().enumerate() {
         for (variant_index, variant) in kernel.variants.iter().enumerate() {
@@ -129,7 +130,7 @@ fn wanted(kernels: &[Kernel], platforms: &[u32]) -> Vec<Wanted> {
                     key: BlobKey {
                         kernel: kernel_index,
                         variant: variant_index,
-                        platform: NpuPlatform(*platform),
+                        platform: *platform,
                     },
                     name: format!("{} {} for NPU {platform}", kernel.name, variant.shape),
                     ir: variant.ir,
@@ -145,8 +146,7 @@ fn wanted(kernels: &[Kernel], platforms: &[u32]) -> Vec<Wanted> {
 fn job(wanted: &Wanted, literals: &[u8], store: &Store) -> Result<NpuJob, CompileError> {
     let ir = store.map(wanted.ir)?;
     let ir = String::from_utf8_lossy(&ir);
-    let platform = Platform::new(wanted.key.platform.0)?;
-    let mut job = NpuJob::from_ir(wanted.name.clone(), &ir, literals, platform)?;
+    let mut job = NpuJob::from_ir(wanted.name.clone(), &ir, literals, wanted.key.platform)?;
     job.cost = wanted.cost;
     Ok(job)
 }
@@ -205,7 +205,7 @@ fn stepping(attributes: &[String]) -> Option<String> {
         .map(str::to_owned)
 }
 
-fn list(platforms: &[u32]) -> String {
-    let names: Vec<String> = platforms.iter().map(u32::to_string).collect();
+fn list(platforms: &[NpuPlatform]) -> String {
+    let names: Vec<String> = platforms.iter().map(NpuPlatform::to_string).collect();
     names.join(", ")
 }

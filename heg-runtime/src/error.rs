@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use heg_artifacts::manifest::{DeviceClass, Group};
 use heg_files::FileError;
+use heg_spec::{DeviceClass, Group};
 use thiserror::Error;
 
 use heg_text::TextError;
@@ -20,7 +20,7 @@ pub enum RuntimeError {
         /// The policy.
         policy: String,
         /// The device that it names.
-        device: heg_spec::soc::DeviceClass,
+        device: heg_spec::DeviceClass,
         /// The machine.
         soc: String,
     },

@@ -1,20 +1,13 @@
 //! Which device of a SoC plays which role, and what its file sets for which kernels.
 
-use heg_artifacts::manifest::{DeviceClass, Group, Variant};
-use heg_spec::soc::{Device, DeviceClass as SpecClass, Soc};
+use heg_artifacts::manifest::Variant;
+use heg_spec::soc::{Device, Soc};
+use heg_spec::{DeviceClass, Group};
 
 /// The device that plays a role: the first of its class.
 pub(crate) fn device_of(soc: &Soc, role: DeviceClass) -> Option<&Device> {
     let mut devices = soc.devices.iter();
-    devices.find(|device| role_of(device.class) == role)
-}
-
-pub(crate) fn role_of(class: SpecClass) -> DeviceClass {
-    match class {
-        SpecClass::Cpu => DeviceClass::Cpu,
-        SpecClass::Igpu => DeviceClass::Igpu,
-        SpecClass::Npu => DeviceClass::Npu,
-    }
+    devices.find(|device| device.class == role)
 }
 
 /// Properties that a device's file sets for a variant of a kernel of a group.

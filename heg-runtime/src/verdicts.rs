@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use heg_artifacts::SectionId;
-use heg_artifacts::manifest::Group;
 use heg_files::OwnFolder;
+use heg_spec::Group;
 use serde::{Deserialize, Serialize};
 
 use crate::error::RuntimeError;
@@ -175,7 +175,7 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 
 #[cfg(test)]
 mod tests {
-    use heg_artifacts::manifest::DeviceClass;
+    use heg_spec::DeviceClass;
 
     use super::*;
     use crate::ladder::Source;

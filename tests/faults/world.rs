@@ -12,9 +12,7 @@ use heg_runtime::engine::{
 use heg_runtime::exec::ExecutorOptions;
 use heg_sched::Observer;
 use heg_sched::{Class, Finish, FlowId, RequestId};
-use heg_spec::model::WeightForm;
-use heg_spec::soc::DeviceClass;
-use heg_spec::{Policy, shipped};
+use heg_spec::{DeviceClass, Policy, WeightForm, shipped};
 use heg_tests::{Workbench, executor, fixture, greedy};
 use heg_text::SamplingParams;
 use tempfile::{NamedTempFile, TempDir};

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use half::bf16;
 use heg_artifacts::manifest::{
-    DeviceClass, ElementType as Stored, Kernel, KernelUse, KnownAnswers, Port, Role, Rows, Variant,
+    ElementType as Stored, Kernel, KernelUse, KnownAnswers, Port, Role, Rows, Variant,
 };
 use heg_artifacts::{Bundle, SectionId, Verdict, judge};
 use heg_openvino::{Core, ElementType, HostBuffer, Memory, Tensor, find_libraries};
+use heg_spec::DeviceClass;
 
 /// A bundle in memory, and a device to ask.
 pub struct Asked {

@@ -4,9 +4,10 @@
 use crate::fail::Fail;
 use crate::workspace::{note, root};
 use anyhow::{Context, Result};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use heg_compiler::{BlobSummary, NpuAccess, Phase, Places, Progress, Target, Tools, Unit};
 use heg_profiler::measure::Profile;
-use heg_spec::model::{NPU_PLATFORMS, WeightForm};
+use heg_spec::{NpuPlatform, WeightForm};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -23,11 +24,11 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// How the bundle holds weights [default: the model file's choice, else w8a16]
-    #[arg(long, value_enum)]
-    pub(crate) weights: Option<Weights>,
+    #[arg(long, value_parser = weight_form())]
+    pub(crate) weights: Option<WeightForm>,
     /// NPU platforms to compile blobs for, e.g. 3720,4000,5010 [default: the model file's choice, else none]
-    #[arg(long, value_name = "PLATFORMS", value_delimiter = ',', value_parser = platform)]
-    pub(crate) npu_platforms: Option<Vec<u32>>,
+    #[arg(long, value_name = "PLATFORMS", value_delimiter = ',')]
+    pub(crate) npu_platforms: Option<Vec<NpuPlatform>>,
     /// What to do where blobs cannot be made
     #[arg(long, value_enum, default_value_t = Npu::Auto)]
     pub(crate) npu: Npu,
@@ -50,22 +51,27 @@ pub(crate) enum Npu {
     Off,
 }
 
-/// A platform that the NPU compiler knows.
-fn platform(text: &str) -> Result<u32, String> {
-    let known = |number: &u32| NPU_PLATFORMS.contains(number);
-    let number = text.trim().parse().ok().filter(known);
-    number.ok_or_else(|| format!("expected some of {NPU_PLATFORMS:?}"))
-}
+/// Values of `--weights`, with their help.
+const WEIGHT_FORMS: [(WeightForm, &str, &str); 3] = [
+    (
+        WeightForm::F32,
+        "f32",
+        "Unquantised, 32-bit floats: for comparing numbers",
+    ),
+    (WeightForm::F16, "f16", "Unquantised, 16-bit floats"),
+    (
+        WeightForm::W8A16,
+        "w8a16",
+        "8-bit integers with one scale per output channel, 16-bit activations",
+    ),
+];
 
-/// The forms in which a bundle can hold a model's weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Weights {
-    /// Unquantised, 32-bit floats: for comparing numbers
-    F32,
-    /// Unquantised, 16-bit floats
-    F16,
-    /// 8-bit integers with one scale per output channel, 16-bit activations
-    W8a16,
+fn weight_form() -> impl TypedValueParser<Value = WeightForm> {
+    let values = WEIGHT_FORMS.map(|(_, name, help)| PossibleValue::new(name).help(help));
+    PossibleValuesParser::new(values).try_map(|found| {
+        let form = WEIGHT_FORMS.iter().find(|(_, name, _)| *name == found);
+        form.map(|(form, ..)| *form).ok_or("no weight form")
+    })
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -140,7 +146,7 @@ fn compile_target(
 ) -> Result<heg_compiler::Summary, heg_compiler::CompileError> {
     let mut target = Target::read(&args.path)?;
     if let Some(weights) = args.weights {
-        target.spec.weights = weights.into();
+        target.spec.weights = weights;
     }
     if let Some(platforms) = &args.npu_platforms {
         target.spec.npu_platforms.clone_from(platforms);
@@ -172,16 +178,6 @@ fn is_environment(error: &heg_compiler::CompileError) -> bool {
         cause = current.source();
     }
     false
-}
-
-impl From<Weights> for WeightForm {
-    fn from(weights: Weights) -> Self {
-        match weights {
-            Weights::F32 => Self::F32,
-            Weights::F16 => Self::F16,
-            Weights::W8a16 => Self::W8A16,
-        }
-    }
 }
 
 /// The compiler's progress on the terminal: one bar, named after the phase.

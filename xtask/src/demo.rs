@@ -6,6 +6,7 @@ use crate::fail::Fail;
 use crate::workspace::{self, note, root};
 use crate::{compile, setup};
 use anyhow::{Context, Result, bail};
+use heg_spec::WeightForm;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -56,7 +57,7 @@ fn compile_tiny_agent() -> Result<PathBuf> {
         profiles: Vec::new(),
         path: model_dir(),
         output: Some(output.clone()),
-        weights: Some(compile::Weights::W8a16),
+        weights: Some(WeightForm::W8A16),
         threads: None,
     })
     .context("cannot compile tiny-agent")?;

@@ -4,6 +4,7 @@
 use crate::workspace::{self, note, target_dir};
 use crate::{compile, setup, synth};
 use anyhow::{Context, Result};
+use heg_spec::WeightForm;
 use std::path::{Path, PathBuf};
 
 /// Arguments of `cargo xtask profile`.
@@ -73,7 +74,7 @@ fn default_bundle() -> Result<PathBuf> {
         profiles: Vec::new(),
         path: model,
         output: Some(bundle.clone()),
-        weights: Some(compile::Weights::W8a16),
+        weights: Some(WeightForm::W8A16),
         threads: None,
     })
     .with_context(|| format!("cannot compile {DEFAULT_SHAPE}"))?;

@@ -3,8 +3,9 @@
 use super::sections::Lengths;
 use super::{bytes_of, check_nonzero};
 use crate::error::Error;
-use crate::manifest::{ElementType, Group, KernelUse, KnownAnswers, Manifest};
+use crate::manifest::{ElementType, KernelUse, KnownAnswers, Manifest};
 use crate::references::Reference;
+use heg_spec::Group;
 
 pub(super) fn check_answers(
     asked: Option<&KnownAnswers>,

@@ -15,9 +15,9 @@ use super::model::Widths;
 use super::{check_equal, check_name, check_nonzero, check_plain, check_shape};
 use crate::error::Error;
 use crate::manifest::{
-    Blob, Compatibility, ElementType, Group, Kernel, Parameter, Port, Role, Rows, ShapeClass,
-    Variant,
+    Blob, Compatibility, ElementType, Kernel, Parameter, Port, Role, Rows, ShapeClass, Variant,
 };
+use heg_spec::Group;
 
 /// What a group has on one side.
 struct Side {

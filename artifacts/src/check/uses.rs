@@ -6,7 +6,8 @@
 use super::check_equal;
 use super::kernels::rotary_width;
 use crate::error::Error;
-use crate::manifest::{Group, Kernel, KernelUse, Layer, Manifest, Parameter, RopeId, WeightId};
+use crate::manifest::{Kernel, KernelUse, Layer, Manifest, Parameter, RopeId, WeightId};
+use heg_spec::Group;
 
 pub(super) fn check_layers(layers: &[Layer], manifest: &Manifest) -> Result<(), Error> {
     if layers.is_empty() {

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use heg_artifacts::manifest::*;
 use heg_artifacts::{Bundle, Error, Manifest, Section, SectionId, Store, write_bundle};
+use heg_spec::{DeviceClass, Group, NpuPlatform, WeightForm};
 
 /// What a bundle to be made is like.
 #[derive(Debug, Clone)]
@@ -345,7 +346,7 @@ fn variants(
             ir,
             tolerance: 1e-2,
             blobs: vec![Blob {
-                platform: NpuPlatform(3720),
+                platform: NpuPlatform::NPU3720,
                 compatibility: Compatibility {
                     compiler: "8.4".to_owned(),
                     elf: "1.2.0".to_owned(),

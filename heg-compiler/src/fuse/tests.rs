@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use heg_spec::fusion::{Anchor, Fusion, Group, KernelPlan};
+use heg_spec::Group;
+use heg_spec::fusion::{Anchor, Fusion, KernelPlan};
 
 use super::{FusedOps, fuse_head, fuse_layer};
 use crate::fixture::{Described, FAMILIES, fusion};

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use heg_artifacts::manifest::{self, Port, Role, Rows, Term, Work};
-use heg_spec::fusion::{Anchor, Group};
+use heg_artifacts::manifest::{Port, Role, Rows, Term, Work};
+use heg_spec::Group;
+use heg_spec::fusion::Anchor;
 
 use crate::error::CompileError;
 use crate::fuse::FusedOps;
@@ -18,7 +19,7 @@ pub struct KernelBody {
     /// Name, unique in the HEG.
     pub name: String,
     /// Which op group.
-    pub group: manifest::Group,
+    pub group: Group,
     /// Activation inputs.
     pub inputs: Vec<Port>,
     /// Operators in execution order.
@@ -69,7 +70,7 @@ pub(super) struct Instance {
 
 impl Instance {
     pub(super) fn new(graph: &OpGraph, fused: &FusedOps) -> Result<Self, CompileError> {
-        let group = manifest_group(fused.group);
+        let group = fused.group;
         let mut inputs: Vec<Port> = fused
             .inputs
             .iter()
@@ -287,9 +288,9 @@ fn add_ports(inputs: &mut Vec<Port>, op: &Op) {
     }
 }
 
-fn port(graph: &OpGraph, id: OpId, role: Role, group: manifest::Group) -> Port {
+fn port(graph: &OpGraph, id: OpId, role: Role, group: Group) -> Port {
     // The attention reads the cache, not only the new rows.
-    let cached = group == manifest::Group::Mha && matches!(role, Role::Key | Role::Value);
+    let cached = group == Group::Mha && matches!(role, Role::Key | Role::Value);
     Port {
         role,
         rows: if cached { Rows::Context } else { Rows::Tokens },
@@ -310,20 +311,11 @@ fn input_role(graph: &OpGraph, id: OpId) -> Role {
         .map_or(Role::Hidden, |(_, role)| role)
 }
 
-fn output_roles(group: manifest::Group) -> &'static [Role] {
+fn output_roles(group: Group) -> &'static [Role] {
     match group {
-        manifest::Group::Qkv => &[Role::Query, Role::Key, Role::Value],
-        manifest::Group::Mha => &[Role::Attended],
-        manifest::Group::Ffn => &[Role::Hidden],
-        manifest::Group::Head => &[Role::Logits],
-    }
-}
-
-fn manifest_group(group: Group) -> manifest::Group {
-    match group {
-        Group::Qkv => manifest::Group::Qkv,
-        Group::Mha => manifest::Group::Mha,
-        Group::Ffn => manifest::Group::Ffn,
-        Group::Head => manifest::Group::Head,
+        Group::Qkv => &[Role::Query, Role::Key, Role::Value],
+        Group::Mha => &[Role::Attended],
+        Group::Ffn => &[Role::Hidden],
+        Group::Head => &[Role::Logits],
     }
 }

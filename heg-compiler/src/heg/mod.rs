@@ -11,7 +11,8 @@ mod tests;
 
 use std::fmt;
 
-use heg_artifacts::manifest::{Group, Role};
+use heg_artifacts::manifest::Role;
+use heg_spec::Group;
 use petgraph::graph::{DiGraph, NodeIndex};
 
 use body::Instance;
@@ -115,11 +116,9 @@ fn intern(kernels: &mut Vec<KernelBody>, instance: Instance) -> Use {
         *known == body
     });
     let kernel = known.unwrap_or_else(|| {
-        let group = format!("{group:?}").to_lowercase();
-        body.name = if same_group == 0 {
-            group
-        } else {
-            format!("{group}.{same_group}")
+        body.name = match same_group {
+            0 => group.name().to_owned(),
+            others => format!("{}.{others}", group.name()),
         };
         kernels.push(body);
         kernels.len() - 1

@@ -1,6 +1,7 @@
 //! The HEG of several families, pinned; sharing of kernels; and the counts of work by hand.
 
-use heg_artifacts::manifest::{Group, Role};
+use heg_artifacts::manifest::Role;
+use heg_spec::Group;
 use insta::assert_snapshot;
 use petgraph::graph::NodeIndex;
 

@@ -3,7 +3,8 @@
 //! All of a bundle's IRs share one pool of literals; here each has its own, so that one test does not shift
 //! the offsets of another.
 
-use heg_artifacts::manifest::{Binding, ElementType, Group, ShapeClass, WeightForm};
+use heg_artifacts::manifest::{Binding, ElementType, ShapeClass};
+use heg_spec::{Group, WeightForm};
 use insta::assert_snapshot;
 
 use super::{Literals, Lowering, lower};

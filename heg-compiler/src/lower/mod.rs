@@ -15,7 +15,8 @@ mod ops_tests;
 mod weights;
 mod xml;
 
-use heg_artifacts::manifest::{Binding, ElementType, Elements, Role, Rows, ShapeClass, WeightForm};
+use heg_artifacts::manifest::{Binding, ElementType, Elements, Role, Rows, ShapeClass};
+use heg_spec::WeightForm;
 
 pub(crate) use literals::Literals;
 use weights::WeightPort;

@@ -1,6 +1,7 @@
 //! How a weight enters an IR: constant or input, plain or int8 with scales.
 
-use heg_artifacts::manifest::{Binding, ElementType, WeightForm};
+use heg_artifacts::manifest::{Binding, ElementType};
+use heg_spec::WeightForm;
 
 use super::Lowering;
 use super::xml::{Dim, Ir, Wire};

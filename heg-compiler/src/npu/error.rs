@@ -4,10 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use heg_spec::model::NPU_PLATFORMS;
+use heg_spec::NpuPlatform;
 use thiserror::Error;
 
-use super::job::Platform;
 use super::toolchain::Absent;
 
 /// Why there is no NPU blob. Those that name a job are that job's alone.
@@ -23,12 +22,6 @@ pub enum NpuError {
         toolchain: String,
         /// What it said.
         message: String,
-    },
-    /// No NPU that is known here.
-    #[error("NPU platform {found}, expected one of {}", NPU_PLATFORMS.map(|number| number.to_string()).join(", "))]
-    Platform {
-        /// What was asked for.
-        found: u32,
     },
     /// The IR has constant weights.
     #[error("IR of `{job}` refers to weights as `@{reference}`, expected weights as inputs")]
@@ -58,7 +51,7 @@ pub enum NpuError {
         /// The job.
         job: String,
         /// For which NPU.
-        platform: Platform,
+        platform: NpuPlatform,
         /// OpenVINO's words.
         message: String,
     },
@@ -68,7 +61,7 @@ pub enum NpuError {
         /// The job.
         job: String,
         /// For which NPU.
-        platform: Platform,
+        platform: NpuPlatform,
         /// How long it had.
         limit: Duration,
     },
@@ -78,7 +71,7 @@ pub enum NpuError {
         /// The job.
         job: String,
         /// For which NPU.
-        platform: Platform,
+        platform: NpuPlatform,
         /// How the process ended and the last it said.
         message: String,
     },

@@ -2,11 +2,12 @@
 //! 3720 at 1300 MHz; kernels of Llama-3.1-8B stay under the bounds that Agent.xpu measured (§4.4): 38 ms for a
 //! chunk of 256, 97 ms for attention over 2048 tokens.
 
-use heg_artifacts::manifest::{Binding, ElementType, Group, Role, ShapeClass, WeightForm};
+use heg_artifacts::manifest::{Binding, ElementType, Role, ShapeClass};
 use heg_profiler::vendor::NpuBlob;
+use heg_spec::{Group, NpuPlatform, WeightForm};
 
+use super::NpuJob;
 use super::real_tests::{compile, pool, toolchain};
-use super::{NpuJob, Platform};
 use crate::fixture::Described;
 use crate::graph::Op;
 use crate::heg::{KernelBody, Operand};
@@ -58,7 +59,7 @@ fn job(name: &str, kernel: &KernelBody, shape: ShapeClass) -> NpuJob {
     };
     let mut pool = Literals::default();
     let ir = lower(kernel, lowering, &mut pool);
-    NpuJob::from_ir(name, &ir, &pool.into_bytes(), Platform::NPU3720).unwrap()
+    NpuJob::from_ir(name, &ir, &pool.into_bytes(), NpuPlatform::NPU3720).unwrap()
 }
 
 #[test]

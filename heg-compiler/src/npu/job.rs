@@ -1,49 +1,11 @@
 //! One IR to compile for one NPU, cut loose from the bundle it belongs to.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use heg_artifacts::{RecipeKey, SectionId};
-use heg_spec::model::NPU_PLATFORMS;
+use heg_spec::NpuPlatform;
 
 use super::error::NpuError;
-
-/// An NPU generation, by the number that OpenVINO gives it (`NPU_PLATFORM`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Platform(u32);
-
-impl Platform {
-    /// Meteor Lake, Arrow Lake.
-    pub const NPU3720: Self = Self(3720);
-    /// Lunar Lake.
-    pub const NPU4000: Self = Self(4000);
-    /// Panther Lake.
-    pub const NPU5010: Self = Self(5010);
-    /// Panther Lake, the smaller one.
-    pub const NPU5020: Self = Self(5020);
-
-    /// The platform of that number.
-    ///
-    /// Errors: [`NpuError::Platform`] for a number that is not known.
-    pub fn new(number: u32) -> Result<Self, NpuError> {
-        if NPU_PLATFORMS.contains(&number) {
-            Ok(Self(number))
-        } else {
-            Err(NpuError::Platform { found: number })
-        }
-    }
-
-    /// The number.
-    pub fn number(self) -> u32 {
-        self.0
-    }
-}
-
-impl fmt::Display for Platform {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// An IR to compile for an NPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +17,7 @@ pub struct NpuJob {
     /// What the IR's constants are, nothing else.
     pub constants: Vec<u8>,
     /// For which NPU.
-    pub platform: Platform,
+    pub platform: NpuPlatform,
     /// Properties of the NPU device beyond the platform.
     pub properties: BTreeMap<String, String>,
     /// How long it will take, compared with other jobs: the dearest are begun first. Zero where that is not
@@ -74,7 +36,7 @@ impl NpuJob {
         name: impl Into<String>,
         ir: &str,
         pool: &[u8],
-        platform: Platform,
+        platform: NpuPlatform,
     ) -> Result<Self, NpuError> {
         let name = name.into();
         let (ir, constants) = cut_loose(&name, ir, pool)?;
@@ -166,7 +128,7 @@ mod tests {
     const POOL: &[u8] = b"unused..shape[3]axis----";
 
     fn job(ir: &str) -> Result<NpuJob, NpuError> {
-        NpuJob::from_ir("ffn", ir, POOL, Platform::NPU3720)
+        NpuJob::from_ir("ffn", ir, POOL, NpuPlatform::NPU3720)
     }
 
     #[test]
@@ -181,7 +143,7 @@ mod tests {
         );
         assert_eq!(found.constants, b"axis\0\0\0\0shape[3]");
         let moved = ir.replace("@c+16", "@c+0").replace("@c+8", "@c+4");
-        let moved = NpuJob::from_ir("mha", &moved, b"axisshape[3]", Platform::NPU3720).unwrap();
+        let moved = NpuJob::from_ir("mha", &moved, b"axisshape[3]", NpuPlatform::NPU3720).unwrap();
         assert_eq!(moved.recipe("x"), found.recipe("x"));
     }
 
@@ -228,20 +190,11 @@ mod tests {
             base.recipe("y"),
             changed(|job| job.ir.push(' ')),
             changed(|job| job.constants.push(0)),
-            changed(|job| job.platform = Platform::NPU4000),
+            changed(|job| job.platform = NpuPlatform::NPU4000),
             changed(|job| drop(job.properties.insert("A".to_owned(), "B".to_owned()))),
         ];
         for (index, key) in keys.iter().enumerate() {
             assert!(!keys[..index].contains(key), "{index}");
         }
-    }
-
-    #[test]
-    fn platforms_are_those_known() {
-        assert_eq!(Platform::new(5010).unwrap(), Platform::NPU5010);
-        assert_eq!(
-            Platform::new(3700).unwrap_err().to_string(),
-            "NPU platform 3700, expected one of 3720, 4000, 5010, 5020"
-        );
     }
 }

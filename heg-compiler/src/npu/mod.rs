@@ -31,7 +31,7 @@ use heg_artifacts::manifest::Section;
 use heg_artifacts::{RecipeKey, Store};
 
 pub use error::NpuError;
-pub use job::{NpuJob, Platform};
+pub use job::NpuJob;
 pub use pool::{Compiled, Compiling, Pool};
 pub use toolchain::{Absent, NpuToolchain, Provider, wine_environment};
 

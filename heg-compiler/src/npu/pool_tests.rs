@@ -7,10 +7,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use heg_artifacts::Store;
+use heg_spec::NpuPlatform;
 
 use super::pool::{Compiling, Pool};
 use super::toolchain::{Launch, NpuToolchain, Provider};
-use super::{NpuError, NpuJob, Platform, precompile};
+use super::{NpuError, NpuJob, precompile};
 
 /// `$dir` is outlived by no process: everything that a test wants to know is left there.
 const SCRIPT: &str = r#"
@@ -111,7 +112,7 @@ impl Bench {
 }
 
 fn job(text: &str) -> NpuJob {
-    NpuJob::from_ir(text, text, b"", Platform::NPU4000).unwrap()
+    NpuJob::from_ir(text, text, b"", NpuPlatform::NPU4000).unwrap()
 }
 
 /// A killed process is gone a moment later.
@@ -271,7 +272,7 @@ fn blobs_are_recalled_and_errors_are_not() {
     let bench = Bench::new(2);
     let store = Store::open(bench.folder.path().join("store")).unwrap();
     let mut jobs = ["a", "refuse", "a", "b"].map(job).to_vec();
-    (jobs[2].name, jobs[3].platform) = ("the same".to_owned(), Platform::NPU3720);
+    (jobs[2].name, jobs[3].platform) = ("the same".to_owned(), NpuPlatform::NPU3720);
     let property = ("NPU_TURBO".to_owned(), "YES".to_owned());
     jobs[3].properties = BTreeMap::from([property]);
     let run = || {

@@ -8,10 +8,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use heg_artifacts::Store;
-use heg_artifacts::manifest::{Binding, ElementType, Group, ShapeClass, WeightForm};
+use heg_artifacts::manifest::{Binding, ElementType, ShapeClass};
+use heg_spec::{Group, NpuPlatform, WeightForm};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{NpuError, NpuJob, NpuToolchain, Platform, Pool, Precompiled, precompile};
+use super::{NpuError, NpuJob, NpuToolchain, Pool, Precompiled, precompile};
 use crate::fixture::Described;
 use crate::lower::{Literals, Lowering, lower};
 
@@ -29,7 +30,7 @@ pub(super) fn toolchain(test: &str) -> Option<NpuToolchain> {
 }
 
 /// The kernels that bind weights, for each of `platforms`, at a chunk of 32.
-fn jobs(platforms: &[Platform]) -> Vec<NpuJob> {
+fn jobs(platforms: &[NpuPlatform]) -> Vec<NpuJob> {
     let lowering = Lowering {
         shape: ShapeClass::Static { tokens: 32 },
         binding: Binding::Input,
@@ -44,7 +45,7 @@ fn jobs(platforms: &[Platform]) -> Vec<NpuJob> {
         .map(|body| (&body.name, lower(body, lowering, &mut pool)))
         .collect();
     let pool = pool.into_bytes();
-    let job = |platform: &Platform, name: &str, ir: &str| {
+    let job = |platform: &NpuPlatform, name: &str, ir: &str| {
         NpuJob::from_ir(format!("{name} c=32"), ir, &pool, *platform).unwrap()
     };
     let jobs = platforms
@@ -105,7 +106,7 @@ fn kernels_compile_to_the_same_bytes_and_a_broken_one_says_why() {
     };
     assert!(toolchain.identity().starts_with("2026.4.1-"));
     let folder = tempfile::tempdir().unwrap();
-    let jobs = jobs(&[Platform::NPU3720, Platform::NPU4000]);
+    let jobs = jobs(&[NpuPlatform::NPU3720, NpuPlatform::NPU4000]);
     let mut with_broken = jobs.clone();
     let broken = NpuJob {
         name: "broken".to_owned(),
@@ -147,7 +148,7 @@ fn a_worker_killed_from_outside_is_replaced() {
     };
     let folder = tempfile::tempdir().unwrap();
     let pool = pool(folder.path(), 1);
-    let jobs = jobs(&[Platform::NPU3720]);
+    let jobs = jobs(&[NpuPlatform::NPU3720]);
     let compiling = pool.compile(&toolchain, jobs.clone()).unwrap();
     let killed = wait_until("job under way", || {
         let runs = std::fs::read_dir(&pool.scratch).unwrap().flatten();
@@ -171,7 +172,11 @@ fn a_killed_run_is_resumed() {
     let Some(toolchain) = toolchain("a killed run is resumed") else {
         return;
     };
-    let jobs = jobs(&[Platform::NPU3720, Platform::NPU4000, Platform::NPU5010]);
+    let jobs = jobs(&[
+        NpuPlatform::NPU3720,
+        NpuPlatform::NPU4000,
+        NpuPlatform::NPU5010,
+    ]);
     let run = |folder: &Path, progress: &dyn Fn(usize, usize)| {
         let store = Store::open(folder.join("store")).unwrap();
         let found = precompile(&toolchain, &jobs, &store, &pool(folder, 1), progress).unwrap();

@@ -24,11 +24,12 @@ use std::process::Command;
 use heg_files::{Owners, open_regular};
 use heg_openvino::precompile::PROTOCOL;
 use heg_openvino::{OPENVINO_VERSION, find_libraries};
+use heg_spec::NpuPlatform;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::error::NpuError;
-use super::job::{NpuJob, Platform};
+use super::job::NpuJob;
 use super::pool::Pool;
 use super::scratch::Scratch;
 use super::worker::Worker;
@@ -137,7 +138,7 @@ impl NpuToolchain {
             name: "tiny".to_owned(),
             ir: TINY_IR.to_owned(),
             constants: Vec::new(),
-            platform: Platform::NPU3720,
+            platform: NpuPlatform::NPU3720,
             properties: Default::default(),
             cost: 0,
         };

@@ -4,8 +4,9 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use heg_artifacts::manifest::{ElementType, Group};
+use heg_artifacts::manifest::ElementType;
 use heg_artifacts::{Bundle, SectionId, judge};
+use heg_spec::Group;
 
 use super::linear::linear;
 use super::*;

@@ -3,10 +3,10 @@
 use std::io::Write;
 
 use clap::Args;
-use heg_artifacts::manifest::Group;
 use heg_runtime::RuntimeError;
 use heg_runtime::exec::{Diagnosis, Examined, Place, clear_quarantine, diagnose};
 use heg_runtime::verdicts::Verdict;
+use heg_spec::Group;
 use serde::Serialize;
 
 use crate::failure::input;

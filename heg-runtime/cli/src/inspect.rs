@@ -8,8 +8,9 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use heg_artifacts::manifest::{Binding, Group, Kernel, Manifest};
+use heg_artifacts::manifest::{Binding, Kernel, Manifest};
 use heg_runtime::Loaded;
+use heg_spec::Group;
 use serde::Serialize;
 
 /// Arguments of `heg inspect`.

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use heg_artifacts::manifest::DeviceClass;
 use heg_runtime::engine::{Engine, EngineOptions};
 use heg_runtime::exec::Loader;
 use heg_runtime::{read_policy, verified};
@@ -15,7 +14,7 @@ use heg_sched::{Action, Event, Lane, Micros};
 use heg_server::{
     Prefixes, Served, Server, ServerLimits, ServerOptions, Timeline, Token, Tokens, told_to_end,
 };
-use heg_spec::Policy;
+use heg_spec::{DeviceClass, Policy};
 use heg_workload::TraceFile;
 
 use crate::failure::input;

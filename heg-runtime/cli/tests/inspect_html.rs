@@ -9,12 +9,13 @@ mod tiny;
 use std::path::Path;
 use std::process::Command;
 
-use heg_artifacts::manifest::{DeviceClass, KernelId, Layer, Manifest};
+use heg_artifacts::manifest::{KernelId, Layer, Manifest};
 use heg_artifacts::{Bundle, SectionId};
 use heg_profiler::annotation::{Contention, Prediction, RawContention, Regime, VariantAnnotation};
 use heg_profiler::{
     Anchor, AnchorSource, Anchors, DevicePeaks, RawAnchor, RawAnchors, RawDevicePeaks, Roofline,
 };
+use heg_spec::DeviceClass;
 use tiny::{TINY, annotated, annotations, manifest, write_changed, write_tiny};
 
 /// The page that `heg inspect BUNDLE --html` writes.

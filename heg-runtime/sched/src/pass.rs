@@ -4,7 +4,7 @@
 //! request needs no policy, so [`launches`] is the whole schedule here: layer by layer, prefill in chunks,
 //! decode with all sequences in one batch. No clock, thread or device is known in this module.
 
-use heg_artifacts::manifest::Group;
+use heg_spec::Group;
 
 /// One kernel at one place of the model, over the rows of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

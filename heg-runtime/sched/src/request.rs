@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::{Add, Sub};
 
-use heg_spec::soc::DeviceClass;
+use heg_spec::DeviceClass;
 use serde::{Deserialize, Serialize};
 
 /// A point in time, or a span of it, in whole microseconds. Points count from any fixed start.

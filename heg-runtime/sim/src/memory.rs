@@ -17,8 +17,8 @@
 //! So memory-bound kernels (u near b) slow down in proportion, and compute-bound ones (u below their share)
 //! hardly or not at all, as in Agent.xpu's Fig. 4: GEMV beside GEMV suffers, GEMM beside GEMV does not.
 
-use heg_artifacts::manifest::DeviceClass;
 use heg_profiler::annotation::SocAnnotation;
+use heg_spec::DeviceClass;
 
 use heg_sched::Lane;
 

@@ -1,7 +1,6 @@
 //! What devices draw, by stage.
 
 use heg_spec::Soc;
-use heg_spec::soc::DeviceClass;
 
 use heg_sched::{Lane, Work};
 
@@ -32,12 +31,7 @@ impl PowerModel {
         let mut model = Self::default();
         for device in &soc.devices {
             let Some(power) = &device.power else { continue };
-            let lane = match device.class {
-                DeviceClass::Npu => Lane::Npu,
-                DeviceClass::Igpu => Lane::Igpu,
-                DeviceClass::Cpu => Lane::Cpu,
-            };
-            model.lanes[lane as usize] = StagePower {
+            model.lanes[Lane::from(device.class) as usize] = StagePower {
                 prefill_watts: power.prefill_watts,
                 decode_watts: power.decode_watts,
             };

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Instant;
 
-use heg_artifacts::manifest::DeviceClass;
-use heg_spec::Policy;
 use heg_spec::policy::SchedulerKind;
+use heg_spec::{DeviceClass, Policy};
 
 use super::health::{LostLane, Pulse};
 use super::held::Held;

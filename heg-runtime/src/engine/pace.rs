@@ -6,7 +6,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use heg_artifacts::manifest::{DeviceClass, Group, Manifest, ShapeClass};
+use heg_artifacts::manifest::{Manifest, ShapeClass};
+use heg_spec::{DeviceClass, Group};
 
 use heg_sched::{
     AnnotatedCosts, CachedCosts, Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, Segment,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use heg_artifacts::manifest::Group;
+use heg_spec::Group;
 
 use heg_sched::Launch;
 

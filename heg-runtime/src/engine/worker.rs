@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
-use heg_artifacts::manifest::Group;
+use heg_spec::Group;
 
 use super::conductor::Message;
 use super::lane::{Done, Failure, Job, Order, Report, Signals};

@@ -16,9 +16,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use heg_artifacts::SectionId;
-use heg_artifacts::manifest::{DeviceClass, ShapeClass, Variant};
+use heg_artifacts::manifest::{ShapeClass, Variant};
 use heg_files::OwnFolder;
 use heg_openvino::{CompiledModel, Core, ElementType, HostBuffer, Tensor};
+use heg_spec::DeviceClass;
 use heg_spec::soc::Device;
 
 use crate::ladder::DeviceFacts;

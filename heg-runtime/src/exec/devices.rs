@@ -2,19 +2,17 @@
 //!
 //! Read defensively: a property that a plugin does not have is unknown, and a device without a name is not there.
 
-use heg_artifacts::manifest::{DeviceClass, NpuPlatform};
 use heg_openvino::Core;
-use heg_spec::Soc;
 use heg_spec::soc::Device;
+use heg_spec::{DeviceClass, NpuPlatform, Soc};
 
 use crate::ladder::{DeviceFacts, NpuFacts};
-use crate::soc::role_of;
 
 /// What the devices of a SoC say about themselves, one for each role.
 pub(super) fn read(core: &Core, soc: &Soc) -> Vec<DeviceFacts> {
     let mut facts: Vec<DeviceFacts> = Vec::new();
     for device in &soc.devices {
-        let role = role_of(device.class);
+        let role = device.class;
         // The first device of a class plays its role.
         if !facts.iter().any(|known| known.role == role) {
             facts.push(read_device(core, device, role));
@@ -69,7 +67,7 @@ fn missing(error: &heg_openvino::Error) -> String {
 /// `3720`, also where something stands before it.
 fn platform(text: &str) -> Option<NpuPlatform> {
     let digits = text.trim_start_matches(|c: char| !c.is_ascii_digit());
-    digits.parse().ok().map(NpuPlatform)
+    digits.parse().ok().map(NpuPlatform::new)
 }
 
 /// The plugin gives `major · 2¹⁶ + minor` as one number.
@@ -92,8 +90,8 @@ mod tests {
 
     #[test]
     fn numbers_are_read_as_the_plugin_writes_them() {
-        assert_eq!(platform("3720"), Some(NpuPlatform(3720)));
-        assert_eq!(platform("NPU4000"), Some(NpuPlatform(4000)));
+        assert_eq!(platform("3720"), Some(NpuPlatform::NPU3720));
+        assert_eq!(platform("NPU4000"), Some(NpuPlatform::NPU4000));
         assert_eq!(platform("AUTO_DETECT"), None);
         assert_eq!(compiler("524292").as_deref(), Some("8.4"));
         assert_eq!(compiler("8.4"), None);

@@ -1,6 +1,6 @@
 //! Which part of a model an executor runs: all of it, or what belongs to one lane.
 
-use heg_artifacts::manifest::DeviceClass;
+use heg_spec::DeviceClass;
 
 /// What an executor is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use heg_artifacts::manifest::{Binding, Group};
+use heg_artifacts::manifest::Binding;
 use heg_artifacts::{Bundle, SectionId};
+use heg_spec::Group;
 
 use super::duty::Duty;
 use super::loader::{Form, Loader, refusal};

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use heg_artifacts::manifest::{DeviceClass, Group, Kernel, Role};
+use heg_artifacts::manifest::{Kernel, Role};
 use heg_openvino::{Progress, Request, Tensor};
+use heg_spec::{DeviceClass, Group};
 
 use super::Executor;
 use super::loader::Form;

@@ -6,14 +6,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use heg_artifacts::manifest::{
-    Binding, DeviceClass, ElementType, Kernel, KernelUse, ShapeClass, Variant,
-};
+use heg_artifacts::manifest::{Binding, ElementType, Kernel, KernelUse, ShapeClass, Variant};
 use heg_artifacts::{Bundle, SectionId};
 use heg_files::OwnFolder;
 use heg_openvino::{CompiledModel, Core, ElementType as TensorElement, Memory, Request};
-use heg_spec::Soc;
 use heg_spec::soc::Device;
+use heg_spec::{DeviceClass, Soc};
 
 use super::band::Band;
 use super::compiled::{CompiledCache, plugin_properties};

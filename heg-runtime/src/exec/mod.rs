@@ -26,7 +26,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use heg_artifacts::Bundle;
-use heg_artifacts::manifest::{Group, Manifest};
+use heg_artifacts::manifest::Manifest;
+use heg_spec::Group;
 
 use crate::error::RuntimeError;
 use crate::ladder::{Calls, Descent, Refused, Rung};

@@ -1,7 +1,8 @@
 //! Where the model uses a kernel, and with what.
 
 use heg_artifacts::SectionId;
-use heg_artifacts::manifest::{Group, Kernel, KernelUse, Manifest};
+use heg_artifacts::manifest::{Kernel, KernelUse, Manifest};
+use heg_spec::Group;
 
 use crate::error::RuntimeError;
 use heg_sched::Launch;

@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use heg_artifacts::manifest::{Group, Kernel, ShapeClass};
+use heg_artifacts::manifest::{Kernel, ShapeClass};
+use heg_spec::Group;
 
 use super::Executor;
 use super::answers::{Asked, ask, wrong};

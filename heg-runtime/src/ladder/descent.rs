@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use heg_artifacts::manifest::{DeviceClass, Kernel};
+use heg_artifacts::manifest::Kernel;
 use serde::Serialize;
 
 use super::{DeviceFacts, Misfit, Rung, Source};
@@ -74,7 +74,7 @@ impl Step {
     pub(crate) fn device(device: &DeviceFacts) -> Self {
         Self {
             device: device.name.clone(),
-            role: role_name(device.role),
+            role: device.role.name(),
             shape: None,
             source: None,
         }
@@ -182,14 +182,5 @@ impl fmt::Display for Reason {
                  {tolerance} is right, and a fresh copy is right"
             ),
         }
-    }
-}
-
-/// How a role is called in reports.
-fn role_name(role: DeviceClass) -> &'static str {
-    match role {
-        DeviceClass::Cpu => "cpu",
-        DeviceClass::Igpu => "igpu",
-        DeviceClass::Npu => "npu",
     }
 }

@@ -6,7 +6,8 @@
 
 use std::fmt;
 
-use heg_artifacts::manifest::{Blob, DeviceClass, NpuPlatform};
+use heg_artifacts::manifest::Blob;
+use heg_spec::{DeviceClass, NpuPlatform};
 use serde::Serialize;
 
 /// A device of the SoC in its role.
@@ -100,8 +101,8 @@ impl DeviceFacts {
         let needs = &blob.compatibility;
         if blob.platform != platform {
             return Err(Misfit::Platform {
-                device: platform.0,
-                blob: blob.platform.0,
+                device: platform.number(),
+                blob: blob.platform.number(),
             });
         }
         if let (Some(device), Some(blob)) = (npu.tiles, needs.tiles)

@@ -17,8 +17,9 @@ mod tests;
 use std::collections::BTreeMap;
 
 use heg_artifacts::manifest::{
-    Binding, DeviceClass, ElementType, Elements, Group, Kernel, Manifest, ShapeClass, Variant,
+    Binding, ElementType, Elements, Kernel, Manifest, ShapeClass, Variant,
 };
+use heg_spec::{DeviceClass, Group};
 use serde::{Deserialize, Serialize};
 
 pub use descent::{Descent, Reason, Step, summary};

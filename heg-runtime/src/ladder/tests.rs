@@ -2,9 +2,9 @@
 
 use heg_artifacts::SectionId;
 use heg_artifacts::manifest::{
-    Binding, Blob, Compatibility, DeviceClass, ElementType, Group, Kernel, NpuPlatform, ShapeClass,
-    Variant, Work,
+    Binding, Blob, Compatibility, ElementType, Kernel, ShapeClass, Variant, Work,
 };
+use heg_spec::{DeviceClass, Group, NpuPlatform};
 use proptest::prelude::*;
 
 use super::*;
@@ -34,7 +34,7 @@ fn chunk(tokens: u32) -> ShapeClass {
 
 fn kernel(group: Group, variants: Vec<Variant>) -> Kernel {
     Kernel {
-        name: format!("{group:?}").to_lowercase(),
+        name: group.name().to_owned(),
         group,
         ops: Vec::new(),
         inputs: Vec::new(),
@@ -58,7 +58,7 @@ fn ffn(chunks: &[u32]) -> Kernel {
 
 fn blob(platform: u32) -> Blob {
     Blob {
-        platform: NpuPlatform(platform),
+        platform: NpuPlatform::new(platform),
         compatibility: Compatibility {
             compiler: "8.4".to_owned(),
             elf: "1.2.0".to_owned(),
@@ -77,7 +77,7 @@ fn device(role: DeviceClass) -> DeviceFacts {
         DeviceClass::Npu => "NPU",
     };
     let npu = NpuFacts {
-        platform: Some(NpuPlatform(3720)),
+        platform: Some(NpuPlatform::NPU3720),
         tiles: Some(2),
         stepping: Some("0".to_owned()),
         compiler: Some("8.4".to_owned()),
@@ -164,9 +164,9 @@ fn blobs_are_held_against_the_device() {
     let mut check = |facts: &DeviceFacts, blob: &Blob| {
         refused.push(facts.accepts(blob).unwrap_err().to_string());
     };
-    blob.platform = NpuPlatform(4000);
+    blob.platform = NpuPlatform::NPU4000;
     check(&facts, &blob);
-    blob.platform = NpuPlatform(3720);
+    blob.platform = NpuPlatform::NPU3720;
     blob.compatibility.tiles = Some(4);
     check(&facts, &blob);
     blob.compatibility.tiles = Some(1);
@@ -192,7 +192,7 @@ fn blobs_are_held_against_the_device() {
 fn what_an_npu_does_not_say_is_not_held_against_a_blob() {
     let mut facts = device(DeviceClass::Npu);
     facts.npu = Some(NpuFacts {
-        platform: Some(NpuPlatform(3720)),
+        platform: Some(NpuPlatform::NPU3720),
         ..NpuFacts::default()
     });
     assert_eq!(facts.accepts(&blob(3720)), Ok(()));
@@ -266,7 +266,7 @@ fn any_device() -> impl Strategy<Value = DeviceFacts> {
         let mut device = device(role);
         device.missing = missing.then(|| "gone".to_owned());
         if let Some(npu) = &mut device.npu {
-            npu.platform = platform.map(|index| NpuPlatform(3720 + index));
+            npu.platform = platform.map(|index| NpuPlatform::new(3720 + index));
         }
         device
     })

@@ -121,7 +121,7 @@ fn read_text(file: &Path) -> Result<Option<String>, RuntimeError> {
 
 #[cfg(test)]
 mod tests {
-    use heg_artifacts::manifest::DeviceClass;
+    use heg_spec::DeviceClass;
 
     use super::*;
 

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use heg_artifacts::manifest::{Group, Kernel, Manifest, Role};
+use heg_artifacts::manifest::{Kernel, Manifest, Role};
 use heg_profiler::measure::{Case, DeviceIdentity, Subject};
 use heg_profiler::predict::Call;
+use heg_spec::Group;
 use heg_spec::soc::Device;
 
 use super::neighbour::Neighbour;

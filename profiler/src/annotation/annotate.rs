@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use heg_artifacts::manifest::{DeviceClass, Manifest, NpuPlatform};
+use heg_artifacts::manifest::Manifest;
+use heg_spec::NpuPlatform;
 use heg_spec::soc::{self, Device, Soc};
 
 use super::document::{
@@ -91,14 +92,10 @@ fn of_device(device: &Device, dram: Option<f64>) -> Result<DeviceAnnotation, Ann
         })
     });
     Ok(DeviceAnnotation {
-        class: match device.class {
-            soc::DeviceClass::Cpu => DeviceClass::Cpu,
-            soc::DeviceClass::Igpu => DeviceClass::Igpu,
-            soc::DeviceClass::Npu => DeviceClass::Npu,
-        },
+        class: device.class,
         openvino: device.openvino.clone(),
         npu: device.npu.as_ref().map(|npu| Npu {
-            platform: NpuPlatform(npu.platform),
+            platform: npu.platform,
             frequency_mhz: Some(npu.frequency_mhz),
         }),
         peaks,

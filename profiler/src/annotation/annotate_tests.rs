@@ -1,7 +1,7 @@
 //! Documents made of the shipped SoC files: their size, their entries, their rooflines.
 
 use heg_artifacts::manifest::{Binding, ShapeClass};
-use heg_spec::shipped;
+use heg_spec::{DeviceClass, shipped};
 
 use super::super::llama_3b;
 use super::*;

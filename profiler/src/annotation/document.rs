@@ -6,7 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use heg_artifacts::manifest::{Binding, DeviceClass, NpuPlatform, ShapeClass};
+use heg_artifacts::manifest::{Binding, ShapeClass};
+use heg_spec::{DeviceClass, NpuPlatform};
 use serde::{Deserialize, Serialize};
 
 use super::error::AnnotationError;

@@ -13,7 +13,8 @@
 //!
 //! Answers hold for a device alone: contention is the scheduler's to add.
 
-use heg_artifacts::manifest::{ElementType, Group, Kernel, Rows, Variant, Work};
+use heg_artifacts::manifest::{ElementType, Kernel, Rows, Variant, Work};
+use heg_spec::Group;
 use serde::Serialize;
 
 use super::document::{DeviceAnnotation, Prediction};

@@ -1,6 +1,7 @@
 //! Estimates by hand on the papers' machine, and over any call and any work.
 
-use heg_artifacts::manifest::{Binding, DeviceClass, ShapeClass, Term};
+use heg_artifacts::manifest::{Binding, ShapeClass, Term};
+use heg_spec::DeviceClass;
 use heg_spec::shipped;
 use proptest::prelude::*;
 

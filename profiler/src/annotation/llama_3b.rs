@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use heg_artifacts::SectionId;
 use heg_artifacts::manifest::{
-    Binding, DeviceClass, ElementType, Embedding, Group, Kernel, KernelId, KernelUse, Layer,
-    Manifest, Model, NpuPlatform, Parameter, Port, Provenance, Role, Rows, ShapeClass, Term, Text,
-    Variant, WeightForm, WeightId, Work,
+    Binding, ElementType, Embedding, Kernel, KernelId, KernelUse, Layer, Manifest, Model,
+    Parameter, Port, Provenance, Role, Rows, ShapeClass, Term, Text, Variant, WeightId, Work,
 };
+use heg_spec::{DeviceClass, Group, NpuPlatform, WeightForm};
 
 use super::annotate::{BlobKey, VendorTables};
 use super::vendor_table::VendorTable;
@@ -235,7 +235,7 @@ pub(super) fn vendor_tables(platforms: &[(u32, f64)]) -> VendorTables {
                 let key = BlobKey {
                     kernel,
                     variant,
-                    platform: NpuPlatform(platform),
+                    platform: NpuPlatform::new(platform),
                 };
                 tables.insert(key, VendorTable::new(table.to_vec()).unwrap());
             }

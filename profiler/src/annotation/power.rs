@@ -1,6 +1,6 @@
 //! Two facts of a device besides its speed: what it draws, and what a busy neighbour does to it.
 
-use heg_artifacts::manifest::DeviceClass;
+use heg_spec::DeviceClass;
 use serde::{Deserialize, Serialize};
 
 use super::error::AnnotationError;

@@ -5,7 +5,8 @@
 //! longest kernel stays under the preemption bound, the smallest is taken whose time per token is within a
 //! tolerance of the best. All of them are kept, so that the choice can be looked at.
 
-use heg_artifacts::manifest::{DeviceClass, Kernel, KernelUse, Manifest, Variant};
+use heg_artifacts::manifest::{Kernel, KernelUse, Manifest, Variant};
+use heg_spec::DeviceClass;
 use serde::{Deserialize, Serialize};
 
 use super::document::SocAnnotation;

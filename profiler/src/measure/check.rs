@@ -103,6 +103,6 @@ fn left_out(kernel: &[&Case], profile: &Profile, cases: &[Case]) -> Vec<Comparis
 fn label(cases: &[Case], case: &Case) -> String {
     match cases.iter().all(|other| other.device == case.device) {
         true => case.kernel.clone(),
-        false => format!("{} {:?}", case.kernel, case.device).to_lowercase(),
+        false => format!("{} {}", case.kernel, case.device.name()),
     }
 }

@@ -7,7 +7,7 @@ use super::{Case, Profile, Subject};
 use crate::annotation::{Contention, RawContention, Regime};
 use crate::model::AnchorSource;
 use crate::predict::Call;
-use heg_artifacts::manifest::DeviceClass;
+use heg_spec::DeviceClass;
 
 /// A call that stands for a regime on a device.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -27,7 +27,8 @@ pub use settle::{Plan, Settled, quantile, settle};
 
 use std::time::Duration;
 
-use heg_artifacts::manifest::{Binding, DeviceClass, ShapeClass, Work};
+use heg_artifacts::manifest::{Binding, ShapeClass, Work};
+use heg_spec::DeviceClass;
 
 use crate::predict::Call;
 
@@ -74,7 +75,7 @@ pub struct Case {
 impl Case {
     /// The case in a word: `ffn`, or `ffn@npu:128` for a static variant of a role.
     pub fn label(&self) -> String {
-        let device = format!("{:?}", self.device).to_lowercase();
+        let device = self.device.name();
         match (self.shape.chunk(), self.shape.bucket()) {
             (None, _) => format!("{}@{device}", self.kernel),
             (Some(chunk), None) => format!("{}@{device}:{chunk}", self.kernel),

@@ -8,7 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use heg_artifacts::SectionId;
-use heg_artifacts::manifest::{Binding, DeviceClass, ShapeClass, Work};
+use heg_artifacts::manifest::{Binding, ShapeClass, Work};
+use heg_spec::DeviceClass;
 use serde::{Deserialize, Serialize};
 
 use super::Case;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use heg_artifacts::manifest::DeviceClass;
+use heg_spec::DeviceClass;
 use serde::Serialize;
 
 use super::contention::probes;
@@ -120,7 +120,7 @@ impl fmt::Display for Report {
             writeln!(
                 f,
                 "{:<6} {:<13} {rate:>16} {:>12.1}  {} at c = {tokens}{context}",
-                format!("{:?}", anchor.device).to_lowercase(),
+                anchor.device.name(),
                 bound(anchor.regime),
                 anchor.intensity_flops_per_byte,
                 anchor.kernel,
@@ -158,7 +158,7 @@ impl fmt::Display for Report {
         writeln!(f, "\n{:<20} {:<20} {:>10}", "kernel", "beside", "latency")?;
         for cell in &self.contention {
             let name = |(device, regime): (DeviceClass, Regime)| {
-                format!("{} {}", format!("{device:?}").to_lowercase(), bound(regime))
+                format!("{} {}", device.name(), bound(regime))
             };
             writeln!(
                 f,

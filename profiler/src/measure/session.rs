@@ -1,6 +1,6 @@
 //! A whole profile: kernel by kernel, saved after each, so that one that is killed goes on where it was.
 
-use heg_artifacts::manifest::DeviceClass;
+use heg_spec::DeviceClass;
 
 use super::profile::peaks_of;
 use super::settle::{Budget, Gauge, Plan, Settled, settle_within};

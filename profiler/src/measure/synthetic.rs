@@ -3,7 +3,8 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use heg_artifacts::manifest::{Binding, DeviceClass, ShapeClass, Term, Work};
+use heg_artifacts::manifest::{Binding, ShapeClass, Term, Work};
+use heg_spec::DeviceClass;
 
 use super::{Case, Subject};
 use crate::predict::Call;

@@ -4,10 +4,9 @@
 #![no_main]
 
 use heg_artifacts::SectionId;
-use heg_artifacts::manifest::{
-    DeviceClass, ElementType, Group, Kernel, Port, Role, Rows, Term, Variant, Work,
-};
+use heg_artifacts::manifest::{ElementType, Kernel, Port, Role, Rows, Term, Variant, Work};
 use heg_profiler::annotation::{Annotations, Call, DeviceAnnotation, VariantAnnotation, estimate};
+use heg_spec::{DeviceClass, Group};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {

@@ -6,6 +6,7 @@ use super::{
 use crate::compile;
 use crate::workspace::{self, note};
 use anyhow::{Context, Result};
+use heg_spec::WeightForm;
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -28,7 +29,7 @@ pub(crate) fn prepare(subject: &Subject) -> Result<Ours> {
         profiles: Vec::new(),
         path: subject.folder.clone(),
         output: Some(bundle.clone()),
-        weights: Some(compile::Weights::W8a16),
+        weights: Some(WeightForm::W8A16),
         threads: None,
     })
     .with_context(|| format!("cannot compile `{}`", subject.folder.display()))?;

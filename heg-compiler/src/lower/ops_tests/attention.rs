@@ -1,6 +1,7 @@
 //! Attention: head groupings, position in the cache, window, soft cap, and rows of the cache past the end.
 
-use heg_artifacts::manifest::{Port, Role, Rows, WeightForm};
+use heg_artifacts::manifest::{Port, Role, Rows};
+use heg_spec::WeightForm;
 
 use super::bench::{Call, OneOp, TOKENS, noise, tokens};
 use crate::graph::{Attention, Op};

@@ -7,10 +7,9 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
 
-use heg_artifacts::manifest::{
-    Binding, ElementType, Group, Port, Role, Rows, ShapeClass, WeightForm,
-};
+use heg_artifacts::manifest::{Binding, ElementType, Port, Role, Rows, ShapeClass};
 use heg_openvino::{Core, Error, HostBuffer, Memory, Request, Tensor, find_libraries};
+use heg_spec::{Group, WeightForm};
 
 use super::stored::{Section, Stored, decode, encode};
 use crate::graph::{Op, Param, ParamKind, WeightSource};

@@ -1,6 +1,7 @@
 //! Gated activations, residual sums, factors and soft caps.
 
-use heg_artifacts::manifest::{Role, WeightForm};
+use heg_artifacts::manifest::Role;
+use heg_spec::WeightForm;
 
 use super::bench::{Call, OneOp, TOKENS, noise, tokens};
 use crate::graph::{Activation, Op};

@@ -1,6 +1,7 @@
 //! Linear operators in every weight form, with and without bias.
 
-use heg_artifacts::manifest::{Role, WeightForm};
+use heg_artifacts::manifest::Role;
+use heg_spec::WeightForm;
 
 use super::bench::{Call, OneOp, TOKENS, noise, param, tokens};
 use crate::graph::{Op, ParamKind};

@@ -1,6 +1,7 @@
 //! Norms: offset, groups (q/k norm), bias, and values whose squares overflow f16.
 
-use heg_artifacts::manifest::{Role, WeightForm};
+use heg_artifacts::manifest::Role;
+use heg_spec::WeightForm;
 
 use super::bench::{Call, OneOp, TOKENS, noise, param, tokens};
 use crate::graph::{Op, ParamKind};

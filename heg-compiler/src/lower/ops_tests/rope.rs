@@ -1,6 +1,7 @@
 //! Rotary embedding: full and partial, one head and many.
 
-use heg_artifacts::manifest::{Role, WeightForm};
+use heg_artifacts::manifest::Role;
+use heg_spec::WeightForm;
 
 use super::bench::{Call, OneOp, TOKENS, noise, tokens};
 use crate::graph::Op;

@@ -2,7 +2,8 @@
 //! agreement with the lowering is what the tests are about.
 
 use half::{bf16, f16};
-use heg_artifacts::manifest::{ElementType, WeightForm};
+use heg_artifacts::manifest::ElementType;
+use heg_spec::WeightForm;
 
 use crate::graph::Param;
 use crate::lower::stored_element;

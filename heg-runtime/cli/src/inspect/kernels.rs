@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
-use heg_artifacts::manifest::{Binding, DeviceClass, Kernel, Manifest, ShapeClass, Variant};
+use heg_artifacts::manifest::{Binding, Kernel, Manifest, ShapeClass, Variant};
 use heg_profiler::annotation::{
     Call, ChunkSweep, DeviceAnnotation, Estimate, SocAnnotation, SweepLimits, estimate,
     footprint_bytes, of_data_sheet, sweep,
 };
 use heg_profiler::measure::Profile;
 use heg_runtime::{Loaded, RuntimeError, read_soc};
-use heg_spec::Soc;
+use heg_spec::{DeviceClass, Soc};
 use serde::Serialize;
 
 /// Which machine and which call.

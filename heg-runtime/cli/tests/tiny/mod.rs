@@ -3,12 +3,13 @@
 
 use std::path::Path;
 
-use heg_artifacts::manifest::{Group, NpuPlatform, Term, Work};
+use heg_artifacts::manifest::{Term, Work};
 use heg_artifacts::{Bundle, Manifest, Store, write_bundle};
 use heg_profiler::annotation::{
     Annotations, BlobKey, SweepLimits, VendorTable, VendorTables, annotate,
 };
 use heg_spec::shipped;
+use heg_spec::{Group, NpuPlatform};
 
 /// The bundle of the format's tests.
 pub(crate) const TINY: &str = concat!(
@@ -52,7 +53,7 @@ fn tables(manifest: &Manifest) -> VendorTables {
             let key = BlobKey {
                 kernel,
                 variant,
-                platform: NpuPlatform(3720),
+                platform: NpuPlatform::NPU3720,
             };
             tables.insert(key, VendorTable::new(table.to_vec()).unwrap());
         }

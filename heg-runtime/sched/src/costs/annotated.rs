@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use heg_artifacts::manifest::{self, DeviceClass, Group, Manifest, Model, ShapeClass, Variant};
+use heg_artifacts::manifest::{self, Manifest, Model, ShapeClass, Variant};
 use heg_profiler::annotation::{self, DeviceAnnotation, SocAnnotation, estimate};
+use heg_spec::{DeviceClass, Group};
 
 use crate::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
 

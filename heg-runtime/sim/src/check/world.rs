@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use heg_spec::Policy;
 use heg_spec::policy::SchedulerKind;
-use heg_spec::soc::DeviceClass;
 
 use heg_sched::{
     Call, Class, Costs, Event, FlowId, Kernel, Lane, Micros, ModelShape, RESET_PATIENCE, RequestId,
@@ -244,11 +243,7 @@ impl World {
                 policy.scheduler,
                 SchedulerKind::AgentXpu | SchedulerKind::Serial
             );
-            let named = match policy.device {
-                DeviceClass::Npu => Lane::Npu,
-                DeviceClass::Igpu => Lane::Igpu,
-                DeviceClass::Cpu => Lane::Cpu,
-            };
+            let named = Lane::from(policy.device);
             let head = costs.cost(lane, Call::Head { rows: 1 }).is_some();
             head && (!one_device || lane == named)
         };

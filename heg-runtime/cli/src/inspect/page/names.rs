@@ -1,7 +1,8 @@
 //! What the page calls things: words of the manifest as people read them, at lengths that a page can bear.
 
-use heg_artifacts::manifest::{Binding, DeviceClass, ElementType, Kernel, ShapeClass};
+use heg_artifacts::manifest::{Binding, ElementType, Kernel, ShapeClass};
 use heg_profiler::AnchorSource;
+use heg_spec::DeviceClass;
 
 /// A name from the bundle: at most `limit` characters, and none that steers what is around it.
 pub(super) fn name(text: &str, limit: usize) -> String {
@@ -44,11 +45,7 @@ pub(super) fn device(class: DeviceClass) -> &'static str {
 
 /// The class of the page's style sheet that has the device's colour.
 pub(super) fn style(class: DeviceClass) -> &'static str {
-    match class {
-        DeviceClass::Cpu => "cpu",
-        DeviceClass::Igpu => "igpu",
-        DeviceClass::Npu => "npu",
-    }
+    class.name()
 }
 
 pub(super) fn element(element: ElementType) -> &'static str {

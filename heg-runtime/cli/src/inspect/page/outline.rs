@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 
 use heg_artifacts::SectionId;
-use heg_artifacts::manifest::{DeviceClass, ElementType, Kernel, Manifest, Port, Role, Variant};
+use heg_artifacts::manifest::{ElementType, Kernel, Manifest, Port, Role, Variant};
 use heg_profiler::annotation::ChunkSweep;
+use heg_spec::DeviceClass;
 
 use super::super::kernels::scaled;
 use super::names;
@@ -320,7 +321,7 @@ fn card_class(kernel: &Kernel, class: DeviceClass, lengths: &Lengths) -> Option<
 fn blobs(variants: &[&Variant], lengths: &Lengths) -> BTreeMap<u32, (usize, u64)> {
     let mut blobs = BTreeMap::new();
     for blob in variants.iter().flat_map(|variant| &variant.blobs) {
-        let (count, bytes) = blobs.entry(blob.platform.0).or_insert((0, 0u64));
+        let (count, bytes) = blobs.entry(blob.platform.number()).or_insert((0, 0u64));
         *count += 1;
         *bytes = bytes.saturating_add(lengths.get(&blob.section).copied().unwrap_or(0));
     }

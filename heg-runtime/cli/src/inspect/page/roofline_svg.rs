@@ -3,9 +3,9 @@
 //! Ceilings are those of the peaks and of every calibration; points are runs of variants, at their work divided
 //! by their traffic and by their estimated time. What lies beyond the axes is left to the table.
 
-use heg_artifacts::manifest::Group;
 use heg_profiler::DevicePeaks;
 use heg_profiler::Roofline;
+use heg_spec::Group;
 
 use super::super::kernels::scaled;
 use super::svg::{Align, Svg};

@@ -1,10 +1,11 @@
 //! What the rooflines of a machine show: each device's ceilings and anchors, and a point for each variant.
 
-use heg_artifacts::manifest::{Group, Kernel, Manifest, Variant};
+use heg_artifacts::manifest::{Kernel, Manifest, Variant};
 use heg_profiler::annotation::{
     Call, DeviceAnnotation, Estimate, Prediction, SocAnnotation, estimate, run_work,
 };
 use heg_profiler::{AnchorSource, Roofline};
+use heg_spec::Group;
 use serde::Serialize;
 
 use super::super::kernels::scaled;

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use heg_artifacts::manifest::{DeviceClass, Manifest};
+use heg_artifacts::manifest::Manifest;
 use heg_artifacts::{Reference, references};
 use heg_profiler::annotation::{
     Call, ChunkCost, Contention, DeviceAnnotation, Regime, SocAnnotation, estimate, footprint_bytes,
 };
-use heg_spec::Soc;
+use heg_spec::{DeviceClass, Soc};
 use serde::Serialize;
 
 use super::super::kernels::{self, scaled};
@@ -51,7 +51,7 @@ pub(super) fn variants(manifest: &Manifest, lengths: &Lengths) -> Vec<VariantRow
                 .take(BLOBS_MAX)
             {
                 let bytes = lengths.get(&blob.section).copied().unwrap_or(0);
-                blobs.entry(blob.platform.0).or_default().push(bytes);
+                blobs.entry(blob.platform.number()).or_default().push(bytes);
             }
             let blobs = blobs.iter().map(|(platform, bytes)| {
                 let bytes: Vec<String> = bytes.iter().map(|&b| scaled(b as f64, "B")).collect();
@@ -302,7 +302,7 @@ fn kind(manifest: &Manifest, reference: Reference) -> (u8, String) {
         Reference::Blob(kernel, variant, blob) => {
             let kernel = manifest.kernels.get(kernel);
             let blob = kernel.and_then(|kernel| kernel.variants.get(variant)?.blobs.get(blob));
-            let platform = blob.map_or(0, |blob| blob.platform.0);
+            let platform = blob.map_or(0, |blob| blob.platform.number());
             return (BLOBS, format!("NPU blobs for {platform}"));
         }
         Reference::VariantIr(..) => (2, "OpenVINO IRs"),

@@ -1,0 +1,159 @@
+//! Words that every part of HEG shares: device classes, op groups, weight forms and NPU platforms.
+//!
+//! Spec files, bundles and profiles all write these types, so each has one serde form: the name of its variant, or
+//! the number of its platform.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Classes of device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum DeviceClass {
+    /// The CPU cores.
+    Cpu,
+    /// The integrated GPU.
+    Igpu,
+    /// The neural processing unit.
+    Npu,
+}
+
+impl DeviceClass {
+    /// Name in reports and style sheets: `cpu`, `igpu` or `npu`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Igpu => "igpu",
+            Self::Npu => "npu",
+        }
+    }
+}
+
+/// The op groups of the HEG (Agent.xpu §4.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Group {
+    /// Norm, projections, bias, q/k norm, RoPE. Token-wise.
+    Qkv,
+    /// Attention of one request. Sequence-wise.
+    Mha,
+    /// Output projection, residual, norm, gated FFN, residual. Token-wise.
+    Ffn,
+    /// Final norm and output projection.
+    Head,
+}
+
+impl Group {
+    /// All groups, in execution order.
+    pub const ALL: [Self; 4] = [Self::Qkv, Self::Mha, Self::Ffn, Self::Head];
+
+    /// Name of the field of a layer that holds the group: `qkv`, `mha`, `ffn` or `head`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Qkv => "qkv",
+            Self::Mha => "mha",
+            Self::Ffn => "ffn",
+            Self::Head => "head",
+        }
+    }
+}
+
+/// How the weights of linear operators are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum WeightForm {
+    /// 32-bit floats.
+    F32,
+    /// 16-bit floats.
+    F16,
+    /// Channel-wise symmetric int8 rows, rounded to nearest, with one f32 scale a row.
+    W8A16,
+}
+
+/// An NPU platform by Intel's number, which OpenVINO calls `NPU_PLATFORM`.
+///
+/// What is to be compiled is checked where it is parsed, by [`NpuPlatform::check`] or [`FromStr`]. A device or a
+/// bundle may name a platform that is newer than this build: such a number is only compared with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct NpuPlatform(u32);
+
+impl NpuPlatform {
+    /// Meteor Lake, Arrow Lake.
+    pub const NPU3720: Self = Self(3720);
+    /// Lunar Lake.
+    pub const NPU4000: Self = Self(4000);
+    /// Panther Lake.
+    pub const NPU5010: Self = Self(5010);
+    /// Panther Lake, the smaller one.
+    pub const NPU5020: Self = Self(5020);
+
+    /// Platforms that the NPU compiler of OpenVINO 2026.4 knows.
+    pub const KNOWN: [Self; 4] = [Self::NPU3720, Self::NPU4000, Self::NPU5010, Self::NPU5020];
+
+    /// The platform of a number that a device or a bundle states, known or not.
+    pub const fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// Intel's number.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// This platform, if it is one of [`Self::KNOWN`].
+    pub fn check(self) -> Result<Self, UnknownNpuPlatform> {
+        match Self::KNOWN.contains(&self) {
+            true => Ok(self),
+            false => Err(UnknownNpuPlatform {
+                found: self.to_string(),
+            }),
+        }
+    }
+}
+
+impl FromStr for NpuPlatform {
+    type Err = UnknownNpuPlatform;
+
+    /// Parses the number of a known platform.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = text.trim();
+        let unknown = |_| UnknownNpuPlatform {
+            found: found.to_owned(),
+        };
+        found.parse().map(Self).map_err(unknown)?.check()
+    }
+}
+
+impl fmt::Display for NpuPlatform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A platform that the NPU compiler does not know.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "expected a platform of {:?}, found {found}",
+    NpuPlatform::KNOWN.map(NpuPlatform::number)
+)]
+pub struct UnknownNpuPlatform {
+    /// The number, or the text that is not one.
+    pub found: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn platforms_to_compile_for_are_those_known() {
+        assert_eq!(" 5010 ".parse(), Ok(NpuPlatform::NPU5010));
+        let refused = |text: &str| text.parse::<NpuPlatform>().unwrap_err().to_string();
+        let expected = "expected a platform of [3720, 4000, 5010, 5020], found ";
+        for found in ["3700", "npu", ""] {
+            assert_eq!(refused(found), format!("{expected}{found}"));
+        }
+        let newer = NpuPlatform::new(6000);
+        assert_eq!(newer.number(), 6000);
+        assert!(newer.check().is_err());
+    }
+}

@@ -19,7 +19,6 @@ use heg_spec::{Policy, WeightForm, shipped};
 use heg_tests::questions::{Question, agent_30m, questions};
 use heg_tests::{Seeded, Workbench, executor, fixture, greedy, openvino_or_skip};
 use heg_text::{SamplingParams, Special};
-use heg_text::{SamplingParams, Special};
 use serde::Deserialize;
 
 const CHUNK_TOKENS: usize = 32;

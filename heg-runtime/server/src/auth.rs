@@ -1,6 +1,7 @@
 //! Who may ask, and who it is: the holder of a token, and where there is none, whoever reaches this machine by its own
 //! name.
 
+use constant_time_eq::constant_time_eq;
 use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, HOST};
 
@@ -22,9 +23,7 @@ impl Token {
 
     /// Whether this is the token, in a time that says nothing of where it differs.
     fn is(&self, given: &str) -> bool {
-        let pairs = self.0.bytes().zip(given.bytes());
-        let differing = pairs.fold(0, |differing, (a, b)| differing | (a ^ b));
-        (self.0.len() == given.len()) & (std::hint::black_box(differing) == 0)
+        constant_time_eq(self.0.as_bytes(), given.as_bytes())
     }
 }
 

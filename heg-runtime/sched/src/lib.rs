@@ -26,7 +26,7 @@ use heg_spec::Policy;
 use heg_spec::policy::SchedulerKind;
 
 pub use agent_xpu::AgentXpu;
-pub use costs::{AnnotatedCosts, CachedCosts, Call, Cost, Costs, ModelShape, first_kernels};
+pub use costs::{CachedCosts, Call, Cost, Costs, ModelShape};
 pub use event::{
     Action, Actions, DecodeRun, Event, Finish, Kernel, Segment, Ticket, Transfer, WarmKernel, Work,
 };

@@ -8,7 +8,8 @@ use super::engine::{Machine, Run, SimulationError, simulate};
 use super::memory::Memory;
 use super::power::PowerModel;
 use super::sheet::ModelSheet;
-use heg_sched::{AgentXpu, AnnotatedCosts, CachedCosts, Micros, SingleLane};
+use heg_costs::AnnotatedCosts;
+use heg_sched::{AgentXpu, CachedCosts, Micros, SingleLane};
 use heg_workload::Trace;
 
 /// How long a lane takes to reset. Chosen; nothing fails in an evaluation.

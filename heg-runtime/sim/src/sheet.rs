@@ -11,7 +11,7 @@ use heg_profiler::annotation::Annotations;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use heg_sched::first_kernels;
+use heg_costs::first_kernels;
 
 /// Longest sheet that is read, in bytes. Chosen: ten times what a model with blobs for three NPUs needs.
 const BYTES_MAX: usize = 1 << 20;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use heg_artifacts::manifest::{Manifest, ShapeClass};
 use heg_spec::{DeviceClass, Group};
 
+use heg_costs::{AnnotatedCosts, first_kernels};
 use heg_sched::{
-    AnnotatedCosts, CachedCosts, Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, Segment,
-    WarmKernel, Work, first_kernels,
+    CachedCosts, Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, Segment, WarmKernel, Work,
 };
 
 /// Speeds of a device that nothing is known of: those of two cores of a laptop.

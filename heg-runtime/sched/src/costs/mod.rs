@@ -2,10 +2,8 @@
 
 use std::rc::Rc;
 
-mod annotated;
 mod cached;
 
-pub use annotated::{AnnotatedCosts, first_kernels};
 pub use cached::CachedCosts;
 
 use super::event::{Kernel, WarmKernel};

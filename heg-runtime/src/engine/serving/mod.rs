@@ -24,9 +24,10 @@ use super::waits::{Entry, Waits};
 use super::warming::{Warmed, Warming};
 use super::{Ask, Observer};
 use crate::load::annotations;
+use heg_costs::{AnnotatedCosts, first_kernels};
 use heg_sched::{
-    Action, Actions, AnnotatedCosts, Class, Event, Finish, FlowId, Lane, Micros, ModelShape,
-    RequestId, Scheduler, Submission, Ticket, Work, first_kernels, scheduler,
+    Action, Actions, Class, Event, Finish, FlowId, Lane, Micros, ModelShape, RequestId, Scheduler,
+    Submission, Ticket, Work, scheduler,
 };
 
 /// Once kernels are ready.

@@ -6,7 +6,7 @@ use heg_artifacts::manifest::{self, Manifest, Model, ShapeClass, Variant};
 use heg_profiler::annotation::{self, DeviceAnnotation, SocAnnotation, estimate};
 use heg_spec::{DeviceClass, Group};
 
-use crate::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
+use heg_sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
 
 /// Costs of one model on one machine, as [`estimate`] answers.
 ///
@@ -14,7 +14,7 @@ use crate::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
 /// variant that admits a call is taken, or else the one that needs the least time in several runs; attention
 /// there counts only where a bucket admits it. A decode layer is `qkv`, attention over Σ n rows of cache as one
 /// kernel, and `ffn`; a fused one is estimated as a single kernel of the same work, with one launch. Slow: wrap it
-/// in [`CachedCosts`](super::CachedCosts).
+/// in [`CachedCosts`](heg_sched::CachedCosts).
 #[derive(Debug, Clone)]
 pub struct AnnotatedCosts {
     devices: [Option<DeviceAnnotation>; Lane::ALL.len()],

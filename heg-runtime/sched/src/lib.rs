@@ -14,13 +14,13 @@ mod event;
 mod isolation;
 mod kv;
 mod lanes;
+mod ledger;
 mod observer;
 mod partition;
 mod pass;
 mod prefill;
 mod request;
 mod single_lane;
-mod table;
 
 use heg_spec::Policy;
 use heg_spec::policy::SchedulerKind;

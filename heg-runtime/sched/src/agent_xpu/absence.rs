@@ -46,8 +46,8 @@ impl<C: Costs> AgentXpu<C> {
     /// A lane has answered: it writes nothing any more that it was told before.
     fn answered(&mut self, lane: Lane) {
         self.kv.answered(lane);
-        for (_, entry) in self.table.iter_mut() {
-            entry.written_by.remove(lane);
+        for (_, entry) in self.ledger.iter_mut() {
+            entry.own.written_by.remove(lane);
         }
     }
 
@@ -91,9 +91,9 @@ impl<C: Costs> AgentXpu<C> {
         if let Some(Left::Hung(running) | Left::Running(running)) = self.lanes.lose(lane) {
             self.undo_hung(&running);
             for id in running.work.requests() {
-                if let Some(entry) = self.table.get_mut(id) {
-                    entry.written_by.insert(lane);
-                    entry.starts_over = true;
+                if let Some(entry) = self.ledger.get_mut(id) {
+                    entry.own.written_by.insert(lane);
+                    entry.own.starts_over = true;
                 }
             }
             self.blame(&running, lane, actions);
@@ -120,7 +120,7 @@ impl<C: Costs> AgentXpu<C> {
     /// Ends everybody where no lane came back.
     pub(super) fn give_up_waiting(&mut self, actions: &mut Actions) {
         self.outlook = Outlook::Hopeless;
-        let all: Vec<_> = self.table.iter().map(|(id, _)| id).collect();
+        let all: Vec<_> = self.ledger.iter().map(|(id, _)| id).collect();
         for id in all {
             self.end(id, Finish::Failed, actions);
         }

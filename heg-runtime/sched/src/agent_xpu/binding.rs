@@ -3,12 +3,12 @@
 use heg_spec::policy::NpuAttention;
 
 use super::AgentXpu;
+use super::stage::Entry;
 use crate::costs::{Call, Cost, Costs};
 use crate::event::{Kernel, Work};
 use crate::partition::{LayerTimes, npu_chunks};
 use crate::prefill::{Prefill, Step};
 use crate::request::{Class, Lane, RequestId};
-use crate::table::Entry;
 
 impl<C: Costs> AgentXpu<C> {
     /// The head goes where its token is there first.
@@ -31,9 +31,9 @@ impl<C: Costs> AgentXpu<C> {
         let able = present.filter_map(|lane| Some((lane, self.costs.cost(lane, call)?)));
         let able: Vec<(Lane, Cost)> = able.collect();
         // Where its last launch failed it is tried again only if there is no other place.
-        let others = able.iter().any(|(lane, _)| entry.failed != Some(*lane));
+        let others = able.iter().any(|(lane, _)| entry.own.failed != Some(*lane));
         able.into_iter()
-            .filter(|(lane, _)| !others || entry.failed != Some(*lane))
+            .filter(|(lane, _)| !others || entry.own.failed != Some(*lane))
             .min_by(|a, b| self.end_of(a.0, a.1).total_cmp(&self.end_of(b.0, b.1)))
     }
 
@@ -86,7 +86,7 @@ impl<C: Costs> AgentXpu<C> {
             dynamic
         };
         let at = |lane: Lane| Some((lane, self.costs.cost(lane, call)?));
-        let avoided = entry.failed.is_some() && preferred == entry.failed;
+        let avoided = entry.own.failed.is_some() && preferred == entry.own.failed;
         let other = if preferred == npu { dynamic } else { npu };
         let choices = if avoided {
             [other, preferred]
@@ -175,7 +175,7 @@ impl<C: Costs> AgentXpu<C> {
         match (dynamic, npu) {
             (Some(a), Some(b)) => {
                 let npu_first = self.end_of(b.0, b.1) < self.end_of(a.0, a.1);
-                let avoids = |at: Lane| entry.failed == Some(at);
+                let avoids = |at: Lane| entry.own.failed == Some(at);
                 let take_npu = (npu_first || avoids(a.0)) && !avoids(b.0);
                 Some(if take_npu { b } else { a })
             }

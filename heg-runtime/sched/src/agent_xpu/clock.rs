@@ -2,10 +2,10 @@
 
 use super::AgentXpu;
 use super::absence::Outlook;
+use super::stage::Entry;
 use crate::costs::Costs;
 use crate::event::{Action, Actions, Finish};
 use crate::request::{Class, Lane, Micros, RequestId};
-use crate::table::Entry;
 
 impl<C: Costs> AgentXpu<C> {
     /// Acts on everything whose time has come.
@@ -36,18 +36,18 @@ impl<C: Costs> AgentXpu<C> {
         let now = self.now;
         let threshold = self.ageing_threshold();
         let mut late: Vec<RequestId> = Vec::new();
-        for (id, entry) in self.table.iter_mut() {
+        for (id, entry) in self.ledger.iter_mut() {
             if entry.submission.deadline.is_some_and(|at| at <= now) {
                 late.push(id);
             }
             if overdue_at(entry, threshold).is_some_and(|at| at <= now) {
-                entry.overdue = true;
+                entry.own.overdue = true;
             }
         }
         for id in late {
             self.end(id, Finish::Deadline, actions);
         }
-        let requests = self.table.iter();
+        let requests = self.ledger.iter();
         self.due = requests
             .filter_map(|(_, entry)| next_of(entry, threshold))
             .min();
@@ -57,7 +57,7 @@ impl<C: Costs> AgentXpu<C> {
     pub(super) fn expect(&mut self, id: RequestId) {
         let threshold = self.ageing_threshold();
         let next = self
-            .table
+            .ledger
             .get(id)
             .and_then(|entry| next_of(entry, threshold));
         self.due = self.due.into_iter().chain(next).min();
@@ -93,7 +93,7 @@ fn next_of(entry: &Entry, threshold: Option<Micros>) -> Option<Micros> {
 
 /// When a request becomes overdue, if it may and is not yet.
 fn overdue_at(entry: &Entry, threshold: Option<Micros>) -> Option<Micros> {
-    let may = entry.class() == Class::Proactive && !entry.overdue && entry.ending.is_none();
+    let may = entry.class() == Class::Proactive && !entry.own.overdue && entry.ending.is_none();
     threshold
         .filter(|_| may)
         .map(|threshold| entry.waits_since + threshold)

@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use super::AgentXpu;
+use super::stage::Entry;
 use crate::batch::{Candidate, next_batch};
 use crate::costs::{Call, Cost, Costs};
 use crate::event::{Actions, DecodeRun, Work};
 use crate::isolation::Isolation;
 use crate::request::{Class, Lane, RequestId};
-use crate::table::Entry;
 
 /// The requests that decode, and the iteration under way.
 #[derive(Debug, Default)]
@@ -160,7 +160,7 @@ impl<C: Costs> AgentXpu<C> {
     /// How far reactive answers are, at what another token of one alone takes; `None` if there are none.
     pub(super) fn reactive_answers(&self, lane: Lane) -> Option<Answers> {
         let answers = self.decode.requests.iter().filter_map(|id| {
-            let entry = self.table.get(*id)?;
+            let entry = self.ledger.get(*id)?;
             let counts = entry.class() == Class::Reactive && entry.ending.is_none();
             counts.then_some((*id, entry))
         });
@@ -184,12 +184,12 @@ impl<C: Costs> AgentXpu<C> {
 
     fn next_iteration(&self, lane: Lane) -> Option<Iteration> {
         let candidate = |id: &RequestId| {
-            let entry = self.table.get(*id)?;
+            let entry = self.ledger.get(*id)?;
             (entry.may_run() && self.lanes.stops(*id).is_empty()).then(|| Candidate {
                 id: *id,
                 class: entry.class(),
                 context: entry.context(),
-                overdue: entry.overdue,
+                overdue: entry.own.overdue,
             })
         };
         let mut candidates: Vec<Candidate> =
@@ -253,7 +253,7 @@ impl<C: Costs> AgentXpu<C> {
         let ids = run.batch.iter().map(|(id, _)| *id);
         self.decode.isolation.succeeded(ids);
         for (id, _) in run.batch.iter() {
-            if let Some(entry) = self.table.get_mut(*id) {
+            if let Some(entry) = self.ledger.get_mut(*id) {
                 entry.waits_since = self.now;
                 entry.succeeded();
             }

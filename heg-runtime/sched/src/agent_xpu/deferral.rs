@@ -2,11 +2,11 @@
 //! for the chunks that its remainder belongs to (§4.3; v1 6.3, 6.4).
 
 use super::AgentXpu;
+use super::stage::Entry;
 use crate::costs::{Cost, Costs};
 use crate::event::Kernel;
 use crate::prefill::{Prefill, Step};
 use crate::request::{Class, Lane, Micros, RequestId};
-use crate::table::Entry;
 
 impl<C: Costs> AgentXpu<C> {
     /// Whether a kernel may start beside what runs on the other lanes.
@@ -14,7 +14,7 @@ impl<C: Costs> AgentXpu<C> {
         if !self.pressure_admits(cost, class) {
             return false;
         }
-        let entry = self.table.get(id);
+        let entry = self.ledger.get(id);
         if lane == Lane::Npu && entry.is_some_and(|entry| self.must_wait_for_decode(entry, cost)) {
             return false;
         }
@@ -37,7 +37,7 @@ impl<C: Costs> AgentXpu<C> {
     /// priority waits for the other (§4.3).
     pub(super) fn must_wait_for_decode(&self, entry: &Entry, cost: Cost) -> bool {
         self.is_memory_bound(cost)
-            && !entry.overdue
+            && !entry.own.overdue
             && self
                 .decoding_class()
                 .is_some_and(|decoding| decoding < entry.class())
@@ -63,7 +63,7 @@ impl<C: Costs> AgentXpu<C> {
         if !self.policy.prefill.defer_remainder
             || !remainder
             || lane == Lane::Npu
-            || entry.overdue
+            || entry.own.overdue
             || self.decode.is_idle()
         {
             return false;
@@ -90,7 +90,7 @@ impl<C: Costs> AgentXpu<C> {
         if !self.policy.prefill.defer_remainder || self.decode.is_idle() {
             return None;
         }
-        let entry = self.table.get(self.prefills.foreground?)?;
+        let entry = self.ledger.get(self.prefills.foreground?)?;
         let prefill = entry.prefill()?;
         let step = prefill
             .ready()

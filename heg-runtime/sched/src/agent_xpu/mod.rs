@@ -39,6 +39,7 @@ mod deferral;
 mod prefill_pipeline;
 mod recovery;
 mod shortage;
+mod stage;
 mod warm;
 
 use heg_spec::Policy;
@@ -49,12 +50,13 @@ use super::costs::{Call, Cost, Costs, ModelShape};
 use super::event::{Action, Actions, Event, Finish, Ticket, Work};
 use super::kv::KvBudget;
 use super::lanes::{Lanes, Running};
+use super::ledger::{Leaving, Ledger};
 use super::prefill::Prefill;
-use super::request::{Class, FlowId, Lane, Micros, RequestId, Submission};
-use super::table::{Phase, Table};
+use super::request::{Class, Lane, Micros, RequestId, Submission};
 use absence::Outlook;
 use decode_pipeline::Decode;
 use prefill_pipeline::Prefills;
+use stage::{Entry, Phase, Stage};
 use warm::Warmth;
 
 /// The scheduler. `C` predicts the speed of kernels.
@@ -65,7 +67,7 @@ pub struct AgentXpu<C> {
     model: ModelShape,
     now: Micros,
     lanes: Lanes,
-    table: Table,
+    ledger: Ledger<Stage>,
     kv: KvBudget,
     prefills: Prefills,
     decode: Decode,
@@ -95,7 +97,7 @@ impl<C: Costs> AgentXpu<C> {
             model,
             now: Micros(0),
             lanes: Lanes::new(has),
-            table: Table::default(),
+            ledger: Ledger::of(model),
             kv: KvBudget::of(&policy.limits, model),
             prefills: Prefills::default(),
             decode: Decode::default(),
@@ -123,28 +125,25 @@ impl<C: Costs> AgentXpu<C> {
             // Serial inference knows no classes.
             submission.class = Class::Proactive;
         }
-        if !self.table.insert(submission, self.now) {
+        if !self.ledger.insert(submission, self.now, Stage::default()) {
             // The number is taken: the live request keeps it, and this call changes nothing.
             return;
         }
         let id = submission.id;
-        let tokens_max = submission.tokens_max(self.model.context_tokens);
-        let fits = tokens_max <= self.model.context_tokens && self.kv.could_fit(tokens_max);
         if self.outlook == Outlook::Hopeless {
             self.end(id, Finish::Failed, actions);
             return;
         }
-        if !fits || submission.prompt_tokens == 0 || submission.output_tokens_max == 0 {
+        if !self.ledger.could_serve(&submission, &self.kv) {
             self.end(id, Finish::Shed, actions);
             return;
         }
-        if self.table.len() > self.policy.limits.requests_max as usize {
-            let youngest = self
-                .table
-                .youngest_proactive(|_, entry| matches!(entry.phase, Phase::Queued));
+        if self.ledger.is_over(&self.policy.limits) {
+            let queued = |_, entry: &Entry| matches!(entry.own.phase, Phase::Queued);
+            let youngest = self.ledger.youngest_proactive(queued);
             self.end(youngest.unwrap_or(id), Finish::Shed, actions);
         }
-        if self.table.get(id).is_some() {
+        if self.ledger.get(id).is_some() {
             self.enqueue(id);
             self.expect(id);
         }
@@ -159,7 +158,7 @@ impl<C: Costs> AgentXpu<C> {
             Work::Prefill {
                 request, segment, ..
             } => {
-                if let Some(entry) = self.table.get_mut(request) {
+                if let Some(entry) = self.ledger.get_mut(request) {
                     entry.succeeded();
                     if let Some(prefill) = entry.prefill_mut() {
                         prefill.complete(segment.position);
@@ -180,53 +179,28 @@ impl<C: Costs> AgentXpu<C> {
     /// A prompt gave its first token: its request decodes from now on.
     fn prefilled(&mut self, id: RequestId, ended: bool, actions: &mut Actions) {
         self.prefills.forget(id);
-        let Some(entry) = self.table.get_mut(id) else {
+        let Some(entry) = self.ledger.get_mut(id) else {
             return;
         };
-        entry.phase = Phase::Decode;
+        entry.own.phase = Phase::Decode;
         entry.waits_since = self.now;
-        entry.failed = None;
+        entry.own.failed = None;
         entry.succeeded();
         self.emit(id, ended, actions);
-        if self.table.get(id).is_some() {
+        if self.ledger.get(id).is_some() {
             self.decode.join(id);
-        }
-    }
-
-    /// A flow has no further calls. Those that are under way still find its cache, and leave none behind.
-    fn end_flow(&mut self, flow: FlowId, actions: &mut Actions) {
-        let mut live = false;
-        for (_, entry) in self.table.iter_mut() {
-            if entry.submission.flow == Some(flow) {
-                entry.ends_flow = true;
-                live = true;
-            }
-        }
-        if !live {
-            self.kv.release_flow(flow, actions);
         }
     }
 
     /// A request has one more token.
     fn emit(&mut self, id: RequestId, ended: bool, actions: &mut Actions) {
-        let Some(entry) = self.table.get_mut(id) else {
-            return;
-        };
-        if entry.ending.is_none() {
-            entry.generated += 1;
-            actions.push(Action::Emit(id));
-            let full = entry.generated >= entry.submission.output_tokens_max
-                || entry.context() > self.model.context_tokens;
-            if ended || full {
-                entry.ending = Some(Finish::Complete);
-            }
-        }
+        self.ledger.emit(id, ended, actions);
         self.settle(id, actions);
     }
 
     /// Ends a request now, or as soon as nothing of it runs.
     fn end(&mut self, id: RequestId, finish: Finish, actions: &mut Actions) {
-        if let Some(entry) = self.table.get_mut(id) {
+        if let Some(entry) = self.ledger.get_mut(id) {
             entry.ending.get_or_insert(finish);
             self.settle(id, actions);
         }
@@ -235,7 +209,7 @@ impl<C: Costs> AgentXpu<C> {
     /// Lets a request go that has ended, or that starts over, unless something of it still runs. One that has ended
     /// does not wait for a lane that is to stop: its memory does.
     fn settle(&mut self, id: RequestId, actions: &mut Actions) {
-        let Some(entry) = self.table.get(id).filter(|entry| !entry.may_run()) else {
+        let Some(entry) = self.ledger.get(id).filter(|entry| !entry.may_run()) else {
             return;
         };
         let runs = entry.prefill().is_some_and(Prefill::is_running) || self.decode_holds(id);
@@ -243,34 +217,22 @@ impl<C: Costs> AgentXpu<C> {
         if runs && (entry.ending.is_none() || stops.is_empty() || self.lanes.runs(id)) {
             return;
         }
-        let Some(entry) = self.table.get_mut(id) else {
+        let Some(entry) = self.ledger.get_mut(id) else {
             return;
         };
-        entry.written_by = entry.written_by.or(stops);
+        entry.own.written_by = entry.own.written_by.or(stops);
         let Some(finish) = entry.ending else {
             return self.restart(id, actions);
         };
-        let kept = match entry.written_by.is_empty() {
-            true => entry.cached(),
-            false => 0,
+        let leaving = Leaving {
+            finish,
+            writers: entry.own.written_by,
+            now: self.now,
         };
-        let flow = entry.submission.flow;
-        let ends_flow = entry.ends_flow;
-        match (finish, flow) {
-            // A call that was given up leaves what it has computed to the one that comes instead.
-            (Finish::Complete | Finish::Cancelled | Finish::Deadline, Some(flow)) if kept > 0 => {
-                self.kv.keep(id, flow, kept, self.now, actions);
-            }
-            _ => self.release_memory(id, actions),
-        }
         self.prefills.forget(id);
         self.decode.leave(id);
         self.decode.isolation.leave(id);
-        self.table.remove(id);
-        if let Some(flow) = flow.filter(|_| ends_flow) {
-            self.end_flow(flow, actions);
-        }
-        actions.push(Action::Finish(id, finish));
+        self.ledger.close(id, leaving, &mut self.kv, actions);
     }
 
     /// Puts work on a free lane.
@@ -450,7 +412,7 @@ impl<C: Costs> Scheduler for AgentXpu<C> {
         match event {
             Event::Submit(submission) => self.submit(submission, actions),
             Event::Cancel(id) => self.end(id, Finish::Cancelled, actions),
-            Event::EndFlow(flow) => self.end_flow(flow, actions),
+            Event::EndFlow(flow) => self.ledger.end_flow(flow, &mut self.kv, actions),
             Event::Done {
                 ticket,
                 layers,
@@ -474,7 +436,7 @@ impl<C: Costs> Scheduler for AgentXpu<C> {
     }
 
     fn is_idle(&self) -> bool {
-        self.table.len() == 0
+        self.ledger.is_empty()
     }
 }
 

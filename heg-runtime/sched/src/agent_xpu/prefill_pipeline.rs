@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 use heg_spec::policy::Resume;
 
 use super::AgentXpu;
+use super::stage::{Entry, Phase, Stage};
 use crate::costs::{Call, Cost, Costs};
 use crate::event::{Actions, Kernel, Segment, Work};
 use crate::kv::Room;
+use crate::ledger::Ledger;
 use crate::prefill::{Prefill, Step};
 use crate::request::{Class, Lane, Micros, RequestId};
-use crate::table::{Entry, Phase, Table};
 
 /// Who prefills, and who waits to.
 #[derive(Debug, Default)]
@@ -32,14 +33,14 @@ pub(super) struct Prefills {
 
 impl Prefills {
     /// Puts a request into its queue.
-    fn enqueue(&mut self, id: RequestId, table: &Table) {
-        let Some(entry) = table.get(id) else { return };
+    fn enqueue(&mut self, id: RequestId, ledger: &Ledger<Stage>) {
+        let Some(entry) = ledger.get(id) else { return };
         let queue = match entry.class() {
             Class::Reactive => &mut self.reactive,
             Class::Proactive => &mut self.proactive,
         };
-        let before = |other: &Entry| (other.rank, other.order) < (entry.rank, entry.order);
-        let place = queue.partition_point(|other| table.get(*other).is_none_or(before));
+        let before = |other: &Entry| (other.own.rank, other.order) < (entry.own.rank, entry.order);
+        let place = queue.partition_point(|other| ledger.get(*other).is_none_or(before));
         queue.insert(place, id);
         self.revision += 1;
     }
@@ -99,10 +100,10 @@ impl<C: Costs> AgentXpu<C> {
     /// Puts a request into its queue, at its place.
     pub(super) fn enqueue(&mut self, id: RequestId) {
         let rank = self.rank(id);
-        if let Some(entry) = self.table.get_mut(id) {
-            entry.rank = rank;
+        if let Some(entry) = self.ledger.get_mut(id) {
+            entry.own.rank = rank;
         }
-        self.prefills.enqueue(id, &self.table);
+        self.prefills.enqueue(id, &self.ledger);
     }
 
     /// What orders requests of a class before their arrival does (`prefill.short_prompts_first`).
@@ -111,7 +112,7 @@ impl<C: Costs> AgentXpu<C> {
     /// that many times its length: so everybody's turn comes.
     fn rank(&self, id: RequestId) -> Micros {
         let times = self.policy.prefill.short_prompts_first;
-        let entry = self.table.get(id);
+        let entry = self.ledger.get(id);
         let entry = entry.filter(|entry| entry.class() == Class::Reactive);
         match (times, entry) {
             (Some(times), Some(entry)) => {
@@ -124,7 +125,7 @@ impl<C: Costs> AgentXpu<C> {
     /// Whether a waiting reactive request takes the lanes from the one under way: from a proactive one, or from a longer
     /// one of its own class. One of those is preempted at a time, so that there are two buffers for them at most.
     fn preempts(&self, id: RequestId, current: RequestId) -> bool {
-        let entries = self.table.get(id).zip(self.table.get(current));
+        let entries = self.ledger.get(id).zip(self.ledger.get(current));
         let Some((next, entry)) = entries.filter(|_| self.policy.prefill.preempt) else {
             return false;
         };
@@ -132,7 +133,7 @@ impl<C: Costs> AgentXpu<C> {
             let mut waiting = self.prefills.reactive.iter();
             entry.ending.is_none()
                 && !waiting.any(|other| self.has_begun(*other))
-                && next.rank < self.rank(current)
+                && next.own.rank < self.rank(current)
         };
         entry.class() == Class::Proactive || shorter()
     }
@@ -189,7 +190,7 @@ impl<C: Costs> AgentXpu<C> {
     fn start_backfill(&mut self, actions: &mut Actions) -> Option<RequestId> {
         let next = self.admissible(Class::Proactive)?;
         let free = self.prefills.buffered.is_none();
-        let overdue = self.table.get(next).is_some_and(|entry| entry.overdue);
+        let overdue = self.ledger.get(next).is_some_and(|entry| entry.own.overdue);
         if free && !overdue {
             let queue = self.prefills.proactive.iter().copied();
             // Of equals the one that would come next anyway, then the earliest.
@@ -207,7 +208,7 @@ impl<C: Costs> AgentXpu<C> {
 
     /// Tokens per µs of a request's next token-wise kernel on the NPU.
     fn npu_tokens_per_us(&self, id: RequestId) -> Option<f64> {
-        let entry = self.table.get(id)?;
+        let entry = self.ledger.get(id)?;
         let (tokens, kernel) = match entry.prefill() {
             Some(prefill) => {
                 let mut ready = prefill.ready();
@@ -230,8 +231,8 @@ impl<C: Costs> AgentXpu<C> {
 
     /// The overdue request that gets the iGPU: one that fills bubbles, or the next of its queue.
     fn promote(&mut self, actions: &mut Actions) -> Option<RequestId> {
-        let table = &self.table;
-        let overdue = |id: &RequestId| table.get(*id).is_some_and(|entry| entry.overdue);
+        let ledger = &self.ledger;
+        let overdue = |id: &RequestId| ledger.get(*id).is_some_and(|entry| entry.own.overdue);
         if let Some(id) = self.prefills.backfill.take_if(|id| overdue(id)) {
             return Some(id);
         }
@@ -242,8 +243,8 @@ impl<C: Costs> AgentXpu<C> {
         // There is no room for it; one that was preempted needs none.
         let mut queue = self.prefills.proactive.iter().copied();
         let preempted = queue.find(|id| {
-            let entry = self.table.get(*id);
-            entry.is_some_and(|entry| entry.overdue) && self.has_begun(*id)
+            let entry = self.ledger.get(*id);
+            entry.is_some_and(|entry| entry.own.overdue) && self.has_begun(*id)
         })?;
         self.begin(preempted, actions).then_some(preempted)
     }
@@ -264,8 +265,8 @@ impl<C: Costs> AgentXpu<C> {
     }
 
     fn has_begun(&self, id: RequestId) -> bool {
-        let entry = self.table.get(id);
-        entry.is_some_and(|entry| !matches!(entry.phase, Phase::Queued))
+        let entry = self.ledger.get(id);
+        entry.is_some_and(|entry| !matches!(entry.own.phase, Phase::Queued))
     }
 
     fn queue(&self, class: Class) -> &VecDeque<RequestId> {
@@ -288,7 +289,7 @@ impl<C: Costs> AgentXpu<C> {
             // There is one buffer: nobody else may begin.
             return queue.contains(&id).then_some(id);
         }
-        let overdue = |id: &&RequestId| self.table.get(**id).is_some_and(|e| e.overdue);
+        let overdue = |id: &&RequestId| self.ledger.get(**id).is_some_and(|e| e.own.overdue);
         if class == Class::Proactive
             && let Some(id) = queue.iter().find(overdue)
         {
@@ -308,7 +309,7 @@ impl<C: Costs> AgentXpu<C> {
 
     /// Estimated time that a prompt needs from here on, alone on its lanes, in µs (v1 6.2).
     pub(super) fn time_to_completion(&self, id: RequestId) -> f64 {
-        let Some(entry) = self.table.get(id) else {
+        let Some(entry) = self.ledger.get(id) else {
             return f64::INFINITY;
         };
         let fresh;
@@ -343,10 +344,10 @@ impl<C: Costs> AgentXpu<C> {
 
     /// Takes a request out of its queue and lets its prefill begin or go on; false if there is no room.
     fn begin(&mut self, id: RequestId, actions: &mut Actions) -> bool {
-        let Some(entry) = self.table.get(id) else {
+        let Some(entry) = self.ledger.get(id) else {
             return false;
         };
-        if matches!(entry.phase, Phase::Queued) {
+        if matches!(entry.own.phase, Phase::Queued) {
             if entry.refusals.wait_for(&self.kv) {
                 return false;
             }
@@ -362,8 +363,8 @@ impl<C: Costs> AgentXpu<C> {
                 return false;
             };
             let prefill = Prefill::new(self.model.layers, reused, prompt, self.model.chunk_tokens);
-            if let Some(entry) = self.table.get_mut(id) {
-                entry.phase = Phase::Prefill(prefill);
+            if let Some(entry) = self.ledger.get_mut(id) {
+                entry.own.phase = Phase::Prefill(prefill);
             }
             if !reactive && self.policy.prefill.resume == Resume::Arrival {
                 self.prefills.buffered = Some(id);
@@ -378,7 +379,7 @@ impl<C: Costs> AgentXpu<C> {
         self.prefills.leave(id);
         // It may just have ended, and wait for its last kernel.
         if self
-            .table
+            .ledger
             .get(id)
             .is_some_and(|entry| entry.ending.is_none())
         {
@@ -387,7 +388,7 @@ impl<C: Costs> AgentXpu<C> {
     }
 
     pub(super) fn class_of(&self, id: RequestId) -> Option<Class> {
-        self.table.get(id).map(Entry::class)
+        self.ledger.get(id).map(Entry::class)
     }
 
     /// Keeps the NPU busy.
@@ -402,7 +403,7 @@ impl<C: Costs> AgentXpu<C> {
         let Some(next) = self.next_prefill(lane) else {
             return false;
         };
-        let Some(prefill) = self.table.get_mut(next.id).and_then(Entry::prefill_mut) else {
+        let Some(prefill) = self.ledger.get_mut(next.id).and_then(Entry::prefill_mut) else {
             return false;
         };
         let work = match next.kernel {
@@ -427,7 +428,7 @@ impl<C: Costs> AgentXpu<C> {
     /// What `lane` may run of the prompts under way.
     pub(super) fn next_prefill(&self, lane: Lane) -> Option<Next> {
         self.prefills.active().find_map(|id| {
-            let entry = self.table.get(id)?;
+            let entry = self.ledger.get(id)?;
             if !entry.may_run() {
                 return None;
             }
@@ -464,11 +465,14 @@ impl<C: Costs> AgentXpu<C> {
         let idle = |id: RequestId, entry: &Entry| {
             let running = entry.prefill().is_some_and(Prefill::is_running);
             let proactive = entry.class() == Class::Proactive;
-            proactive && !running && !self.decode_holds(id) && !matches!(entry.phase, Phase::Queued)
+            proactive
+                && !running
+                && !self.decode_holds(id)
+                && !matches!(entry.own.phase, Phase::Queued)
         };
-        let candidates = self.table.iter().filter(|(id, entry)| idle(*id, entry));
+        let candidates = self.ledger.iter().filter(|(id, entry)| idle(*id, entry));
         let room: u64 = candidates.map(|(id, _)| self.kv.reserved(id)).sum();
-        let Some(id) = self.table.youngest_proactive(idle) else {
+        let Some(id) = self.ledger.youngest_proactive(idle) else {
             return false;
         };
         if self.kv.reclaimable() + room < u64::from(tokens) {

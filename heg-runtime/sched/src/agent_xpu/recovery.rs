@@ -4,12 +4,12 @@
 //! [`ATTEMPTS`] times in a row, with no other beside it, ends; the others go on.
 
 use super::AgentXpu;
+use super::stage::Entry;
 use crate::costs::Costs;
 use crate::event::{Actions, Finish, Ticket, Work};
 use crate::isolation::ATTEMPTS;
 use crate::lanes::Running;
 use crate::request::Lane;
-use crate::table::Entry;
 
 impl<C: Costs> AgentXpu<C> {
     /// A launch failed.
@@ -26,12 +26,12 @@ impl<C: Costs> AgentXpu<C> {
             Work::Prefill {
                 request, segment, ..
             } => {
-                if let Some(prefill) = self.table.get_mut(*request).and_then(Entry::prefill_mut) {
+                if let Some(prefill) = self.ledger.get_mut(*request).and_then(Entry::prefill_mut) {
                     prefill.undo(segment.position);
                 }
             }
             Work::Head(request) => {
-                if let Some(prefill) = self.table.get_mut(*request).and_then(Entry::prefill_mut) {
+                if let Some(prefill) = self.ledger.get_mut(*request).and_then(Entry::prefill_mut) {
                     prefill.undo_head();
                 }
             }
@@ -47,19 +47,19 @@ impl<C: Costs> AgentXpu<C> {
     pub(super) fn blame(&mut self, running: &Running, lane: Lane, actions: &mut Actions) {
         let ids = running.work.requests();
         for id in &ids {
-            if let Some(entry) = self.table.get_mut(*id) {
-                entry.failed = Some(lane);
+            if let Some(entry) = self.ledger.get_mut(*id) {
+                entry.own.failed = Some(lane);
             }
         }
         let culprit = match running.work {
             Work::Decode(_) => {
-                let is_live = |id| self.table.get(id).is_some();
+                let is_live = |id| self.ledger.get(id).is_some();
                 self.decode.isolation.failed(&ids, is_live)
             }
             // These are of one request each.
             Work::Prefill { .. } | Work::Head(_) | Work::Mixed { .. } => ids.first().copied(),
         };
-        if let Some(entry) = culprit.and_then(|id| self.table.get_mut(id)) {
+        if let Some(entry) = culprit.and_then(|id| self.ledger.get_mut(id)) {
             entry.failures += 1;
             if entry.failures >= ATTEMPTS {
                 entry.ending.get_or_insert(Finish::Failed);

@@ -4,12 +4,12 @@
 //! others give back, and ends when it was refused too often. Nobody else ends for it.
 
 use super::AgentXpu;
+use super::stage::{Entry, Phase};
 use crate::costs::Costs;
-use crate::event::{Action, Actions, Finish, Ticket};
+use crate::event::{Actions, Finish, Ticket};
 use crate::lanes::Running;
 use crate::prefill::Prefill;
 use crate::request::{Class, Lane, RequestId};
-use crate::table::{Entry, Phase};
 
 impl<C: Costs> AgentXpu<C> {
     /// A request has not got the memory that was reserved for it: it asks again, or ends.
@@ -23,7 +23,7 @@ impl<C: Costs> AgentXpu<C> {
                 self.undo(&running);
             }
         }
-        let Some(entry) = self.table.get_mut(id) else {
+        let Some(entry) = self.ledger.get_mut(id) else {
             return;
         };
         if entry.ending.is_some() {
@@ -37,7 +37,7 @@ impl<C: Costs> AgentXpu<C> {
         }
         let made_room =
             self.kv.release_flows(actions) || (reactive && self.give_up_youngest(&[id], actions));
-        if let Some(entry) = self.table.get_mut(id).filter(|_| !made_room) {
+        if let Some(entry) = self.ledger.get_mut(id).filter(|_| !made_room) {
             entry.refusals.wait(&self.kv);
         }
     }
@@ -50,9 +50,9 @@ impl<C: Costs> AgentXpu<C> {
         let context_tokens = self.model.context_tokens;
         let crowded_out = |entry: &Entry| {
             let tokens = entry.submission.tokens_max(context_tokens);
-            matches!(entry.phase, Phase::Queued) && !self.kv.could_fit(tokens)
+            matches!(entry.own.phase, Phase::Queued) && !self.kv.could_fit(tokens)
         };
-        let all = self.table.iter().filter(|(_, entry)| crowded_out(entry));
+        let all = self.ledger.iter().filter(|(_, entry)| crowded_out(entry));
         for id in all.map(|(id, _)| id).collect::<Vec<_>>() {
             self.end(id, Finish::Failed, actions);
         }
@@ -64,8 +64,8 @@ impl<C: Costs> AgentXpu<C> {
             return;
         };
         self.undo(&running);
-        if let Some(entry) = self.table.get_mut(id) {
-            entry.starts_over = true;
+        if let Some(entry) = self.ledger.get_mut(id) {
+            entry.own.starts_over = true;
         }
         for id in running.work.requests() {
             self.settle(id, actions);
@@ -95,10 +95,10 @@ impl<C: Costs> AgentXpu<C> {
     fn give_up_youngest(&mut self, spared: &[RequestId], actions: &mut Actions) -> bool {
         let others = |id: RequestId, entry: &Entry| {
             let active = entry.prefill().is_some_and(Prefill::is_running);
-            let queued = matches!(entry.phase, Phase::Queued);
+            let queued = matches!(entry.own.phase, Phase::Queued);
             !active && !queued && !spared.contains(&id) && !self.decode_holds(id)
         };
-        let Some(id) = self.table.youngest_proactive(others) else {
+        let Some(id) = self.ledger.youngest_proactive(others) else {
             return false;
         };
         self.restart(id, actions);
@@ -110,23 +110,19 @@ impl<C: Costs> AgentXpu<C> {
         self.prefills.forget(id);
         self.decode.leave(id);
         self.release_memory(id, actions);
-        actions.push(Action::Restart(id));
-        if let Some(entry) = self.table.get_mut(id) {
-            entry.prompt_tokens = entry.context();
-            entry.submission.shared_tokens = 0;
-            entry.phase = Phase::Queued;
-            entry.starts_over = false;
+        if let Some(entry) = self.ledger.get_mut(id) {
+            entry.start_over(actions);
+            entry.own.phase = Phase::Queued;
+            entry.own.starts_over = false;
         }
         self.enqueue(id);
     }
 
     /// Gives a request's memory back, once nothing may write to it any more.
     pub(super) fn release_memory(&mut self, id: RequestId, actions: &mut Actions) {
-        let entry = self.table.get_mut(id);
-        let writers = entry.map(|entry| std::mem::take(&mut entry.written_by));
-        match writers.filter(|lanes| !lanes.is_empty()) {
-            Some(lanes) => self.kv.release_after(lanes, id, actions),
-            None => self.kv.release(id, actions),
-        }
+        let entry = self.ledger.get_mut(id);
+        let writers = entry.map(|entry| std::mem::take(&mut entry.own.written_by));
+        self.kv
+            .release_from(writers.unwrap_or_default(), id, actions);
     }
 }

@@ -104,9 +104,9 @@ impl<C: Costs> AgentXpu<C> {
             return;
         }
         let wanted: BTreeSet<WarmKernel> = self
-            .table
+            .ledger
             .iter()
-            .filter(|(_, entry)| !matches!(entry.phase, crate::table::Phase::Decode))
+            .filter(|(_, entry)| !matches!(entry.own.phase, super::stage::Phase::Decode))
             .map(|(_, entry)| self.kernel_for(entry.prompt_tokens))
             .collect();
         let unwanted = |kernel: &WarmKernel| !wanted.contains(kernel);
@@ -124,7 +124,7 @@ impl<C: Costs> AgentXpu<C> {
         let next = self
             .prefills
             .waiting()
-            .filter_map(|id| self.table.get(id))
+            .filter_map(|id| self.ledger.get(id))
             .map(|entry| self.kernel_for(entry.prompt_tokens))
             .find(|kernel| {
                 !self.warmth.ready.contains(kernel)

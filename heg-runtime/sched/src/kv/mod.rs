@@ -197,6 +197,19 @@ impl KvBudget {
         tokens.is_some()
     }
 
+    /// Gives up a request's room, which is free once these lanes have answered, at once if there are none.
+    pub(super) fn release_from(
+        &mut self,
+        writers: LaneSet,
+        request: RequestId,
+        actions: &mut Vec<Action>,
+    ) {
+        match writers.is_empty() {
+            true => self.release(request, actions),
+            false => self.release_after(writers, request, actions),
+        }
+    }
+
     /// As [`KvBudget::release`], of memory that is free only when all these lanes have answered.
     pub(super) fn release_after(
         &mut self,

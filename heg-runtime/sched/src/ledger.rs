@@ -161,17 +161,20 @@ impl<P: Progress> Ledger<P> {
         }
     }
 
-    /// Lets a request go: its flow keeps its cache, or its memory is given back.
+    /// Takes a request out, to be closed.
+    pub(super) fn remove(&mut self, id: RequestId) -> Option<Entry<P>> {
+        self.entries.remove(&id)
+    }
+
+    /// Lets a request go that was taken out: its flow keeps its cache, or its memory is given back.
     pub(super) fn close(
         &mut self,
-        id: RequestId,
+        entry: Entry<P>,
         leaving: Leaving,
         kv: &mut KvBudget,
         actions: &mut Actions,
     ) {
-        let Some(entry) = self.entries.remove(&id) else {
-            return;
-        };
+        let id = entry.id();
         let flow = entry.submission.flow;
         let cached = match leaving.writers.is_empty() {
             true => entry.own.cached(entry.context()),

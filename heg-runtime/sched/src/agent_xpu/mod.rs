@@ -232,7 +232,9 @@ impl<C: Costs> AgentXpu<C> {
         self.prefills.forget(id);
         self.decode.leave(id);
         self.decode.isolation.leave(id);
-        self.ledger.close(id, leaving, &mut self.kv, actions);
+        if let Some(entry) = self.ledger.remove(id) {
+            self.ledger.close(entry, leaving, &mut self.kv, actions);
+        }
     }
 
     /// Puts work on a free lane.

@@ -107,12 +107,12 @@ impl<C: Costs> SingleLane<C> {
             return;
         };
         let ids: Vec<RequestId> = iteration.requests().collect();
-        let is_live = |id| self.running.iter().any(|live| live.id() == id);
+        let is_live = |id| self.running.contains(&id);
         let culprit = self.isolation.failed(&ids, is_live);
-        if let Some(live) = culprit.and_then(|id| self.live_mut(id)) {
-            live.failures += 1;
-            if live.failures >= ATTEMPTS {
-                live.ending.get_or_insert(Finish::Failed);
+        if let Some(entry) = culprit.and_then(|id| self.ledger.get_mut(id)) {
+            entry.failures += 1;
+            if entry.failures >= ATTEMPTS {
+                entry.ending.get_or_insert(Finish::Failed);
                 self.isolation.found();
             }
         }

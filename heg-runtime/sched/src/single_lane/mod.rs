@@ -11,7 +11,7 @@
 //!   iterations alternate.
 
 mod absence;
-mod live;
+mod progress;
 mod shortage;
 #[cfg(test)]
 mod tests;
@@ -26,10 +26,12 @@ use super::Scheduler;
 use super::costs::{Call, Costs, ModelShape};
 use super::event::{Action, Actions, Event, Finish, Segment, Ticket, Work};
 use super::isolation::Isolation;
-use super::kv::{KvBudget, Refusals, Room};
-use super::request::{Class, FlowId, Lane, Micros, RequestId, Submission};
+use super::kv::{KvBudget, Room};
+use super::lanes::LaneSet;
+use super::ledger::{Leaving, Ledger};
+use super::request::{Class, Lane, Micros, RequestId, Submission};
 use absence::LaneState;
-use live::Live;
+use progress::{Entry, Progress};
 
 /// A scheduler for one device. `C` says which lanes there are.
 #[derive(Debug)]
@@ -40,11 +42,12 @@ pub struct SingleLane<C> {
     now: Micros,
     lane: Lane,
     state: LaneState,
+    ledger: Ledger<Progress>,
     kv: KvBudget,
     /// Waiting for room, in order of arrival.
-    waiting: VecDeque<Live>,
+    waiting: VecDeque<RequestId>,
     /// With room, in order of arrival.
-    running: Vec<Live>,
+    running: Vec<RequestId>,
     iteration: Option<Iteration>,
     /// Who makes iterations fail.
     isolation: Isolation,
@@ -75,6 +78,7 @@ impl<C: Costs> SingleLane<C> {
             model,
             now: Micros(0),
             lane,
+            ledger: Ledger::of(model),
             kv: KvBudget::of(&policy.limits, model),
             waiting: VecDeque::new(),
             running: Vec::new(),
@@ -88,52 +92,50 @@ impl<C: Costs> SingleLane<C> {
     }
 
     fn submit(&mut self, submission: Submission, actions: &mut Actions) {
-        let live = Live::new(submission);
-        let known = |other: &Live| other.id() == submission.id;
-        if self.waiting.iter().any(known) || self.running.iter().any(known) {
+        let id = submission.id;
+        if !self
+            .ledger
+            .insert(submission, self.now, Progress::default())
+        {
             return;
         }
-        let tokens = live.submission.tokens_max(self.model.context_tokens);
-        let fits = tokens <= self.model.context_tokens && self.kv.could_fit(tokens);
-        let full =
-            self.waiting.len() + self.running.len() >= self.policy.limits.requests_max as usize;
-        let valid = submission.prompt_tokens > 0 && submission.output_tokens_max > 0;
+        self.waiting.push_back(id);
+        let serves = self.ledger.could_serve(&submission, &self.kv);
         if self.state == LaneState::Gone {
-            actions.push(Action::Finish(submission.id, Finish::Failed));
-        } else if fits && valid && !full {
-            self.waiting.push_back(live);
-        } else {
-            actions.push(Action::Finish(submission.id, Finish::Shed));
+            self.end(id, Finish::Failed, actions);
+        } else if !serves || self.ledger.is_over(&self.policy.limits) {
+            self.end(id, Finish::Shed, actions);
         }
     }
 
     /// Moves requests for which there is room from the queue into the batch.
     fn admit(&mut self, actions: &mut Actions) {
         let only = self.exclusive_class();
-        while let Some(next) = self.waiting.front() {
-            if only.is_some_and(|only| only != next.class()) {
+        while let Some(next) = self.waiting.front().and_then(|id| self.ledger.get_mut(*id)) {
+            if only.is_some_and(|only| only != next.class()) || next.refusals.wait_for(&self.kv) {
                 return;
             }
-            if next.refusals.wait_for(&self.kv) {
-                return;
-            }
-            let tokens = next.submission.tokens_max(self.model.context_tokens);
-            let room = self.kv.reserve(&next.submission, tokens, actions);
-            let Room::Reserved(reused) = room else {
+            let submission = next.submission;
+            let tokens = submission.tokens_max(self.model.context_tokens);
+            let Room::Reserved(reused) = self.kv.reserve(&submission, tokens, actions) else {
                 return;
             };
-            if let Some(mut live) = self.waiting.pop_front() {
-                live.cached = reused;
-                self.running.push(live);
-            }
+            next.reach(reused);
+            self.waiting.pop_front();
+            self.running.push(submission.id);
         }
+    }
+
+    /// Requests that run, in order of arrival.
+    fn running(&self) -> impl Iterator<Item = &Entry> {
+        self.running.iter().filter_map(|id| self.ledger.get(*id))
     }
 
     /// Under [`SchedulerKind::PreemptRecompute`], the class that has the device to itself.
     fn exclusive_class(&self) -> Option<Class> {
-        let mut all = self.waiting.iter().chain(&self.running);
+        let mut all = self.ledger.iter();
         let exclusive = self.policy.scheduler == SchedulerKind::PreemptRecompute
-            && all.any(|live| live.class() == Class::Reactive);
+            && all.any(|(_, entry)| entry.class() == Class::Reactive);
         exclusive.then_some(Class::Reactive)
     }
 
@@ -142,7 +144,7 @@ impl<C: Costs> SingleLane<C> {
         if self.policy.scheduler != SchedulerKind::TimeSharing {
             return self.exclusive_class();
         }
-        let has = |class| self.running.iter().any(|live| live.class() == class);
+        let has = |class| self.running().any(|entry| entry.class() == class);
         let both = has(Class::Reactive) && has(Class::Proactive);
         both.then_some(match self.last {
             Some(Class::Reactive) => Class::Proactive,
@@ -157,12 +159,11 @@ impl<C: Costs> SingleLane<C> {
         self.forget_preempted(actions);
         self.admit(actions);
         let class = self.class_of_next();
-        let mut eligible: Vec<&Live> = self
-            .running
-            .iter()
-            .filter(|live| class.is_none_or(|class| live.class() == class))
+        let mut eligible: Vec<&Entry> = self
+            .running()
+            .filter(|entry| class.is_none_or(|class| entry.class() == class))
             .collect();
-        self.isolation.narrow(&mut eligible, |live| live.id());
+        self.isolation.narrow(&mut eligible, |entry| entry.id());
         let Some(first) = eligible.first() else {
             return;
         };
@@ -174,33 +175,33 @@ impl<C: Costs> SingleLane<C> {
     }
 
     /// Those that decode, as many as a batch takes.
-    fn decoding(&self, eligible: &[&Live]) -> Arc<[(RequestId, u32)]> {
-        let decoding = eligible.iter().filter(|live| live.is_decoding());
+    fn decoding(&self, eligible: &[&Entry]) -> Arc<[(RequestId, u32)]> {
+        let decoding = eligible.iter().filter(|entry| entry.own.decodes);
         decoding
             .take(self.policy.decode.batch_max as usize)
-            .map(|live| (live.id(), live.context()))
+            .map(|entry| (entry.id(), entry.context()))
             .collect()
     }
 
     /// Parts of prompts for what `decoding` requests leave of the budget; something of them if none decodes.
-    fn prompts(&self, eligible: &[&Live], decoding: u32) -> Arc<[(RequestId, Segment)]> {
+    fn prompts(&self, eligible: &[&Entry], decoding: u32) -> Arc<[(RequestId, Segment)]> {
         let budget = self.policy.limits.tokens_per_iteration;
         let mut left = match decoding {
             0 => budget.max(1),
             some => budget.saturating_sub(some),
         };
         let mut prompts = Vec::new();
-        for live in eligible.iter().filter(|live| !live.is_decoding()) {
-            let tokens = left.min(live.prompt_tokens - live.cached);
+        for entry in eligible.iter().filter(|entry| !entry.own.decodes) {
+            let tokens = left.min(entry.prompt_tokens - entry.own.cached);
             if tokens == 0 {
                 break;
             }
             left -= tokens;
             let segment = Segment {
-                position: live.cached,
+                position: entry.own.cached,
                 tokens,
             };
-            prompts.push((live.id(), segment));
+            prompts.push((entry.id(), segment));
         }
         prompts.into()
     }
@@ -265,18 +266,28 @@ impl<C: Costs> SingleLane<C> {
         if self.exclusive_class().is_none() {
             return;
         }
-        let preempted = |live: &mut Live| live.class() == Class::Proactive;
-        let preempted: Vec<Live> = self.running.extract_if(.., preempted).collect();
-        for mut live in preempted.into_iter().rev() {
-            self.kv.release(live.id(), actions);
-            actions.push(Action::Restart(live.id()));
-            live.start_over();
-            self.waiting.push_front(live);
+        let ledger = &self.ledger;
+        let class_of = |id: &RequestId| ledger.get(*id).map(Entry::class);
+        let preempted = |id: &mut RequestId| class_of(id) == Some(Class::Proactive);
+        let preempted: Vec<RequestId> = self.running.extract_if(.., preempted).collect();
+        for id in preempted.into_iter().rev() {
+            self.kv.release(id, actions);
+            self.start_over(id, actions);
         }
         // Reactive ones come first, each class in its order.
+        let ledger = &self.ledger;
         self.waiting
             .make_contiguous()
-            .sort_by_key(|live| live.submission.class);
+            .sort_by_key(|id| ledger.get(*id).map(Entry::class));
+    }
+
+    /// Sends a request to the head of the queue with nothing computed.
+    fn start_over(&mut self, id: RequestId, actions: &mut Actions) {
+        if let Some(entry) = self.ledger.get_mut(id) {
+            entry.start_over(actions);
+            entry.reach(0);
+            self.waiting.push_front(id);
+        }
     }
 
     fn done(&mut self, ended: &[RequestId], actions: &mut Actions) {
@@ -285,18 +296,18 @@ impl<C: Costs> SingleLane<C> {
         };
         self.isolation.succeeded(iteration.requests());
         for id in iteration.requests() {
-            if let Some(live) = self.live_mut(id) {
-                live.failures = 0;
-                live.refusals = Refusals::default();
+            if let Some(entry) = self.ledger.get_mut(id) {
+                entry.succeeded();
             }
         }
         for (id, _) in iteration.batch.iter() {
             self.emit(*id, ended, actions);
         }
         for (id, segment) in iteration.prompts.iter() {
-            let whole = self.live_mut(*id).is_some_and(|live| {
-                live.cached = segment.context();
-                live.is_decoding()
+            let entry = self.ledger.get_mut(*id);
+            let whole = entry.is_some_and(|entry| {
+                entry.reach(segment.context());
+                entry.own.decodes
             });
             if whole {
                 self.emit(*id, ended, actions);
@@ -305,26 +316,11 @@ impl<C: Costs> SingleLane<C> {
         self.settle(actions);
     }
 
-    /// A request with room.
-    fn live_mut(&mut self, id: RequestId) -> Option<&mut Live> {
-        self.running.iter_mut().find(|live| live.id() == id)
-    }
-
     fn emit(&mut self, id: RequestId, ended: &[RequestId], actions: &mut Actions) {
-        let context_tokens = self.model.context_tokens;
-        let Some(live) = self.live_mut(id) else {
-            return;
-        };
-        if live.ending.is_some() {
-            return;
+        if let Some(entry) = self.ledger.get_mut(id) {
+            entry.waits_since = self.now;
         }
-        live.generated += 1;
-        actions.push(Action::Emit(id));
-        let full =
-            live.generated >= live.submission.output_tokens_max || live.context() > context_tokens;
-        if full || ended.contains(&id) {
-            live.ending = Some(Finish::Complete);
-        }
+        self.ledger.emit(id, ended.contains(&id), actions);
     }
 
     /// Lets go what has ended and does not run. What runs on a lane that is to stop is not waited for: its memory is.
@@ -335,54 +331,43 @@ impl<C: Costs> SingleLane<C> {
             .flat_map(Iteration::requests)
             .collect();
         let stops = matches!(self.state, LaneState::Resetting(_));
-        let over = |live: &mut Live| live.ending.is_some() && (stops || !held.contains(&live.id()));
-        let ended: Vec<Live> = self.running.extract_if(.., over).collect();
-        let given_up = self.waiting.iter().filter(|live| live.ending.is_some());
-        let ended: Vec<Live> = ended.into_iter().chain(given_up.cloned()).collect();
-        self.waiting.retain(|live| live.ending.is_none());
-        for live in ended {
-            let Some(finish) = live.ending else { continue };
-            self.isolation.leave(live.id());
-            if stops && held.contains(&live.id()) {
-                self.kv.release_after(self.writer(), live.id(), actions);
-            }
-            match (finish, live.submission.flow) {
-                (Finish::Complete | Finish::Cancelled | Finish::Deadline, Some(flow))
-                    if live.cached > 0 =>
-                {
-                    // The token that was given last is not in the cache.
-                    let kept = match live.is_decoding() {
-                        true => live.context().saturating_sub(1),
-                        false => live.cached,
-                    };
-                    self.kv.keep(live.id(), flow, kept, self.now, actions);
-                }
-                _ => self.kv.release(live.id(), actions),
-            }
-            if let Some(flow) = live.submission.flow.filter(|_| live.ends_flow) {
-                self.end_flow(flow, actions);
-            }
-            actions.push(Action::Finish(live.id(), finish));
+        let ends = |id: &RequestId| self.ledger.get(*id).and_then(|entry| entry.ending);
+        let over = |id: &mut RequestId| ends(id).is_some() && (stops || !held.contains(id));
+        let mut ended: Vec<RequestId> = self.running.extract_if(.., over).collect();
+        ended.extend(self.waiting.iter().filter(|id| ends(id).is_some()));
+        self.waiting.retain(|id| ends(id).is_none());
+        // All leave before the first is closed: those that end together do not keep each other's flows.
+        let ended: Vec<Entry> = ended
+            .into_iter()
+            .filter_map(|id| self.ledger.remove(id))
+            .collect();
+        for entry in ended {
+            let Some(finish) = entry.ending else { continue };
+            self.isolation.leave(entry.id());
+            let leaving = Leaving {
+                finish,
+                writers: match stops && held.contains(&entry.id()) {
+                    true => self.writer(),
+                    false => LaneSet::default(),
+                },
+                now: self.now,
+            };
+            self.ledger.close(entry, leaving, &mut self.kv, actions);
         }
     }
 
-    /// A flow has no further calls; those that are under way leave no cache behind.
-    fn end_flow(&mut self, flow: FlowId, actions: &mut Actions) {
-        let mut live = false;
-        let all = self.waiting.iter_mut().chain(&mut self.running);
-        for other in all.filter(|other| other.submission.flow == Some(flow)) {
-            other.ends_flow = true;
-            live = true;
+    /// Ends a request, as soon as nothing of it runs.
+    fn end(&mut self, id: RequestId, finish: Finish, actions: &mut Actions) {
+        if let Some(entry) = self.ledger.get_mut(id) {
+            entry.ending.get_or_insert(finish);
         }
-        if !live {
-            self.kv.release_flow(flow, actions);
-        }
+        self.settle(actions);
     }
 
-    fn end_where(&mut self, finish: Finish, which: impl Fn(&Live) -> bool, actions: &mut Actions) {
-        for live in self.waiting.iter_mut().chain(&mut self.running) {
-            if which(live) {
-                live.ending.get_or_insert(finish);
+    fn end_where(&mut self, finish: Finish, which: impl Fn(&Entry) -> bool, actions: &mut Actions) {
+        for (_, entry) in self.ledger.iter_mut() {
+            if which(entry) {
+                entry.ending.get_or_insert(finish);
             }
         }
         self.settle(actions);
@@ -390,7 +375,7 @@ impl<C: Costs> SingleLane<C> {
 
     fn tick(&mut self, actions: &mut Actions) {
         let now = self.now;
-        let late = |live: &Live| live.submission.deadline.is_some_and(|at| at <= now);
+        let late = |entry: &Entry| entry.submission.deadline.is_some_and(|at| at <= now);
         self.end_where(Finish::Deadline, late, actions);
         let hangs = self.iteration.as_ref().map(|iteration| iteration.hangs);
         if self.state == LaneState::Present && hangs.is_some_and(|at| at <= now) {
@@ -403,9 +388,9 @@ impl<C: Costs> SingleLane<C> {
 
     /// Sets the timer for the next deadline, or for when the iteration counts as hung.
     fn set_alarm(&self, actions: &mut Actions) {
-        let live = self.waiting.iter().chain(&self.running);
-        let wanted = live.filter(|live| live.ending.is_none());
-        let deadlines = wanted.filter_map(|live| live.submission.deadline);
+        let all = self.ledger.iter().map(|(_, entry)| entry);
+        let wanted = all.filter(|entry| entry.ending.is_none());
+        let deadlines = wanted.filter_map(|entry| entry.submission.deadline);
         let hangs = self.iteration.as_ref().map(|iteration| iteration.hangs);
         let hangs = hangs.filter(|_| self.state == LaneState::Present);
         let times = deadlines.chain(hangs).chain(self.next_absence());
@@ -431,10 +416,8 @@ impl<C: Costs> Scheduler for SingleLane<C> {
         };
         match event {
             Event::Submit(submission) => self.submit(submission, actions),
-            Event::Cancel(id) => {
-                self.end_where(Finish::Cancelled, |live| live.id() == id, actions);
-            }
-            Event::EndFlow(flow) => self.end_flow(flow, actions),
+            Event::Cancel(id) => self.end(id, Finish::Cancelled, actions),
+            Event::EndFlow(flow) => self.ledger.end_flow(flow, &mut self.kv, actions),
             Event::Done { ticket, ended, .. } if waited_for(ticket) => self.done(&ended, actions),
             Event::Failed(ticket) if waited_for(ticket) => self.give_up_iteration(actions),
             Event::OutOfMemory(ticket) if waited_for(ticket) => self.out_of_memory(actions),
@@ -463,6 +446,6 @@ impl<C: Costs> Scheduler for SingleLane<C> {
     }
 
     fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty()
+        self.ledger.is_empty()
     }
 }

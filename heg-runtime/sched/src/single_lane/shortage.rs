@@ -2,7 +2,7 @@
 
 use super::SingleLane;
 use crate::costs::Costs;
-use crate::event::{Action, Actions, Finish};
+use crate::event::{Actions, Finish};
 use crate::request::RequestId;
 
 impl<C: Costs> SingleLane<C> {
@@ -16,13 +16,13 @@ impl<C: Costs> SingleLane<C> {
         self.iteration
             .take_if(|iteration| iteration.requests().any(|other| other == id));
         self.requeue(id, actions);
-        let Some(live) = self.waiting.iter_mut().find(|live| live.id() == id) else {
+        let Some(entry) = self.ledger.get_mut(id) else {
             return;
         };
-        if !live.refusals.again() {
-            live.ending.get_or_insert(Finish::Failed);
+        if !entry.refusals.again() {
+            entry.ending.get_or_insert(Finish::Failed);
         } else if !self.kv.release_flows(actions) {
-            live.refusals.wait(&self.kv);
+            entry.refusals.wait(&self.kv);
         }
         self.settle(actions);
     }
@@ -50,10 +50,13 @@ impl<C: Costs> SingleLane<C> {
         if self.kv.held() == 0 {
             return;
         }
-        for live in &mut self.waiting {
-            let tokens = live.submission.tokens_max(self.model.context_tokens);
+        for id in &self.waiting {
+            let Some(entry) = self.ledger.get_mut(*id) else {
+                continue;
+            };
+            let tokens = entry.submission.tokens_max(self.model.context_tokens);
             if !self.kv.could_fit(tokens) {
-                live.ending.get_or_insert(Finish::Failed);
+                entry.ending.get_or_insert(Finish::Failed);
             }
         }
         self.settle(actions);
@@ -61,11 +64,9 @@ impl<C: Costs> SingleLane<C> {
 
     /// Sends a request that runs back to the head of its queue, with nothing computed.
     pub(super) fn requeue(&mut self, id: RequestId, actions: &mut Actions) {
-        let place = self.running.iter().position(|live| live.id() == id);
-        if let Some(mut live) = place.map(|place| self.running.remove(place)) {
-            live.start_over();
-            actions.push(Action::Restart(id));
-            self.waiting.push_front(live);
+        let place = self.running.iter().position(|other| *other == id);
+        if let Some(id) = place.map(|place| self.running.remove(place)) {
+            self.start_over(id, actions);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What the baselines say, step by step.
 
 use super::*;
-use crate::{Cost, WarmKernel};
+use crate::{Cost, FlowId, WarmKernel};
 
 /// A device whose calls take a millisecond each; a budget of 1 MiB holds 1024 tokens.
 #[derive(Debug)]

@@ -6,19 +6,20 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use heg_runtime::Loaded;
-use heg_runtime::engine::{Ask, Ending, Engine, EngineOptions, Entry, ScopeId, Update};
+use heg_runtime::engine::{
+    EndTokens, Ending, Engine, EngineOptions, Entry, Generation, Request, Update,
+};
 use heg_runtime::exec::ExecutorOptions;
 use heg_sched::Observer;
-use heg_sched::{Action, Class, Event, Finish, Kernel, Lane, Micros, RequestId, Work};
+use heg_sched::{Action, Class, Event, Finish, Kernel, Lane, Micros, Work};
 use heg_spec::{Policy, WeightForm, shipped};
 use heg_tests::questions::{Question, agent_30m, questions};
 use heg_tests::{Seeded, Workbench, executor, fixture, greedy, openvino_or_skip};
-use heg_text::{SamplingParams, Special};
+use heg_text::Special;
 use serde::Deserialize;
 
 const CHUNK_TOKENS: usize = 32;
@@ -96,40 +97,22 @@ fn engine_with(bundle: &Path, soc: &str, policy: Policy, options: EngineOptions)
     Engine::start(loader, policy, options).unwrap()
 }
 
-fn ask(class: Class, prompt: &[u32]) -> Ask {
-    Ask {
-        scope: ScopeId(0),
-        class,
-        prompt: prompt.to_vec(),
+fn request(class: Class, prompt: &[u32]) -> Request {
+    Request {
         tokens_max: ANSWER_TOKENS as u32,
-        eos_ids: Vec::new(),
-        sampling: SamplingParams::default(),
-        restriction: None,
-        flow: None,
-        deadline: None,
+        end_tokens: EndTokens::Ignored,
+        ..Request::new(class, prompt.to_vec())
     }
 }
 
-/// What a request hears, to be waited for.
-struct Answer(Receiver<Update>);
-
-impl Answer {
-    fn of(engine: &Engine, ask: Ask) -> Self {
-        let (sender, updates) = channel();
-        engine.submit(ask, move |update| {
-            let _ = sender.send(update);
-        });
-        Self(updates)
-    }
-
-    fn wait(self) -> (Vec<u32>, Ending) {
-        let mut tokens = Vec::new();
-        loop {
-            match self.0.recv_timeout(Duration::from_secs(120)).unwrap() {
-                Update::Accepted { .. } => assert!(tokens.is_empty()),
-                Update::Token(token) => tokens.push(token),
-                Update::Finished(ending) => return (tokens, ending),
-            }
+/// The tokens of a request, and how it ended. Nothing may take minutes here.
+fn wait(mut generation: Generation) -> (Vec<u32>, Ending) {
+    let mut tokens = Vec::new();
+    loop {
+        match generation.next_within(Duration::from_secs(120)).unwrap() {
+            Update::Accepted { .. } => assert!(tokens.is_empty()),
+            Update::Token(token) => tokens.push(token),
+            Update::Finished(ending) => return (tokens, ending),
         }
     }
 }
@@ -144,15 +127,15 @@ fn check_crowd(engine: &Engine, references: &[Reference], name: &str) {
             0 => Class::Reactive,
             _ => Class::Proactive,
         };
-        answers.push((at, Answer::of(engine, ask(class, &reference.prompt))));
+        answers.push((at, engine.generate(request(class, &reference.prompt))));
         if seeded.below(4) == 0 {
-            let leaves = engine.submit(ask(Class::Reactive, &reference.prompt), |_| {});
+            let leaves = engine.submit(request(Class::Reactive, &reference.prompt), |_| {});
             std::thread::sleep(Duration::from_millis(seeded.below(20) as u64));
             engine.cancel(leaves);
         }
     }
     for (at, answer) in answers {
-        let (tokens, ending) = answer.wait();
+        let (tokens, ending) = wait(answer);
         assert_eq!(
             ending.finish,
             Finish::Complete,
@@ -300,17 +283,17 @@ fn flows_go_on_where_they_were_also_from_flash() {
     // First half of each prompt, then the whole one.
     for (reference, flow) in references.iter().zip(&flows) {
         let half = &reference.prompt[..reference.prompt.len() / 2];
-        let mut ask = ask(Class::Proactive, half);
-        ask.flow = Some(*flow);
-        ask.tokens_max = 1;
-        let (_, ending) = Answer::of(&engine, ask).wait();
+        let mut request = request(Class::Proactive, half);
+        request.flow = Some(*flow);
+        request.tokens_max = 1;
+        let (_, ending) = wait(engine.generate(request));
         assert_eq!(ending.finish, Finish::Complete, "{:?}", ending.error);
     }
     let mut reused = 0;
     for (reference, flow) in references.iter().zip(&flows) {
-        let mut ask = ask(Class::Reactive, &reference.prompt);
-        ask.flow = Some(*flow);
-        let (tokens, ending) = Answer::of(&engine, ask).wait();
+        let mut request = request(Class::Reactive, &reference.prompt);
+        request.flow = Some(*flow);
+        let (tokens, ending) = wait(engine.generate(request));
         assert_eq!(ending.finish, Finish::Complete, "{:?}", ending.error);
         assert_eq!(tokens, reference.answer);
         reused += ending.reused_tokens as usize;
@@ -324,15 +307,13 @@ fn flows_go_on_where_they_were_also_from_flash() {
 }
 
 /// A request that goes on until it is told otherwise, once it has its first token.
-fn background(engine: &Engine, class: Class, prompt: &[u32]) -> (RequestId, Answer) {
-    let mut endless = ask(class, prompt);
-    endless.tokens_max = 900;
-    let (sender, updates) = channel();
-    let id = engine.submit(endless, move |update| {
-        let _ = sender.send(update);
+fn background(engine: &Engine, class: Class, prompt: &[u32]) -> Generation {
+    let mut generation = engine.generate(Request {
+        tokens_max: 900,
+        ..request(class, prompt)
     });
-    while !matches!(updates.recv().unwrap(), Update::Token(_)) {}
-    (id, Answer(updates))
+    while !matches!(generation.next().unwrap(), Update::Token(_)) {}
+    generation
 }
 
 #[test]
@@ -351,15 +332,15 @@ fn waits_for_the_first_kernel_are_told_apart() {
     );
     engine.wait_ready().unwrap();
     let reactive = |prompt: usize| {
-        let (_, ending) = Answer::of(&engine, ask(Class::Reactive, &prompts[prompt])).wait();
+        let (_, ending) = wait(engine.generate(request(Class::Reactive, &prompts[prompt])));
         assert_eq!(ending.finish, Finish::Complete, "{:?}", ending.error);
     };
-    let end = |(id, answer): (RequestId, Answer)| {
-        engine.cancel(id);
-        assert_eq!(answer.wait().1.finish, Finish::Cancelled);
+    let end = |generation: Generation| {
+        generation.cancel();
+        assert_eq!(generation.wait().unwrap().1.finish, Finish::Cancelled);
     };
     // Proactive requests are not counted.
-    let (_, ending) = Answer::of(&engine, ask(Class::Proactive, &prompts[0])).wait();
+    let (_, ending) = wait(engine.generate(request(Class::Proactive, &prompts[0])));
     assert_eq!(ending.finish, Finish::Complete);
     reactive(0);
     let proactive = background(&engine, Class::Proactive, &prompts[1]);
@@ -401,11 +382,11 @@ fn a_cancelled_call_leaves_what_it_computed_to_the_next() {
         "agent-xpu",
         EngineOptions::default(),
     );
-    let (id, answer) = background(&engine, Class::Proactive, &longest.prompt);
-    engine.cancel(id);
-    let (_, ending) = answer.wait();
+    let answer = background(&engine, Class::Proactive, &longest.prompt);
+    answer.cancel();
+    let (_, ending) = wait(answer);
     assert_eq!(ending.finish, Finish::Cancelled);
-    let (tokens, ending) = Answer::of(&engine, ask(Class::Reactive, &longest.prompt)).wait();
+    let (tokens, ending) = wait(engine.generate(request(Class::Reactive, &longest.prompt)));
     assert_eq!(tokens, longest.answer);
     assert_eq!(ending.reused_tokens as usize, longest.prompt.len() - 1);
 }

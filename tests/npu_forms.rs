@@ -13,7 +13,7 @@ use heg_artifacts::manifest::{
     Binding, ElementType, Kernel, KernelUse, KnownAnswers, Port, Role, Rows, ShapeClass, Variant,
 };
 use heg_artifacts::{Bundle, SectionId};
-use heg_openvino::{Core, HostBuffer, Memory, Request, Tensor, find_libraries};
+use heg_openvino::{Core, HostBuffer, InferRequest, Memory, Tensor, find_libraries};
 use heg_spec::{DeviceClass, Group, WeightForm};
 use heg_tests::{FAMILIES, Workbench, fixture, openvino_or_skip};
 
@@ -94,7 +94,7 @@ impl Bench {
         of(DeviceClass::Npu).count()
     }
 
-    fn request(&self, kernel: &Kernel, variant: &Variant, used: &KernelUse) -> Request {
+    fn request(&self, kernel: &Kernel, variant: &Variant, used: &KernelUse) -> InferRequest {
         let sections = self.sections(used);
         let offsets: Vec<u64> = sections.iter().map(|id| self.offset(*id)).collect();
         let ir = self.bundle.section(variant.ir).unwrap();
@@ -143,7 +143,7 @@ impl Bench {
     /// The outputs' real rows.
     fn run(
         &self,
-        request: &mut Request,
+        request: &mut InferRequest,
         kernel: &Kernel,
         variant: &Variant,
         used: &KernelUse,

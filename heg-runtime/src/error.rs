@@ -224,6 +224,18 @@ pub enum RuntimeError {
         /// The reason that the lane gave.
         why: String,
     },
+    /// A kernel ran far longer than expected, and its lane was reset.
+    #[error("a kernel on lane {lane:?} did not end in time")]
+    Hung {
+        /// The lane.
+        lane: heg_sched::Lane,
+    },
+    /// The engine was shut down, or could not prepare its kernels.
+    #[error("the engine has stopped")]
+    EngineStopped,
+    /// The engine's thread panicked.
+    #[error("the engine ended early; this is a bug")]
+    EngineGone,
     /// Nobody waits for what was launched.
     #[error("the launch was given up")]
     Abandoned,
@@ -255,6 +267,17 @@ pub enum ExitStatus {
 }
 
 impl RuntimeError {
+    /// The error and its causes, on one line.
+    pub fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            text = format!("{text}: {error}");
+            cause = error.source();
+        }
+        text
+    }
+
     /// Whose problem it is.
     pub fn exit_status(&self) -> ExitStatus {
         match self {
@@ -272,7 +295,9 @@ impl RuntimeError {
             | Self::Refused { .. }
             | Self::ChangedInMemory { .. }
             | Self::Cache { .. }
-            | Self::ProfileFile { .. } => ExitStatus::Environment,
+            | Self::ProfileFile { .. }
+            | Self::Hung { .. }
+            | Self::EngineStopped => ExitStatus::Environment,
             Self::Listen { .. } | Self::System { .. } => ExitStatus::Environment,
             Self::TokenFile { .. } => ExitStatus::Input,
             Self::Bundle { .. }
@@ -292,9 +317,11 @@ impl RuntimeError {
             | Self::NoText { .. }
             | Self::Text(_)
             | Self::Profile { .. } => ExitStatus::Input,
-            Self::LoaderGone | Self::Launch { .. } | Self::LaneLost { .. } | Self::Abandoned => {
-                ExitStatus::Bug
-            }
+            Self::LoaderGone
+            | Self::EngineGone
+            | Self::Launch { .. }
+            | Self::LaneLost { .. }
+            | Self::Abandoned => ExitStatus::Bug,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::engine::FinishReason;
 use crate::error::RuntimeError;
 use crate::exec::{Executor, Sequence};
 use heg_sched::{Logits, chunks};
@@ -16,25 +17,6 @@ pub struct GenerateOptions {
     pub sampling: SamplingParams,
     /// Tokens that end generation; empty to ignore them.
     pub eos_ids: Vec<u32>,
-}
-
-/// Why generation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FinishReason {
-    /// The model said so, a stop string was met, or the answer's form is complete.
-    Stop,
-    /// The asked number of tokens was reached, or the context is full.
-    Length,
-}
-
-impl FinishReason {
-    /// Name as OpenAI's interface has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-        }
-    }
 }
 
 /// Whether the receiver of tokens wants more.

@@ -1,8 +1,14 @@
 //! The runtime: maps a HEG bundle and generates text, kernel by kernel.
 //!
-//! The road: [`Loaded`] (a mapped bundle, its devices) → `ladder` (which device runs what) → [`sched`] (what is
-//! launched next) → [`exec`] (launches on OpenVINO) → [`text`] (tokens to text) → [`generate`](generate()).
-//! It depends on neither the compiler nor its inputs: all it knows of a model is in the bundle.
+//! To embed it, open a bundle with [`Loaded`], start its [`Engine`](engine::Engine), and hand in
+//! [`Request`](engine::Request)s; `examples/embed.rs` does so in sixty lines. Tokens and text are [`text`]'s, and a
+//! policy ([`read_policy`]) and a machine ([`read_soc`]) are what `graph-specs` ships or a file of your own.
+//! Everything else here is for tools that measure and examine kernels: [`exec`] runs them one at a time, [`profile`]
+//! measures them, [`verdicts`] and [`verified`] remember what was found out.
+//!
+//! A request travels from [`engine`] (a scheduler, and a thread for each lane) to `exec` (launches on OpenVINO, on
+//! tensors in memory of `mem`), by way of `ladder` (which device runs which kernel). The runtime depends on neither the
+//! compiler nor its inputs: all it knows of a model is in the bundle.
 #![deny(missing_docs)]
 
 pub mod engine;
@@ -18,10 +24,10 @@ mod spec_file;
 pub mod verdicts;
 pub mod verified;
 
+pub use engine::FinishReason;
 pub use error::{ExitStatus, RuntimeError};
-pub use generate::{
-    Continue, FinishReason, GenerateOptions, Timing, generate, generate_restricted,
-};
+pub use generate::{Continue, GenerateOptions, Timing, generate, generate_restricted};
+pub use heg_text as text;
 pub use ladder::{Descent, DeviceFacts, Misfit, NpuFacts, Reason, Rung, Source, Step, summary};
 pub use load::Loaded;
 pub use mem::KvCache;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use heg_artifacts::{Bundle, SectionId};
 use heg_openvino::Core;
 use heg_profiler::annotation::Annotations;
-use heg_spec::Soc;
+use heg_spec::{Policy, Soc};
 
+use crate::engine::{Engine, EngineOptions};
 use crate::error::{RuntimeError, openvino};
 use crate::exec::{Executor, ExecutorOptions, Loader};
 use heg_text::{ChatTemplate, Tokenizer};
@@ -67,6 +68,20 @@ impl Loaded {
     pub fn loader(&self, soc: &Soc) -> Result<Loader, RuntimeError> {
         let core = Core::load().map_err(openvino("load the libraries"))?;
         Ok(Loader::new(core, Arc::clone(&self.bundle), soc.clone()))
+    }
+
+    /// Starts an engine on the devices of `soc`; returns before kernels are ready.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::OpenVino`] where OpenVINO's libraries are missing; otherwise as [`Engine::start`].
+    pub fn engine(
+        &self,
+        soc: &Soc,
+        policy: Policy,
+        options: EngineOptions,
+    ) -> Result<Engine, RuntimeError> {
+        Engine::start(self.loader(soc)?, policy, options)
     }
 
     /// An executor on the devices of `soc`, which remembers nothing; kernels are being prepared when this returns.

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use heg_runtime::engine::Ask;
+use heg_runtime::engine::Request;
 use heg_sched::{Class, Finish};
 use heg_tests::openvino_or_skip;
 
-use crate::world::{Answer, World, ask, policies};
+use crate::world::{Answer, World, policies, request};
 
 #[test]
 fn a_deadline_passes_behind_a_busy_flow() {
@@ -20,27 +20,27 @@ fn a_deadline_passes_behind_a_busy_flow() {
         let prompt = &world.references[1].prompt;
         let busy = Answer::of(
             &world.engine,
-            Ask {
+            Request {
                 flow,
                 tokens_max: 900,
-                ..ask(Class::Proactive, prompt)
+                ..request(Class::Proactive, prompt)
             },
         );
         let begin = Instant::now();
         let late = Answer::of(
             &world.engine,
-            Ask {
+            Request {
                 flow,
                 deadline: Some(Duration::from_millis(30)),
-                ..ask(Class::Reactive, prompt)
+                ..request(Class::Reactive, prompt)
             },
         );
         let given_up = Answer::of(
             &world.engine,
-            Ask {
+            Request {
                 flow,
                 deadline: Some(Duration::MAX),
-                ..ask(Class::Reactive, prompt)
+                ..request(Class::Reactive, prompt)
             },
         );
         let (tokens, ending) = late.wait();

@@ -1,10 +1,10 @@
 //! KV caches that make room for others, and flash that is full or cannot be read.
 
-use heg_runtime::engine::{Ask, Fault, Victim};
+use heg_runtime::engine::{Fault, Request, Victim};
 use heg_sched::{Class, Finish};
 use heg_tests::openvino_or_skip;
 
-use crate::world::{Answer, World, ask, policies, policy};
+use crate::world::{Answer, World, policies, policy, request};
 
 /// Flows with the same prompt: together they need several times the memory that there is.
 const FLOWS_EACH: usize = 4;
@@ -20,10 +20,10 @@ fn call_twice(world: &World) -> u32 {
     let calls = || prompts().zip(&flows);
     for (reference, flow) in calls() {
         let half = &reference.prompt[..reference.prompt.len() / 2 + 1];
-        let call = Ask {
+        let call = Request {
             flow: Some(*flow),
             tokens_max: 1,
-            ..ask(Class::Proactive, half)
+            ..request(Class::Proactive, half)
         };
         let (_, ending) = Answer::of(&world.engine, call).wait();
         assert_eq!(
@@ -35,9 +35,9 @@ fn call_twice(world: &World) -> u32 {
     }
     let calls: Vec<_> = calls()
         .map(|(reference, flow)| {
-            let call = Ask {
+            let call = Request {
                 flow: Some(*flow),
-                ..ask(Class::Reactive, &reference.prompt)
+                ..request(Class::Reactive, &reference.prompt)
             };
             (reference, *flow, Answer::of(&world.engine, call))
         })

@@ -8,7 +8,7 @@ use heg_sched::Observer;
 use heg_sched::{Action, Class, Event, Finish, Lane, Micros};
 use heg_tests::openvino_or_skip;
 
-use crate::world::{Answer, ONE_LANE, TWO_LANES, World, ask, impatient, policies, policy};
+use crate::world::{Answer, ONE_LANE, TWO_LANES, World, impatient, policies, policy, request};
 
 /// Lanes that were lost, and why.
 #[derive(Clone, Default)]
@@ -169,13 +169,14 @@ fn a_conductor_that_panics_leaves_nobody_waiting() {
     assert_eq!(why, "the conductor panicked: the conductor's bomb");
     // The channel closes a moment later.
     let refused = loop {
-        let answer = Answer::of(&world.engine, ask(Class::Reactive, &[5, 6]));
+        let answer = Answer::of(&world.engine, request(Class::Reactive, &[5, 6]));
         if let Some(ending) = answer.try_wait() {
             break ending;
         }
         assert!(begin.elapsed() < Duration::from_secs(60));
     };
     assert_eq!(refused.finish, Finish::Failed);
-    assert_eq!(refused.error.as_deref(), Some("the engine has stopped"));
+    let error = refused.error.map(|error| error.to_string());
+    assert_eq!(error.as_deref(), Some("the engine has stopped"));
     world.engine.status().unwrap_err();
 }

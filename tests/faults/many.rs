@@ -3,7 +3,7 @@
 use heg_sched::{Class, Finish};
 use heg_tests::openvino_or_skip;
 
-use crate::world::{Answer, ONE_LANE, World, ask};
+use crate::world::{Answer, ONE_LANE, World, request};
 
 /// What a process has of the system.
 #[derive(Debug, Clone, Copy)]
@@ -39,9 +39,9 @@ fn short_prompts_leave_nothing_behind() {
     let round = |from: u32, to: u32| {
         for first in (from..to).step_by(64) {
             let asked = (first..to.min(first + 64)).map(|at| {
-                let mut ask = ask(Class::Proactive, &[at % 200, at / 200 % 200]);
-                ask.tokens_max = 1;
-                Answer::of(&world.engine, ask)
+                let mut request = request(Class::Proactive, &[at % 200, at / 200 % 200]);
+                request.tokens_max = 1;
+                Answer::of(&world.engine, request)
             });
             for answer in asked.collect::<Vec<_>>() {
                 assert_eq!(answer.wait().1.finish, Finish::Complete);

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use heg_runtime::engine::{Ask, Fault, Rule, Victim};
+use heg_runtime::engine::{Fault, Request, Rule, Victim};
 use heg_sched::{Class, Finish};
 use heg_tests::{Seeded, openvino_or_skip};
 
 use crate::many::Holdings;
-use crate::world::{ANSWER_TOKENS, Answer, ONE_LANE, TWO_LANES, World, ask, impatient};
+use crate::world::{ANSWER_TOKENS, Answer, ONE_LANE, TWO_LANES, World, impatient, request};
 
 /// Requests at a time.
 const LIVE: usize = 12;
@@ -102,10 +102,10 @@ impl Load {
             _ => Class::Proactive,
         };
         let deadline = (self.seeded.below(20) == 0).then_some(Duration::from_millis(20));
-        let call = Ask {
+        let call = Request {
             flow: Some(self.world.engine.new_flow()),
             deadline,
-            ..ask(class, &self.world.references[at].prompt)
+            ..request(class, &self.world.references[at].prompt)
         };
         let answer = Answer::of(&self.world.engine, call);
         if self.seeded.below(20) == 0 {

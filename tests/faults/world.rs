@@ -7,14 +7,13 @@ use std::time::{Duration, Instant};
 
 use heg_runtime::Loaded;
 use heg_runtime::engine::{
-    Ask, Ending, Engine, EngineOptions, Fault, FaultPlan, Rule, ScopeId, Update, Victim,
+    EndTokens, Ending, Engine, EngineOptions, Fault, FaultPlan, Request, Rule, Update, Victim,
 };
 use heg_runtime::exec::ExecutorOptions;
 use heg_sched::Observer;
 use heg_sched::{Class, Finish, FlowId, RequestId};
 use heg_spec::{DeviceClass, Policy, WeightForm, shipped};
 use heg_tests::{Workbench, executor, fixture, greedy};
-use heg_text::SamplingParams;
 use tempfile::{NamedTempFile, TempDir};
 
 const CHUNK_TOKENS: usize = 32;
@@ -169,9 +168,9 @@ impl World {
         let flow = self.engine.new_flow();
         Answer::of(
             &self.engine,
-            Ask {
+            Request {
                 flow: Some(flow),
-                ..ask(class, &self.references[at].prompt)
+                ..request(class, &self.references[at].prompt)
             },
         )
     }
@@ -226,17 +225,11 @@ impl World {
     }
 }
 
-pub(crate) fn ask(class: Class, prompt: &[u32]) -> Ask {
-    Ask {
-        scope: ScopeId(0),
-        class,
-        prompt: prompt.to_vec(),
+pub(crate) fn request(class: Class, prompt: &[u32]) -> Request {
+    Request {
         tokens_max: ANSWER_TOKENS,
-        eos_ids: Vec::new(),
-        sampling: SamplingParams::default(),
-        restriction: None,
-        flow: None,
-        deadline: None,
+        end_tokens: EndTokens::Ignored,
+        ..Request::new(class, prompt.to_vec())
     }
 }
 
@@ -248,10 +241,10 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    pub(crate) fn of(engine: &Engine, ask: Ask) -> Self {
+    pub(crate) fn of(engine: &Engine, request: Request) -> Self {
         let (sender, updates) = channel();
-        let flow = ask.flow;
-        let id = engine.submit(ask, move |update| {
+        let flow = request.flow;
+        let id = engine.submit(request, move |update| {
             let _ = sender.send(update);
         });
         Self { id, flow, updates }

@@ -10,7 +10,7 @@
 //! memory, or a copy taken from memory that a running request writes, see unspecified bytes;
 //! keeping them apart is the scheduler's duty.
 //!
-//! **Threads.** [`Core`] and [`CompiledModel`] are shared freely. A [`Request`] belongs to one
+//! **Threads.** [`Core`] and [`CompiledModel`] are shared freely. A [`InferRequest`] belongs to one
 //! thread at a time: it can be sent, not shared. Completion callbacks run on a thread of
 //! OpenVINO's.
 //!
@@ -57,5 +57,5 @@ pub use crate::memory::{Access, HostBuffer, Memory};
 pub use crate::model::{CompiledModel, Model};
 pub use crate::output::Output;
 pub use crate::port::PortInfo;
-pub use crate::request::{Progress, Request};
+pub use crate::request::{InferRequest, Progress};
 pub use crate::tensor::{ElementType, RANK_MAX, Tensor};

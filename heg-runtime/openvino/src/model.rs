@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::memory::Memory;
 use crate::port::{INPUTS, OUTPUTS, PortInfo, read_ports};
 use crate::properties::Properties;
-use crate::request::Request;
+use crate::request::InferRequest;
 use crate::sys::{Handle, c_string, check, take_string};
 
 /// A model as read from its text: [`Core::read_model`] makes it, [`Core::compile`] takes it.
@@ -159,7 +159,7 @@ impl CompiledModel {
     /// # Errors
     ///
     /// [`Error::Call`] when the device has no room for another.
-    pub fn request(&self) -> Result<Request, Error> {
+    pub fn request(&self) -> Result<InferRequest, Error> {
         let function = "ov_compiled_model_create_infer_request";
         // SAFETY: the model lives through the call. The new request is the handle's alone, to be
         // freed as named.
@@ -168,7 +168,7 @@ impl CompiledModel {
                 ov_compiled_model_create_infer_request(self.raw(), request)
             })
         }?;
-        Request::new(handle, self.clone())
+        InferRequest::new(handle, self.clone())
     }
 
     /// Nobody else reads or changes properties meanwhile: not every plugin guards them.

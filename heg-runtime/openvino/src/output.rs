@@ -14,7 +14,7 @@ use openvino_sys::{
 use crate::error::Error;
 use crate::memory::{copy_from_shared, f32_bytes_mut};
 use crate::port::PortInfo;
-use crate::request::Request;
+use crate::request::InferRequest;
 use crate::sys::{Handle, check};
 use crate::tensor::ElementType;
 
@@ -24,7 +24,7 @@ pub struct Output<'request> {
     name: String,
     raw_element: ov_element_type_e,
     shape: Vec<usize>,
-    request: PhantomData<&'request Request>,
+    request: PhantomData<&'request InferRequest>,
 }
 
 impl Output<'_> {

@@ -1,9 +1,9 @@
 //! One inference at a time: tensors bound, run, waited for.
 //!
 //! A request holds every tensor bound to it, so that OpenVINO never points at memory that is gone,
-//! and refuses to change anything between [`start`](Request::start) and the [`wait`](Request::wait)
-//! that sees the end. Binding and [`infer`](Request::infer) are the hot path: checks are made on
-//! what was read at compile time, and [`infer`](Request::infer) allocates nothing. Nothing here
+//! and refuses to change anything between [`start`](InferRequest::start) and the [`wait`](InferRequest::wait)
+//! that sees the end. Binding and [`infer`](InferRequest::infer) are the hot path: checks are made on
+//! what was read at compile time, and [`infer`](InferRequest::infer) allocates nothing. Nothing here
 //! retries.
 
 use std::borrow::Borrow;
@@ -36,7 +36,7 @@ use crate::tensor::Tensor;
 ///   since (it does not say how far a refused call got).
 /// - `running` is true from a successful `start` to the `wait` that sees its end; OpenVINO touches
 ///   tensors and callback only meanwhile, or within `infer`.
-pub struct Request {
+pub struct InferRequest {
     // Dropped in this order: OpenVINO's object, what it calls, what it points at, what made it.
     handle: Handle<ov_infer_request_t>,
     completion: Completion,
@@ -61,7 +61,7 @@ struct Slot<T> {
     refused: Vec<T>,
 }
 
-impl Request {
+impl InferRequest {
     pub(crate) fn new(
         handle: Handle<ov_infer_request_t>,
         model: CompiledModel,
@@ -271,7 +271,7 @@ impl Request {
     }
 }
 
-impl Drop for Request {
+impl Drop for InferRequest {
     /// Cancels what is running and waits for its end.
     fn drop(&mut self) {
         if self.running {
@@ -288,11 +288,11 @@ impl Drop for Request {
 
 // SAFETY: OpenVINO's object has no ties to a thread, and is used by one thread at a time, since
 // nothing here is `Sync`. Tensors, callback and model are `Send` by themselves.
-unsafe impl Send for Request {}
+unsafe impl Send for InferRequest {}
 
-impl fmt::Debug for Request {
+impl fmt::Debug for InferRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request")
+        f.debug_struct("InferRequest")
             .field("running", &self.running)
             .finish_non_exhaustive()
     }

@@ -81,7 +81,7 @@ impl Tensor {
         // SAFETY: `shape` points at `rank ≤ RANK_MAX` dimensions on this stack, which OpenVINO
         // copies during the call. The view `address..address + bytes` lies within memory that is
         // mapped as long as `memory` lives, and the tensor holds `memory`. If it is read-only,
-        // OpenVINO does not write through the pointer, since `Request::bind_output` refuses such a
+        // OpenVINO does not write through the pointer, since `InferRequest::bind_output` refuses such a
         // tensor and inputs and weights are read. The new object is the handle's alone, to be freed
         // by `ov_tensor_free`.
         let handle = unsafe {
@@ -149,7 +149,7 @@ unsafe impl Send for Tensor {}
 
 // SAFETY: shared references only read fields fixed in `new`, and give the object to calls that read
 // it and copy its atomically counted reference. OpenVINO changes a view in one case, setting the
-// shape of an output bound to a request; `Request::bind_output` takes the tensor by value, so
+// shape of an output bound to a request; `InferRequest::bind_output` takes the tensor by value, so
 // nobody shares it.
 unsafe impl Sync for Tensor {}
 

@@ -13,10 +13,10 @@ mod tiny_models;
 
 use std::sync::Arc;
 
-use heg_openvino::{Core, ElementType, Error, HostBuffer, RANK_MAX, Request, Tensor};
+use heg_openvino::{Core, ElementType, Error, HostBuffer, InferRequest, RANK_MAX, Tensor};
 use tiny_models::{add, buffer, bytes, core, rows};
 
-fn add_request(core: &Core) -> Request {
+fn add_request(core: &Core) -> InferRequest {
     let model = core
         .read_model(add().as_bytes(), Some(&bytes(&buffer(&[0.0; 4]))))
         .unwrap();

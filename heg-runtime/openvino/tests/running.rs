@@ -17,19 +17,19 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use heg_openvino::{Core, ElementType, Error, HostBuffer, Progress, Request, Tensor};
+use heg_openvino::{Core, ElementType, Error, HostBuffer, InferRequest, Progress, Tensor};
 use tiny_models::{add, buffer, bytes, core, products, rows};
 
 /// Slow enough to be caught running, with steps short enough to be cancelled soon.
 const SLOW: (usize, usize) = (768, 60);
 
-fn add_request(core: &Core) -> Request {
+fn add_request(core: &Core) -> InferRequest {
     let weights = bytes(&buffer(&[1.0; 4]));
     let model = core.read_model(add().as_bytes(), Some(&weights)).unwrap();
     core.compile(&model, "CPU", &[]).unwrap().request().unwrap()
 }
 
-fn slow_request(core: &Core) -> (Request, Arc<HostBuffer>) {
+fn slow_request(core: &Core) -> (InferRequest, Arc<HostBuffer>) {
     let (n, count) = SLOW;
     let model = core
         .read_model(products(n, count).as_bytes(), None)

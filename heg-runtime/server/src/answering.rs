@@ -15,7 +15,7 @@ use super::metrics::{Metrics, Outcome};
 use super::supersede::Turn;
 use heg_runtime::FinishReason;
 use heg_runtime::RuntimeError;
-use heg_runtime::engine::{Ask, Ending, Engine, Update};
+use heg_runtime::engine::{Ending, Engine, Request, Update};
 use heg_sched::{Class, Finish, RequestId};
 use heg_text::{AnswerText, Said, ToolCallParser, ToolSyntax};
 
@@ -78,7 +78,7 @@ impl Answering {
     /// Hands a request to the engine.
     pub(super) fn submit(
         engine: &Engine,
-        ask: Ask,
+        request: Request,
         text: AnswerText,
         syntax: Option<ToolSyntax>,
         turn: Turn,
@@ -86,13 +86,13 @@ impl Answering {
         metrics: &Arc<Metrics>,
     ) -> Self {
         let (sender, updates) = unbounded_channel();
-        let class = ask.class;
+        let class = request.class;
         let figures = Figures {
-            prompt_tokens: ask.prompt.len().try_into().unwrap_or(u32::MAX),
+            prompt_tokens: request.prompt.len().try_into().unwrap_or(u32::MAX),
             ..Figures::default()
         };
         // Nobody listens any more: its cancellation is under way.
-        let id = engine.submit(ask, move |update| drop(sender.send(update)));
+        let id = engine.submit(request, move |update| drop(sender.send(update)));
         Self {
             engine: engine.clone(),
             id,
@@ -210,7 +210,9 @@ impl Answering {
             Outcome::Cancelled => Err(ApiError::ShuttingDown),
             Outcome::Deadline => Err(ApiError::Deadline),
             Outcome::Failed => Err(ApiError::Failed {
-                why: ending.error.unwrap_or_else(|| "a kernel failed".to_owned()),
+                why: ending
+                    .error
+                    .map_or_else(|| "a kernel failed".to_owned(), |error| error.chain()),
             }),
             Outcome::Shed => Err(ApiError::Shed {
                 retry_after: self.place.retry_after(),

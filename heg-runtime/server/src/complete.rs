@@ -23,7 +23,7 @@ use super::route::{Body, event_response, json_response};
 use super::stream::{Empty, Events};
 use super::supersede::{Key, Turn};
 use super::tools::{Held, Tooling};
-use heg_runtime::engine::Ask;
+use heg_runtime::engine::{EndTokens, Request};
 use heg_text::{AnswerText, Conversation, TextStream};
 
 /// `/v1/chat/completions`.
@@ -227,7 +227,7 @@ fn ask(
     wishes: &Wishes,
     prompt: Vec<u32>,
     held: Held,
-) -> Result<(Ask, AnswerText)> {
+) -> Result<(Request, AnswerText)> {
     let served = &state.served;
     let tokens_max = match (wishes.tokens_max, voice) {
         (Some(asked), _) => {
@@ -237,9 +237,9 @@ fn ask(
         (None, Voice::Chat) => served.room(prompt.len()).min(state.limits.answer_tokens),
         (None, Voice::Completion) => served.room(prompt.len()).min(COMPLETION_TOKENS),
     };
-    let eos_ids = match wishes.end_token {
-        EndToken::Ends => served.eos_ids(),
-        EndToken::Ignored => &[],
+    let (end_tokens, eos_ids) = match wishes.end_token {
+        EndToken::Ends => (EndTokens::End, served.eos_ids()),
+        EndToken::Ignored => (EndTokens::Ignored, &[][..]),
     };
     let tokenizer = served.tokenizer.clone();
     let text = AnswerText::new(
@@ -252,12 +252,12 @@ fn ask(
         (None, Some(key)) => Some(FlowName::Superseding(key.clone())),
         (None, None) => None,
     };
-    let ask = Ask {
+    let ask = Request {
         scope: state.prefix_scope(scope),
         class: wishes.class,
         tokens_max,
         prompt,
-        eos_ids: eos_ids.to_vec(),
+        end_tokens,
         sampling: wishes.sampling,
         restriction: held.restriction,
         flow: flow.map(|name| state.flows.named(&served.engine, scope, name)),

@@ -18,7 +18,7 @@ use super::serving::Serving;
 use super::status::Status;
 use super::thread::Farewell;
 use super::warming::{Warmed, Warming};
-use super::{Ask, EngineOptions, Listener, Observer};
+use super::{EngineOptions, Listener, Observer, Request};
 use crate::error::RuntimeError;
 use crate::exec::{Duty, Executor, ExecutorOptions, Loader, ROW_STEP, padded};
 use crate::mem::Widths;
@@ -45,18 +45,18 @@ pub(super) enum Message {
 pub(super) struct Arrival {
     pub(super) at: Instant,
     pub(super) id: RequestId,
-    pub(super) ask: Ask,
+    pub(super) request: Request,
     pub(super) listener: Listener,
 }
 
 impl Arrival {
     /// When its answer is worth nothing any more; never where no clock runs that long.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.at.checked_add(self.ask.deadline?)
+        self.at.checked_add(self.request.deadline?)
     }
 
     /// Says that it has not begun, and why.
-    pub(super) fn refuse(self, finish: Finish, error: Option<String>) {
+    pub(super) fn refuse(self, finish: Finish, error: Option<Arc<RuntimeError>>) {
         refuse(self.listener, finish, error);
     }
 }
@@ -204,7 +204,7 @@ impl Conductor {
                 return self.fail(error, early, messages);
             }
             // The other lane has kernels for every call.
-            let why = causes(&error);
+            let why = error.chain();
             for observer in &mut self.observers {
                 observer.lost(lane, &why);
             }
@@ -225,17 +225,17 @@ impl Conductor {
 
     /// Nothing can be served: everybody is told, until the last handle is gone.
     fn fail(self, error: RuntimeError, early: Early, messages: &Receiver<Message>) {
-        self.pulse.failed(causes(&error));
+        self.pulse.failed(error.chain());
         let mut error = Some(error);
         let mut tell = |answer: Sender<Result<(), RuntimeError>>| {
-            let _ = answer.send(Err(error.take().unwrap_or(RuntimeError::LoaderGone)));
+            let _ = answer.send(Err(error.take().unwrap_or(RuntimeError::EngineStopped)));
         };
         let Early {
             mut held, waiting, ..
         } = early;
         waiting.into_iter().for_each(&mut tell);
         for arrival in held.take_all() {
-            arrival.refuse(Finish::Failed, Some(STOPPED.to_owned()));
+            arrival.refuse(Finish::Failed, Some(Arc::new(RuntimeError::EngineStopped)));
         }
         while let Ok(message) = messages.recv() {
             match message {
@@ -344,21 +344,8 @@ pub(super) fn end_threads(
 /// Refuses a request to an engine that has stopped. Whoever asks something else finds that nobody answers.
 pub(super) fn turn_away(message: Message) {
     if let Message::Submit(arrival) = message {
-        arrival.refuse(Finish::Failed, Some(STOPPED.to_owned()));
+        arrival.refuse(Finish::Failed, Some(Arc::new(RuntimeError::EngineStopped)));
     }
-}
-
-const STOPPED: &str = "the engine has stopped";
-
-/// An error with its causes, on one line.
-pub(super) fn causes(error: &RuntimeError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// The lanes of a machine, and what each runs; the one with dynamic kernels last.

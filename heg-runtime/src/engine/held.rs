@@ -48,7 +48,7 @@ impl Held {
 
     /// Takes out the next call of a flow.
     pub(super) fn next_of(&mut self, flow: FlowId) -> Option<Arrival> {
-        self.remove_where(|arrival| arrival.ask.flow == Some(flow))
+        self.remove_where(|arrival| arrival.request.flow == Some(flow))
     }
 
     fn remove_where(&mut self, which: impl Fn(&Arrival) -> bool) -> Option<Arrival> {
@@ -72,24 +72,16 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::{Ask, ScopeId};
-    use heg_sched::Class;
-    use heg_text::SamplingParams;
+    use crate::engine::Request;
 
     fn arrival(id: u64, flow: u64, at: Instant, deadline_ms: Option<u64>) -> Arrival {
         Arrival {
             at,
             id: RequestId(id),
-            ask: Ask {
-                scope: ScopeId(0),
-                class: Class::Reactive,
-                prompt: vec![1],
-                tokens_max: 1,
-                eos_ids: Vec::new(),
-                sampling: SamplingParams::default(),
-                restriction: None,
+            request: Request {
                 flow: Some(FlowId(flow)),
                 deadline: deadline_ms.map(Duration::from_millis),
+                ..Request::reactive(vec![1])
             },
             listener: Box::new(|_| ()),
         }

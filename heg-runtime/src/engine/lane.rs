@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::conductor::Message;
 use super::health::panic_text;
 use super::machine::LaneExecutor;
-use super::served::{Member, Prompt, Proposal};
+use super::served::{Member, NextToken, Prompt};
 use super::stopwatch::Longest;
 use super::thread::{Farewell, Thread};
 use super::worker::Worker;
@@ -85,7 +85,7 @@ pub(super) struct Done {
     /// For decoding: layers that ran, counted from the first.
     pub(super) layers: u32,
     /// The next token of each request that has one now, to be committed.
-    pub(super) proposals: Vec<(RequestId, Proposal)>,
+    pub(super) tokens: Vec<(RequestId, NextToken)>,
 }
 
 /// A job that did not.

@@ -1,12 +1,13 @@
 //! A request as the conductor sees it: who listens, how far it is, when what happened.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::served::{End, PromptRows, Served};
+use super::request::{Ending, FinishReason, Listener, ScopeId, Update};
+use super::served::{Committed, Follows, NextToken, PromptRows, Served};
 use super::waits::Entry;
-use super::{Ending, Listener, ScopeId, Update};
-use crate::generate::FinishReason;
+use crate::error::RuntimeError;
 use heg_sched::{Class, Finish, FlowId};
 
 /// A live request.
@@ -20,7 +21,10 @@ pub(super) struct Live {
     /// Its activations, while it prefills.
     pub(super) prompt: Option<PromptRows>,
     /// What went wrong last.
-    pub(super) error: Option<String>,
+    pub(super) error: Option<Arc<RuntimeError>>,
+    /// Committed tokens that the scheduler has not had emitted yet.
+    due: VecDeque<u32>,
+    end: End,
     listener: Listener,
     submitted: Instant,
     entry: Entry,
@@ -29,6 +33,15 @@ pub(super) struct Live {
     last_token: Option<Instant>,
     /// Tokens that the listener has.
     generated: u32,
+}
+
+/// Whether an answer has its last token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Open,
+    Complete,
+    /// Its grammar could not be followed further.
+    Broken,
 }
 
 /// Where a request is in its life.
@@ -56,6 +69,8 @@ impl Live {
             served: Arc::new(served),
             prompt: None,
             error: None,
+            due: VecDeque::new(),
+            end: End::Open,
             listener,
             submitted,
             entry,
@@ -93,14 +108,28 @@ impl Live {
         (self.listener)(Update::Accepted { predicted_ttft });
     }
 
-    /// Passes on the next token.
-    pub(super) fn emit(&mut self) {
-        if let Some(End::Broken(error)) = self.served.end() {
-            self.error = Some(error);
-            return;
+    /// Takes a lane's token into the answer, to be emitted later; says whether the answer goes on.
+    pub(super) fn commit(&mut self, next: NextToken) -> Follows {
+        match self.served.commit(next) {
+            Ok(Committed { token, follows }) => {
+                self.due.push_back(token);
+                if follows == Follows::Nothing {
+                    self.end = End::Complete;
+                }
+                follows
+            }
+            // The others of the batch have their tokens.
+            Err(error) => {
+                self.error = Some(Arc::new(error));
+                self.end = End::Broken;
+                Follows::Nothing
+            }
         }
-        let at = (self.prompt_tokens + self.generated) as usize;
-        let Some(token) = self.served.with_tokens(|tokens| tokens.get(at).copied()) else {
+    }
+
+    /// Passes the next token on to the listener.
+    pub(super) fn emit(&mut self) {
+        let Some(token) = self.due.pop_front() else {
             return;
         };
         let now = Instant::now();
@@ -119,20 +148,19 @@ impl Live {
     /// Says that it is over.
     pub(super) fn finish(mut self, finish: Finish) {
         let now = Instant::now();
-        let end = self.served.end();
         let span = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
             (Some(from), Some(to)) => to.saturating_duration_since(from),
             _ => Duration::ZERO,
         };
         let submitted = Some(self.submitted);
         let ending = Ending {
-            finish: match end {
-                Some(End::Broken(_)) if finish == Finish::Complete => Finish::Failed,
+            finish: match (self.end, finish) {
+                (End::Broken, Finish::Complete) => Finish::Failed,
                 _ => finish,
             },
-            reason: match end {
-                Some(_) => FinishReason::Stop,
-                None => FinishReason::Length,
+            reason: match self.end {
+                End::Open => FinishReason::Length,
+                End::Complete | End::Broken => FinishReason::Stop,
             },
             error: self.error.take(),
             reused_tokens: self.reused_tokens,
@@ -146,7 +174,7 @@ impl Live {
 }
 
 /// Tells a listener whose request never began why.
-pub(super) fn refuse(mut listener: Listener, finish: Finish, error: Option<String>) {
+pub(super) fn refuse(mut listener: Listener, finish: Finish, error: Option<Arc<RuntimeError>>) {
     listener(Update::Finished(Ending {
         finish,
         reason: FinishReason::Length,

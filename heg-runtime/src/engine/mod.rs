@@ -1,17 +1,18 @@
 //! The engine: a scheduler on real devices, serving many requests at once.
 //!
-//! One thread, the *conductor*, owns the scheduler, the clock and all memory: it turns what happens into
-//! [`Event`]s and carries out [`Action`]s. Each lane is a thread of its own with an executor; it runs one launch at
-//! a time and reports back. Requests come in through [`Engine`], which any number of threads may hold, and hear
-//! of their tokens through the listener that they brought.
+//! One thread, the *conductor*, owns the scheduler, the clock and all memory: it turns what happens into the
+//! scheduler's events and carries out its actions. Each lane is a thread of its own with an executor; it runs one launch
+//! at a time and reports back, with the tokens that it chose. Requests come in through [`Engine`], which any number of
+//! threads may hold, and each hears of its tokens through the listener that came with it.
 //!
-//! Nothing here decides what runs next: that is [`sched`](heg_sched)'s.
+//! Nothing here decides what runs next: [`heg_sched`] does.
 
 mod cache;
 mod conductor;
 #[cfg(feature = "faults")]
 mod faults;
 mod flash;
+mod generation;
 mod health;
 mod held;
 mod lane;
@@ -20,6 +21,7 @@ mod machine;
 mod memory;
 mod pace;
 mod reclaim;
+mod request;
 mod served;
 mod serving;
 mod status;
@@ -35,7 +37,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use heg_artifacts::Bundle;
 use heg_artifacts::manifest::Manifest;
@@ -43,16 +45,18 @@ use heg_spec::Policy;
 
 use crate::error::RuntimeError;
 use crate::exec::{ExecutorOptions, Loader};
-use crate::generate::FinishReason;
 use conductor::{Arrival, Conductor, Message, turn_away};
 use health::{Pulse, panic_text};
-use heg_sched::{Class, Finish, FlowId, Observer, RequestId};
-use heg_text::{Restriction, SamplingParams};
+use heg_sched::{Finish, FlowId, Observer, RequestId};
+use live::refuse;
 use machine::{Host, Machine};
+use request::Listener;
 
 #[cfg(feature = "faults")]
 pub use faults::{Fault, FaultPlan, Rule, Victim};
+pub use generation::Generation;
 pub use health::{Health, LostLane};
+pub use request::{EndTokens, Ending, FinishReason, Request, ScopeId, Update};
 pub use status::{LaneStatus, Phases, Status};
 pub use waits::{Entry, WaitStatus};
 
@@ -66,71 +70,6 @@ pub struct EngineOptions {
     /// Told of every step.
     pub observers: Vec<Box<dyn Observer>>,
 }
-
-/// Whose a request is. What one scope left in KV caches is never found by requests of another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ScopeId(pub u64);
-
-/// A request.
-pub struct Ask {
-    /// Whose it is.
-    pub scope: ScopeId,
-    /// How urgent it is.
-    pub class: Class,
-    /// The whole prompt, what a flow has in its cache included.
-    pub prompt: Vec<u32>,
-    /// Most tokens of the answer.
-    pub tokens_max: u32,
-    /// Tokens that end the answer; empty to ignore them.
-    pub eos_ids: Vec<u32>,
-    /// How tokens are chosen.
-    pub sampling: SamplingParams,
-    /// The form that the answer is held to; it ends where that is complete.
-    pub restriction: Option<Box<dyn Restriction>>,
-    /// The flow that it goes on with: calls of one flow run one after the other, and each finds what the last one
-    /// left in the KV cache.
-    pub flow: Option<FlowId>,
-    /// When the answer is worth nothing any more, from the moment at which it is handed in.
-    pub deadline: Option<Duration>,
-}
-
-/// What a listener hears, in this order: `Accepted`, tokens, `Finished`. A request that is refused hears only the
-/// last.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Update {
-    /// The scheduler has the request.
-    Accepted {
-        /// When the first token should be there, from now.
-        predicted_ttft: Duration,
-    },
-    /// The next token of the answer; the one that ended it included.
-    Token(u32),
-    /// The request is over.
-    Finished(Ending),
-}
-
-/// How a request ended, and how long it took.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Ending {
-    /// How.
-    pub finish: Finish,
-    /// For [`Finish::Complete`]: at an end token, or for want of room.
-    pub reason: FinishReason,
-    /// What went wrong, where something did.
-    pub error: Option<String>,
-    /// Tokens of the prompt that were in the KV cache already.
-    pub reused_tokens: u32,
-    /// From submission to its first kernel.
-    pub queued: Duration,
-    /// From submission to the first token.
-    pub ttft: Duration,
-    /// From the first token to the last.
-    pub decode: Duration,
-    /// Tokens of the answer.
-    pub generated: u32,
-}
-
-type Listener = Box<dyn FnMut(Update) + Send>;
 
 /// A handle of a running engine. The last one that is dropped shuts it down.
 #[derive(Clone)]
@@ -147,12 +86,12 @@ struct Shared {
 }
 
 impl Engine {
-    /// Starts an engine on the lanes that the loader's devices make; returns before kernels are ready.
+    /// Starts an engine with a lane for each device that the loader found; returns before kernels are ready.
     ///
     /// # Errors
     ///
-    /// Where there is no memory for activations. What goes wrong with kernels is
-    /// [`wait_ready`](Self::wait_ready)'s to say.
+    /// [`RuntimeError::PolicyDevice`] where the machine has no lane for the policy; [`RuntimeError::OpenVino`] where there
+    /// is no memory for activations. What goes wrong with kernels is told by [`wait_ready`](Self::wait_ready).
     pub fn start(
         loader: Loader,
         policy: Policy,
@@ -198,63 +137,93 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Why the engine cannot run; no request is served then.
+    /// The reason why kernels could not be prepared, to the first caller; [`RuntimeError::EngineStopped`] to others. No
+    /// request is served then.
     pub fn wait_ready(&self) -> Result<(), RuntimeError> {
         self.ask(Message::WaitReady)?
     }
 
-    /// Hands in a request. `listener` hears what becomes of it, on the engine's thread, which waits for it.
-    pub fn submit(&self, ask: Ask, listener: impl FnMut(Update) + Send + 'static) -> RequestId {
+    /// Hands in a request, before kernels are ready too. `listener` hears what becomes of it, on the engine's thread,
+    /// which waits for it; see [`generate`](Self::generate) for an iterator instead. A request that can never run is
+    /// refused at once, on the caller's thread.
+    pub fn submit(
+        &self,
+        request: Request,
+        listener: impl FnMut(Update) + Send + 'static,
+    ) -> RequestId {
         let id = RequestId(self.0.requests.fetch_add(1, Ordering::Relaxed));
+        if let Err(error) = self.check(&request.prompt) {
+            refuse(Box::new(listener), Finish::Failed, Some(Arc::new(error)));
+            return id;
+        }
         self.send(Message::Submit(Arrival {
             at: Instant::now(),
             id,
-            ask,
+            request,
             listener: Box::new(listener),
         }));
         id
     }
 
-    /// Nobody waits for a request any more.
+    fn check(&self, prompt: &[u32]) -> Result<(), RuntimeError> {
+        let model = &self.manifest().model;
+        let context = model.context_tokens as usize;
+        if prompt.is_empty() {
+            return Err(RuntimeError::EmptyPrompt);
+        }
+        if prompt.len() > context {
+            let asked = prompt.len();
+            return Err(RuntimeError::Context { asked, context });
+        }
+        match prompt.iter().find(|token| **token >= model.vocab) {
+            Some(&found) => Err(RuntimeError::Token {
+                found,
+                vocab: model.vocab,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Cancels a request, which then ends with [`Finish::Cancelled`] unless it has ended already.
     pub fn cancel(&self, id: RequestId) {
         self.send(Message::Cancel(id));
     }
 
-    /// A flow of its own, which no request goes on with yet.
+    /// A new flow, for requests that continue each other's KV cache.
     pub fn new_flow(&self) -> FlowId {
         FlowId(self.0.flows.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A flow has no further calls.
+    /// Ends a flow: what it keeps in memory or on flash is freed once its last call has ended.
     pub fn end_flow(&self, flow: FlowId) {
         self.send(Message::EndFlow(flow));
     }
 
-    /// Whether it can serve; told at once, whatever the engine is doing.
+    /// Whether the engine can serve. Answers at once, whatever the engine is doing.
     pub fn health(&self) -> Health {
         self.0.pulse.health()
     }
 
-    /// How things stand.
+    /// Counts and times since the start, and what is running now.
     ///
     /// # Errors
     ///
-    /// [`RuntimeError::LoaderGone`] where the engine has ended.
+    /// [`RuntimeError::EngineGone`] where the engine has ended.
     pub fn status(&self) -> Result<Status, RuntimeError> {
         self.ask(Message::Status)
     }
 
-    /// Tokens that KV caches have room for: a request of more never runs.
+    /// Tokens that fit the policy's memory for KV caches; a request for more never runs.
     pub fn kv_tokens(&self) -> u32 {
         self.0.kv_tokens
     }
 
-    /// What the engine runs.
+    /// The manifest of the bundle.
     pub fn manifest(&self) -> &Manifest {
         self.0.bundle.manifest()
     }
 
-    /// The bundle that it is in.
+    /// The bundle that the engine runs.
     pub fn bundle(&self) -> &Bundle {
         &self.0.bundle
     }
@@ -262,7 +231,7 @@ impl Engine {
     fn ask<T>(&self, question: impl FnOnce(Sender<T>) -> Message) -> Result<T, RuntimeError> {
         let (sender, answer) = channel();
         self.send(question(sender));
-        answer.recv().map_err(|_| RuntimeError::LoaderGone)
+        answer.recv().map_err(|_| RuntimeError::EngineGone)
     }
 
     fn send(&self, message: Message) {

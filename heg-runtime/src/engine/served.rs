@@ -3,15 +3,16 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::cache::RequestCache;
-use crate::engine::Ask;
+use super::request::{EndTokens, Request};
 use crate::error::RuntimeError;
 use crate::mem::Activations;
 use heg_sched::RequestId;
-use heg_text::{self, Choice, Sampler};
+use heg_text::{Choice, Sampler, TextError};
 
-/// A request. Shared by the conductor and the lanes that run parts of it: lanes read, the conductor alone adds tokens.
+/// A request. The conductor shares it with the lanes that run parts of it: lanes read, the conductor alone adds tokens.
 pub(super) struct Served {
     pub(super) id: RequestId,
+    /// Tokens that end the answer.
     eos_ids: Vec<u32>,
     answer: Mutex<Answer>,
 }
@@ -20,39 +21,45 @@ struct Answer {
     /// Prompt and answer.
     tokens: Vec<u32>,
     sampler: Sampler,
-    end: Option<End>,
 }
 
-/// Why an answer has its last token.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum End {
-    /// The model said so, or its form is complete.
-    Stop,
-    /// The form that it is held to allows no token, or cannot be followed further; no token came of that.
-    Broken(String),
-}
-
-/// What a lane makes of a request's logits. It is no part of the answer before the conductor commits it: what a lane
-/// says that was given up meanwhile is dropped.
+/// The token that a lane chose after a request's logits, or why there is none. It is no part of the answer before the
+/// conductor commits it: the report of a lane that was given up meanwhile is dropped.
 #[derive(Debug)]
-pub(super) struct Proposal(Result<Choice, String>);
+pub(super) struct NextToken(Result<Choice, TextError>);
 
-/// What a committed token means for its request.
+/// A token that has become part of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Committed {
+pub(super) struct Committed {
+    pub(super) token: u32,
+    pub(super) follows: Follows,
+}
+
+/// What comes after a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Follows {
     More,
-    Last,
+    /// Nothing: it is an end-of-sequence token, or completes the answer's grammar.
+    Nothing,
 }
 
 impl Served {
-    pub(super) fn new(id: RequestId, ask: Ask) -> Result<Self, RuntimeError> {
+    /// `eos_ids` are the model's.
+    pub(super) fn new(
+        id: RequestId,
+        request: Request,
+        eos_ids: &[u32],
+    ) -> Result<Self, RuntimeError> {
+        let sampler = Sampler::new(request.sampling, &request.prompt)?;
         Ok(Self {
             id,
-            eos_ids: ask.eos_ids,
+            eos_ids: match request.end_tokens {
+                EndTokens::End => eos_ids.to_vec(),
+                EndTokens::Ignored => Vec::new(),
+            },
             answer: Mutex::new(Answer {
-                sampler: Sampler::new(ask.sampling, &ask.prompt)?.restricted(ask.restriction),
-                tokens: ask.prompt,
-                end: None,
+                sampler: sampler.restricted(request.restriction),
+                tokens: request.prompt,
             }),
         })
     }
@@ -67,38 +74,29 @@ impl Served {
         read(&self.answer().tokens)
     }
 
-    /// Why the answer has its last token, if it has.
-    pub(super) fn end(&self) -> Option<End> {
-        self.answer().end.clone()
+    /// Chooses the next token after logits of V values: the lane's part. The same logits give the same token again until
+    /// one is committed.
+    pub(super) fn choose(&self, logits: &mut [f32]) -> NextToken {
+        NextToken(self.answer().sampler.choose(logits))
     }
 
-    /// Chooses the next token after logits of V values: a lane's part. As often as it is asked, it says the same.
-    pub(super) fn propose(&self, logits: &mut [f32]) -> Proposal {
-        let choice = self.answer().sampler.choose(logits);
-        Proposal(choice.map_err(|error| error.to_string()))
-    }
-
-    /// Takes a proposed token into the answer: the conductor's part.
-    pub(super) fn commit(&self, proposal: Proposal) -> Committed {
+    /// Takes a lane's token into the answer: the conductor's part.
+    ///
+    /// # Errors
+    ///
+    /// Where the answer's grammar allows no token, or cannot be followed further.
+    pub(super) fn commit(&self, next: NextToken) -> Result<Committed, RuntimeError> {
+        let choice = next.0?;
+        let token = choice.token();
         let mut answer = self.answer();
-        let said = proposal.0.and_then(|choice| {
-            let token = choice.token();
-            let said = answer.sampler.commit(choice);
-            Ok((token, said.map_err(|error| error.to_string())?))
-        });
-        answer.end = match said {
-            Ok((token, said)) => {
-                answer.tokens.push(token);
-                let last = said == heg_text::Answer::Complete || self.eos_ids.contains(&token);
-                last.then_some(End::Stop)
-            }
-            // The others of the batch have their tokens.
-            Err(why) => Some(End::Broken(why)),
+        let grammar = answer.sampler.commit(choice)?;
+        answer.tokens.push(token);
+        let is_last = grammar == heg_text::Answer::Complete || self.eos_ids.contains(&token);
+        let follows = match is_last {
+            true => Follows::Nothing,
+            false => Follows::More,
         };
-        match answer.end {
-            Some(_) => Committed::Last,
-            None => Committed::More,
-        }
+        Ok(Committed { token, follows })
     }
 }
 

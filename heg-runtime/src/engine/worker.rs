@@ -12,7 +12,7 @@ use heg_spec::Group;
 use super::conductor::Message;
 use super::lane::{Done, Failure, Job, Order, Report, Signals};
 use super::machine::LaneExecutor;
-use super::served::{Member, Prompt, Proposal, Served};
+use super::served::{Member, NextToken, Prompt, Served};
 use super::stopwatch::Stopwatch;
 use crate::error::RuntimeError;
 use crate::exec::Batch;
@@ -149,7 +149,7 @@ impl Worker {
         )?;
         Ok(Done {
             layers: 0,
-            proposals: self.choose(&[&prompt.member.served])?,
+            tokens: self.choose(&[&prompt.member.served])?,
         })
     }
 
@@ -192,7 +192,7 @@ impl Worker {
                 if self.signals.yields(ticket) {
                     return Ok(Done {
                         layers: launch.layer.unwrap_or(0),
-                        proposals: Vec::new(),
+                        tokens: Vec::new(),
                     });
                 }
                 self.stopwatch.may_yield();
@@ -202,7 +202,7 @@ impl Worker {
         let served: Vec<&Served> = batch.iter().map(|(member, _)| &*member.served).collect();
         Ok(Done {
             layers: layers.end,
-            proposals: self.choose(&served)?,
+            tokens: self.choose(&served)?,
         })
     }
 
@@ -262,7 +262,7 @@ impl Worker {
             .collect();
         let mut done = Done {
             layers,
-            proposals: Vec::new(),
+            tokens: Vec::new(),
         };
         // More prompts may end here than the head takes at a time.
         for wanted in wanted.chunks(self.executor.head_rows().max(1)) {
@@ -273,7 +273,7 @@ impl Worker {
                 spans: &spans,
             };
             self.launch(HEAD, &last)?;
-            done.proposals.extend(self.choose(&served)?);
+            done.tokens.extend(self.choose(&served)?);
         }
         Ok(done)
     }
@@ -290,11 +290,11 @@ impl Worker {
     }
 
     /// Chooses the next token of each request after the logits that the head has just given.
-    fn choose(&mut self, served: &[&Served]) -> Result<Vec<(RequestId, Proposal)>, RuntimeError> {
+    fn choose(&mut self, served: &[&Served]) -> Result<Vec<(RequestId, NextToken)>, RuntimeError> {
         let logits = self.executor.logits(served.len())?;
         let width = logits.len() / served.len().max(1);
         let rows = logits.chunks_exact_mut(width.max(1));
-        let choose = |(served, row): (&&Served, &mut [f32])| (served.id, served.propose(row));
+        let choose = |(served, row): (&&Served, &mut [f32])| (served.id, served.choose(row));
         Ok(served.iter().zip(rows).map(choose).collect())
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use heg_artifacts::manifest::{Kernel, Role};
-use heg_openvino::{Progress, Request, Tensor};
+use heg_openvino::{InferRequest, Progress, Tensor};
 use heg_spec::{DeviceClass, Group};
 
 use super::Executor;
@@ -351,7 +351,7 @@ impl Attention<'_> {
 
 /// Binds tensors to the ports of a place's kernel: inputs by role, outputs in order.
 fn bind(
-    request: &mut Request,
+    request: &mut InferRequest,
     place: Place,
     kernel: &Kernel,
     mut inputs: Vec<(Role, Tensor)>,
@@ -381,7 +381,7 @@ fn running(kernel: &Kernel) -> impl Fn(heg_openvino::Error) -> RuntimeError {
 
 /// Waits for the end of what was started, or until `cancel` is set and the device has given up.
 pub(super) fn finish(
-    request: &mut Request,
+    request: &mut InferRequest,
     cancel: Option<&AtomicBool>,
 ) -> Result<(), heg_openvino::Error> {
     while request.wait(cancel.map(|_| PATIENCE))? == Progress::Pending {

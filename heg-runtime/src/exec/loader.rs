@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use heg_artifacts::manifest::{Binding, ElementType, Kernel, KernelUse, ShapeClass, Variant};
 use heg_artifacts::{Bundle, SectionId};
 use heg_files::OwnFolder;
-use heg_openvino::{CompiledModel, Core, ElementType as TensorElement, Memory, Request};
+use heg_openvino::{CompiledModel, Core, ElementType as TensorElement, InferRequest, Memory};
 use heg_spec::soc::Device;
 use heg_spec::{DeviceClass, Soc};
 
@@ -28,7 +28,7 @@ use crate::soc::{device_of, properties_of};
 pub(super) struct Form {
     pub(super) rung: Rung,
     pub(super) shape: ShapeClass,
-    pub(super) request: Request,
+    pub(super) request: InferRequest,
     /// Of what is compiled, whose other requests have the same.
     pub(super) band: Arc<Band>,
 }

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use heg_openvino::{CompiledModel, ElementType, Request};
+use heg_openvino::{CompiledModel, ElementType, InferRequest};
 
 use super::launch::finish;
 use crate::error::{RuntimeError, openvino};
@@ -23,7 +23,7 @@ pub(super) struct Streams {
 
 /// Where one call of several runs.
 pub(super) struct Slot {
-    pub(super) request: Request,
+    pub(super) request: InferRequest,
     /// Position of its first token.
     pub(super) position: Rows,
 }

@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
 
 use heg_artifacts::manifest::{Binding, ElementType, Port, Role, Rows, ShapeClass};
-use heg_openvino::{Core, Error, HostBuffer, Memory, Request, Tensor, find_libraries};
+use heg_openvino::{Core, Error, HostBuffer, InferRequest, Memory, Tensor, find_libraries};
 use heg_spec::{Group, WeightForm};
 
 use super::stored::{Section, Stored, decode, encode};
@@ -96,7 +96,7 @@ impl OneOp {
     ) {
         let stored = self.stored(form.weights);
         let values: Vec<Vec<f32>> = stored.iter().map(Stored::values).collect();
-        let mut requests: BTreeMap<ShapeClass, Request> = BTreeMap::new();
+        let mut requests: BTreeMap<ShapeClass, InferRequest> = BTreeMap::new();
         for call in calls {
             let call = call.rounded(&self.inputs, form);
             let expected = reference(&call, &values);
@@ -181,7 +181,13 @@ impl OneOp {
     }
 
     /// A request with all weights in place.
-    fn request(&self, core: &Core, form: &Form, shape: ShapeClass, stored: &[Stored]) -> Request {
+    fn request(
+        &self,
+        core: &Core,
+        form: &Form,
+        shape: ShapeClass,
+        stored: &[Stored],
+    ) -> InferRequest {
         let lowering = Lowering {
             shape,
             binding: form.binding,
@@ -218,7 +224,7 @@ impl OneOp {
         request
     }
 
-    fn run(&self, request: &mut Request, call: &Call, form: &Form) -> Vec<f64> {
+    fn run(&self, request: &mut InferRequest, call: &Call, form: &Form) -> Vec<f64> {
         for (index, (port, values)) in self.inputs.iter().zip(&call.inputs).enumerate() {
             let element = port_element(port.role, form);
             let width = port.width as usize;

@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::job::Obstacle;
-use super::{Running, SHARED_MIN, Serving, UNNAMED, causes};
+use super::{Running, SHARED_MIN, Serving, UNNAMED};
 use crate::engine::served::PromptRows;
 use crate::engine::waits::Entry;
+use crate::error::RuntimeError;
 use crate::mem::Activations;
 use heg_sched::{Action, Class, Event, Finish, FlowId, Lane, RequestId, Ticket, Work};
 
@@ -119,12 +120,8 @@ impl Serving {
             (Some(running), Some(handle)) => {
                 running.abandoned.get_or_insert_with(Instant::now);
                 handle.signals.reset.store(true, Ordering::Relaxed);
-                for id in running.work.requests() {
-                    if let Some(live) = self.live.get_mut(&id) {
-                        let why = format!("a kernel on lane {lane:?} did not end in time");
-                        live.error = Some(why);
-                    }
-                }
+                let requests = running.work.requests();
+                self.blame(&requests, RuntimeError::Hung { lane });
             }
             // It was never given what the scheduler takes to be hung.
             (None, Some(_)) => self.events.push_back(Event::Ready(lane)),
@@ -170,7 +167,7 @@ impl Serving {
             }
             Err(error) => {
                 memory.release(request);
-                live.error = Some(causes(&error));
+                live.error = Some(Arc::new(error));
                 self.events.push_back(Event::Unreserved(request));
             }
         }

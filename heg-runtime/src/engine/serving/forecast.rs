@@ -55,7 +55,7 @@ impl Serving {
             }
         }
         for arrival in self.held.iter() {
-            match arrival.ask.class {
+            match arrival.request.class {
                 Class::Reactive => status.reactive.queued += 1,
                 Class::Proactive => status.proactive.queued += 1,
             }

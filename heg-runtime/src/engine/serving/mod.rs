@@ -11,7 +11,7 @@ mod forecast;
 mod job;
 mod outcome;
 
-use super::conductor::{Arrival, Conductor, Message, Room, causes, end_threads, receive};
+use super::conductor::{Arrival, Conductor, Message, Room, end_threads, receive};
 use super::health::Pulse;
 use super::held::Held;
 use super::lane::LaneHandle;
@@ -22,7 +22,7 @@ use super::served::Served;
 use super::status::{LaneStatus, Status};
 use super::waits::{Entry, Waits};
 use super::warming::{Warmed, Warming};
-use super::{Ask, Observer};
+use super::{Observer, Request};
 use crate::load::annotations;
 use heg_costs::{AnnotatedCosts, first_kernels};
 use heg_sched::{
@@ -59,6 +59,8 @@ pub(super) struct Serving {
     last_launch: Instant,
     waits: Waits,
     model: ModelShape,
+    /// End-of-sequence tokens of the model.
+    eos_ids: Vec<u32>,
 }
 
 /// What a lane was told to do.
@@ -122,9 +124,11 @@ impl Serving {
                 .collect(),
             ..Status::default()
         };
+        let eos_ids = manifest.text.eos_ids.clone();
         Self {
             machine,
             pulse,
+            eos_ids,
             short_prompts_first: policy.prefill.short_prompts_first,
             scheduler: scheduler(policy, Rc::clone(&pace)),
             pace,
@@ -280,7 +284,7 @@ impl Serving {
 
     fn submit(&mut self, arrival: Arrival, entry: Entry) {
         let busy = |flow| self.live.values().any(|live| live.flow == flow);
-        if arrival.ask.flow.is_some_and(busy) {
+        if arrival.request.flow.is_some_and(busy) {
             self.held.push(arrival);
             return;
         }
@@ -291,23 +295,23 @@ impl Serving {
         let Arrival {
             at,
             id,
-            ask,
+            request,
             listener,
         } = arrival;
-        let (flow, shared_tokens) = self.flow_of(&ask);
-        let scope = ask.scope;
+        let (flow, shared_tokens) = self.flow_of(&request);
+        let scope = request.scope;
         let submission = Submission {
             id,
             flow: Some(flow),
-            class: ask.class,
-            prompt_tokens: ask.prompt.len() as u32,
+            class: request.class,
+            prompt_tokens: request.prompt.len() as u32,
             shared_tokens,
-            output_tokens_max: ask.tokens_max,
+            output_tokens_max: request.tokens_max,
             deadline,
         };
-        let served = match Served::new(id, ask) {
+        let served = match Served::new(id, request, &self.eos_ids) {
             Ok(served) => served,
-            Err(error) => return refuse(listener, Finish::Failed, Some(error.to_string())),
+            Err(error) => return refuse(listener, Finish::Failed, Some(Arc::new(error))),
         };
         let predicted_ttft = self.predict(&submission);
         let live = Live::new(
@@ -326,15 +330,15 @@ impl Serving {
 
     /// The flow of a request, and how many tokens of its prompt are in that flow's cache. A request that names none
     /// goes on where another one of its scope ended that began alike.
-    fn flow_of(&mut self, ask: &Ask) -> (FlowId, u32) {
+    fn flow_of(&mut self, request: &Request) -> (FlowId, u32) {
         let memory = &self.room.memory;
-        if let Some(flow) = ask.flow {
-            return (flow, memory.shared(ask.scope, flow, &ask.prompt));
+        if let Some(flow) = request.flow {
+            return (flow, memory.shared(request.scope, flow, &request.prompt));
         }
         let idle =
             |flow: FlowId| flow.0 >= UNNAMED && !self.live.values().any(|live| live.flow == flow);
         memory
-            .most_shared(ask.scope, &ask.prompt, SHARED_MIN, idle)
+            .most_shared(request.scope, &request.prompt, SHARED_MIN, idle)
             .unwrap_or_else(|| {
                 self.unnamed_flows += 1;
                 (FlowId(UNNAMED + self.unnamed_flows), 0)
@@ -366,7 +370,7 @@ impl Serving {
                 self.step(Event::Warmed(kernel));
             }
             Err(error) => {
-                let message = causes(&error);
+                let message = error.chain();
                 if !self.status.warm_failures.contains(&message) {
                     self.status.warm_failures.push(message);
                 }

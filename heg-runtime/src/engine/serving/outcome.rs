@@ -1,13 +1,13 @@
 //! What lanes say of their work: tokens are committed here, once, and lanes are given up.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Serving;
-use crate::engine::conductor::causes;
 use crate::engine::health::LostLane;
 use crate::engine::lane::{Done, Failure, Report};
-use crate::engine::served::Committed;
+use crate::engine::served::Follows;
 use crate::error::RuntimeError;
 use heg_sched::{Event, Lane, RequestId, Ticket};
 
@@ -46,18 +46,18 @@ impl Serving {
                 }
                 self.commit(ticket, done)
             }
-            Err(failure) => self.failed(ticket, &failure, &running.work.requests()),
+            Err(failure) => self.failed(ticket, failure, &running.work.requests()),
         };
         self.step(event);
     }
 
-    /// Takes what a launch proposes into the answers of its requests.
+    /// Takes the tokens of a launch into the answers of its requests.
     fn commit(&mut self, ticket: Ticket, done: Done) -> Event {
-        let Done { layers, proposals } = done;
+        let Done { layers, tokens } = done;
         let mut ended = Vec::new();
-        for (id, proposal) in proposals {
-            if let Some(live) = self.live.get(&id)
-                && live.served.commit(proposal) == Committed::Last
+        for (id, next) in tokens {
+            if let Some(live) = self.live.get_mut(&id)
+                && live.commit(next) == Follows::Nothing
             {
                 ended.push(id);
             }
@@ -69,19 +69,25 @@ impl Serving {
         }
     }
 
-    fn failed(&mut self, ticket: Ticket, failure: &Failure, requests: &[RequestId]) -> Event {
+    fn failed(&mut self, ticket: Ticket, failure: Failure, requests: &[RequestId]) -> Event {
         if let Some(request) = failure.unread {
             return Event::Unreadable { ticket, request };
         }
-        let why = causes(&failure.error);
-        for id in requests {
-            if let Some(live) = self.live.get_mut(id) {
-                live.error = Some(why.clone());
-            }
-        }
-        match failure.error {
+        let event = match failure.error {
             RuntimeError::Reserve { .. } => Event::OutOfMemory(ticket),
             _ => Event::Failed(ticket),
+        };
+        self.blame(requests, failure.error);
+        event
+    }
+
+    /// Notes what went wrong for these requests, for those of them that end with it.
+    pub(super) fn blame(&mut self, requests: &[RequestId], error: RuntimeError) {
+        let error = Arc::new(error);
+        for id in requests {
+            if let Some(live) = self.live.get_mut(id) {
+                live.error = Some(Arc::clone(&error));
+            }
         }
     }
 
@@ -93,11 +99,11 @@ impl Serving {
         }
         let running = self.running[lane as usize].take();
         let requests = running.map_or(Vec::new(), |running| running.work.requests());
-        for id in requests {
-            if let Some(live) = self.live.get_mut(&id) {
-                live.error = Some(format!("the lane {lane:?} is lost: {why}"));
-            }
-        }
+        let error = RuntimeError::LaneLost {
+            lane,
+            why: why.clone(),
+        };
+        self.blame(&requests, error);
         self.room.memory.let_go();
         if lane == Lane::Npu {
             self.warming = None;

@@ -2,11 +2,12 @@
 //! which it is cheapest to fail. All steps run, whatever the earlier ones said, and a table at
 //! the end says which failed and how long each took.
 
-use crate::fail::{self, Fail};
-use crate::workspace::{self, note};
-use crate::{deny, fuzz, setup, test, tidy};
+use crate::{deny, fuzz, test, tidy};
 use anyhow::Result;
 use std::time::Instant;
+use xtask::fail::{self, Fail};
+use xtask::setup;
+use xtask::workspace::{self, note};
 
 /// Arguments of `cargo xtask ci`.
 #[derive(clap::Args)]

@@ -16,33 +16,33 @@ use std::time::Instant;
 /// Arguments of `cargo xtask compile-model`.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
-pub(crate) struct Args {
+pub struct Args {
     /// A model RON file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.json)
     #[arg(value_name = "PATH")]
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
     /// Where to write the bundle [default: artifacts/bundles/NAME.heg]
     #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
+    pub output: Option<PathBuf>,
     /// How the bundle holds weights [default: the model file's choice, else w8a16]
     #[arg(long, value_parser = weight_form())]
-    pub(crate) weights: Option<WeightForm>,
+    pub weights: Option<WeightForm>,
     /// NPU platforms to compile blobs for, e.g. 3720,4000,5010 [default: the model file's choice, else none]
     #[arg(long, value_name = "PLATFORMS", value_delimiter = ',')]
-    pub(crate) npu_platforms: Option<Vec<NpuPlatform>>,
+    pub npu_platforms: Option<Vec<NpuPlatform>>,
     /// What to do where blobs cannot be made
     #[arg(long, value_enum, default_value_t = Npu::Auto)]
-    pub(crate) npu: Npu,
+    pub npu: Npu,
     /// A profile that `heg profile` wrote, as annotations of that machine; may be given more than once
     #[arg(long = "profile", value_name = "FILE")]
-    pub(crate) profiles: Vec<PathBuf>,
+    pub profiles: Vec<PathBuf>,
     /// Worker threads; the bundle's bytes do not depend on it [default: all processors]
     #[arg(long, value_name = "N")]
-    pub(crate) threads: Option<NonZeroUsize>,
+    pub threads: Option<NonZeroUsize>,
 }
 
 /// What to do where the NPU's compiler is absent, or refuses a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Npu {
+pub enum Npu {
     /// Leave the blob out and say so; the device then compiles the kernel itself
     Auto,
     /// Fail
@@ -74,7 +74,7 @@ fn weight_form() -> impl TypedValueParser<Value = WeightForm> {
     })
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub fn run(args: &Args) -> Result<()> {
     let output = output_path(args)?;
     let profiles = args
         .profiles

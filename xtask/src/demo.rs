@@ -2,14 +2,14 @@
 //! is in the repository, asks it three things that a personal agent is asked, and checks every
 //! answer, so that "it works" means that it works.
 
-use crate::fail::Fail;
-use crate::workspace::{self, note, root};
-use crate::{compile, setup};
 use anyhow::{Context, Result, bail};
 use heg_spec::WeightForm;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
+use xtask::fail::Fail;
+use xtask::workspace::{self, note, root};
+use xtask::{compile, setup};
 
 /// Arguments of `cargo xtask demo`.
 #[derive(clap::Args)]

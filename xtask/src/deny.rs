@@ -5,12 +5,12 @@
 //! same commit could pass today and fail tomorrow, and not at all without that network. Run `cargo deny check
 //! advisories` for that.
 
-use crate::bench_peers::venv;
-use crate::fail::Fail;
-use crate::workspace::{self, root, target_dir};
 use anyhow::Result;
 use std::env;
 use std::process::Command;
+use xtask::fail::Fail;
+use xtask::venv;
+use xtask::workspace::{self, root, target_dir};
 
 /// Arguments of `cargo xtask deny`.
 #[derive(clap::Args)]

@@ -4,10 +4,11 @@
 //! and a bug of ours if not.
 
 use std::fmt;
+use std::process::ExitCode;
 
 /// Who can do something about an error. Decides the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cause {
+pub enum Cause {
     /// A check ran and found something: a failing test, a finding of `tidy`, a wrong answer.
     Check,
     /// The user's input: an argument, a file they named.
@@ -20,27 +21,27 @@ pub(crate) enum Cause {
 
 /// An error with its cause and, if there is one sensible next action, a hint.
 #[derive(Debug)]
-pub(crate) struct Fail {
+pub struct Fail {
     cause: Cause,
     message: String,
     hint: Option<String>,
 }
 
 impl Fail {
-    pub(crate) fn check(message: impl Into<String>) -> Self {
+    pub fn check(message: impl Into<String>) -> Self {
         Self::new(Cause::Check, message)
     }
 
-    pub(crate) fn input(message: impl Into<String>) -> Self {
+    pub fn input(message: impl Into<String>) -> Self {
         Self::new(Cause::Input, message)
     }
 
-    pub(crate) fn environment(message: impl Into<String>) -> Self {
+    pub fn environment(message: impl Into<String>) -> Self {
         Self::new(Cause::Environment, message)
     }
 
     /// `status` is what a child of ours that follows the exit contract ended with.
-    pub(crate) fn child(status: Option<i32>, message: impl Into<String>) -> Self {
+    pub fn child(status: Option<i32>, message: impl Into<String>) -> Self {
         let cause = match status {
             Some(code @ (2 | 3 | 4 | 70)) => Cause::Child(u8::try_from(code).unwrap_or(BUG)),
             _ => Cause::Check,
@@ -48,7 +49,7 @@ impl Fail {
         Self::new(cause, message)
     }
 
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
@@ -70,8 +71,16 @@ impl fmt::Display for Fail {
 
 impl std::error::Error for Fail {}
 
+/// How a program ends: with the status that its command chose, or with the error printed and the status that it has.
+pub fn conclude(outcome: anyhow::Result<ExitCode>) -> ExitCode {
+    outcome.unwrap_or_else(|error| {
+        eprint!("{}", render(&error));
+        ExitCode::from(exit_status(&error))
+    })
+}
+
 /// The exit status that the command contract gives `error`.
-pub(crate) fn exit_status(error: &anyhow::Error) -> u8 {
+pub fn exit_status(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<Fail>().map(|fail| fail.cause) {
         Some(Cause::Check) => 1,
         Some(Cause::Input) => 2,
@@ -83,7 +92,7 @@ pub(crate) fn exit_status(error: &anyhow::Error) -> u8 {
 }
 
 /// `error: …`, then one `caused by: …` line for each cause, then `hint: …`.
-pub(crate) fn render(error: &anyhow::Error) -> String {
+pub fn render(error: &anyhow::Error) -> String {
     let mut text = format!("error: {error}\n");
     for cause in error.chain().skip(1) {
         text.push_str(&format!("caused by: {cause}\n"));

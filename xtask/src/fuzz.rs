@@ -2,12 +2,12 @@
 //! time. The folder has cargo-fuzz's layout, but stable Rust and plain cargo do: coverage comes
 //! from LLVM's own pass, which needs no nightly flag (only the address sanitizer would).
 
-use crate::fail::Fail;
-use crate::workspace::{self, note, root, target_dir};
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use xtask::fail::Fail;
+use xtask::workspace::{self, note, root, target_dir};
 
 /// Arguments of `cargo xtask fuzz`.
 #[derive(clap::Args)]
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         note(format!("fuzzing {target} for {} s", args.seconds));
         build(target)?;
         if let Err(error) = fuzz(target, args.seconds) {
-            eprint!("{}", crate::fail::render(&error));
+            eprint!("{}", xtask::fail::render(&error));
             failed.push(target.as_str());
         }
     }

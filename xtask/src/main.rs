@@ -2,26 +2,18 @@
 //! the command line, calls the command and turns an error into lines and an exit status.
 //! Nothing here knows how a command works.
 
-mod bench_peers;
-mod bench_serve;
 mod ci;
-mod compile;
 mod demo;
 mod deny;
-mod evaluate;
-mod fail;
 mod fuzz;
-mod goal;
-mod model_sheet;
+mod lab;
 mod profile;
-mod setup;
-mod synth;
 mod test;
 mod tidy;
-mod workspace;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+use xtask::{compile, fail, setup, synth};
 
 /// What `cargo xtask` accepts.
 #[derive(Parser)]
@@ -58,29 +50,24 @@ enum Command {
     /// Set up, compile the tiny-agent model and let it answer three agent prompts
     Demo(demo::Args),
     /// Measure HEG beside OpenVINO GenAI on the same model, and print one table
-    BenchPeers(bench_peers::Args),
+    BenchPeers(lab::Args),
     /// Replay mixed traces against HEG, OpenVINO GenAI and llama-server, and print one table
-    BenchServe(bench_serve::Args),
+    BenchServe(lab::Args),
     /// Run the papers' evaluation in virtual time: tables and figures beside theirs
-    Evaluate(evaluate::Args),
+    Evaluate(lab::Args),
     /// Write what the simulator has to know of a bundle's model: a RON file of some tens of kilobytes
-    ModelSheet(model_sheet::Args),
+    ModelSheet(lab::Args),
     /// Measure kernels on this machine, and check what is predicted from that
     Profile(profile::Args),
 }
 
 fn main() -> ExitCode {
-    match dispatch(&Cli::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprint!("{}", fail::render(&error));
-            ExitCode::from(fail::exit_status(&error))
-        }
-    }
+    let arguments = lab::spell_out_help(std::env::args_os().collect());
+    fail::conclude(dispatch(&Cli::parse_from(arguments).command))
 }
 
-fn dispatch(command: &Command) -> anyhow::Result<()> {
-    match command {
+fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
+    let done = match command {
         Command::Setup(args) => setup::run(args),
         Command::CompileModel(args) => compile::run(args),
         Command::SynthModel(args) => synth::run(args),
@@ -90,12 +77,13 @@ fn dispatch(command: &Command) -> anyhow::Result<()> {
         Command::Fuzz(args) => fuzz::run(args),
         Command::Tidy(args) => tidy::run(args),
         Command::Demo(args) => demo::run(args),
-        Command::BenchPeers(args) => bench_peers::run(args),
-        Command::BenchServe(args) => bench_serve::run(args),
-        Command::Evaluate(args) => evaluate::run(args),
-        Command::ModelSheet(args) => model_sheet::run(args),
+        Command::BenchPeers(args) => return lab::run("bench-peers", args),
+        Command::BenchServe(args) => return lab::run("bench-serve", args),
+        Command::Evaluate(args) => return lab::run("evaluate", args),
+        Command::ModelSheet(args) => return lab::run("model-sheet", args),
         Command::Profile(args) => profile::run(args),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 const AFTER_HELP: &str = "\

@@ -1,11 +1,11 @@
 //! `cargo xtask profile`: measures kernels on this machine, by the same `heg profile` that runs on a device.
 //! It finds something to measure where nothing was named: a model of a published shape with random weights.
 
-use crate::workspace::{self, note, target_dir};
-use crate::{compile, setup, synth};
 use anyhow::{Context, Result};
 use heg_spec::WeightForm;
 use std::path::{Path, PathBuf};
+use xtask::workspace::{self, note, target_dir};
+use xtask::{compile, setup, synth};
 
 /// Arguments of `cargo xtask profile`.
 #[derive(clap::Args)]

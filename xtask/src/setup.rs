@@ -20,7 +20,7 @@ use std::time::Instant;
 /// Arguments of `cargo xtask setup`.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
-pub(crate) struct Args {
+pub struct Args {
     /// Unpack this wheel instead of downloading it (for a machine without network)
     #[arg(long, value_name = "FILE")]
     wheel: Option<PathBuf>,
@@ -36,9 +36,9 @@ pub(crate) struct Args {
 }
 
 /// The only OpenVINO that HEG is tested with.
-pub(crate) const VERSION: &str = "2026.4.1";
+pub const VERSION: &str = "2026.4.1";
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub fn run(args: &Args) -> Result<()> {
     let (dir, how) = provide(args.wheel.as_deref())?;
     println!("OpenVINO {VERSION}: {} ({how})", dir.display());
     if args.npu {
@@ -53,12 +53,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// The folder with OpenVINO's libraries, fetched if need be. Every command that runs a model
 /// calls this first; it is quiet and quick when there is nothing to do.
-pub(crate) fn ensure_openvino() -> Result<PathBuf> {
+pub fn ensure_openvino() -> Result<PathBuf> {
     provide(None).map(|(dir, _)| dir)
 }
 
 /// The NPU compiler where `setup --npu` was run, kept in step with this source; else nothing.
-pub(crate) fn ensure_npu_if_wanted() -> Result<Option<NpuToolchain>> {
+pub fn ensure_npu_if_wanted() -> Result<Option<NpuToolchain>> {
     if !NpuToolchain::folder(&target_dir()).is_dir() {
         return Ok(None);
     }
@@ -66,7 +66,7 @@ pub(crate) fn ensure_npu_if_wanted() -> Result<Option<NpuToolchain>> {
 }
 
 /// Whether `setup --clients` was run.
-pub(crate) fn has_clients() -> bool {
+pub fn has_clients() -> bool {
     clients::folder().is_dir()
 }
 

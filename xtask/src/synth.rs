@@ -21,26 +21,26 @@ use std::time::Instant;
 /// Arguments of `cargo xtask synth-model`.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
-pub(crate) struct Args {
+pub struct Args {
     /// Whose shapes to take
     #[arg(long, value_name = "NAME", value_parser = catalogue::names())]
-    pub(crate) like: String,
+    pub like: String,
     /// Folder to write [default: models/NAME in cargo's target folder]
     #[arg(short, long, value_name = "DIR")]
-    pub(crate) output: Option<PathBuf>,
+    pub output: Option<PathBuf>,
     /// Which random weights; the same seed gives the same bytes everywhere
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) seed: u64,
+    pub seed: u64,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub fn run(args: &Args) -> Result<()> {
     let dir = ensure_model(args)?;
     println!("{}", dir.display());
     Ok(())
 }
 
 /// Writes the folder unless the very same one is there already. Returns where it is.
-pub(crate) fn ensure_model(args: &Args) -> Result<PathBuf> {
+pub fn ensure_model(args: &Args) -> Result<PathBuf> {
     let model = catalogue::find(&args.like)?;
     let dir = match &args.output {
         Some(dir) => dir.clone(),

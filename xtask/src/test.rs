@@ -2,10 +2,10 @@
 //! workspace with plain cargo, documentation examples included. Tests of the NPU compiler are
 //! required where it was set up, and skipped elsewhere; so is the test of Python clients.
 
-use crate::setup;
-use crate::workspace::{self, note};
 use anyhow::Result;
 use std::ffi::OsString;
+use xtask::setup;
+use xtask::workspace::{self, note};
 
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]

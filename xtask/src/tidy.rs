@@ -3,11 +3,11 @@
 
 mod paths;
 
-use crate::fail::Fail;
-use crate::workspace::{self, root};
 use anyhow::{Context, Result};
 use std::path::Path;
 use std::process::Command;
+use xtask::fail::Fail;
+use xtask::workspace::{self, root};
 
 /// Arguments of `cargo xtask tidy`.
 #[derive(clap::Args)]

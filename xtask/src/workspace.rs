@@ -5,24 +5,27 @@ use crate::fail::Fail;
 use anyhow::{Context, Result};
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 /// The workspace's root folder.
-pub(crate) fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     let own = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    own.parent().map_or_else(|| own.clone(), Path::to_path_buf)
+    // The crate may lie at any depth; the lock file lies in the root only.
+    let mut folders = own.ancestors();
+    let root = folders.find(|folder| folder.join("Cargo.lock").is_file());
+    root.unwrap_or(&own).to_path_buf()
 }
 
 /// Where cargo writes, and so do we: `CARGO_TARGET_DIR`, else `target` in the root.
-pub(crate) fn target_dir() -> PathBuf {
+pub fn target_dir() -> PathBuf {
     let chosen = env::var_os("CARGO_TARGET_DIR").filter(|dir| !dir.is_empty());
     let dir = chosen.map_or_else(|| root().join("target"), PathBuf::from);
     std::path::absolute(&dir).unwrap_or(dir)
 }
 
 /// A cargo command in the workspace root, with our own cargo and the same target folder.
-pub(crate) fn cargo(args: &[&str]) -> Command {
+pub fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
     if env::var_os("CARGO_TARGET_DIR").is_some() {
@@ -38,9 +41,14 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
+/// Runs a program that shares our terminal, and returns how it ended.
+pub fn status(command: &mut Command) -> Result<ExitStatus> {
+    command.status().map_err(|e| not_started(command, e))
+}
+
 /// Runs a program that shares our terminal. `what` names it in messages.
-pub(crate) fn run(command: &mut Command, what: &str) -> Result<()> {
-    let status = command.status().map_err(|e| not_started(command, e))?;
+pub fn run(command: &mut Command, what: &str) -> Result<()> {
+    let status = status(command)?;
     if status.success() {
         return Ok(());
     }
@@ -48,7 +56,7 @@ pub(crate) fn run(command: &mut Command, what: &str) -> Result<()> {
 }
 
 /// Runs a program and returns what it printed; on failure the error holds its last words.
-pub(crate) fn capture(command: &mut Command, what: &str) -> Result<String> {
+pub fn capture(command: &mut Command, what: &str) -> Result<String> {
     let output = command.output().map_err(|e| not_started(command, e))?;
     if !output.status.success() {
         let said = last_lines(&String::from_utf8_lossy(&output.stderr));
@@ -62,7 +70,7 @@ pub(crate) fn capture(command: &mut Command, what: &str) -> Result<String> {
 }
 
 /// The `heg` binary with its server, built for release; says so first since it can take minutes.
-pub(crate) fn build_heg() -> Result<PathBuf> {
+pub fn build_heg() -> Result<PathBuf> {
     note("building heg (release)");
     run(
         &mut cargo(&["build", "--release", "--quiet", "-p", "heg"]),
@@ -71,20 +79,29 @@ pub(crate) fn build_heg() -> Result<PathBuf> {
     Ok(target_dir().join("release").join("heg"))
 }
 
+/// The laboratory's binary, built like this one.
+pub fn build_lab() -> Result<PathBuf> {
+    run(
+        &mut cargo(&["build", "--quiet", "-p", "heg-lab"]),
+        "building heg-lab",
+    )?;
+    Ok(target_dir().join("debug").join("heg-lab"))
+}
+
 /// A command of `heg` whose notes about this machine stay in the target folder.
-pub(crate) fn heg(binary: &Path) -> Command {
+pub fn heg(binary: &Path) -> Command {
     let mut command = Command::new(binary);
     command.env("HEG_CACHE_DIR", target_dir().join("heg-cache"));
     command
 }
 
 /// One line about what happens now. On standard error: standard output is for results.
-pub(crate) fn note(text: impl AsRef<str>) {
+pub fn note(text: impl AsRef<str>) {
     eprintln!("xtask: {}", text.as_ref());
 }
 
 /// The last lines of a program's complaint: enough to understand it, not a screen of it.
-pub(crate) fn last_lines(text: &str) -> String {
+pub fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
     match lines.len().checked_sub(8) {
         _ if lines.is_empty() => "it said nothing".to_string(),

@@ -1,6 +1,6 @@
 //! OpenAI's and LangChain's Python clients, and a browser's remote control, which tests ask the server with.
 
-use crate::bench_peers::venv;
+use crate::venv;
 use crate::workspace::target_dir;
 use anyhow::Result;
 use std::path::PathBuf;

@@ -2,7 +2,6 @@
 
 use super::Subject;
 use super::record::Record;
-use crate::fail::Fail;
 use anyhow::{Context, Result};
 use heg_sched::{Class, Micros};
 use heg_sim::{Metrics, Run};
@@ -10,6 +9,7 @@ use heg_spec::Policy;
 use heg_workload::{Trace, TraceSpec, Workload};
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
+use xtask::fail::Fail;
 
 /// Proactive requests a minute where there are no others, over the paper's range.
 pub(crate) const PROACTIVE_ONLY: [f64; 11] =

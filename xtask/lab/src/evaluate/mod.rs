@@ -13,9 +13,7 @@ mod paper;
 mod record;
 mod tables;
 
-use crate::fail::Fail;
 use crate::model_sheet;
-use crate::workspace::root;
 use anyhow::{Context, Result};
 use grid::{Case, Grid};
 use heg_sched::Class;
@@ -27,6 +25,8 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use xtask::fail::Fail;
+use xtask::workspace::root;
 
 /// Arguments of `cargo xtask evaluate`.
 #[derive(clap::Args)]

@@ -1,12 +1,12 @@
 //! The output folder: traces, and what became of them, each run in a file of its own.
 
-use crate::fail::Fail;
 use anyhow::{Context, Result};
 use heg_workload::{EngineFigures, Outcome, ReplayRequest};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
+use xtask::fail::Fail;
 
 /// A folder of results that fit together.
 pub(super) struct Results {
@@ -101,8 +101,8 @@ impl Results {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fail::exit_status;
     use serde_json::json;
+    use xtask::fail::exit_status;
 
     #[test]
     fn what_was_measured_is_there_and_other_setups_are_refused() {

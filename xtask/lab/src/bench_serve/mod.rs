@@ -8,8 +8,6 @@ mod results;
 mod systems;
 
 use crate::bench_peers::Subject;
-use crate::fail::Fail;
-use crate::workspace::{note, target_dir};
 use anyhow::{Context, Result};
 use heg_sched::Micros;
 use heg_workload::{Figures, Prompts, ReplayRequest, TraceSpec, Workload};
@@ -17,6 +15,8 @@ use report::{LoadReport, Report};
 use results::{Results, Run};
 use std::path::PathBuf;
 use systems::{Pace, System, Systems};
+use xtask::fail::Fail;
+use xtask::workspace::{note, target_dir};
 
 /// Arguments of `cargo xtask bench-serve`.
 #[derive(clap::Args)]

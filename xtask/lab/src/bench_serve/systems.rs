@@ -6,8 +6,6 @@ use super::results::Run;
 use crate::bench_peers::genai::{self, GenAi};
 use crate::bench_peers::ours::{self, Ours};
 use crate::bench_peers::{Subject, text, timed_json};
-use crate::fail::Fail;
-use crate::workspace::{self, last_lines};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use std::fmt;
@@ -15,6 +13,8 @@ use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use xtask::fail::Fail;
+use xtask::workspace::{self, last_lines};
 
 /// What is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -3,7 +3,6 @@
 
 use super::Subject;
 use super::chart::{Area, FAINT, INK, draw, failed, figure as digits, heading, legend, text};
-use crate::fail::Fail;
 use anyhow::{Context, Result};
 use heg_sched::{Class, Lane, Micros, Work};
 use heg_sim::Run;
@@ -11,6 +10,7 @@ use heg_spec::shipped;
 use heg_workload::{Arrival, Trace, TraceRequest};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
+use xtask::fail::Fail;
 
 /// Schemes by the names of their policies, in the order of the figure.
 const SCHEMES: [(&str, &str); 4] = [

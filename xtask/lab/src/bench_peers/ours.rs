@@ -3,12 +3,12 @@
 use super::{
     BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS, Subject, listed, text, timed_json,
 };
-use crate::compile;
-use crate::workspace::{self, note};
 use anyhow::{Context, Result};
 use heg_spec::WeightForm;
 use serde_json::Value;
 use std::path::PathBuf;
+use xtask::compile;
+use xtask::workspace::{self, note};
 
 /// A built `heg` and a compiled bundle.
 pub(crate) struct Ours {

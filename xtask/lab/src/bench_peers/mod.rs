@@ -5,11 +5,7 @@
 pub(crate) mod genai;
 pub(crate) mod ours;
 mod report;
-pub(crate) mod venv;
 
-use crate::fail::Fail;
-use crate::workspace::{note, target_dir};
-use crate::{setup, synth};
 use anyhow::{Context, Result, bail};
 use report::{Report, Samples};
 use serde_json::Value;
@@ -19,6 +15,9 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
+use xtask::fail::Fail;
+use xtask::workspace::{note, target_dir};
+use xtask::{setup, synth};
 
 /// Arguments of `cargo xtask bench-peers`.
 #[derive(clap::Args)]
@@ -164,7 +163,7 @@ pub(crate) fn timed_json(command: &mut Command, what: &str) -> Result<(Value, f6
     let said = complaints.join().unwrap_or_default();
     if !status.success() {
         let failed = Fail::child(status.code(), format!("{what} failed: {status}"));
-        return Err(anyhow::anyhow!(crate::workspace::last_lines(&said)).context(failed));
+        return Err(anyhow::anyhow!(xtask::workspace::last_lines(&said)).context(failed));
     }
     let value = serde_json::from_str(&text).with_context(|| format!("{what} printed no JSON"))?;
     Ok((value, elapsed_ms))
@@ -205,7 +204,7 @@ Examples:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fail::{exit_status, render};
+    use xtask::fail::{exit_status, render};
 
     fn shell(script: &str) -> Result<(Value, f64)> {
         timed_json(Command::new("sh").args(["-c", script]), "the script")

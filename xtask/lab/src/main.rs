@@ -1,0 +1,58 @@
+//! The laboratory of HEG: the papers' evaluation in virtual time, and measurements beside other engines. One file or
+//! folder per command; `cargo xtask` builds this program and hands it the arguments.
+
+mod bench_peers;
+mod bench_serve;
+mod evaluate;
+mod goal;
+mod model_sheet;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+use xtask::fail;
+
+/// What `heg-lab` accepts. People type `cargo xtask`, and so usage lines say that.
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "The laboratory's commands of cargo xtask.",
+    arg_required_else_help = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Measure HEG beside OpenVINO GenAI on the same model, and print one table
+    BenchPeers(bench_peers::Args),
+    /// Replay mixed traces against HEG, OpenVINO GenAI and llama-server, and print one table
+    BenchServe(bench_serve::Args),
+    /// Run the papers' evaluation in virtual time: tables and figures beside theirs
+    Evaluate(evaluate::Args),
+    /// Write what the simulator has to know of a bundle's model: a RON file of some tens of kilobytes
+    ModelSheet(model_sheet::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match &Cli::parse().command {
+        Command::BenchPeers(args) => bench_peers::run(args),
+        Command::BenchServe(args) => bench_serve::run(args),
+        Command::Evaluate(args) => evaluate::run(args),
+        Command::ModelSheet(args) => model_sheet::run(args),
+    };
+    fail::conclude(outcome.map(|()| ExitCode::SUCCESS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cli;
+    use clap::CommandFactory;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,41 @@
+//! The laboratory's commands. They are a program of their own, `heg-lab`, because they need what nothing else here
+//! needs: the simulator, workloads and charts. This file builds that program and hands it the arguments.
+
+use anyhow::Result;
+use std::ffi::OsString;
+use std::process::{Command, ExitCode};
+use xtask::workspace;
+
+/// Arguments that `heg-lab` reads, `--help` among them.
+#[derive(clap::Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Args {
+    #[arg(
+        value_name = "ARGS",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    forwarded: Vec<OsString>,
+}
+
+/// Runs `heg-lab COMMAND`, which prints its own errors. Returns its exit status.
+pub(crate) fn run(command: &str, args: &Args) -> Result<ExitCode> {
+    let program = workspace::build_lab()?;
+    let mut lab = Command::new(program);
+    lab.arg(command).args(&args.forwarded);
+    let status = workspace::status(&mut lab)?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Turns `help COMMAND` into `COMMAND --help`, so that the laboratory answers for its commands.
+pub(crate) fn spell_out_help(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    if arguments.len() == 3 && arguments[1] == "help" && COMMANDS.iter().any(|c| arguments[2] == *c)
+    {
+        arguments[1] = arguments[2].clone();
+        arguments[2] = "--help".into();
+    }
+    arguments
+}
+
+const COMMANDS: [&str; 4] = ["bench-peers", "bench-serve", "evaluate", "model-sheet"];

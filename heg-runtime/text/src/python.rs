@@ -170,26 +170,17 @@ impl JsonWriter {
     }
 
     fn string(&mut self, text: &str) {
-        self.out.push('"');
-        for letter in text.chars() {
-            match letter {
-                '"' => self.out.push_str("\\\""),
-                '\\' => self.out.push_str("\\\\"),
-                '\n' => self.out.push_str("\\n"),
-                '\r' => self.out.push_str("\\r"),
-                '\t' => self.out.push_str("\\t"),
-                '\u{8}' => self.out.push_str("\\b"),
-                '\u{c}' => self.out.push_str("\\f"),
-                letter if letter < ' ' || (self.ascii && letter > '~') => {
-                    for unit in letter.encode_utf16(&mut [0; 2]) {
-                        // Writing to a string cannot fail.
-                        let _ = write!(self.out, "\\u{unit:04x}");
-                    }
+        // Escapes what Python escapes, but for `ensure_ascii`.
+        for letter in serde_json::Value::from(text).to_string().chars() {
+            if self.ascii && letter > '~' {
+                for unit in letter.encode_utf16(&mut [0; 2]) {
+                    // Writing to a string cannot fail.
+                    let _ = write!(self.out, "\\u{unit:04x}");
                 }
-                letter => self.out.push(letter),
+            } else {
+                self.out.push(letter);
             }
         }
-        self.out.push('"');
     }
 
     fn entries(

@@ -109,21 +109,37 @@ pub(crate) struct Panel {
     pub(crate) series: Vec<Series>,
 }
 
-/// A picture of charts in rows.
-pub(crate) struct Lines {
+/// What stands above the charts of a picture, and in how many columns they stand.
+pub(crate) struct Sheet {
     pub(crate) title: String,
     pub(crate) subtitle: String,
     pub(crate) legend: Vec<(String, RGBColor)>,
+    pub(crate) columns: usize,
+}
+
+impl Sheet {
+    /// Draws title, subtitle and legend; returns what is below.
+    fn paint<'a>(&self, area: &Area<'a>) -> Result<Area<'a>> {
+        let below = heading(area, &self.title, &self.subtitle)?;
+        match self.legend.is_empty() {
+            true => Ok(below),
+            false => legend(&below, &self.legend),
+        }
+    }
+}
+
+/// A picture of charts in rows.
+pub(crate) struct Lines {
+    pub(crate) sheet: Sheet,
     pub(crate) x: String,
     pub(crate) y: String,
-    pub(crate) columns: usize,
     pub(crate) panels: Vec<Panel>,
 }
 
 impl Lines {
     /// The picture. All charts have the same axes; y is logarithmic.
     pub(crate) fn svg(&self) -> Result<String> {
-        let columns = self.columns.max(1);
+        let columns = self.sheet.columns.max(1);
         let rows = self.panels.len().div_ceil(columns).max(1);
         let size = (
             40 + 340 * columns as u32,
@@ -143,8 +159,7 @@ impl Lines {
         });
         let range = (low.min(high) * 0.8)..(high * 1.25);
         draw(size, |area| {
-            let below = legend(&heading(area, &self.title, &self.subtitle)?, &self.legend)?;
-            let below = below.margin(0, 12, 16, 16);
+            let below = self.sheet.paint(area)?.margin(0, 12, 16, 16);
             for (place, (panel, area)) in self
                 .panels
                 .iter()
@@ -247,10 +262,7 @@ pub(crate) struct BarGroup {
 
 /// A picture of groups of bars, side by side in columns; the longest bar of a group fills its width.
 pub(crate) struct Bars {
-    pub(crate) title: String,
-    pub(crate) subtitle: String,
-    pub(crate) legend: Vec<(String, RGBColor)>,
-    pub(crate) columns: usize,
+    pub(crate) sheet: Sheet,
     pub(crate) groups: Vec<BarGroup>,
 }
 
@@ -264,7 +276,7 @@ const STEP: i32 = 26;
 impl Bars {
     /// The picture.
     pub(crate) fn svg(&self) -> Result<String> {
-        let columns = self.columns.max(1);
+        let columns = self.sheet.columns.max(1);
         let rows = self.groups.len().div_ceil(columns) as i32;
         let bars = self
             .groups
@@ -273,17 +285,17 @@ impl Bars {
             .max()
             .unwrap_or(0);
         let height = 46 + STEP * bars as i32;
-        let legend_height = if self.legend.is_empty() { 0 } else { LEGEND };
+        let legend_height = if self.sheet.legend.is_empty() {
+            0
+        } else {
+            LEGEND
+        };
         let size = (
             (24 + COLUMN * columns as i32) as u32,
             (HEAD + legend_height + height * rows + 10) as u32,
         );
         draw(size, |area| {
-            let below = heading(area, &self.title, &self.subtitle)?;
-            let below = match self.legend.is_empty() {
-                true => below,
-                false => legend(&below, &self.legend)?,
-            };
+            let below = self.sheet.paint(area)?;
             for (place, group) in self.groups.iter().enumerate() {
                 let origin = (
                     24 + COLUMN * (place % columns) as i32,

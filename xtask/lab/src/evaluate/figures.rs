@@ -1,7 +1,7 @@
 //! The counterparts of the paper's figures 10 to 13 (Agent.xpu v2).
 
 use super::Subject;
-use super::chart::{Bar, BarGroup, Bars, Lines, Panel, Series, colour};
+use super::chart::{Bar, BarGroup, Bars, Lines, Panel, Series, Sheet, colour};
 use super::grid::{MIXED, MIXED_PROACTIVE, MIXED_REACTIVE, PROACTIVE_ONLY};
 use super::record::{Record, mean};
 use anyhow::Result;
@@ -105,15 +105,17 @@ impl Drawing<'_> {
             }
         }
         let lines = Lines {
-            title: "Proactive requests alone (figure 10)".to_owned(),
-            subtitle: format!(
-                "Mean latency by tokens of prompt and answer; {}",
-                self.span()
-            ),
-            legend: self.legend(),
+            sheet: Sheet {
+                title: "Proactive requests alone (figure 10)".to_owned(),
+                subtitle: format!(
+                    "Mean latency by tokens of prompt and answer; {}",
+                    self.span()
+                ),
+                legend: self.legend(),
+                columns: proactive.len(),
+            },
             x: "proactive requests a minute".to_owned(),
             y: "s per token".to_owned(),
-            columns: proactive.len(),
             panels,
         };
         lines.svg()
@@ -157,12 +159,14 @@ impl Drawing<'_> {
             Class::Proactive => "Proactive",
         };
         let lines = Lines {
-            title: format!("{name} latency in mixed workloads (figure 11)"),
-            subtitle: format!("Mean (dots) and 90th percentile (dashes); {}", self.span()),
-            legend: self.legend(),
+            sheet: Sheet {
+                title: format!("{name} latency in mixed workloads (figure 11)"),
+                subtitle: format!("Mean (dots) and 90th percentile (dashes); {}", self.span()),
+                legend: self.legend(),
+                columns: MIXED_REACTIVE.len(),
+            },
             x: "proactive requests a minute".to_owned(),
             y: "latency in s".to_owned(),
-            columns: MIXED_REACTIVE.len(),
             panels,
         };
         lines.svg()
@@ -210,15 +214,17 @@ impl Drawing<'_> {
         }
         let names = parts.iter().zip(colours);
         let bars = Bars {
-            title: "What latency consists of (figure 12)".to_owned(),
-            subtitle: format!(
-                "Shares of the mean latency, at 3 reactive and 6 proactive requests a minute; {}",
-                self.span()
-            ),
-            legend: names
-                .map(|((name, _), colour)| ((*name).to_owned(), colour))
-                .collect(),
-            columns: CLASSES.len(),
+            sheet: Sheet {
+                title: "What latency consists of (figure 12)".to_owned(),
+                subtitle: format!(
+                    "Shares of the mean latency, at 3 reactive and 6 proactive requests a minute; {}",
+                    self.span()
+                ),
+                legend: names
+                    .map(|((name, _), colour)| ((*name).to_owned(), colour))
+                    .collect(),
+                columns: CLASSES.len(),
+            },
             groups,
         };
         bars.svg()
@@ -259,13 +265,15 @@ impl Drawing<'_> {
             }
         }
         let bars = Bars {
-            title: "Use of the iGPU, and energy (figure 13)".to_owned(),
-            subtitle: format!(
-                "Prefill counts as 100% of the iGPU, decoding as 46%; mixed workloads, {}",
-                self.span()
-            ),
-            legend: Vec::new(),
-            columns: figures.len(),
+            sheet: Sheet {
+                title: "Use of the iGPU, and energy (figure 13)".to_owned(),
+                subtitle: format!(
+                    "Prefill counts as 100% of the iGPU, decoding as 46%; mixed workloads, {}",
+                    self.span()
+                ),
+                legend: Vec::new(),
+                columns: figures.len(),
+            },
             groups,
         };
         bars.svg()

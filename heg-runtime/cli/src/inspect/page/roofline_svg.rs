@@ -309,7 +309,6 @@ impl Chart<'_> {
                 continue;
             };
             let width = point.kernel.chars().count() as f64 * 7.3;
-            // Below and to the right first: above is the roof.
             let (right, left, middle) = (10.0, -10.0 - width, -width / 2.0);
             // Below and to the right first: above is the roof.
             let offsets = [

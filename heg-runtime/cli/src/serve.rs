@@ -14,7 +14,7 @@ use heg_sched::{Action, Event, Lane, Micros};
 use heg_server::{
     Prefixes, Served, Server, ServerLimits, ServerOptions, Timeline, Token, Tokens, told_to_end,
 };
-use heg_spec::{DeviceClass, Policy};
+use heg_spec::Policy;
 use heg_workload::TraceFile;
 
 use crate::failure::input;
@@ -99,8 +99,7 @@ impl Arguments {
     fn policy(&self, loader: &Loader) -> anyhow::Result<Policy> {
         let mut policy = read_policy(match &self.policy {
             Some(asked) => asked,
-            None if loader.has(DeviceClass::Npu) => "agent-xpu",
-            None => "agent-xpu-one-device",
+            None => loader.lanes().policy(),
         })?;
         let limits = &mut policy.limits;
         limits.kv_mib = match self.kv_mib {

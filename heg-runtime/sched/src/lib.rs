@@ -11,10 +11,12 @@ mod agent_xpu;
 mod batch;
 mod costs;
 mod event;
+mod forecast;
 mod isolation;
 mod kv;
 mod lanes;
 mod ledger;
+mod machine;
 mod observer;
 mod partition;
 mod pass;
@@ -32,6 +34,9 @@ pub use event::{
 };
 
 pub use lanes::RESET_PATIENCE;
+pub use machine::{
+    MachineFacts, MachineLanes, NoLane, for_machine, prefill_tokens_max, with_batch,
+};
 pub use observer::Observer;
 pub use pass::{Launch, Logits, Span, chunks, launches};
 pub use request::{Class, FlowId, Lane, Micros, RequestId, Submission};
@@ -48,6 +53,12 @@ pub trait Scheduler {
 
     /// Whether no request is live.
     fn is_idle(&self) -> bool;
+
+    /// Time from the last step to a live request's first token, as far as its prompt and those before it decide that;
+    /// `None` for a request that is not live or has its first token, and where a scheduler does not forecast.
+    fn first_token_in(&self, _request: RequestId) -> Option<Micros> {
+        None
+    }
 }
 
 impl<S: Scheduler + ?Sized> Scheduler for Box<S> {
@@ -57,6 +68,10 @@ impl<S: Scheduler + ?Sized> Scheduler for Box<S> {
 
     fn is_idle(&self) -> bool {
         (**self).is_idle()
+    }
+
+    fn first_token_in(&self, request: RequestId) -> Option<Micros> {
+        (**self).first_token_in(request)
     }
 }
 

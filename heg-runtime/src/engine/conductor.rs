@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Instant;
 
-use heg_spec::policy::SchedulerKind;
-use heg_spec::{DeviceClass, Policy};
+use heg_spec::Policy;
 
 use super::health::{LostLane, Pulse};
 use super::held::Held;
@@ -22,7 +21,10 @@ use super::{EngineOptions, Listener, Observer, Request};
 use crate::error::RuntimeError;
 use crate::exec::{Duty, Executor, ExecutorOptions, Loader, ROW_STEP, padded};
 use crate::mem::Widths;
-use heg_sched::{Event, Finish, FlowId, Lane, ModelShape, RequestId};
+use heg_sched::{
+    Event, Finish, FlowId, Lane, MachineFacts, ModelShape, NoLane, RequestId, for_machine,
+    prefill_tokens_max, with_batch,
+};
 
 /// What the conductor hears.
 pub(super) enum Message {
@@ -90,7 +92,7 @@ impl Conductor {
     /// Begins to prepare the kernels of every lane.
     pub(super) fn new(
         loader: Loader,
-        mut policy: Policy,
+        policy: Policy,
         options: EngineOptions,
         machine: Arc<dyn Machine>,
         pulse: Pulse,
@@ -99,31 +101,32 @@ impl Conductor {
         let loader = Arc::new(loader);
         let manifest = loader.bundle().manifest();
         let chunk_tokens = chunk_tokens(&loader, options.exec.chunk_tokens);
+        let machine_lanes = loader.lanes();
+        let facts = MachineFacts {
+            lanes: machine_lanes,
+            flash: options.flash.is_some(),
+            kernels_hang: !loader.has_only_cpu() || machine.hangs_on_cpu(),
+        };
+        let policy = policy_for(policy, &facts, &loader)?;
         let exec = ExecutorOptions {
-            chunk_tokens: match policy.scheduler {
-                SchedulerKind::AgentXpu | SchedulerKind::Serial => chunk_tokens,
-                _ => policy.limits.tokens_per_iteration as usize,
-            },
+            chunk_tokens: prefill_tokens_max(&policy, chunk_tokens),
             batch: policy.decode.batch_max as usize,
             ..options.exec
         };
-        if options.flash.is_none() {
-            policy.limits.flash_mib = 0;
-        }
-        if loader.has_only_cpu() && !machine.hangs_on_cpu() {
-            policy.limits.timeout_min_ms = u32::MAX;
-        }
-        check_device(&policy, &loader)?;
         let mut lanes = [None, None, None];
         let mut executors = Vec::new();
-        for (lane, duty) in lanes_of(&loader) {
+        for lane in machine_lanes.all() {
+            let duty = match lane {
+                Lane::Npu => Duty::Static,
+                Lane::Igpu | Lane::Cpu => Duty::Dynamic,
+            };
             let executor = Executor::with_duty(Arc::clone(&loader), duty, exec)?;
             executors.push((lane, executor));
         }
         let Some((_, dynamic)) = executors.last() else {
             return Err(RuntimeError::LoaderGone);
         };
-        policy.decode.batch_max = policy.decode.batch_max.min(dynamic.options().batch as u32);
+        let policy = with_batch(policy, dynamic.options().batch);
         let mut shape = dynamic.kv_shape();
         let mut padding_rows = 0;
         for (_, executor) in &executors {
@@ -348,34 +351,16 @@ pub(super) fn turn_away(message: Message) {
     }
 }
 
-/// The lanes of a machine, and what each runs; the one with dynamic kernels last.
-fn lanes_of(loader: &Loader) -> Vec<(Lane, Duty)> {
-    let dynamic = match loader.has(DeviceClass::Igpu) {
-        true => Lane::Igpu,
-        false => Lane::Cpu,
-    };
-    let npu = loader.has(DeviceClass::Npu);
-    let npu = npu.then_some((Lane::Npu, Duty::Static));
-    npu.into_iter().chain([(dynamic, Duty::Dynamic)]).collect()
-}
-
-/// Whether the machine has a lane for a policy that runs everything on one device. The others take the lanes that there
-/// are.
-fn check_device(policy: &Policy, loader: &Loader) -> Result<(), RuntimeError> {
-    let wanted = match policy.scheduler {
-        SchedulerKind::AgentXpu | SchedulerKind::Serial => return Ok(()),
-        SchedulerKind::ContinuousBatching
-        | SchedulerKind::PreemptRecompute
-        | SchedulerKind::TimeSharing => Lane::from(policy.device),
-    };
-    // The NPU's lane has static kernels only, which do not admit every call.
-    let is_wanted = |(lane, duty): &(Lane, Duty)| *duty == Duty::Dynamic && *lane == wanted;
-    if lanes_of(loader).iter().any(is_wanted) {
-        return Ok(());
-    }
-    Err(RuntimeError::PolicyDevice {
-        policy: policy.name.clone(),
-        device: policy.device,
+/// The policy as it holds on the loader's machine.
+fn policy_for(
+    policy: Policy,
+    facts: &MachineFacts,
+    loader: &Loader,
+) -> Result<Policy, RuntimeError> {
+    let name = policy.name.clone();
+    for_machine(policy, facts).map_err(|NoLane(device)| RuntimeError::PolicyDevice {
+        policy: name,
+        device,
         soc: loader.soc().name.clone(),
     })
 }
@@ -387,7 +372,7 @@ fn chunk_tokens(loader: &Loader, asked: usize) -> usize {
         few @ ..ROW_STEP => few,
         many => many - many % ROW_STEP,
     };
-    if lanes_of(loader).len() < 2 {
+    if !loader.lanes().npu {
         return asked;
     }
     let kernels = loader.bundle().manifest().kernels.iter();

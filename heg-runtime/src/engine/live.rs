@@ -89,11 +89,6 @@ impl Live {
         }
     }
 
-    /// Since it came.
-    pub(super) fn age(&self) -> Duration {
-        self.submitted.elapsed()
-    }
-
     /// A kernel of it is launched. Says how it came in and how long it waited, if that is its first.
     pub(super) fn start(&mut self) -> Option<(Entry, Duration)> {
         if self.started.is_some() {

@@ -145,26 +145,6 @@ impl Pace {
         nearest.then_some(warm)
     }
 
-    /// What a prompt should take that has the machine for itself, in µs.
-    pub(super) fn prefill_us(&self, lane: Lane, cached: u32, prompt: u32) -> f64 {
-        let latency_us = |call| self.cost(lane, call).map_or(0.0, |cost| cost.latency_us);
-        let chunk = self.model.chunk_tokens.max(1);
-        let mut layer = 0.0;
-        let mut position = cached;
-        while position < prompt {
-            let tokens = chunk.min(prompt - position);
-            position += tokens;
-            for kernel in [Kernel::Qkv, Kernel::Mha, Kernel::Ffn] {
-                layer += latency_us(Call::Prefill {
-                    kernel,
-                    tokens,
-                    context: position,
-                });
-            }
-        }
-        layer * f64::from(self.model.layers) + latency_us(Call::Head { rows: 1 })
-    }
-
     /// A launch took `took`.
     pub(super) fn observe(&self, lane: Lane, expected: Expected, took: Duration) {
         let Expected { kind, latency_us } = expected;

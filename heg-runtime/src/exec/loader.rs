@@ -10,6 +10,7 @@ use heg_artifacts::manifest::{Binding, ElementType, Kernel, KernelUse, ShapeClas
 use heg_artifacts::{Bundle, SectionId};
 use heg_files::OwnFolder;
 use heg_openvino::{CompiledModel, Core, ElementType as TensorElement, InferRequest, Memory};
+use heg_sched::MachineLanes;
 use heg_spec::soc::Device;
 use heg_spec::{DeviceClass, Soc};
 
@@ -148,9 +149,14 @@ impl Loader {
     }
 
     /// Whether a device with this role can be used.
-    pub fn has(&self, role: DeviceClass) -> bool {
+    fn has(&self, role: DeviceClass) -> bool {
         let mut devices = self.devices().iter();
         devices.any(|device| device.role == role && device.missing.is_none())
+    }
+
+    /// The lanes that its devices give.
+    pub fn lanes(&self) -> MachineLanes {
+        MachineLanes::of(|role| self.has(role))
     }
 
     /// Whether there is no device but the CPU, in whatever roles. Its kernels do not hang: they wait for cores that others

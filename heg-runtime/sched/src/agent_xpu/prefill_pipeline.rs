@@ -8,6 +8,7 @@ use super::AgentXpu;
 use super::stage::{Entry, Phase, Stage};
 use crate::costs::{Call, Cost, Costs};
 use crate::event::{Actions, Kernel, Segment, Work};
+use crate::forecast::{Waiting, rank};
 use crate::kv::Room;
 use crate::ledger::Ledger;
 use crate::prefill::{Prefill, Step};
@@ -107,19 +108,41 @@ impl<C: Costs> AgentXpu<C> {
     }
 
     /// What orders requests of a class before their arrival does (`prefill.short_prompts_first`).
-    ///
-    /// It falls as a prompt goes on, and no later request has a lower one than a request that waits for longer than
-    /// that many times its length: so everybody's turn comes.
     fn rank(&self, id: RequestId) -> Micros {
         let times = self.policy.prefill.short_prompts_first;
         let entry = self.ledger.get(id);
         let entry = entry.filter(|entry| entry.class() == Class::Reactive);
         match (times, entry) {
             (Some(times), Some(entry)) => {
-                entry.waits_since + Micros::from_f64(times * self.time_to_completion(id))
+                rank(times, entry.waits_since, self.time_to_completion(id))
             }
             _ => Micros(0),
         }
+    }
+
+    /// What is left of a prompt before its first token.
+    pub(super) fn waiting_of(&self, entry: &Entry) -> Option<Waiting> {
+        let fresh;
+        let prefill = match &entry.own.phase {
+            _ if entry.ending.is_some() => return None,
+            Phase::Decode => return None,
+            Phase::Prefill(prefill) => prefill,
+            Phase::Queued => {
+                let shared = entry.submission.shared_tokens;
+                let reused = shared.min(entry.prompt_tokens.saturating_sub(1));
+                let (layers, chunk) = (self.model.layers, self.model.chunk_tokens);
+                fresh = Prefill::new(layers, reused, entry.prompt_tokens, chunk);
+                &fresh
+            }
+        };
+        let head = self
+            .head_lane(entry)
+            .map_or(0.0, |(_, cost)| cost.latency_us);
+        Some(Waiting {
+            class: entry.class(),
+            waits_since: entry.waits_since,
+            prefill_us: self.remaining_us(prefill) + head,
+        })
     }
 
     /// Whether a waiting reactive request takes the lanes from the one under way: from a proactive one, or from a longer
@@ -321,6 +344,11 @@ impl<C: Costs> AgentXpu<C> {
                 &fresh
             }
         };
+        self.remaining_us(prefill)
+    }
+
+    /// Estimated time of the kernels that are left of a prompt, alone on its lanes, in µs.
+    fn remaining_us(&self, prefill: &Prefill) -> f64 {
         let dynamic = self.dynamic_lane().unwrap_or(Lane::Igpu);
         let token_wise = match self.lanes.is_present(Lane::Npu) {
             true => Lane::Npu,

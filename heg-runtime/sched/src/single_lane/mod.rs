@@ -25,6 +25,7 @@ use heg_spec::policy::SchedulerKind;
 use super::Scheduler;
 use super::costs::{Call, Costs, ModelShape};
 use super::event::{Action, Actions, Event, Finish, Segment, Ticket, Work};
+use super::forecast::{Waiting, first_token, prefill_us};
 use super::isolation::Isolation;
 use super::kv::{KvBudget, Room};
 use super::lanes::LaneSet;
@@ -386,6 +387,16 @@ impl<C: Costs> SingleLane<C> {
         }
     }
 
+    /// What is left of a prompt before its first token.
+    fn waiting_of(&self, entry: &Entry) -> Option<Waiting> {
+        let reused = entry.submission.shared_tokens.max(entry.own.cached);
+        (!entry.own.decodes && entry.ending.is_none()).then(|| Waiting {
+            class: entry.class(),
+            waits_since: entry.waits_since,
+            prefill_us: prefill_us(&self.costs, self.lane, reused, entry.prompt_tokens),
+        })
+    }
+
     /// Sets the timer for the next deadline, or for when the iteration counts as hung.
     fn set_alarm(&self, actions: &mut Actions) {
         let all = self.ledger.iter().map(|(_, entry)| entry);
@@ -447,5 +458,12 @@ impl<C: Costs> Scheduler for SingleLane<C> {
 
     fn is_idle(&self) -> bool {
         self.ledger.is_empty()
+    }
+
+    fn first_token_in(&self, request: RequestId) -> Option<Micros> {
+        let own = self.waiting_of(self.ledger.get(request)?)?;
+        let others = self.ledger.iter().filter(|(id, _)| *id != request);
+        let others = others.filter_map(|(_, entry)| self.waiting_of(entry));
+        Some(first_token(own, others, None))
     }
 }

@@ -7,9 +7,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 mod actions;
-mod forecast;
+
 mod job;
 mod outcome;
+mod standing;
 
 use super::conductor::{Arrival, Conductor, Message, Room, end_threads, receive};
 use super::health::Pulse;
@@ -36,8 +37,6 @@ pub(super) struct Serving {
     pulse: Pulse,
     scheduler: Box<dyn Scheduler>,
     pace: Rc<Pace>,
-    /// As the policy has it.
-    short_prompts_first: Option<f64>,
     start: Instant,
     timer: Option<Micros>,
     room: Room,
@@ -129,7 +128,6 @@ impl Serving {
             machine,
             pulse,
             eos_ids,
-            short_prompts_first: policy.prefill.short_prompts_first,
             scheduler: scheduler(policy, Rc::clone(&pace)),
             pace,
             start: Instant::now(),
@@ -313,7 +311,6 @@ impl Serving {
             Ok(served) => served,
             Err(error) => return refuse(listener, Finish::Failed, Some(Arc::new(error))),
         };
-        let predicted_ttft = self.predict(&submission);
         let live = Live::new(
             submission.class,
             (scope, flow),
@@ -323,8 +320,9 @@ impl Serving {
         );
         self.live.insert(id, live);
         self.step(Event::Submit(submission));
+        let predicted = self.scheduler.first_token_in(id).unwrap_or_default();
         if let Some(live) = self.live.get_mut(&id) {
-            live.accepted(predicted_ttft);
+            live.accepted(Duration::from_micros(predicted.0));
         }
     }
 

@@ -7,7 +7,7 @@
 //! * [`Policy`]: the constants and switches of a scheduler (`policies/*.ron`).
 //!
 //! The words that all of HEG shares are types of this crate as well: [`DeviceClass`], [`Group`], [`WeightForm`] and
-//! [`NpuPlatform`].
+//! [`NpuPlatform`]. So is the one source of seeded numbers, [`Seeded`].
 //!
 //! A file refers to another kind by name; the shipped ones are in [`shipped`]. Every mistake is reported with
 //! file, line and column, what was expected, and the nearest valid name. No file here is ever written.
@@ -20,6 +20,7 @@ pub mod fusion;
 pub mod model;
 mod outline;
 pub mod policy;
+mod seeded;
 pub mod shipped;
 pub mod soc;
 mod source;
@@ -30,6 +31,7 @@ pub use error::{Problem, SpecError, nearest};
 pub use fusion::Fusion;
 pub use model::ModelSpec;
 pub use policy::Policy;
+pub use seeded::Seeded;
 pub use soc::Soc;
 pub use source::Source;
 pub use vocabulary::{DeviceClass, Group, NpuPlatform, UnknownNpuPlatform, WeightForm};

@@ -15,7 +15,7 @@ use heg_runtime::{Continue, GenerateOptions, Loaded, RuntimeError, generate};
 use heg_text::SamplingParams;
 use tempfile::TempDir;
 
-pub use heg_workload::Seeded;
+pub use heg_spec::Seeded;
 
 /// Path of a file or folder below `tests/fixtures`.
 pub fn fixture(name: &str) -> PathBuf {

@@ -8,7 +8,6 @@ mod engine_figures;
 mod outcome;
 mod replay;
 mod request_file;
-mod seeded;
 mod trace;
 pub mod trace_event;
 
@@ -17,6 +16,5 @@ pub use engine_figures::{EngineFigures, WaitFigures};
 pub use outcome::{ClassFigures, Figures, Outcome};
 pub use replay::{Prompt, Prompts, ReplayRequest};
 pub use request_file::{Workload, WorkloadError, WorkloadRequest};
-pub use seeded::Seeded;
 pub use trace::{Arrival, Spacing, Trace, TraceRequest, TraceSpec};
 pub use trace_event::TraceFile;

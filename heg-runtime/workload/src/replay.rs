@@ -6,9 +6,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::request_file::{Workload, WorkloadError};
-use super::seeded::Seeded;
 use super::trace::{Arrival, Trace, TraceSpec};
 use heg_sched::Class;
+use heg_spec::Seeded;
 
 /// A request to a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

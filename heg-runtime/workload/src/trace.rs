@@ -1,8 +1,8 @@
 //! Traces: which requests come when.
 
 use super::request_file::{Workload, WorkloadRequest};
-use super::seeded::Seeded;
 use heg_sched::{Class, FlowId, Micros};
+use heg_spec::Seeded;
 
 /// Requests; each is known by its place.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

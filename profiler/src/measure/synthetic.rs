@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use heg_artifacts::manifest::{Binding, ShapeClass, Term, Work};
-use heg_spec::DeviceClass;
+use heg_spec::{DeviceClass, Seeded};
 
 use super::{Case, Subject};
 use crate::predict::Call;
@@ -50,7 +50,7 @@ pub(crate) struct Synthetic {
     seen: Vec<Vec<Option<Call>>>,
     beside: Option<usize>,
     pub(crate) runs: u64,
-    random: u64,
+    random: Seeded,
 }
 
 impl Synthetic {
@@ -62,21 +62,12 @@ impl Synthetic {
             disturbance,
             beside: None,
             runs: 0,
-            random: 1,
+            random: Seeded::new(1),
         }
     }
 
     pub(crate) fn case(&self, index: usize) -> &Case {
         &self.cases[index]
-    }
-
-    /// Evenly distributed in [0, 1): the generator of Vigna, "splitmix64".
-    fn uniform(&mut self) -> f64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.random;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((bits ^ (bits >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
@@ -94,8 +85,8 @@ impl Subject for Synthetic {
         if self.seen[case][place].replace(call) != Some(call) {
             time_us *= disturbance.cold_factor;
         }
-        time_us *= 1.0 + disturbance.noise * self.uniform();
-        if self.uniform() < disturbance.outlier_share {
+        time_us *= 1.0 + disturbance.noise * self.random.unit();
+        if self.random.unit() < disturbance.outlier_share {
             time_us *= disturbance.outlier_factor;
         }
         if self.runs % disturbance.busy_every < disturbance.busy_runs {

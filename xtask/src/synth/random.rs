@@ -1,13 +1,14 @@
 //! Normal random bfloat16 numbers as a pure function of (seed, tensor, position), so that any
-//! thread can write any part. A counter is mixed to 64 bits (SplitMix64's finaliser); each
-//! 16-bit quarter looks up one of 65 536 equally likely quantiles of the normal distribution.
+//! thread can write any part. Each 16-bit quarter of a random number looks up one of 65 536
+//! equally likely quantiles of the normal distribution.
 
 use super::layout::Fill;
 use anyhow::{Context, Result};
 use half::bf16;
+use heg_spec::Seeded;
 use sha2::{Digest, Sha256};
 
-/// Numbers that one step of the counter yields; parts start at multiples of it.
+/// Numbers that 64 random bits yield; parts start at multiples of it.
 pub(super) const LANES: u64 = 4;
 
 /// The key of a tensor's stream of numbers.
@@ -53,32 +54,21 @@ impl Normal {
     }
 
     fn fill_normal(&self, key: u64, first_block: u64, out: &mut [u8]) {
-        let mut counter = key.wrapping_add(first_block.wrapping_mul(GOLDEN));
+        let mut random = Seeded::skipping(key, first_block);
         let mut blocks = out.chunks_exact_mut(8);
         for to in &mut blocks {
-            counter = counter.wrapping_add(GOLDEN);
-            to.copy_from_slice(&self.block(counter));
+            to.copy_from_slice(&self.block(random.bits()));
         }
-        let last = self.block(counter.wrapping_add(GOLDEN));
+        let last = self.block(random.bits());
         for (to, from) in blocks.into_remainder().iter_mut().zip(last) {
             *to = from;
         }
     }
 
-    fn block(&self, counter: u64) -> [u8; 8] {
-        let bits = mix(counter);
+    fn block(&self, bits: u64) -> [u8; 8] {
         let lane = |shift: u32| u64::from(self.quantiles[usize::from((bits >> shift) as u16)]);
         (lane(0) | lane(16) << 16 | lane(32) << 32 | lane(48) << 48).to_le_bytes()
     }
-}
-
-/// SplitMix64's increment and finaliser (Steele, Lea, Flood 2014).
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-
-fn mix(counter: u64) -> u64 {
-    let z = (counter ^ (counter >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// Quantile of the standard normal distribution for 0 < p < 1: Acklam's rational approximation,

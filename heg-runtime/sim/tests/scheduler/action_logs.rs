@@ -15,8 +15,8 @@ use heg_sched::{
     Scheduler, Segment, Submission, WarmKernel, Work, scheduler,
 };
 use heg_sim::{AnalyticCosts, Dimensions, Faults, simulate};
-use heg_spec::Policy;
-use heg_workload::{Arrival, Seeded};
+use heg_spec::{Policy, Seeded};
+use heg_workload::Arrival;
 
 use crate::fault_worlds;
 use crate::scenario::Scenario;

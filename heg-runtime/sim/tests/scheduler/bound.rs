@@ -3,8 +3,8 @@
 
 use heg_sched::{AgentXpu, CachedCosts, Call, Class, Costs, Kernel, Lane, Micros};
 use heg_sim::{AnalyticCosts, Checked, Dimensions, Machine, Memory, Rules, simulate};
-use heg_spec::Policy;
-use heg_workload::{Arrival, Seeded, Trace, TraceRequest};
+use heg_spec::{Policy, Seeded};
+use heg_workload::{Arrival, Trace, TraceRequest};
 
 const THRESHOLD_MS: u32 = 2000;
 

@@ -8,8 +8,7 @@ use std::ops::Range;
 
 use heg_sched::{Class, Finish, Lane, Micros, RequestId};
 use heg_sim::{Faults, Flaw, Interruption, LaunchFault};
-use heg_spec::Policy;
-use heg_workload::Seeded;
+use heg_spec::{Policy, Seeded};
 
 use crate::scenario::{Scenario, Verdict};
 use crate::worlds::{check, worlds};

@@ -5,9 +5,9 @@ use heg_sim::{
     AnalyticCosts, Checked, DevicePeak, Dimensions, Faults, Interruption, LaunchFault, Machine,
     Memory, Rules, Run, SimulationError, Violation, simulate,
 };
-use heg_spec::Policy;
 use heg_spec::policy::{Ageing, NpuAttention, Pressure, Resume};
-use heg_workload::{Arrival, Seeded, Trace, TraceRequest};
+use heg_spec::{Policy, Seeded};
+use heg_workload::{Arrival, Trace, TraceRequest};
 
 /// Everything that a simulation needs.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! Numbers that look random and are the same on every run: SplitMix64 (Steele, Lea, Flood; OOPSLA 2014).
 //!
 //! A crate would serve, but none promises the same numbers in its next version, and a seed that is written
-//! beside a result has to mean the same trace for good.
+//! beside a result has to mean the same trace, weights or answer for good.
 
 use std::ops::Range;
 
@@ -15,9 +15,15 @@ impl Seeded {
         Self(seed)
     }
 
+    /// The source of that seed, this many numbers later.
+    pub fn skipping(seed: u64, numbers: u64) -> Self {
+        Self(seed.wrapping_add(numbers.wrapping_mul(STEP)))
+    }
+
     /// Any 64 bits.
+    #[inline]
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.0 = self.0.wrapping_add(STEP);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -53,6 +59,9 @@ impl Seeded {
     }
 }
 
+/// What the state grows by from one number to the next: 2^64 by the golden ratio.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +72,9 @@ mod tests {
         let mut seeded = Seeded::new(1_234_567);
         assert_eq!(seeded.bits(), 6_457_827_717_110_365_317);
         assert_eq!(seeded.bits(), 3_203_168_211_198_807_973);
+        assert_eq!(seeded.bits(), 9_817_491_932_198_370_423);
+        let mut later = Seeded::skipping(1_234_567, 1);
+        assert_eq!(later.bits(), 3_203_168_211_198_807_973);
         let mut items: Vec<usize> = (0..100).map(|_| seeded.within(5..9)).collect();
         assert!(items.iter().all(|item| (5..9).contains(item)));
         items.sort();

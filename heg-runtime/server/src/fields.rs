@@ -1,5 +1,8 @@
 //! The fields of a request's JSON object, taken one by one, each with its type; what is left over is an error.
 //!
+//! Types derived with serde, and `serde_path_to_error`, would name the path too; but they repeat a client's text at
+//! any length, and do not say what was expected where a field has several forms.
+//!
 //! A field that is `null` counts as absent, as OpenAI's clients send it.
 
 use serde_json::{Map, Value};

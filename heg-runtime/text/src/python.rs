@@ -1,8 +1,9 @@
 //! What chat templates expect of Python and the template engine lacks.
 //!
 //! The `tojson` of `transformers` is `json.dumps` with `ensure_ascii=False`: it puts a space behind commas and
-//! colons, escapes nothing for HTML and writes floats as Python does. String methods that `pycompat` has not
-//! are here too.
+//! colons, escapes nothing for HTML and writes floats as Python does. A `Formatter` of `serde_json` could not write
+//! it: NaN and infinities, and keys that are `null`, never reach one. String methods that `pycompat` lacks are here
+//! too.
 
 use std::fmt::Write;
 

@@ -4,7 +4,8 @@
 //! that come out, joined, are what [`Tokenizer::decode`] makes of all tokens at once; a piece is handed
 //! out as soon as no later token can change it. With byte-level vocabularies each token is looked at once and
 //! at most three bytes wait. Other vocabularies (SentencePiece with byte fallback) are decoded in a
-//! window: the tokens of the last piece, as context, and the tokens since.
+//! window: the tokens of the last piece, as context, and the tokens since. The library's `DecodeStream` has no end
+//! at which held-back bytes come out, and gives nothing more, or an error, behind bytes that are no letter.
 
 use std::sync::Arc;
 

@@ -1,4 +1,6 @@
 //! Server-sent events (WHATWG HTML, 9.2), as far as completions use them: their data, as bytes come in.
+//!
+//! Unlike those of `eventsource-stream`, events are bounded, and bytes that are no UTF-8 are no error.
 
 /// Bytes of an event at most; a server that sends more without a blank line is none.
 const EVENT_BYTES_MAX: usize = 1 << 20;

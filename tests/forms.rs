@@ -10,15 +10,15 @@
 
 use std::sync::Arc;
 
-use heg_runtime::exec::Executor;
-use heg_runtime::{Continue, FinishReason, GenerateOptions, Loaded, generate_restricted};
+use heg_runtime::Loaded;
+use heg_runtime::engine::{Engine, FinishReason, Request};
+use heg_sched::Finish;
 use heg_spec::WeightForm;
 use heg_tests::questions::{Question, questions};
-use heg_tests::{Seeded, Workbench, executor, fixture, instance, openvino_or_skip};
+use heg_tests::{Seeded, Workbench, fixture, instance, openvino_or_skip, single_engine};
 use heg_text::{
-    Answer, Calls, ChatTemplate, Conversation, Grammar, Grammars, Restriction, Said, Sampler,
-    SamplingParams, Special, TextStream, Tokenizer, Tool, ToolCall, ToolCallParser, ToolChoice,
-    ToolSyntax,
+    Answer, Calls, ChatTemplate, Conversation, Grammar, Grammars, Said, Sampler, SamplingParams,
+    Special, TextStream, Tokenizer, Tool, ToolCall, ToolCallParser, ToolChoice, ToolSyntax,
 };
 use serde_json::{Map, Value, json};
 
@@ -145,12 +145,11 @@ fn check_call(call: &ToolCall, tools: &[Tool]) {
 
 /// tiny-agent with its text side.
 struct Agent {
-    executor: Executor,
+    engine: Engine,
     tokenizer: Arc<Tokenizer>,
     template: ChatTemplate,
     grammars: Grammars,
     syntax: ToolSyntax,
-    eos_ids: Vec<u32>,
 }
 
 impl Agent {
@@ -164,17 +163,16 @@ impl Agent {
         let template = loaded.chat_template().unwrap();
         let eos_ids = loaded.bundle().manifest().text.eos_ids.clone();
         Self {
-            executor: executor(&bundle, "host-cpu-f32", 256).unwrap(),
+            engine: single_engine(&bundle, "host-cpu-f32", 256).unwrap(),
             grammars: Grammars::new(&tokenizer, &eos_ids).unwrap(),
             syntax: ToolSyntax::of(&template, &tokenizer).unwrap(),
             tokenizer,
             template,
-            eos_ids,
         }
     }
 
     /// The greedy answer, and why it ended.
-    fn answer(&mut self, question: &Question, grammar: Option<Grammar>) -> (String, FinishReason) {
+    fn answer(&self, question: &Question, grammar: Option<Grammar>) -> (String, FinishReason) {
         let conversation = Conversation {
             messages: question.messages.clone(),
             tools: question.tools.clone().unwrap_or_default(),
@@ -183,26 +181,14 @@ impl Agent {
         };
         let prompt = self.template.render(&conversation).unwrap();
         let prompt = self.tokenizer.encode(&prompt, Special::AsWritten).unwrap();
-        let options = GenerateOptions {
+        let request = Request {
             tokens_max: TOKENS_MAX,
-            sampling: SamplingParams::default(),
-            eos_ids: self.eos_ids.clone(),
+            restriction: grammar.map(|grammar| Box::new(grammar) as _),
+            ..Request::reactive(prompt)
         };
-        let restriction = grammar.map(|grammar| Box::new(grammar) as Box<dyn Restriction>);
-        let mut sequence = self.executor.sequence().unwrap();
-        let mut tokens = Vec::new();
-        let ended = generate_restricted(
-            &mut self.executor,
-            &mut sequence,
-            &prompt,
-            &options,
-            restriction,
-            |token| {
-                tokens.push(token);
-                Ok(Continue::Yes)
-            },
-        );
-        (self.tokenizer.decode(&tokens).unwrap(), ended.unwrap().0)
+        let (tokens, ending) = self.engine.generate(request).wait().unwrap();
+        assert_eq!(ending.finish, Finish::Complete, "{:?}", ending.error);
+        (self.tokenizer.decode(&tokens).unwrap(), ending.reason)
     }
 
     fn tool_calls(&self, tools: &[Tool], choice: &ToolChoice) -> Grammar {
@@ -225,7 +211,7 @@ fn every_call_of_tiny_agent_is_right_and_no_answer_gets_worse() {
         return;
     }
     let workbench = Workbench::new().unwrap();
-    let mut agent = Agent::new(&workbench);
+    let agent = Agent::new(&workbench);
     let questions = questions(&fixture("tiny-agent")).unwrap();
     let (mut free_right, mut auto_right, mut calls) = (0, 0, 0);
     let offering: Vec<&Question> = questions
@@ -273,7 +259,7 @@ fn every_answer_of_tiny_agent_in_a_schema_is_an_instance() {
         return;
     }
     let workbench = Workbench::new().unwrap();
-    let mut agent = Agent::new(&workbench);
+    let agent = Agent::new(&workbench);
     let schemas = [
         json!({"type": "object", "properties": {"action": {"enum": ["none", "tell"]}, "words": {"type": "integer", "minimum": 0, "maximum": 99}},
             "required": ["action", "words"], "additionalProperties": false}),
@@ -303,7 +289,7 @@ const SCHEMAS: usize = 300;
 const BABBLE_TOKENS_MAX: usize = 20_000;
 
 /// Tokens of an answer, at most.
-const TOKENS_MAX: usize = 300;
+const TOKENS_MAX: u32 = 300;
 
 /// The end of an answer in tiny-agent's vocabulary.
 const EOS: u32 = 2041;

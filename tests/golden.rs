@@ -7,11 +7,9 @@
 use std::path::Path;
 
 use heg_runtime::exec::{Executor, ExecutorOptions};
-use heg_runtime::{Continue, GenerateOptions, generate};
 use heg_sched::{Logits, chunks};
 use heg_tests::roles::{loader, roles};
-use heg_tests::{FAMILIES, Workbench, executor, fixture, openvino_or_skip};
-use heg_text::SamplingParams;
+use heg_tests::{FAMILIES, Workbench, executor, fixture, greedy, openvino_or_skip};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -112,27 +110,9 @@ fn check_logits(executor: &mut Executor, case: &Case, chunk: usize, name: &str) 
 }
 
 fn check_greedy(executor: &mut Executor, case: &Case, name: &str) {
-    let options = GenerateOptions {
-        tokens_max: case.greedy_ids.len(),
-        sampling: SamplingParams {
-            temperature: 0.0,
-            ..SamplingParams::default()
-        },
-        eos_ids: Vec::new(),
-    };
     let mut sequence = executor.sequence().unwrap();
-    let mut found = Vec::new();
-    generate(
-        executor,
-        &mut sequence,
-        &case.input_ids,
-        &options,
-        |token| {
-            found.push(token);
-            Ok(Continue::Yes)
-        },
-    )
-    .unwrap();
+    let tokens_max = case.greedy_ids.len();
+    let found = greedy(executor, &mut sequence, &case.input_ids, tokens_max).unwrap();
     assert_eq!(found, case.greedy_ids, "{name}");
 }
 

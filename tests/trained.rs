@@ -13,12 +13,13 @@
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use heg_runtime::exec::Executor;
-use heg_runtime::{Continue, GenerateOptions, Loaded, generate};
+use heg_runtime::Loaded;
+use heg_runtime::engine::{Engine, Request};
+use heg_sched::Finish;
 use heg_spec::WeightForm;
 use heg_tests::questions::{Question, agent_30m, questions};
-use heg_tests::{Seeded, Workbench, executor, fixture, openvino_or_skip};
-use heg_text::{ChatTemplate, Conversation, Message, SamplingParams, Special, Tokenizer};
+use heg_tests::{Seeded, Workbench, fixture, openvino_or_skip, single_engine};
+use heg_text::{ChatTemplate, Conversation, Message, Special, Tokenizer};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -39,7 +40,7 @@ struct Case {
 
 /// A model with its text side.
 struct Agent {
-    executor: Executor,
+    engine: Engine,
     tokenizer: Tokenizer,
     template: ChatTemplate,
     eos_ids: Vec<u32>,
@@ -52,7 +53,7 @@ impl Agent {
         let (bundle, _) = compiled.unwrap();
         let loaded = Loaded::open(&bundle).unwrap();
         Self {
-            executor: executor(&bundle, soc, 256).unwrap(),
+            engine: single_engine(&bundle, soc, 256).unwrap(),
             tokenizer: loaded.tokenizer().unwrap(),
             template: loaded.chat_template().unwrap(),
             eos_ids: loaded.bundle().manifest().text.eos_ids.clone(),
@@ -74,29 +75,13 @@ impl Agent {
     }
 
     /// Greedy, up to and with the stop token, as the reference was made.
-    fn answer(&mut self, prompt: &[u32], tokens_max: usize) -> Vec<u32> {
-        let options = GenerateOptions {
-            tokens_max,
-            sampling: SamplingParams {
-                temperature: 0.0,
-                ..SamplingParams::default()
-            },
-            eos_ids: self.eos_ids.clone(),
+    fn answer(&self, prompt: &[u32], tokens_max: usize) -> Vec<u32> {
+        let request = Request {
+            tokens_max: tokens_max as u32,
+            ..Request::reactive(prompt.to_vec())
         };
-        let mut sequence = self.executor.sequence().unwrap();
-        let mut tokens = Vec::new();
-        let on_token = |token| {
-            tokens.push(token);
-            Ok(Continue::Yes)
-        };
-        generate(
-            &mut self.executor,
-            &mut sequence,
-            prompt,
-            &options,
-            on_token,
-        )
-        .unwrap();
+        let (tokens, ending) = self.engine.generate(request).wait().unwrap();
+        assert_eq!(ending.finish, Finish::Complete, "{:?}", ending.error);
         tokens
     }
 
@@ -114,7 +99,7 @@ impl Agent {
 fn check_golden(model: &Path, soc: &str) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let workbench = Workbench::new().unwrap();
-    let mut agent = Agent::new(&workbench, model, soc, WeightForm::F32);
+    let agent = Agent::new(&workbench, model, soc, WeightForm::F32);
     let text = std::fs::read_to_string(model.join("golden.json")).unwrap();
     let golden: Golden = serde_json::from_str(&text).unwrap();
     assert_eq!(golden.cases.len(), 20);
@@ -136,7 +121,7 @@ fn check_accuracy(model: &Path, part: usize) {
     let workbench = Workbench::new().unwrap();
     let questions = some_questions(model, part);
     let answered = |weights| -> Vec<bool> {
-        let mut agent = Agent::new(&workbench, model, "host-cpu-f32", weights);
+        let agent = Agent::new(&workbench, model, "host-cpu-f32", weights);
         let correct = |question: &Question| {
             let prompt = agent.prompt(&question.messages, &question.tools);
             assert_eq!(prompt, question.prompt, "question {}", question.id);

@@ -14,7 +14,6 @@
 pub mod engine;
 mod error;
 pub mod exec;
-mod generate;
 mod ladder;
 mod load;
 mod mem;
@@ -26,7 +25,6 @@ pub mod verified;
 
 pub use engine::FinishReason;
 pub use error::{ExitStatus, RuntimeError};
-pub use generate::{Continue, GenerateOptions, Timing, generate, generate_restricted};
 pub use heg_text as text;
 pub use ladder::{Descent, DeviceFacts, Misfit, NpuFacts, Reason, Rung, Source, Step, summary};
 pub use load::Loaded;

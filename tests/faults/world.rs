@@ -136,6 +136,7 @@ impl World {
             },
             flash: Some(folder.path().to_owned()),
             observers,
+            ..EngineOptions::default()
         };
         let plan = FaultPlan::default();
         let engine = Engine::start_with_faults(loader, policy, options, plan.clone()).unwrap();

@@ -10,9 +10,11 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use heg_compiler::{CompileError, Places, Silent, Summary, Target, Tools, compile};
+use heg_runtime::engine::Engine;
 use heg_runtime::exec::{Executor, ExecutorOptions, Sequence};
-use heg_runtime::{Continue, GenerateOptions, Loaded, RuntimeError, generate};
-use heg_text::SamplingParams;
+use heg_runtime::{Loaded, RuntimeError};
+use heg_sched::{Logits, chunks};
+use heg_text::{Sampler, SamplingParams};
 use tempfile::TempDir;
 
 pub use heg_spec::Seeded;
@@ -100,6 +102,20 @@ pub fn executor(bundle: &Path, soc: &str, chunk_tokens: usize) -> Result<Executo
     Loaded::open(bundle)?.executor(&soc, options)
 }
 
+/// An engine for one request at a time on a shipped SoC.
+pub fn single_engine(
+    bundle: &Path,
+    soc: &str,
+    chunk_tokens: usize,
+) -> Result<Engine, RuntimeError> {
+    let soc = heg_spec::shipped::soc(soc)?;
+    let options = ExecutorOptions {
+        chunk_tokens,
+        ..ExecutorOptions::default()
+    };
+    Engine::start_single(Loaded::open(bundle)?.loader(&soc)?, options)
+}
+
 /// An error with all its causes, as the commands print it, and with the folder of the test out of the way.
 pub fn chain(error: &dyn Error, folder: &Path) -> String {
     let mut text = format!("error: {error}");
@@ -129,27 +145,31 @@ pub fn files_below(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Greedy tokens of a prompt, stop tokens ignored.
+/// Greedy tokens of a prompt, stop tokens ignored: on an executor alone, without the engine.
 pub fn greedy(
     executor: &mut Executor,
     sequence: &mut Sequence,
     prompt: &[u32],
     tokens_max: usize,
 ) -> Result<Vec<u32>, RuntimeError> {
-    let options = GenerateOptions {
-        tokens_max,
-        sampling: SamplingParams {
-            temperature: 0.0,
-            ..SamplingParams::default()
-        },
-        eos_ids: Vec::new(),
-    };
+    let mut sampler = Sampler::new(SamplingParams::default(), prompt)?;
     let mut tokens = Vec::new();
-    let on_token = |token| {
-        tokens.push(token);
-        Ok(Continue::Yes)
-    };
-    generate(executor, sequence, prompt, &options, on_token)?;
+    for chunk in chunks(prompt.len(), executor.options().chunk_tokens) {
+        let logits = match chunk.end == prompt.len() {
+            true => Logits::LastRows,
+            false => Logits::None,
+        };
+        let row = executor.prefill(sequence, &prompt[chunk], logits)?;
+        if logits == Logits::LastRows {
+            tokens.push(sampler.sample(row)?.0);
+        }
+    }
+    let context = executor.manifest().model.context_tokens as usize;
+    while tokens.len() < tokens_max && sequence.tokens() < context {
+        let last = tokens[tokens.len() - 1];
+        let row = executor.decode(&mut [sequence], &[last])?;
+        tokens.push(sampler.sample(row)?.0);
+    }
     Ok(tokens)
 }
 

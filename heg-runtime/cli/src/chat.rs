@@ -4,10 +4,14 @@ use std::io::{BufRead, Write};
 use std::sync::Arc;
 
 use clap::Args;
-use heg_runtime::exec::{Executor, Sequence};
-use heg_runtime::{Continue, GenerateOptions, RuntimeError, generate};
-use heg_text::{ChatTemplate, Conversation, Message, Special, TextStream, Tokenizer};
+use heg_runtime::RuntimeError;
+use heg_runtime::engine::{Engine, Request, Update};
+use heg_sched::{Finish, FlowId};
+use heg_text::{
+    ChatTemplate, Conversation, Message, SamplingParams, Special, TextStream, Tokenizer,
+};
 
+use crate::failure::unfinished;
 use crate::options::{Machine, Sampling, print_descents};
 use crate::terminal::shown;
 
@@ -30,25 +34,20 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let sampling = arguments.sampling.params()?;
     let loaded = arguments.machine.open()?;
-    let executor = arguments.machine.executor(&loaded, 1)?;
-    let options = GenerateOptions {
-        tokens_max: arguments.max_tokens,
-        sampling,
-        eos_ids: loaded.bundle().manifest().text.eos_ids.clone(),
-    };
+    let engine = arguments.machine.engine(&loaded)?;
     let system: Vec<Message> = arguments
         .system
         .iter()
         .map(|text| Message::new("system", text.as_str()))
         .collect();
     let mut chat = Chat {
-        sequence: executor.sequence()?,
-        executor,
+        flow: engine.new_flow(),
+        engine,
         tokenizer: Arc::new(loaded.tokenizer()?),
         template: loaded.chat_template()?,
         messages: system.clone(),
-        cached: Vec::new(),
-        options,
+        tokens_max: arguments.max_tokens.try_into().unwrap_or(u32::MAX),
+        sampling,
         descents_said: false,
     };
     arguments.machine.remember(&loaded)?;
@@ -69,75 +68,76 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 struct Chat {
-    executor: Executor,
-    sequence: Sequence,
+    engine: Engine,
+    /// The flow whose KV cache holds the conversation so far.
+    flow: FlowId,
     tokenizer: Arc<Tokenizer>,
     template: ChatTemplate,
     messages: Vec<Message>,
-    /// Tokens in the KV cache.
-    cached: Vec<u32>,
-    options: GenerateOptions,
+    tokens_max: u32,
+    sampling: SamplingParams,
     descents_said: bool,
 }
 
 impl Chat {
     fn turn(&mut self, text: &str) -> anyhow::Result<()> {
         self.messages.push(Message::new("user", text));
+        let prompt = self.prompt()?;
+        self.engine.check(&prompt)?;
+        let answer = match self.tokens_max {
+            0 => String::new(),
+            _ => self.answer(prompt)?,
+        };
+        println!();
+        self.messages.push(Message::new("assistant", answer));
+        Ok(())
+    }
+
+    fn prompt(&self) -> Result<Vec<u32>, RuntimeError> {
         let conversation = Conversation {
             messages: self.messages.clone(),
             add_generation_prompt: true,
             ..Conversation::default()
         };
-        let rendered = self
-            .template
-            .render(&conversation)
-            .map_err(RuntimeError::from)?;
-        let prompt = self
-            .tokenizer
-            .encode(&rendered, Special::AsWritten)
-            .map_err(RuntimeError::from)?;
-        // The last prompt token is always run again: its logits give the first token of the answer.
-        let common = prompt
-            .iter()
-            .zip(&self.cached)
-            .take_while(|(a, b)| a == b)
-            .count();
-        let kept = common.min(prompt.len().saturating_sub(1));
-        self.sequence.truncate(kept);
+        let rendered = self.template.render(&conversation)?;
+        Ok(self.tokenizer.encode(&rendered, Special::AsWritten)?)
+    }
+
+    /// Shows the answer to a prompt as it comes.
+    fn answer(&mut self, prompt: Vec<u32>) -> anyhow::Result<String> {
+        let generation = self.engine.generate(Request {
+            tokens_max: self.tokens_max,
+            sampling: self.sampling,
+            flow: Some(self.flow),
+            ..Request::reactive(prompt)
+        });
+        self.engine.wait_ready()?;
         let mut stream = TextStream::new(Arc::clone(&self.tokenizer));
         let mut answer = String::new();
-        let mut tokens = Vec::new();
-        let eos_ids = self.options.eos_ids.clone();
-        let descents = self.executor.descents();
-        let mut said = std::mem::replace(&mut self.descents_said, true);
-        generate(
-            &mut self.executor,
-            &mut self.sequence,
-            &prompt[kept..],
-            &self.options,
-            |token| {
-                if !std::mem::replace(&mut said, true) {
-                    print_descents(descents.get());
+        for update in generation {
+            match update {
+                Update::Accepted { .. } => {}
+                Update::Token(token) => {
+                    if !std::mem::replace(&mut self.descents_said, true) {
+                        print_descents(&self.engine.descents());
+                    }
+                    if self.engine.manifest().text.eos_ids.contains(&token) {
+                        continue;
+                    }
+                    if let Some(piece) = stream.push(token).map_err(RuntimeError::from)? {
+                        show(&mut answer, &piece);
+                    }
                 }
-                tokens.push(token);
-                if eos_ids.contains(&token) {
-                    return Ok(Continue::No);
+                Update::Finished(ending) if ending.finish == Finish::Complete => {
+                    if let Some(piece) = stream.finish().map_err(RuntimeError::from)? {
+                        show(&mut answer, &piece);
+                    }
+                    return Ok(answer);
                 }
-                if let Some(piece) = stream.push(token)? {
-                    show(&mut answer, &piece);
-                }
-                Ok(Continue::Yes)
-            },
-        )?;
-        if let Some(piece) = stream.finish().map_err(RuntimeError::from)? {
-            show(&mut answer, &piece);
+                Update::Finished(ending) => return Err(unfinished(ending)),
+            }
         }
-        println!();
-        self.cached = prompt;
-        self.cached.extend(tokens);
-        self.cached.truncate(self.sequence.tokens());
-        self.messages.push(Message::new("assistant", answer));
-        Ok(())
+        Err(RuntimeError::EngineGone.into())
     }
 }
 

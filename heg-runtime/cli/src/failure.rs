@@ -1,8 +1,10 @@
 //! Errors as people see them: the message, its causes, a hint; and the exit status that scripts see.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use heg_artifacts::plain::escape;
+use heg_runtime::engine::Ending;
 use heg_runtime::{ExitStatus, RuntimeError};
 use thiserror::Error;
 
@@ -28,6 +30,15 @@ pub(crate) fn input(message: impl Into<String>) -> anyhow::Error {
         message: message.into(),
     }
     .into()
+}
+
+/// Why a request has no complete answer.
+pub(crate) fn unfinished(ending: Ending) -> anyhow::Error {
+    match ending.error.map(Arc::try_unwrap) {
+        Some(Ok(error)) => error.into(),
+        Some(Err(shared)) => anyhow::Error::new(shared),
+        None => anyhow::anyhow!("the engine ended the request: {:?}", ending.finish),
+    }
 }
 
 /// Prints an error and gives its exit status.
@@ -66,6 +77,9 @@ pub(crate) fn report_bug() -> ExitCode {
 
 fn status(error: &anyhow::Error) -> ExitStatus {
     if let Some(error) = error.downcast_ref::<RuntimeError>() {
+        return error.exit_status();
+    }
+    if let Some(error) = error.downcast_ref::<Arc<RuntimeError>>() {
         return error.exit_status();
     }
     if error.is::<InputError>() {

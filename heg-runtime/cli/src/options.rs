@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use heg_artifacts::plain::escape;
+use heg_runtime::engine::Engine;
 use heg_runtime::exec::{Executor, ExecutorOptions, Loader};
 use heg_runtime::{Descent, Loaded, RuntimeError, read_soc, summary, verified};
 use heg_text::SamplingParams;
@@ -56,6 +57,11 @@ impl Machine {
             ..self.executor_options()
         };
         Executor::new(self.loader(loaded)?, options)
+    }
+
+    /// An engine for one request at a time.
+    pub(crate) fn engine(&self, loaded: &Loaded) -> Result<Engine, RuntimeError> {
+        Engine::start_single(self.loader(loaded)?, self.executor_options())
     }
 
     /// Options of an executor, as far as they are asked for.

@@ -3,20 +3,19 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use heg_runtime::{
-    Continue, Descent, FinishReason, GenerateOptions, Loaded, RuntimeError, Timing,
-    generate_restricted,
-};
+use heg_runtime::engine::{EndTokens, Engine, Request, Update};
+use heg_runtime::{Descent, FinishReason, Loaded, RuntimeError};
+use heg_sched::Finish;
 use heg_text::{
     AnswerText, Conversation, Message, Restriction, Said, Special, TextStream, Tokenizer, ToolCall,
     ToolCallParser, ToolSyntax,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::failure::input;
+use crate::failure::{input, unfinished};
 use crate::form::Form;
 use crate::options::{Machine, Sampling, peak_rss_bytes, print_descents};
 use crate::terminal::shown;
@@ -114,7 +113,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
     let sampling = arguments.sampling.params()?;
     let loaded = arguments.machine.open()?;
     // Kernels are prepared on their own threads from here on, while the prompt is tokenised.
-    let mut executor = arguments.machine.executor(&loaded, 1)?;
+    let engine = arguments.machine.engine(&loaded)?;
     let tokenizer = match loaded.tokenizer() {
         Ok(tokenizer) => Some(Arc::new(tokenizer)),
         Err(RuntimeError::NoText { .. }) if arguments.prompt.source.prompt_ids.is_some() => None,
@@ -128,43 +127,98 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
     let held = arguments
         .form
         .hold(&loaded, tokenizer.as_deref(), conversation)?;
-    let eos_ids = if arguments.ignore_eos {
-        Vec::new()
-    } else {
-        loaded.bundle().manifest().text.eos_ids.clone()
+    let (end_tokens, eos_ids) = match arguments.ignore_eos {
+        true => (EndTokens::Ignored, Vec::new()),
+        false => (
+            EndTokens::End,
+            loaded.bundle().manifest().text.eos_ids.clone(),
+        ),
     };
-    let options = GenerateOptions {
-        tokens_max: arguments.max_tokens,
+    let mut answer = Answer::new(tokenizer, held.syntax, &eos_ids, arguments);
+    let prompt_tokens = prompt.len();
+    let request = Request {
+        tokens_max: arguments.max_tokens.try_into().unwrap_or(u32::MAX),
+        end_tokens,
         sampling,
-        eos_ids,
+        restriction: held.restriction,
+        ..Request::reactive(prompt)
     };
-    let mut answer = Answer::new(tokenizer, held.syntax, &options.eos_ids, arguments);
-    let mut sequence = executor.sequence()?;
-    let mut first_token_ms = 0.0;
-    let descents = executor.descents();
-    let (reason, timing) = generate_restricted(
-        &mut executor,
-        &mut sequence,
-        &prompt,
-        &options,
-        held.restriction,
-        |token| {
-            if answer.token_ids.is_empty() {
-                first_token_ms = started.elapsed().as_secs_f64() * 1e3;
-                print_descents(descents.get());
-            }
-            answer.push(token)
-        },
-    )?;
+    let (reason, timing) = generate(&engine, request, &mut answer)?;
     answer.finish()?;
     if arguments.json {
-        answer.print_json(prompt.len(), reason, &timing, descents.get())?;
+        answer.print_json(prompt_tokens, reason, &timing, &engine.descents())?;
     }
     if arguments.stats {
-        print_stats(prompt.len(), &timing, first_token_ms);
+        print_stats(prompt_tokens, &timing, started);
     }
     arguments.machine.remember(&loaded)?;
     Ok(())
+}
+
+/// How long an answer took.
+#[derive(Default)]
+struct Timing {
+    /// When the first token came.
+    first_token: Option<Instant>,
+    /// Time from submission to the first token.
+    ttft: Duration,
+    /// Time from the first token to the last.
+    decode: Duration,
+    /// Tokens of the answer.
+    generated: usize,
+}
+
+impl Timing {
+    fn note_token(&mut self, submitted: Instant) {
+        let now = Instant::now();
+        let first = *self.first_token.get_or_insert(now);
+        self.ttft = first - submitted;
+        self.decode = now - first;
+        self.generated += 1;
+    }
+
+    /// Time per output token after the first, in milliseconds; 0 for a single token.
+    fn tpot_ms(&self) -> f64 {
+        match self.generated {
+            0 | 1 => 0.0,
+            generated => self.decode.as_secs_f64() * 1e3 / (generated - 1) as f64,
+        }
+    }
+}
+
+/// Runs a request to its end, or to a stop text in its answer.
+fn generate(
+    engine: &Engine,
+    request: Request,
+    answer: &mut Answer,
+) -> anyhow::Result<(FinishReason, Timing)> {
+    engine.check(&request.prompt)?;
+    let mut timing = Timing::default();
+    if request.tokens_max == 0 {
+        return Ok((FinishReason::Length, timing));
+    }
+    let submitted = Instant::now();
+    let generation = engine.generate(request);
+    engine.wait_ready()?;
+    for update in generation {
+        match update {
+            Update::Accepted { .. } => {}
+            Update::Token(token) => {
+                timing.note_token(submitted);
+                if timing.generated == 1 {
+                    print_descents(&engine.descents());
+                }
+                if answer.push(token)? == Stop::Met {
+                    return Ok((FinishReason::Stop, timing));
+                }
+            }
+            Update::Finished(ending) if ending.finish == Finish::Complete => {
+                return Ok((ending.reason, timing));
+            }
+            Update::Finished(ending) => return Err(unfinished(ending)),
+        }
+    }
+    Err(RuntimeError::EngineGone.into())
 }
 
 impl Prompt {
@@ -237,6 +291,13 @@ impl Prompt {
     }
 }
 
+/// Whether a stop text has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    None,
+    Met,
+}
+
 /// The answer as it comes.
 struct Answer {
     shown: AnswerText,
@@ -263,15 +324,11 @@ impl Answer {
         }
     }
 
-    fn push(&mut self, token: u32) -> Result<Continue, RuntimeError> {
+    fn push(&mut self, token: u32) -> Result<Stop, RuntimeError> {
         self.token_ids.push(token);
         let emit = self.shown.push(token)?;
         self.emit(&emit.text);
-        Ok(if emit.stopped {
-            Continue::No
-        } else {
-            Continue::Yes
-        })
+        Ok(if emit.stopped { Stop::Met } else { Stop::None })
     }
 
     fn finish(&mut self) -> anyhow::Result<()> {
@@ -324,7 +381,9 @@ impl Answer {
     }
 }
 
-fn print_stats(prompt_tokens: usize, timing: &Timing, first_token_ms: f64) {
+fn print_stats(prompt_tokens: usize, timing: &Timing, started: Instant) {
+    let first_token = timing.first_token.map(|at| at - started);
+    let first_token_ms = first_token.unwrap_or_default().as_secs_f64() * 1e3;
     let ttft = timing.ttft.as_secs_f64();
     let rate = |tokens: usize, seconds: f64| {
         if seconds > 0.0 {

@@ -69,6 +69,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         exec: arguments.machine.executor_options(),
         flash: verified::cache_folder()?.map(|cache| cache.path().to_owned()),
         observers: arguments.observers(&timeline)?,
+        ..EngineOptions::default()
     };
     let loader = arguments.machine.loader(&loaded)?;
     let policy = arguments.policy(&loader)?;

@@ -35,7 +35,8 @@ pub use event::{
 
 pub use lanes::RESET_PATIENCE;
 pub use machine::{
-    MachineFacts, MachineLanes, NoLane, for_machine, prefill_tokens_max, with_batch,
+    MachineFacts, MachineLanes, NoLane, for_machine, one_request_policy, prefill_tokens_max,
+    with_rows,
 };
 pub use observer::Observer;
 pub use pass::{Launch, Logits, Span, chunks, launches};

@@ -1,7 +1,7 @@
 //! What a policy means on a machine: which lanes it has, and what they leave of the policy's limits.
 
 use heg_spec::policy::SchedulerKind;
-use heg_spec::{DeviceClass, Policy};
+use heg_spec::{DeviceClass, Policy, SpecError, shipped};
 
 use super::request::Lane;
 
@@ -80,11 +80,30 @@ pub fn for_machine(mut policy: Policy, machine: &MachineFacts) -> Result<Policy,
     Ok(policy)
 }
 
-/// The policy for kernels that take `rows` rows in a decode batch at most.
-pub fn with_batch(mut policy: Policy, rows: usize) -> Policy {
-    let rows = u32::try_from(rows).unwrap_or(u32::MAX);
-    policy.decode.batch_max = policy.decode.batch_max.min(rows);
+/// The policy for kernels that take so many rows of a decode batch, and of an iteration, at most.
+pub fn with_rows(mut policy: Policy, batch: usize, iteration: usize) -> Policy {
+    let least = |most: u32, rows: usize| most.min(u32::try_from(rows).unwrap_or(u32::MAX));
+    policy.decode.batch_max = least(policy.decode.batch_max, batch);
+    policy.limits.tokens_per_iteration = least(policy.limits.tokens_per_iteration, iteration);
     policy
+}
+
+/// The policy for one request at a time: continuous batching with batches of one, without the limits that only many
+/// requests need.
+///
+/// # Errors
+/// None, as long as the policy that ships with HEG is what it should be.
+pub fn one_request_policy(lanes: MachineLanes, chunk_tokens: usize) -> Result<Policy, SpecError> {
+    let mut policy = shipped::policy("cpu-continuous-batching")?;
+    policy.device = match lanes.dynamic {
+        Lane::Igpu => DeviceClass::Igpu,
+        Lane::Cpu | Lane::Npu => DeviceClass::Cpu,
+    };
+    policy.limits.tokens_per_iteration = u32::MAX;
+    // The context bounds the one cache there is, and nobody else waits for a kernel that takes long.
+    policy.limits.kv_mib = u32::MAX;
+    policy.limits.timeout_min_ms = u32::MAX;
+    Ok(with_rows(policy, 1, chunk_tokens))
 }
 
 /// Tokens of the longest launch of a prompt under a policy, where the machine's kernels take `chunk_tokens`.
@@ -99,8 +118,6 @@ pub fn prefill_tokens_max(policy: &Policy, chunk_tokens: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use heg_spec::shipped;
-
     use super::*;
 
     fn facts(lanes: &[DeviceClass]) -> MachineFacts {
@@ -115,7 +132,7 @@ mod tests {
     fn limits_shrink_to_what_the_machine_has() {
         let policy = shipped::policy("agent-xpu").unwrap();
         let held = for_machine(policy, &facts(&[DeviceClass::Cpu])).unwrap();
-        assert_eq!(with_batch(held.clone(), 8).decode.batch_max, 8);
+        assert_eq!(with_rows(held.clone(), 8, 64).decode.batch_max, 8);
         assert_eq!(held.limits.flash_mib, 0);
         assert_eq!(held.limits.timeout_min_ms, u32::MAX);
     }

@@ -17,13 +17,13 @@ use super::serving::Serving;
 use super::status::Status;
 use super::thread::Farewell;
 use super::warming::{Warmed, Warming};
-use super::{EngineOptions, Listener, Observer, Request};
+use super::{EngineOptions, Lanes, Listener, Observer, Request};
 use crate::error::RuntimeError;
-use crate::exec::{Duty, Executor, ExecutorOptions, Loader, ROW_STEP, padded};
+use crate::exec::{Descents, Duty, Executor, ExecutorOptions, Loader, ROW_STEP, padded};
 use crate::mem::Widths;
 use heg_sched::{
-    Event, Finish, FlowId, Lane, MachineFacts, ModelShape, NoLane, RequestId, for_machine,
-    prefill_tokens_max, with_batch,
+    Event, Finish, FlowId, Lane, MachineFacts, MachineLanes, ModelShape, NoLane, RequestId,
+    for_machine, prefill_tokens_max, with_rows,
 };
 
 /// What the conductor hears.
@@ -72,6 +72,8 @@ pub(super) struct Conductor {
     pub(super) model: ModelShape,
     pub(super) room: Room,
     pub(super) lanes: [Option<LaneHandle>; Lane::ALL.len()],
+    /// Steps down the ladder, by lane.
+    pub(super) descents: Vec<Descents>,
     /// For the NPU's lane, where there is one.
     pub(super) warming: Option<Warming>,
     /// Lanes whose kernels could not be prepared.
@@ -115,18 +117,15 @@ impl Conductor {
         };
         let mut lanes = [None, None, None];
         let mut executors = Vec::new();
-        for lane in machine_lanes.all() {
-            let duty = match lane {
-                Lane::Npu => Duty::Static,
-                Lane::Igpu | Lane::Cpu => Duty::Dynamic,
-            };
+        for (lane, duty) in duties(machine_lanes, options.lanes) {
             let executor = Executor::with_duty(Arc::clone(&loader), duty, exec)?;
             executors.push((lane, executor));
         }
         let Some((_, dynamic)) = executors.last() else {
             return Err(RuntimeError::LoaderGone);
         };
-        let policy = with_batch(policy, dynamic.options().batch);
+        let rows = dynamic.options();
+        let policy = with_rows(policy, rows.batch, rows.chunk_tokens);
         let mut shape = dynamic.kv_shape();
         let mut padding_rows = 0;
         for (_, executor) in &executors {
@@ -154,6 +153,10 @@ impl Conductor {
         };
         let npu = executors.iter().find(|(lane, _)| *lane == Lane::Npu);
         let warming = npu.map(|(_, npu)| Warming::start(npu.warmer(), inbox.clone()));
+        let descents = executors
+            .iter()
+            .map(|(_, executor)| executor.descents())
+            .collect();
         for (lane, executor) in executors {
             let executor = machine.executor(lane, executor);
             lanes[lane as usize] = Some(LaneHandle::start(lane, executor, inbox.clone()));
@@ -166,6 +169,7 @@ impl Conductor {
             model,
             room,
             lanes,
+            descents,
             warming,
             lost: Vec::new(),
             observers: options.observers,
@@ -176,6 +180,11 @@ impl Conductor {
     pub(super) fn kv_tokens(&self) -> u32 {
         let tokens = self.policy.limits.kv_bytes() / self.model.kv_bytes_per_token.max(1);
         u32::try_from(tokens).unwrap_or(u32::MAX)
+    }
+
+    /// Steps down the ladder, by lane; known when kernels are ready.
+    pub(super) fn descents(&self) -> Vec<Descents> {
+        self.descents.clone()
     }
 
     /// Runs until the last handle is gone.
@@ -349,6 +358,14 @@ pub(super) fn turn_away(message: Message) {
     if let Message::Submit(arrival) = message {
         arrival.refuse(Finish::Failed, Some(Arc::new(RuntimeError::EngineStopped)));
     }
+}
+
+/// What each lane's executor is for: a lane alone runs every call.
+fn duties(machine: MachineLanes, lanes: Lanes) -> Vec<(Lane, Duty)> {
+    if !machine.npu || lanes == Lanes::Single {
+        return vec![(machine.dynamic, Duty::All)];
+    }
+    vec![(Lane::Npu, Duty::Static), (machine.dynamic, Duty::Dynamic)]
 }
 
 /// The policy as it holds on the loader's machine.

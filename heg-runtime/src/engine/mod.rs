@@ -24,6 +24,7 @@ mod reclaim;
 mod request;
 mod served;
 mod serving;
+mod single;
 mod status;
 mod stopwatch;
 mod thread;
@@ -44,7 +45,8 @@ use heg_artifacts::manifest::Manifest;
 use heg_spec::Policy;
 
 use crate::error::RuntimeError;
-use crate::exec::{ExecutorOptions, Loader};
+use crate::exec::{Descents, ExecutorOptions, Loader};
+use crate::ladder::Descent;
 use conductor::{Arrival, Conductor, Message, turn_away};
 use health::{Pulse, panic_text};
 use heg_sched::{Finish, FlowId, Observer, RequestId};
@@ -63,12 +65,24 @@ pub use waits::{Entry, WaitStatus};
 /// How an engine is set up.
 #[derive(Default)]
 pub struct EngineOptions {
-    /// Of each lane's executor. Batches are as large as the policy says.
+    /// Options of each lane's executor. Its batch size is the policy's.
     pub exec: ExecutorOptions,
+    /// How kernels are spread over lanes.
+    pub lanes: Lanes,
     /// Folder for KV caches that idle flows make room with, as far as the policy grants flash.
     pub flash: Option<PathBuf>,
-    /// Told of every step.
+    /// Observers of every step of the scheduler.
     pub observers: Vec<Box<dyn Observer>>,
+}
+
+/// How kernels are spread over lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Lanes {
+    /// The NPU's static kernels have a lane beside the one with dynamic kernels.
+    #[default]
+    PerDevice,
+    /// One lane runs every kernel on the best device for it.
+    Single,
 }
 
 /// A handle of a running engine. The last one that is dropped shuts it down.
@@ -82,6 +96,8 @@ struct Shared {
     bundle: Arc<Bundle>,
     kv_tokens: u32,
     pulse: Pulse,
+    /// One entry for each lane.
+    descents: Vec<Descents>,
     conductor: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -111,6 +127,7 @@ impl Engine {
         let pulse = Pulse::default();
         let conductor = Conductor::new(loader, policy, options, machine, pulse.clone(), &inbox)?;
         let kv_tokens = conductor.kv_tokens();
+        let descents = conductor.descents();
         let told = pulse.clone();
         let thread = std::thread::spawn(move || {
             let ran = catch_unwind(AssertUnwindSafe(|| conductor.run(&messages)));
@@ -129,6 +146,7 @@ impl Engine {
             bundle,
             kv_tokens,
             pulse,
+            descents,
             conductor: Mutex::new(Some(thread)),
         })))
     }
@@ -165,7 +183,12 @@ impl Engine {
         id
     }
 
-    fn check(&self, prompt: &[u32]) -> Result<(), RuntimeError> {
+    /// Checks whether a prompt can run at all. [`submit`](Self::submit) does so too.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::EmptyPrompt`], [`RuntimeError::Context`] or [`RuntimeError::Token`].
+    pub fn check(&self, prompt: &[u32]) -> Result<(), RuntimeError> {
         let model = &self.manifest().model;
         let context = model.context_tokens as usize;
         if prompt.is_empty() {
@@ -202,6 +225,17 @@ impl Engine {
     /// Whether the engine can serve. Answers at once, whatever the engine is doing.
     pub fn health(&self) -> Health {
         self.0.pulse.health()
+    }
+
+    /// Kernels that run elsewhere than on their best device, and why; known when every kernel is ready.
+    pub fn descents(&self) -> Vec<Descent> {
+        let mut all: Vec<Descent> = Vec::new();
+        for descent in self.0.descents.iter().flat_map(Descents::get) {
+            if !all.contains(descent) {
+                all.push(descent.clone());
+            }
+        }
+        all
     }
 
     /// Counts and times since the start, and what is running now.

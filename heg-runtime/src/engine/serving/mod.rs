@@ -87,6 +87,7 @@ impl Serving {
             model,
             room,
             lanes,
+            descents: _,
             warming,
             lost,
             observers,

@@ -5,7 +5,6 @@
 //! as such a batch: a row is copied in less time than OpenVINO takes to be told of a tensor elsewhere.
 
 use std::collections::btree_map::Entry;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -14,9 +13,8 @@ use heg_openvino::{InferRequest, Progress, Tensor};
 use heg_spec::{DeviceClass, Group};
 
 use super::Executor;
-use super::loader::Form;
-use super::place::{Place, place_kernel, place_use, shared_place, unknown};
 use super::streams::Slot;
+use super::table::Target;
 use crate::error::{RuntimeError, openvino};
 use crate::mem::{Activations, Half, KvCache, Rows};
 use heg_sched::{Launch, Span};
@@ -43,22 +41,22 @@ impl Batch<'_> {
 impl Executor {
     /// Carries out one launch.
     pub(crate) fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {
+        let target = self.forms.target(launch)?;
         match (launch.group, launch.layer) {
-            (Group::Qkv, Some(layer)) => self.qkv(launch, layer as usize, batch),
-            (Group::Mha, Some(layer)) => self.mha(launch, layer as usize, batch),
-            (Group::Ffn, Some(layer)) => self.ffn(launch, layer as usize, batch),
-            (Group::Head, None) => self.head(launch, batch),
+            (Group::Qkv, Some(layer)) => self.qkv(target, layer as usize, batch),
+            (Group::Mha, Some(layer)) => self.mha(target, layer as usize, batch),
+            (Group::Ffn, Some(layer)) => self.ffn(target, layer as usize, batch),
+            (Group::Head, None) => self.head(target, batch),
             (group, layer) => Err(RuntimeError::Launch { group, layer }),
         }
     }
 
     /// Norm, projections, RoPE. Keys and values of one sequence's chunk go straight into its cache.
-    fn qkv(&mut self, launch: Launch, layer: usize, batch: &Batch<'_>) -> Result<(), RuntimeError> {
+    fn qkv(&mut self, target: Target, layer: usize, batch: &Batch<'_>) -> Result<(), RuntimeError> {
         let (first, tokens) = (batch.first(), batch.tokens());
-        let rope = place_use(self.bundle.manifest(), Place::from(launch))?.rope;
-        let rows = self.form_rows(launch, tokens)?;
-        let table = rope.and_then(|id| self.bundle.manifest().rope.get(id.0 as usize));
-        let rotary = table
+        let rows = self.form_rows(target, tokens)?;
+        let rotary = target
+            .rope(self.bundle.manifest())
             .map(|table| self.rotary.rows(table, batch.spans, rows))
             .transpose()?;
         let hidden = batch.rows.hidden[layer % 2].view(first, rows)?;
@@ -79,7 +77,7 @@ impl Executor {
                 .into_iter()
                 .flat_map(|(cos, sin)| [(Role::Cos, cos), (Role::Sin, sin)]),
         );
-        self.run(launch, (tokens, 0), inputs, vec![query, keys, values])?;
+        self.run(target, (tokens, 0), inputs, vec![query, keys, values])?;
         if batch.spans.len() > 1 || tokens == 1 {
             self.scatter(layer, batch)?;
         }
@@ -107,9 +105,9 @@ impl Executor {
     }
 
     /// Attention, of each sequence over its own cache: of single tokens side by side where that is faster.
-    fn mha(&mut self, launch: Launch, layer: usize, batch: &Batch<'_>) -> Result<(), RuntimeError> {
+    fn mha(&mut self, target: Target, layer: usize, batch: &Batch<'_>) -> Result<(), RuntimeError> {
         if batch.caches.len() < batch.spans.len() {
-            return Err(unknown(Place::from(launch)));
+            return Err(target.unknown());
         }
         let calls: Vec<Attention<'_>> = batch
             .caches
@@ -123,9 +121,9 @@ impl Executor {
             })
             .collect();
         for calls in calls.chunk_by(|a, b| a.span.tokens == 1 && b.span.tokens == 1) {
-            if !self.attend_together(launch, calls)? {
+            if !self.attend_together(target, calls)? {
                 for call in calls {
-                    self.attend(launch, call)?;
+                    self.attend(target, call)?;
                 }
             }
         }
@@ -133,79 +131,77 @@ impl Executor {
     }
 
     /// Attention of one sequence.
-    fn attend(&mut self, launch: Launch, call: &Attention<'_>) -> Result<(), RuntimeError> {
+    fn attend(&mut self, target: Target, call: &Attention<'_>) -> Result<(), RuntimeError> {
         let (tokens, visible) = (call.span.tokens, call.visible());
-        let form = self.form(launch, tokens, visible)?;
+        let form = self.forms.form(target, tokens, visible)?;
         let (rows, context) = (form.rows(tokens), form.context(call.context()));
         let inputs = call.inputs(rows, context, &self.scratch.position)?;
         // Rows behind the span's own are those of spans that follow: they are written after.
         let attended = call.rows.attended.view(call.span.row, rows)?;
-        self.run(launch, (tokens, visible), inputs, vec![attended])
+        self.run(target, (tokens, visible), inputs, vec![attended])
     }
 
     /// Attention of single tokens of several sequences on streams of the CPU; false where that does not pay.
     fn attend_together(
         &mut self,
-        launch: Launch,
+        target: Target,
         calls: &[Attention<'_>],
     ) -> Result<bool, RuntimeError> {
         let Some((first, rest)) = calls.split_first().filter(|(_, rest)| !rest.is_empty()) else {
             return Ok(false);
         };
-        let rung = self.form(launch, 1, first.visible())?.rung;
+        let rung = self.forms.form(target, 1, first.visible())?.rung;
         if rung.role != DeviceClass::Cpu {
             return Ok(false);
         }
         for call in rest {
-            if self.form(launch, 1, call.visible())?.rung != rung {
+            if self.forms.form(target, 1, call.visible())?.rung != rung {
                 return Ok(false);
             }
         }
-        let bundle = Arc::clone(&self.bundle);
-        let place = shared_place(bundle.manifest(), Place::from(launch));
-        let streams = match self.streams.entry((place, rung)) {
+        let streams = match self.streams.entry((target.place, rung)) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
                 let loader = &self.order.loader;
-                new.insert(loader.streams(place, rung, self.options.batch)?)
+                new.insert(loader.streams(target.place, rung, self.options.batch)?)
             }
         };
         let contexts: Vec<usize> = calls.iter().map(Attention::context).collect();
         let Some(streams) = streams.as_mut().filter(|streams| streams.suit(&contexts)) else {
             return Ok(false);
         };
-        let kernel = place_kernel(bundle.manifest(), place)?;
+        let kernel = target.kernel(self.bundle.manifest())?;
         let bind_call = |call: &Attention<'_>, slot: &mut Slot| {
             let inputs = call.inputs(1, call.context(), &slot.position)?;
             let attended = call.rows.attended.view(call.span.row, 1)?;
-            bind(&mut slot.request, place, kernel, inputs, vec![attended])
+            bind(&mut slot.request, target, kernel, inputs, vec![attended])
         };
         streams.run(calls, bind_call, self.cancel.as_deref())?;
         Ok(true)
     }
 
     /// Output projection to the end of the layer; the residual stream changes halves.
-    fn ffn(&mut self, launch: Launch, layer: usize, batch: &Batch<'_>) -> Result<(), RuntimeError> {
+    fn ffn(&mut self, target: Target, layer: usize, batch: &Batch<'_>) -> Result<(), RuntimeError> {
         let [from, to] = [layer % 2, (layer + 1) % 2].map(|half| &batch.rows.hidden[half]);
         let end = batch.first() + batch.tokens();
-        let step = self.rows_at_a_time(launch, batch.tokens())?;
+        let step = self.rows_at_a_time(target, batch.tokens())?;
         for first in (batch.first()..end).step_by(step) {
             let tokens = step.min(end - first);
-            let rows = self.form_rows(launch, tokens)?;
+            let rows = self.form_rows(target, tokens)?;
             let inputs = vec![
                 (Role::Attended, batch.rows.attended.view(first, rows)?),
                 (Role::Hidden, from.view(first, rows)?),
             ];
             let output = to.view(first, rows)?;
-            self.run(launch, (tokens, 0), inputs, vec![output])?;
+            self.run(target, (tokens, 0), inputs, vec![output])?;
         }
         Ok(())
     }
 
     /// Rows of `tokens` that one call of `ffn` takes. Rows do not depend on each other, and each layer's kernel keeps
     /// the memory of its largest call.
-    fn rows_at_a_time(&mut self, launch: Launch, tokens: usize) -> Result<usize, RuntimeError> {
-        let form = self.form(launch, tokens, 0)?;
+    fn rows_at_a_time(&mut self, target: Target, tokens: usize) -> Result<usize, RuntimeError> {
+        let form = self.forms.form(target, tokens, 0)?;
         Ok(match form.rung.role {
             DeviceClass::Cpu => FFN_ROWS,
             DeviceClass::Igpu | DeviceClass::Npu => tokens.max(1),
@@ -213,8 +209,8 @@ impl Executor {
     }
 
     /// Logits of the last row of each span.
-    fn head(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {
-        let rows = self.form_rows(launch, batch.spans.len())?;
+    fn head(&mut self, target: Target, batch: &Batch<'_>) -> Result<(), RuntimeError> {
+        let rows = self.form_rows(target, batch.spans.len())?;
         let layers = self.manifest().layers.len();
         let hidden = &batch.rows.hidden[layers % 2];
         let mut row = std::mem::take(&mut self.row);
@@ -227,7 +223,7 @@ impl Executor {
         let last = self.scratch.last.view(0, rows)?;
         let logits = self.scratch.logits.view(0, rows)?;
         self.run(
-            launch,
+            target,
             (batch.spans.len(), 0),
             vec![(Role::Hidden, last)],
             vec![logits],
@@ -235,9 +231,9 @@ impl Executor {
     }
 
     /// Rows that the form for `tokens` tokens computes: those, or a static form's chunk.
-    fn form_rows(&mut self, launch: Launch, tokens: usize) -> Result<usize, RuntimeError> {
+    fn form_rows(&mut self, target: Target, tokens: usize) -> Result<usize, RuntimeError> {
         let available = self.rows;
-        let form = self.form(launch, tokens, 0)?;
+        let form = self.forms.form(target, tokens, 0)?;
         let rows = form.rows(tokens);
         if rows <= available {
             Ok(rows)
@@ -249,57 +245,29 @@ impl Executor {
         }
     }
 
-    /// The form for `tokens` tokens over `context` visible rows of the cache; 0 where no cache is read.
-    fn form(
-        &mut self,
-        launch: Launch,
-        tokens: usize,
-        context: usize,
-    ) -> Result<&mut Form, RuntimeError> {
-        let place = Place::from(launch);
-        let place = shared_place(self.bundle.manifest(), place);
-        let prepared = self.ready.get_mut(&place).ok_or(RuntimeError::LoaderGone)?;
-        let fits = |form: &&mut Form| form.shape.admits(tokens, context);
-        prepared
-            .forms
-            .iter_mut()
-            .find(fits)
-            .ok_or(RuntimeError::Launch {
-                group: launch.group,
-                layer: launch.layer,
-            })
-    }
-
     /// Binds tensors by role and runs the form that fits.
     fn run(
         &mut self,
-        launch: Launch,
+        target: Target,
         (tokens, context): (usize, usize),
         inputs: Vec<(Role, Tensor)>,
         outputs: Vec<Tensor>,
     ) -> Result<(), RuntimeError> {
-        let place = Place::from(launch);
-        let bundle = Arc::clone(&self.bundle);
-        let kernel = place_kernel(bundle.manifest(), place)?;
-        let (cancel, class) = (self.cancel.clone(), self.class);
-        let form = self.form(launch, tokens, context)?;
-        if let Some(class) = class {
+        let kernel = target.kernel(self.bundle.manifest())?;
+        let form = self.forms.form(target, tokens, context)?;
+        if let Some(class) = self.class {
             form.band.select(class, form.request.model());
         }
-        bind(&mut form.request, place, kernel, inputs, outputs)?;
-        match cancel {
+        bind(&mut form.request, target, kernel, inputs, outputs)?;
+        match &self.cancel {
             Some(cancel) => {
                 let started = form.request.start();
-                started.and_then(|()| finish(&mut form.request, Some(&cancel)))
+                started.and_then(|()| finish(&mut form.request, Some(cancel)))
             }
             None => form.request.infer(),
         }
         .map_err(running(kernel))?;
-        let place = shared_place(bundle.manifest(), place);
-        match self.ready.get_mut(&place) {
-            Some(prepared) => prepared.give_back(&bundle),
-            None => Ok(()),
-        }
+        self.forms.prepared(target)?.give_back(&self.bundle)
     }
 }
 
@@ -352,7 +320,7 @@ impl Attention<'_> {
 /// Binds tensors to the ports of a place's kernel: inputs by role, outputs in order.
 fn bind(
     request: &mut InferRequest,
-    place: Place,
+    target: Target,
     kernel: &Kernel,
     mut inputs: Vec<(Role, Tensor)>,
     outputs: Vec<Tensor>,
@@ -360,7 +328,7 @@ fn bind(
     for (index, port) in kernel.inputs.iter().enumerate() {
         let given = inputs.iter().position(|(role, _)| *role == port.role);
         let Some(given) = given else {
-            return Err(unknown(place));
+            return Err(target.unknown());
         };
         let (_, tensor) = inputs.swap_remove(given);
         let bound = request.bind_input(index, tensor);

@@ -19,6 +19,7 @@ mod place;
 mod rotary;
 mod sections;
 mod streams;
+mod table;
 mod warm;
 
 use std::collections::BTreeMap;
@@ -36,12 +37,13 @@ use crate::verdicts::{Verdicts, file_name};
 pub(crate) use duty::Duty;
 use embedding::EmbeddingTable;
 use heg_sched::{Class, Launch, Logits, Span, launches};
-use kernels::{Kernels, Order, Prepared};
+use kernels::{Kernels, Order};
 pub(crate) use launch::{Batch, CONTEXT_STEP};
 use loader::tensor_element;
 pub(crate) use loader::{ROW_STEP, padded};
 use rotary::RotaryRows;
 use streams::Streams;
+use table::FormTable;
 
 pub use doctor::{Diagnosis, Examined, clear_quarantine, diagnose};
 pub use loader::Loader;
@@ -94,7 +96,8 @@ pub struct Executor {
     order: Arc<Order>,
     verdicts: Verdicts,
     kernels: Kernels,
-    ready: BTreeMap<Place, Prepared>,
+    /// Empty before every kernel is ready.
+    forms: FormTable,
     /// For attention of batches; none where it runs one sequence after the other. Made when first needed.
     streams: BTreeMap<(Place, Rung), Option<Streams>>,
     descents: Descents,
@@ -200,7 +203,7 @@ impl Executor {
             kernels: Kernels::load(Arc::clone(&order), options.loader_threads),
             order,
             verdicts,
-            ready: BTreeMap::new(),
+            forms: FormTable::default(),
             streams: BTreeMap::new(),
             descents: Descents::default(),
             embedding,
@@ -244,7 +247,7 @@ impl Executor {
     /// Waits until every kernel is ready; the first pass does so by itself. At the first start of a bundle on these
     /// devices, kernels are asked for their known answers, and those that answer wrongly are replaced.
     pub fn wait_ready(&mut self) -> Result<(), RuntimeError> {
-        if !self.ready.is_empty() {
+        if !self.forms.is_empty() {
             return Ok(());
         }
         let mut ready = self.kernels.join()?;
@@ -275,7 +278,7 @@ impl Executor {
             }
         }
         let _ = self.descents.0.set(descents);
-        self.ready = ready;
+        self.forms = FormTable::new(self.bundle.manifest(), ready)?;
         self.pack_head()
     }
 
@@ -287,8 +290,8 @@ impl Executor {
             layer: None,
             group: Group::Head,
         };
-        let head = self.ready.get(&Place::from(launch));
-        if head.is_none_or(|head| head.packed.is_empty()) {
+        let head = self.forms.target(launch)?;
+        if self.forms.prepared(head)?.packed.is_empty() {
             return Ok(());
         }
         let span = Span {

@@ -100,7 +100,7 @@ impl Executor {
     /// From now on runs calls on a warm kernel where it is the smallest that admits them.
     pub(crate) fn adopt(&mut self, WarmForms(forms): WarmForms) {
         for (place, form) in forms {
-            if let Some(prepared) = self.ready.get_mut(&place) {
+            if let Some(prepared) = self.forms.at(place) {
                 prepared.adopt(form);
             }
         }
@@ -109,9 +109,9 @@ impl Executor {
     /// Forgets a warm kernel. What the bundle has of that shape stays.
     pub(crate) fn unload(&mut self, warm: WarmKernel) {
         let shape = shape_of(warm);
-        let bundle = Arc::clone(&self.bundle);
-        for (place, prepared) in &mut self.ready {
-            if let Ok(kernel) = place_kernel(bundle.manifest(), *place) {
+        let manifest = self.bundle.manifest();
+        for (place, prepared) in self.forms.iter_mut() {
+            if let Ok(kernel) = place_kernel(manifest, place) {
                 prepared
                     .forms
                     .retain(|form| form.shape != shape || !is_narrowed(form, kernel));

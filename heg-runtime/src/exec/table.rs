@@ -1,0 +1,147 @@
+//! The kernel and the forms of every launch, by layer and op group: found once, when all kernels are ready.
+
+use std::collections::BTreeMap;
+
+use heg_artifacts::manifest::{Group, Kernel, Manifest, RopeTable};
+
+use super::kernels::Prepared;
+use super::loader::Form;
+use super::place::{Place, place_use, shared_place, unknown};
+use crate::error::RuntimeError;
+use heg_sched::Launch;
+
+/// What is ready at every place of a model. Empty before all kernels are ready.
+#[derive(Default)]
+pub(super) struct FormTable {
+    prepared: Vec<(Place, Prepared)>,
+    /// By layer: qkv, attention, ffn.
+    layers: Vec<[Target; 3]>,
+    head: Option<Target>,
+}
+
+/// What a launch runs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target {
+    pub(super) launch: Launch,
+    /// The place whose forms run it: layers with the same attention kernel share the first one's.
+    pub(super) place: Place,
+    /// Index into [`FormTable::prepared`].
+    prepared: usize,
+    /// Index into [`Manifest::kernels`].
+    kernel: usize,
+    /// Index into [`Manifest::rope`].
+    rope: Option<usize>,
+}
+
+impl Target {
+    fn new(
+        manifest: &Manifest,
+        prepared: &[(Place, Prepared)],
+        launch: Launch,
+    ) -> Result<Self, RuntimeError> {
+        let used = place_use(manifest, Place::from(launch))?;
+        let place = shared_place(manifest, Place::from(launch));
+        let ready = prepared.binary_search_by_key(&place, |(place, _)| *place);
+        Ok(Self {
+            launch,
+            place,
+            prepared: ready.map_err(|_| unknown(place))?,
+            kernel: used.kernel.0 as usize,
+            rope: used.rope.map(|rope| rope.0 as usize),
+        })
+    }
+
+    /// The kernel in the bundle.
+    pub(super) fn kernel(self, manifest: &Manifest) -> Result<&Kernel, RuntimeError> {
+        manifest.kernels.get(self.kernel).ok_or(self.unknown())
+    }
+
+    /// The rotary table that the kernel reads, if any.
+    pub(super) fn rope(self, manifest: &Manifest) -> Option<&RopeTable> {
+        manifest.rope.get(self.rope?)
+    }
+
+    /// The error for a launch that nothing can run.
+    pub(super) fn unknown(self) -> RuntimeError {
+        unknown(Place::from(self.launch))
+    }
+}
+
+impl FormTable {
+    /// The table of a model whose places are all ready.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::Launch`] where a place is missing.
+    pub(super) fn new(
+        manifest: &Manifest,
+        ready: BTreeMap<Place, Prepared>,
+    ) -> Result<Self, RuntimeError> {
+        let prepared: Vec<(Place, Prepared)> = ready.into_iter().collect();
+        let target = |layer, group| Target::new(manifest, &prepared, Launch { layer, group });
+        let layers = (0..manifest.layers.len() as u32).map(|layer| {
+            Ok([
+                target(Some(layer), Group::Qkv)?,
+                target(Some(layer), Group::Mha)?,
+                target(Some(layer), Group::Ffn)?,
+            ])
+        });
+        Ok(Self {
+            layers: layers.collect::<Result<_, RuntimeError>>()?,
+            head: Some(target(None, Group::Head)?),
+            prepared,
+        })
+    }
+
+    /// Whether kernels are not ready yet.
+    pub(super) fn is_empty(&self) -> bool {
+        self.prepared.is_empty()
+    }
+
+    /// What a launch runs.
+    pub(super) fn target(&self, launch: Launch) -> Result<Target, RuntimeError> {
+        let layer = || self.layers.get(launch.layer? as usize);
+        let target = match launch.group {
+            Group::Qkv => layer().map(|[qkv, _, _]| qkv),
+            Group::Mha => layer().map(|[_, mha, _]| mha),
+            Group::Ffn => layer().map(|[_, _, ffn]| ffn),
+            Group::Head => self.head.as_ref().filter(|_| launch.layer.is_none()),
+        };
+        target.copied().ok_or(unknown(Place::from(launch)))
+    }
+
+    /// The form of a target for `tokens` tokens over `context` visible rows of the cache; 0 where no cache is read.
+    pub(super) fn form(
+        &mut self,
+        target: Target,
+        tokens: usize,
+        context: usize,
+    ) -> Result<&mut Form, RuntimeError> {
+        let prepared = self.prepared(target)?;
+        let mut forms = prepared.forms.iter_mut();
+        forms
+            .find(|form| form.shape.admits(tokens, context))
+            .ok_or(target.unknown())
+    }
+
+    /// All that is ready for a target.
+    pub(super) fn prepared(&mut self, target: Target) -> Result<&mut Prepared, RuntimeError> {
+        let prepared = self.prepared.get_mut(target.prepared);
+        prepared
+            .map(|(_, prepared)| prepared)
+            .ok_or(target.unknown())
+    }
+
+    /// What is ready at a place, if it is one of the model's.
+    pub(super) fn at(&mut self, place: Place) -> Option<&mut Prepared> {
+        let mut all = self.iter_mut();
+        all.find_map(|(other, prepared)| (other == place).then_some(prepared))
+    }
+
+    /// Every place with what is ready there, in order.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Place, &mut Prepared)> {
+        self.prepared
+            .iter_mut()
+            .map(|(place, prepared)| (*place, prepared))
+    }
+}

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use xtask::fail::Fail;
-use xtask::workspace::{self, note, root};
+use xtask::workspace::{self, Build, note, root};
 use xtask::{compile, setup};
 
 /// Arguments of `cargo xtask demo`.
@@ -18,7 +18,7 @@ pub(crate) struct Args {}
 
 pub(crate) fn run(_args: &Args) -> Result<()> {
     setup::ensure_openvino()?;
-    let heg = workspace::build_heg()?;
+    let heg = workspace::build_heg(Build::Dev)?;
     let bundle = compile_tiny_agent()?;
     let cases = cases()?;
     let scratch = tempfile::tempdir().context("cannot create a temporary folder")?;

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 use heg_spec::WeightForm;
 use std::path::{Path, PathBuf};
-use xtask::workspace::{self, note, target_dir};
+use xtask::workspace::{self, Build, note, target_dir};
 use xtask::{compile, setup, synth};
 
 /// Arguments of `cargo xtask profile`.
@@ -33,7 +33,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     setup::ensure_openvino()?;
-    let heg = workspace::build_heg()?;
+    let heg = workspace::build_heg(Build::Release)?;
     let models = match args.models.as_slice() {
         [] => vec![default_bundle()?],
         named => named.to_vec(),

@@ -69,14 +69,37 @@ pub fn capture(command: &mut Command, what: &str) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{what} printed no valid UTF-8"))
 }
 
-/// The `heg` binary with its server, built for release; says so first since it can take minutes.
-pub fn build_heg() -> Result<PathBuf> {
-    note("building heg (release)");
-    run(
-        &mut cargo(&["build", "--release", "--quiet", "-p", "heg"]),
-        "building heg",
-    )?;
-    Ok(target_dir().join("release").join("heg"))
+/// How `heg` is built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Build {
+    /// Like this program, whose dependencies it shares: quick to build, and good enough to try.
+    Dev,
+    /// As it ships: what is measured.
+    Release,
+}
+
+impl Build {
+    /// The profile, and with it the folder below the target folder.
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Dev => "debug",
+            Self::Release => "release",
+        }
+    }
+}
+
+/// The `heg` binary, built if need be; says so first, because that can take minutes.
+pub fn build_heg(build: Build) -> Result<PathBuf> {
+    let mut command = cargo(&["build", "--quiet", "-p", "heg"]);
+    match build {
+        Build::Dev => note("building heg"),
+        Build::Release => {
+            note("building heg (release)");
+            command.arg("--release");
+        }
+    }
+    run(&mut command, "building heg")?;
+    Ok(target_dir().join(build.folder()).join("heg"))
 }
 
 /// The laboratory's binary, built like this one.
@@ -85,7 +108,7 @@ pub fn build_lab() -> Result<PathBuf> {
         &mut cargo(&["build", "--quiet", "-p", "heg-lab"]),
         "building heg-lab",
     )?;
-    Ok(target_dir().join("debug").join("heg-lab"))
+    Ok(target_dir().join(Build::Dev.folder()).join("heg-lab"))
 }
 
 /// A command of `heg` whose notes about this machine stay in the target folder.

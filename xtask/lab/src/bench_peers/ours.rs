@@ -8,7 +8,7 @@ use heg_spec::WeightForm;
 use serde_json::Value;
 use std::path::PathBuf;
 use xtask::compile;
-use xtask::workspace::{self, note};
+use xtask::workspace::{self, Build, note};
 
 /// A built `heg` and a compiled bundle.
 pub(crate) struct Ours {
@@ -17,7 +17,7 @@ pub(crate) struct Ours {
 }
 
 pub(crate) fn prepare(subject: &Subject) -> Result<Ours> {
-    let heg = workspace::build_heg()?;
+    let heg = workspace::build_heg(Build::Release)?;
     let bundle = subject.peers.join(format!("{}-w8a16.heg", subject.name));
     note(format!(
         "compiling {} for HEG (8-bit weights)",

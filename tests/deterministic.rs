@@ -13,7 +13,7 @@ use std::sync::Mutex;
 
 use heg_artifacts::manifest::{KernelUse, Manifest, Weight, WeightId};
 use heg_artifacts::{Bundle, SectionId};
-use heg_compiler::{CompileError, Phase, Progress, Summary, Target, Tools};
+use heg_compiler::{CompileError, CompileOptions, Phase, Progress, Summary, Target};
 use heg_spec::WeightForm;
 use heg_tests::model_folder::ModelFolder;
 use heg_tests::{Workbench, files_below, fixture};
@@ -398,7 +398,8 @@ fn an_object_that_changed_is_made_again_by_the_compile_that_meets_it() {
     let target = Target::read(model.path()).unwrap();
     let noted = Noted::default();
     let places = workbench.places("tiny-agent");
-    let summary = heg_compiler::compile(&target, &places, &Tools::find(), &noted).unwrap();
+    let summary =
+        heg_compiler::compile(&target, &places, &CompileOptions::default(), &noted).unwrap();
     assert!(summary.rewritten);
     assert_same(&bundle, &expected, "made again");
     let threads = std::num::NonZero::<usize>::MIN;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use heg_compiler::{Phase, Places, Progress, Silent, Target, Tools, compile};
+use heg_compiler::{CompileOptions, Phase, Places, Progress, Silent, Target, compile};
 use heg_tests::model_folder::ModelFolder;
 use heg_tests::{Workbench, chain, files_below, fixture, left_behind};
 
@@ -55,7 +55,7 @@ fn interrupt(workbench: &Workbench, model: &Path, phase: Phase, bytes: u64) {
     };
     let places = workbench.places("tiny-agent");
     let result = catch_unwind(AssertUnwindSafe(|| {
-        compile(&target, &places, &Tools::find(), &progress)
+        compile(&target, &places, &CompileOptions::default(), &progress)
     }));
     assert!(result.is_err(), "{phase:?} was not interrupted");
 }
@@ -177,7 +177,7 @@ impl Drop for Mount {
 /// Compiles tiny-agent to given places and describes the refusal, without what differs from run to run.
 fn refusal(workbench: &Workbench, places: &Places) -> String {
     let target = Target::read(&fixture("tiny-agent")).unwrap();
-    let text = match compile(&target, places, &Tools::find(), &Silent) {
+    let text = match compile(&target, places, &CompileOptions::default(), &Silent) {
         Err(error) => chain(&error, workbench.folder()),
         Ok(_) => "compiled".to_owned(),
     };
@@ -219,7 +219,7 @@ fn a_full_disk_is_reported_and_gets_no_rubbish() {
     small.change("size=64m").unwrap();
     let target = Target::read(&fixture("tiny-agent")).unwrap();
     for places in [bundle_there, store_there] {
-        compile(&target, &places, &Tools::find(), &Silent).unwrap();
+        compile(&target, &places, &CompileOptions::default(), &Silent).unwrap();
     }
 }
 

@@ -9,6 +9,7 @@ use thiserror::Error;
 use crate::ingest::IngestError;
 use crate::npu::NpuError;
 use crate::quant::QuantError;
+use crate::verify::Invariant;
 
 /// Why a compile failed. Nothing of a failed compile is left at the output's place.
 #[derive(Debug, Error)]
@@ -112,6 +113,9 @@ pub enum CompileError {
         /// What is wrong with it.
         message: &'static str,
     },
+    /// A pass broke an invariant that the next one relies on.
+    #[error(transparent)]
+    Invariant(#[from] Invariant),
     /// A rotary scaling that is unknown or incomplete.
     #[error("rotary scaling `{key}`: expected {expected}, found {found}")]
     RopeScaling {

@@ -7,6 +7,7 @@ use heg_spec::{Architecture, Fusion, ModelSpec, shipped};
 use crate::graph::{Dims, OpGraph, build_head, build_layer};
 use crate::heg::Heg;
 use crate::ingest::ConfigJson;
+use crate::options::Verify;
 use crate::plan::Plan;
 use crate::target::Target;
 
@@ -63,7 +64,7 @@ impl Described {
 
     pub(crate) fn plan(&self) -> Plan {
         let target = Target::new(self.spec.clone(), PathBuf::new());
-        Plan::new(&target, &self.config).unwrap()
+        Plan::new(&target, &self.config, Verify::Always).unwrap()
     }
 
     pub(crate) fn heg(&self) -> Heg {

@@ -5,7 +5,9 @@
 //! (OpenVINO IR), `precompile` and [`npu`] (blobs), `quant`/`encode` (weights) and `reference` (known answers) →
 //! [`compile`](compile()) (the bundle). The runtime depends on none of it.
 
+mod assemble;
 mod compile;
+mod emit;
 mod encode;
 mod error;
 #[cfg(test)]
@@ -20,18 +22,25 @@ pub mod heg;
 pub mod ingest;
 mod lower;
 pub mod npu;
+mod options;
 mod phase;
 mod plan;
 mod precompile;
+mod provenance;
 pub mod quant;
 mod reference;
 mod rope;
 pub mod target;
+mod variants;
+mod verify;
 
-pub use compile::{Places, Summary, Tools, compile};
+pub use compile::{Places, Summary, compile};
+pub use emit::{Emit, emit};
 pub use error::CompileError;
 pub use lower::Lowering;
+pub use options::{CompileOptions, NpuBlobs, Verify};
 pub use phase::{Phase, Progress, Silent, Unit};
 pub use plan::Plan;
-pub use precompile::{BlobSummary, NpuAccess};
+pub use precompile::BlobSummary;
 pub use target::Target;
+pub use verify::Invariant;

@@ -1,15 +1,22 @@
 //! From architecture and config to the HEG: everything about a model but its bytes.
 
+mod dump;
+mod verify;
+
 use std::collections::BTreeSet;
+use std::fmt;
 
 use heg_spec::model::CONTEXT_TOKENS_DEFAULT;
 use heg_spec::{Architecture, ModelSpec, WeightForm};
 
 use crate::error::CompileError;
-use crate::fuse::{fuse_head, fuse_layer};
-use crate::graph::{Dims, Param, ParamKind, SpecScope, WeightSource, build_head, build_layer};
-use crate::heg::Heg;
+use crate::fuse::{FusedOps, fuse_head, fuse_layer};
+use crate::graph::{
+    self, Dims, OpGraph, Param, ParamKind, SpecScope, WeightSource, build_head, build_layer,
+};
+use crate::heg::{self, Heg};
 use crate::ingest::ConfigJson;
+use crate::options::Verify;
 use crate::target::{SpecHash, Target};
 
 /// A model, planned.
@@ -35,27 +42,94 @@ pub struct Plan {
     pub(crate) specs: Vec<SpecHash>,
 }
 
-impl Plan {
-    /// Plans `target` with its config.
-    pub fn new(target: &Target, config: &ConfigJson) -> Result<Self, CompileError> {
+/// The operator graphs of a model, each with the kernels that it was cut into.
+#[derive(Debug, Clone)]
+pub(crate) struct Graphs {
+    architecture: Architecture,
+    dims: Dims,
+    layers: Vec<(OpGraph, Vec<FusedOps>)>,
+    head: (OpGraph, Vec<FusedOps>),
+    specs: Vec<SpecHash>,
+}
+
+impl Graphs {
+    /// Builds and fuses the graphs of all layers and of the head.
+    pub(crate) fn build(
+        target: &Target,
+        config: &ConfigJson,
+        verify: Verify,
+    ) -> Result<Self, CompileError> {
         let (architecture, architecture_hash) = target.architecture(config)?;
         let fusion = target.fusion()?;
         let dims = Dims::bind(&architecture, config)?;
-        let layers = (0..dims.layers)
-            .map(|layer| {
-                let graph = build_layer(&architecture, config, &dims, layer)?;
-                let fused = fuse_layer(&graph, &fusion)?;
-                Ok((graph, fused))
-            })
-            .collect::<Result<Vec<_>, CompileError>>()?;
+        let checked = |graph: OpGraph, fused: Vec<FusedOps>| {
+            if verify.is_on() {
+                graph::verify(&graph)?;
+                heg::verify_fused(&graph, &fused)?;
+            }
+            Ok::<_, CompileError>((graph, fused))
+        };
+        let layers = (0..dims.layers).map(|layer| {
+            let graph = build_layer(&architecture, config, &dims, layer)?;
+            let fused = fuse_layer(&graph, &fusion)?;
+            checked(graph, fused)
+        });
+        let layers = layers.collect::<Result<_, _>>()?;
         let head = build_head(&architecture, config, &dims)?;
-        let fused_head = fuse_head(&head, &fusion)?;
-        let heg = Heg::build(&layers, (&head, &fused_head))?;
+        let fused = fuse_head(&head, &fusion)?;
+        let head = checked(head, fused)?;
+        Ok(Self {
+            architecture,
+            dims,
+            layers,
+            head,
+            specs: vec![architecture_hash, target.fusion_hash()],
+        })
+    }
+}
+
+impl fmt::Display for Graphs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (layer, (graph, _)) in self.layers.iter().enumerate() {
+            writeln!(f, "layer {layer}\n{graph}")?;
+        }
+        write!(f, "head\n{}", self.head.0)
+    }
+}
+
+impl Plan {
+    /// Plans `target` with its config.
+    ///
+    /// # Errors
+    ///
+    /// [`CompileError`] for a spec or a config that describes no model.
+    pub fn new(target: &Target, config: &ConfigJson, verify: Verify) -> Result<Self, CompileError> {
+        let graphs = Graphs::build(target, config, verify)?;
+        Self::of_graphs(target, config, graphs, verify)
+    }
+
+    /// Plans a model whose graphs have been built.
+    pub(crate) fn of_graphs(
+        target: &Target,
+        config: &ConfigJson,
+        graphs: Graphs,
+        verify: Verify,
+    ) -> Result<Self, CompileError> {
+        let heg = Heg::build(&graphs.layers, (&graphs.head.0, &graphs.head.1))?;
+        if verify.is_on() {
+            heg::verify(&heg)?;
+        }
+        let Graphs {
+            architecture,
+            dims,
+            specs,
+            ..
+        } = graphs;
         let scope = SpecScope::new(&architecture, config, None);
         let scale = architecture.embedding.scale.as_ref();
         let embedding_scale = scale.map_or(Ok(1.0), |scale| scope.number(scale))?;
         let context_tokens = context_tokens(&target.spec, &dims)?;
-        Ok(Self {
+        let plan = Self {
             context_tokens,
             mha_context_tokens: buckets(&target.spec.mha_context_tokens, context_tokens),
             weights: target.spec.weights,
@@ -64,8 +138,12 @@ impl Plan {
             dims,
             embedding_scale,
             heg,
-            specs: vec![architecture_hash, target.fusion_hash()],
-        })
+            specs,
+        };
+        if verify.is_on() {
+            verify::verify(&plan)?;
+        }
+        Ok(plan)
     }
 
     /// The embedding table as a weight.

@@ -11,27 +11,9 @@ use heg_profiler::vendor::NpuBlob;
 use heg_spec::{DeviceClass, NpuPlatform};
 
 use crate::error::CompileError;
-use crate::npu::{Absent, NpuError, NpuJob, NpuToolchain, Pool, Precompiled, precompile};
+use crate::npu::{NpuError, NpuJob, NpuToolchain, Pool, Precompiled, precompile};
+use crate::options::NpuBlobs;
 use crate::phase::{Phase, Progress};
-
-/// What a compile may use to make blobs.
-#[derive(Debug, Clone)]
-pub struct NpuAccess {
-    /// The toolchain, or why there is none.
-    pub toolchain: Result<NpuToolchain, Absent>,
-    /// Whether a blob that cannot be made fails the compile.
-    pub required: bool,
-}
-
-impl NpuAccess {
-    /// The toolchain that was set up for this executable, if there is one; blobs are left out otherwise.
-    pub fn find() -> Self {
-        Self {
-            toolchain: NpuToolchain::find(),
-            required: false,
-        }
-    }
-}
 
 /// What became of the blobs of a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,7 +53,7 @@ pub(crate) fn add_blobs(
     kernels: &mut [Kernel],
     literals: SectionId,
     platforms: &[NpuPlatform],
-    access: &NpuAccess,
+    handling: NpuBlobs,
     (store, pool): (&Store, &Pool),
     progress: &dyn Progress,
 ) -> Result<Blobs, CompileError> {
@@ -80,9 +62,10 @@ pub(crate) fn add_blobs(
     if wanted.is_empty() {
         return Ok(found);
     }
-    let toolchain = match &access.toolchain {
+    let required = handling == NpuBlobs::Required;
+    let toolchain = match NpuToolchain::find() {
         Ok(toolchain) => toolchain,
-        Err(absent) if access.required => return Err(NpuError::from(absent.clone()).into()),
+        Err(absent) if required => return Err(NpuError::from(absent).into()),
         Err(absent) => {
             let what = format!("{} blobs for NPU {}", wanted.len(), list(platforms));
             let why = format!("{absent} ({})", absent.hint);
@@ -97,7 +80,7 @@ pub(crate) fn add_blobs(
         .collect::<Result<Vec<_>, CompileError>>()?;
     progress.begin(Phase::Precompile, jobs.len() as u64);
     let seen = std::cell::Cell::new(0);
-    let outcomes = precompile(toolchain, &jobs, store, pool, &|done, _| {
+    let outcomes = precompile(&toolchain, &jobs, store, pool, &|done, _| {
         let news = done.saturating_sub(seen.replace(done));
         progress.advance(news as u64);
     })?;
@@ -105,7 +88,7 @@ pub(crate) fn add_blobs(
     for (wanted, outcome) in wanted.into_iter().zip(outcomes) {
         match outcome {
             Ok(precompiled) => enter(kernels, &wanted, precompiled, store, &mut found)?,
-            Err(error) if access.required => return Err(error.into()),
+            Err(error) if required => return Err(error.into()),
             Err(error) => {
                 let left_out = &mut found.summary.left_out;
                 left_out.push((wanted.name, error.to_string()));

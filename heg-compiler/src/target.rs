@@ -8,6 +8,7 @@ use heg_spec::{Architecture, Fusion, ModelSpec, Source, SpecError, shipped};
 
 use crate::error::CompileError;
 use crate::ingest::ConfigJson;
+use crate::options::CompileOptions;
 
 /// A resolved target.
 #[derive(Debug, Clone)]
@@ -25,6 +26,11 @@ impl Target {
     /// A target made by a program; relative names in `spec` start at `folder`.
     pub fn new(spec: ModelSpec, folder: PathBuf) -> Self {
         Self { spec, folder }
+    }
+
+    /// The same target with a caller's choices in its spec.
+    pub(crate) fn with(&self, options: &CompileOptions) -> Self {
+        Self::new(options.apply(&self.spec), self.folder.clone())
     }
 
     /// Reads `path`: a folder is taken as it is, a file is a model file in RON.

@@ -9,7 +9,7 @@ pub mod roles;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use heg_compiler::{CompileError, Places, Silent, Summary, Target, Tools, compile};
+use heg_compiler::{CompileError, CompileOptions, Places, Silent, Summary, Target, compile};
 use heg_runtime::engine::Engine;
 use heg_runtime::exec::{Executor, ExecutorOptions, Sequence};
 use heg_runtime::{Loaded, RuntimeError};
@@ -78,7 +78,7 @@ impl Workbench {
         let mut target = Target::read(model)?;
         change(&mut target.spec);
         let places = self.places(name);
-        let summary = compile(&target, &places, &Tools::find(), &Silent)?;
+        let summary = compile(&target, &places, &CompileOptions::default(), &Silent)?;
         Ok((places.bundle, summary))
     }
 

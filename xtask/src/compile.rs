@@ -5,10 +5,14 @@ use crate::fail::Fail;
 use crate::workspace::{note, root};
 use anyhow::{Context, Result};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use heg_compiler::{BlobSummary, NpuAccess, Phase, Places, Progress, Target, Tools, Unit};
+use heg_compiler::{
+    BlobSummary, CompileOptions, Emit, NpuBlobs, Phase, Places, Progress, Summary, Target, Unit,
+    Verify,
+};
 use heg_profiler::measure::Profile;
 use heg_spec::{NpuPlatform, WeightForm};
 use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{ErrorKind, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -19,40 +23,38 @@ use std::time::Instant;
 pub struct Args {
     /// A model RON file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.json)
     #[arg(value_name = "PATH")]
-    pub path: PathBuf,
+    path: PathBuf,
     /// Where to write the bundle [default: artifacts/bundles/NAME.heg]
     #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
+    output: Option<PathBuf>,
     /// How the bundle holds weights [default: the model file's choice, else w8a16]
-    #[arg(long, value_parser = weight_form())]
-    pub weights: Option<WeightForm>,
+    #[arg(long, value_parser = one_of(&WEIGHT_FORMS))]
+    weights: Option<WeightForm>,
     /// NPU platforms to compile blobs for, e.g. 3720,4000,5010 [default: the model file's choice, else none]
     #[arg(long, value_name = "PLATFORMS", value_delimiter = ',')]
-    pub npu_platforms: Option<Vec<NpuPlatform>>,
+    npu_platforms: Option<Vec<NpuPlatform>>,
     /// What to do where blobs cannot be made
-    #[arg(long, value_enum, default_value_t = Npu::Auto)]
-    pub npu: Npu,
+    #[arg(long, value_parser = one_of(&NPU_BLOBS), default_value = "auto")]
+    npu: NpuBlobs,
     /// A profile that `heg profile` wrote, as annotations of that machine; may be given more than once
     #[arg(long = "profile", value_name = "FILE")]
-    pub profiles: Vec<PathBuf>,
+    profiles: Vec<PathBuf>,
+    /// Check the compiler's own work after every pass, as debug builds always do
+    #[arg(long)]
+    verify: bool,
+    /// Stop after this pass, print what came of it, and write no bundle; reads config.json only
+    #[arg(long, value_name = "PASS", value_parser = one_of(&PASSES))]
+    emit: Option<Emit>,
     /// Worker threads; the bundle's bytes do not depend on it [default: all processors]
     #[arg(long, value_name = "N")]
-    pub threads: Option<NonZeroUsize>,
+    threads: Option<NonZeroUsize>,
 }
 
-/// What to do where the NPU's compiler is absent, or refuses a kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Npu {
-    /// Leave the blob out and say so; the device then compiles the kernel itself
-    Auto,
-    /// Fail
-    Require,
-    /// Make no blobs at all
-    Off,
-}
+/// A choice of the command line: its value, its name, and its help.
+type Choice<T> = (T, &'static str, &'static str);
 
-/// Values of `--weights`, with their help.
-const WEIGHT_FORMS: [(WeightForm, &str, &str); 3] = [
+/// Values of `--weights`.
+const WEIGHT_FORMS: [Choice<WeightForm>; 3] = [
     (
         WeightForm::F32,
         "f32",
@@ -66,37 +68,90 @@ const WEIGHT_FORMS: [(WeightForm, &str, &str); 3] = [
     ),
 ];
 
-fn weight_form() -> impl TypedValueParser<Value = WeightForm> {
-    let values = WEIGHT_FORMS.map(|(_, name, help)| PossibleValue::new(name).help(help));
+/// Values of `--npu`.
+const NPU_BLOBS: [Choice<NpuBlobs>; 3] = [
+    (
+        NpuBlobs::WherePossible,
+        "auto",
+        "Leave the blob out and say so; the device then compiles the kernel itself",
+    ),
+    (NpuBlobs::Required, "require", "Fail"),
+    (NpuBlobs::Off, "off", "Make no blobs at all"),
+];
+
+/// Values of `--emit`.
+const PASSES: [Choice<Emit>; 4] = [
+    (
+        Emit::Graph,
+        "graph",
+        "Operators of every layer and of the head, with shapes and weights",
+    ),
+    (
+        Emit::Heg,
+        "heg",
+        "Distinct kernels with their ports, and what flows between their places",
+    ),
+    (
+        Emit::Plan,
+        "plan",
+        "Variants of each kernel, weights as they will be stored, and what each layer uses",
+    ),
+    (
+        Emit::Ir,
+        "ir",
+        "OpenVINO IR of every variant, a line for each layer",
+    ),
+];
+
+fn one_of<T: Copy + Send + Sync + 'static>(
+    choices: &'static [Choice<T>],
+) -> impl TypedValueParser<Value = T> {
+    let values = choices
+        .iter()
+        .map(|(_, name, help)| PossibleValue::new(*name).help(*help));
     PossibleValuesParser::new(values).try_map(|found| {
-        let form = WEIGHT_FORMS.iter().find(|(_, name, _)| *name == found);
-        form.map(|(form, ..)| *form).ok_or("no weight form")
+        let choice = choices.iter().find(|(_, name, _)| *name == found);
+        choice.map(|(value, ..)| *value).ok_or("no such choice")
     })
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    let options = options(args)?;
+    if let Some(pass) = args.emit {
+        return emit(&args.path, &options, pass);
+    }
     let output = output_path(args)?;
-    let profiles = args
-        .profiles
-        .iter()
-        .map(|file| read_profile(file))
-        .collect::<Result<Vec<_>>>()?;
-    let begin = Instant::now();
+    let threads = args.threads.map_or(0, NonZeroUsize::get);
     let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(args.threads.map_or(0, NonZeroUsize::get))
+        .num_threads(threads)
         .build()
         .context("cannot start the worker threads")?;
+    pool.install(|| compile(&args.path, &output, &options))
+}
+
+/// Prints what a pass makes of the model at `path`.
+fn emit(path: &Path, options: &CompileOptions, pass: Emit) -> Result<()> {
+    let text = Target::read(path).and_then(|target| heg_compiler::emit(&target, options, pass));
+    let text = text.map_err(|error| failure(path, error))?;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // `| head` has read enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to standard output"),
+    }
+}
+
+/// Compiles the model at `path` to the bundle `output`, with a progress bar, and says what was done.
+pub fn compile(path: &Path, output: &Path, options: &CompileOptions) -> Result<()> {
+    let begin = Instant::now();
     let bar = Bar::new();
-    let summary = pool.install(|| compile_target(args, profiles, &output, &bar));
+    let places = Places {
+        bundle: output.to_owned(),
+        store: root().join("artifacts").join("store"),
+    };
+    let summary: Result<Summary, _> = Target::read(path)
+        .and_then(|target| heg_compiler::compile(&target, &places, options, &bar));
     bar.finish();
-    let shown = args.path.display();
-    let summary = summary.map_err(|error| {
-        let fail = match is_environment(&error) {
-            true => Fail::environment(format!("cannot compile `{shown}`")),
-            false => Fail::input(format!("cannot compile `{shown}`")),
-        };
-        anyhow::Error::new(error).context(fail)
-    })?;
+    let summary = summary.map_err(|error| failure(path, error))?;
     let written = if summary.rewritten {
         "wrote"
     } else {
@@ -138,34 +193,37 @@ fn report_blobs(npu: &BlobSummary) {
     }
 }
 
-fn compile_target(
-    args: &Args,
-    profiles: Vec<Profile>,
-    output: &Path,
-    bar: &Bar,
-) -> Result<heg_compiler::Summary, heg_compiler::CompileError> {
-    let mut target = Target::read(&args.path)?;
-    if let Some(weights) = args.weights {
-        target.spec.weights = weights;
+/// How xtask compiles models for its own commands: int8 weights, no NPU blobs.
+pub fn own_use() -> CompileOptions {
+    CompileOptions {
+        weights: Some(WeightForm::W8A16),
+        npu_blobs: NpuBlobs::Off,
+        ..CompileOptions::default()
     }
-    if let Some(platforms) = &args.npu_platforms {
-        target.spec.npu_platforms.clone_from(platforms);
-    }
-    if args.npu == Npu::Off {
-        target.spec.npu_platforms.clear();
-    }
-    let tools = Tools {
-        npu: NpuAccess {
-            required: args.npu == Npu::Require,
-            ..NpuAccess::find()
+}
+
+fn options(args: &Args) -> Result<CompileOptions> {
+    let profiles = args.profiles.iter().map(|file| read_profile(file));
+    Ok(CompileOptions {
+        weights: args.weights,
+        npu_platforms: args.npu_platforms.clone(),
+        npu_blobs: args.npu,
+        profiles: profiles.collect::<Result<_>>()?,
+        verify: match args.verify {
+            true => Verify::Always,
+            false => Verify::DebugBuilds,
         },
-        profiles,
+    })
+}
+
+/// A failed compile, with the exit status that says whose fault it is.
+fn failure(path: &Path, error: heg_compiler::CompileError) -> anyhow::Error {
+    let message = format!("cannot compile `{}`", path.display());
+    let fail = match is_environment(&error) {
+        true => Fail::environment(message),
+        false => Fail::input(message),
     };
-    let places = Places {
-        bundle: output.to_owned(),
-        store: root().join("artifacts").join("store"),
-    };
-    heg_compiler::compile(&target, &places, &tools, bar)
+    anyhow::Error::new(error).context(fail)
 }
 
 /// The system failed rather than the input: something was there and could not be read or written.
@@ -253,6 +311,9 @@ Examples:
   cargo xtask compile-model tests/fixtures/tiny-agent --weights f32 --threads 1
   cargo xtask compile-model path/to/model --npu-platforms 3720,4000 --npu require
   cargo xtask compile-model path/to/model --profile host-cpu.ron
+  cargo xtask compile-model tests/fixtures/tiny-agent --emit heg
+
+The passes, in order: graph, heg, plan, ir. Each prints what the next one starts from; --verify checks it too.
 
 A folder needs no model file: the architecture is chosen from its config.json. The same model
 gives the same bytes on every machine, and a second compile does only what changed.";

@@ -3,7 +3,6 @@
 //! answer, so that "it works" means that it works.
 
 use anyhow::{Context, Result, bail};
-use heg_spec::WeightForm;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,16 +50,8 @@ fn compile_tiny_agent() -> Result<PathBuf> {
         .join("bundles")
         .join("tiny-agent.heg");
     note("compiling tests/fixtures/tiny-agent (8-bit weights)");
-    compile::run(&compile::Args {
-        npu_platforms: None,
-        npu: compile::Npu::Off,
-        profiles: Vec::new(),
-        path: model_dir(),
-        output: Some(output.clone()),
-        weights: Some(WeightForm::W8A16),
-        threads: None,
-    })
-    .context("cannot compile tiny-agent")?;
+    compile::compile(&model_dir(), &output, &compile::own_use())
+        .context("cannot compile tiny-agent")?;
     Ok(output)
 }
 

@@ -2,7 +2,6 @@
 //! It finds something to measure where nothing was named: a model of a published shape with random weights.
 
 use anyhow::{Context, Result};
-use heg_spec::WeightForm;
 use std::path::{Path, PathBuf};
 use xtask::workspace::{self, Build, note, target_dir};
 use xtask::{compile, setup, synth};
@@ -68,16 +67,8 @@ fn default_bundle() -> Result<PathBuf> {
     let bundle = target_dir()
         .join("profile")
         .join(format!("{DEFAULT_SHAPE}-w8a16.heg"));
-    compile::run(&compile::Args {
-        npu_platforms: None,
-        npu: compile::Npu::Off,
-        profiles: Vec::new(),
-        path: model,
-        output: Some(bundle.clone()),
-        weights: Some(WeightForm::W8A16),
-        threads: None,
-    })
-    .with_context(|| format!("cannot compile {DEFAULT_SHAPE}"))?;
+    compile::compile(&model, &bundle, &compile::own_use())
+        .with_context(|| format!("cannot compile {DEFAULT_SHAPE}"))?;
     Ok(bundle)
 }
 

@@ -10,6 +10,7 @@ mod dump;
 mod op;
 #[cfg(test)]
 mod tests;
+mod verify;
 mod work;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use petgraph::visit::EdgeRef;
 pub(crate) use build::{build_head, build_layer};
 pub use dims::{Dims, SpecScope};
 pub use op::{Activation, Attention, Op, OpNode, Param, ParamKind, WeightSource};
+pub(crate) use verify::{arity, check_shapes, verify};
 pub(crate) use work::op_work;
 
 /// Operators of a layer or of the head, with the anchors where fusion may cut.

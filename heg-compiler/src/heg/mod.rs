@@ -8,6 +8,7 @@
 mod body;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 use std::fmt;
 
@@ -17,6 +18,7 @@ use petgraph::graph::{DiGraph, NodeIndex};
 
 use body::Instance;
 pub use body::{BodyOp, KernelBody, Operand, Use};
+pub(crate) use verify::{verify, verify_fused};
 
 use crate::error::CompileError;
 use crate::fuse::FusedOps;

@@ -10,7 +10,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::bounded;
-use super::config_json::{CONFIG_BYTES_MAX, whole, wrong_value};
+use super::config_json::{CONFIG_BYTES_MAX, ConfigJson, whole, wrong_value};
 use super::error::IngestError;
 
 /// What a folder says about text.
@@ -25,38 +25,54 @@ pub struct TextAssets {
     /// Ids that end a generation: of `generation_config.json`, else of `config.json`. Without
     /// repetition, in the order of the file.
     pub eos_ids: Vec<u32>,
+    /// Hashes of the files that were read, by name: each file is read once.
+    pub source_hashes: BTreeMap<&'static str, blake3::Hash>,
 }
 
 impl TextAssets {
-    /// Reads what there is in a folder.
-    pub fn read(dir: &Path) -> Result<Self, IngestError> {
-        let mut assets = Self {
-            tokenizer: bounded::read_optional(&dir.join("tokenizer.json"), TOKENIZER_BYTES_MAX)?,
-            ..Self::default()
-        };
-        let template = dir.join("chat_template.jinja");
-        if let Some(content) = bounded::read_optional(&template, TEMPLATE_BYTES_MAX)? {
-            assets.chat_template = Some(bounded::text(&template, content)?);
+    /// Reads what there is in a folder; `config` is its `config.json`.
+    pub fn read(dir: &Path, config: &ConfigJson) -> Result<Self, IngestError> {
+        let mut assets = Self::default();
+        assets.tokenizer = assets.take_file(dir, "tokenizer.json", TOKENIZER_BYTES_MAX)?;
+        let name = "chat_template.jinja";
+        if let Some(content) = assets.take_file(dir, name, TEMPLATE_BYTES_MAX)? {
+            assets.chat_template = Some(bounded::text(&dir.join(name), content)?);
         }
         // In this order: `tokenizer_config.json` is what transformers believes.
         for name in ["special_tokens_map.json", "tokenizer_config.json"] {
             let path = dir.join(name);
-            if let Some(keys) = object(&path)? {
+            if let Some(content) = assets.take_file(dir, name, CONFIG_BYTES_MAX)? {
+                let keys = object(&path, &content)?;
                 assets.take_special_tokens(&path, &keys)?;
                 if assets.chat_template.is_none() {
                     assets.chat_template = inline_template(&path, &keys)?;
                 }
             }
         }
-        for name in ["generation_config.json", "config.json"] {
+        let name = "generation_config.json";
+        if let Some(content) = assets.take_file(dir, name, CONFIG_BYTES_MAX)? {
             let path = dir.join(name);
-            if assets.eos_ids.is_empty()
-                && let Some(keys) = object(&path)?
-            {
-                assets.eos_ids = eos_ids(&path, &keys)?;
-            }
+            let keys = object(&path, &content)?;
+            assets.eos_ids = eos_ids(&path, eos_value(&keys))?;
+        }
+        if assets.eos_ids.is_empty() {
+            assets.eos_ids = eos_ids(config.path(), config.value(EOS_KEY))?;
         }
         Ok(assets)
+    }
+
+    /// The content of a file of the folder, whose hash is kept; `None` when there is no file.
+    fn take_file(
+        &mut self,
+        dir: &Path,
+        name: &'static str,
+        limit_bytes: u64,
+    ) -> Result<Option<Vec<u8>>, IngestError> {
+        let content = bounded::read_optional(&dir.join(name), limit_bytes)?;
+        if let Some(content) = &content {
+            self.source_hashes.insert(name, blake3::hash(content));
+        }
+        Ok(content)
     }
 
     /// Takes every `*_token` that is a text, or an object with a text as its `content`.
@@ -86,13 +102,10 @@ impl TextAssets {
     }
 }
 
-/// A JSON file that holds an object; `None` when there is no file.
-fn object(path: &Path) -> Result<Option<Map<String, Value>>, IngestError> {
-    let Some(content) = bounded::read_optional(path, CONFIG_BYTES_MAX)? else {
-        return Ok(None);
-    };
-    match bounded::json(path, &content)? {
-        Value::Object(keys) => Ok(Some(keys)),
+/// A JSON file's object.
+fn object(path: &Path, content: &[u8]) -> Result<Map<String, Value>, IngestError> {
+    match bounded::json(path, content)? {
+        Value::Object(keys) => Ok(keys),
         _ => Err(IngestError::Config {
             path: path.to_owned(),
             line: 1,
@@ -131,20 +144,25 @@ fn inline_template(path: &Path, keys: &Map<String, Value>) -> Result<Option<Stri
     }
 }
 
-/// `eos_token_id` as a number or a list, at the top or in `text_config`.
-fn eos_ids(path: &Path, keys: &Map<String, Value>) -> Result<Vec<u32>, IngestError> {
-    let key = "eos_token_id";
-    let given = |keys: &Map<String, Value>| keys.get(key).filter(|value| !value.is_null()).cloned();
+/// The value of [`EOS_KEY`] at the top or in `text_config`; null is absent.
+fn eos_value(keys: &Map<String, Value>) -> Option<&Value> {
     let text = keys.get("text_config").and_then(Value::as_object);
-    let Some(value) = text.and_then(given).or_else(|| given(keys)) else {
+    let places = text.into_iter().chain([keys]);
+    let mut values = places.filter_map(|keys| keys.get(EOS_KEY));
+    values.find(|value| !value.is_null())
+}
+
+/// Token ids as a number or a list.
+fn eos_ids(path: &Path, value: Option<&Value>) -> Result<Vec<u32>, IngestError> {
+    let (key, Some(value)) = (EOS_KEY, value) else {
         return Ok(Vec::new());
     };
     let mut ids = Vec::new();
     let items = value
         .as_array()
-        .map_or_else(|| std::slice::from_ref(&value), |items| items.as_slice());
+        .map_or_else(|| std::slice::from_ref(value), |items| items.as_slice());
     if items.len() > EOS_IDS_MAX {
-        return Err(wrong_value(path, key, &value, "at most 1024 token ids"));
+        return Err(wrong_value(path, key, value, "at most 1024 token ids"));
     }
     for item in items {
         let id = whole(item).and_then(|id| u32::try_from(id).ok());
@@ -155,6 +173,9 @@ fn eos_ids(path: &Path, keys: &Map<String, Value>) -> Result<Vec<u32>, IngestErr
     }
     Ok(ids)
 }
+
+/// Key of the ids that end a generation.
+const EOS_KEY: &str = "eos_token_id";
 
 /// Bound of `tokenizer.json`; the largest published one known to us has 33 MB. Chosen.
 const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
@@ -188,10 +209,20 @@ mod tests {
         dir
     }
 
+    /// The folder's assets, with its `config.json` if it has one.
+    fn read(dir: &Path) -> Result<TextAssets, IngestError> {
+        let path = dir.join("config.json");
+        let config = match path.exists() {
+            true => ConfigJson::read(&path)?,
+            false => ConfigJson::parse(&path, b"{}")?,
+        };
+        TextAssets::read(dir, &config)
+    }
+
     #[test]
     fn the_fixture_has_everything() {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/tiny-agent");
-        let assets = TextAssets::read(Path::new(root)).unwrap();
+        let assets = read(Path::new(root)).unwrap();
         assert!(assets.tokenizer.is_some());
         assert!(
             assets
@@ -205,8 +236,21 @@ mod tests {
     }
 
     #[test]
+    fn hashes_are_those_of_the_files_that_were_read() {
+        let files = [
+            ("tokenizer.json", "{}"),
+            ("generation_config.json", r#"{"eos_token_id": 3}"#),
+            ("README.md", "unread"),
+        ];
+        let hashes = read(folder(&files).path()).unwrap().source_hashes;
+        let expected = files[..2].iter().rev();
+        let expected = expected.map(|(name, text)| (*name, blake3::hash(text.as_bytes())));
+        assert!(hashes.into_iter().eq(expected));
+    }
+
+    #[test]
     fn a_bare_folder_has_nothing() {
-        let assets = TextAssets::read(folder(&[]).path()).unwrap();
+        let assets = read(folder(&[]).path()).unwrap();
         assert_eq!(assets, TextAssets::default());
     }
 
@@ -222,7 +266,7 @@ mod tests {
                 r#"{"bos_token": {"content": "<s>"}, "unk_token": null, "add_bos_token": true, "image_token": "<i>"}"#,
             ),
         ]);
-        let tokens = TextAssets::read(dir.path()).unwrap().special_tokens;
+        let tokens = read(dir.path()).unwrap().special_tokens;
         let pairs: Vec<_> = tokens
             .iter()
             .map(|(k, v)| (k.as_str(), v.as_str()))
@@ -236,7 +280,7 @@ mod tests {
             ]
         );
         let dir = folder(&[("tokenizer_config.json", r#"{"eos_token": 3}"#)]);
-        let error = TextAssets::read(dir.path()).unwrap_err().to_string();
+        let error = read(dir.path()).unwrap_err().to_string();
         assert!(
             error.ends_with(
                 "key `eos_token`: found `3`, expected a text, or an object with `content`"
@@ -247,9 +291,7 @@ mod tests {
     #[test]
     fn the_template_file_wins_then_the_default() {
         let list = r#"{"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]}"#;
-        let template = |files: &[(&str, &str)]| {
-            TextAssets::read(folder(files).path()).map(|a| a.chat_template)
-        };
+        let template = |files: &[(&str, &str)]| read(folder(files).path()).map(|a| a.chat_template);
         let both = [
             ("tokenizer_config.json", list),
             ("chat_template.jinja", "j"),
@@ -277,7 +319,7 @@ mod tests {
                 ("generation_config.json", generation),
                 ("config.json", config),
             ]);
-            TextAssets::read(dir.path()).map(|assets| assets.eos_ids)
+            read(dir.path()).map(|assets| assets.eos_ids)
         };
         assert_eq!(ids(r#"{"eos_token_id": 7}"#, "{}").unwrap(), [7]);
         assert_eq!(ids("{}", r#"{"eos_token_id": [7, 8, 7]}"#).unwrap(), [7, 8]);
@@ -298,8 +340,7 @@ mod tests {
     #[test]
     fn large_files_and_bad_text_are_refused() {
         let large = " ".repeat(TEMPLATE_BYTES_MAX as usize + 1);
-        let error =
-            TextAssets::read(folder(&[("chat_template.jinja", &large)]).path()).unwrap_err();
+        let error = read(folder(&[("chat_template.jinja", &large)]).path()).unwrap_err();
         assert!(matches!(
             error,
             IngestError::TooLarge {
@@ -309,10 +350,10 @@ mod tests {
         ));
         let dir = folder(&[]);
         std::fs::write(dir.path().join("chat_template.jinja"), b"ab\xff").unwrap();
-        let error = TextAssets::read(dir.path()).unwrap_err();
+        let error = read(dir.path()).unwrap_err();
         assert!(matches!(error, IngestError::NotUtf8 { valid_bytes: 2, .. }));
         std::fs::create_dir(dir.path().join("tokenizer.json")).unwrap();
-        let error = TextAssets::read(dir.path()).unwrap_err();
+        let error = read(dir.path()).unwrap_err();
         assert!(matches!(error, IngestError::NotAFile { .. }));
     }
 }

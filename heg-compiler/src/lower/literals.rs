@@ -22,6 +22,11 @@ impl Literals {
         offset
     }
 
+    /// Bytes of the pool so far.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// The whole pool.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes

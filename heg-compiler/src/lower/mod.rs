@@ -5,6 +5,7 @@
 //! is applied (DESIGN §4.2: before the product for plugins that fuse it, after the product for the NPU).
 
 mod attention;
+mod document;
 #[cfg(test)]
 mod ir_tests;
 mod literals;
@@ -12,12 +13,14 @@ mod math;
 mod ops;
 #[cfg(test)]
 mod ops_tests;
+mod verify;
 mod weights;
 mod xml;
 
 use heg_artifacts::manifest::{Binding, ElementType, Elements, Role, Rows, ShapeClass};
 use heg_spec::WeightForm;
 
+pub(crate) use document::IrDocument;
 pub(crate) use literals::Literals;
 use weights::WeightPort;
 pub(crate) use weights::stored_element;
@@ -25,6 +28,8 @@ use xml::{Dim, Ir, Wire};
 
 use crate::graph::Op;
 use crate::heg::{KernelBody, Operand};
+use crate::options::Verify;
+use crate::verify::Invariant;
 
 /// What distinguishes the variants of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +44,20 @@ pub struct Lowering {
     pub kv_cache: Option<ElementType>,
     /// How matrices are stored.
     pub weights: WeightForm,
+}
+
+/// As [`lower`], with the IR checked against the kernel where `verify` says so.
+pub(crate) fn lower_verified(
+    kernel: &KernelBody,
+    lowering: Lowering,
+    literals: &mut Literals,
+    verify: Verify,
+) -> Result<String, Invariant> {
+    let ir = lower(kernel, lowering, literals);
+    if verify.is_on() {
+        verify::verify(&ir, kernel, lowering, literals.bytes())?;
+    }
+    Ok(ir)
 }
 
 /// The IR of `kernel` under `lowering`; small constants are added to `literals`.

@@ -65,7 +65,7 @@ impl Element {
     }
 
     /// Name in a port's `precision`.
-    fn precision(self) -> &'static str {
+    pub(super) fn precision(self) -> &'static str {
         match self {
             Self::Typed(ElementType::I8) => "I8",
             Self::Typed(ElementType::F16) => "FP16",

@@ -11,7 +11,7 @@ use heg_spec::Group;
 use super::linear::linear;
 use super::*;
 use crate::graph::{Attention, Op};
-use crate::{Places, Silent, Target, Tools, compile, fixture};
+use crate::{CompileOptions, Places, Silent, Target, compile, fixture};
 
 /// Numbers whose sum depends on the order: large ones of either sign among small ones.
 fn uneven(count: usize, seed: u64) -> Vec<f32> {
@@ -128,7 +128,7 @@ impl Workbench {
             bundle: self.0.path().join(name),
             store: self.0.path().join("store"),
         };
-        compile(&target, &places, &Tools::find(), progress)?;
+        compile(&target, &places, &CompileOptions::default(), progress)?;
         Ok(Bundle::open(&places.bundle).unwrap())
     }
 

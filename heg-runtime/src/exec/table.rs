@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use heg_artifacts::manifest::{Group, Kernel, Manifest, RopeTable};
+use heg_artifacts::manifest::{Kernel, Manifest, RopeTable};
+use heg_spec::Group;
 
 use super::kernels::Prepared;
 use super::loader::Form;

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use heg_compiler::ingest::ConfigJson;
-use heg_compiler::{Plan, Target};
+use heg_compiler::{CompileError, Plan, Target, Verify};
 use heg_spec::ModelSpec;
 use libfuzzer_sys::fuzz_target;
 
@@ -20,8 +20,11 @@ fuzz_target!(|input: &[u8]| {
         return;
     }
     let spec = ModelSpec::of_folder("fuzz".to_owned(), PathBuf::from("."));
-    let Ok(plan) = Plan::new(&Target::new(spec, PathBuf::from(".")), &config) else {
-        return;
+    let target = Target::new(spec, PathBuf::from("."));
+    let plan = match Plan::new(&target, &config, Verify::Always) {
+        Ok(plan) => plan,
+        Err(CompileError::Invariant(broken)) => panic!("{broken}"),
+        Err(_) => return,
     };
     let dims = &plan.dims;
     assert!(u64::from(dims.layers) <= LAYERS_MAX);

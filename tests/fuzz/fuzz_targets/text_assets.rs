@@ -3,10 +3,10 @@
 #![no_main]
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use heg_compiler::ingest::TextAssets;
+use heg_compiler::ingest::{ConfigJson, TextAssets};
 use libfuzzer_sys::fuzz_target;
 
 /// The folder that the file is put into, one for each process.
@@ -20,9 +20,15 @@ fuzz_target!(|input: &[u8]| {
     let [which, content @ ..] = input else {
         return;
     };
-    let file = FOLDER.join(FILES[usize::from(*which) % FILES.len()]);
+    let name = FILES[usize::from(*which) % FILES.len()];
+    let config = match name {
+        "config.json" => ConfigJson::parse(Path::new(name), content),
+        _ => ConfigJson::parse(Path::new("config.json"), b"{}"),
+    };
+    let Ok(config) = config else { return };
+    let file = FOLDER.join(name);
     fs::write(&file, content).expect("a temporary file");
-    let assets = TextAssets::read(&FOLDER);
+    let assets = TextAssets::read(&FOLDER, &config);
     fs::remove_file(&file).expect("the file is there");
     let Ok(assets) = assets else { return };
     assert!(assets.tokenizer.is_none());

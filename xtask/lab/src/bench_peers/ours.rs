@@ -4,7 +4,6 @@ use super::{
     BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS, Subject, listed, text, timed_json,
 };
 use anyhow::{Context, Result};
-use heg_spec::WeightForm;
 use serde_json::Value;
 use std::path::PathBuf;
 use xtask::compile;
@@ -23,16 +22,8 @@ pub(crate) fn prepare(subject: &Subject) -> Result<Ours> {
         "compiling {} for HEG (8-bit weights)",
         subject.name
     ));
-    compile::run(&compile::Args {
-        npu_platforms: None,
-        npu: compile::Npu::Off,
-        profiles: Vec::new(),
-        path: subject.folder.clone(),
-        output: Some(bundle.clone()),
-        weights: Some(WeightForm::W8A16),
-        threads: None,
-    })
-    .with_context(|| format!("cannot compile `{}`", subject.folder.display()))?;
+    compile::compile(&subject.folder, &bundle, &compile::own_use())
+        .with_context(|| format!("cannot compile `{}`", subject.folder.display()))?;
     Ok(Ours { heg, bundle })
 }
 

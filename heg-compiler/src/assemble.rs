@@ -1,0 +1,275 @@
+//! Assembles the manifest: kernels with the IR of their variants, rotary tables, text, weights and places.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use heg_artifacts::manifest::{
+    ElementType, Embedding, Kernel, KernelId, KernelUse, Layer, Manifest, Model, Parameter,
+    Provenance, RopeId, RopeTable, Section, Text, Variant, Weight, WeightId,
+};
+use heg_artifacts::{MANIFEST_REVISION, SectionId, Store};
+use heg_spec::DeviceClass;
+
+use crate::encode::{StoredWeight, weight_name};
+use crate::error::CompileError;
+use crate::graph::{Param, SpecScope, WeightSource};
+use crate::heg::{KernelBody, Use};
+use crate::ingest::{ConfigJson, TextAssets};
+use crate::lower::{Literals, lower_verified, stored_element};
+use crate::options::Verify;
+use crate::plan::Plan;
+use crate::reference::Answers;
+use crate::rope::rope_table;
+use crate::variants::{activations, variants};
+
+/// Everything that goes into a manifest.
+pub(crate) struct Parts {
+    pub(crate) kernels: Vec<Kernel>,
+    pub(crate) literals: SectionId,
+    pub(crate) rope: BTreeMap<String, RopeTable>,
+    pub(crate) text: Text,
+    pub(crate) provenance: Provenance,
+    pub(crate) params: Vec<Param>,
+    pub(crate) stored: Vec<StoredWeight>,
+    pub(crate) answers: Answers,
+}
+
+/// Collects the sections of a bundle as its parts come to be.
+pub(crate) struct Assembly<'a> {
+    plan: &'a Plan,
+    store: &'a Store,
+    verify: Verify,
+    sections: Vec<Section>,
+    seen: BTreeSet<SectionId>,
+}
+
+impl<'a> Assembly<'a> {
+    pub(crate) fn new(plan: &'a Plan, store: &'a Store, verify: Verify) -> Self {
+        Self {
+            plan,
+            store,
+            verify,
+            sections: Vec::new(),
+            seen: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, section: Section) -> SectionId {
+        if self.seen.insert(section.id) {
+            self.sections.push(section);
+        }
+        section.id
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<SectionId, CompileError> {
+        let section = self.store.put_bytes(bytes)?;
+        Ok(self.add(section))
+    }
+
+    /// All kernels with the IR of their variants, and the pool of literals.
+    pub(crate) fn kernels(&mut self) -> Result<(Vec<Kernel>, SectionId), CompileError> {
+        let mut literals = Literals::default();
+        let kernels = self
+            .plan
+            .heg
+            .kernels
+            .iter()
+            .map(|body| self.kernel(body, &mut literals))
+            .collect::<Result<_, _>>()?;
+        let mut pool = literals.into_bytes();
+        // A section is never empty, even for a model without small constants.
+        pool.resize(pool.len().max(8), 0);
+        let literals = self.put(&pool)?;
+        Ok((kernels, literals))
+    }
+
+    fn kernel(
+        &mut self,
+        body: &KernelBody,
+        literals: &mut Literals,
+    ) -> Result<Kernel, CompileError> {
+        let form = self.plan.weights;
+        let mut lowered = Vec::new();
+        for variant in variants(self.plan, body.group) {
+            let ir = lower_verified(body, variant.lowering, literals, self.verify)?;
+            let ir = self.put(ir.as_bytes())?;
+            lowered.push(Variant {
+                device: variant.device,
+                shape: variant.lowering.shape,
+                binding: variant.lowering.binding,
+                activations: variant.lowering.activations,
+                kv_cache: variant.lowering.kv_cache,
+                ir,
+                tolerance: variant.tolerance,
+                blobs: Vec::new(),
+            });
+        }
+        let parameters: Vec<Parameter> = body
+            .params()
+            .map(|param| Parameter {
+                name: param.slot.clone(),
+                element: stored_element(param.kind, form),
+                shape: param.shape.clone(),
+            })
+            .collect();
+        let weight_bytes = parameters.iter().map(parameter_bytes).sum();
+        let element = activations(DeviceClass::Npu, form);
+        Ok(Kernel {
+            name: body.name.clone(),
+            group: body.group,
+            ops: body.ops.iter().map(|op| op.name.clone()).collect(),
+            inputs: body.inputs.clone(),
+            outputs: body.outputs.clone(),
+            parameters,
+            work: body.work(weight_bytes, element.bytes()),
+            variants: lowered,
+        })
+    }
+
+    pub(crate) fn rope(
+        &mut self,
+        config: &ConfigJson,
+    ) -> Result<BTreeMap<String, RopeTable>, CompileError> {
+        let architecture = &self.plan.architecture;
+        let scope = SpecScope::new(architecture, config, None);
+        let mut tables = BTreeMap::new();
+        for name in self.plan.rope_tables() {
+            let table = rope_table(
+                &architecture.rope[&name],
+                &scope,
+                config,
+                self.plan.context_tokens,
+            )?;
+            let (cos, sin) = (self.put(&table.cos)?, self.put(&table.sin)?);
+            tables.insert(
+                name,
+                RopeTable {
+                    rows: table.rows,
+                    width: table.width,
+                    cos,
+                    sin,
+                },
+            );
+        }
+        Ok(tables)
+    }
+
+    pub(crate) fn text(&mut self, assets: TextAssets) -> Result<Text, CompileError> {
+        let tokenizer = assets.tokenizer.map(|bytes| self.put(&bytes)).transpose()?;
+        let chat_template = assets
+            .chat_template
+            .map(|text| self.put(text.as_bytes()))
+            .transpose()?;
+        Ok(Text {
+            tokenizer,
+            chat_template,
+            special_tokens: assets.special_tokens,
+            eos_ids: assets.eos_ids,
+        })
+    }
+
+    pub(crate) fn manifest(mut self, name: &str, parts: Parts) -> Result<Manifest, CompileError> {
+        let ids: BTreeMap<WeightSource, WeightId> = parts
+            .params
+            .iter()
+            .enumerate()
+            .map(|(index, param)| (param.source.clone(), WeightId(index as u32)))
+            .collect();
+        let rope_ids: BTreeMap<&str, RopeId> = parts
+            .rope
+            .keys()
+            .enumerate()
+            .map(|(index, name)| (name.as_str(), RopeId(index as u32)))
+            .collect();
+        let place = |used: &Use, answer: &Section| KernelUse {
+            kernel: KernelId(used.kernel as u32),
+            weights: used
+                .weights
+                .iter()
+                .map(|param| ids[&param.source])
+                .collect(),
+            rope: used.rope.as_deref().map(|name| rope_ids[name]),
+            answer: Some(answer.id),
+        };
+        let (heg, answers) = (&self.plan.heg, &parts.answers);
+        let layers = heg
+            .layers
+            .iter()
+            .zip(&answers.layers)
+            .map(|([qkv, mha, ffn], answers)| Layer {
+                qkv: place(qkv, &answers[0]),
+                mha: place(mha, &answers[1]),
+                ffn: place(ffn, &answers[2]),
+            })
+            .collect();
+        let head = place(&heg.head, &answers.head);
+        let weights: Vec<Weight> = parts
+            .params
+            .iter()
+            .zip(&parts.stored)
+            .map(|(param, stored)| Weight {
+                name: weight_name(param),
+                element: stored.element,
+                shape: param.shape.clone(),
+                values: self.add(stored.values),
+                scales: stored.scales.map(|scales| self.add(scales)),
+                source: stored.source,
+            })
+            .collect();
+        for answer in answers.layers.iter().flatten().chain([&answers.head]) {
+            self.add(*answer);
+        }
+        Ok(Manifest {
+            revision: MANIFEST_REVISION,
+            model: self.model(name, &parts.params),
+            text: parts.text,
+            embedding: Embedding {
+                table: WeightId(0),
+                scale: self.plan.embedding_scale,
+            },
+            rope: parts.rope.into_values().collect(),
+            weights,
+            literals: parts.literals,
+            kernels: parts.kernels,
+            layers,
+            head,
+            known_answers: Some(parts.answers.question),
+            annotations: None,
+            provenance: parts.provenance,
+            sections: self.sections,
+        })
+    }
+
+    fn model(&self, name: &str, params: &[Param]) -> Model {
+        let plan = self.plan;
+        let elements = |param: &Param| {
+            param
+                .shape
+                .iter()
+                .map(|dim| u64::from(*dim))
+                .product::<u64>()
+        };
+        Model {
+            name: name.to_owned(),
+            architecture: plan.architecture.name.clone(),
+            weights: plan.weights,
+            hidden: plan.dims.hidden,
+            heads: plan.dims.heads,
+            kv_heads: plan.dims.kv_heads,
+            head_dim: plan.dims.head_dim,
+            vocab: plan.dims.vocab,
+            context_tokens: plan.context_tokens,
+            chunk_tokens: plan.chunk_tokens.clone(),
+            parameters: params.iter().map(elements).sum(),
+        }
+    }
+}
+
+fn parameter_bytes(parameter: &Parameter) -> u64 {
+    let elements: u64 = parameter.shape.iter().map(|dim| u64::from(*dim)).product();
+    let scales = if parameter.element == ElementType::I8 {
+        u64::from(parameter.shape[0]) * ElementType::F32.bytes()
+    } else {
+        0
+    };
+    elements * parameter.element.bytes() + scales
+}

@@ -1,0 +1,87 @@
+//! Stops a compile after a pass and shows what came of it.
+
+use std::fmt::Write as _;
+
+use crate::error::CompileError;
+use crate::ingest::ConfigJson;
+use crate::lower::{IrDocument, Literals, lower_verified};
+use crate::options::CompileOptions;
+use crate::plan::{Graphs, Plan};
+use crate::target::Target;
+use crate::variants::variants;
+
+/// A pass after which a compile can stop, in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Emit {
+    /// Operator graphs of all layers and of the head.
+    Graph,
+    /// Distinct kernels, and what flows between their places.
+    Heg,
+    /// Variants, stored weights, and what each place uses.
+    Plan,
+    /// OpenVINO IR of every variant.
+    Ir,
+}
+
+/// The result of a pass as stable text. Reads the model's config and no weights.
+///
+/// # Errors
+///
+/// Those of the passes up to this one.
+pub fn emit(target: &Target, options: &CompileOptions, pass: Emit) -> Result<String, CompileError> {
+    let target = target.with(options);
+    let config = ConfigJson::read(&target.spec.source.join("config.json"))?;
+    let graphs = Graphs::build(&target, &config, options.verify)?;
+    if pass == Emit::Graph {
+        return Ok(graphs.to_string());
+    }
+    let plan = Plan::of_graphs(&target, &config, graphs, options.verify)?;
+    match pass {
+        Emit::Graph | Emit::Heg => Ok(plan.heg.to_string()),
+        Emit::Plan => Ok(plan.to_string()),
+        Emit::Ir => ir(&plan, options),
+    }
+}
+
+/// The IR of every variant, as lines instead of XML.
+fn ir(plan: &Plan, options: &CompileOptions) -> Result<String, CompileError> {
+    let mut literals = Literals::default();
+    let mut text = String::new();
+    for kernel in &plan.heg.kernels {
+        for variant in variants(plan, kernel.group) {
+            let lowering = variant.lowering;
+            let ir = lower_verified(kernel, lowering, &mut literals, options.verify)?;
+            let (device, shape) = (variant.device.name(), lowering.shape);
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{} for {device}, {shape}", kernel.name);
+            let _ = match IrDocument::read(&ir) {
+                Ok(document) => writeln!(text, "{document}"),
+                Err(_) => writeln!(text, "{ir}"),
+            };
+        }
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+    use crate::fixture::path;
+
+    fn emitted(pass: Emit) -> String {
+        let mut target = Target::read(&path("golden/llama")).unwrap();
+        target.spec.chunk_tokens = vec![32];
+        target.spec.mha_context_tokens = vec![64];
+        emit(&target, &CompileOptions::default(), pass).unwrap()
+    }
+
+    #[test]
+    fn every_pass_prints_stable_text() {
+        assert_snapshot!("graph", emitted(Emit::Graph));
+        assert_snapshot!("heg", emitted(Emit::Heg));
+        assert_snapshot!("plan", emitted(Emit::Plan));
+        assert_snapshot!("ir", emitted(Emit::Ir));
+    }
+}

@@ -1,0 +1,63 @@
+//! What a caller chooses about a compile besides the model.
+
+use heg_profiler::measure::Profile;
+use heg_spec::{ModelSpec, NpuPlatform, WeightForm};
+
+/// Choices about a compile. The default compiles what the model file says, with the NPU toolchain that is set up.
+#[derive(Debug, Clone, Default)]
+pub struct CompileOptions {
+    /// Weight form instead of the model file's.
+    pub weights: Option<WeightForm>,
+    /// NPU platforms instead of the model file's.
+    pub npu_platforms: Option<Vec<NpuPlatform>>,
+    /// Handling of NPU blobs that cannot be made.
+    pub npu_blobs: NpuBlobs,
+    /// Measurements of devices; they become annotations, before what data sheets and vendors say.
+    pub profiles: Vec<Profile>,
+    /// When the compiler checks its own work between passes.
+    pub verify: Verify,
+}
+
+/// Handling of NPU blobs where the NPU's compiler is absent, or refuses a kernel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NpuBlobs {
+    /// Such a blob is left out and reported; the device then compiles the kernel itself.
+    #[default]
+    WherePossible,
+    /// Such a blob fails the compile.
+    Required,
+    /// No blob is made.
+    Off,
+}
+
+/// When the compiler checks its own work between passes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Verify {
+    /// In builds with debug assertions.
+    #[default]
+    DebugBuilds,
+    /// In every build.
+    Always,
+}
+
+impl Verify {
+    /// Whether this build verifies.
+    pub(crate) fn is_on(self) -> bool {
+        cfg!(debug_assertions) || self == Self::Always
+    }
+}
+
+impl CompileOptions {
+    /// The model's spec with these choices.
+    pub(crate) fn apply(&self, spec: &ModelSpec) -> ModelSpec {
+        let mut spec = spec.clone();
+        spec.weights = self.weights.unwrap_or(spec.weights);
+        if let Some(platforms) = &self.npu_platforms {
+            spec.npu_platforms.clone_from(platforms);
+        }
+        if self.npu_blobs == NpuBlobs::Off {
+            spec.npu_platforms.clear();
+        }
+        spec
+    }
+}

@@ -66,7 +66,7 @@ impl<C: Costs> AgentXpu<C> {
     /// Sets the timer for what comes next, unless it goes off before that anyway.
     pub(super) fn set_alarm(&mut self, actions: &mut Actions) {
         let hangs = self.lanes.all_running().map(|(_, running)| running.hangs);
-        let others = [self.due, self.next_deferral(), self.next_absence()];
+        let others = [self.due, self.next_opening(), self.next_absence()];
         let next = hangs.chain(others.into_iter().flatten()).min();
         if let Some(at) = next
             && self.alarm.is_none_or(|alarm| at < alarm)

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::AgentXpu;
-use super::stage::Entry;
+use super::gates::Proposal;
 use crate::batch::{Candidate, next_batch};
 use crate::costs::{Call, Cost, Costs};
 use crate::event::{Actions, DecodeRun, Work};
@@ -20,23 +20,11 @@ pub(super) struct Decode {
     requests: Vec<RequestId>,
     /// The iteration that has begun.
     iteration: Option<Iteration>,
-    /// Whether decoding is next on the iGPU, where it takes turns with a prefill.
-    pub(super) is_next: bool,
-    /// Time that proactive prompts are owed beside reactive decoding, in µs.
-    pub(super) owed_us: f64,
     /// Who makes iterations fail.
     pub(super) isolation: Isolation,
 }
 
-/// How far reactive answers are.
-pub(super) struct Answers {
-    /// Time that the one with the fewest tokens took to decode.
-    pub(super) youngest_us: f64,
-    /// Time for as many tokens as the one that ends first may still have.
-    pub(super) rest_us: f64,
-}
-
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Iteration {
     batch: Arc<[(RequestId, u32)]>,
     /// The most urgent class in it.
@@ -44,6 +32,13 @@ struct Iteration {
     layers_done: u32,
     /// Whose activations it is in.
     lane: Lane,
+}
+
+/// An iteration that could be launched now.
+pub(super) struct NextIteration {
+    iteration: Iteration,
+    run: DecodeRun,
+    cost: Cost,
 }
 
 impl Decode {
@@ -55,7 +50,7 @@ impl Decode {
         self.requests.retain(|other| *other != id);
     }
 
-    pub(super) fn requests(&self) -> impl Iterator<Item = &RequestId> {
+    pub(super) fn requests(&self) -> impl Iterator<Item = &RequestId> + Clone {
         self.requests.iter()
     }
 
@@ -81,35 +76,38 @@ impl Decode {
 }
 
 impl<C: Costs> AgentXpu<C> {
-    /// Begins an iteration, or goes on with the one that has begun; false if there is nothing to decode.
-    pub(super) fn launch_decode(&mut self, lane: Lane, actions: &mut Actions) -> bool {
+    /// The iteration that the lane could begin, or go on with, now.
+    pub(super) fn next_iteration(&self, lane: Lane) -> Option<NextIteration> {
         if self.decodes() {
             // On the lane that stood in for this one while it was away.
-            return false;
+            return None;
         }
-        // An iteration begins when it is launched: until then others may join.
-        let begun = self.decode.iteration.take();
-        let Some(iteration) = begun.or_else(|| self.next_iteration(lane)) else {
-            return false;
-        };
-        let begun = iteration.layers_done > 0;
+        let begun = self.decode.iteration.clone();
+        let iteration = begun.or_else(|| self.compose(lane))?;
         let run = DecodeRun {
             batch: Arc::clone(&iteration.batch),
             layers: iteration.layers_done..self.model.layers,
             fused: self.policy.decode.fused_layer && iteration.batch.len() == 1,
         };
-        let class = iteration.class;
-        let cost = self.decode_cost(lane, &run).filter(|cost| {
-            !self.must_wait_for_npu(class, *cost) && self.pressure_admits(*cost, class)
-        });
-        if cost.is_some() || begun {
-            self.decode.iteration = Some(iteration);
-        }
-        let Some(cost) = cost else {
-            return false;
-        };
-        self.launch(lane, class, Work::Decode(run), cost, actions);
-        true
+        let (class, cost) = (iteration.class, self.decode_cost(lane, &run)?);
+        let may_start = self.may_start(Proposal::Iteration { class, cost });
+        may_start.then_some(NextIteration {
+            iteration,
+            run,
+            cost,
+        })
+    }
+
+    /// Launches what [`next_iteration`](Self::next_iteration) found.
+    pub(super) fn start_iteration(
+        &mut self,
+        lane: Lane,
+        next: NextIteration,
+        actions: &mut Actions,
+    ) {
+        let class = next.iteration.class;
+        self.decode.iteration = Some(next.iteration);
+        self.launch(lane, class, Work::Decode(next.run), next.cost, actions);
     }
 
     /// Whether an iteration runs.
@@ -157,35 +155,10 @@ impl<C: Costs> AgentXpu<C> {
         ids.filter_map(|id| self.class_of(*id)).min()
     }
 
-    /// How far reactive answers are, at what another token of one alone takes; `None` if there are none.
-    pub(super) fn reactive_answers(&self, lane: Lane) -> Option<Answers> {
-        let answers = self.decode.requests.iter().filter_map(|id| {
-            let entry = self.ledger.get(*id)?;
-            let counts = entry.class() == Class::Reactive && entry.ending.is_none();
-            counts.then_some((*id, entry))
-        });
-        let time_us = |id: RequestId, entry: &Entry, tokens: u32| {
-            let alone = DecodeRun {
-                batch: Arc::from([(id, entry.context())]),
-                layers: 0..self.model.layers,
-                fused: false,
-            };
-            Some(f64::from(tokens) * self.decode_cost(lane, &alone)?.latency_us)
-        };
-        let (youngest, young) = answers
-            .clone()
-            .min_by_key(|(id, entry)| (entry.generated, *id))?;
-        let (last, ending) = answers.min_by_key(|(id, entry)| (entry.tokens_left(), *id))?;
-        Some(Answers {
-            youngest_us: time_us(youngest, young, young.generated)?,
-            rest_us: time_us(last, ending, ending.tokens_left())?,
-        })
-    }
-
-    fn next_iteration(&self, lane: Lane) -> Option<Iteration> {
+    fn compose(&self, lane: Lane) -> Option<Iteration> {
         let candidate = |id: &RequestId| {
             let entry = self.ledger.get(*id)?;
-            (entry.may_run() && self.lanes.stops(*id).is_empty()).then(|| Candidate {
+            (entry.may_run() && self.may_start(Proposal::Token { entry })).then(|| Candidate {
                 id: *id,
                 class: entry.class(),
                 context: entry.context(),
@@ -209,7 +182,7 @@ impl<C: Costs> AgentXpu<C> {
     }
 
     /// What a run takes: its layers, and the head, which comes after the last one.
-    fn decode_cost(&self, lane: Lane, run: &DecodeRun) -> Option<Cost> {
+    pub(super) fn decode_cost(&self, lane: Lane, run: &DecodeRun) -> Option<Cost> {
         let rows = run.batch.len() as u32;
         let context = run.batch.iter().map(|(_, context)| *context).sum();
         let layer = self.costs.cost(
@@ -227,13 +200,6 @@ impl<C: Costs> AgentXpu<C> {
         })
     }
 
-    /// Whether a memory-bound kernel of a more urgent class runs on the NPU (§4.3).
-    fn must_wait_for_npu(&self, class: Class, cost: Cost) -> bool {
-        let running = self.lanes.running(Lane::Npu);
-        self.is_memory_bound(cost)
-            && running.is_some_and(|r| r.class < class && self.is_memory_bound(r.cost))
-    }
-
     /// A run came to its end, or to the layer at which it gave way.
     pub(super) fn decoded(
         &mut self,
@@ -247,6 +213,10 @@ impl<C: Costs> AgentXpu<C> {
         };
         if layers < self.model.layers {
             iteration.layers_done = layers.clamp(run.layers.start, run.layers.end);
+            if iteration.layers_done == 0 {
+                // It has not begun: until it does, others may join.
+                self.decode.iteration = None;
+            }
             return;
         }
         self.decode.iteration = None;

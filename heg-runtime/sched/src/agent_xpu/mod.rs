@@ -32,14 +32,19 @@
 //! One step is: take in the event, act on what time has brought (`clock`), fill the free lanes.
 
 mod absence;
+mod answers_first;
+mod backfill;
 mod binding;
 mod clock;
 mod decode_pipeline;
-mod deferral;
+mod dynamic_lane;
+mod gates;
 mod prefill_pipeline;
+mod proactive_share;
 mod recovery;
 mod shortage;
 mod stage;
+mod turns;
 mod warm;
 
 use heg_spec::Policy;
@@ -56,8 +61,11 @@ use super::prefill::Prefill;
 use super::request::{Class, Lane, Micros, RequestId, Submission};
 use absence::Outlook;
 use decode_pipeline::Decode;
+use gates::Gates;
 use prefill_pipeline::Prefills;
+use proactive_share::ProactiveShare;
 use stage::{Entry, Phase, Stage};
+use turns::Turns;
 use warm::Warmth;
 
 /// The scheduler. `C` predicts the speed of kernels.
@@ -72,6 +80,9 @@ pub struct AgentXpu<C> {
     kv: KvBudget,
     prefills: Prefills,
     decode: Decode,
+    gates: Gates,
+    share: ProactiveShare,
+    turns: Turns,
     warmth: Warmth,
     tickets: u64,
     /// The timer that is set.
@@ -102,6 +113,9 @@ impl<C: Costs> AgentXpu<C> {
             kv: KvBudget::of(&policy.limits, model),
             prefills: Prefills::default(),
             decode: Decode::default(),
+            gates: Gates::default(),
+            share: ProactiveShare::default(),
+            turns: Turns::default(),
             warmth: Warmth::default(),
             tickets: 0,
             alarm: None,
@@ -268,28 +282,6 @@ impl<C: Costs> AgentXpu<C> {
         })
     }
 
-    /// Whether memory pressure lets a kernel start beside what runs (v1 6.4, Algorithm 1).
-    fn pressure_admits(&self, cost: Cost, class: Class) -> bool {
-        let Some(tiers) = self.policy.pressure else {
-            return true;
-        };
-        let current = self.lanes.pressure();
-        if current == 0.0 {
-            return true;
-        }
-        if current + cost.bandwidth > tiers.high {
-            return false;
-        }
-        let both_memory_bound = || {
-            let running = self.lanes.all_running();
-            cost.bandwidth >= tiers.medium
-                && running
-                    .into_iter()
-                    .any(|(_, r)| r.cost.bandwidth >= tiers.medium)
-        };
-        class == Class::Reactive || current < tiers.medium || !both_memory_bound()
-    }
-
     fn dispatch(&mut self, actions: &mut Actions) {
         self.drop_stray_iteration(actions);
         self.end_crowded_out(actions);
@@ -303,109 +295,6 @@ impl<C: Costs> AgentXpu<C> {
             self.fill_dynamic_lane(actions);
         }
         self.warm_up(actions);
-    }
-
-    /// Attention and remainders of prefills first, then decoding.
-    fn fill_dynamic_lane(&mut self, actions: &mut Actions) {
-        let Some(lane) = self.dynamic_lane() else {
-            return;
-        };
-        let takes_turns = self.takes_turns(lane);
-        let holds_up = !takes_turns && self.would_hold_up_reactive(lane);
-        let waits = holds_up || (!takes_turns && self.would_hold_up_answer(lane));
-        let prefill_first = self.policy.decode.prefill_first && !waits;
-        if self.lanes.is_free(lane) {
-            let owed = holds_up && !self.decode.is_next && self.is_owed(lane);
-            let decode_first = !(prefill_first || owed) || (takes_turns && self.decode.is_next);
-            if decode_first && self.launch_decode(lane, actions) {
-                self.decode.is_next = false;
-                return;
-            }
-            if self.launch_prefill(lane, actions) {
-                self.decode.is_next = true;
-                if owed {
-                    self.decode.owed_us = 0.0;
-                }
-            } else if !decode_first {
-                self.launch_decode(lane, actions);
-            }
-        } else if prefill_first && !takes_turns && self.next_prefill(lane).is_some() {
-            self.ask_to_yield(lane, actions);
-        }
-    }
-
-    /// Whether a proactive prompt would go before reactive decoding with all of its kernels, for want of an NPU that
-    /// has most of them. Prefill first is meant for the short part that the iGPU has of it (§4.3); where it has all,
-    /// the classes decide.
-    fn would_hold_up_reactive(&self, lane: Lane) -> bool {
-        !self.lanes.is_present(Lane::Npu)
-            && self.decodes_reactive()
-            && self.next_prefill(lane).map(|next| next.class) == Some(Class::Proactive)
-    }
-
-    /// Whether the next prompt is a reactive one that takes long, and a reactive answer has just begun or may soon end
-    /// (`decode.young_answers_first`, `decode.ending_answers_first`). It waits for a part of its own length at most for
-    /// each answer, since they grow older and end.
-    fn would_hold_up_answer(&self, lane: Lane) -> bool {
-        let policy = &self.policy.decode;
-        let rules = (policy.young_answers_first, policy.ending_answers_first);
-        if self.lanes.is_present(Lane::Npu) || rules == (None, None) {
-            return false;
-        }
-        let next = self.next_prefill(lane);
-        let Some(next) = next.filter(|next| next.class == Class::Reactive) else {
-            return false;
-        };
-        let Some(answers) = self.reactive_answers(lane) else {
-            return false;
-        };
-        let length_us = self.time_to_completion(next.id);
-        let exceeds =
-            |times: Option<f64>, us: f64| times.is_some_and(|times| length_us > times * us);
-        exceeds(policy.young_answers_first, answers.youngest_us)
-            || exceeds(policy.ending_answers_first, answers.rest_us)
-    }
-
-    /// Whether proactive prompts have waited for reactive decoding long enough to run their next kernel.
-    fn is_owed(&self, lane: Lane) -> bool {
-        let next = self.next_prefill(lane);
-        next.is_some_and(|next| self.decode.owed_us >= next.cost.latency_us)
-    }
-
-    /// Counts time of a decode run towards what proactive prompts are owed beside it.
-    fn owe(&mut self, lane: Lane, cost: Cost) {
-        let Some(share) = self.policy.decode.proactive_share else {
-            return;
-        };
-        if self.would_hold_up_reactive(lane) {
-            self.decode.owed_us += cost.latency_us * share / (1.0 - share);
-        } else {
-            self.decode.owed_us = 0.0;
-        }
-    }
-
-    /// Whether the next prefill kernel of the iGPU is an overdue request's, beside reactive decoding: its whole
-    /// prefill runs there, and would suspend the reactive execution if it went first each time (§4.5). Where proactive
-    /// prompts have their share of the lane, that is enough.
-    fn takes_turns(&self, lane: Lane) -> bool {
-        let overdue = self.prefills.overdue;
-        let shares =
-            self.policy.decode.proactive_share.is_some() && !self.lanes.is_present(Lane::Npu);
-        overdue.is_some()
-            && !shares
-            && self.decodes_reactive()
-            && self.next_prefill(lane).map(|next| next.id) == overdue
-    }
-
-    /// Asks a decode run to stop at its next layer.
-    fn ask_to_yield(&mut self, lane: Lane, actions: &mut Actions) {
-        if let Some(running) = self.lanes.running_mut(lane)
-            && matches!(running.work, Work::Decode(_))
-            && !running.yielding
-        {
-            running.yielding = true;
-            actions.push(Action::Yield(running.ticket));
-        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use heg_spec::policy::Resume;
 
 use super::AgentXpu;
+use super::gates::Proposal;
 use super::stage::{Entry, Phase, Stage};
 use crate::costs::{Call, Cost, Costs};
 use crate::event::{Actions, Kernel, Segment, Work};
@@ -19,7 +20,7 @@ use crate::request::{Class, Lane, Micros, RequestId};
 pub(super) struct Prefills {
     /// Waiting requests by rank, then in order of arrival; preempted ones are among them.
     reactive: VecDeque<RequestId>,
-    proactive: VecDeque<RequestId>,
+    pub(super) proactive: VecDeque<RequestId>,
     /// The request whose prompt is under way.
     pub(super) foreground: Option<RequestId>,
     /// An overdue proactive request that has the iGPU while a reactive one has the NPU (§4.5).
@@ -27,7 +28,7 @@ pub(super) struct Prefills {
     /// A proactive request that fills bubbles of the NPU beside a reactive one (v1 6.3).
     pub(super) backfill: Option<RequestId>,
     /// Whose activations are in the proactive buffer: a prompt that has begun, preempted or not.
-    buffered: Option<RequestId>,
+    pub(super) buffered: Option<RequestId>,
     /// Counts changes of who waits or prefills.
     revision: u64,
 }
@@ -205,53 +206,6 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// The waiting proactive request that does most for its energy, if there is room for it, else the next one
-    /// that goes on (v1 6.3).
-    ///
-    /// All candidates would run on the NPU, at the same power, and a kernel's FLOP grow with its tokens: so
-    /// TFLOPS/W ranks them as tokens per time does. A remainder costs a whole chunk there, and comes last.
-    fn start_backfill(&mut self, actions: &mut Actions) -> Option<RequestId> {
-        let next = self.admissible(Class::Proactive)?;
-        let free = self.prefills.buffered.is_none();
-        let overdue = self.ledger.get(next).is_some_and(|entry| entry.own.overdue);
-        if free && !overdue {
-            let queue = self.prefills.proactive.iter().copied();
-            // Of equals the one that would come next anyway, then the earliest.
-            let ranked = std::iter::once(next).chain(queue).rev();
-            let rate = |id: &RequestId| self.npu_tokens_per_us(*id).unwrap_or(0.0);
-            let best = ranked.max_by(|a, b| rate(a).total_cmp(&rate(b)));
-            if let Some(id) = best.filter(|id| *id != next)
-                && self.begin(id, actions)
-            {
-                return Some(id);
-            }
-        }
-        self.start_next(Class::Proactive, actions)
-    }
-
-    /// Tokens per µs of a request's next token-wise kernel on the NPU.
-    fn npu_tokens_per_us(&self, id: RequestId) -> Option<f64> {
-        let entry = self.ledger.get(id)?;
-        let (tokens, kernel) = match entry.prefill() {
-            Some(prefill) => {
-                let mut ready = prefill.ready();
-                let step = ready.find(|step| step.kernel != Kernel::Mha)?;
-                (step.segment.tokens, step.kernel)
-            }
-            None => {
-                let chunk = self.model.chunk_tokens;
-                (entry.prompt_tokens.min(chunk), Kernel::Qkv)
-            }
-        };
-        let call = Call::Prefill {
-            kernel,
-            tokens,
-            context: tokens,
-        };
-        let cost = self.costs.cost(Lane::Npu, call)?;
-        Some(f64::from(tokens) / cost.latency_us)
-    }
-
     /// The overdue request that gets the iGPU: one that fills bubbles, or the next of its queue.
     fn promote(&mut self, actions: &mut Actions) -> Option<RequestId> {
         let ledger = &self.ledger;
@@ -273,7 +227,7 @@ impl<C: Costs> AgentXpu<C> {
     }
 
     /// Takes the next request of a class out of its queue, if there is room for it.
-    fn start_next(&mut self, class: Class, actions: &mut Actions) -> Option<RequestId> {
+    pub(super) fn start_next(&mut self, class: Class, actions: &mut Actions) -> Option<RequestId> {
         let id = self.admissible(class)?;
         // Memory that a reactive request waits for is not given to a proactive one.
         let waits = self.prefills.foreground.is_none() && !self.prefills.reactive.is_empty();
@@ -300,7 +254,7 @@ impl<C: Costs> AgentXpu<C> {
     }
 
     /// The request of a class that is to prefill next.
-    fn admissible(&self, class: Class) -> Option<RequestId> {
+    pub(super) fn admissible(&self, class: Class) -> Option<RequestId> {
         let queue = self.queue(class);
         let live = self.decode.len() + self.prefills.active().count();
         if live >= self.live_max {
@@ -371,7 +325,7 @@ impl<C: Costs> AgentXpu<C> {
     }
 
     /// Takes a request out of its queue and lets its prefill begin or go on; false if there is no room.
-    fn begin(&mut self, id: RequestId, actions: &mut Actions) -> bool {
+    pub(super) fn begin(&mut self, id: RequestId, actions: &mut Actions) -> bool {
         let Some(entry) = self.ledger.get(id) else {
             return false;
         };
@@ -421,18 +375,17 @@ impl<C: Costs> AgentXpu<C> {
 
     /// Keeps the NPU busy.
     pub(super) fn fill_npu(&mut self, actions: &mut Actions) {
-        if self.lanes.is_free(Lane::Npu) {
-            self.launch_prefill(Lane::Npu, actions);
+        if self.lanes.is_free(Lane::Npu)
+            && let Some(next) = self.next_prefill(Lane::Npu)
+        {
+            self.start_prefill(Lane::Npu, next, actions);
         }
     }
 
-    /// Launches what `lane` may run of the prompts under way; false if there is nothing.
-    pub(super) fn launch_prefill(&mut self, lane: Lane, actions: &mut Actions) -> bool {
-        let Some(next) = self.next_prefill(lane) else {
-            return false;
-        };
+    /// Launches what [`next_prefill`](Self::next_prefill) found.
+    pub(super) fn start_prefill(&mut self, lane: Lane, next: Next, actions: &mut Actions) {
         let Some(prefill) = self.ledger.get_mut(next.id).and_then(Entry::prefill_mut) else {
-            return false;
+            return;
         };
         let work = match next.kernel {
             Some(step) => {
@@ -450,7 +403,6 @@ impl<C: Costs> AgentXpu<C> {
             }
         };
         self.launch(lane, next.class, work, next.cost, actions);
-        true
     }
 
     /// What `lane` may run of the prompts under way.
@@ -464,7 +416,13 @@ impl<C: Costs> AgentXpu<C> {
             let class = entry.class();
             if prefill.head_is_ready() {
                 let (at, cost) = self.head_lane(entry)?;
-                let admitted = at == lane && self.may_start(id, lane, class, cost);
+                let proposal = Proposal::Prompt {
+                    entry,
+                    lane,
+                    cost,
+                    step: None,
+                };
+                let admitted = at == lane && self.may_start(proposal);
                 return admitted.then_some(Next {
                     id,
                     class,
@@ -474,9 +432,13 @@ impl<C: Costs> AgentXpu<C> {
             }
             prefill.ready().find_map(|step| {
                 let (at, cost) = self.lane_of(id, entry, prefill, step)?;
-                let admitted = at == lane
-                    && self.may_start(id, lane, class, cost)
-                    && !self.is_deferred(entry, prefill, step, lane, cost);
+                let proposal = Proposal::Prompt {
+                    entry,
+                    lane,
+                    cost,
+                    step: Some((prefill, step)),
+                };
+                let admitted = at == lane && self.may_start(proposal);
                 admitted.then_some(Next {
                     id,
                     class,

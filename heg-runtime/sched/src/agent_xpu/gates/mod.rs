@@ -1,0 +1,81 @@
+//! Gates: rules that hold work back although a lane is free for it.
+//!
+//! A gate is a file with its own state. It is asked about every [`Proposal`] before a lane is chosen for it, says when
+//! its answer may change by time alone. A new rule of this kind is its file here, a field and
+//! a line below, its switch in the policy, and a test.
+
+mod bandwidth;
+mod bubble;
+mod pressure;
+mod remainder;
+mod stopping;
+
+use super::AgentXpu;
+use super::stage::Entry;
+use crate::costs::{Cost, Costs};
+use crate::prefill::{Prefill, Step};
+use crate::request::{Class, Lane, Micros};
+
+/// Work that could start now.
+#[derive(Clone, Copy)]
+pub(super) enum Proposal<'a> {
+    /// A kernel of a prompt, or its head.
+    Prompt {
+        entry: &'a Entry,
+        lane: Lane,
+        cost: Cost,
+        /// Its place in the prompt; `None` for the head.
+        step: Option<(&'a Prefill, Step)>,
+    },
+    /// A request's part in the next decode iteration.
+    Token { entry: &'a Entry },
+    /// A decode run, on the lane of dynamic kernels.
+    Iteration { class: Class, cost: Cost },
+}
+
+/// A rule that holds work back.
+pub(super) trait Gate<C> {
+    /// Whether the work has to wait. Pure: asked more than once, and about work that does not start after all.
+    fn holds_back(&self, scheduler: &AgentXpu<C>, proposal: Proposal<'_>) -> bool;
+
+    /// When work may start that waits now, where time alone decides that.
+    fn opens_at(&self, _scheduler: &AgentXpu<C>) -> Option<Micros> {
+        None
+    }
+}
+
+/// All gates.
+#[derive(Debug, Default)]
+pub(super) struct Gates {
+    pressure: pressure::Pressure,
+    bandwidth: bandwidth::Bandwidth,
+    bubble: bubble::Bubble,
+    remainder: remainder::Remainder,
+    stopping: stopping::Stopping,
+}
+
+impl Gates {
+    fn all<C: Costs>(&self) -> [&dyn Gate<C>; 5] {
+        [
+            &self.pressure,
+            &self.bandwidth,
+            &self.bubble,
+            &self.remainder,
+            &self.stopping,
+        ]
+    }
+}
+
+impl<C: Costs> AgentXpu<C> {
+    /// Whether no gate holds the work back.
+    pub(super) fn may_start(&self, proposal: Proposal<'_>) -> bool {
+        let gates = self.gates.all();
+        !gates.iter().any(|gate| gate.holds_back(self, proposal))
+    }
+
+    /// When the first gate may open by time alone.
+    pub(super) fn next_opening(&self) -> Option<Micros> {
+        let gates = self.gates.all();
+        gates.iter().filter_map(|gate| gate.opens_at(self)).min()
+    }
+}

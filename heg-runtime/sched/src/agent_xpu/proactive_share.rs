@@ -1,0 +1,48 @@
+//! Beside reactive decoding proactive prompts have a share of the one lane that runs both (`decode.proactive_share`).
+
+use super::AgentXpu;
+use crate::costs::{Cost, Costs};
+use crate::request::{Class, Lane};
+
+/// What proactive prompts have saved up.
+#[derive(Debug, Default)]
+pub(super) struct ProactiveShare {
+    /// Time that they are owed beside reactive decoding, in µs.
+    owed_us: f64,
+}
+
+impl ProactiveShare {
+    /// They had their turn.
+    pub(super) fn paid(&mut self) {
+        self.owed_us = 0.0;
+    }
+}
+
+impl<C: Costs> AgentXpu<C> {
+    /// Whether a proactive prompt would go before reactive decoding with all of its kernels, for want of an NPU that
+    /// has most of them. Prefill first is meant for the short part that the iGPU has of it (§4.3); where it has all,
+    /// the classes decide.
+    pub(super) fn would_hold_up_reactive(&self, lane: Lane) -> bool {
+        !self.lanes.is_present(Lane::Npu)
+            && self.decodes_reactive()
+            && self.next_prefill(lane).map(|next| next.class) == Some(Class::Proactive)
+    }
+
+    /// Whether proactive prompts have waited for reactive decoding long enough to run their next kernel.
+    pub(super) fn is_owed(&self, lane: Lane) -> bool {
+        let next = self.next_prefill(lane);
+        next.is_some_and(|next| self.share.owed_us >= next.cost.latency_us)
+    }
+
+    /// Counts time of a decode run towards what proactive prompts are owed beside it.
+    pub(super) fn owe(&mut self, lane: Lane, cost: Cost) {
+        let Some(share) = self.policy.decode.proactive_share else {
+            return;
+        };
+        if self.would_hold_up_reactive(lane) {
+            self.share.owed_us += cost.latency_us * share / (1.0 - share);
+        } else {
+            self.share.paid();
+        }
+    }
+}

@@ -5,6 +5,9 @@
 //! functions, no state. A key that the config does not have is `none`, and `none` in arithmetic is `none`, so
 //! that one `??` at the end catches any missing part. What a name means is the caller's [`Scope`].
 
+mod eval;
+mod parse;
+
 use serde::{Deserialize, Deserializer, de};
 use thiserror::Error;
 
@@ -145,21 +148,9 @@ impl Binary {
 impl Expr {
     /// Parses `text`; the error says what was expected and at which character.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let mut parser = Parser {
-            text,
-            at: 0,
-            depth: 0,
-            operators: 0,
-        };
-        let node = parser.choose()?;
-        if parser.rest().is_empty() {
-            Ok(Self {
-                text: text.to_owned(),
-                node,
-            })
-        } else {
-            Err(parser.expected("an operator or the end"))
-        }
+        let node = parse::parse(text)?;
+        let text = text.to_owned();
+        Ok(Self { text, node })
     }
 
     /// The expression as it was written.
@@ -169,7 +160,7 @@ impl Expr {
 
     /// Evaluates the expression.
     pub fn eval(&self, scope: &dyn Scope) -> Result<Value, EvalError> {
-        eval(&self.node, scope)
+        eval::eval(&self.node, scope)
     }
 }
 
@@ -178,281 +169,6 @@ impl<'de> Deserialize<'de> for Expr {
         let text = String::deserialize(deserializer)?;
         Self::parse(&text).map_err(de::Error::custom)
     }
-}
-
-fn eval(node: &Node, scope: &dyn Scope) -> Result<Value, EvalError> {
-    Ok(match node {
-        Node::Literal(value) => value.clone(),
-        Node::Name(name) => scope.name(name)?,
-        Node::Config(path) => scope.config(path),
-        Node::Index(list, index) => match (eval(list, scope)?, eval(index, scope)?) {
-            (Value::List(items), Value::Number(index)) if index >= 0.0 => {
-                items.get(index as usize).cloned().unwrap_or(Value::None)
-            }
-            (Value::None, _) | (Value::List(_), Value::Number(_)) => Value::None,
-            (Value::List(_), other) => return Err(mismatch("[ ]", "a number", &other)),
-            (other, _) => return Err(mismatch("[ ]", "a list", &other)),
-        },
-        Node::Unary(operator, operand) => match (operator, eval(operand, scope)?) {
-            (_, Value::None) => Value::None,
-            (Unary::Minus, Value::Number(number)) => Value::Number(-number),
-            (Unary::Not, Value::Bool(truth)) => Value::Bool(!truth),
-            (Unary::Minus, other) => return Err(mismatch("-", "a number", &other)),
-            (Unary::Not, other) => return Err(mismatch("!", "a truth value", &other)),
-        },
-        Node::Coalesce(first, second) => match eval(first, scope)? {
-            Value::None => eval(second, scope)?,
-            value => value,
-        },
-        Node::Choose(condition, yes, no) => match truth("?", &eval(condition, scope)?)? {
-            true => eval(yes, scope)?,
-            false => eval(no, scope)?,
-        },
-        Node::Binary(operator, left, right) => {
-            binary(*operator, eval(left, scope)?, eval(right, scope)?)?
-        }
-    })
-}
-
-fn binary(operator: Binary, left: Value, right: Value) -> Result<Value, EvalError> {
-    match operator {
-        Binary::Equal => return Ok(Value::Bool(left == right)),
-        Binary::NotEqual => return Ok(Value::Bool(left != right)),
-        Binary::And => return Ok(Value::Bool(truth("&&", &left)? && truth("&&", &right)?)),
-        Binary::Or => return Ok(Value::Bool(truth("||", &left)? || truth("||", &right)?)),
-        _ => {}
-    }
-    let (a, b) = match (&left, &right) {
-        (Value::Number(a), Value::Number(b)) => (*a, *b),
-        (Value::None, _) | (_, Value::None) => return Ok(Value::None),
-        (Value::Number(_), other) | (other, _) => {
-            return Err(mismatch(operator.symbol(), "numbers", other));
-        }
-    };
-    Ok(match operator {
-        Binary::Less => Value::Bool(a < b),
-        Binary::LessEqual => Value::Bool(a <= b),
-        Binary::Greater => Value::Bool(a > b),
-        Binary::GreaterEqual => Value::Bool(a >= b),
-        Binary::Add => Value::Number(a + b),
-        Binary::Subtract => Value::Number(a - b),
-        Binary::Multiply => Value::Number(a * b),
-        Binary::Divide => Value::Number(a / b),
-        Binary::Remainder => Value::Number(a.rem_euclid(b)),
-        Binary::Power | Binary::Or | Binary::And | Binary::Equal | Binary::NotEqual => {
-            Value::Number(a.powf(b))
-        }
-    })
-}
-
-/// `none` counts as false: an absent key switches a feature off.
-fn truth(operator: &'static str, value: &Value) -> Result<bool, EvalError> {
-    match value {
-        Value::Bool(truth) => Ok(*truth),
-        Value::None => Ok(false),
-        Value::Number(number) => Ok(*number != 0.0),
-        other => Err(mismatch(operator, "a truth value", other)),
-    }
-}
-
-fn mismatch(operator: &'static str, expected: &'static str, found: &Value) -> EvalError {
-    EvalError::Type {
-        operator,
-        expected,
-        found: found.kind(),
-    }
-}
-
-/// Deepest nesting of parentheses; bounds the recursion on hostile input.
-const DEPTH_MAX: usize = 32;
-
-/// Most operators of one expression, whose chains are as deep as they are long. Chosen: far above any
-/// shipped file's.
-const OPERATORS_MAX: usize = 128;
-
-struct Parser<'a> {
-    text: &'a str,
-    at: usize,
-    depth: usize,
-    operators: usize,
-}
-
-impl Parser<'_> {
-    fn choose(&mut self) -> Result<Node, String> {
-        self.depth += 1;
-        if self.depth > DEPTH_MAX {
-            return Err(self.expected("less nesting"));
-        }
-        let mut node = self.coalesce()?;
-        if self.rest().starts_with('?') {
-            self.at += 1;
-            let yes = self.choose()?;
-            self.take(":")?;
-            let no = self.choose()?;
-            node = Node::Choose(Box::new(node), Box::new(yes), Box::new(no));
-        }
-        self.depth -= 1;
-        Ok(node)
-    }
-
-    fn coalesce(&mut self) -> Result<Node, String> {
-        let mut parts = vec![self.level(0)?];
-        while self.accept("??") {
-            self.count_operator()?;
-            parts.push(self.level(0)?);
-        }
-        let folded = parts
-            .into_iter()
-            .rev()
-            .reduce(|second, first| Node::Coalesce(Box::new(first), Box::new(second)));
-        folded.ok_or_else(|| self.expected("a value"))
-    }
-
-    fn level(&mut self, level: usize) -> Result<Node, String> {
-        let Some(operators) = Binary::LEVELS.get(level) else {
-            return self.power();
-        };
-        let mut node = self.level(level + 1)?;
-        'operators: loop {
-            for (symbol, operator) in *operators {
-                // `*` is not the first half of `**`.
-                let doubled = *symbol == "*" && self.rest().starts_with("**");
-                if !doubled && self.accept(symbol) {
-                    self.count_operator()?;
-                    let right = self.level(level + 1)?;
-                    node = Node::Binary(*operator, Box::new(node), Box::new(right));
-                    continue 'operators;
-                }
-            }
-            return Ok(node);
-        }
-    }
-
-    fn power(&mut self) -> Result<Node, String> {
-        let base = self.unary()?;
-        if self.accept("**") {
-            let exponent = self.unary()?;
-            return Ok(Node::Binary(
-                Binary::Power,
-                Box::new(base),
-                Box::new(exponent),
-            ));
-        }
-        Ok(base)
-    }
-
-    fn unary(&mut self) -> Result<Node, String> {
-        if self.accept("-") {
-            return Ok(Node::Unary(Unary::Minus, Box::new(self.indexed()?)));
-        }
-        if self.accept("!") {
-            return Ok(Node::Unary(Unary::Not, Box::new(self.indexed()?)));
-        }
-        self.indexed()
-    }
-
-    fn indexed(&mut self) -> Result<Node, String> {
-        let mut node = self.primary()?;
-        while self.accept("[") {
-            self.count_operator()?;
-            let index = self.choose()?;
-            self.take("]")?;
-            node = Node::Index(Box::new(node), Box::new(index));
-        }
-        Ok(node)
-    }
-
-    fn primary(&mut self) -> Result<Node, String> {
-        if self.accept("(") {
-            let node = self.choose()?;
-            self.take(")")?;
-            return Ok(node);
-        }
-        if self.accept("'") {
-            let length = self.text[self.at..]
-                .find('\'')
-                .ok_or_else(|| self.expected("a closing `'`"))?;
-            let text = self.text[self.at..self.at + length].to_owned();
-            self.at += length + 1;
-            return Ok(Node::Literal(Value::Text(text)));
-        }
-        let rest = self.rest();
-        let length = word_length(rest);
-        let word = rest[..length].to_owned();
-        if word.starts_with(|c: char| c.is_ascii_digit()) {
-            let number = word
-                .parse()
-                .map_err(|_| self.expected(&format!("a number, found `{word}`")))?;
-            self.at += length;
-            return Ok(Node::Literal(Value::Number(number)));
-        }
-        if word.is_empty() {
-            return Err(self.expected("a value"));
-        }
-        self.at += length;
-        Ok(match word.as_str() {
-            "none" => Node::Literal(Value::None),
-            "true" => Node::Literal(Value::Bool(true)),
-            "false" => Node::Literal(Value::Bool(false)),
-            _ => match word.strip_prefix("config.") {
-                Some(path) => Node::Config(path.to_owned()),
-                None => Node::Name(word),
-            },
-        })
-    }
-
-    /// The unread text; white space is skipped first.
-    fn rest(&mut self) -> &str {
-        let rest = &self.text[self.at..];
-        self.at += rest.len() - rest.trim_start().len();
-        &self.text[self.at..]
-    }
-
-    fn accept(&mut self, symbol: &str) -> bool {
-        let found = self.rest().starts_with(symbol);
-        if found {
-            self.at += symbol.len();
-        }
-        found
-    }
-
-    fn count_operator(&mut self) -> Result<(), String> {
-        self.operators += 1;
-        if self.operators > OPERATORS_MAX {
-            return Err(self.expected("fewer operators"));
-        }
-        Ok(())
-    }
-
-    fn take(&mut self, symbol: &str) -> Result<(), String> {
-        if self.accept(symbol) {
-            Ok(())
-        } else {
-            Err(self.expected(&format!("`{symbol}`")))
-        }
-    }
-
-    fn expected(&mut self, what: &str) -> String {
-        self.rest();
-        let character = self.text[..self.at].chars().count() + 1;
-        format!(
-            "expected {what} at character {character} of `{}`",
-            self.text
-        )
-    }
-}
-
-/// Length of the name or number that `text` starts with; `1e-5` is one word.
-fn word_length(text: &str) -> usize {
-    let number = text.starts_with(|c: char| c.is_ascii_digit());
-    let mut previous = ' ';
-    text.find(|c: char| {
-        let exponent_sign = number && matches!(previous, 'e' | 'E') && matches!(c, '-' | '+');
-        let part = c.is_ascii_alphanumeric() || c == '_' || c == '.' || exponent_sign;
-        previous = c;
-        !part
-    })
-    .unwrap_or(text.len())
 }
 
 #[cfg(test)]

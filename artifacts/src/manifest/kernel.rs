@@ -1,0 +1,131 @@
+//! Kernels: ports, parameters, and the work of one call.
+
+use heg_spec::Group;
+use serde::{Deserialize, Serialize};
+
+use super::{ElementType, Variant};
+
+/// An op group: the unit of mapping, preemption and annotation (Agent.xpu §4.2).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kernel {
+    /// Unique name, e.g. `qkv` or `qkv.1` where layers differ.
+    pub name: String,
+    /// Which part of a layer it computes.
+    pub group: Group,
+    /// Operators it was fused from, in order.
+    pub ops: Vec<String>,
+    /// Activation inputs, in port order. Weight inputs of [`Binding::Input`](super::Binding::Input) variants follow them.
+    pub inputs: Vec<Port>,
+    /// Outputs, in port order.
+    pub outputs: Vec<Port>,
+    /// Weights it takes, in order: the shape of every [`KernelUse::weights`](super::KernelUse::weights).
+    pub parameters: Vec<Parameter>,
+    /// Work of one call.
+    pub work: Work,
+    /// Realisations, of which the runtime binds one per device.
+    pub variants: Vec<Variant>,
+}
+
+/// One activation tensor at a kernel's boundary.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Port {
+    /// What the runtime binds here.
+    pub role: Role,
+    /// Number of rows.
+    pub rows: Rows,
+    /// Elements per row.
+    pub width: u32,
+}
+
+/// What a port carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Role {
+    /// Residual stream x[c, D].
+    Hidden,
+    /// Rotary cosines of the tokens' positions.
+    Cos,
+    /// Rotary sines of the tokens' positions.
+    Sin,
+    /// Queries q[c, H·d].
+    Query,
+    /// Keys k[·, K·d]: new rows as an output, the cache as an input.
+    Key,
+    /// Values v[·, K·d]: new rows as an output, the cache as an input.
+    Value,
+    /// Position of the first token, `i64[1]`.
+    Position,
+    /// Attention output a[c, H·d].
+    Attended,
+    /// Logits[b, V].
+    Logits,
+}
+
+/// Number of rows of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Rows {
+    /// c, the tokens of this call (b for the head).
+    Tokens,
+    /// n, the tokens visible in the KV cache.
+    Context,
+    /// Exactly one.
+    One,
+}
+
+/// One weight a kernel takes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parameter {
+    /// Name within the kernel, e.g. `q_proj`.
+    pub name: String,
+    /// Element type of the values.
+    pub element: ElementType,
+    /// Row-major shape.
+    pub shape: Vec<u32>,
+}
+
+/// Work of one call, as polynomials over c (tokens) and n (visible context).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Work {
+    /// Floating-point operations (a multiply-add counts two).
+    pub flops: Vec<Term>,
+    /// Bytes read and written: weights once, activations at the kernel's boundary.
+    pub bytes: Vec<Term>,
+}
+
+/// `factor · c^tokens · n^context`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Term {
+    /// Coefficient.
+    pub factor: u64,
+    /// Exponent of c.
+    pub tokens: u8,
+    /// Exponent of n.
+    pub context: u8,
+}
+
+impl Work {
+    /// Floating-point operations of a call with `tokens` new tokens and `context` visible ones.
+    pub fn flops(&self, tokens: u64, context: u64) -> f64 {
+        evaluate(&self.flops, tokens, context)
+    }
+
+    /// Bytes moved by a call with `tokens` new tokens and `context` visible ones.
+    pub fn bytes(&self, tokens: u64, context: u64) -> f64 {
+        evaluate(&self.bytes, tokens, context)
+    }
+}
+
+fn evaluate(terms: &[Term], tokens: u64, context: u64) -> f64 {
+    terms
+        .iter()
+        .map(|term| {
+            term.factor as f64
+                * (tokens as f64).powi(i32::from(term.tokens))
+                * (context as f64).powi(i32::from(term.context))
+        })
+        .sum()
+}

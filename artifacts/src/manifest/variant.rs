@@ -1,0 +1,204 @@
+//! Variants of a kernel: for which device, in which shapes, with which element types, and their NPU blobs.
+
+use heg_spec::{DeviceClass, NpuPlatform};
+use serde::{Deserialize, Serialize};
+
+use super::Role;
+use crate::content_id::SectionId;
+
+/// Element types that reach a bundle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ElementType {
+    /// 8-bit signed integer.
+    I8,
+    /// 16-bit float.
+    F16,
+    /// The upper half of a 32-bit float.
+    Bf16,
+    /// 32-bit float.
+    F32,
+    /// 64-bit signed integer.
+    I64,
+}
+
+impl ElementType {
+    /// Size of one element, in bytes.
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::I8 => 1,
+            Self::F16 | Self::Bf16 => 2,
+            Self::F32 => 4,
+            Self::I64 => 8,
+        }
+    }
+}
+
+/// A realisation of a kernel: device class × shape class × weight binding.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variant {
+    /// Class of device it is meant for.
+    pub device: DeviceClass,
+    /// Which token counts it accepts.
+    pub shape: ShapeClass,
+    /// How weights reach it.
+    pub binding: Binding,
+    /// Element type of its activation ports: see [`port_element`](Self::port_element).
+    pub activations: ElementType,
+    /// Element type of keys and values, where it is not that of the other activations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_cache: Option<ElementType>,
+    /// OpenVINO IR (XML). [`Binding::Constant`] refers to its weights as `offset="@k"`, where k counts the
+    /// sections of the [`KernelUse`](super::KernelUse): values, then scales where there are any, weight after weight. Input
+    /// binding takes the same list as inputs behind the activation ports. Either kind finds its small
+    /// constants at `offset="@c+N"`, N bytes into [`Manifest::literals`](super::Manifest::literals). Each is followed by ` size="S"/>`, S bytes that
+    /// are within the section; a runtime refuses attributes `offset` and `size` of any other form.
+    pub ir: SectionId,
+    /// How far outputs may lie from the known answers of a place: the largest difference, as a share of the
+    /// largest expected value of the same port. [`crate::judge`] compares so.
+    #[serde(default = "default_tolerance")]
+    pub tolerance: f32,
+    /// The same variant compiled ahead of time, at most once for a platform.
+    #[serde(default)]
+    pub blobs: Vec<Blob>,
+}
+
+impl Variant {
+    /// Element types of what it takes and gives.
+    pub fn elements(&self) -> Elements {
+        Elements::new(self.activations, self.kv_cache)
+    }
+
+    /// Element type at the port of a role.
+    pub fn port_element(&self, role: Role) -> ElementType {
+        self.elements().at(role)
+    }
+}
+
+/// Element types of what kernels hand on to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Elements {
+    /// Of hidden states, queries and what attention gives.
+    pub activations: ElementType,
+    /// Of keys and values.
+    pub kv: ElementType,
+}
+
+impl Elements {
+    /// As a variant has them: see [`Variant::kv_cache`].
+    pub fn new(activations: ElementType, kv_cache: Option<ElementType>) -> Self {
+        Self {
+            activations,
+            kv: kv_cache.unwrap_or(activations),
+        }
+    }
+
+    /// At the port of a role: positions are i64, rotary factors and logits f32 in all variants.
+    pub fn at(self, role: Role) -> ElementType {
+        match role {
+            Role::Position => ElementType::I64,
+            Role::Cos | Role::Sin | Role::Logits => ElementType::F32,
+            Role::Key | Role::Value => self.kv,
+            Role::Hidden | Role::Query | Role::Attended => self.activations,
+        }
+    }
+}
+
+/// For bundles that were written before variants had one.
+fn default_tolerance() -> f32 {
+    0.05
+}
+
+/// A variant compiled for one NPU platform. It takes the same inputs and gives the same outputs as the IR.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Blob {
+    /// What it runs on.
+    pub platform: NpuPlatform,
+    /// What the compiler wrote into it about the device and the driver it needs.
+    pub compatibility: Compatibility,
+    /// The bytes, as OpenVINO exported them.
+    pub section: SectionId,
+}
+
+/// What a blob needs: the compatibility string at its end, e.g. `compiler=8.4;npu=3720;t=2;elf=1.2.0`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Compatibility {
+    /// Version of the NPU compiler (`compiler`).
+    pub compiler: String,
+    /// Version of the ELF layout (`elf`), which the driver has to know.
+    pub elf: String,
+    /// Tiles it was scheduled for (`t`).
+    pub tiles: Option<u32>,
+    /// Stepping it is bound to (`s`), if any.
+    pub stepping: Option<String>,
+    /// The whole string, with what else is in it.
+    pub text: String,
+}
+
+/// Which token counts a variant accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ShapeClass {
+    /// Any number of tokens.
+    Dynamic,
+    /// Exactly this many tokens; fewer are padded.
+    Static {
+        /// The chunk.
+        tokens: u32,
+    },
+    /// Exactly this many tokens over exactly this many rows of the KV cache: attention where nothing may be
+    /// dynamic. Fewer of either are padded; padded rows of the cache lie behind the visible ones. Its IR has the
+    /// number of rows of the cache in three places: the shapes of keys and values, and an i32 literal 0, 1, 2… that
+    /// counts them. So a reader can have it over fewer rows.
+    Bucket {
+        /// The chunk.
+        tokens: u32,
+        /// Rows of the cache, the chunk's own included.
+        context: u32,
+    },
+}
+
+impl ShapeClass {
+    /// The token count it is fixed to, if it is.
+    pub fn chunk(self) -> Option<u32> {
+        match self {
+            Self::Dynamic => None,
+            Self::Static { tokens } | Self::Bucket { tokens, .. } => Some(tokens),
+        }
+    }
+
+    /// The number of cache rows it is fixed to, if it is.
+    pub fn bucket(self) -> Option<u32> {
+        match self {
+            Self::Dynamic | Self::Static { .. } => None,
+            Self::Bucket { context, .. } => Some(context),
+        }
+    }
+
+    /// Whether a call of `tokens` over `context` visible rows fits, padded where need be.
+    pub fn admits(self, tokens: usize, context: usize) -> bool {
+        let fits = |limit: Option<u32>, size| limit.is_none_or(|limit| size <= limit as usize);
+        fits(self.chunk(), tokens) && fits(self.bucket(), context)
+    }
+}
+
+/// `dynamic`, the chunk, or chunk×bucket.
+impl std::fmt::Display for ShapeClass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Dynamic => f.write_str("dynamic"),
+            Self::Static { tokens } => tokens.fmt(f),
+            Self::Bucket { tokens, context } => write!(f, "{tokens}×{context}"),
+        }
+    }
+}
+
+/// How weights reach a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Binding {
+    /// Constants in the IR that point into the mapped bundle.
+    Constant,
+    /// Inputs, bound once per infer request; one compiled kernel serves all layers.
+    Input,
+}

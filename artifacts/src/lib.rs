@@ -18,6 +18,7 @@ pub mod layout;
 pub mod manifest;
 mod mapping;
 pub mod plain;
+mod platform;
 mod question;
 mod reader;
 mod recipe;

@@ -1,4 +1,4 @@
-//! A file as memory: the only unsafe code of this crate.
+//! A file as memory: with its `platform`, the only unsafe code of this crate.
 //!
 //! A [`Mapping`] is a read-only view of a whole file (or, for bytes that came from elsewhere, of a
 //! read-only anonymous copy with the same page alignment), with two pieces of advice for the kernel. What
@@ -13,14 +13,14 @@
     reason = "mapping a file is unsafe by nature; the proofs stand at the blocks"
 )]
 
-use std::fs::Metadata;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 
-use memmap2::{Advice, Mmap, MmapMut};
+use memmap2::{Mmap, MmapMut};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::platform;
 
 /// A read-only mapping of a whole file. Dereferences to its bytes, which start at a page boundary.
 ///
@@ -64,24 +64,7 @@ impl FileIdentity {
     /// Errors: [`Error::Io`] if it cannot be inspected.
     pub fn of_path(path: &Path) -> Result<Option<Self>, Error> {
         let metadata = std::fs::metadata(path).map_err(Error::io("inspect", path))?;
-        Ok(Self::of(&metadata))
-    }
-
-    #[cfg(unix)]
-    fn of(metadata: &Metadata) -> Option<Self> {
-        use std::os::unix::fs::MetadataExt;
-        Some(Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            bytes: metadata.len(),
-            modified: [metadata.mtime(), metadata.mtime_nsec()],
-            changed: [metadata.ctime(), metadata.ctime_nsec()],
-        })
-    }
-
-    #[cfg(not(unix))]
-    fn of(_metadata: &Metadata) -> Option<Self> {
-        None
+        Ok(platform::identity(&metadata))
     }
 }
 
@@ -106,7 +89,7 @@ impl Mapping {
             map,
             path: path.to_owned(),
             backing: Backing::File,
-            identity: FileIdentity::of(&metadata),
+            identity: platform::identity(&metadata),
         })
     }
 
@@ -134,8 +117,7 @@ impl Mapping {
 
     /// Says that the file will be read from front to back. Advice: a system that does not take it is slower.
     pub fn will_read_in_order(&self) {
-        #[cfg(unix)]
-        let _ = self.map.advise(Advice::Sequential);
+        platform::will_read_in_order(&self.map);
     }
 
     /// Says that `range` (bytes of the file) will be read soon: the kernel starts to read it now. Returns
@@ -147,9 +129,7 @@ impl Mapping {
         if range.is_empty() || self.backing == Backing::Anonymous {
             return Ok(());
         }
-        let advised = self
-            .map
-            .advise_range(Advice::WillNeed, range.start, range.len());
+        let advised = platform::will_need(&self.map, range);
         advised.map_err(Error::io("read ahead in", &self.path))
     }
 
@@ -163,29 +143,7 @@ impl Mapping {
         if range.is_empty() || self.backing == Backing::Anonymous {
             return Ok(());
         }
-        self.dont_need(range)
-            .map_err(Error::io("give back pages of", &self.path))
-    }
-
-    #[cfg(unix)]
-    fn dont_need(&self, range: Range<usize>) -> std::io::Result<()> {
-        // SAFETY: MADV_DONTNEED is dangerous where it changes what memory holds: anonymous and private
-        // written pages come back as zeros. This mapping is shared, read-only and backed by a file (callers
-        // have checked `backing`), so dropped pages are filled again from that file with the same bytes, and
-        // references into them keep reading the same values. `clamp` keeps the range within the mapping;
-        // memmap2 rounds its start down to a page, which is still within and for which the same holds.
-        unsafe {
-            self.map.unchecked_advise_range(
-                memmap2::UncheckedAdvice::DontNeed,
-                range.start,
-                range.len(),
-            )
-        }
-    }
-
-    #[cfg(not(unix))]
-    fn dont_need(&self, _range: Range<usize>) -> std::io::Result<()> {
-        Ok(())
+        platform::dont_need(&self.map, range).map_err(Error::io("give back pages of", &self.path))
     }
 
     /// The part of `range` that is mapped.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::FileError;
 use crate::owners::Owners;
+use crate::platform;
 use crate::read::read_own;
 use crate::temp::TempFile;
 
@@ -27,8 +28,7 @@ impl OwnFolder {
             owners.check_place(&first_missing(&path))?;
             let mut builder = DirBuilder::new();
             builder.recursive(true);
-            #[cfg(unix)]
-            std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+            platform::for_this_user(&mut builder);
             builder
                 .create(&path)
                 .map_err(FileError::io("create", &path))?;
@@ -69,12 +69,8 @@ impl OwnFolder {
     pub fn write(&self, name: &str, parts: &[&[u8]]) -> Result<(), FileError> {
         let temp = TempFile::create(&self.path, &format!("{name}.tmp-"))?;
         // Whatever the umask says: what others may write to is not read back.
-        #[cfg(unix)]
-        {
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-            let set = temp.file().set_permissions(mode);
-            set.map_err(FileError::io("protect", temp.path()))?;
-        }
+        let protected = platform::protect(temp.file());
+        protected.map_err(FileError::io("protect", temp.path()))?;
         temp.complete(parts, &self.path.join(name))
     }
 }

@@ -9,6 +9,7 @@
 mod error;
 mod folder;
 mod owners;
+mod platform;
 mod read;
 mod temp;
 

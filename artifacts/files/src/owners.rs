@@ -11,6 +11,7 @@ use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 
 use crate::error::FileError;
+use crate::platform::{self, effective_user, is_sticky, owner};
 
 /// Users whose files are believed: root, the user of this process, and those that were added.
 #[derive(Debug, Clone)]
@@ -190,92 +191,14 @@ fn components(path: &Path) -> Vec<PathBuf> {
 }
 
 /// Refuses what others may write to.
-#[cfg(unix)]
 fn check_writers(path: &Path, data: &Metadata) -> Result<(), FileError> {
-    use std::os::unix::fs::MetadataExt;
-    let mode = data.mode() & 0o7777;
-    let by_all = mode & 0o002 != 0;
-    let by_group = mode & 0o020 != 0 && own_group() != Some(data.gid());
-    if by_all || by_group {
-        let path = path.to_owned();
-        return Err(FileError::Writable { path, mode });
+    match platform::writable_mode(data) {
+        Some(mode) => {
+            let path = path.to_owned();
+            Err(FileError::Writable { path, mode })
+        }
+        None => Ok(()),
     }
-    Ok(())
-}
-
-#[cfg(not(unix))]
-fn check_writers(_path: &Path, _data: &Metadata) -> Result<(), FileError> {
-    Ok(())
-}
-
-#[cfg(unix)]
-fn owner(data: &Metadata) -> Option<u32> {
-    Some(std::os::unix::fs::MetadataExt::uid(data))
-}
-
-#[cfg(not(unix))]
-fn owner(_data: &Metadata) -> Option<u32> {
-    None
-}
-
-#[cfg(unix)]
-fn is_sticky(data: &Metadata) -> bool {
-    std::os::unix::fs::MetadataExt::mode(data) & 0o1000 != 0
-}
-
-#[cfg(not(unix))]
-fn is_sticky(_data: &Metadata) -> bool {
-    false
-}
-
-#[cfg(unix)]
-fn effective_user() -> u32 {
-    rustix::process::geteuid().as_raw()
-}
-
-#[cfg(not(unix))]
-fn effective_user() -> u32 {
-    ROOT
-}
-
-/// The group that this user is alone in, if the system's lists name one.
-#[cfg(unix)]
-fn own_group() -> Option<u32> {
-    static GROUP: std::sync::OnceLock<Option<u32>> = std::sync::OnceLock::new();
-    *GROUP.get_or_init(|| {
-        let users = std::fs::read_to_string("/etc/passwd").ok()?;
-        let groups = std::fs::read_to_string("/etc/group").ok()?;
-        group_of_one(effective_user(), &users, &groups)
-    })
-}
-
-/// The group that is named after the user, is theirs at login and has no other member. `users` and `groups` are the
-/// texts of `/etc/passwd` and `/etc/group`.
-#[cfg(unix)]
-fn group_of_one(uid: u32, users: &str, groups: &str) -> Option<u32> {
-    let users = users.lines().filter_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        let uid: u32 = fields.nth(1)?.parse().ok()?;
-        let gid: u32 = fields.next()?.parse().ok()?;
-        Some((name, uid, gid))
-    });
-    let users: Vec<_> = users.collect();
-    let (name, _, gid) = *users.iter().find(|(_, other, _)| *other == uid)?;
-    let is_shared = users
-        .iter()
-        .any(|(other, _, group)| *group == gid && *other != name);
-    let mut named = groups.lines().filter_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        let number: u32 = fields.nth(1)?.parse().ok()?;
-        Some((name, number, fields.next().unwrap_or_default()))
-    });
-    let (group, _, members) = named.find(|(_, number, _)| *number == gid)?;
-    let is_alone = members
-        .split(',')
-        .all(|member| member.is_empty() || member == name);
-    (!is_shared && group == name && is_alone).then_some(gid)
 }
 
 const ROOT: u32 = 0;
@@ -409,26 +332,5 @@ mod tests {
         assert!(refusal(&left).ends_with("leads through more than 40 symbolic links"));
         let missing = Owners::this_user().check(&folder.join("missing"));
         assert!(missing.unwrap_err().is_not_found());
-    }
-
-    #[test]
-    fn a_group_counts_as_ours_where_nobody_else_is_in_it() {
-        let users = "root:x:0:0::/:\nann:x:1000:1000::/:\nben:x:1001:100::/:\ncid:x:1002:1002::/:";
-        let groups = "root:x:0:\nann:x:1000:ann\nusers:x:100:\ncid:x:1002:ann,cid";
-        assert_eq!(group_of_one(0, users, groups), Some(0));
-        assert_eq!(group_of_one(1000, users, groups), Some(1000));
-        assert_eq!(
-            group_of_one(1001, users, groups),
-            None,
-            "not named after them"
-        );
-        assert_eq!(group_of_one(1002, users, groups), None, "another member");
-        let shared = format!("{users}\ndan:x:1003:1000::/:");
-        assert_eq!(
-            group_of_one(1000, &shared, groups),
-            None,
-            "another's group at login"
-        );
-        assert_eq!(group_of_one(7, users, groups), None);
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::error::FileError;
 use crate::owners::Owners;
+use crate::platform::{Links, open_at_once};
 
 /// Opens a regular file for reading. Anything else is refused at once: opening a pipe would wait for its writer.
 ///
@@ -40,25 +41,10 @@ pub(crate) fn read_own(
     Ok(Some(bytes))
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Links {
-    Followed,
-    Refused,
-}
-
 fn open(path: &Path, links: Links) -> Result<File, FileError> {
     let mut options = OpenOptions::new();
     options.read(true);
-    #[cfg(unix)]
-    {
-        use rustix::fs::OFlags;
-        use std::os::unix::fs::OpenOptionsExt;
-        let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-        if links == Links::Refused {
-            flags |= OFlags::NOFOLLOW;
-        }
-        options.custom_flags(flags.bits().cast_signed());
-    }
+    open_at_once(&mut options, links);
     let refused = |found| FileError::Kind {
         path: path.to_owned(),
         found,

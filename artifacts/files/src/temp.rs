@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use crate::error::FileError;
+use crate::platform::is_linked;
 
 /// A new file under a temporary name, removed on drop unless [`TempFile::rename`] succeeded.
 #[derive(Debug)]
@@ -109,17 +110,6 @@ fn is_ours(file: &File) -> bool {
         // A file system without locks: nobody can tell by one, and so nobody removes what is younger than a day.
         Err(TryLockError::Error(_)) => true,
     }
-}
-
-#[cfg(unix)]
-fn is_linked(file: &File) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    file.metadata().is_ok_and(|data| data.nlink() > 0)
-}
-
-#[cfg(not(unix))]
-fn is_linked(_file: &File) -> bool {
-    true
 }
 
 /// Removes the temporary files `<prefix><pid>-<n>` in `folder` that nobody will finish: those that nobody holds the

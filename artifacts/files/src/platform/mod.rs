@@ -1,0 +1,19 @@
+//! What operating systems do differently: owners and permissions, links between names and files, and opening a file
+//! without waiting.
+
+#[cfg(not(unix))]
+mod other;
+#[cfg(unix)]
+mod unix;
+
+#[cfg(not(unix))]
+pub(crate) use other::*;
+#[cfg(unix)]
+pub(crate) use unix::*;
+
+/// Whether a symbolic link at the path itself is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Links {
+    Followed,
+    Refused,
+}

@@ -13,6 +13,7 @@ mod corruption;
 mod fixture;
 mod properties;
 mod reject;
+mod reject_manifest;
 mod store;
 mod tiny;
 mod write;

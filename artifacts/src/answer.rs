@@ -7,7 +7,7 @@ use std::fmt;
 /// How an output port compares with its known answer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verdict {
-    /// Where the difference is largest, or the first that is no number; none where all are equal.
+    /// Index of the largest difference, or of the first NaN; `None` if all values are equal.
     pub worst: Option<Difference>,
     /// Root mean square of the differences, as a share of that of the expected values.
     pub rms_share: f32,
@@ -25,7 +25,7 @@ pub struct Difference {
     pub found: f32,
     /// What the answer says.
     pub expected: f32,
-    /// The difference as a share of the port's largest expected value; infinite for what is no number.
+    /// The difference as a share of the port's largest expected value; infinite for NaN.
     pub share: f32,
 }
 
@@ -59,7 +59,7 @@ pub fn judge(expected: &[f32], found: &[f32], tolerance: f32) -> Verdict {
     }
 }
 
-/// Nothing of anything is 0; anything of nothing, and what is no number, without bound.
+/// A share: 0 for a difference of 0, infinite for any other share of 0 and for NaN.
 fn share_of(part: f64, whole: f64) -> f32 {
     let share = part / whole;
     if part == 0.0 {
@@ -72,7 +72,7 @@ fn share_of(part: f64, whole: f64) -> f32 {
 }
 
 impl Verdict {
-    /// Whether the output is as good as its variant promises, at its worst element and in the mean.
+    /// Whether the output is within its variant's tolerance, at its worst element and in the mean.
     pub fn passes(&self) -> bool {
         let worst = self.worst.map_or(0.0, |worst| worst.share);
         worst <= self.tolerance && self.rms_share <= self.tolerance / 2.0

@@ -126,7 +126,7 @@ fn digit(character: u8) -> Option<u8> {
 /// Enough to tell sections of one bundle apart; chosen, not measured.
 const SHORT_DIGITS: usize = 12;
 
-/// How much of a text that is no identifier is quoted back.
+/// Most characters of an invalid identifier that an error quotes.
 const FOUND_CHARS_MAX: usize = 80;
 
 #[cfg(test)]

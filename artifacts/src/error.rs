@@ -124,7 +124,7 @@ pub enum Error {
         "the bundle is too large: {what} has `{found}` bytes, at most `{supported}` are possible"
     )]
     TooLarge {
-        /// What is too large.
+        /// The part that is too large.
         what: &'static str,
         /// Its length in bytes; `u64::MAX` if that cannot be counted.
         found: u64,

@@ -2,7 +2,7 @@
 //!
 //! The compiler puts bytes into a [`Store`], describes them in a [`Manifest`] and calls [`write_bundle`];
 //! the runtime opens the file as a [`Bundle`], which maps it and hands out sections by [`SectionId`].
-//! Nobody but this crate knows an offset. The byte table is in `FORMAT.md`.
+//! No other crate knows an offset. The byte table is in `FORMAT.md`.
 //!
 //! Checks come in three prices, chosen by the caller: [`Bundle::open`] costs O(manifest),
 //! [`Bundle::section`] hashes a section on its first use, [`Bundle::verify`] hashes everything.

@@ -48,14 +48,14 @@ pub struct Manifest {
     pub layers: Vec<Layer>,
     /// Final norm and output projection, run on the last rows only.
     pub head: KernelUse,
-    /// How the known answers of all places were asked for, where the bundle has any.
+    /// The question behind the known answers, if the bundle has any.
     #[serde(default)]
     pub known_answers: Option<KnownAnswers>,
-    /// What is known of the speed of each variant on each device: a RON document whose types are those of
-    /// `heg-profiler`. A bundle runs without it.
+    /// Speed of each variant on each device: a RON document whose types are those of `heg-profiler`. A bundle
+    /// runs without it.
     #[serde(default)]
     pub annotations: Option<SectionId>,
-    /// Where the bundle came from.
+    /// Origin of the bundle.
     pub provenance: Provenance,
     /// Every section, in file order. Identifiers are unique.
     pub sections: Vec<Section>,
@@ -167,15 +167,15 @@ pub struct KernelUse {
     pub weights: Vec<WeightId>,
     /// Rotary table of this place, where the kernel takes one.
     pub rope: Option<RopeId>,
-    /// What comes out for the inputs that [`Manifest::known_answers`] describes: the outputs in port order,
+    /// Outputs for the inputs that [`Manifest::known_answers`] describes, in port order,
     /// each as f32 [rows, width].
     #[serde(default)]
     pub answer: Option<SectionId>,
 }
 
-/// A question that every place of the model was asked, and answered in f32 from its stored weights, so that
-/// a device that computes something else is found out. The inputs themselves are not stored: they follow
-/// from these numbers, see [`KnownAnswers::values`].
+/// The question whose answers are known: the compiler computed it in f32 from the stored weights for every place of
+/// the model, so that a device that computes something else is detected. The inputs are not stored; they follow from
+/// these numbers, see [`KnownAnswers::values`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownAnswers {
@@ -199,7 +199,7 @@ pub struct WeightId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RopeId(pub u32);
 
-/// Versions and hashes of what the bundle was made from.
+/// Versions of the compilers and hashes of the source files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Provenance {

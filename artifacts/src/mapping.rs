@@ -35,8 +35,8 @@ pub struct Mapping {
     identity: Option<FileIdentity>,
 }
 
-/// What the file system says of a file. While it stays equal, so does the content: every write changes a
-/// time, every replacement the inode.
+/// Identity of a file's content, as the file system states it. While it stays equal, so does the content: every
+/// write changes a time, every replacement the inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileIdentity {
@@ -59,7 +59,7 @@ enum Backing {
 }
 
 impl FileIdentity {
-    /// What the file system says of the file at `path` now; none on systems that do not say.
+    /// Identity of the file at `path` now; `None` on systems without file identities.
     ///
     /// Errors: [`Error::Io`] if it cannot be inspected.
     pub fn of_path(path: &Path) -> Result<Option<Self>, Error> {
@@ -72,7 +72,7 @@ impl Mapping {
     /// Maps the file at `path`, as long as it is now. The file may be replaced or unlinked afterwards, but
     /// must not be changed in place (see the module).
     ///
-    /// Errors: [`Error::Io`] if it cannot be opened or mapped, [`Error::File`] if it is no regular file.
+    /// Errors: [`Error::Io`] if it cannot be opened or mapped, [`Error::File`] if it is not a regular file.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let file = heg_files::open_regular(path)?;
         let metadata = file.metadata().map_err(Error::io("inspect", path))?;
@@ -93,7 +93,7 @@ impl Mapping {
         })
     }
 
-    /// A page-aligned, read-only copy of `bytes`, for what is not a file.
+    /// A page-aligned, read-only copy of `bytes`, for bytes that are not a file.
     ///
     /// Errors: [`Error::Io`] if there is no memory.
     pub fn of_bytes(bytes: &[u8]) -> Result<Self, Error> {
@@ -109,19 +109,19 @@ impl Mapping {
         })
     }
 
-    /// What the file system said of the file when it was opened; none for what is not a file, and on systems
-    /// that do not say.
+    /// Identity of the file when it was opened; `None` for a copy of bytes, and on systems without file
+    /// identities.
     pub fn identity(&self) -> Option<FileIdentity> {
         self.identity
     }
 
-    /// Says that the file will be read from front to back. Advice: a system that does not take it is slower.
+    /// Advises the system that the file will be read from front to back; without effect where it takes no advice.
     pub fn will_read_in_order(&self) {
         platform::will_read_in_order(&self.map);
     }
 
-    /// Says that `range` (bytes of the file) will be read soon: the kernel starts to read it now. Returns
-    /// at once. Parts of `range` behind the end are ignored.
+    /// Starts to read `range` (bytes of the file) in the background, as it will be needed soon. Returns at once.
+    /// Parts of `range` past the end are ignored.
     ///
     /// Errors: [`Error::Io`] when the kernel refuses; nothing is lost then but speed.
     pub fn will_need(&self, range: Range<u64>) -> Result<(), Error> {
@@ -133,9 +133,9 @@ impl Mapping {
         advised.map_err(Error::io("read ahead in", &self.path))
     }
 
-    /// Says that `range` (bytes of the file) will not be read for a while: its pages leave this process
-    /// and are read again when touched. References into it stay valid and keep their content. Does
-    /// nothing for copies of bytes, which have no file to be read again from.
+    /// Drops the pages of `range` (bytes of the file) from memory; they are read again when touched. References
+    /// into it stay valid and keep their content. Does nothing for copies of bytes, which have no file to be read
+    /// again from.
     ///
     /// Errors: [`Error::Io`] when the kernel refuses; nothing is lost then but memory.
     pub fn give_back(&self, range: Range<u64>) -> Result<(), Error> {

@@ -3,7 +3,7 @@
 //! A recipe is what makes a second compile do only what changed: its key is a hash of all inputs of a step
 //! (versions of the code included), its content the list of the sections that came out. On disk it is a
 //! text of one line per section between a version line and a hash of everything before. A file that is not
-//! exactly that, for whatever reason, is no recipe: the step is simply done again.
+//! exactly that, for whatever reason, does not count as a recipe, and the step is done again.
 
 use std::fmt;
 

@@ -37,7 +37,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in `folder`, creates it if there is none, and removes what interrupted runs left.
+    /// Opens the store in `folder`, creates it if absent, and removes the leftovers of interrupted runs.
     ///
     /// Errors: [`Error::Io`] if folders cannot be created or listed.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, Error> {

@@ -156,7 +156,7 @@ pub struct Pressure {
 pub struct Limits {
     /// Prompt tokens that a continuous-batching scheduler takes per iteration.
     pub tokens_per_iteration: u32,
-    /// Live requests; beyond, the youngest proactive one is shed, and if there is none the new one.
+    /// Most live requests; above it the youngest proactive one is shed, or the new one if none is proactive.
     pub requests_max: u32,
     /// Memory for KV caches, in MiB; requests wait for room.
     pub kv_mib: u32,

@@ -1,7 +1,7 @@
 //! SoC files: the devices of a machine, the role each plays, and what data sheets say of their speed.
 //!
-//! Every number has the text of its source beside it, so that a report can show how far to trust it. What
-//! nobody has published stays absent.
+//! Every number has the text of its source beside it, so that a report can show how far to trust it. Numbers
+//! that have not been published are absent.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub struct Soc {
     /// Memory that the devices share.
     #[serde(default)]
     pub dram: Option<Dram>,
-    /// Its devices.
+    /// Devices of the machine.
     pub devices: Vec<Device>,
 }
 
@@ -34,35 +34,35 @@ pub struct Dram {
     pub source: String,
 }
 
-/// One device, as the runtime opens it.
+/// A device, as the runtime opens it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
-    /// Which kernel variants it runs.
+    /// Class of the kernel variants that it runs.
     pub class: DeviceClass,
     /// OpenVINO device, e.g. `CPU`, `GPU.0`, `NPU`.
     pub openvino: String,
-    /// OpenVINO properties kernels are compiled with.
+    /// OpenVINO properties that kernels are compiled with.
     #[serde(default)]
     pub properties: BTreeMap<String, String>,
-    /// Properties of attention over keys and values of 16 bits instead of those; `None` leaves one to the plugin.
+    /// Properties that replace those for attention over 16-bit keys and values; `None` leaves one to the plugin.
     #[serde(default)]
     pub mha_properties: BTreeMap<String, Option<String>>,
-    /// Which blobs it runs, for an NPU.
+    /// Platform of an NPU, which decides which blobs it runs.
     #[serde(default)]
     pub npu: Option<Npu>,
-    /// What it could do at best.
+    /// Peak compute and bandwidth.
     #[serde(default)]
     pub peaks: Option<Peaks>,
-    /// What it draws while busy.
+    /// Power draw while busy.
     #[serde(default)]
     pub power: Option<Power>,
-    /// What kernels achieve of the peaks; where absent, all of them.
+    /// Share of the peaks that kernels achieve; the full peaks if absent.
     #[serde(default)]
     pub anchors: Option<Anchors>,
 }
 
-/// The NPU of a machine, as far as its blobs depend on it.
+/// The properties of an NPU that its blobs depend on.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Npu {
@@ -102,7 +102,7 @@ pub struct Power {
     pub source: String,
 }
 
-/// Two kernels that bracket what a device achieves (Agent.xpu, Appendix A).
+/// Two kernels that bracket the utilisation of a device (Agent.xpu, Appendix A).
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Anchors {

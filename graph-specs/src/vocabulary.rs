@@ -71,8 +71,8 @@ pub enum WeightForm {
 
 /// An NPU platform by Intel's number, which OpenVINO calls `NPU_PLATFORM`.
 ///
-/// What is to be compiled is checked where it is parsed, by [`NpuPlatform::check`] or [`FromStr`]. A device or a
-/// bundle may name a platform that is newer than this build: such a number is only compared with others.
+/// A platform to compile for is checked where it is parsed, by [`NpuPlatform::check`] or [`FromStr`]. A device or a
+/// bundle may name a platform that is newer than this build; such a number is only compared with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NpuPlatform(u32);
 

@@ -22,35 +22,35 @@ use crate::provenance::provenance;
 use crate::reference::StoredModel;
 use crate::target::Target;
 
-/// Where a compile works.
+/// Paths of a compile.
 #[derive(Debug, Clone)]
 pub struct Places {
     /// The bundle to write.
     pub bundle: PathBuf,
-    /// The build cache, created where there is none.
+    /// The build cache, created if absent.
     pub store: PathBuf,
 }
 
-/// What a compile did.
+/// Summary of a compile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
     /// Bytes of the bundle.
     pub bundle_bytes: u64,
     /// Identity of the bundle: the hash of its manifest.
     pub manifest: SectionId,
-    /// Whether the file was written; false where an equal one was there.
+    /// Whether the file was written; false if an equal one was there.
     pub rewritten: bool,
     /// Distinct kernels.
     pub kernels: usize,
     /// Distinct weights.
     pub weights: usize,
-    /// What became of the blobs for NPUs.
+    /// NPU blobs made and left out.
     pub npu: BlobSummary,
 }
 
-/// Compiles `target` into a bundle. On error nothing is left at the bundle's place; what was encoded stays in
-/// the store, so that a later compile goes on from there. An object of the store that is not what it was is noticed
-/// by whoever reads it, discarded, and made again by starting over, which takes all else from the store.
+/// Compiles `target` into a bundle. On error no file is left at the bundle's path; encoded weights stay in the
+/// store, and a later compile continues from there. An object of the store that has changed is discarded when it is
+/// read, and the compile starts over, which takes all other objects from the store.
 pub fn compile(
     target: &Target,
     places: &Places,
@@ -65,7 +65,7 @@ pub fn compile(
                 let Error::ObjectChanged { expected, .. } = &error else {
                     return Err(error.into());
                 };
-                // One that changes as soon as it is made says that the disk is at its end, or somebody else writes.
+                // An object that changes right after it was made points to a failing disk or to another writer.
                 if made_again.len() == STARTS_MAX || !made_again.insert(*expected) {
                     return Err(error.into());
                 }
@@ -142,7 +142,7 @@ fn compile_from_store(
     write(&manifest, places, &store, blobs.summary, progress)
 }
 
-/// Says how fast the variants are on the machines that ship with HEG, and on those that were measured.
+/// Adds annotations: the speed of each variant on the SoCs that ship with HEG, and on measured machines.
 fn annotate(
     manifest: &mut Manifest,
     vendor: &VendorTables,
@@ -199,6 +199,5 @@ fn write(
     })
 }
 
-/// Times that a compile starts over. Chosen: one that finds more objects changed, one after the other, is on a disk
-/// that loses them.
+/// Most times that a compile starts over. Chosen: more changed objects in a row mean a disk that loses data.
 const STARTS_MAX: usize = 8;

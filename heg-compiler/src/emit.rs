@@ -1,4 +1,4 @@
-//! Stops a compile after a pass and shows what came of it.
+//! Stops a compile after a pass and prints its result.
 
 use std::fmt::Write as _;
 

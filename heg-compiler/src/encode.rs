@@ -156,7 +156,7 @@ const ENCODER: &str = "encode 1";
 /// How the names of files in the making begin.
 const PREFIX: &str = "tmp-";
 
-/// What is known of a model folder's tensors from an earlier compile.
+/// Hashes of a model folder's tensors, remembered from an earlier compile.
 pub(crate) struct SourceMemory {
     folder: PathBuf,
     path: PathBuf,

@@ -1,4 +1,4 @@
-//! What can go wrong between a model folder and a bundle.
+//! Errors of a compile, from the model folder to the bundle.
 
 use std::path::PathBuf;
 
@@ -26,13 +26,13 @@ pub enum CompileError {
     /// The store or the bundle cannot be written.
     #[error(transparent)]
     Artifacts(#[from] heg_artifacts::Error),
-    /// A file beside the store cannot be written, or is not such that it can be used.
+    /// A file beside the store cannot be written or trusted.
     #[error(transparent)]
     Files(#[from] heg_files::FileError),
     /// A blob for an NPU cannot be made.
     #[error(transparent)]
     Npu(#[from] NpuError),
-    /// A blob for an NPU is not what blobs are known to be.
+    /// A blob for an NPU has an unknown format.
     #[error("the blob of `{name}` cannot be read")]
     Blob {
         /// Kernel, shape and platform.
@@ -59,39 +59,39 @@ pub enum CompileError {
         /// Cause.
         source: EvalError,
     },
-    /// An expression has a value that its place cannot take.
+    /// An expression has a value of the wrong type or range.
     #[error("architecture `{architecture}`: `{expression}` gives {found}, expected {expected}")]
     Value {
         /// Architecture file.
         architecture: String,
         /// The expression.
         expression: String,
-        /// What the place takes.
+        /// The accepted values.
         expected: &'static str,
-        /// What the config gave.
+        /// The value from the config.
         found: String,
     },
-    /// A dimension is absurd or does not fit the others.
+    /// A dimension is out of range or contradicts the others.
     #[error("dimension `{name}` is {found}, expected {expected}")]
     Dimension {
-        /// Which dimension.
+        /// Name of the dimension.
         name: &'static str,
-        /// What would fit.
+        /// The accepted values.
         expected: String,
-        /// What the config gave.
+        /// The value from the config.
         found: String,
     },
-    /// An operator reads something that is not there.
+    /// An operator refers to an unknown wire or table.
     #[error("architecture `{architecture}`: operator `{operator}` refers to unknown `{wire}`")]
     Wire {
         /// Architecture file.
         architecture: String,
         /// The operator.
         operator: String,
-        /// What it refers to.
+        /// The name that it refers to.
         wire: String,
     },
-    /// Widths that do not meet.
+    /// Two widths disagree.
     #[error(
         "architecture `{architecture}`: operator `{operator}` needs rows of {expected}, found {found}"
     )]
@@ -100,17 +100,17 @@ pub enum CompileError {
         architecture: String,
         /// The operator.
         operator: String,
-        /// Width it needs.
+        /// Required width.
         expected: u32,
-        /// Width it was given.
+        /// Width of the operand.
         found: u32,
     },
-    /// A fusion plan that does not fit the graph.
+    /// The fusion plan does not fit the graph.
     #[error("fusion: `{operator}`: {message}")]
     Fusion {
         /// The operator or anchor.
         operator: String,
-        /// What is wrong with it.
+        /// The mistake.
         message: &'static str,
     },
     /// A pass broke an invariant that the next one relies on.
@@ -121,9 +121,9 @@ pub enum CompileError {
     RopeScaling {
         /// Config key.
         key: String,
-        /// What was expected.
+        /// The accepted values.
         expected: String,
-        /// What was found.
+        /// The value from the config.
         found: String,
     },
     /// More context was asked for than the model has, or none.
@@ -134,20 +134,12 @@ pub enum CompileError {
         /// The model's limit.
         limit: u32,
     },
-    /// The worker threads could not be started.
-    #[error("cannot start {threads} worker threads")]
-    Threads {
-        /// How many.
-        threads: usize,
-        /// Cause.
-        source: rayon::ThreadPoolBuildError,
-    },
     /// A file beside the store could not be read or written.
     #[error("cannot {action} `{path}`", path = path.display())]
     Io {
-        /// What was tried.
+        /// The attempted action, as a verb.
         action: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Cause.
         source: std::io::Error,

@@ -15,7 +15,7 @@ use crate::npu::{NpuError, NpuJob, NpuToolchain, Pool, Precompiled, precompile};
 use crate::options::NpuBlobs;
 use crate::phase::{Phase, Progress};
 
-/// What became of the blobs of a model.
+/// Counts of the blobs of a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BlobSummary {
     /// Blobs in the bundle.
@@ -24,7 +24,7 @@ pub struct BlobSummary {
     pub recalled: usize,
     /// Bytes of all of them, equal ones once.
     pub bytes: u64,
-    /// What was left out: which variants and why.
+    /// Variants without a blob, each with the reason.
     pub left_out: Vec<(String, String)>,
 }
 
@@ -36,7 +36,7 @@ struct Wanted {
     cost: u64,
 }
 
-/// What blobs brought.
+/// Results of making the blobs.
 #[derive(Default)]
 pub(crate) struct Blobs {
     pub(crate) summary: BlobSummary,
@@ -48,7 +48,7 @@ pub(crate) struct Blobs {
 }
 
 /// Makes the blobs of all NPU variants for `platforms` and enters them into `kernels`. `literals` is the pool
-/// that their IRs refer to, in the store as they are.
+/// of literals that their IRs, already in the store, refer to.
 pub(crate) fn add_blobs(
     kernels: &mut [Kernel],
     literals: SectionId,

@@ -1,4 +1,4 @@
-//! What the user asked to compile: a model file, or a bare Hugging Face folder.
+//! The input of a compile: a model file, or a bare Hugging Face folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::options::CompileOptions;
 /// A resolved target.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// The model file, or what stands in for it.
+    /// The model file's content, or the defaults for a bare folder.
     pub spec: ModelSpec,
     /// Folder that relative names in it start at: the model file's, or the Hugging Face folder itself.
     folder: PathBuf,
@@ -23,7 +23,7 @@ pub struct Target {
 pub(crate) type SpecHash = (String, SectionId);
 
 impl Target {
-    /// A target made by a program; relative names in `spec` start at `folder`.
+    /// A target with a given spec; relative names in `spec` start at `folder`.
     pub fn new(spec: ModelSpec, folder: PathBuf) -> Self {
         Self { spec, folder }
     }

@@ -1,4 +1,4 @@
-//! What passes check of each other's results.
+//! Verification between passes.
 //!
 //! A verifier asserts what the next pass takes for granted; it runs after its pass in debug builds, and elsewhere
 //! with [`Verify::Always`](crate::Verify::Always). What it finds is a fault of the compiler: mistakes in models and
@@ -18,9 +18,9 @@ pub struct Invariant {
     pub pass: &'static str,
     /// The operator, kernel or weight.
     pub place: String,
-    /// What the next pass relies on.
+    /// The property that the next pass relies on.
     pub expected: String,
-    /// What is there.
+    /// The actual value.
     pub found: String,
 }
 

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-/// What this crate returns instead of a prediction nobody should believe.
+/// Errors that replace a prediction which cannot be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,13 +1,13 @@
-//! Why a file or folder cannot be used.
+//! Errors of files and folders.
 
 use std::io;
 use std::path::PathBuf;
 
-/// What this crate returns.
+/// Reasons why a file or folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// Somebody else owns it, and could change it while it is used.
+    /// Another user owns it, and could change it while it is used.
     #[error(
         "`{}` belongs to user {found}, expected {expected}: use another place, or `chown` it",
         path.display()
@@ -17,7 +17,7 @@ pub enum FileError {
         path: PathBuf,
         /// Number of the user who owns it.
         found: u32,
-        /// Who may own it.
+        /// Users who may own it.
         expected: String,
     },
 
@@ -34,14 +34,14 @@ pub enum FileError {
         mode: u32,
     },
 
-    /// Something else has the name.
+    /// The file is of another kind.
     #[error("`{}` is {found}, expected {expected}", path.display())]
     Kind {
         /// The file or folder.
         path: PathBuf,
-        /// What it is.
+        /// Its kind.
         found: &'static str,
-        /// What it has to be.
+        /// The required kind.
         expected: &'static str,
     },
 
@@ -54,7 +54,7 @@ pub enum FileError {
         most_bytes: u64,
     },
 
-    /// Links that lead in a circle, or as good as.
+    /// Too many links, or links in a circle.
     #[error("`{}` leads through more than {most} symbolic links", path.display())]
     Links {
         /// The path.
@@ -66,11 +66,11 @@ pub enum FileError {
     /// The operating system refused something.
     #[error("cannot {action} `{}`", path.display())]
     Io {
-        /// What was to be done, as a verb.
+        /// The attempted action, as a verb.
         action: &'static str,
-        /// To which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         source: io::Error,
     },
 }
@@ -81,7 +81,7 @@ impl FileError {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
-    /// For `map_err`: attaches what was tried, and on what.
+    /// For `map_err`: attaches the action and the path.
     pub(crate) fn io(
         action: &'static str,
         path: impl Into<PathBuf>,

@@ -1,4 +1,4 @@
-//! A folder whose content can be believed, since nobody else can change it.
+//! A folder whose content can be trusted, since no other user can change it.
 
 use std::fs::DirBuilder;
 use std::path::{Path, PathBuf};
@@ -46,16 +46,16 @@ impl OwnFolder {
         Self::create(&self.path.join(name))
     }
 
-    /// Where it is.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What a file in it holds; none where there is no file.
+    /// Content of a file in it; `None` if there is no file.
     ///
     /// # Errors
     ///
-    /// [`FileError::Kind`] for what is no regular file, [`FileError::TooLong`] for one of more than `most_bytes`,
+    /// [`FileError::Kind`] for anything but a regular file, [`FileError::TooLong`] for one of more than `most_bytes`,
     /// [`FileError::Owner`], [`FileError::Writable`], [`FileError::Io`].
     pub fn read(&self, name: &str, most_bytes: u64) -> Result<Option<Vec<u8>>, FileError> {
         read_own(&self.path.join(name), &Owners::this_user(), most_bytes)

@@ -13,20 +13,20 @@ use std::path::{Path, PathBuf};
 use crate::error::FileError;
 use crate::platform::{self, effective_user, is_sticky, owner};
 
-/// Users whose files are believed: root, the user of this process, and those that were added.
+/// Users whose files are trusted: root, the user of this process, and those that were added.
 #[derive(Debug, Clone)]
 pub struct Owners {
     uids: Vec<u32>,
 }
 
-/// What a step of a path has to be.
+/// Required kind of a path's step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// A folder that leads on.
     Way,
-    /// A folder whose whole content is believed.
+    /// A folder whose whole content is trusted.
     Folder,
-    /// A file or folder that is believed.
+    /// A file or folder that is trusted.
     Any,
 }
 
@@ -38,7 +38,7 @@ impl Owners {
         Self { uids }
     }
 
-    /// Adds whoever owns `path`, who is trusted already: the owner of the program that is running.
+    /// Adds the owner of `path`, who is trusted already: the owner of the running program.
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl Owners {
         Ok(self)
     }
 
-    /// Checks that only these users can change or replace the file or folder at `path`. Gives its place without
+    /// Checks that only these users can change or replace the file or folder at `path`. Returns its path without
     /// links.
     ///
     /// # Errors
@@ -61,7 +61,7 @@ impl Owners {
         self.walk(path, Step::Any)
     }
 
-    /// Checks that there is a folder at `path` in which only these users can change anything. Gives its place without
+    /// Checks that there is a folder at `path` in which only these users can change anything. Returns its path without
     /// links.
     ///
     /// # Errors
@@ -203,7 +203,7 @@ fn check_writers(path: &Path, data: &Metadata) -> Result<(), FileError> {
 
 const ROOT: u32 = 0;
 
-/// As many as Linux follows.
+/// Most links that are followed, as on Linux.
 const LINKS_MAX: usize = 40;
 
 #[cfg(unix)]

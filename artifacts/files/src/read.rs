@@ -17,7 +17,7 @@ pub fn open_regular(path: &Path) -> Result<File, FileError> {
     open(path, Links::Followed)
 }
 
-/// Reads a file that only `owners` can change, and that is itself no link. None where there is no file.
+/// Reads a file that only `owners` can change, and that is not itself a link. `None` if there is no file.
 pub(crate) fn read_own(
     path: &Path,
     owners: &Owners,

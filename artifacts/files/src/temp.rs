@@ -23,7 +23,7 @@ pub struct TempFile {
 }
 
 impl TempFile {
-    /// Creates `<folder>/<prefix><pid>-<n>` with an n that nobody has.
+    /// Creates `<folder>/<prefix><pid>-<n>` with an unused n.
     ///
     /// # Errors
     ///

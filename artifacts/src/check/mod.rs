@@ -97,7 +97,7 @@ fn check_nonzero(field: impl FnOnce() -> String, found: u64) -> Result<(), Error
     Err(Error::invalid(field(), "`0`", "at least `1`"))
 }
 
-/// Fails for names that nobody could see, and for those that would not be shown as they are.
+/// Fails for invisible names, and for names that a terminal would not show as they are.
 fn check_name(field: impl FnOnce() -> String, name: &str) -> Result<(), Error> {
     if name.is_empty() {
         return Err(Error::invalid(field(), "empty", "a name"));

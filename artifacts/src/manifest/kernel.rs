@@ -11,7 +11,7 @@ use super::{ElementType, Variant};
 pub struct Kernel {
     /// Unique name, e.g. `qkv` or `qkv.1` where layers differ.
     pub name: String,
-    /// Which part of a layer it computes.
+    /// Part of a layer that it computes.
     pub group: Group,
     /// Operators it was fused from, in order.
     pub ops: Vec<String>,
@@ -31,7 +31,7 @@ pub struct Kernel {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
-    /// What the runtime binds here.
+    /// Tensor that the runtime binds here.
     pub role: Role,
     /// Number of rows.
     pub rows: Rows,
@@ -39,7 +39,7 @@ pub struct Port {
     pub width: u32,
 }
 
-/// What a port carries.
+/// Roles of ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Role {
     /// Residual stream x[c, D].

@@ -64,7 +64,7 @@ pub struct Variant {
 }
 
 impl Variant {
-    /// Element types of what it takes and gives.
+    /// Element types of its ports.
     pub fn elements(&self) -> Elements {
         Elements::new(self.activations, self.kv_cache)
     }
@@ -75,17 +75,17 @@ impl Variant {
     }
 }
 
-/// Element types of what kernels hand on to each other.
+/// Element types of the tensors that kernels pass to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Elements {
-    /// Of hidden states, queries and what attention gives.
+    /// Element type of hidden states, queries and attention outputs.
     pub activations: ElementType,
-    /// Of keys and values.
+    /// Element type of keys and values.
     pub kv: ElementType,
 }
 
 impl Elements {
-    /// As a variant has them: see [`Variant::kv_cache`].
+    /// Element types of a variant: see [`Variant::kv_cache`].
     pub fn new(activations: ElementType, kv_cache: Option<ElementType>) -> Self {
         Self {
             activations,
@@ -93,7 +93,7 @@ impl Elements {
         }
     }
 
-    /// At the port of a role: positions are i64, rotary factors and logits f32 in all variants.
+    /// Element type at the port of a role: positions are i64, rotary factors and logits f32 in all variants.
     pub fn at(self, role: Role) -> ElementType {
         match role {
             Role::Position => ElementType::I64,
@@ -113,15 +113,15 @@ fn default_tolerance() -> f32 {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Blob {
-    /// What it runs on.
+    /// The platform that it runs on.
     pub platform: NpuPlatform,
-    /// What the compiler wrote into it about the device and the driver it needs.
+    /// Requirements on device and driver, as the compiler wrote them.
     pub compatibility: Compatibility,
     /// The bytes, as OpenVINO exported them.
     pub section: SectionId,
 }
 
-/// What a blob needs: the compatibility string at its end, e.g. `compiler=8.4;npu=3720;t=2;elf=1.2.0`.
+/// Requirements of a blob: the compatibility string at its end, e.g. `compiler=8.4;npu=3720;t=2;elf=1.2.0`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compatibility {
@@ -133,7 +133,7 @@ pub struct Compatibility {
     pub tiles: Option<u32>,
     /// Stepping it is bound to (`s`), if any.
     pub stepping: Option<String>,
-    /// The whole string, with what else is in it.
+    /// The whole string, other attributes included.
     pub text: String,
 }
 

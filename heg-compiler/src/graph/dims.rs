@@ -19,7 +19,7 @@ pub struct SpecScope<'a> {
 }
 
 impl<'a> SpecScope<'a> {
-    /// Scope of layer `layer`, or of the model where there is none.
+    /// Scope of layer `layer`, or of the whole model for `None`.
     pub fn new(architecture: &'a Architecture, config: &'a ConfigJson, layer: Option<u32>) -> Self {
         Self {
             architecture,
@@ -38,7 +38,7 @@ impl<'a> SpecScope<'a> {
         })
     }
 
-    /// A number; none where the expression is none.
+    /// A number, or `None` if the expression is `none`.
     pub(crate) fn number_or_none(&self, expr: &Expr) -> Result<Option<f32>, CompileError> {
         match self.value(expr)? {
             Value::None => Ok(None),
@@ -53,7 +53,7 @@ impl<'a> SpecScope<'a> {
             .ok_or_else(|| self.unexpected(expr, "a finite number", &Value::None))
     }
 
-    /// A positive number in double precision, finite in single; none where the expression is none.
+    /// A positive number in double precision, finite in single; `None` if the expression is `none`.
     pub(crate) fn positive_or_none(&self, expr: &Expr) -> Result<Option<f64>, CompileError> {
         match self.value(expr)? {
             Value::None => Ok(None),
@@ -68,7 +68,7 @@ impl<'a> SpecScope<'a> {
             .ok_or_else(|| self.unexpected(expr, "a positive number", &Value::None))
     }
 
-    /// A count from 1 to 2^31 − 1; none where the expression is none.
+    /// A count from 1 to 2^31 − 1, or `None` if the expression is `none`.
     pub(crate) fn count_or_none(&self, expr: &Expr) -> Result<Option<u32>, CompileError> {
         match self.value(expr)? {
             Value::None => Ok(None),

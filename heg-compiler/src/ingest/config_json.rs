@@ -4,7 +4,7 @@
 //! different keys; after reading there is one form only, that of transformers 4 (`config_keys.rs`).
 //! Null counts as absent. Keys whose meaning is known have been checked for their kind when `read`
 //! returns, so an accessor that answers `None` for one of them means that it is not there. Whether a
-//! number is sensible for a model is judged by whoever binds it to a dimension.
+//! number makes sense for a model is checked where it is bound to a dimension.
 
 use std::path::{Path, PathBuf};
 

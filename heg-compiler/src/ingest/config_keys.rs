@@ -55,7 +55,7 @@ fn rename(path: &Path, keys: &mut Keys, new: &str, old: &str) -> Result<(), Inge
     }
 }
 
-/// Rotary embedding as one file may say it: in `rope_scaling`, in `rope_parameters`, or in both.
+/// Normalises rotary embedding, which a file describes in `rope_scaling`, in `rope_parameters`, or in both.
 fn normalise_rope(path: &Path, keys: &mut Keys) -> Result<(), IngestError> {
     let mut scaling: Option<Option<Keys>> = None;
     for key in ["rope_scaling", "rope_parameters"] {
@@ -145,7 +145,7 @@ fn merge_layer_types(
     Ok(full)
 }
 
-/// Moves what is no scaling to the top and returns the scaling, `None` when there is none.
+/// Moves keys that do not describe a scaling to the top level; returns the scaling, if there is one.
 fn split_rope(
     path: &Path,
     keys: &mut Keys,

@@ -63,7 +63,7 @@ pub enum IngestError {
         shard: String,
         tensors: Vec<String>,
     },
-    /// The index points out of its own folder, or at something that is no plain file name.
+    /// The index points out of its own folder, or at something that is not a plain file name.
     #[error("`{}` names shard `{shard}`, expected a plain file name in the same folder", index.display())]
     ShardName { index: PathBuf, shard: String },
     /// The index promises a tensor that its shard does not hold.

@@ -175,7 +175,7 @@ fn check_end(
     }
 }
 
-/// Bytes of a tensor; `None` when they overflow or are no whole number (types below a byte).
+/// Bytes of a tensor; `None` if the product overflows or is not a whole number (types below a byte).
 fn byte_length(shape: &[usize], dtype: Dtype) -> Option<usize> {
     let elements = element_count(shape)?;
     let bits = elements.checked_mul(dtype.bitsize())?;
@@ -245,5 +245,5 @@ const NAME_BYTES_MAX: usize = 1024;
 /// Dimensions shown in a message about a shape; a hostile one may have millions.
 const SHAPE_SHOWN: usize = 8;
 
-/// The one key of the header that is no tensor (format).
+/// The one key of the header that is not a tensor (format).
 const METADATA_KEY: &str = "__metadata__";

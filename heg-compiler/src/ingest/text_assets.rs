@@ -1,8 +1,8 @@
 //! The text side of a source folder: tokenizer, chat template, special tokens, stop tokens.
 //!
 //! Everything is optional: a bare weights folder compiles, into a bundle that takes token ids. The
-//! tokenizer is carried as bytes and not interpreted here. What is there but malformed is an error,
-//! never treated as absent.
+//! tokenizer is carried as bytes and not interpreted here. A malformed file is an error, and never
+//! treated as absent.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::bounded;
 use super::config_json::{CONFIG_BYTES_MAX, ConfigJson, whole, wrong_value};
 use super::error::IngestError;
 
-/// What a folder says about text.
+/// Text assets of a model folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TextAssets {
     /// `tokenizer.json` as it is.
@@ -30,7 +30,7 @@ pub struct TextAssets {
 }
 
 impl TextAssets {
-    /// Reads what there is in a folder; `config` is its `config.json`.
+    /// Reads the text files of a folder; `config` is its `config.json`.
     pub fn read(dir: &Path, config: &ConfigJson) -> Result<Self, IngestError> {
         let mut assets = Self::default();
         assets.tokenizer = assets.take_file(dir, "tokenizer.json", TOKENIZER_BYTES_MAX)?;

@@ -6,7 +6,7 @@ use std::fmt;
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
 
-/// The layers and edges of an IR, as they stand in its text.
+/// The layers and edges of an IR, as its text has them.
 #[derive(Debug, Default)]
 pub(crate) struct IrDocument {
     pub(crate) layers: Vec<IrLayer>,

@@ -254,7 +254,7 @@ impl<'l> Ir<'l> {
         self.layer_named("", kind, opset, "", "", inputs, outputs)
     }
 
-    /// A conversion that plugins may undo by keeping the stored weights as they are.
+    /// A conversion that plugins may skip by keeping the weights compressed.
     pub(crate) fn decompress(&mut self, input: &Wire, element: ElementType) -> Wire {
         let data = format!("destination_type=\"{}\"", Element::from(element).name());
         let info = "<rt_info><attribute name=\"decompression\" version=\"0\"/></rt_info>";

@@ -9,10 +9,10 @@ use thiserror::Error;
 
 use super::toolchain::Absent;
 
-/// Why there is no NPU blob. Those that name a job are that job's alone.
+/// Reasons why an NPU blob cannot be made. Variants that name a job concern that job only.
 #[derive(Debug, Clone, Error)]
 pub enum NpuError {
-    /// There is no toolchain.
+    /// No toolchain was found.
     #[error(transparent)]
     Absent(#[from] Absent),
     /// A worker does not start, twice in a row.
@@ -28,7 +28,7 @@ pub enum NpuError {
     ConstantWeights {
         /// The job.
         job: String,
-        /// What stands behind the `@`.
+        /// The text after the `@`.
         reference: String,
     },
     /// The IR refers to literals that are not there.
@@ -38,7 +38,7 @@ pub enum NpuError {
     Literal {
         /// The job.
         job: String,
-        /// What stands behind the `@`.
+        /// The text after the `@`.
         reference: String,
         /// The constant's `size`, empty if it has none.
         size: String,
@@ -88,7 +88,7 @@ pub enum NpuError {
 }
 
 impl NpuError {
-    /// For `map_err`.
+    /// Wraps an I/O error, for `map_err`.
     pub(super) fn io(
         action: &'static str,
         path: impl Into<PathBuf>,

@@ -1,4 +1,4 @@
-//! One IR to compile for one NPU, cut loose from the bundle it belongs to.
+//! One IR to compile for one NPU, independent of the bundle that it belongs to.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::error::NpuError;
 /// An IR to compile for an NPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NpuJob {
-    /// For people: which kernel, which shapes.
+    /// Kernel and shapes, for messages.
     pub name: String,
     /// The IR's text; its constants are offsets into `constants`.
     pub ir: String,
@@ -20,14 +20,14 @@ pub struct NpuJob {
     pub platform: NpuPlatform,
     /// Properties of the NPU device beyond the platform.
     pub properties: BTreeMap<String, String>,
-    /// How long it will take, compared with other jobs: the dearest are begun first. Zero where that is not
-    /// known. No part of the job's identity.
+    /// Expected compile time relative to other jobs, 0 if unknown: the most expensive jobs start first. Not part
+    /// of the job's identity.
     pub cost: u64,
 }
 
 impl NpuJob {
     /// A job for an IR as `lower` writes it, whose small constants point into a bundle's `pool` of literals
-    /// (`offset="@c+N"`). Only those that it uses go along, so that the job is the same whatever else is in
+    /// (`offset="@c+N"`). The job keeps only the literals that it uses, so that it does not depend on the rest of
     /// the pool.
     ///
     /// Errors: [`NpuError::ConstantWeights`] for an IR whose weights are not inputs, [`NpuError::Literal`] for
@@ -101,7 +101,7 @@ fn cut_loose(name: &str, ir: &str, pool: &[u8]) -> Result<(String, Vec<u8>), Npu
     Ok((rewritten, constants))
 }
 
-/// The value of an attribute that follows in a tag; empty if there is none.
+/// The value of an attribute that follows in a tag; empty if it is absent.
 fn attribute<'t>(tag: &'t str, name: &str) -> &'t str {
     let value = tag.split_once(&format!(" {name}=\"")).map(|(_, rest)| rest);
     let value = value.and_then(|rest| rest.split_once('"'));

@@ -23,7 +23,7 @@ pub struct Pool {
     pub processes: usize,
     /// What one job may take.
     pub timeout: Duration,
-    /// Folder for the files of jobs under way; created where there is none, and left empty.
+    /// Folder for the files of running jobs; created if absent, and left empty.
     pub scratch: PathBuf,
 }
 
@@ -58,9 +58,9 @@ impl Pool {
         }
     }
 
-    /// Starts on `jobs`, the dearest first.
+    /// Starts `jobs`, the most expensive first.
     ///
-    /// An outcome of [`NpuError::Unusable`] means that workers do not start; jobs not yet begun all have it.
+    /// An outcome of [`NpuError::Unusable`] means that workers do not start; jobs that had not started all get it.
     ///
     /// Errors: [`NpuError::Io`] when the scratch folder cannot be made.
     pub fn compile(

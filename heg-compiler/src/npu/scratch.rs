@@ -14,7 +14,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// A folder within `parent`, which is created where there is none.
+    /// A folder within `parent`, which is created if absent.
     pub(super) fn new(parent: &Path) -> Result<Self, NpuError> {
         fs::create_dir_all(parent).map_err(NpuError::io("create", parent))?;
         // Workers are started in the folder: a relative path would not lead there.

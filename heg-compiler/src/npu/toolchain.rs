@@ -46,11 +46,11 @@ pub enum Provider {
     Wine,
 }
 
-/// Why there is no toolchain, and what provides it.
+/// Reason why no toolchain was found, and how to get one.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("no NPU toolchain: {reason}")]
 pub struct Absent {
-    /// What is missing.
+    /// The missing part.
     pub reason: String,
     /// What to do.
     pub hint: &'static str,

@@ -30,11 +30,11 @@ pub(super) struct Worker {
     log: PathBuf,
 }
 
-/// What comes out of a process.
+/// Output of a worker process.
 #[derive(Debug)]
 pub(super) enum Heard {
     Answer(Answer),
-    /// A line that should be an answer and is none.
+    /// A line that is not a valid answer.
     Nonsense(String),
     /// The output is closed.
     End,

@@ -21,7 +21,7 @@ pub(crate) trait Element {
     /// The largest of all `magnitude_bits`, zero of none.
     fn magnitude_bits_max(elements: &[Self::Raw]) -> i32;
 
-    /// The first `magnitude_bits` of what is not finite.
+    /// The smallest `magnitude_bits` of a value that is not finite.
     const INFINITY_BITS: i32;
 
     /// The magnitude with these bits, if it is finite; some number otherwise.

@@ -1,6 +1,6 @@
 //! Makes the annotations of a bundle: data sheets from SoC files, and the vendor's tables of its blobs.
 //!
-//! What is measured on a device is laid over the result there; nothing is measured here.
+//! Measurements of a device are laid over the result on that device; nothing is measured here.
 
 use std::collections::BTreeMap;
 
@@ -27,11 +27,11 @@ pub struct BlobKey {
     pub kernel: usize,
     /// Index into its variants.
     pub variant: usize,
-    /// What it was compiled for.
+    /// Platform that it was compiled for.
     pub platform: NpuPlatform,
 }
 
-/// What the vendor's compiler says of the blobs of a manifest.
+/// Latency tables of the vendor's compiler, by blob.
 pub type VendorTables = BTreeMap<BlobKey, VendorTable>;
 
 /// The annotations of a bundle for these machines, with a chunk sweep for each.
@@ -61,7 +61,7 @@ pub fn annotate(
     Ok(Annotations::new(annotated))
 }
 
-/// What a SoC file alone says of a machine: no variant has an entry of its own.
+/// The annotation that follows from a SoC file alone: no variant has an entry of its own.
 ///
 /// Errors as of [`annotate`].
 pub fn of_data_sheet(soc: &Soc) -> Result<SocAnnotation, AnnotationError> {

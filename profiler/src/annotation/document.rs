@@ -41,7 +41,7 @@ pub struct SocAnnotation {
     pub name: String,
     /// Its devices, in the order of the SoC file.
     pub devices: Vec<DeviceAnnotation>,
-    /// What devices do to each other; empty where nobody measured it.
+    /// Slowdown of devices beside each other; empty if it was not measured.
     #[serde(default)]
     pub contention: Vec<Contention>,
     /// Which chunk to prefill with, and why.
@@ -84,7 +84,7 @@ pub struct Npu {
     pub frequency_mhz: Option<u32>,
 }
 
-/// What is known of one variant on one device.
+/// Cost of one variant on one device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VariantAnnotation {

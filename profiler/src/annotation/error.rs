@@ -8,7 +8,7 @@ pub enum AnnotationError {
     #[error(transparent)]
     Model(#[from] crate::error::Error),
 
-    /// Nobody writes documents of this length.
+    /// The document is longer than any real one.
     #[error("the annotations are `{found}` bytes long, expected up to `{limit}`")]
     TooLong {
         /// Length of the text.
@@ -17,7 +17,7 @@ pub enum AnnotationError {
         limit: usize,
     },
 
-    /// The text is no annotation document.
+    /// The text is not an annotation document.
     #[error("annotations, line {line}, column {column}: {message}")]
     Syntax {
         /// Line, from 1.

@@ -53,7 +53,7 @@ pub struct Estimate {
 
 /// What a call of a variant costs on a device; `None` if nothing is known of the variant's speed there.
 ///
-/// Zeros of the call count as one. `blob_bytes` is the length of the blob that is run, 0 where there is none.
+/// Zeros of the call count as one. `blob_bytes` is the length of the blob that is run, 0 without one.
 /// Footprint does not fall when c, n or b grow, and neither does latency but where it was measured to.
 pub fn estimate(
     device: &DeviceAnnotation,

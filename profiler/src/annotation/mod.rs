@@ -1,4 +1,4 @@
-//! What is known of the speed of each variant on each device of a machine, and what follows from it.
+//! Annotations: the speed of each variant on each device of a machine, and the chunk sizes that follow from it.
 //!
 //! [`Annotations`] is the document: a bundle carries one (`Manifest::annotations`), and a device a second one
 //! with what was measured there, which [`Annotations::overlay`] lays over the first. [`estimate`] answers

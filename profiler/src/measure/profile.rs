@@ -36,7 +36,7 @@ pub struct Profile {
     pub soc: String,
     /// The devices, in the order of the SoC file, with what they ran.
     pub devices: Vec<DeviceProfile>,
-    /// What devices do to each other; empty where there is one, or nobody measured it yet.
+    /// Slowdown of devices beside each other; empty for a single device, and if it was not measured yet.
     #[serde(default)]
     pub contention: Vec<Contention>,
 }
@@ -84,11 +84,11 @@ pub struct VariantProfile {
     pub table: LatencyTable,
 }
 
-/// Why a file is no profile, or not the one that was looked for.
+/// Reasons why a file is not a profile, or not the expected one.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// Nobody writes profiles of this length.
+    /// The profile is longer than any real one.
     #[error("the profile is `{found}` bytes long, expected up to `{limit}`")]
     TooLong {
         /// Length of the text.
@@ -97,7 +97,7 @@ pub enum ProfileError {
         limit: usize,
     },
 
-    /// The text is no profile.
+    /// The text is not a profile.
     #[error("profile, line {line}, column {column}: {message}")]
     Syntax {
         /// Line, from 1.

@@ -10,7 +10,7 @@ use crate::predict::{Call, LatencyTable};
 
 /// Is told how a profile goes on.
 pub trait Watch<E> {
-    /// After each visit: so many of the calls of a case are settled.
+    /// Reports, after each visit, the number of settled calls of a case.
     fn visited(&mut self, _case: &Case, _settled: usize, _calls: usize) {}
 
     /// After each case: the profile as it is now, to be saved. What this refuses ends the measurement.

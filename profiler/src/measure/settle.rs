@@ -221,10 +221,10 @@ pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     Some(below + (above - below) * at.fract())
 }
 
-/// Timed runs of a visit: at least so many, for a median that one outlier does not move. Chosen.
+/// Fewest timed runs of a visit, so that one outlier does not move the median. Chosen.
 const RUNS_MIN: usize = 5;
 
-/// At most so many. Chosen.
+/// Most timed runs of a visit. Chosen.
 const RUNS_MAX: usize = 64;
 
 /// Rounds for each visit that is wanted: some are within disturbances. Chosen.

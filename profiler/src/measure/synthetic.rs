@@ -12,7 +12,7 @@ use crate::predict::Call;
 /// What makes measuring hard. The default is a device that repeats itself exactly.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Disturbance {
-    /// The first run of a call at a place takes so many times as long.
+    /// Factor on the time of the first run of a call at a place.
     pub(crate) cold_factor: f64,
     /// Every run takes up to this share longer, at random.
     pub(crate) noise: f64,

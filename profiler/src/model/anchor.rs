@@ -2,7 +2,7 @@
 //!
 //! The checked types have private fields; each is made from its `Raw*` mirror, which names the numbers at
 //! the call site and is what serde reads. So a value of a checked type holds its invariants wherever it
-//! came from. Formulas are in `roofline.rs`; how anchors are obtained is no concern of this file.
+//! came from. Formulas are in `roofline.rs`; how anchors are obtained does not matter here.
 //! Follows Agent.xpu, Appendix A, "we calibrate effective ceilings using two empirical anchor
 //! measurements".
 
@@ -135,7 +135,7 @@ pub struct RawAnchors {
     pub compute_bound: Anchor,
 }
 
-/// Where a pair of anchors comes from; kept beside them by whoever stores an annotation.
+/// Where a pair of anchors comes from; stored beside them in an annotation.
 ///
 /// The formulas do not depend on it: it tells a reader how far to trust their answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

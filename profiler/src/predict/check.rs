@@ -25,7 +25,7 @@ pub struct Comparison {
 /// Which prediction an error is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// What is used.
+    /// The value in use.
     Predicted,
     /// The roofline alone, for comparison.
     Roofline,

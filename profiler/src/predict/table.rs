@@ -22,11 +22,11 @@ use super::Call;
 #[serde(try_from = "Vec<(u32, u32, f64)>", into = "Vec<(u32, u32, f64)>")]
 pub struct LatencyTable(Vec<(Call, f64)>);
 
-/// Why a list of entries is no table.
+/// Reasons why a list of entries is not a table.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// Nobody measures so many, or none.
+    /// Too many entries, or none.
     #[error("the table has `{found}` entries, expected 1 to `{limit}`")]
     Length {
         /// Number of entries.

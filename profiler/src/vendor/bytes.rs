@@ -2,7 +2,7 @@
 
 use super::error::BlobError;
 
-/// What is left of one part of a blob.
+/// The unread rest of one part of a blob.
 #[derive(Debug, Clone)]
 pub(super) struct Bytes<'a> {
     left: &'a [u8],

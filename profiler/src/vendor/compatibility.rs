@@ -132,7 +132,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// Attributes of a record that nobody has asked for yet, in their order.
+/// Attributes of a record that have not been taken yet, in order.
 struct Attributes<'a>(Vec<&'a str>);
 
 impl<'a> Attributes<'a> {

@@ -21,7 +21,7 @@ pub enum BlobError {
         part: &'static str,
         /// Length of what should come next, in bytes.
         expected: u64,
-        /// What is left of the part, in bytes.
+        /// Remaining bytes of the part.
         found: u64,
     },
 
@@ -47,7 +47,7 @@ pub enum BlobError {
         found: u64,
     },
 
-    /// The compatibility record is no list of attributes.
+    /// The compatibility record is not a list of attributes.
     #[error("the blob's compatibility record has `{}`, expected visible ASCII", .found.escape_ascii())]
     RecordBytes {
         /// The byte that cannot be.

@@ -30,7 +30,7 @@ use super::error::BlobError;
 pub struct Metadata {
     /// The OpenVINO that exported the blob.
     pub openvino: Version,
-    /// Whether the payload went through the caller's encryption, and is no ELF file for us.
+    /// Whether the payload is encrypted by the caller, and so cannot be read as an ELF file.
     pub is_encrypted: bool,
     /// What the blob needs of a device and its driver.
     pub compatibility: Compatibility,

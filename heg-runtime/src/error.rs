@@ -192,30 +192,6 @@ pub enum RuntimeError {
         /// Cause.
         source: FileError,
     },
-    /// A server cannot listen.
-    #[error("cannot listen on `{address}`")]
-    Listen {
-        /// The address that was asked for.
-        address: String,
-        /// Cause.
-        source: std::io::Error,
-    },
-    /// Tokens cannot be taken from a file.
-    #[error("cannot take tokens from `{}`: {problem}", path.display())]
-    TokenFile {
-        /// The file.
-        path: std::path::PathBuf,
-        /// What was expected and found.
-        problem: String,
-    },
-    /// A server cannot do without something of the system.
-    #[error("cannot {doing}")]
-    System {
-        /// What was being done.
-        doing: &'static str,
-        /// Cause.
-        source: std::io::Error,
-    },
     /// A lane cannot be used any more.
     #[error("the lane {lane:?} is lost: {why}")]
     LaneLost {
@@ -298,8 +274,6 @@ impl RuntimeError {
             | Self::ProfileFile { .. }
             | Self::Hung { .. }
             | Self::EngineStopped => ExitStatus::Environment,
-            Self::Listen { .. } | Self::System { .. } => ExitStatus::Environment,
-            Self::TokenFile { .. } => ExitStatus::Input,
             Self::Bundle { .. }
             | Self::Section(_)
             | Self::Annotations(_)

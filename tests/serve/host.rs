@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use heg_runtime::Loaded;
 use heg_runtime::engine::{Engine, EngineOptions};
-use heg_runtime::{Loaded, RuntimeError};
-use heg_server::{Address, Served, Server, ServerOptions, Timeline};
+use heg_server::{Address, Served, Server, ServerError, ServerOptions, Timeline};
 use heg_spec::{Policy, shipped};
 use heg_tests::{Workbench, fixture};
 use serde_json::Value;
@@ -21,7 +21,7 @@ use crate::client::{Connection, Reply};
 pub(crate) struct Host {
     pub(crate) addresses: Vec<Address>,
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<Result<(), RuntimeError>>>,
+    thread: Option<JoinHandle<Result<(), ServerError>>>,
 }
 
 /// The tiny agent's bundle, compiled once. It lies in Cargo's folder: nothing removes what a static owns.
@@ -139,7 +139,7 @@ impl Host {
     }
 
     /// Ends the server, and says how that went.
-    pub(crate) fn end(mut self) -> Result<(), RuntimeError> {
+    pub(crate) fn end(mut self) -> Result<(), ServerError> {
         self.stop();
         self.thread.take().unwrap().join().unwrap()
     }

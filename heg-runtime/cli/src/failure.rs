@@ -6,6 +6,7 @@ use std::sync::Arc;
 use heg_artifacts::plain::escape;
 use heg_runtime::engine::Ending;
 use heg_runtime::{ExitStatus, RuntimeError};
+use heg_server::ServerError;
 use thiserror::Error;
 
 /// What the user gave cannot be used.
@@ -77,6 +78,9 @@ pub(crate) fn report_bug() -> ExitCode {
 
 fn status(error: &anyhow::Error) -> ExitStatus {
     if let Some(error) = error.downcast_ref::<RuntimeError>() {
+        return error.exit_status();
+    }
+    if let Some(error) = error.downcast_ref::<ServerError>() {
         return error.exit_status();
     }
     if let Some(error) = error.downcast_ref::<Arc<RuntimeError>>() {

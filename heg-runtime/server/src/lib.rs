@@ -31,6 +31,7 @@ mod request;
 mod route;
 mod sending;
 mod served;
+mod server_error;
 mod share;
 mod socket;
 mod stream;
@@ -56,7 +57,6 @@ use body::Intake;
 use connection::Connections;
 use dashboard::Standing;
 use flows::Flows;
-use heg_runtime::RuntimeError;
 use heg_runtime::engine::ScopeId;
 use heg_runtime::verified;
 use listen::Doors;
@@ -74,6 +74,7 @@ pub use request::{
     PromptText, TokenIds, Usage, Wishes, flow_to_end,
 };
 pub use served::Served;
+pub use server_error::ServerError;
 pub use timeline::Timeline;
 pub use tools::{AnswerFormat, Tooling};
 
@@ -181,13 +182,13 @@ impl Server {
     ///
     /// # Errors
     /// `Listen`, `System`.
-    pub fn bind(options: ServerOptions) -> Result<Self, RuntimeError> {
+    pub fn bind(options: ServerOptions) -> Result<Self, ServerError> {
         let runtime = Builder::new_current_thread()
             .enable_all()
             // In the way of the engine: no more than there are places.
             .max_blocking_threads(preparation::THREADS_MAX)
             .build()
-            .map_err(|source| RuntimeError::System {
+            .map_err(|source| ServerError::System {
                 doing: "start an event loop",
                 source,
             })?;
@@ -212,8 +213,8 @@ impl Server {
     pub fn run(
         self,
         served: Served,
-        stop: impl Future<Output = Result<(), RuntimeError>>,
-    ) -> Result<(), RuntimeError> {
+        stop: impl Future<Output = Result<(), ServerError>>,
+    ) -> Result<(), ServerError> {
         let cache = self.options.cache.clone();
         let state = Arc::new(State::new(served, self.options));
         let engine = state.served.engine.clone();
@@ -240,7 +241,7 @@ impl Server {
             };
             tokio::select! {
                 ended = connections.serve(self.doors, stop) => ended,
-                error = failed => Err(error),
+                error = failed => Err(error.into()),
             }
         });
         self.runtime.shutdown_background();
@@ -299,10 +300,10 @@ impl State {
 ///
 /// # Errors
 /// `System`, where signals cannot be waited for. In a runtime of tokio.
-pub async fn told_to_end() -> Result<(), RuntimeError> {
+pub async fn told_to_end() -> Result<(), ServerError> {
     use tokio::signal::unix::{SignalKind, signal};
     let wait = |kind| {
-        signal(kind).map_err(|source| RuntimeError::System {
+        signal(kind).map_err(|source| ServerError::System {
             doing: "wait for signals",
             source,
         })

@@ -9,8 +9,8 @@ use tokio::net::TcpListener;
 
 use super::account::Scope;
 use super::client_stream::ClientStream;
+use super::server_error::ServerError;
 use super::socket::Socket;
-use heg_runtime::RuntimeError;
 
 /// The way a client came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Doors {
     pub(super) async fn open(
         port: Option<u16>,
         socket: Option<&Path>,
-    ) -> Result<Self, RuntimeError> {
+    ) -> Result<Self, ServerError> {
         let tcp = match port {
             Some(port) => {
                 let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -124,8 +124,8 @@ impl Doors {
     }
 }
 
-fn listen_error(address: &Address, source: io::Error) -> RuntimeError {
-    RuntimeError::Listen {
+fn listen_error(address: &Address, source: io::Error) -> ServerError {
+    ServerError::Listen {
         address: address.to_string(),
         source,
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use heg_files::{Owners, open_regular};
 
 use super::auth::{Token, Tokens};
-use heg_runtime::RuntimeError;
+use super::server_error::ServerError;
 
 impl Tokens {
     /// Reads tokens from a file that is this user's, or root's, and that no other user can read or change.
@@ -16,8 +16,8 @@ impl Tokens {
     ///
     /// # Errors
     /// `TokenFile`, which never shows a token.
-    pub fn read(path: &Path) -> Result<Self, RuntimeError> {
-        let error = |problem: String| RuntimeError::TokenFile {
+    pub fn read(path: &Path) -> Result<Self, ServerError> {
+        let error = |problem: String| ServerError::TokenFile {
             path: path.to_owned(),
             problem,
         };

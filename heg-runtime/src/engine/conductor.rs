@@ -1,5 +1,6 @@
 //! The conductor until kernels are ready: which lanes there are, what each runs, and who waits.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Instant;
@@ -262,17 +263,13 @@ impl Conductor {
         self.end(Early::default());
     }
 
-    fn end(mut self, early: Early) {
-        let mut held = early.held;
-        for arrival in held.take_all() {
-            arrival.refuse(Finish::Cancelled, None);
-        }
-        let warming = self.warming.take();
-        end_threads(
-            &mut self.lanes,
-            warming,
+    fn end(self, mut early: Early) {
+        let threads = (self.lanes, self.warming);
+        end_all(
+            early.held.take_all(),
+            threads,
             &*self.machine,
-            &mut self.observers,
+            self.observers,
         );
     }
 }
@@ -321,28 +318,33 @@ pub(super) fn receive(
     }
 }
 
-/// Ends what uses devices, and tells of lanes that do not answer: the process is not to wait for a hung driver.
-pub(super) fn end_threads(
-    lanes: &mut [Option<LaneHandle>],
-    warming: Option<Warming>,
+/// Ends an engine: cancels requests that the scheduler does not have, and ends the threads that use devices. Observers
+/// hear of threads that do not answer: the process is not to wait for a hung driver.
+pub(super) fn end_all(
+    held: VecDeque<Arrival>,
+    (lanes, warming): ([Option<LaneHandle>; Lane::ALL.len()], Option<Warming>),
     machine: &dyn Machine,
-    observers: &mut [Box<dyn Observer>],
+    mut observers: Vec<Box<dyn Observer>>,
 ) {
+    for arrival in held {
+        arrival.refuse(Finish::Cancelled, None);
+    }
     let patience = machine.patience();
     let deadline = Instant::now() + patience;
     let mut tell = |what: &str, lane| {
         let seconds = patience.as_secs();
         let why =
             format!("{what} within {seconds} s of being told to end; its thread is left behind");
-        for observer in observers.iter_mut() {
+        for observer in &mut observers {
             observer.lost(lane, &why);
         }
     };
+    let mut lanes = lanes;
     for lane in lanes.iter_mut().flatten() {
         lane.stop();
     }
     for (lane, handle) in Lane::ALL.into_iter().zip(lanes) {
-        let farewell = handle.take().map(|handle| handle.end(deadline));
+        let farewell = handle.map(|handle| handle.end(deadline));
         if farewell == Some(Farewell::LeftBehind) {
             tell("its device did not answer", lane);
         }

@@ -12,7 +12,7 @@ mod job;
 mod outcome;
 mod standing;
 
-use super::conductor::{Arrival, Conductor, Message, Room, end_threads, receive};
+use super::conductor::{Arrival, Conductor, Message, Room, end_all, receive};
 use super::health::Pulse;
 use super::held::Held;
 use super::lane::LaneHandle;
@@ -173,15 +173,12 @@ impl Serving {
         for (_, live) in std::mem::take(&mut self.live) {
             live.finish(Finish::Cancelled);
         }
-        for arrival in self.held.take_all() {
-            arrival.refuse(Finish::Cancelled, None);
-        }
-        let warming = self.warming.take();
-        end_threads(
-            &mut self.lanes,
-            warming,
+        let threads = (self.lanes, self.warming);
+        end_all(
+            self.held.take_all(),
+            threads,
             &*self.machine,
-            &mut self.observers,
+            self.observers,
         );
     }
 

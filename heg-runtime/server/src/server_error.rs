@@ -1,0 +1,51 @@
+//! What keeps a server from starting, or ends it.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use heg_runtime::{ExitStatus, RuntimeError};
+
+/// Why a server cannot run.
+#[derive(Debug, Error)]
+pub enum ServerError {
+    /// The port or the socket cannot be opened.
+    #[error("cannot listen on `{address}`")]
+    Listen {
+        /// The address that was asked for.
+        address: String,
+        /// Cause.
+        source: io::Error,
+    },
+    /// Clients' tokens cannot be taken from a file.
+    #[error("cannot take tokens from `{}`: {problem}", path.display())]
+    TokenFile {
+        /// The file.
+        path: PathBuf,
+        /// What was expected and found; never a token.
+        problem: String,
+    },
+    /// The operating system refuses something that a server needs.
+    #[error("cannot {doing}")]
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// Cause.
+        source: io::Error,
+    },
+    /// The engine cannot run.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+}
+
+impl ServerError {
+    /// Exit status of a process that ends with it.
+    pub fn exit_status(&self) -> ExitStatus {
+        match self {
+            Self::Listen { .. } | Self::System { .. } => ExitStatus::Environment,
+            Self::TokenFile { .. } => ExitStatus::Input,
+            Self::Runtime(error) => error.exit_status(),
+        }
+    }
+}

@@ -17,6 +17,8 @@ pub mod exec;
 mod ladder;
 mod load;
 mod mem;
+#[allow(unsafe_code, reason = "advice on memory mappings")]
+mod platform;
 pub mod profile;
 mod soc;
 mod spec_file;

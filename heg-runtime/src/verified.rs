@@ -13,6 +13,7 @@ use heg_artifacts::{Bundle, FileIdentity};
 use heg_files::{FileError, OwnFolder};
 
 use crate::error::RuntimeError;
+use crate::platform::{user_cache_folder, variable};
 
 /// Takes the sections of `bundle` for right if this file was verified before. Says whether it was.
 pub fn trust_if_verified(bundle: &Bundle, cache: &OwnFolder) -> bool {
@@ -63,14 +64,7 @@ pub fn cache_folder() -> Result<Option<OwnFolder>, RuntimeError> {
 }
 
 fn cache_path() -> Option<PathBuf> {
-    let variable = |name| {
-        std::env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
-    variable("HEG_CACHE_DIR")
-        .or_else(|| variable("XDG_CACHE_HOME").map(|folder| folder.join("heg")))
-        .or_else(|| variable("HOME").map(|folder| folder.join(".cache").join("heg")))
+    variable("HEG_CACHE_DIR").or_else(|| Some(user_cache_folder()?.join("heg")))
 }
 
 fn note(bundle: &Bundle) -> String {

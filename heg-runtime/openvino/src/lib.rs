@@ -10,7 +10,7 @@
 //! memory, or a copy taken from memory that a running request writes, see unspecified bytes;
 //! keeping them apart is the scheduler's duty.
 //!
-//! **Threads.** [`Core`] and [`CompiledModel`] are shared freely. A [`InferRequest`] belongs to one
+//! **Threads.** [`Core`] and [`CompiledModel`] are shared freely. An [`InferRequest`] belongs to one
 //! thread at a time: it can be sent, not shared. Completion callbacks run on a thread of
 //! OpenVINO's.
 //!
@@ -36,6 +36,7 @@ mod memory;
 mod model;
 #[allow(unsafe_code, reason = "calls the OpenVINO C API")]
 mod output;
+mod platform;
 #[allow(unsafe_code, reason = "calls the OpenVINO C API")]
 mod port;
 pub mod precompile;

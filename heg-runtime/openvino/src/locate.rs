@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use heg_files::Owners;
 
 use crate::error::Error;
+use crate::platform::LIBRARY_FILES;
 
 /// Release of OpenVINO that this project is built and measured with.
 pub const OPENVINO_VERSION: &str = "2026.4.1";
@@ -120,14 +121,6 @@ const LAYOUTS: [&str; 6] = [
     "libs",
     "openvino/libs",
 ];
-
-/// Names of the C library, the exact release first (Python wheels have only that one).
-#[cfg(target_os = "linux")]
-const LIBRARY_FILES: [&str; 2] = ["libopenvino_c.so.2641", "libopenvino_c.so"];
-#[cfg(target_os = "macos")]
-const LIBRARY_FILES: [&str; 2] = ["libopenvino_c.2641.dylib", "libopenvino_c.dylib"];
-#[cfg(not(any(target_os = "linux", target_os = "macos")))]
-const LIBRARY_FILES: [&str; 1] = ["openvino_c.dll"];
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,6 @@
 //! Both hold the memory of their weights: constants are pointers into it, all the way into the
 //! device plugin. Reading and compiling are `core.rs`'s, what the ports look like is `port.rs`'s.
 
-use std::ffi::CString;
 use std::fmt;
 use std::path::Path;
 use std::ptr;
@@ -18,6 +17,7 @@ use openvino_sys::{
 use crate::core::Core;
 use crate::error::Error;
 use crate::memory::Memory;
+use crate::platform::c_path;
 use crate::port::{INPUTS, OUTPUTS, PortInfo, read_ports};
 use crate::properties::Properties;
 use crate::request::InferRequest;
@@ -198,18 +198,4 @@ impl fmt::Debug for CompiledModel {
             .field("outputs", &self.inner.outputs)
             .finish_non_exhaustive()
     }
-}
-
-#[cfg(unix)]
-fn c_path(path: &Path) -> Result<CString, Error> {
-    use std::os::unix::ffi::OsStrExt;
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| Error::ZeroByte {
-        what: "path",
-        text: path.display().to_string(),
-    })
-}
-
-#[cfg(not(unix))]
-fn c_path(path: &Path) -> Result<CString, Error> {
-    c_string("path", &path.to_string_lossy())
 }

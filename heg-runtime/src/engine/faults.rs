@@ -13,6 +13,7 @@ use super::{Engine, EngineOptions};
 use crate::error::RuntimeError;
 use crate::exec::{Batch, Executor, Loader, WarmForms};
 use crate::mem::{Activations, KvCache, KvShape};
+use crate::platform::full_file;
 use heg_sched::{Class, Lane, Launch, RequestId, WarmKernel};
 
 /// What goes wrong.
@@ -169,7 +170,7 @@ impl Machine for FaultyMachine {
             .0
             .next(&faults, |victim| matches!(victim, Victim::Anybody));
         match fault {
-            Some(Fault::FlashFull) => File::options().write(true).open("/dev/full"),
+            Some(Fault::FlashFull) => full_file(),
             Some(_) => {
                 let file = tempfile::NamedTempFile::new_in(folder)?;
                 // It can be written, and the system refuses to read it.

@@ -288,7 +288,7 @@ mod tests {
             let (kept, others) = half.split_at(300 * shape.row_bytes());
             assert!(kept.iter().all(|byte| *byte == 1));
             // The page of the last row that is kept stays, whatever its size.
-            let page = rustix::param::page_size().min(others.len());
+            let page = crate::platform::page_bytes().min(others.len());
             assert!(others[page..].iter().all(|byte| *byte == 0));
         }
     }

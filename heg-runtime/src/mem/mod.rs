@@ -1,7 +1,7 @@
 //! Memory that kernels read and write: the mapped bundle, reserved KV ranges, activation rows.
 //!
-//! Nothing here knows of schedules or kernels. `region` has the only unsafe of the runtime outside the
-//! OpenVINO boundary.
+//! Nothing here knows of schedules or kernels. `region` and `platform` have the only unsafe code of the runtime outside
+//! the OpenVINO boundary.
 
 mod activations;
 mod kv;

@@ -11,6 +11,7 @@ use heg_openvino::{Access, Memory};
 use memmap2::{MmapOptions, MmapRaw};
 
 use crate::error::RuntimeError;
+use crate::platform;
 
 /// The mapped bundle.
 pub(crate) struct BundleMemory(pub(crate) Arc<Bundle>);
@@ -48,7 +49,9 @@ impl Region {
         let region = Self {
             map: MmapRaw::from(map),
         };
-        region.refuse_large_pages();
+        // Rows are committed page by page, a few in each layer: large pages would take 2 MiB for each half of each layer
+        // of the shortest cache.
+        platform::refuse_large_pages(&region.map);
         Ok(region)
     }
 
@@ -97,52 +100,18 @@ impl Region {
     }
 }
 
-#[cfg(target_os = "linux")]
 impl Region {
-    /// Rows are committed page by page, a few in each layer: a system that gives large pages unasked would take 2 MiB for
-    /// each half of each layer of the shortest cache.
-    fn refuse_large_pages(&self) {
-        // Memory is all that is lost where the system has no large pages, and says so.
-        let _ = self.map.advise(memmap2::Advice::NoHugePage);
+    /// Gives the whole pages within `range` back to the system, and with them what they held.
+    pub(crate) fn discard(&self, range: Range<usize>) {
+        // No reference into the mapping is ever made.
+        platform::discard(&self.map, range);
     }
 
     /// What a system does unasked that has large pages for everybody.
-    #[cfg(test)]
+    #[cfg(all(test, target_os = "linux"))]
     pub(super) fn ask_for_large_pages(&self) {
-        let _ = self.map.advise(memmap2::Advice::HugePage);
+        platform::ask_for_large_pages(&self.map);
     }
-}
-
-#[cfg(not(target_os = "linux"))]
-impl Region {
-    fn refuse_large_pages(&self) {}
-}
-
-#[cfg(unix)]
-impl Region {
-    /// Gives the whole pages within `range` back to the system. What they held is lost: on Linux they are zeros, as at
-    /// first.
-    pub(crate) fn discard(&self, range: Range<usize>) {
-        let page = rustix::param::page_size();
-        let first = range.start.next_multiple_of(page);
-        let end = range.end.min(self.map.len()) / page * page;
-        if first < end {
-            // SAFETY: MADV_DONTNEED changes what memory holds, and nothing else: the range lies within the mapping and
-            // is made of whole pages (just computed), so it stays mapped and writable, and no byte outside of it
-            // changes. The mapping is exposed as raw memory only, no reference into it is ever made. Memory is all
-            // that is lost where the system refuses.
-            let _ = unsafe {
-                let advice = memmap2::UncheckedAdvice::DontNeed;
-                self.map.unchecked_advise_range(advice, first, end - first)
-            };
-        }
-    }
-}
-
-#[cfg(not(unix))]
-impl Region {
-    /// Keeps the pages: there is no such advice.
-    pub(crate) fn discard(&self, _range: Range<usize>) {}
 }
 
 // SAFETY: an anonymous mapping keeps its address and length until it is dropped, is readable and writable,

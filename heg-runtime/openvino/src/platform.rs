@@ -1,0 +1,31 @@
+//! What differs between operating systems: the names of OpenVINO's libraries, and paths for its C interface.
+
+use std::ffi::CString;
+use std::path::Path;
+
+use crate::error::Error;
+
+/// Names of the C library's file, the exact release first: Python wheels have only that one.
+pub(crate) const LIBRARY_FILES: &[&str] = if cfg!(target_os = "windows") {
+    &["openvino_c.dll"]
+} else if cfg!(target_os = "macos") {
+    &["libopenvino_c.2641.dylib", "libopenvino_c.dylib"]
+} else {
+    &["libopenvino_c.so.2641", "libopenvino_c.so"]
+};
+
+/// A path in the form the C interface takes: the system's own bytes.
+#[cfg(unix)]
+pub(crate) fn c_path(path: &Path) -> Result<CString, Error> {
+    use std::os::unix::ffi::OsStrExt;
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| Error::ZeroByte {
+        what: "path",
+        text: path.display().to_string(),
+    })
+}
+
+/// A path in the form the C interface takes: UTF-8, which OpenVINO widens.
+#[cfg(not(unix))]
+pub(crate) fn c_path(path: &Path) -> Result<CString, Error> {
+    crate::sys::c_string("path", &path.to_string_lossy())
+}

@@ -17,8 +17,9 @@ use heg_spec::WeightForm;
 use heg_tests::questions::{Question, questions};
 use heg_tests::{Seeded, Workbench, fixture, instance, openvino_or_skip, single_engine};
 use heg_text::{
-    Answer, Calls, ChatTemplate, Conversation, Grammar, Grammars, Said, Sampler, SamplingParams,
-    Special, TextStream, Tokenizer, Tool, ToolCall, ToolCallParser, ToolChoice, ToolSyntax,
+    Calls, ChatTemplate, Conversation, Grammar, GrammarState, Grammars, Said, Sampler,
+    SamplingParams, Special, TextStream, Tokenizer, Tool, ToolCall, ToolCallParser, ToolChoice,
+    ToolSyntax,
 };
 use serde_json::{Map, Value, json};
 
@@ -77,7 +78,7 @@ fn babble(tokenizer: &Arc<Tokenizer>, grammar: Grammar, random: &mut Seeded) -> 
         let mut logits: Vec<f32> = (0..2100).map(|_| random.unit() as f32 * 4.0).collect();
         let (token, answer) = sampler.sample(&mut logits).unwrap();
         text.extend(stream.push(token).unwrap());
-        if token == EOS || answer == Answer::Complete {
+        if token == EOS || answer == GrammarState::Complete {
             text.extend(stream.finish().unwrap());
             return text;
         }

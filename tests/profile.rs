@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use heg_files::OwnFolder;
 use heg_profiler::AnchorSource;
-use heg_profiler::annotation::{Call, estimate};
-use heg_profiler::measure::{self, Plan, Profile, Report, Subject, Watch};
+use heg_profiler::annotation::{KernelCall, estimate};
+use heg_profiler::measure::{self, MeasurementPlan, Profile, Report, Subject, Watch};
 use heg_runtime::profile::{BundleSubject, Extent, file, identities};
 use heg_runtime::{Loaded, RuntimeError};
 use heg_spec::DeviceClass;
@@ -49,10 +49,10 @@ fn every_variant_is_measured_and_kept() {
     let loader = loaded.loader(&soc).unwrap();
     let devices = identities(&loader);
     let mut subject = BundleSubject::new(loader, EXTENT);
-    let plan = Plan {
+    let plan = MeasurementPlan {
         budget: Duration::from_millis(100),
         visits_max: 2,
-        ..Plan::default()
+        ..MeasurementPlan::default()
     };
     let empty = Profile::new(loaded.bundle().manifest_id(), &soc.name, devices.clone());
     let profile = measure::profile(&mut subject, empty, &plan, &mut ()).unwrap();
@@ -80,7 +80,7 @@ fn every_variant_is_measured_and_kept() {
 
     let annotations = profile.annotations(manifest);
     annotations.to_text().unwrap();
-    let call = Call {
+    let call = KernelCall {
         tokens: 3,
         context: 40,
         batch: 1,

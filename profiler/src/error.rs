@@ -9,7 +9,7 @@ use std::fmt;
 /// Errors that replace a prediction which cannot be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum RooflineError {
     /// No kernel has this arithmetic intensity.
     #[error("the anchor's intensity in FLOP/B is `{found:?}`, expected a finite number from 0")]
     Intensity {

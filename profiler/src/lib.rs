@@ -21,7 +21,8 @@ pub mod predict;
 #[cfg(feature = "vendor")]
 pub mod vendor;
 
-pub use error::{Ceiling, Error};
+pub use error::{Ceiling, RooflineError};
 pub use model::{
-    Anchor, AnchorSource, Anchors, DevicePeaks, RawAnchor, RawAnchors, RawDevicePeaks, Roofline,
+    AnchorSource, DevicePeaks, RawAnchor, RawAnchors, RawDevicePeaks, Roofline, RooflineAnchor,
+    RooflineAnchors,
 };

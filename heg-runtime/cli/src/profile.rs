@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use heg_profiler::measure::{self, Case, Plan, Profile, Report, Watch};
-use heg_profiler::predict::{Check, Source};
+use heg_profiler::measure::{self, Case, MeasurementPlan, Profile, Report, Watch};
+use heg_profiler::predict::{Check, PredictionSource};
 use heg_runtime::profile::{BundleSubject, Extent, file, identities};
 use heg_runtime::{Loaded, RuntimeError, read_soc, verified};
 use serde_json::json;
@@ -101,9 +101,9 @@ fn measure_all(
     known: Profile,
     kept: &Path,
 ) -> Result<(Profile, Option<Check>), RuntimeError> {
-    let plan = Plan {
+    let plan = MeasurementPlan {
         budget: Duration::from_secs(arguments.budget),
-        ..Plan::default()
+        ..MeasurementPlan::default()
     };
     let profile = measure::profile(subject, known, &plan, &mut Keeper { file: kept })?;
     let mut check = None;
@@ -124,7 +124,7 @@ fn print(
 ) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if arguments.json {
-        let errors = check.and_then(|check| check.errors(None, Source::Predicted));
+        let errors = check.and_then(|check| check.errors(None, PredictionSource::Predicted));
         let check = check.map(|check| {
             json!({
                 "calls": check.comparisons.len(),

@@ -13,7 +13,8 @@ use heg_artifacts::manifest::{KernelId, Layer, Manifest};
 use heg_artifacts::{Bundle, SectionId};
 use heg_profiler::annotation::{Contention, Prediction, RawContention, Regime, VariantAnnotation};
 use heg_profiler::{
-    Anchor, AnchorSource, Anchors, DevicePeaks, RawAnchor, RawAnchors, RawDevicePeaks, Roofline,
+    AnchorSource, DevicePeaks, RawAnchor, RawAnchors, RawDevicePeaks, Roofline, RooflineAnchor,
+    RooflineAnchors,
 };
 use heg_spec::DeviceClass;
 use tiny::{TINY, annotated, annotations, manifest, write_changed, write_tiny};
@@ -50,7 +51,7 @@ fn measured() -> Roofline {
         bytes_per_sec: 80e9,
     };
     let anchor = |intensity_flops_per_byte, utilisation| {
-        Anchor::new(RawAnchor {
+        RooflineAnchor::new(RawAnchor {
             intensity_flops_per_byte,
             utilisation,
         })
@@ -59,7 +60,7 @@ fn measured() -> Roofline {
         memory_bound: anchor(0.5, 0.75).unwrap(),
         compute_bound: anchor(100.0, 0.09).unwrap(),
     };
-    let anchors = Anchors::new(anchors).unwrap();
+    let anchors = RooflineAnchors::new(anchors).unwrap();
     Roofline::fit(DevicePeaks::new(peaks).unwrap(), anchors, 12.0).unwrap()
 }
 

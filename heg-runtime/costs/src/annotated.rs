@@ -59,7 +59,7 @@ impl AnnotatedCosts {
     }
 
     /// What one kernel takes on a lane.
-    fn kernel(&self, lane: Lane, group: Group, call: annotation::Call) -> Option<Cost> {
+    fn kernel(&self, lane: Lane, group: Group, call: annotation::KernelCall) -> Option<Cost> {
         let kernel = self.kernels.get(&group)?;
         let device = self.devices[lane as usize].as_ref()?;
         let runs_here = |variant: &&Variant| variant.device == device.class;
@@ -80,12 +80,12 @@ impl AnnotatedCosts {
 
     /// One layer of `rows` requests that see `context` tokens together.
     fn layer(&self, lane: Lane, rows: u32, context: u32, fused: bool) -> Option<Cost> {
-        let token_wise = annotation::Call {
+        let token_wise = annotation::KernelCall {
             tokens: 1,
             context: 1,
             batch: rows,
         };
-        let attention = annotation::Call {
+        let attention = annotation::KernelCall {
             tokens: 1,
             context,
             batch: 1,
@@ -143,7 +143,7 @@ impl Costs for AnnotatedCosts {
                     Kernel::Mha => Group::Mha,
                     Kernel::Ffn => Group::Ffn,
                 };
-                let call = annotation::Call {
+                let call = annotation::KernelCall {
                     tokens,
                     context,
                     batch: 1,
@@ -158,7 +158,7 @@ impl Costs for AnnotatedCosts {
                 fused,
             } => self.layer(lane, rows, context, fused),
             Call::Head { rows } => {
-                let call = annotation::Call {
+                let call = annotation::KernelCall {
                     tokens: 1,
                     context: 1,
                     batch: rows,
@@ -182,7 +182,7 @@ impl Costs for AnnotatedCosts {
         let ShapeClass::Bucket { tokens, context } = nearest.shape else {
             return None;
         };
-        let call = annotation::Call {
+        let call = annotation::KernelCall {
             tokens,
             context,
             batch: 1,

@@ -10,8 +10,8 @@ use thiserror::Error;
 
 use super::duration::duration;
 use super::fault::{Faults, LaunchFault, Mishaps};
-use super::memory::Memory;
-use super::meter::{Meter, RequestRecord, Usage};
+use super::memory::DramModel;
+use super::meter::{Meter, RequestRecord, ResourceUsage};
 use super::power::PowerModel;
 use heg_sched::{
     Action, Actions, Call, Cost, Costs, Event, FlowId, Lane, Micros, RequestId, Scheduler,
@@ -23,7 +23,7 @@ use heg_workload::{Arrival, Trace};
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Machine {
     /// How devices share the memory.
-    pub memory: Memory,
+    pub memory: DramModel,
     /// What they draw.
     pub power: PowerModel,
     /// How long a lane takes to reset.
@@ -44,18 +44,18 @@ pub struct Run {
     /// What became of each request, in the order of the trace.
     pub requests: Vec<RequestRecord>,
     /// What the machine did.
-    pub usage: Usage,
+    pub usage: ResourceUsage,
     /// When the last request was over.
     pub ended: Micros,
     /// Calls of [`Scheduler::step`].
     pub steps: u64,
     /// Every launch in order of its end, if asked for.
-    pub timeline: Vec<Slice>,
+    pub timeline: Vec<LaunchSpan>,
 }
 
 /// A launch from its start to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Slice {
+pub struct LaunchSpan {
     /// Where it ran.
     pub lane: Lane,
     /// What ran.
@@ -208,7 +208,7 @@ struct Simulation<'a, C> {
     followers: Vec<(u64, usize)>,
     steps: u64,
     steps_now: u32,
-    timeline: Vec<Slice>,
+    timeline: Vec<LaunchSpan>,
 }
 
 impl<'a, C: Costs> Simulation<'a, C> {
@@ -363,7 +363,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
         };
         self.meter.stop(&running.work, self.now);
         if self.machine.timeline {
-            self.timeline.push(Slice {
+            self.timeline.push(LaunchSpan {
                 lane,
                 work: running.work.clone(),
                 start: running.start,

@@ -2,7 +2,7 @@
 //!
 //! A [`Trace`](heg_workload::Trace) of requests, a [`Scheduler`](heg_sched::Scheduler), its [`Costs`](heg_sched::Costs) and a
 //! [`Machine`] go into [`simulate`]; a [`Run`] comes out, and [`Metrics`] of it. Kernels take the time that
-//! their costs say, stretched where devices compete for the memory ([`Memory`]). Nothing depends on the clock,
+//! their costs say, stretched where devices compete for the memory ([`DramModel`]). Nothing depends on the clock,
 //! on threads or on the order of a hash map: equal input gives equal output.
 //!
 //! [`Checked`] watches any scheduler and reports every broken rule.
@@ -21,13 +21,13 @@ mod serve;
 mod sheet;
 
 pub use analytic::{AnalyticCosts, DevicePeak, Dimensions};
-pub use check::{Checked, Rule, Rules, Violation};
+pub use check::{Checked, Invariant, Rules, Violation};
 pub use chrome::chrome_trace;
 pub use duration::duration;
-pub use engine::{Machine, Run, SimulationError, Slice, simulate};
+pub use engine::{LaunchSpan, Machine, Run, SimulationError, simulate};
 pub use fault::{Faults, Flaw, Interruption, LaunchFault};
-pub use memory::Memory;
-pub use meter::{RequestRecord, Usage};
+pub use memory::DramModel;
+pub use meter::{RequestRecord, ResourceUsage};
 pub use metrics::{ClassMetrics, Metrics};
 pub use power::{PowerModel, StagePower};
 pub use serve::Platform;

@@ -24,14 +24,14 @@ use heg_sched::Lane;
 
 /// Bandwidths as shares of the DRAM's peak.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Memory {
+pub struct DramModel {
     /// b: the most that each lane's device draws alone.
     pub lanes: [f64; Lane::ALL.len()],
     /// B: the most that they draw together.
     pub shared: f64,
 }
 
-impl Default for Memory {
+impl Default for DramModel {
     /// Any device can draw everything.
     fn default() -> Self {
         Self {
@@ -44,7 +44,7 @@ impl Default for Memory {
 /// What devices draw together, as a share of the peak: 59 of 68 GB/s (HeteroLLM 3.3).
 const SHARED: f64 = 59.0 / 68.0;
 
-impl Memory {
+impl DramModel {
     /// Of a machine: each device draws what its memory-bound kernels do, all of it where that is unknown; all
     /// together draw what HeteroLLM measured, which no SoC file knows better.
     pub fn of(soc: &SocAnnotation) -> Self {
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn heterollms_figures_come_out() {
-        let memory = Memory::snapdragon();
+        let memory = DramModel::snapdragon();
         let alone = memory.grants([0.0, 1.0, 0.0]);
         assert!(close(alone[1] * 68.0, 43.0));
         let both = memory.grants([1.0, 1.0, 0.0]);
@@ -146,17 +146,17 @@ mod tests {
 
     #[test]
     fn a_compute_bound_kernel_keeps_its_pace_beside_a_memory_bound_one() {
-        let memory = Memory::snapdragon();
+        let memory = DramModel::snapdragon();
         let [gemm, gemv, _] = memory.speeds([0.2, 0.63, 0.0]);
         assert!(gemm > 0.97, "{gemm}");
         assert!(gemv <= 1.0);
-        let [gemm, gemv, _] = Memory::default().speeds([0.4, 1.0, 0.0]);
+        let [gemm, gemv, _] = DramModel::default().speeds([0.4, 1.0, 0.0]);
         assert!(close(gemm, 1.0) && close(gemv, 0.6), "{gemm} {gemv}");
     }
 
     #[test]
     fn memory_bound_kernels_slow_in_proportion_to_their_caps() {
-        let memory = Memory {
+        let memory = DramModel {
             lanes: [0.3, 0.6, 0.6],
             shared: 0.75,
         };
@@ -171,7 +171,7 @@ mod tests {
             lanes in prop::array::uniform3(0.05..1.0f64),
             shared in 0.05..1.0f64,
         ) {
-            let memory = Memory { lanes, shared };
+            let memory = DramModel { lanes, shared };
             let grants = memory.grants(demands);
             let mut wanted = 0.0;
             for lane in 0..3 {

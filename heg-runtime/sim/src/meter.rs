@@ -35,7 +35,7 @@ pub struct RequestRecord {
 
 /// What the machine did.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Usage {
+pub struct ResourceUsage {
     /// Time that each lane ran kernels of prompts, in s.
     pub prefill_secs: [f64; Lane::ALL.len()],
     /// Time that each lane ran decode iterations, in s.
@@ -68,7 +68,7 @@ pub(super) struct Meter<'a> {
     trace: &'a Trace,
     power: &'a PowerModel,
     live: Vec<Live>,
-    usage: Usage,
+    usage: ResourceUsage,
 }
 
 impl<'a> Meter<'a> {
@@ -97,7 +97,7 @@ impl<'a> Meter<'a> {
             trace,
             power,
             live: trace.requests.iter().map(live).collect(),
-            usage: Usage::default(),
+            usage: ResourceUsage::default(),
         }
     }
 
@@ -257,7 +257,7 @@ impl<'a> Meter<'a> {
     }
 
     /// The records, and how many requests came but are not over.
-    pub(super) fn close(self) -> (Vec<RequestRecord>, Usage, usize) {
+    pub(super) fn close(self) -> (Vec<RequestRecord>, ResourceUsage, usize) {
         let records: Vec<_> = self.live.into_iter().map(|live| live.record).collect();
         let open = |r: &&RequestRecord| r.arrived.is_some() && r.ended.is_none();
         let live = records.iter().filter(open).count();

@@ -172,7 +172,7 @@ fn preemption_secs(requests: &[RequestRecord]) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Usage;
+    use crate::ResourceUsage;
 
     fn record(class: Class, times: [u64; 4], output_tokens: u32) -> RequestRecord {
         let [arrived, started, first_token, ended] = times.map(|ms| Some(Micros(ms * 1000)));
@@ -199,12 +199,12 @@ mod tests {
                 record(Class::Reactive, [0, 50, 300, 1300], 11),
                 record(Class::Proactive, [100, 900, 1100, 2100], 10),
             ],
-            usage: Usage {
+            usage: ResourceUsage {
                 prefill_secs: [1.0, 0.5, 0.0],
                 decode_secs: [0.0, 1.0, 0.0],
                 active_secs: 2.0,
                 energy_joules: 402.0,
-                ..Usage::default()
+                ..ResourceUsage::default()
             },
             ended: Micros(2_100_000),
             steps: 0,

@@ -5,7 +5,7 @@ use heg_spec::policy::SchedulerKind;
 use heg_spec::{Policy, Soc};
 
 use super::engine::{Machine, Run, SimulationError, simulate};
-use super::memory::Memory;
+use super::memory::DramModel;
 use super::power::PowerModel;
 use super::sheet::ModelSheet;
 use heg_costs::AnnotatedCosts;
@@ -48,7 +48,7 @@ impl Platform {
             soc: soc.name.clone(),
             model: sheet.model.name.clone(),
             machine: Machine {
-                memory: Memory::of(&annotated),
+                memory: DramModel::of(&annotated),
                 power: PowerModel::of(soc),
                 reset: RESET,
                 ..Machine::default()

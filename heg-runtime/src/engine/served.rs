@@ -91,7 +91,7 @@ impl Served {
         let mut answer = self.answer();
         let grammar = answer.sampler.commit(choice)?;
         answer.tokens.push(token);
-        let is_last = grammar == heg_text::Answer::Complete || self.eos_ids.contains(&token);
+        let is_last = grammar == heg_text::GrammarState::Complete || self.eos_ids.contains(&token);
         let follows = match is_last {
             true => Follows::Nothing,
             false => Follows::More,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use heg_profiler::predict::Call;
+use heg_profiler::predict::CallShape;
 
 use super::subject::Bench;
 use crate::error::RuntimeError;
@@ -17,7 +17,7 @@ pub(super) struct Neighbour {
 
 impl Neighbour {
     /// Begins to run `call`; returns when the first runs are over, so that what follows meets it at full speed.
-    pub(super) fn start(mut bench: Bench, call: Call) -> Result<Self, RuntimeError> {
+    pub(super) fn start(mut bench: Bench, call: CallShape) -> Result<Self, RuntimeError> {
         bench.run(call)?;
         let stop = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&stop);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use heg_artifacts::manifest::{Kernel, Manifest, Role};
 use heg_profiler::measure::{Case, DeviceIdentity, Subject};
-use heg_profiler::predict::Call;
+use heg_profiler::predict::CallShape;
 use heg_spec::Group;
 use heg_spec::soc::Device;
 
@@ -65,7 +65,7 @@ pub(super) struct Bench {
     context_step: u32,
     lone: Vec<LoneKernel>,
     /// The call that each is sized for.
-    sizes: Vec<Option<Call>>,
+    sizes: Vec<Option<CallShape>>,
     next: usize,
     noise: Noise,
 }
@@ -159,11 +159,11 @@ impl Subject for BundleSubject {
         &self.cases
     }
 
-    fn run(&mut self, case: usize, call: Call) -> Result<Duration, RuntimeError> {
+    fn run(&mut self, case: usize, call: CallShape) -> Result<Duration, RuntimeError> {
         self.bench(case)?.run(call)
     }
 
-    fn load(&mut self, beside: Option<(usize, Call)>) -> Result<(), RuntimeError> {
+    fn load(&mut self, beside: Option<(usize, CallShape)>) -> Result<(), RuntimeError> {
         if let Some(neighbour) = self.neighbour.take() {
             neighbour.stop()?;
         }
@@ -176,7 +176,7 @@ impl Subject for BundleSubject {
 
 impl Bench {
     /// Runs the next place once.
-    pub(super) fn run(&mut self, call: Call) -> Result<Duration, RuntimeError> {
+    pub(super) fn run(&mut self, call: CallShape) -> Result<Duration, RuntimeError> {
         let index = self.next % self.lone.len().max(1);
         self.next = index + 1;
         let step = self.context_step;
@@ -196,7 +196,7 @@ impl Bench {
 /// Sizes a kernel for a call, with inputs that are there: zeroed pages would all be one page of memory.
 fn prepare_call(
     lone: &mut LoneKernel,
-    call: Call,
+    call: CallShape,
     context_step: u32,
     noise: &mut Noise,
 ) -> Result<(), RuntimeError> {

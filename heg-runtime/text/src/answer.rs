@@ -2,7 +2,7 @@
 //!
 //! Joins [`TextStream`] and [`StopMatcher`]. Without a tokenizer an answer has tokens and no text.
 
-use super::{Emit, Result, StopMatcher, TextStream};
+use super::{Result, StopMatcher, StopOutput, TextStream};
 
 /// One answer's text.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl AnswerText {
     ///
     /// # Errors
     /// As [`TextStream::push`].
-    pub fn push(&mut self, token: u32) -> Result<Emit> {
+    pub fn push(&mut self, token: u32) -> Result<StopOutput> {
         let piece = match &mut self.stream {
             Some(stream) if !self.eos_ids.contains(&token) => stream.push(token)?,
             _ => None,

@@ -19,7 +19,7 @@ pub trait Restriction: Send {
     ///
     /// # Errors
     /// `Restriction` if the token was forbidden, or it cannot go on.
-    fn chosen(&mut self, token: u32) -> Result<Answer>;
+    fn chosen(&mut self, token: u32) -> Result<GrammarState>;
 
     /// Takes back the token that was chosen last.
     ///
@@ -31,7 +31,7 @@ pub trait Restriction: Send {
 /// What may follow a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub enum Answer {
+pub enum GrammarState {
     /// More tokens.
     Open,
     /// Nothing but an end-of-sequence token: the answer is complete without it too.

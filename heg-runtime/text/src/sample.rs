@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use super::logits::{Candidate, argmax, kth_largest, weigh};
 use super::random::Xoshiro256;
-use super::{Answer, Restriction, Result, TextError};
+use super::{GrammarState, Restriction, Result, TextError};
 
 /// How a token is chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -101,7 +101,7 @@ pub struct Choice {
     token: u32,
     random: Xoshiro256,
     /// What may follow it.
-    said: Answer,
+    said: GrammarState,
     number: u64,
 }
 
@@ -169,7 +169,7 @@ impl Sampler {
     ///
     /// # Errors
     /// `Restriction`, of the answer's restriction only.
-    pub fn sample(&mut self, logits: &mut [f32]) -> Result<(u32, Answer)> {
+    pub fn sample(&mut self, logits: &mut [f32]) -> Result<(u32, GrammarState)> {
         let choice = self.choose(logits)?;
         let token = choice.token();
         Ok((token, self.commit(choice)?))
@@ -201,7 +201,7 @@ impl Sampler {
         };
         let said = match &mut self.restriction {
             Some(restriction) => restriction.chosen(token)?,
-            None => Answer::Open,
+            None => GrammarState::Open,
         };
         self.choices += 1;
         self.proposed = Some(self.choices);
@@ -217,7 +217,7 @@ impl Sampler {
     ///
     /// # Errors
     /// `Restriction`, of the answer's restriction only.
-    pub fn commit(&mut self, choice: Choice) -> Result<Answer> {
+    pub fn commit(&mut self, choice: Choice) -> Result<GrammarState> {
         let Choice {
             token,
             random,

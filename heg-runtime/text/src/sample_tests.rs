@@ -31,7 +31,7 @@ fn allowed(logits: &[f32], params: &SamplingParams) -> Vec<u32> {
 
 fn drawn(sampler: &mut Sampler, logits: &mut [f32]) -> u32 {
     let (token, answer) = sampler.sample(logits).unwrap();
-    assert_eq!(answer, Answer::Open);
+    assert_eq!(answer, GrammarState::Open);
     token
 }
 
@@ -236,12 +236,12 @@ impl Restriction for Recited {
         Ok(())
     }
 
-    fn chosen(&mut self, token: u32) -> Result<Answer> {
+    fn chosen(&mut self, token: u32) -> Result<GrammarState> {
         assert_eq!(token, self.1);
         Ok(if self.0.len() == 0 {
-            Answer::Complete
+            GrammarState::Complete
         } else {
-            Answer::Open
+            GrammarState::Open
         })
     }
 
@@ -265,9 +265,9 @@ fn a_restriction_comes_before_every_other_step() {
         let sampler = Sampler::new(params, &[3]).unwrap();
         let mut sampler = sampler.restricted(Some(restriction));
         let mut next = || sampler.sample(&mut [9.0, 8.0, 7.0, -6.0]);
-        assert_eq!(next(), Ok((3, Answer::Open)));
-        assert_eq!(next(), Ok((0, Answer::Open)));
-        assert_eq!(next(), Ok((3, Answer::Complete)));
+        assert_eq!(next(), Ok((3, GrammarState::Open)));
+        assert_eq!(next(), Ok((0, GrammarState::Open)));
+        assert_eq!(next(), Ok((3, GrammarState::Complete)));
         assert_eq!(
             next().unwrap_err().to_string(),
             "the answer cannot be held to its form: nothing is left"
@@ -292,7 +292,7 @@ fn a_choice_that_is_given_up_changes_nothing() {
             }
             let choice = sampler.choose(&mut logits()).unwrap();
             let token = choice.token();
-            assert_eq!(sampler.commit(choice), Ok(Answer::Open));
+            assert_eq!(sampler.commit(choice), Ok(GrammarState::Open));
             token
         };
         (0..50).map(next).collect::<Vec<_>>()
@@ -314,12 +314,12 @@ impl Restriction for Counted {
         Ok(())
     }
 
-    fn chosen(&mut self, token: u32) -> Result<Answer> {
+    fn chosen(&mut self, token: u32) -> Result<GrammarState> {
         assert_eq!(token, self.0);
         self.0 += 1;
         Ok(match self.0 {
-            3 => Answer::Complete,
-            _ => Answer::Open,
+            3 => GrammarState::Complete,
+            _ => GrammarState::Open,
         })
     }
 
@@ -338,16 +338,16 @@ fn a_restriction_follows_what_is_committed() {
     let logits = || [0.0; 4];
     let first = sampler.choose(&mut logits()).unwrap();
     let _late = sampler.choose(&mut logits()).unwrap();
-    assert_eq!(sampler.commit(first), Ok(Answer::Open));
+    assert_eq!(sampler.commit(first), Ok(GrammarState::Open));
     let _later = sampler.choose(&mut logits()).unwrap();
     let second = sampler.choose(&mut logits()).unwrap();
     assert_eq!(
         (second.token(), sampler.commit(second)),
-        (1, Ok(Answer::Open))
+        (1, Ok(GrammarState::Open))
     );
     let third = sampler.choose(&mut logits()).unwrap();
     assert_eq!(
         (third.token(), sampler.commit(third)),
-        (2, Ok(Answer::Complete))
+        (2, Ok(GrammarState::Complete))
     );
 }

@@ -20,7 +20,7 @@ pub struct StopMatcher {
 /// What a piece of text sets free.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
-pub struct Emit {
+pub struct StopOutput {
     /// Text that certainly is not part of a stop string.
     pub text: String,
     /// Whether a stop string was found, now or before. Nothing comes after it.
@@ -43,9 +43,9 @@ impl StopMatcher {
     }
 
     /// Takes the next piece of text.
-    pub fn push(&mut self, piece: &str) -> Emit {
+    pub fn push(&mut self, piece: &str) -> StopOutput {
         if self.found.is_some() {
-            return Emit {
+            return StopOutput {
                 text: String::new(),
                 stopped: true,
             };
@@ -56,7 +56,7 @@ impl StopMatcher {
         if let Some((pattern, end)) = self.first_end(piece) {
             self.found = Some(pattern);
             text.truncate(held_bytes + end - self.patterns[pattern].text.len());
-            return Emit {
+            return StopOutput {
                 text,
                 stopped: true,
             };
@@ -68,7 +68,7 @@ impl StopMatcher {
             .max()
             .unwrap_or(0);
         self.held = text.split_off(text.len() - open);
-        Emit {
+        StopOutput {
             text,
             stopped: false,
         }
@@ -197,14 +197,14 @@ mod tests {
         assert_eq!(matcher.push("x").text, "STx");
         assert_eq!(
             matcher.push("ST"),
-            Emit {
+            StopOutput {
                 text: String::new(),
                 stopped: false
             }
         );
         assert_eq!(
             matcher.push("OP after"),
-            Emit {
+            StopOutput {
                 text: String::new(),
                 stopped: true
             }
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(matcher.finish(), "");
         assert_eq!(
             matcher.push("more"),
-            Emit {
+            StopOutput {
                 text: String::new(),
                 stopped: true
             }

@@ -9,15 +9,16 @@ use heg_spec::NpuPlatform;
 use heg_spec::soc::{self, Device, Soc};
 
 use super::document::{
-    Annotations, DeviceAnnotation, Npu, Prediction, SocAnnotation, VariantAnnotation,
+    Annotations, DeviceAnnotation, NpuAnnotation, Prediction, SocAnnotation, VariantAnnotation,
 };
 use super::error::AnnotationError;
-use super::power::{Power, RawPower};
+use super::power::{DevicePower, RawDevicePower};
 use super::sweep::{SweepLimits, sweep};
 use super::vendor_table::VendorTable;
-use crate::error::Error;
+use crate::error::RooflineError;
 use crate::model::{
-    Anchor, AnchorSource, Anchors, DevicePeaks, RawAnchor, RawAnchors, RawDevicePeaks, Roofline,
+    AnchorSource, DevicePeaks, RawAnchor, RawAnchors, RawDevicePeaks, Roofline, RooflineAnchor,
+    RooflineAnchors,
 };
 
 /// Which blob of a manifest: index of the kernel, index of its variant, platform.
@@ -86,7 +87,7 @@ fn of_device(device: &Device, dram: Option<f64>) -> Result<DeviceAnnotation, Ann
     let peaks = peaks.transpose()?;
     let spec = peaks.map(|peaks| spec_roofline(peaks, device.anchors.as_ref()));
     let power = device.power.as_ref().map(|power| {
-        Power::new(RawPower {
+        DevicePower::new(RawDevicePower {
             prefill_watts: power.prefill_watts,
             decode_watts: power.decode_watts,
         })
@@ -94,7 +95,7 @@ fn of_device(device: &Device, dram: Option<f64>) -> Result<DeviceAnnotation, Ann
     Ok(DeviceAnnotation {
         class: device.class,
         openvino: device.openvino.clone(),
-        npu: device.npu.as_ref().map(|npu| Npu {
+        npu: device.npu.as_ref().map(|npu| NpuAnnotation {
             platform: npu.platform,
             frequency_mhz: Some(npu.frequency_mhz),
         }),
@@ -107,7 +108,10 @@ fn of_device(device: &Device, dram: Option<f64>) -> Result<DeviceAnnotation, Ann
 
 /// The roofline through a SoC file's anchors. Without any it is the ideal one, P(I) = min(P_peak, B_peak · I)
 /// (Agent.xpu, equation 1), whose anchors are a copy at full bandwidth and a kernel at twice the knee.
-fn spec_roofline(peaks: DevicePeaks, anchors: Option<&soc::Anchors>) -> Result<Roofline, Error> {
+fn spec_roofline(
+    peaks: DevicePeaks,
+    anchors: Option<&soc::Anchors>,
+) -> Result<Roofline, RooflineError> {
     let knee = peaks.flops_per_sec() / peaks.bytes_per_sec();
     let ideal = [(0.0, 1.0), (2.0 * knee, 0.5)];
     let [memory_bound, compute_bound] = anchors.map_or(ideal, |anchors| {
@@ -115,12 +119,12 @@ fn spec_roofline(peaks: DevicePeaks, anchors: Option<&soc::Anchors>) -> Result<R
             .map(|anchor| (anchor.intensity_flops_per_byte, anchor.utilisation))
     });
     let anchor = |(intensity_flops_per_byte, utilisation)| {
-        Anchor::new(RawAnchor {
+        RooflineAnchor::new(RawAnchor {
             intensity_flops_per_byte,
             utilisation,
         })
     };
-    let pair = Anchors::new(RawAnchors {
+    let pair = RooflineAnchors::new(RawAnchors {
         memory_bound: anchor(memory_bound)?,
         compute_bound: anchor(compute_bound)?,
     })?;

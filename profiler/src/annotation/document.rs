@@ -11,7 +11,7 @@ use heg_spec::{DeviceClass, NpuPlatform};
 use serde::{Deserialize, Serialize};
 
 use super::error::AnnotationError;
-use super::power::{Contention, Power};
+use super::power::{Contention, DevicePower};
 use super::sweep::ChunkSweep;
 use super::vendor_table::VendorTable;
 use crate::model::{AnchorSource, DevicePeaks, Roofline};
@@ -59,13 +59,13 @@ pub struct DeviceAnnotation {
     pub openvino: String,
     /// Platform and clock, for an NPU.
     #[serde(default)]
-    pub npu: Option<Npu>,
+    pub npu: Option<NpuAnnotation>,
     /// P_peak and B_peak, where known.
     #[serde(default)]
     pub peaks: Option<DevicePeaks>,
     /// Power while busy, where known.
     #[serde(default)]
-    pub power: Option<Power>,
+    pub power: Option<DevicePower>,
     /// Roofline of the data sheet ([`AnchorSource::Spec`]), for variants without an entry of their own.
     #[serde(default)]
     pub spec: Option<Roofline>,
@@ -76,8 +76,8 @@ pub struct DeviceAnnotation {
 
 /// The NPU of a machine, as far as its blobs depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Npu {
+#[serde(rename = "Npu", deny_unknown_fields)]
+pub struct NpuAnnotation {
     /// Which blobs it runs.
     pub platform: NpuPlatform,
     /// The clock at which latencies are read off the vendor's tables; `None` takes a table's highest.

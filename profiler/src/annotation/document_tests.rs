@@ -1,7 +1,7 @@
 //! Documents that read back, and what is refused with which words.
 
 use super::*;
-use crate::annotation::{RawContention, RawPower, Regime};
+use crate::annotation::{RawContention, RawDevicePower, Regime};
 
 const TEXT: &str = "(
     revision: 1,
@@ -135,7 +135,7 @@ fn measurements_come_over_estimates() {
     device.npu = None;
     device.peaks = None;
     device.power = Some(
-        Power::new(RawPower {
+        DevicePower::new(RawDevicePower {
             prefill_watts: 8.0,
             decode_watts: 7.0,
         })

@@ -6,7 +6,7 @@
 pub enum AnnotationError {
     /// The roofline has no meaning for a number.
     #[error(transparent)]
-    Model(#[from] crate::error::Error),
+    Model(#[from] crate::error::RooflineError),
 
     /// The document is longer than any real one.
     #[error("the annotations are `{found}` bytes long, expected up to `{limit}`")]

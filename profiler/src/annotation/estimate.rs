@@ -23,7 +23,8 @@ use crate::predict;
 
 /// A call of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Call {
+#[serde(rename = "Call")]
+pub struct KernelCall {
     /// c: tokens of each sequence. For the head, rows whose logits are wanted of each sequence.
     pub tokens: u32,
     /// n: rows of the KV cache that each sequence sees, its new ones included; never less than c.
@@ -59,7 +60,7 @@ pub fn estimate(
     device: &DeviceAnnotation,
     kernel: &Kernel,
     variant: &Variant,
-    call: Call,
+    call: KernelCall,
     blob_bytes: u64,
 ) -> Option<Estimate> {
     let shape = Shape::of(kernel, variant, call);
@@ -113,7 +114,7 @@ pub struct RunWork {
 }
 
 /// What each run of a call computes and moves, padding included.
-pub fn run_work(kernel: &Kernel, variant: &Variant, call: Call) -> RunWork {
+pub fn run_work(kernel: &Kernel, variant: &Variant, call: KernelCall) -> RunWork {
     let shape = Shape::of(kernel, variant, call);
     let run = Run {
         work: &kernel.work,
@@ -128,7 +129,12 @@ pub fn run_work(kernel: &Kernel, variant: &Variant, call: Call) -> RunWork {
 
 /// Memory that a call touches, in bytes: the kernel's weights with their scales, its activations (padded to
 /// the variant's shape), the rows of the KV cache of all sequences, and the blob.
-pub fn footprint_bytes(kernel: &Kernel, variant: &Variant, call: Call, blob_bytes: u64) -> u64 {
+pub fn footprint_bytes(
+    kernel: &Kernel,
+    variant: &Variant,
+    call: KernelCall,
+    blob_bytes: u64,
+) -> u64 {
     footprint_of(
         kernel,
         variant,
@@ -171,7 +177,7 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(kernel: &Kernel, variant: &Variant, call: Call) -> Self {
+    fn of(kernel: &Kernel, variant: &Variant, call: KernelCall) -> Self {
         let [tokens, context, batch] =
             [call.tokens, call.context.max(call.tokens), call.batch].map(|n| u64::from(n.max(1)));
         let is_attention = kernel.group == Group::Mha;
@@ -219,9 +225,9 @@ pub(crate) struct Run<'k> {
 
 impl Run<'_> {
     /// The run as tables know it; they have nothing as large as what does not fit.
-    fn call(&self) -> predict::Call {
+    fn call(&self) -> predict::CallShape {
         let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
-        predict::Call {
+        predict::CallShape {
             tokens: size(self.tokens),
             context: size(self.context),
         }

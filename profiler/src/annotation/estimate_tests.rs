@@ -19,8 +19,8 @@ fn papers_machine() -> SocAnnotation {
     annotations.unwrap().socs.remove(0)
 }
 
-fn call(tokens: u32, context: u32, batch: u32) -> Call {
-    Call {
+fn call(tokens: u32, context: u32, batch: u32) -> KernelCall {
+    KernelCall {
         tokens,
         context,
         batch,
@@ -28,7 +28,7 @@ fn call(tokens: u32, context: u32, batch: u32) -> Call {
 }
 
 /// The estimate for a kernel of the 3B model, by its shape class, on the papers' machine.
-fn of(kernel: usize, class: DeviceClass, shape: ShapeClass, call: Call) -> Estimate {
+fn of(kernel: usize, class: DeviceClass, shape: ShapeClass, call: KernelCall) -> Estimate {
     let manifest = llama_3b::manifest();
     let kernel = &manifest.kernels[kernel];
     let of_shape = |variant: &&Variant| variant.device == class && variant.shape == shape;
@@ -197,12 +197,15 @@ fn subjects() -> impl Strategy<Value = (DeviceAnnotation, Kernel, Variant)> {
     })
 }
 
-fn calls() -> impl Strategy<Value = Call> {
+fn calls() -> impl Strategy<Value = KernelCall> {
     let sizes = || prop_oneof![0..5000_u32, any::<u32>()];
     (sizes(), sizes(), 0..100_u32).prop_map(|(tokens, context, batch)| call(tokens, context, batch))
 }
 
-fn known((device, kernel, variant): &(DeviceAnnotation, Kernel, Variant), call: Call) -> Estimate {
+fn known(
+    (device, kernel, variant): &(DeviceAnnotation, Kernel, Variant),
+    call: KernelCall,
+) -> Estimate {
     estimate(device, kernel, variant, call, 0).expect("all of its variants are known")
 }
 
@@ -225,7 +228,7 @@ proptest! {
         call in calls(),
         (tokens, context, batch) in (0..3000_u32, 0..3000_u32, 0..9_u32),
     ) {
-        let larger = Call {
+        let larger = KernelCall {
             tokens: call.tokens.saturating_add(tokens),
             context: call.context.saturating_add(context),
             batch: call.batch.saturating_add(batch),

@@ -20,11 +20,11 @@ mod vendor_table;
 
 pub use annotate::{BlobKey, VendorTables, annotate, of_data_sheet};
 pub use document::{
-    ANNOTATIONS_BYTES_MAX, ANNOTATIONS_REVISION, Annotations, DeviceAnnotation, Npu, Prediction,
-    SocAnnotation, VariantAnnotation,
+    ANNOTATIONS_BYTES_MAX, ANNOTATIONS_REVISION, Annotations, DeviceAnnotation, NpuAnnotation,
+    Prediction, SocAnnotation, VariantAnnotation,
 };
 pub use error::AnnotationError;
-pub use estimate::{Call, Estimate, RunWork, estimate, footprint_bytes, run_work};
-pub use power::{Contention, Power, RawContention, RawPower, Regime};
+pub use estimate::{Estimate, KernelCall, RunWork, estimate, footprint_bytes, run_work};
+pub use power::{Contention, DevicePower, RawContention, RawDevicePower, Regime};
 pub use sweep::{ChunkCost, ChunkSweep, KernelCost, SweepLimits, choose, sweep};
 pub use vendor_table::VendorTable;

@@ -11,16 +11,16 @@ use crate::model::AnchorSource;
 /// Invariants:
 /// - both are finite and above 0.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "RawPower")]
-pub struct Power {
+#[serde(rename = "Power", try_from = "RawDevicePower")]
+pub struct DevicePower {
     prefill_watts: f64,
     decode_watts: f64,
 }
 
-impl Power {
+impl DevicePower {
     /// Checks the power of a device; refuses with [`AnnotationError::Power`].
-    pub fn new(raw: RawPower) -> Result<Self, AnnotationError> {
-        let RawPower {
+    pub fn new(raw: RawDevicePower) -> Result<Self, AnnotationError> {
+        let RawDevicePower {
             prefill_watts,
             decode_watts,
         } = raw;
@@ -29,7 +29,7 @@ impl Power {
                 return Err(AnnotationError::Power { found });
             }
         }
-        Ok(Power {
+        Ok(DevicePower {
             prefill_watts,
             decode_watts,
         })
@@ -46,18 +46,18 @@ impl Power {
     }
 }
 
-impl TryFrom<RawPower> for Power {
+impl TryFrom<RawDevicePower> for DevicePower {
     type Error = AnnotationError;
 
-    fn try_from(raw: RawPower) -> Result<Self, AnnotationError> {
-        Power::new(raw)
+    fn try_from(raw: RawDevicePower) -> Result<Self, AnnotationError> {
+        DevicePower::new(raw)
     }
 }
 
-/// [`Power`] before it is checked.
+/// [`DevicePower`] before it is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename = "Power", deny_unknown_fields)]
-pub struct RawPower {
+pub struct RawDevicePower {
     /// With many tokens of a sequence in a call, in W.
     pub prefill_watts: f64,
     /// With one token of each sequence in a call, in W.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::document::SocAnnotation;
 use super::error::AnnotationError;
-use super::estimate::{Call, Estimate, estimate};
+use super::estimate::{Estimate, KernelCall, estimate};
 use crate::model::AnchorSource;
 
 /// What a sweep assumes and demands.
@@ -201,7 +201,7 @@ fn chunk_cost(
     tokens: u32,
     context: u32,
 ) -> Option<ChunkCost> {
-    let call = |tokens| Call {
+    let call = |tokens| KernelCall {
         tokens,
         context: context.max(tokens),
         batch: 1,
@@ -233,7 +233,7 @@ fn chunk_cost(
     })
 }
 
-fn cost(soc: &SocAnnotation, kernel: &Kernel, call: Call) -> Option<(DeviceClass, Estimate)> {
+fn cost(soc: &SocAnnotation, kernel: &Kernel, call: KernelCall) -> Option<(DeviceClass, Estimate)> {
     [DeviceClass::Npu, DeviceClass::Igpu, DeviceClass::Cpu]
         .into_iter()
         .find_map(|class| {
@@ -244,7 +244,7 @@ fn cost(soc: &SocAnnotation, kernel: &Kernel, call: Call) -> Option<(DeviceClass
 }
 
 /// The smallest variant of a class that admits the call in one run.
-fn smallest_variant(kernel: &Kernel, class: DeviceClass, call: Call) -> Option<&Variant> {
+fn smallest_variant(kernel: &Kernel, class: DeviceClass, call: KernelCall) -> Option<&Variant> {
     let limit = |size: Option<u32>| size.unwrap_or(u32::MAX);
     kernel
         .variants

@@ -1,21 +1,21 @@
 //! Predictions tried on calls that the profile does not have.
 
 use super::session::device_peaks;
-use super::settle::{Budget, Gauge, Plan, Settled, settle_within};
+use super::settle::{Budget, Gauge, MeasurementPlan, Settled, settle_within};
 use super::{Case, Profile, Subject};
-use crate::predict::{Call, Check, Comparison, Steps, held_out};
+use crate::predict::{CallShape, Check, Comparison, Steps, held_out};
 
 /// Measures `calls` calls of each dynamic case that are not in the profile, and predicts them from it; of static
 /// variants, each that has neighbours is predicted from these. `seed` chooses the calls.
 pub fn check<S: Subject>(
     subject: &mut S,
     profile: &Profile,
-    plan: &Plan,
+    plan: &MeasurementPlan,
     calls: u32,
     seed: u64,
 ) -> Result<Check, S::Error> {
     let cases = subject.cases().to_vec();
-    let plan = Plan {
+    let plan = MeasurementPlan {
         budget: plan.budget / u32::try_from(cases.len().max(1)).unwrap_or(u32::MAX),
         ..plan.clone()
     };
@@ -87,7 +87,7 @@ fn left_out(kernel: &[&Case], profile: &Profile, cases: &[Case]) -> Vec<Comparis
     let inner = inner
         .get(1..inner.len().saturating_sub(1))
         .unwrap_or_default();
-    let compare = |(call, measured_us): &(Call, f64)| {
+    let compare = |(call, measured_us): &(CallShape, f64)| {
         Some(Comparison {
             kernel: label(cases, case),
             call: *call,

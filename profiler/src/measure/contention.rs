@@ -6,14 +6,14 @@ use std::time::Duration;
 use super::{Case, Profile, Subject};
 use crate::annotation::{Contention, RawContention, Regime};
 use crate::model::AnchorSource;
-use crate::predict::Call;
+use crate::predict::CallShape;
 use heg_spec::DeviceClass;
 
 /// A call that stands for a regime on a device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Probe {
     pub(super) case: usize,
-    pub(super) call: Call,
+    pub(super) call: CallShape,
     pub(super) regime: Regime,
     pub(super) device: DeviceClass,
     /// B/s or FLOP/s.

@@ -5,11 +5,11 @@
 //! bisection of the intervals whose middle is not where it was predicted.
 
 use super::{Case, Settled};
-use crate::predict::{Call, LatencyTable};
+use crate::predict::{CallShape, LatencyTable};
 
 /// The calls that are measured first, ascending.
-pub(super) fn first(case: &Case) -> Vec<Call> {
-    if let Some(call) = Call::of_static(case.shape) {
+pub(super) fn first(case: &Case) -> Vec<CallShape> {
+    if let Some(call) = CallShape::of_static(case.shape) {
         return vec![call];
     }
     let rows = token_sizes(case.tokens_max);
@@ -19,10 +19,10 @@ pub(super) fn first(case: &Case) -> Vec<Call> {
 }
 
 /// All calls with `tokens` tokens.
-fn row(case: &Case, tokens: u32) -> Vec<Call> {
+fn row(case: &Case, tokens: u32) -> Vec<CallShape> {
     context_sizes(case, tokens)
         .into_iter()
-        .map(|context| Call { tokens, context })
+        .map(|context| CallShape { tokens, context })
         .collect()
 }
 
@@ -66,7 +66,7 @@ fn context_sizes(case: &Case, tokens: u32) -> Vec<u32> {
 }
 
 /// The middles of intervals between rows of `table`. Intervals that are narrow enough have none.
-pub(super) fn middles(table: &LatencyTable, intervals: &[(u32, u32)]) -> Vec<Call> {
+pub(super) fn middles(table: &LatencyTable, intervals: &[(u32, u32)]) -> Vec<CallShape> {
     let middle = |(low, high): &(u32, u32)| {
         let gap = high - low;
         if gap <= 1 || f64::from(gap) < f64::from(*low) * GAP_MIN {
@@ -74,7 +74,7 @@ pub(super) fn middles(table: &LatencyTable, intervals: &[(u32, u32)]) -> Vec<Cal
         }
         // The mean of the magnitudes; both ends are known.
         let tokens = (f64::from(*low) * f64::from(*high)).sqrt().round() as u32;
-        Some(Call {
+        Some(CallShape {
             tokens: tokens.clamp(low + 1, high - 1),
             context: widest_common(table, *low, *high)?,
         })
@@ -96,18 +96,18 @@ pub(super) fn intervals(table: &LatencyTable) -> Vec<(u32, u32)> {
 /// What the middles of intervals tell about the grid.
 pub(super) struct Denser {
     /// Calls to measure besides: the rest of the rows of middles that were mispredicted.
-    pub(super) calls: Vec<Call>,
+    pub(super) calls: Vec<CallShape>,
     /// Intervals whose middles are to be looked at next.
     pub(super) intervals: Vec<(u32, u32)>,
     /// Middles that were as predicted.
-    confirmed: Vec<Call>,
+    confirmed: Vec<CallShape>,
     has_context: bool,
 }
 
 impl Denser {
     /// Whether a middle becomes part of the table. One that only confirms what was predicted for its row's
     /// longest context does not: the row's other contexts would have to be derived from it alone.
-    pub(super) fn keeps(&self, middle: Call) -> bool {
+    pub(super) fn keeps(&self, middle: CallShape) -> bool {
         !(self.has_context && self.confirmed.contains(&middle))
     }
 }
@@ -206,7 +206,7 @@ mod tests {
             tokens: 64,
             context: 1024,
         };
-        let call = Call {
+        let call = CallShape {
             tokens: 64,
             context: 1024,
         };

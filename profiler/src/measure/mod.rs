@@ -23,14 +23,14 @@ pub use profile::{
 };
 pub use report::{AnchorReport, KernelReport, Report};
 pub use session::{Watch, device_peaks, profile};
-pub use settle::{Plan, Settled, quantile, settle};
+pub use settle::{MeasurementPlan, Settled, quantile, settle};
 
 use std::time::Duration;
 
 use heg_artifacts::manifest::{Binding, ShapeClass, Work};
 use heg_spec::DeviceClass;
 
-use crate::predict::Call;
+use crate::predict::CallShape;
 
 /// Something that can be measured: kernels on devices.
 pub trait Subject {
@@ -42,11 +42,11 @@ pub trait Subject {
 
     /// Runs a case once and says how long that took. Successive runs are at successive places of the model, so
     /// that weights come from memory as they do in a pass.
-    fn run(&mut self, case: usize, call: Call) -> Result<Duration, Self::Error>;
+    fn run(&mut self, case: usize, call: CallShape) -> Result<Duration, Self::Error>;
 
     /// From now on runs a case over and over on a thread of its own, beside what [`Self::run`] runs; `None`
     /// ends that.
-    fn load(&mut self, beside: Option<(usize, Call)>) -> Result<(), Self::Error>;
+    fn load(&mut self, beside: Option<(usize, CallShape)>) -> Result<(), Self::Error>;
 }
 
 /// A kernel variant on a device.

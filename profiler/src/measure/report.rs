@@ -9,7 +9,7 @@ use super::contention::probes;
 use super::session::device_peaks;
 use super::{Case, Profile};
 use crate::annotation::{Contention, Regime};
-use crate::predict::Call;
+use crate::predict::CallShape;
 
 /// What a profile says, in numbers to print.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -32,7 +32,7 @@ pub struct AnchorReport {
     /// The case that reached it, see [`Case::label`].
     pub kernel: String,
     /// The call that reached it.
-    pub call: Call,
+    pub call: CallShape,
     /// I = F / Q of that call, in FLOP/B.
     pub intensity_flops_per_byte: f64,
     /// In B/s for [`Regime::MemoryBound`], in FLOP/s for [`Regime::ComputeBound`].
@@ -112,7 +112,7 @@ impl fmt::Display for Report {
                 Regime::MemoryBound => format!("{:.1} GB/s", anchor.per_sec / 1e9),
                 Regime::ComputeBound => format!("{:.1} GFLOP/s", anchor.per_sec / 1e9),
             };
-            let Call { tokens, context } = anchor.call;
+            let CallShape { tokens, context } = anchor.call;
             let context = match context {
                 0 => String::new(),
                 context => format!(", n = {context}"),

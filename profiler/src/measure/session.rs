@@ -3,10 +3,10 @@
 use heg_spec::DeviceClass;
 
 use super::profile::peaks_of;
-use super::settle::{Budget, Gauge, Plan, Settled, settle_within};
+use super::settle::{Budget, Gauge, MeasurementPlan, Settled, settle_within};
 use super::{Case, Profile, Subject, contention, grid};
 use crate::model::DevicePeaks;
-use crate::predict::{Call, LatencyTable};
+use crate::predict::{CallShape, LatencyTable};
 
 /// Is told how a profile goes on.
 pub trait Watch<E> {
@@ -26,7 +26,7 @@ impl<E> Watch<E> for () {}
 pub fn profile<S: Subject>(
     subject: &mut S,
     mut profile: Profile,
-    plan: &Plan,
+    plan: &MeasurementPlan,
     watch: &mut dyn Watch<S::Error>,
 ) -> Result<Profile, S::Error> {
     let cases = subject.cases().to_vec();
@@ -66,7 +66,7 @@ pub fn profile<S: Subject>(
 fn look_again<S: Subject>(
     subject: &mut S,
     profile: &mut Profile,
-    plan: &Plan,
+    plan: &MeasurementPlan,
     measured: &[usize],
     watch: &mut dyn Watch<S::Error>,
 ) -> Result<(), S::Error> {
@@ -97,13 +97,13 @@ fn measure_case<S: Subject>(
     subject: &mut S,
     index: usize,
     case: &Case,
-    plan: &Plan,
+    plan: &MeasurementPlan,
     budget: &mut Budget,
     watch: &mut dyn Watch<S::Error>,
 ) -> Result<Option<LatencyTable>, S::Error> {
     let first = grid::first(case);
     let mut gauge = Gauge::among(&first);
-    let mut settle_more = |calls: &[Call], known: &[Settled], budget: &mut Budget| {
+    let mut settle_more = |calls: &[CallShape], known: &[Settled], budget: &mut Budget| {
         let before = known.len();
         let mut visited = |settled| watch.visited(case, before + settled, before + calls.len());
         settle_within(
@@ -140,7 +140,7 @@ fn measure_case<S: Subject>(
 
 /// None of nothing, or of latencies that no kernel has.
 fn table_of(settled: &[Settled]) -> Option<LatencyTable> {
-    let mut entries: Vec<(Call, f64)> = settled
+    let mut entries: Vec<(CallShape, f64)> = settled
         .iter()
         .map(|one| (one.call, one.latency_us))
         .collect();

@@ -51,7 +51,7 @@ fn measured(subject: &mut Synthetic) -> Profile {
     profile(
         subject,
         empty(&[DeviceClass::Cpu]),
-        &Plan::default(),
+        &MeasurementPlan::default(),
         &mut (),
     )
     .unwrap()
@@ -62,7 +62,7 @@ fn steps_are_found_and_held_out_calls_predicted() {
     let mut subject = subject(two_kernels());
     let profile = measured(&mut subject);
     insta::assert_snapshot!("report_alone", Report::new(&subject.cases, &profile));
-    let check = check(&mut subject, &profile, &Plan::default(), 40, 1).unwrap();
+    let check = check(&mut subject, &profile, &MeasurementPlan::default(), 40, 1).unwrap();
     assert!(check.comparisons.len() > 50);
     assert!(check.passes(), "{check}");
     insta::assert_snapshot!(check);
@@ -106,7 +106,7 @@ fn a_killed_profile_goes_on() {
         after: 1,
         saved: None,
     };
-    let plan = Plan::default();
+    let plan = MeasurementPlan::default();
     let mut of_ffn = subject(cases[..1].to_vec());
     profile(&mut of_ffn, empty(&[DeviceClass::Cpu]), &plan, &mut first).unwrap();
     let saved = Profile::parse(&first.saved.unwrap().to_text().unwrap()).unwrap();
@@ -140,9 +140,9 @@ fn a_killed_profile_goes_on() {
 #[test]
 fn a_small_budget_gives_a_coarse_profile() {
     let mut subject = subject(two_kernels());
-    let plan = Plan {
+    let plan = MeasurementPlan {
         budget: Duration::from_millis(1),
-        ..Plan::default()
+        ..MeasurementPlan::default()
     };
     let profile = profile(&mut subject, empty(&[DeviceClass::Cpu]), &plan, &mut ()).unwrap();
     let table = &profile.variant(subject.case(0)).unwrap().table;
@@ -182,7 +182,7 @@ fn devices_that_run_at_once_are_measured_beside_each_other() {
         Disturbance::default(),
     );
     let devices = empty(&[DeviceClass::Npu, DeviceClass::Igpu]);
-    let profile = profile(&mut subject, devices, &Plan::default(), &mut ()).unwrap();
+    let profile = profile(&mut subject, devices, &MeasurementPlan::default(), &mut ()).unwrap();
     assert_eq!(profile.contention.len(), 8);
     insta::assert_snapshot!(Report::new(&subject.cases, &profile));
     for cell in &profile.contention {
@@ -196,9 +196,9 @@ fn devices_that_run_at_once_are_measured_beside_each_other() {
         contention: Vec::new(),
         ..profile
     };
-    let plan = Plan {
+    let plan = MeasurementPlan {
         contention: false,
-        ..Plan::default()
+        ..MeasurementPlan::default()
     };
     let again = super::profile(&mut subject, alone, &plan, &mut ()).unwrap();
     assert!(again.contention.is_empty());
@@ -216,10 +216,17 @@ fn static_variants_are_predicted_from_their_neighbours() {
     let profile = profile(
         &mut subject,
         empty(&[DeviceClass::Npu]),
-        &Plan::default(),
+        &MeasurementPlan::default(),
         &mut (),
     );
-    let check = check(&mut subject, &profile.unwrap(), &Plan::default(), 10, 1).unwrap();
+    let check = check(
+        &mut subject,
+        &profile.unwrap(),
+        &MeasurementPlan::default(),
+        10,
+        1,
+    )
+    .unwrap();
     let sizes: Vec<u32> = check
         .comparisons
         .iter()

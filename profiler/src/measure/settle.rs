@@ -9,11 +9,11 @@
 use std::time::Duration;
 
 use super::Subject;
-use crate::predict::{Call, LatencyTable};
+use crate::predict::{CallShape, LatencyTable};
 
 /// How carefully to measure.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
+pub struct MeasurementPlan {
     /// Time that all runs together may take, warm-up included. It is soft: each call of the first grid is
     /// visited once whatever it costs.
     pub budget: Duration,
@@ -27,7 +27,7 @@ pub struct Plan {
     pub contention: bool,
 }
 
-impl Default for Plan {
+impl Default for MeasurementPlan {
     /// Chosen: a 1B model on two cores settles within the budget; 3 % is what a quiet machine repeats; 5 % is
     /// half of what predictions may be off by.
     fn default() -> Self {
@@ -45,7 +45,7 @@ impl Default for Plan {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settled {
     /// The call.
-    pub call: Call,
+    pub call: CallShape,
     /// Its latency, in µs.
     pub latency_us: f64,
     /// By how much the two shortest visits differ, as a share of the shorter; infinite after one visit.
@@ -63,13 +63,13 @@ pub(super) struct Budget {
 /// The call of a case that tells whether the device is undisturbed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gauge {
-    call: Call,
+    call: CallShape,
     shortest_us: f64,
 }
 
 impl Gauge {
     /// The call in the middle of several: long enough to feel what disturbs them, and no longer.
-    pub(super) fn among(calls: &[Call]) -> Self {
+    pub(super) fn among(calls: &[CallShape]) -> Self {
         Self {
             call: calls.get(calls.len() / 2).copied().unwrap_or_default(),
             shortest_us: f64::INFINITY,
@@ -80,7 +80,7 @@ impl Gauge {
     pub(super) fn of_table(table: &LatencyTable) -> Self {
         let entries = table.entries();
         let middle = entries.get(entries.len() / 2).copied();
-        let (call, shortest_us) = middle.unwrap_or((Call::default(), f64::INFINITY));
+        let (call, shortest_us) = middle.unwrap_or((CallShape::default(), f64::INFINITY));
         Self { call, shortest_us }
     }
 
@@ -107,8 +107,8 @@ impl Gauge {
 pub fn settle<S: Subject>(
     subject: &mut S,
     case: usize,
-    calls: &[Call],
-    plan: &Plan,
+    calls: &[CallShape],
+    plan: &MeasurementPlan,
     visited: &mut dyn FnMut(usize),
 ) -> Result<Vec<Settled>, S::Error> {
     let mut budget = Budget { left: plan.budget };
@@ -120,8 +120,8 @@ pub fn settle<S: Subject>(
 pub(super) fn settle_within<S: Subject>(
     subject: &mut S,
     case: usize,
-    calls: &[Call],
-    plan: &Plan,
+    calls: &[CallShape],
+    plan: &MeasurementPlan,
     gauge: &mut Gauge,
     budget: &mut Budget,
     visited: &mut dyn FnMut(usize),
@@ -175,7 +175,7 @@ impl Visits {
             }
         };
         Settled {
-            call: Call::default(),
+            call: CallShape::default(),
             latency_us,
             spread,
             visits: sorted_us.len() as u32,
@@ -187,7 +187,7 @@ impl Visits {
 fn visit<S: Subject>(
     subject: &mut S,
     case: usize,
-    call: Call,
+    call: CallShape,
     places: u32,
     budget: &mut Budget,
 ) -> Result<f64, S::Error> {
@@ -242,8 +242,8 @@ mod tests {
     use super::*;
     use crate::measure::synthetic::{self, Disturbance, Synthetic};
 
-    fn line(tokens: &[u32]) -> Vec<Call> {
-        let call = |tokens: &u32| Call {
+    fn line(tokens: &[u32]) -> Vec<CallShape> {
+        let call = |tokens: &u32| CallShape {
             tokens: *tokens,
             context: 0,
         };
@@ -253,7 +253,14 @@ mod tests {
     fn worst_error(disturbance: Disturbance) -> f64 {
         let mut subject = Synthetic::new(vec![synthetic::case("ffn", 256, 0)], disturbance);
         let calls = line(&[1, 8, 32, 64, 65, 256]);
-        let settled = settle(&mut subject, 0, &calls, &Plan::default(), &mut |_| ()).unwrap();
+        let settled = settle(
+            &mut subject,
+            0,
+            &calls,
+            &MeasurementPlan::default(),
+            &mut |_| (),
+        )
+        .unwrap();
         let errors = settled.iter().map(|one| {
             let truth_us = synthetic::truth_us(subject.case(0), one.call);
             (one.latency_us / truth_us - 1.0).abs()
@@ -269,7 +276,7 @@ mod tests {
             &mut subject,
             0,
             &line(&[1, 64]),
-            &Plan::default(),
+            &MeasurementPlan::default(),
             &mut |_| (),
         )
         .unwrap();
@@ -328,9 +335,9 @@ mod tests {
             ..Disturbance::default()
         };
         let mut subject = Synthetic::new(vec![synthetic::case("ffn", 256, 0)], disturbance);
-        let plan = Plan {
+        let plan = MeasurementPlan {
             budget: Duration::from_micros(1),
-            ..Plan::default()
+            ..MeasurementPlan::default()
         };
         let settled = settle(&mut subject, 0, &line(&[1, 64, 256]), &plan, &mut |_| ()).unwrap();
         assert!(

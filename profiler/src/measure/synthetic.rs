@@ -7,7 +7,7 @@ use heg_artifacts::manifest::{Binding, ShapeClass, Term, Work};
 use heg_spec::{DeviceClass, Seeded};
 
 use super::{Case, Subject};
-use crate::predict::Call;
+use crate::predict::CallShape;
 
 /// What makes measuring hard. The default is a device that repeats itself exactly.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +47,7 @@ pub(crate) struct Synthetic {
     pub(crate) cases: Vec<Case>,
     disturbance: Disturbance,
     /// Last call of each place of each case.
-    seen: Vec<Vec<Option<Call>>>,
+    seen: Vec<Vec<Option<CallShape>>>,
     beside: Option<usize>,
     pub(crate) runs: u64,
     random: Seeded,
@@ -78,7 +78,7 @@ impl Subject for Synthetic {
         &self.cases
     }
 
-    fn run(&mut self, case: usize, call: Call) -> Result<Duration, Infallible> {
+    fn run(&mut self, case: usize, call: CallShape) -> Result<Duration, Infallible> {
         let disturbance = self.disturbance;
         let mut time_us = truth_us(&self.cases[case], call);
         let place = (self.runs % u64::from(self.cases[case].places)) as usize;
@@ -101,7 +101,7 @@ impl Subject for Synthetic {
         Ok(Duration::from_secs_f64(time_us * 1e-6))
     }
 
-    fn load(&mut self, beside: Option<(usize, Call)>) -> Result<(), Infallible> {
+    fn load(&mut self, beside: Option<(usize, CallShape)>) -> Result<(), Infallible> {
         self.beside = beside.map(|(case, _)| case);
         Ok(())
     }
@@ -142,14 +142,14 @@ pub(crate) fn case(kernel: &str, tokens_max: u32, context_max: u32) -> Case {
 
 /// The truth, in µs: a roofline of 25 GB/s and 500 GFLOP/s with a smooth knee and 30 µs to launch; token-wise
 /// kernels change their algorithm after 64 tokens, where they begin to work in blocks of 64.
-pub(crate) fn truth_us(case: &Case, call: Call) -> f64 {
-    let tokens = match Call::of_static(case.shape) {
+pub(crate) fn truth_us(case: &Case, call: CallShape) -> f64 {
+    let tokens = match CallShape::of_static(case.shape) {
         Some(fixed) => fixed.tokens,
         None if case.context_max == 0 && call.tokens > 64 => call.tokens.next_multiple_of(64),
         None => call.tokens,
     };
     let context = call.context.next_multiple_of(case.context_step);
-    let call = Call { tokens, context };
+    let call = CallShape { tokens, context };
     let memory_us = call.bytes(&case.work) / 25e3;
     let compute_us = call.flops(&case.work) / 500e3;
     30.0 + (memory_us.powi(4) + compute_us.powi(4)).powf(0.25)

@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Ceiling, Error};
+use crate::error::{Ceiling, RooflineError};
 
 /// One kernel observed on one device: where it lies on the roofline's axis, and the bandwidth it drew.
 ///
@@ -16,28 +16,28 @@ use crate::error::{Ceiling, Error};
 /// - the intensity is finite and at least 0 (0 is a pure copy);
 /// - the utilisation is above 0 and at most 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "RawAnchor")]
-pub struct Anchor {
+#[serde(rename = "Anchor", try_from = "RawAnchor")]
+pub struct RooflineAnchor {
     intensity_flops_per_byte: f64,
     utilisation: f64,
 }
 
-impl Anchor {
-    /// Checks an anchor; refuses with [`Error::Intensity`] or [`Error::Utilisation`].
-    pub fn new(raw: RawAnchor) -> Result<Self, Error> {
+impl RooflineAnchor {
+    /// Checks an anchor; refuses with [`RooflineError::Intensity`] or [`RooflineError::Utilisation`].
+    pub fn new(raw: RawAnchor) -> Result<Self, RooflineError> {
         let RawAnchor {
             intensity_flops_per_byte,
             utilisation,
         } = raw;
         if !(intensity_flops_per_byte.is_finite() && intensity_flops_per_byte >= 0.0) {
-            return Err(Error::Intensity {
+            return Err(RooflineError::Intensity {
                 found: intensity_flops_per_byte,
             });
         }
         if !(utilisation > 0.0 && utilisation <= 1.0) {
-            return Err(Error::Utilisation { found: utilisation });
+            return Err(RooflineError::Utilisation { found: utilisation });
         }
-        Ok(Anchor {
+        Ok(RooflineAnchor {
             intensity_flops_per_byte,
             utilisation,
         })
@@ -54,15 +54,15 @@ impl Anchor {
     }
 }
 
-impl TryFrom<RawAnchor> for Anchor {
-    type Error = Error;
+impl TryFrom<RawAnchor> for RooflineAnchor {
+    type Error = RooflineError;
 
-    fn try_from(raw: RawAnchor) -> Result<Self, Error> {
-        Anchor::new(raw)
+    fn try_from(raw: RawAnchor) -> Result<Self, RooflineError> {
+        RooflineAnchor::new(raw)
     }
 }
 
-/// An [`Anchor`] before it is checked.
+/// An [`RooflineAnchor`] before it is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename = "Anchor", deny_unknown_fields)]
 pub struct RawAnchor {
@@ -81,58 +81,58 @@ pub struct RawAnchor {
 /// That the utilisation falls from one to the other is deliberately not demanded: an anchor of too little
 /// intensity makes the prediction conservative, not meaningless (Appendix A, remark ii).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "RawAnchors")]
-pub struct Anchors {
-    memory_bound: Anchor,
-    compute_bound: Anchor,
+#[serde(rename = "Anchors", try_from = "RawAnchors")]
+pub struct RooflineAnchors {
+    memory_bound: RooflineAnchor,
+    compute_bound: RooflineAnchor,
 }
 
-impl Anchors {
-    /// Checks a pair of anchors; refuses with [`Error::AnchorOrder`].
-    pub fn new(raw: RawAnchors) -> Result<Self, Error> {
+impl RooflineAnchors {
+    /// Checks a pair of anchors; refuses with [`RooflineError::AnchorOrder`].
+    pub fn new(raw: RawAnchors) -> Result<Self, RooflineError> {
         let RawAnchors {
             memory_bound,
             compute_bound,
         } = raw;
         if memory_bound.intensity_flops_per_byte >= compute_bound.intensity_flops_per_byte {
-            return Err(Error::AnchorOrder {
+            return Err(RooflineError::AnchorOrder {
                 memory_bound: memory_bound.intensity_flops_per_byte,
                 compute_bound: compute_bound.intensity_flops_per_byte,
             });
         }
-        Ok(Anchors {
+        Ok(RooflineAnchors {
             memory_bound,
             compute_bound,
         })
     }
 
     /// The most memory-bound case, (I_m, u_m).
-    pub fn memory_bound(&self) -> Anchor {
+    pub fn memory_bound(&self) -> RooflineAnchor {
         self.memory_bound
     }
 
     /// The most compute-bound case, (I_c, u_c).
-    pub fn compute_bound(&self) -> Anchor {
+    pub fn compute_bound(&self) -> RooflineAnchor {
         self.compute_bound
     }
 }
 
-impl TryFrom<RawAnchors> for Anchors {
-    type Error = Error;
+impl TryFrom<RawAnchors> for RooflineAnchors {
+    type Error = RooflineError;
 
-    fn try_from(raw: RawAnchors) -> Result<Self, Error> {
-        Anchors::new(raw)
+    fn try_from(raw: RawAnchors) -> Result<Self, RooflineError> {
+        RooflineAnchors::new(raw)
     }
 }
 
-/// [`Anchors`] before they are checked against each other.
+/// [`RooflineAnchors`] before they are checked against each other.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename = "Anchors", deny_unknown_fields)]
 pub struct RawAnchors {
     /// The most memory-bound case.
-    pub memory_bound: Anchor,
+    pub memory_bound: RooflineAnchor,
     /// The most compute-bound case.
-    pub compute_bound: Anchor,
+    pub compute_bound: RooflineAnchor,
 }
 
 /// Where a pair of anchors comes from; stored beside them in an annotation.
@@ -160,8 +160,8 @@ pub struct DevicePeaks {
 }
 
 impl DevicePeaks {
-    /// Checks the peaks of a device; refuses with [`Error::Peak`].
-    pub fn new(raw: RawDevicePeaks) -> Result<Self, Error> {
+    /// Checks the peaks of a device; refuses with [`RooflineError::Peak`].
+    pub fn new(raw: RawDevicePeaks) -> Result<Self, RooflineError> {
         let RawDevicePeaks {
             flops_per_sec,
             bytes_per_sec,
@@ -171,7 +171,7 @@ impl DevicePeaks {
             (Ceiling::Memory, bytes_per_sec),
         ] {
             if !(found.is_finite() && found > 0.0) {
-                return Err(Error::Peak { ceiling, found });
+                return Err(RooflineError::Peak { ceiling, found });
             }
         }
         Ok(DevicePeaks {
@@ -192,9 +192,9 @@ impl DevicePeaks {
 }
 
 impl TryFrom<RawDevicePeaks> for DevicePeaks {
-    type Error = Error;
+    type Error = RooflineError;
 
-    fn try_from(raw: RawDevicePeaks) -> Result<Self, Error> {
+    fn try_from(raw: RawDevicePeaks) -> Result<Self, RooflineError> {
         DevicePeaks::new(raw)
     }
 }
@@ -213,8 +213,11 @@ pub struct RawDevicePeaks {
 mod tests {
     use super::*;
 
-    fn anchor(intensity_flops_per_byte: f64, utilisation: f64) -> Result<Anchor, Error> {
-        Anchor::new(RawAnchor {
+    fn anchor(
+        intensity_flops_per_byte: f64,
+        utilisation: f64,
+    ) -> Result<RooflineAnchor, RooflineError> {
+        RooflineAnchor::new(RawAnchor {
             intensity_flops_per_byte,
             utilisation,
         })
@@ -233,7 +236,10 @@ mod tests {
     fn intensity_is_finite_and_not_negative() {
         for found in [-1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
             let refused = anchor(found, 0.5).unwrap_err();
-            assert!(matches!(refused, Error::Intensity { .. }), "{refused}");
+            assert!(
+                matches!(refused, RooflineError::Intensity { .. }),
+                "{refused}"
+            );
         }
     }
 
@@ -241,14 +247,17 @@ mod tests {
     fn utilisation_is_a_share_above_zero() {
         for found in [0.0, -0.5, 1.0 + f64::EPSILON, f64::INFINITY, f64::NAN] {
             let refused = anchor(1.0, found).unwrap_err();
-            assert!(matches!(refused, Error::Utilisation { .. }), "{refused}");
+            assert!(
+                matches!(refused, RooflineError::Utilisation { .. }),
+                "{refused}"
+            );
         }
     }
 
     #[test]
     fn anchors_are_in_order() {
         let pair = |memory: f64, compute: f64| {
-            Anchors::new(RawAnchors {
+            RooflineAnchors::new(RawAnchors {
                 memory_bound: anchor(memory, 0.8).unwrap(),
                 compute_bound: anchor(compute, 0.4).unwrap(),
             })
@@ -257,7 +266,7 @@ mod tests {
         assert_eq!(taken.memory_bound(), anchor(0.0, 0.8).unwrap());
         assert_eq!(taken.compute_bound(), anchor(200.0, 0.4).unwrap());
         for (memory, compute) in [(0.0, 0.0), (200.0, 200.0), (200.0, 2.0)] {
-            let expected = Error::AnchorOrder {
+            let expected = RooflineError::AnchorOrder {
                 memory_bound: memory,
                 compute_bound: compute,
             };
@@ -278,7 +287,7 @@ mod tests {
         assert_eq!(taken.bytes_per_sec(), 100e9);
         for bad in [0.0, -1.0, f64::INFINITY, f64::NAN] {
             let ceiling = |refused| match refused {
-                Err(Error::Peak { ceiling, .. }) => Some(ceiling),
+                Err(RooflineError::Peak { ceiling, .. }) => Some(ceiling),
                 _ => None,
             };
             assert_eq!(ceiling(peaks(bad, 1.0)), Some(Ceiling::Compute));

@@ -8,6 +8,7 @@ mod anchor;
 mod roofline;
 
 pub use anchor::{
-    Anchor, AnchorSource, Anchors, DevicePeaks, RawAnchor, RawAnchors, RawDevicePeaks,
+    AnchorSource, DevicePeaks, RawAnchor, RawAnchors, RawDevicePeaks, RooflineAnchor,
+    RooflineAnchors,
 };
 pub use roofline::Roofline;

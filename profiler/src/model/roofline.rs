@@ -17,8 +17,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::anchor::{Anchors, DevicePeaks};
-use crate::error::{Ceiling, Error};
+use super::anchor::{DevicePeaks, RooflineAnchors};
+use crate::error::{Ceiling, RooflineError};
 
 /// Predicts latency, throughput and bandwidth of a kernel of any size on the device it was fitted to.
 ///
@@ -35,7 +35,7 @@ use crate::error::{Ceiling, Error};
 #[serde(try_from = "RawRoofline", into = "RawRoofline")]
 pub struct Roofline {
     peaks: DevicePeaks,
-    anchors: Anchors,
+    anchors: RooflineAnchors,
     launch_us: f64,
     effective_bytes_per_sec: f64,
     effective_flops_per_sec: f64,
@@ -46,11 +46,15 @@ impl Roofline {
     /// Calibrates the two ceilings and the knee; `launch_us` is T_launch in µs, finite, from 0.
     ///
     /// B_eff = u_m · B_peak (equation 2), P_eff = min(P_peak, u_c · B_peak · I_c) (equation 3),
-    /// I* = P_eff / B_eff. Refuses with [`Error::Launch`], or with [`Error::Effective`] when a ceiling
+    /// I* = P_eff / B_eff. Refuses with [`RooflineError::Launch`], or with [`RooflineError::Effective`] when a ceiling
     /// falls below one unit per second.
-    pub fn fit(peaks: DevicePeaks, anchors: Anchors, launch_us: f64) -> Result<Self, Error> {
+    pub fn fit(
+        peaks: DevicePeaks,
+        anchors: RooflineAnchors,
+        launch_us: f64,
+    ) -> Result<Self, RooflineError> {
         if !(launch_us.is_finite() && launch_us >= 0.0) {
-            return Err(Error::Launch { found: launch_us });
+            return Err(RooflineError::Launch { found: launch_us });
         }
         let (memory, compute) = (anchors.memory_bound(), anchors.compute_bound());
         let effective_bytes_per_sec = memory.utilisation() * peaks.bytes_per_sec();
@@ -63,7 +67,7 @@ impl Roofline {
             (Ceiling::Compute, effective_flops_per_sec),
         ] {
             if found < EFFECTIVE_MIN {
-                return Err(Error::Effective { ceiling, found });
+                return Err(RooflineError::Effective { ceiling, found });
             }
         }
         Ok(Roofline {
@@ -156,15 +160,15 @@ impl Roofline {
     }
 
     /// The anchors this was fitted to.
-    pub fn anchors(&self) -> Anchors {
+    pub fn anchors(&self) -> RooflineAnchors {
         self.anchors
     }
 }
 
 impl TryFrom<RawRoofline> for Roofline {
-    type Error = Error;
+    type Error = RooflineError;
 
-    fn try_from(raw: RawRoofline) -> Result<Self, Error> {
+    fn try_from(raw: RawRoofline) -> Result<Self, RooflineError> {
         Roofline::fit(raw.peaks, raw.anchors, raw.launch_us)
     }
 }
@@ -174,7 +178,7 @@ impl TryFrom<RawRoofline> for Roofline {
 #[serde(rename = "Roofline", deny_unknown_fields)]
 struct RawRoofline {
     peaks: DevicePeaks,
-    anchors: Anchors,
+    anchors: RooflineAnchors,
     launch_us: f64,
 }
 
@@ -211,7 +215,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::anchor::{Anchor, RawAnchor, RawAnchors, RawDevicePeaks};
+    use crate::model::anchor::{RawAnchor, RawAnchors, RawDevicePeaks, RooflineAnchor};
 
     /// Numbers of the worked example in MODEL.md.
     fn example() -> Roofline {
@@ -223,14 +227,14 @@ mod tests {
         memory_bound: (f64, f64),
         compute_bound: (f64, f64),
         launch_us: f64,
-    ) -> Result<Roofline, Error> {
+    ) -> Result<Roofline, RooflineError> {
         let anchor = |(intensity_flops_per_byte, utilisation)| {
-            Anchor::new(RawAnchor {
+            RooflineAnchor::new(RawAnchor {
                 intensity_flops_per_byte,
                 utilisation,
             })
         };
-        let anchors = Anchors::new(RawAnchors {
+        let anchors = RooflineAnchors::new(RawAnchors {
             memory_bound: anchor(memory_bound)?,
             compute_bound: anchor(compute_bound)?,
         })?;
@@ -282,7 +286,7 @@ mod tests {
     fn launch_is_finite_and_not_negative() {
         for bad in [-1.0, f64::INFINITY, f64::NAN] {
             let refused = fit([12e12, 100e9], (2.0, 0.8), (200.0, 0.4), bad).unwrap_err();
-            assert!(matches!(refused, Error::Launch { .. }), "{refused}");
+            assert!(matches!(refused, RooflineError::Launch { .. }), "{refused}");
         }
         let free = fit([12e12, 100e9], (2.0, 0.8), (200.0, 0.4), 0.0).unwrap();
         assert_eq!(free.launch_us(), 0.0);
@@ -293,7 +297,7 @@ mod tests {
         let check = |peaks, compute_bound, expected| {
             let refused = fit(peaks, (0.0, 0.5), compute_bound, 0.0).unwrap_err();
             assert!(
-                matches!(refused, Error::Effective { ceiling, .. } if ceiling == expected),
+                matches!(refused, RooflineError::Effective { ceiling, .. } if ceiling == expected),
                 "{refused}"
             );
         };

@@ -9,8 +9,8 @@
 use heg_artifacts::manifest::Work;
 use serde::{Deserialize, Serialize};
 
-use super::{Call, LatencyTable};
-use crate::model::{Anchor, Anchors, DevicePeaks, RawAnchor, RawAnchors, Roofline};
+use super::{CallShape, LatencyTable};
+use crate::model::{DevicePeaks, RawAnchor, RawAnchors, Roofline, RooflineAnchor, RooflineAnchors};
 
 /// Latency of any call of a dynamic variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,14 +35,14 @@ impl Calibrated {
     }
 
     /// Latency of a call, in µs.
-    pub fn latency_us(&self, work: &Work, call: Call) -> f64 {
+    pub fn latency_us(&self, work: &Work, call: CallShape) -> f64 {
         let step = self.context_step.max(1);
         let context = call.context.checked_next_multiple_of(step);
-        let call = Call {
+        let call = CallShape {
             context: context.unwrap_or(call.context),
             ..call
         };
-        let trend = |at: Call| match &self.roofline {
+        let trend = |at: CallShape| match &self.roofline {
             Some(roofline) => roofline.latency_us(at.flops(work), at.bytes(work)),
             None => at.flops(work),
         };
@@ -73,25 +73,25 @@ fn with_launch(
     peaks: DevicePeaks,
     launch_us: f64,
 ) -> Option<Roofline> {
-    let rate = |entry: &(Call, f64), amount: f64| amount / (entry.1 - launch_us);
-    let best = |amount: fn(Call, &Work) -> f64| {
+    let rate = |entry: &(CallShape, f64), amount: f64| amount / (entry.1 - launch_us);
+    let best = |amount: fn(CallShape, &Work) -> f64| {
         let entries = table.entries().iter();
         entries.max_by(|one, other| {
             rate(one, amount(one.0, work)).total_cmp(&rate(other, amount(other.0, work)))
         })
     };
-    let anchor = |entry: &(Call, f64)| {
+    let anchor = |entry: &(CallShape, f64)| {
         let (flops, bytes) = (entry.0.flops(work), entry.0.bytes(work));
         let achieved = rate(entry, bytes) * MICROS_PER_SEC;
-        Anchor::new(RawAnchor {
+        RooflineAnchor::new(RawAnchor {
             intensity_flops_per_byte: flops / bytes,
             utilisation: (achieved / peaks.bytes_per_sec()).min(1.0),
         })
         .ok()
     };
-    let anchors = Anchors::new(RawAnchors {
-        memory_bound: anchor(best(Call::bytes)?)?,
-        compute_bound: anchor(best(Call::flops)?)?,
+    let anchors = RooflineAnchors::new(RawAnchors {
+        memory_bound: anchor(best(CallShape::bytes)?)?,
+        compute_bound: anchor(best(CallShape::flops)?)?,
     });
     Roofline::fit(peaks, anchors.ok()?, launch_us).ok()
 }
@@ -141,14 +141,14 @@ mod tests {
     }
 
     /// 10 GB/s, 100 GFLOP/s, 20 µs to launch.
-    fn truth_us(call: Call) -> f64 {
+    fn truth_us(call: CallShape) -> f64 {
         let work = token_wise();
         20.0 + (call.bytes(&work) / 10e9).max(call.flops(&work) / 100e9) * 1e6
     }
 
     fn table(sizes: &[u32]) -> LatencyTable {
         let entry = |tokens: &u32| {
-            let call = Call {
+            let call = CallShape {
                 tokens: *tokens,
                 context: 0,
             };
@@ -178,7 +178,7 @@ mod tests {
         let work = token_wise();
         let calibrated = Calibrated::fit(table(&[1, 2, 4, 8, 64, 256]), 1, &work, peaks());
         for tokens in [300, 1000, 4000] {
-            let call = Call { tokens, context: 0 };
+            let call = CallShape { tokens, context: 0 };
             let found = calibrated.latency_us(&work, call) / truth_us(call);
             assert!((found - 1.0).abs() < 0.02, "{tokens}: {found}");
         }
@@ -189,7 +189,7 @@ mod tests {
         let work = token_wise();
         let calibrated = Calibrated::fit(table(&[32]), 1, &work, peaks());
         assert_eq!(calibrated.roofline, None);
-        let call = |tokens| Call { tokens, context: 0 };
+        let call = |tokens| CallShape { tokens, context: 0 };
         assert_eq!(calibrated.latency_us(&work, call(32)), truth_us(call(32)));
         assert_eq!(
             calibrated.latency_us(&work, call(64)),
@@ -202,7 +202,7 @@ mod tests {
         let entries = vec![(1, 32, 10.0), (1, 64, 20.0)];
         let table = LatencyTable::try_from(entries).unwrap();
         let calibrated = Calibrated::fit(table, 32, &token_wise(), peaks());
-        let at = |context| calibrated.latency_us(&token_wise(), Call { tokens: 1, context });
+        let at = |context| calibrated.latency_us(&token_wise(), CallShape { tokens: 1, context });
         assert_eq!([at(1), at(32), at(33), at(64)], [10.0, 10.0, 20.0, 20.0]);
     }
 }

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::{Call, LatencyTable};
+use super::{CallShape, LatencyTable};
 use crate::measure::quantile;
 
 /// One prediction beside what was measured.
@@ -13,7 +13,7 @@ pub struct Comparison {
     /// Name of the kernel, with the device where there are several.
     pub kernel: String,
     /// The call.
-    pub call: Call,
+    pub call: CallShape,
     /// What the device took, in µs.
     pub measured_us: f64,
     /// What was predicted, in µs.
@@ -24,7 +24,7 @@ pub struct Comparison {
 
 /// Which prediction an error is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum PredictionSource {
     /// The value in use.
     Predicted,
     /// The roofline alone, for comparison.
@@ -37,10 +37,10 @@ impl Comparison {
         (self.predicted_us - self.measured_us).abs() / self.measured_us
     }
 
-    fn error_of(&self, source: Source) -> Option<f64> {
+    fn error_of(&self, source: PredictionSource) -> Option<f64> {
         let predicted_us = match source {
-            Source::Predicted => Some(self.predicted_us),
-            Source::Roofline => self.roofline_us,
+            PredictionSource::Predicted => Some(self.predicted_us),
+            PredictionSource::Roofline => self.roofline_us,
         };
         predicted_us.map(|us| (us - self.measured_us).abs() / self.measured_us)
     }
@@ -60,7 +60,7 @@ impl Check {
     pub const P95_MAX: f64 = 0.25;
 
     /// Median and 95th percentile of the error, for one kernel or for all. None without comparisons.
-    pub fn errors(&self, kernel: Option<&str>, source: Source) -> Option<(f64, f64)> {
+    pub fn errors(&self, kernel: Option<&str>, source: PredictionSource) -> Option<(f64, f64)> {
         let of_kernel = |one: &&Comparison| kernel.is_none_or(|kernel| one.kernel == kernel);
         let comparisons = self.comparisons.iter().filter(of_kernel);
         let mut errors: Vec<f64> = comparisons.filter_map(|one| one.error_of(source)).collect();
@@ -71,7 +71,7 @@ impl Check {
     /// Whether all kernels, each by itself and together, are within the bounds.
     pub fn passes(&self) -> bool {
         let within = |kernel| {
-            self.errors(kernel, Source::Predicted)
+            self.errors(kernel, PredictionSource::Predicted)
                 .is_some_and(|(median, p95)| median <= Self::MEDIAN_MAX && p95 <= Self::P95_MAX)
         };
         within(None)
@@ -138,12 +138,12 @@ impl fmt::Display for Check {
 
 impl Check {
     fn summary(&self, f: &mut fmt::Formatter<'_>, name: &str, kernel: Option<&str>) -> fmt::Result {
-        let Some((median, p95)) = self.errors(kernel, Source::Predicted) else {
+        let Some((median, p95)) = self.errors(kernel, PredictionSource::Predicted) else {
             return Ok(());
         };
         let of_kernel = |one: &&Comparison| kernel.is_none_or(|kernel| one.kernel == kernel);
         let calls = self.comparisons.iter().filter(of_kernel).count();
-        let alone = match self.errors(kernel, Source::Roofline) {
+        let alone = match self.errors(kernel, PredictionSource::Roofline) {
             Some((median, p95)) => format!("{:>8.1}% {:>8.1}%", 100.0 * median, 100.0 * p95),
             None => "-".to_owned(),
         };
@@ -159,9 +159,9 @@ impl Check {
 /// Up to `count` calls within a table's range whose c, and n where it has one, are not in it: spread evenly
 /// over the magnitudes, so that small calls count as much as large ones. `seed` shifts them. n are not rounded
 /// to a step: a scheduler asks for any.
-pub fn held_out(table: &LatencyTable, count: u32, seed: u64) -> Vec<Call> {
+pub fn held_out(table: &LatencyTable, count: u32, seed: u64) -> Vec<CallShape> {
     let entries = table.entries();
-    let range = |size: fn(&Call) -> u32| {
+    let range = |size: fn(&CallShape) -> u32| {
         let sizes = entries.iter().map(|(call, _)| size(call));
         (
             sizes.clone().min().unwrap_or(1).max(1),
@@ -185,7 +185,7 @@ pub fn held_out(table: &LatencyTable, count: u32, seed: u64) -> Vec<Call> {
         };
         let wanted = between((tokens.0, most), share(0.618_034));
         let known =
-            |size: u32, of: fn(&Call) -> u32| entries.iter().any(|entry| of(&entry.0) == size);
+            |size: u32, of: fn(&CallShape) -> u32| entries.iter().any(|entry| of(&entry.0) == size);
         let free_tokens = (wanted..=most).chain((tokens.0..wanted).rev());
         let found = free_tokens
             .into_iter()
@@ -197,7 +197,7 @@ pub fn held_out(table: &LatencyTable, count: u32, seed: u64) -> Vec<Call> {
         let (Some(tokens), Some(context)) = (found, context) else {
             continue;
         };
-        let call = Call { tokens, context };
+        let call = CallShape { tokens, context };
         if !calls.contains(&call) {
             calls.push(call);
         }
@@ -218,7 +218,7 @@ mod tests {
 
     fn table(tokens: &[u32], contexts: &[u32]) -> LatencyTable {
         let calls = tokens.iter().flat_map(|tokens| {
-            contexts.iter().map(|context| Call {
+            contexts.iter().map(|context| CallShape {
                 tokens: *tokens,
                 context: *context,
             })
@@ -245,7 +245,7 @@ mod tests {
     fn comparison(kernel: &str, tokens: u32, measured_us: f64, predicted_us: f64) -> Comparison {
         Comparison {
             kernel: kernel.to_owned(),
-            call: Call {
+            call: CallShape {
                 tokens,
                 context: if kernel == "mha" { 100 } else { 0 },
             },

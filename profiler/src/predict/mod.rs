@@ -12,7 +12,7 @@ mod steps;
 mod table;
 
 pub use calibrated::{Calibrated, fit_roofline};
-pub use check::{Check, Comparison, Source, held_out};
+pub use check::{Check, Comparison, PredictionSource, held_out};
 pub use steps::Steps;
 pub use table::{LatencyTable, TableError};
 
@@ -23,14 +23,15 @@ use serde::{Deserialize, Serialize};
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
-pub struct Call {
+#[serde(rename = "Call")]
+pub struct CallShape {
     /// c, the tokens of the call (rows for the head).
     pub tokens: u32,
     /// n, the rows of the KV cache that attention sees; 0 for other kernels.
     pub context: u32,
 }
 
-impl Call {
+impl CallShape {
     /// The one call that a static variant carries out, whatever it is asked for.
     pub fn of_static(shape: ShapeClass) -> Option<Self> {
         Some(Self {

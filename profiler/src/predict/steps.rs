@@ -6,13 +6,13 @@
 
 use heg_artifacts::manifest::{ShapeClass, Work};
 
-use super::{Call, LatencyTable, TableError};
+use super::{CallShape, LatencyTable, TableError};
 
 /// Latency of any call of a kernel that has static variants only.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Steps {
     /// Compiled sizes, ascending.
-    sizes: Vec<Call>,
+    sizes: Vec<CallShape>,
     table: LatencyTable,
 }
 
@@ -24,11 +24,14 @@ impl Steps {
         compiled: impl IntoIterator<Item = ShapeClass>,
     ) -> Result<Self, TableError> {
         let measured = measured.into_iter();
-        let mut entries: Vec<(Call, f64)> = measured
-            .filter_map(|(shape, latency_us)| Some((Call::of_static(shape)?, latency_us)))
+        let mut entries: Vec<(CallShape, f64)> = measured
+            .filter_map(|(shape, latency_us)| Some((CallShape::of_static(shape)?, latency_us)))
             .collect();
         entries.sort_by_key(|entry| entry.0);
-        let mut sizes: Vec<Call> = compiled.into_iter().filter_map(Call::of_static).collect();
+        let mut sizes: Vec<CallShape> = compiled
+            .into_iter()
+            .filter_map(CallShape::of_static)
+            .collect();
         sizes.sort();
         Ok(Self {
             sizes,
@@ -42,8 +45,8 @@ impl Steps {
     }
 
     /// Latency of a call in µs; none where no variant admits it.
-    pub fn latency_us(&self, work: &Work, call: Call) -> Option<f64> {
-        let admits = |size: &&Call| {
+    pub fn latency_us(&self, work: &Work, call: CallShape) -> Option<f64> {
+        let admits = |size: &&CallShape| {
             call.tokens <= size.tokens && (size.context == 0 || call.context <= size.context)
         };
         let size = self.sizes.iter().find(admits)?;
@@ -51,12 +54,12 @@ impl Steps {
     }
 
     /// Latency in µs of a variant of this chunk and bucket, whether compiled or not.
-    pub fn size_us(&self, work: &Work, size: Call) -> f64 {
+    pub fn size_us(&self, work: &Work, size: CallShape) -> f64 {
         self.table.latency_us(size, |at| at.flops(work))
     }
 
     /// This regression without one of the measured sizes; none where there would be nothing left.
-    pub fn without(&self, size: Call) -> Option<Self> {
+    pub fn without(&self, size: CallShape) -> Option<Self> {
         let entries = self.table.entries().iter();
         let rest = entries.filter(|entry| entry.0 != size).copied().collect();
         Some(Self {
@@ -100,8 +103,8 @@ mod tests {
         Steps::new(MEASURED.map(shape), compiled).unwrap()
     }
 
-    fn call(tokens: u32) -> Call {
-        Call { tokens, context: 0 }
+    fn call(tokens: u32) -> CallShape {
+        CallShape { tokens, context: 0 }
     }
 
     #[test]
@@ -141,7 +144,7 @@ mod tests {
         let at = |context| {
             steps.latency_us(
                 &work(),
-                Call {
+                CallShape {
                     tokens: 10,
                     context,
                 },

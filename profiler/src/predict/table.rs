@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Call;
+use super::CallShape;
 
 /// Latencies of one variant on one device.
 ///
@@ -20,7 +20,7 @@ use super::Call;
 /// - latencies are finite and above 0.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(u32, u32, f64)>", into = "Vec<(u32, u32, f64)>")]
-pub struct LatencyTable(Vec<(Call, f64)>);
+pub struct LatencyTable(Vec<(CallShape, f64)>);
 
 /// Reasons why a list of entries is not a table.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
@@ -74,7 +74,7 @@ impl LatencyTable {
 
     /// Checks a list of latencies in µs, in ascending order of (c, n). They are rounded to 0.1 µs, but not
     /// to 0.
-    pub fn new(mut entries: Vec<(Call, f64)>) -> Result<Self, TableError> {
+    pub fn new(mut entries: Vec<(CallShape, f64)>) -> Result<Self, TableError> {
         if entries.is_empty() || entries.len() > Self::ENTRIES_MAX {
             return Err(TableError::Length {
                 found: entries.len(),
@@ -83,7 +83,7 @@ impl LatencyTable {
         }
         let mut before = None;
         for (call, latency_us) in &mut entries {
-            let Call { tokens, context } = *call;
+            let CallShape { tokens, context } = *call;
             if before >= Some(*call) {
                 return Err(TableError::Order { tokens, context });
             }
@@ -104,25 +104,25 @@ impl LatencyTable {
     }
 
     /// The entries, ascending by (c, n), in µs.
-    pub fn entries(&self) -> &[(Call, f64)] {
+    pub fn entries(&self) -> &[(CallShape, f64)] {
         &self.0
     }
 
     /// Whether this very call was measured.
-    pub fn contains(&self, call: Call) -> bool {
+    pub fn contains(&self, call: CallShape) -> bool {
         self.0.binary_search_by_key(&call, |entry| entry.0).is_ok()
     }
 
     /// Latency of a call in µs. Beyond what was measured it follows `trend`: the nearest measured call's
     /// latency times the ratio of the trend's values, so a trend of any unit will do.
-    pub fn latency_us(&self, call: Call, trend: impl Fn(Call) -> f64) -> f64 {
+    pub fn latency_us(&self, call: CallShape, trend: impl Fn(CallShape) -> f64) -> f64 {
         let upper = self.0.partition_point(|(at, _)| at.tokens < call.tokens);
         let above = self.0.get(upper).map(|(at, _)| at.tokens);
         let below = match above {
             Some(tokens) if tokens == call.tokens => return self.row_us(call, &trend),
             _ => upper.checked_sub(1).and_then(|last| self.0.get(last)),
         };
-        let at = |tokens| Call { tokens, ..call };
+        let at = |tokens| CallShape { tokens, ..call };
         match (below.map(|(at, _)| at.tokens), above) {
             (Some(low), Some(high)) => {
                 let share = f64::from(call.tokens - low) / f64::from(high - low);
@@ -136,7 +136,7 @@ impl LatencyTable {
     }
 
     /// As [`Self::latency_us`], for a c that was measured.
-    fn row_us(&self, call: Call, trend: &impl Fn(Call) -> f64) -> f64 {
+    fn row_us(&self, call: CallShape, trend: &impl Fn(CallShape) -> f64) -> f64 {
         let start = self.0.partition_point(|(at, _)| at.tokens < call.tokens);
         let end = self.0.partition_point(|(at, _)| at.tokens <= call.tokens);
         let row = self.0.get(start..end).unwrap_or_default();
@@ -172,14 +172,14 @@ impl TryFrom<Vec<(u32, u32, f64)>> for LatencyTable {
     type Error = TableError;
 
     fn try_from(entries: Vec<(u32, u32, f64)>) -> Result<Self, TableError> {
-        let entry = |(tokens, context, latency_us)| (Call { tokens, context }, latency_us);
+        let entry = |(tokens, context, latency_us)| (CallShape { tokens, context }, latency_us);
         Self::new(entries.into_iter().map(entry).collect())
     }
 }
 
 impl From<LatencyTable> for Vec<(u32, u32, f64)> {
     fn from(table: LatencyTable) -> Self {
-        let entry = |(call, latency_us): (Call, f64)| (call.tokens, call.context, latency_us);
+        let entry = |(call, latency_us): (CallShape, f64)| (call.tokens, call.context, latency_us);
         table.0.into_iter().map(entry).collect()
     }
 }
@@ -188,8 +188,8 @@ impl From<LatencyTable> for Vec<(u32, u32, f64)> {
 mod tests {
     use super::*;
 
-    fn call(tokens: u32, context: u32) -> Call {
-        Call { tokens, context }
+    fn call(tokens: u32, context: u32) -> CallShape {
+        CallShape { tokens, context }
     }
 
     fn table(entries: &[(u32, u32, f64)]) -> Result<LatencyTable, TableError> {
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_bilinear_truth_is_found_again() {
-        let truth = |call: Call| {
+        let truth = |call: CallShape| {
             let (c, n) = (f64::from(call.tokens), f64::from(call.context));
             50.0 + 3.0 * c + 0.5 * n + 0.25 * c * n
         };
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn beyond_the_table_the_trend_leads() {
         let table = table(&[(2, 32, 10.0), (4, 32, 20.0)]).unwrap();
-        let trend = |at: Call| f64::from(at.tokens) * f64::from(at.context);
+        let trend = |at: CallShape| f64::from(at.tokens) * f64::from(at.context);
         assert_eq!(table.latency_us(call(8, 32), trend), 40.0);
         assert_eq!(table.latency_us(call(4, 64), trend), 40.0);
         assert_eq!(table.latency_us(call(1, 32), trend), 5.0);

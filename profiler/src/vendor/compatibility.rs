@@ -17,7 +17,7 @@ use super::error::BlobError;
 /// - the text is visible ASCII, and parsing it again gives an equal record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Compatibility {
+pub struct BlobCompatibility {
     text: String,
     compiler: Version,
     platform: u32,
@@ -27,7 +27,7 @@ pub struct Compatibility {
     other: Vec<String>,
 }
 
-impl Compatibility {
+impl BlobCompatibility {
     /// Parses the text of a record; refuses one without the five attributes below.
     pub fn parse(text: &str) -> Result<Self, BlobError> {
         Self::read(text.as_bytes())
@@ -54,7 +54,7 @@ impl Compatibility {
             attributes.version("mi")?,
         );
         let other = attributes.rest();
-        Ok(Compatibility {
+        Ok(BlobCompatibility {
             text,
             compiler,
             platform,
@@ -101,16 +101,16 @@ impl Compatibility {
     }
 }
 
-impl TryFrom<String> for Compatibility {
+impl TryFrom<String> for BlobCompatibility {
     type Error = BlobError;
 
     fn try_from(text: String) -> Result<Self, BlobError> {
-        Compatibility::parse(&text)
+        BlobCompatibility::parse(&text)
     }
 }
 
-impl From<Compatibility> for String {
-    fn from(record: Compatibility) -> String {
+impl From<BlobCompatibility> for String {
+    fn from(record: BlobCompatibility) -> String {
         record.text
     }
 }
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_five_attributes() {
-        let record = Compatibility::parse(RECORD).unwrap();
+        let record = BlobCompatibility::parse(RECORD).unwrap();
         assert_eq!((record.platform(), record.tiles()), (4000, 4));
         let versions = [record.compiler(), record.elf(), record.mapped_inference()];
         assert_eq!(
@@ -237,13 +237,13 @@ mod tests {
         assert!(record.other().is_empty());
         let ron = ron::to_string(&record).unwrap();
         assert_eq!(ron, format!("\"{RECORD}\""));
-        assert_eq!(ron::from_str::<Compatibility>(&ron).unwrap(), record);
+        assert_eq!(ron::from_str::<BlobCompatibility>(&ron).unwrap(), record);
     }
 
     #[test]
     fn what_is_not_known_is_kept() {
         let text = "npu=5010;stepping=B0;compiler=9.1.2;{a=1;t=2};list=[t=1;y=2|z=3];t=3;elf=2.0.0;mi=11.13.0";
-        let record = Compatibility::parse(text).unwrap();
+        let record = BlobCompatibility::parse(text).unwrap();
         assert_eq!((record.platform(), record.tiles()), (5010, 3));
         assert_eq!(record.text(), text);
         assert_eq!(
@@ -281,7 +281,7 @@ mod tests {
             ("t=4", "t=4 ", "` `, expected visible ASCII"),
             ("t=4", "t=4\n", "`\\n`, expected visible ASCII"),
         ] {
-            let error = Compatibility::parse(&RECORD.replace(part, broken)).unwrap_err();
+            let error = BlobCompatibility::parse(&RECORD.replace(part, broken)).unwrap_err();
             let expected = format!("the blob's compatibility record has {expected}");
             assert_eq!(error.to_string(), expected);
         }
@@ -290,8 +290,8 @@ mod tests {
     #[test]
     fn what_is_too_long_is_refused() {
         let fits = format!("{RECORD};x={}", "y".repeat(4096 - RECORD.len() - 3));
-        assert_eq!(Compatibility::parse(&fits).unwrap().text(), fits);
-        let error = Compatibility::parse(&format!("{fits}y")).unwrap_err();
+        assert_eq!(BlobCompatibility::parse(&fits).unwrap().text(), fits);
+        let error = BlobCompatibility::parse(&format!("{fits}y")).unwrap_err();
         let expected = "the blob's compatibility record has `4097` bytes, expected `4096` at most";
         assert_eq!(error.to_string(), expected);
     }
@@ -302,10 +302,10 @@ mod tests {
             text in "((compiler|elf|mi)=[0-9]{1,11}\\.[0-9.]{0,4};|npu=4000;|t=4;|[a-z]=?[\\[{a=;}\\]]{0,4};){0,9}x=1",
         ) {
             let text = format!("{RECORD};{text}");
-            if let Ok(record) = Compatibility::parse(&text) {
+            if let Ok(record) = BlobCompatibility::parse(&text) {
                 prop_assert_eq!(record.text(), &text);
                 let ron = ron::to_string(&record).unwrap();
-                prop_assert_eq!(ron::from_str::<Compatibility>(&ron).unwrap(), record);
+                prop_assert_eq!(ron::from_str::<BlobCompatibility>(&ron).unwrap(), record);
             }
         }
     }

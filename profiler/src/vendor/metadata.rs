@@ -22,7 +22,7 @@
 #![deny(clippy::arithmetic_side_effects)]
 
 use super::bytes::Bytes;
-use super::compatibility::{Compatibility, Version};
+use super::compatibility::{BlobCompatibility, Version};
 use super::error::BlobError;
 
 /// What the exporting plugin says of a blob.
@@ -33,7 +33,7 @@ pub struct Metadata {
     /// Whether the payload is encrypted by the caller, and so cannot be read as an ELF file.
     pub is_encrypted: bool,
     /// What the blob needs of a device and its driver.
-    pub compatibility: Compatibility,
+    pub compatibility: BlobCompatibility,
 }
 
 impl Metadata {
@@ -69,7 +69,7 @@ impl Metadata {
         Ok(Metadata {
             openvino,
             is_encrypted,
-            compatibility: Compatibility::read(record)?,
+            compatibility: BlobCompatibility::read(record)?,
         })
     }
 }

@@ -19,7 +19,7 @@ mod metadata;
 mod perf_metrics;
 mod sections;
 
-pub use compatibility::{Compatibility, Version};
+pub use compatibility::{BlobCompatibility, Version};
 pub use error::BlobError;
 pub use metadata::Metadata;
 pub use perf_metrics::{Axis, PerfMetrics, RawPerfMetrics, STEPS};
@@ -35,7 +35,7 @@ impl<'a> NpuBlob<'a> {
     /// Reads the metadata behind the payload; the payload itself is only measured.
     ///
     /// Refuses what does not end like a blob, is shorter than it says, or has no readable
-    /// [`Compatibility`] record: metadata older than 2.6 have none.
+    /// [`BlobCompatibility`] record: metadata older than 2.6 have none.
     pub fn read(blob: &'a [u8]) -> Result<Self, BlobError> {
         let (payload, metadata) = metadata::split(blob)?;
         let metadata = Metadata::read(metadata)?;
@@ -48,7 +48,7 @@ impl<'a> NpuBlob<'a> {
     }
 
     /// What the blob needs of a device and its driver.
-    pub fn compatibility(&self) -> &Compatibility {
+    pub fn compatibility(&self) -> &BlobCompatibility {
         &self.metadata.compatibility
     }
 

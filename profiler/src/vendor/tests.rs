@@ -75,7 +75,7 @@ fn survives(blob: &[u8]) {
         return;
     };
     let record = blob.compatibility();
-    assert_eq!(Compatibility::parse(record.text()).unwrap(), *record);
+    assert_eq!(BlobCompatibility::parse(record.text()).unwrap(), *record);
     if let Ok(Some(estimate)) = blob.perf_metrics()
         && !INTACT.contains(&estimate)
     {

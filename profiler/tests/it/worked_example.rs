@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use heg_profiler::{Anchor, Anchors, DevicePeaks, RawAnchor, RawAnchors, RawDevicePeaks, Roofline};
+use heg_profiler::{
+    DevicePeaks, RawAnchor, RawAnchors, RawDevicePeaks, Roofline, RooflineAnchor, RooflineAnchors,
+};
 
 const PAGE: &str = include_str!("../../MODEL.md");
 
@@ -47,7 +49,7 @@ fn given() -> [Roofline; 2] {
     [0, 1].map(|column| {
         let value = |name: &str| number(rows[name][column]);
         let anchor = |intensity: &str, utilisation: &str| {
-            Anchor::new(RawAnchor {
+            RooflineAnchor::new(RawAnchor {
                 intensity_flops_per_byte: value(intensity),
                 utilisation: value(utilisation),
             })
@@ -57,7 +59,7 @@ fn given() -> [Roofline; 2] {
             flops_per_sec: value("P_peak"),
             bytes_per_sec: value("B_peak"),
         });
-        let anchors = Anchors::new(RawAnchors {
+        let anchors = RooflineAnchors::new(RawAnchors {
             memory_bound: anchor("I_m", "u_m"),
             compute_bound: anchor("I_c", "u_c"),
         });

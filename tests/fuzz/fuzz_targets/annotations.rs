@@ -5,7 +5,7 @@
 
 use heg_artifacts::SectionId;
 use heg_artifacts::manifest::{ElementType, Kernel, Port, Role, Rows, Term, Variant, Work};
-use heg_profiler::annotation::{Annotations, Call, DeviceAnnotation, VariantAnnotation, estimate};
+use heg_profiler::annotation::{Annotations, KernelCall, DeviceAnnotation, VariantAnnotation, estimate};
 use heg_spec::{DeviceClass, Group};
 use libfuzzer_sys::fuzz_target;
 
@@ -38,7 +38,7 @@ fn check_estimates(device: &DeviceAnnotation, entry: &VariantAnnotation) {
         (300, 5000, 7),
         (u32::MAX, u32::MAX, 9),
     ] {
-        let call = Call {
+        let call = KernelCall {
             tokens,
             context,
             batch,

@@ -6,7 +6,7 @@
 
 #![no_main]
 
-use heg_profiler::vendor::{Compatibility, NpuBlob, PerfMetrics};
+use heg_profiler::vendor::{BlobCompatibility, NpuBlob, PerfMetrics};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
@@ -16,7 +16,7 @@ fuzz_target!(|input: &[u8]| {
     let Ok(text) = std::str::from_utf8(input) else {
         return;
     };
-    if let Ok(record) = Compatibility::parse(text) {
+    if let Ok(record) = BlobCompatibility::parse(text) {
         use_record(&record);
     }
     if let Ok(estimate) = ron::from_str::<PerfMetrics>(text) {
@@ -41,8 +41,8 @@ fn use_blob(bytes: &[u8]) {
     }
 }
 
-fn use_record(record: &Compatibility) {
-    let again = Compatibility::parse(record.text()).expect("an accepted record");
+fn use_record(record: &BlobCompatibility) {
+    let again = BlobCompatibility::parse(record.text()).expect("an accepted record");
     assert_eq!(again, *record);
     let kept: usize = record.other().iter().map(String::len).sum();
     assert!(kept < record.text().len());

@@ -5,7 +5,7 @@
 
 use heg_artifacts::manifest::{Term, Work};
 use heg_profiler::measure::{Profile, VariantProfile};
-use heg_profiler::predict::{Calibrated, Call};
+use heg_profiler::predict::{Calibrated, CallShape};
 use heg_profiler::{DevicePeaks, RawDevicePeaks};
 use libfuzzer_sys::fuzz_target;
 
@@ -44,7 +44,7 @@ fn check_predictions(variant: &VariantProfile) {
     let table = variant.table.clone();
     let calibrated = Calibrated::fit(table, variant.context_step, &work, peaks);
     for (tokens, context) in [(0, 0), (1, 1), (65, 300), (300, 5000), (u32::MAX, u32::MAX)] {
-        let found = calibrated.latency_us(&work, Call { tokens, context });
+        let found = calibrated.latency_us(&work, CallShape { tokens, context });
         assert!(found > 0.0, "{found} for {tokens}, {context}");
     }
 }

@@ -8,7 +8,7 @@
 use std::sync::{Arc, LazyLock};
 
 use heg_text::{
-    Answer, ArgumentsKey, Calls, Grammar, Grammars, Restriction, Said, TextStream, Tokenizer, Tool,
+    GrammarState, ArgumentsKey, Calls, Grammar, Grammars, Restriction, Said, TextStream, Tokenizer, Tool,
     ToolCallParser, ToolChoice, ToolSyntax,
 };
 use libfuzzer_sys::fuzz_target;
@@ -68,7 +68,7 @@ fn babble(mut grammar: Grammar, input: &[u8]) -> Option<String> {
         let token = token.expect("a token is allowed");
         let answer = grammar.chosen(token).ok()?;
         text.extend(stream.push(token).expect("byte-level"));
-        if token == EOS || answer == Answer::Complete {
+        if token == EOS || answer == GrammarState::Complete {
             text.extend(stream.finish().expect("byte-level"));
             return Some(text);
         }

@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::Args;
 use heg_artifacts::manifest::{Binding, Kernel, Manifest, ShapeClass, Variant};
 use heg_profiler::annotation::{
-    Call, ChunkSweep, DeviceAnnotation, Estimate, SocAnnotation, SweepLimits, estimate,
+    ChunkSweep, DeviceAnnotation, Estimate, KernelCall, SocAnnotation, SweepLimits, estimate,
     footprint_bytes, of_data_sheet, sweep,
 };
 use heg_profiler::measure::Profile;
@@ -47,7 +47,7 @@ struct Report<'m> {
     soc: String,
     /// Where the machine's numbers were found.
     origin: Origin,
-    call: Call,
+    call: KernelCall,
     kernels: Vec<Row<'m>>,
     sweep: Option<ChunkSweep>,
 }
@@ -112,9 +112,9 @@ pub(super) fn run(loaded: &Loaded, question: &Question, json: bool) -> anyhow::R
 
 impl Question {
     /// The call that was asked for.
-    pub(super) fn call(&self, manifest: &Manifest) -> Call {
+    pub(super) fn call(&self, manifest: &Manifest) -> KernelCall {
         let limit = manifest.model.context_tokens;
-        Call {
+        KernelCall {
             tokens: self.tokens.unwrap_or(CHUNK_TOKENS.min(limit)),
             context: self.context.unwrap_or(CONTEXT_TOKENS.min(limit)),
             batch: self.batch,
@@ -214,14 +214,14 @@ impl Machine {
 }
 
 /// Every variant that a device of the machine runs, device by device.
-fn rows<'m>(manifest: &'m Manifest, soc: &SocAnnotation, call: Call) -> Vec<Row<'m>> {
+fn rows<'m>(manifest: &'m Manifest, soc: &SocAnnotation, call: KernelCall) -> Vec<Row<'m>> {
     let head = manifest.head.kernel.0 as usize;
     let mut rows = Vec::new();
     for device in &soc.devices {
         for (index, kernel) in manifest.kernels.iter().enumerate() {
             // Logits are wanted of the last row only.
             let tokens = if index == head { 1 } else { call.tokens };
-            let call = Call { tokens, ..call };
+            let call = KernelCall { tokens, ..call };
             let variants = kernel.variants.iter();
             let own = variants.filter(|variant| variant.device == device.class);
             rows.extend(own.map(|variant| row(manifest, device, kernel, variant, call)));
@@ -235,7 +235,7 @@ fn row<'m>(
     device: &DeviceAnnotation,
     kernel: &'m Kernel,
     variant: &Variant,
-    call: Call,
+    call: KernelCall,
 ) -> Row<'m> {
     let blob_bytes = blob_bytes(manifest, device, variant);
     Row {
@@ -260,7 +260,7 @@ fn blob_bytes(manifest: &Manifest, device: &DeviceAnnotation, variant: &Variant)
 }
 
 fn describe(report: &Report<'_>, machine: &Machine) -> Result<String, std::fmt::Error> {
-    let Call {
+    let KernelCall {
         tokens,
         context,
         batch,

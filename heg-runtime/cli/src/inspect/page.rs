@@ -17,7 +17,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use heg_artifacts::manifest::Manifest;
-use heg_profiler::annotation::{Call, ChunkSweep};
+use heg_profiler::annotation::{ChunkSweep, KernelCall};
 use heg_runtime::Loaded;
 use minijinja::Value;
 use minijinja::syntax::SyntaxConfig;
@@ -179,7 +179,7 @@ fn facts(manifest: &Manifest, bytes: usize) -> Vec<Fact> {
     ]
 }
 
-fn call_facts(call: Call) -> Vec<Fact> {
+fn call_facts(call: KernelCall) -> Vec<Fact> {
     vec![
         fact("c", call.tokens.to_string()),
         fact("n", call.context.max(call.tokens).to_string()),

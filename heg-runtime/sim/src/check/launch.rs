@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use heg_spec::policy::SchedulerKind;
 
 use super::world::{ATTEMPTS, Iteration, KERNELS, Leaving, Part, Phase, Place, Seen};
-use super::{Checked, Rule};
+use super::{Checked, Invariant};
 use heg_sched::{
     Action, Class, Costs, DecodeRun, Finish, FlowId, Kernel, Lane, RequestId, Scheduler, Segment,
     Transfer, Work,
@@ -17,7 +17,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             Action::Launch { lane, ticket, work } => {
                 let fresh = self.world.tickets.insert(*ticket);
                 let free = self.world.is_free(*lane);
-                self.require(fresh && free, Rule::OneLaunchPerLane, || {
+                self.require(fresh && free, Invariant::OneLaunchPerLane, || {
                     format!("{ticket:?} on the {lane:?} lane: new {fresh}, lane free {free}")
                 });
                 self.judge_work(*lane, work);
@@ -30,14 +30,14 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                     _ => None,
                 });
                 let known = runs.into_iter().any(|running| running == ticket);
-                self.require(known, Rule::OneLaunchPerLane, || {
+                self.require(known, Invariant::OneLaunchPerLane, || {
                     format!("{ticket:?} is asked to yield and does not decode")
                 });
             }
             Action::Reset(lane) => self.world.reset(*lane),
             Action::Warm(kernel) => {
                 let busy = self.world.compiling.replace(*kernel);
-                self.require(busy.is_none(), Rule::OneLaunchPerLane, || {
+                self.require(busy.is_none(), Invariant::OneLaunchPerLane, || {
                     format!("{kernel:?} is to be compiled beside {busy:?}")
                 });
             }
@@ -68,7 +68,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     fn live(&mut self, id: RequestId, action: &str) -> Option<&mut Seen> {
         if !self.world.requests.contains_key(&id) {
             self.report(
-                Rule::NothingLost,
+                Invariant::NothingLost,
                 format!("{action} names {id}, which is over"),
             );
         }
@@ -101,7 +101,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         *used = *used - u64::from(memory).min(*used) + u64::from(tokens);
         let (used, budget) = (*used, self.world.kv_budget);
         let holds = fresh && enough && own && used <= budget;
-        self.require(holds, Rule::MemoryBalanced, || {
+        self.require(holds, Invariant::MemoryBalanced, || {
             format!(
                 "{id} reserves {tokens} tokens, reuses {reused} of {there}; {used} of {budget} used"
             )
@@ -139,7 +139,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         // What a lane may still write to is nobody's until it has answered, and no flow's at all.
         let own = own && !(written && to.is_some());
         let holds = reserved.is_some() && own && all && !runs && taken.is_none();
-        self.require(holds, Rule::MemoryBalanced, || {
+        self.require(holds, Invariant::MemoryBalanced, || {
             format!(
                 "{id} gives {reserved:?} tokens, {computed} of them computed, back to {to:?}, which had {taken:?}; runs: {runs}"
             )
@@ -156,7 +156,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 taken: false,
             };
             let known = self.world.transfers.insert(transfer, leaving);
-            self.require(known.is_none(), Rule::MemoryBalanced, || {
+            self.require(known.is_none(), Invariant::MemoryBalanced, || {
                 format!("{transfer:?} is the name of two caches")
             });
         }
@@ -165,7 +165,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let used = written + leaving.map(|it| u64::from(it.tokens)).sum::<u64>();
         let budget = self.world.flash_budget;
         let holds = kept.is_some() && used <= budget;
-        self.require(holds, Rule::MemoryBalanced, || {
+        self.require(holds, Invariant::MemoryBalanced, || {
             format!("{flow:?} takes {kept:?} tokens to flash, which has {used} of {budget}")
         });
     }
@@ -176,7 +176,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         // What is being written is in memory until that is done.
         let leaving = self.world.leaving(flow).map(|leaving| leaving.flow = None);
         let found = kept.is_some() || leaving.is_some() || self.world.flash.remove(&flow).is_some();
-        self.require(found, Rule::MemoryBalanced, || {
+        self.require(found, Invariant::MemoryBalanced, || {
             format!("{flow:?} has nothing to give back")
         });
     }
@@ -191,7 +191,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         seen.prompt_tokens = seen.context();
         seen.submission.shared_tokens = 0;
         let released = seen.reserved.is_none();
-        self.require(released && !runs, Rule::MemoryBalanced, || {
+        self.require(released && !runs, Invariant::MemoryBalanced, || {
             format!("{id} starts over; memory given back: {released}, runs: {runs}")
         });
     }
@@ -204,7 +204,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         seen.due = due.saturating_sub(1);
         seen.emitted += 1;
         let (emitted, max) = (seen.emitted, seen.submission.output_tokens_max);
-        self.require(due > 0 && emitted <= max, Rule::NothingLost, || {
+        self.require(due > 0 && emitted <= max, Invariant::NothingLost, || {
             format!("{id} gives token {emitted} of {max}, {due} due")
         });
     }
@@ -232,15 +232,15 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let given = due == 0 || finish == Finish::Failed || !seen.wanted;
         self.require(
             complete && reason && given && !runs,
-            Rule::NothingLost,
+            Invariant::NothingLost,
             || format!("{id} ends as {finish:?}; last token: {last}, {due} due, runs: {runs}"),
         );
         self.require(
             finish != Finish::Failed || own_fault,
-            Rule::CulpritOnly,
+            Invariant::CulpritOnly,
             || format!("{id} fails after {alone} launches alone and {refused} refusals in a row"),
         );
-        self.require(reserved.is_none(), Rule::MemoryBalanced, || {
+        self.require(reserved.is_none(), Invariant::MemoryBalanced, || {
             format!("{id} ends with {reserved:?} tokens of memory")
         });
         self.world.requests.remove(&id);
@@ -301,7 +301,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             };
             seen.parts.insert(at, running);
         }
-        self.require(holds, Rule::Dependencies, || {
+        self.require(holds, Invariant::Dependencies, || {
             format!("{id}: {kernel:?} of layer {layer} over {segment:?}, which has {known:?} done; keys: {keys}")
         });
     }
@@ -317,7 +317,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             .last()
             .is_some_and(|part| part.done == 3 * layers);
         let holds = seen.phase == Phase::Prefill && keys && through;
-        self.require(holds, Rule::Dependencies, || {
+        self.require(holds, Invariant::Dependencies, || {
             format!("{id}: head; keys of all tokens: {keys}, last segment through: {through}")
         });
     }
@@ -329,7 +329,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         });
         let fresh = run.layers.start == 0 && self.world.iteration_under_way().is_none();
         let order = run.layers.end == layers && (goes_on || fresh);
-        self.require(order, Rule::Dependencies, || {
+        self.require(order, Invariant::Dependencies, || {
             format!("{run:?} is neither a new iteration nor the rest of the one that has begun")
         });
         self.world.prefilled_last = false;
@@ -348,7 +348,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             let answers_first = [policy.young_answers_first, policy.ending_answers_first];
             let waits = less || answers_first.iter().any(Option::is_some);
             let first = policy.prefill_first && !(whole && reactive && waits);
-            self.require(!first, Rule::ReactiveFirst, || {
+            self.require(!first, Invariant::ReactiveFirst, || {
                 format!("decoding goes before attention of a prompt on the {lane:?} lane")
             });
         }
@@ -369,7 +369,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let reactive = seen.is_some_and(|seen| seen.class() == Class::Reactive && !seen.failed);
         let elsewhere = lane != Lane::Npu && self.world.is_present(Lane::Npu);
         let aged = self.overdue_prompt().filter(|_| reactive && elsewhere);
-        self.require(aged.is_none(), Rule::Ageing, || {
+        self.require(aged.is_none(), Invariant::Ageing, || {
             format!("{id} takes the {lane:?} lane, which the prompt of {aged:?} should have")
         });
     }
@@ -403,7 +403,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         });
         self.require(
             known && ids.len() == batch.len() && !ids.is_empty(),
-            Rule::Dependencies,
+            Invariant::Dependencies,
             || format!("{batch:?} has requests that cannot decode, or not with this context"),
         );
         let policy = &self.rules.policy.decode;
@@ -428,16 +428,16 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let left_out = inside < waiting.min(max) && !first_come && self.world.failures == 0;
         let room = batch.len() < max && !first_come && self.world.failures == 0;
         let aged = self.overdue_beside(&ids).filter(|_| room);
-        self.require(aged.is_none(), Rule::Ageing, || {
+        self.require(aged.is_none(), Invariant::Ageing, || {
             format!("an iteration begins without {aged:?}, which is overdue")
         });
-        self.require(batch.len() <= cap, Rule::BatchCap, || {
+        self.require(batch.len() <= cap, Invariant::BatchCap, || {
             format!(
                 "a batch of {} with {inside} reactive and {overdue} overdue",
                 ids.len()
             )
         });
-        self.require(!left_out, Rule::ReactiveFirst, || {
+        self.require(!left_out, Invariant::ReactiveFirst, || {
             format!("a batch with {inside} of {waiting} reactive requests")
         });
     }
@@ -468,13 +468,13 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 done: 0,
                 running: true,
             });
-            self.require(holds, Rule::Dependencies, || {
+            self.require(holds, Invariant::Dependencies, || {
                 format!("{id}: {segment:?} of its prompt; all before it done: {before}")
             });
         }
         let tokens: u32 = prompts.iter().map(|(_, segment)| segment.tokens).sum();
         let cap = self.rules.policy.limits.tokens_per_iteration;
-        self.require(tokens <= cap, Rule::BatchCap, || {
+        self.require(tokens <= cap, Invariant::BatchCap, || {
             format!("{tokens} tokens of prompts in an iteration")
         });
     }
@@ -520,7 +520,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 }
         });
         let waits = waits.map(|(id, seen)| (*id, seen.phase));
-        self.require(waits.is_none(), Rule::ReactiveFirst, || {
+        self.require(waits.is_none(), Invariant::ReactiveFirst, || {
             format!("a kernel of {id} starts while a reactive request waits: {waits:?}")
         });
         // What ran on the NPU, before it was lost, took nothing from the lane that decodes.

@@ -1,7 +1,7 @@
 //! Watches a scheduler from outside and reports every broken rule.
 //!
 //! It keeps its own books, made of events and actions alone (`world`), so that it agrees with a scheduler only
-//! if that does as it should. Each [`Rule`] says what is checked; conditions that a policy sets apart are named
+//! if that does as it should. Each [`Invariant`] says what is checked; conditions that a policy sets apart are named
 //! there. The conservation of work is judged at the end of each step (`conserve`), all else action by action
 //! (`launch`).
 
@@ -18,7 +18,7 @@ use world::World;
 
 /// What a scheduler has to keep to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Rule {
+pub enum Invariant {
     /// A lane runs one launch at a time, and only while it is there; tickets are never used twice.
     OneLaunchPerLane,
     /// Kernels run in the order of their data: `qkv`, `mha`, `ffn` layer by layer, attention after the keys of
@@ -55,7 +55,7 @@ pub enum Rule {
 
 /// What rules are judged by: the policy that a scheduler claims to follow.
 ///
-/// Work *may* run on a lane, for [`Rule::WorkConserving`], when
+/// Work *may* run on a lane, for [`Invariant::WorkConserving`], when
 ///
 /// - nothing at all runs, and a request decodes, or prefills, or waits and fits into the memory; or
 /// - the lane of dynamic kernels is free and a request decodes, and neither memory pressure (v1 6.4) nor a
@@ -76,7 +76,7 @@ pub struct Rules {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// Which one.
-    pub rule: Rule,
+    pub rule: Invariant,
     /// When.
     pub at: Micros,
     /// How.
@@ -139,26 +139,26 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let live = self.world.requests.len();
         if live > 0 || !self.scheduler.is_idle() {
             let what = format!("{live} requests never ended");
-            self.report(Rule::NothingLost, what);
+            self.report(Invariant::NothingLost, what);
         }
         // Where a lane never answers it is never safe to use.
         let held: u64 = self.world.held.iter().map(|(_, tokens)| tokens).sum();
         let used = self.world.kv_used.saturating_sub(held);
         if used > 0 && live == 0 {
             let what = format!("{used} tokens of memory never came back");
-            self.report(Rule::MemoryBalanced, what);
+            self.report(Invariant::MemoryBalanced, what);
         }
         self.violations
     }
 
-    fn report(&mut self, rule: Rule, what: String) {
+    fn report(&mut self, rule: Invariant, what: String) {
         if self.violations.len() < VIOLATIONS_MAX {
             let at = self.world.now;
             self.violations.push(Violation { rule, at, what });
         }
     }
 
-    fn require(&mut self, holds: bool, rule: Rule, what: impl FnOnce() -> String) {
+    fn require(&mut self, holds: bool, rule: Invariant, what: impl FnOnce() -> String) {
         if !holds {
             self.report(rule, what());
         }

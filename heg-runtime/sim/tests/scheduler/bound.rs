@@ -2,7 +2,7 @@
 //! Names of the terms are those used there.
 
 use heg_sched::{AgentXpu, CachedCosts, Call, Class, Costs, Kernel, Lane, Micros};
-use heg_sim::{AnalyticCosts, Checked, Dimensions, Machine, Memory, Rules, simulate};
+use heg_sim::{AnalyticCosts, Checked, Dimensions, DramModel, Machine, Rules, simulate};
 use heg_spec::{Policy, Seeded};
 use heg_workload::{Arrival, Trace, TraceRequest};
 
@@ -146,9 +146,9 @@ impl Stream {
     fn longest(&self, policy: &Policy) -> Micros {
         let machine = Machine {
             // Devices do not slow each other down: that would be a factor of its own.
-            memory: Memory {
+            memory: DramModel {
                 shared: Lane::ALL.len() as f64,
-                ..Memory::default()
+                ..DramModel::default()
             },
             ..Machine::default()
         };

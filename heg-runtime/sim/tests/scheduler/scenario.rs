@@ -2,8 +2,8 @@
 
 use heg_sched::{Action, AgentXpu, Class, FlowId, Lane, Micros, Scheduler, scheduler};
 use heg_sim::{
-    AnalyticCosts, Checked, DevicePeak, Dimensions, Faults, Interruption, LaunchFault, Machine,
-    Memory, Rules, Run, SimulationError, Violation, simulate,
+    AnalyticCosts, Checked, DevicePeak, Dimensions, DramModel, Faults, Interruption, LaunchFault,
+    Machine, Rules, Run, SimulationError, Violation, simulate,
 };
 use heg_spec::policy::{Ageing, NpuAttention, Pressure, Resume};
 use heg_spec::{Policy, Seeded};
@@ -156,10 +156,10 @@ fn costs(random: &mut Seeded) -> AnalyticCosts {
     }
 }
 
-fn memory(random: &mut Seeded) -> Memory {
+fn memory(random: &mut Seeded) -> DramModel {
     match random.below(2) {
-        0 => Memory::default(),
-        _ => Memory::snapdragon(),
+        0 => DramModel::default(),
+        _ => DramModel::snapdragon(),
     }
 }
 

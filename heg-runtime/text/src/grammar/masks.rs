@@ -14,7 +14,7 @@ use llguidance::panic_utils::catch_unwind;
 use llguidance::toktrie::SimpleVob;
 use llguidance::{CancellationHandle, Matcher, ParserFactory};
 
-use super::super::{Answer, Result, TextError};
+use super::super::{GrammarState, Result, TextError};
 use super::stuck;
 
 /// What gives the masks of one answer.
@@ -41,7 +41,7 @@ enum Said {
     /// Which tokens may come next.
     Mask(anyhow::Result<SimpleVob>),
     /// What may follow the token that was chosen.
-    Taken(anyhow::Result<Answer>),
+    Taken(anyhow::Result<GrammarState>),
 }
 
 /// Time that may be spent on waiting.
@@ -121,7 +121,7 @@ impl Masks {
     ///
     /// # Errors
     /// `Restriction`, where the token was forbidden, or where what may follow it is not known in time.
-    pub(super) fn take(&mut self, token: u32) -> Result<Answer> {
+    pub(super) fn take(&mut self, token: u32) -> Result<GrammarState> {
         // Also where nobody asked for the mask.
         self.mask()?;
         self.mask = None;
@@ -198,8 +198,8 @@ fn say(mut matcher: Matcher, steps: &Receiver<Step>, saying: &Sender<Said>) {
         let taken = matcher.consume_token(token);
         let is_stopped = matcher.is_stopped();
         let answer = taken.map(|()| match is_stopped {
-            true => Answer::Complete,
-            false => Answer::Open,
+            true => GrammarState::Complete,
+            false => GrammarState::Open,
         });
         if saying.send(Said::Taken(answer)).is_err() {
             return;
@@ -291,7 +291,7 @@ mod tests {
         let grammars = super::super::tests::grammars();
         let mut grammar = grammars.regex("[a-c]+").unwrap();
         let allowed = grammar.masks.mask().unwrap().iter().next().unwrap();
-        assert_eq!(grammar.masks.take(allowed), Ok(Answer::Open));
+        assert_eq!(grammar.masks.take(allowed), Ok(GrammarState::Open));
         let said = grammar.masks.said.recv_timeout(Duration::from_secs(60));
         assert!(matches!(said, Ok(Said::Mask(Ok(_)))));
     }
@@ -313,7 +313,7 @@ mod tests {
                 assert_eq!(grammar.masks.mask().unwrap().as_slice(), mask.as_slice());
                 let taken = grammar.masks.take(allowed[0]).unwrap();
                 answer.push((allowed, taken));
-                if taken == Answer::Complete {
+                if taken == GrammarState::Complete {
                     return answer;
                 }
             }

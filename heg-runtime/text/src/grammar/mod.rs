@@ -19,7 +19,7 @@ use llguidance::toktrie::{InferenceCapabilities, SimpleVob};
 use serde_json::{Value, json};
 
 use super::tools::{Calls, Tool, ToolChoice, ToolSyntax};
-use super::{Answer, Restriction, Result, TextError, Tokenizer};
+use super::{GrammarState, Restriction, Result, TextError, Tokenizer};
 use masks::Masks;
 
 /// Makes grammars for one vocabulary. It can be shared between threads.
@@ -131,7 +131,7 @@ impl Restriction for Grammar {
         Ok(())
     }
 
-    fn chosen(&mut self, token: u32) -> Result<Answer> {
+    fn chosen(&mut self, token: u32) -> Result<GrammarState> {
         self.masks.take(token)
     }
 

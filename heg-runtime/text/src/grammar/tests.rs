@@ -12,9 +12,9 @@ pub(super) fn grammars() -> Grammars {
 }
 
 /// Whether a text is an answer of this form, and whether it may only end after it.
-fn accepts(mut grammar: Grammar, text: &str) -> Option<Answer> {
+fn accepts(mut grammar: Grammar, text: &str) -> Option<GrammarState> {
     let tokenizer = tiny_agent();
-    let mut answer = Answer::Open;
+    let mut answer = GrammarState::Open;
     let mut logits = vec![0.0; 2048];
     for token in tokenizer.encode(text, Special::AsWritten).unwrap() {
         logits.fill(0.0);
@@ -45,8 +45,8 @@ fn instances_of_a_schema() {
     let age = json!({"type": "object", "properties": {"age": {"type": "integer", "minimum": 0}},
         "required": ["age"], "additionalProperties": false});
     let check = |text: &str| accepts(schema(age.clone()).unwrap(), text);
-    assert_eq!(check(r#"{"age":7}"#), Some(Answer::Complete));
-    assert_eq!(check(r#"{ "age": 7 }"#), Some(Answer::Complete));
+    assert_eq!(check(r#"{"age":7}"#), Some(GrammarState::Complete));
+    assert_eq!(check(r#"{ "age": 7 }"#), Some(GrammarState::Complete));
     for wrong in [
         r#"{"age":"7"}"#,
         r#"{"age":-7}"#,
@@ -62,21 +62,21 @@ fn instances_of_a_schema() {
     // More digits may come.
     assert_eq!(
         accepts(schema(json!(true)).unwrap(), "7"),
-        Some(Answer::Open)
+        Some(GrammarState::Open)
     );
     let any = || grammars().json_object().unwrap();
     assert_eq!(
         accepts(any(), r#"{"é":{"b":[1,null]}}"#),
-        Some(Answer::Complete)
+        Some(GrammarState::Complete)
     );
     assert_eq!(accepts(any(), "[]"), None);
     assert_eq!(
         accepts(grammars().regex("[a-c]+").unwrap(), "abc"),
-        Some(Answer::Open)
+        Some(GrammarState::Open)
     );
     assert_eq!(
         accepts(grammars().regex("a/b").unwrap(), "a/b"),
-        Some(Answer::Complete)
+        Some(GrammarState::Complete)
     );
 }
 
@@ -189,7 +189,7 @@ fn arguments_that_a_tool_does_not_name_are_not_made_up() {
         };
         let grammar = grammars().tool_calls(BARE, &[tool], &ToolChoice::Required, Calls::One);
         let call = format!(r#"{{"name": "f", "arguments": {arguments}}}"#);
-        accepts(grammar.unwrap().unwrap(), &call) == Some(Answer::Complete)
+        accepts(grammar.unwrap().unwrap(), &call) == Some(GrammarState::Complete)
     };
     let known = json!({"a": {"type": "integer"}});
     let plain = json!({"type": "object", "properties": known});
@@ -207,7 +207,12 @@ fn arguments_that_a_tool_does_not_name_are_not_made_up() {
 }
 
 /// Whether an answer of tool calls, or of text, is right.
-fn answers(syntax: ToolSyntax, choice: &ToolChoice, calls: Calls, text: &str) -> Option<Answer> {
+fn answers(
+    syntax: ToolSyntax,
+    choice: &ToolChoice,
+    calls: Calls,
+    text: &str,
+) -> Option<GrammarState> {
     let grammar = grammars().tool_calls(syntax, &tools(), choice, calls);
     accepts(grammar.unwrap().unwrap(), text)
 }
@@ -215,7 +220,7 @@ fn answers(syntax: ToolSyntax, choice: &ToolChoice, calls: Calls, text: &str) ->
 #[test]
 fn required_calls() {
     let required = |syntax, calls, text: &str| answers(syntax, &ToolChoice::Required, calls, text);
-    let (open, complete) = (Some(Answer::Open), Some(Answer::Complete));
+    let (open, complete) = (Some(GrammarState::Open), Some(GrammarState::Complete));
     assert_eq!(required(BARE, Calls::Many, OSLO), complete);
     assert_eq!(
         required(BARE, Calls::One, &format!("<|python_tag|>{STOP}")),
@@ -269,7 +274,7 @@ fn arguments_are_an_object() {
     for parameters in [json!(true), json!({}), defined.clone()] {
         assert_eq!(
             called(parameters.clone(), r#"{"a":null}"#),
-            Some(Answer::Complete)
+            Some(GrammarState::Complete)
         );
         assert_eq!(called(parameters, "null"), None);
     }
@@ -282,7 +287,7 @@ fn a_named_tool_is_the_only_one() {
     let stop = ToolChoice::Named("stop".into());
     assert_eq!(
         answers(BARE, &stop, Calls::One, STOP),
-        Some(Answer::Complete)
+        Some(GrammarState::Complete)
     );
     assert_eq!(answers(BARE, &stop, Calls::One, OSLO), None);
     let go = ToolChoice::Named("go".into());
@@ -306,7 +311,7 @@ fn a_named_tool_is_the_only_one() {
 #[test]
 fn text_or_calls() {
     let auto = |syntax, calls, text: &str| answers(syntax, &ToolChoice::Auto, calls, text);
-    let (open, complete) = (Some(Answer::Open), Some(Answer::Complete));
+    let (open, complete) = (Some(GrammarState::Open), Some(GrammarState::Complete));
     for syntax in [BARE, ToolSyntax::Tagged, LISTED] {
         for text in [
             "",

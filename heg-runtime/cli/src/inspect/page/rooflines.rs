@@ -2,7 +2,7 @@
 
 use heg_artifacts::manifest::{Kernel, Manifest, Variant};
 use heg_profiler::annotation::{
-    Call, DeviceAnnotation, Estimate, Prediction, SocAnnotation, estimate, run_work,
+    DeviceAnnotation, Estimate, KernelCall, Prediction, SocAnnotation, estimate, run_work,
 };
 use heg_profiler::{AnchorSource, Roofline};
 use heg_spec::Group;
@@ -66,14 +66,22 @@ pub(super) fn key() -> Vec<[String; 2]> {
 }
 
 /// A figure for each device.
-pub(super) fn figures(manifest: &Manifest, soc: &SocAnnotation, call: Call) -> Vec<RooflineFigure> {
+pub(super) fn figures(
+    manifest: &Manifest,
+    soc: &SocAnnotation,
+    call: KernelCall,
+) -> Vec<RooflineFigure> {
     let devices = soc.devices.iter().take(DEVICES_MAX);
     devices
         .map(|device| device_figure(manifest, device, call))
         .collect()
 }
 
-fn device_figure(manifest: &Manifest, device: &DeviceAnnotation, call: Call) -> RooflineFigure {
+fn device_figure(
+    manifest: &Manifest,
+    device: &DeviceAnnotation,
+    call: KernelCall,
+) -> RooflineFigure {
     let calibrated = calibrated(device);
     let peaks = device
         .peaks
@@ -225,7 +233,7 @@ fn anchor_rows(found: &Calibrated) -> [AnchorRow; 2] {
     })
 }
 
-fn points(manifest: &Manifest, device: &DeviceAnnotation, call: Call) -> Vec<Point> {
+fn points(manifest: &Manifest, device: &DeviceAnnotation, call: KernelCall) -> Vec<Point> {
     let mut points = Vec::new();
     for (index, kernel) in manifest.kernels.iter().enumerate().take(KERNELS_MAX) {
         let call = kernel_call(manifest, index, call);
@@ -241,9 +249,9 @@ fn points(manifest: &Manifest, device: &DeviceAnnotation, call: Call) -> Vec<Poi
 }
 
 /// The call as a kernel sees it: logits are wanted of the last row only.
-pub(super) fn kernel_call(manifest: &Manifest, index: usize, call: Call) -> Call {
+pub(super) fn kernel_call(manifest: &Manifest, index: usize, call: KernelCall) -> KernelCall {
     match index == manifest.head.kernel.0 as usize {
-        true => Call { tokens: 1, ..call },
+        true => KernelCall { tokens: 1, ..call },
         false => call,
     }
 }
@@ -258,7 +266,7 @@ pub(super) fn own_variants<'m>(kernel: &'m Kernel, device: &DeviceAnnotation) ->
 }
 
 /// Which of the variants the call takes, as the sweep has it: the smallest that admits it, or else the largest.
-pub(super) fn taken(own: &[&Variant], call: Call) -> Option<usize> {
+pub(super) fn taken(own: &[&Variant], call: KernelCall) -> Option<usize> {
     let size = |index: &usize| {
         let shape = own.get(*index).map(|variant| variant.shape);
         let limit = |size: Option<u32>| size.unwrap_or(u32::MAX);
@@ -277,7 +285,13 @@ pub(super) fn taken(own: &[&Variant], call: Call) -> Option<usize> {
         .or_else(|| all.max_by_key(size))
 }
 
-fn point(kernel: &Kernel, variant: &Variant, call: Call, found: &Estimate, taken: bool) -> Point {
+fn point(
+    kernel: &Kernel,
+    variant: &Variant,
+    call: KernelCall,
+    found: &Estimate,
+    taken: bool,
+) -> Point {
     let work = run_work(kernel, variant, call);
     let run_us = found.latency_us / found.runs.max(1) as f64;
     let intensity = work.flops / work.bytes;

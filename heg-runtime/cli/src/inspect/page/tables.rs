@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use heg_artifacts::manifest::Manifest;
 use heg_artifacts::{Reference, references};
 use heg_profiler::annotation::{
-    Call, ChunkCost, Contention, DeviceAnnotation, Regime, SocAnnotation, estimate, footprint_bytes,
+    ChunkCost, Contention, DeviceAnnotation, KernelCall, Regime, SocAnnotation, estimate,
+    footprint_bytes,
 };
 use heg_spec::{DeviceClass, Soc};
 use serde::Serialize;
@@ -106,7 +107,7 @@ struct EstimateRow {
 pub(super) fn estimates(
     manifest: &Manifest,
     soc: &SocAnnotation,
-    call: Call,
+    call: KernelCall,
     lengths: &Lengths,
 ) -> Vec<EstimateTable> {
     let devices = soc.devices.iter().take(DEVICES_MAX);
@@ -123,7 +124,7 @@ pub(super) fn estimates(
 fn estimate_rows(
     manifest: &Manifest,
     device: &DeviceAnnotation,
-    call: Call,
+    call: KernelCall,
     lengths: &Lengths,
 ) -> Vec<EstimateRow> {
     let unknown = || "–".to_owned();

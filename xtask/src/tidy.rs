@@ -1,9 +1,16 @@
 //! `cargo xtask tidy`: the house rules that no compiler checks. Reports all findings at once as
-//! `path:line: message`; a rule is a function from one file's lines to findings.
+//! `path:line: message`. A rule here is a function from one file's lines to findings; those that look at all files
+//! at once, or at what cargo knows, have files of their own.
 
+mod glossary;
 mod paths;
+mod sizes;
+mod source;
+mod trees;
+mod variables;
 
 use anyhow::{Context, Result};
+use source::File;
 use std::path::Path;
 use std::process::Command;
 use xtask::fail::Fail;
@@ -16,29 +23,44 @@ pub(crate) struct Args {}
 
 pub(crate) fn run(_args: &Args) -> Result<()> {
     let root = root();
-    let files = repository_files(&root)?;
-    let top_level = paths::top_level_folders(&files);
+    let paths = repository_files(&root)?;
+    let top_level = paths::top_level_folders(&paths);
+    let count = paths.len();
+    let files: Vec<File> = paths
+        .into_iter()
+        .filter_map(|path| read(&root, path))
+        .collect();
     let mut findings = Vec::new();
-    for path in &files {
-        let Ok(bytes) = std::fs::read(root.join(path)) else {
-            continue; // deleted in the work tree, not yet in the index
-        };
-        let Ok(text) = String::from_utf8(bytes) else {
-            continue; // a binary file
-        };
-        let mut found = check_file(path, &text);
+    for File { path, text } in &files {
+        let mut found = check_file(path, text);
         if path.ends_with(".md") {
-            found.extend(paths::check(&root, &text, &top_level));
+            found.extend(paths::check(&root, text, &top_level));
         }
         found.sort();
         findings.extend(found.into_iter().map(|f| f.render(path)));
     }
+    let (too_long, mut notes) = sizes::check(&files);
+    findings.extend(too_long);
+    let (ambiguous, borne) = glossary::check(&files);
+    findings.extend(ambiguous);
+    notes.extend(borne);
+    findings.extend(variables::check(&files));
+    findings.extend(trees::check(&root)?);
+    for note in notes {
+        println!("note: {note}");
+    }
     if findings.is_empty() {
-        println!("tidy: {} files, nothing found", files.len());
+        println!("tidy: {count} files, nothing found");
         return Ok(());
     }
     println!("{}", findings.join("\n"));
     Err(Fail::check(format!("tidy found {} problems", findings.len())).into())
+}
+
+/// A text file; `None` for a binary one, and for one that is deleted in the work tree and still in the index.
+fn read(root: &Path, path: String) -> Option<File> {
+    let text = std::fs::read_to_string(root.join(&path)).ok()?;
+    Some(File { path, text })
 }
 
 /// What a rule found, where.
@@ -129,7 +151,10 @@ const AFTER_HELP: &str = "\
 Checks, in tracked and new files:
   a `//!` header in every Rust file below a src folder
   words that mean unfinished work, and tests that never run
-  files of more than 800 lines
+  files of more than 800 lines, files of code of more than 500, functions of more than 70
+  public types of one name
+  environment variables that are not declared in one place and described
+  crates in the dependencies of those that promise to be without them
   paths in backticks in *.md that do not exist
   absolute paths of somebody's machine
 

@@ -3,6 +3,8 @@
 //! The time of whole runs says little: what matters is a step, so each is timed by itself, and the median and
 //! the 99th percentile over a long run are printed; criterion then measures the run.
 
+#![allow(clippy::disallowed_methods, reason = "a benchmark takes times")]
+
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};

@@ -6,6 +6,14 @@
 //! tokenizer, the template and the date come from the caller, so that a run can be replayed.
 //! Behaviour follows Hugging Face `tokenizers` and `transformers`, against which the fixtures were made.
 
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        reason = "tests read fixtures and take times"
+    )
+)]
+
 mod answer;
 mod bpe_file;
 mod byte_level;

@@ -1,6 +1,10 @@
 //! Schedulers in the simulator, under the eyes of the checker.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests take times, and a variable says how many worlds"
+)]
 
 mod action_logs;
 mod bound;

@@ -1,0 +1,125 @@
+//! Environment variables of ours: each is named in the files that this list gives, and described for people.
+
+use super::source::File;
+
+/// A finding for each variable that another file names, or that no document describes.
+pub(super) fn check(files: &[File]) -> Vec<String> {
+    let mut findings = Vec::new();
+    for file in files
+        .iter()
+        .filter(|file| file.is_rust() && file.path != OWN_PATH)
+    {
+        for (index, line) in file.text.lines().enumerate() {
+            for name in named(line).filter(|name| !name.contains("_TEST_")) {
+                let known = VARIABLES.iter().find(|(variable, _)| *variable == name);
+                let is_owner =
+                    known.is_some_and(|(_, owners)| owners.contains(&file.path.as_str()));
+                if !is_owner {
+                    let place = format!("{}:{}", file.path, index + 1);
+                    findings.push(format!(
+                        "{place}: `{name}` is not declared for this file in {OWN_PATH}"
+                    ));
+                }
+            }
+        }
+    }
+    let described = |name: &str| {
+        let mut documents = files
+            .iter()
+            .filter(|file| DOCUMENTS.contains(&file.path.as_str()));
+        documents.any(|document| document.text.contains(&format!("`{name}")))
+    };
+    let missing = VARIABLES.iter().filter(|(name, _)| !described(name));
+    findings
+        .extend(missing.map(|(name, _)| format!("{}:1: `{name}` is not described", DOCUMENTS[0])));
+    findings
+}
+
+/// The variables that string literals of `line` name.
+fn named(line: &str) -> impl Iterator<Item = &str> {
+    let is_name = |text: &&str| {
+        let rest = text.strip_prefix("HEG_").unwrap_or_default();
+        !rest.is_empty() && rest.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+    };
+    line.split('"').skip(1).step_by(2).filter(is_name)
+}
+
+/// Each with the files that may name it. A test hands variables with `_TEST_` to itself in another process: they are
+/// its own.
+const VARIABLES: [(&str, &[&str]); 14] = [
+    ("HEG_BLESS", &["artifacts/tests/it/fixture.rs"]),
+    (
+        "HEG_CACHE_DIR",
+        &[
+            "heg-runtime/src/verified.rs",
+            "heg-runtime/cli/tests/cli.rs",
+            "xtask/src/workspace.rs",
+        ],
+    ),
+    ("HEG_FULL", &["tests/engine.rs", "tests/trained.rs"]),
+    ("HEG_MODELS", &["tests/src/questions.rs"]),
+    ("HEG_PEERS_VENV", &["xtask/lab/src/bench_peers/genai.rs"]),
+    ("HEG_REQUIRE_BROWSER", &["tests/serve/page.rs"]),
+    (
+        "HEG_REQUIRE_CLIENTS",
+        &["tests/serve/clients.rs", "xtask/src/test.rs"],
+    ),
+    (
+        "HEG_REQUIRE_NPU",
+        &["heg-compiler/src/npu/real_tests.rs", "xtask/src/test.rs"],
+    ),
+    (
+        "HEG_REQUIRE_OPENVINO",
+        &[
+            "heg-compiler/src/lower/ops_tests/bench.rs",
+            "heg-runtime/openvino/tests/tiny_models/mod.rs",
+            "heg-runtime/src/exec/mod.rs",
+            "tests/src/lib.rs",
+            "xtask/src/test.rs",
+        ],
+    ),
+    ("HEG_SHORT_PROMPTS", &["tests/faults/many.rs"]),
+    ("HEG_SOAK_MINUTES", &["tests/faults/soak.rs"]),
+    (
+        "HEG_TRACES",
+        &["heg-runtime/sim/tests/scheduler/action_logs.rs"],
+    ),
+    ("HEG_TOKEN", &["heg-runtime/cli/src/serve.rs"]),
+    ("HEG_WORLDS", &["heg-runtime/sim/tests/scheduler/worlds.rs"]),
+];
+
+/// Where they are described.
+const DOCUMENTS: [&str; 3] = ["CONTRIBUTING.md", "README.md", "ARCHITECTURE.md"];
+
+const OWN_PATH: &str = "xtask/src/tidy/variables.rs";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_whole_literals() {
+        let line = r#"env::var("HEG_TOKEN").or("see HEG_FULL").or("HEG_")"#;
+        assert_eq!(named(line).collect::<Vec<_>>(), ["HEG_TOKEN"]);
+    }
+
+    #[test]
+    fn a_variable_has_its_files_and_a_description() {
+        let file = |path: &str, text: String| File {
+            path: path.to_owned(),
+            text,
+        };
+        let described: Vec<String> = VARIABLES
+            .iter()
+            .map(|(name, _)| format!("`{name}`"))
+            .collect();
+        let document = file("CONTRIBUTING.md", described.join(" "));
+        let own = file(
+            "heg-runtime/cli/src/serve.rs",
+            "\"HEG_TOKEN\" \"HEG_TEST_X\"".to_owned(),
+        );
+        let other = file("a/src/b.rs", "x\n\"HEG_TOKEN\" \"HEG_OTHER\"\n".to_owned());
+        assert_eq!(check(&[document, own, other]).len(), 2);
+        assert_eq!(check(&[]).len(), VARIABLES.len());
+    }
+}

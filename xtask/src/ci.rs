@@ -36,6 +36,8 @@ enum Step {
     Clippy,
     /// cargo doc, warnings are errors
     Doc,
+    /// cargo check for Windows, of what has to run there
+    Windows,
     /// all tests
     Test,
     /// the fuzz targets, bounded
@@ -82,7 +84,7 @@ fn perform(step: Step, args: &Args) -> Result<Outcome> {
     let needs = match step {
         Step::Fmt => Some("fmt"),
         Step::Clippy => Some("clippy"),
-        Step::Tidy | Step::Deny | Step::Doc | Step::Test | Step::Fuzz => None,
+        Step::Tidy | Step::Deny | Step::Doc | Step::Windows | Step::Test | Step::Fuzz => None,
     };
     if let Some(tool) = needs
         && workspace::capture(&mut workspace::cargo(&[tool, "--version"]), tool).is_err()
@@ -96,6 +98,7 @@ fn perform(step: Step, args: &Args) -> Result<Outcome> {
         Step::Deny => deny::run(&deny::Args {}),
         Step::Clippy => cargo(&CLIPPY),
         Step::Doc => doc(),
+        Step::Windows => return windows(),
         Step::Test => test::run(&test::Args { extra: Vec::new() }),
         Step::Fuzz => {
             setup::ensure_openvino()?;
@@ -114,6 +117,20 @@ fn doc() -> Result<()> {
     workspace::run(command.env("RUSTDOCFLAGS", "-Dwarnings"), "cargo doc")
 }
 
+/// Type-checks the crates of the runtime's core for Windows; nothing is linked or run.
+fn windows() -> Result<Outcome> {
+    let Some(target) = setup::windows_target()? else {
+        note("no Rust target for Windows (run: cargo xtask setup --npu): step skipped");
+        return Ok(Outcome::Skipped);
+    };
+    let mut command = workspace::cargo(&["check", "--quiet", "--target", target]);
+    for name in WINDOWS_CRATES {
+        command.args(["--package", name]);
+    }
+    workspace::run(&mut command, "cargo check for Windows")?;
+    Ok(Outcome::Passed)
+}
+
 impl Step {
     fn name(self) -> &'static str {
         match self {
@@ -122,18 +139,20 @@ impl Step {
             Self::Deny => "deny",
             Self::Clippy => "clippy",
             Self::Doc => "doc",
+            Self::Windows => "windows",
             Self::Test => "test",
             Self::Fuzz => "fuzz",
         }
     }
 }
 
-const ALL: [Step; 7] = [
+const ALL: [Step; 8] = [
     Step::Fmt,
     Step::Tidy,
     Step::Deny,
     Step::Clippy,
     Step::Doc,
+    Step::Windows,
     Step::Test,
     Step::Fuzz,
 ];
@@ -146,6 +165,18 @@ const CLIPPY: [&str; 7] = [
     "--",
     "-D",
     "warnings",
+];
+
+/// What has to build for Windows, where most laptops with an NPU are; what these depend on comes along.
+const WINDOWS_CRATES: [&str; 8] = [
+    "heg-spec",
+    "heg-artifacts",
+    "heg-profiler",
+    "heg-sched",
+    "heg-text",
+    "heg-sim",
+    "heg-openvino",
+    "heg-runtime",
 ];
 
 /// For each target: enough to catch a reader that falls over at once. Chosen.

@@ -39,7 +39,7 @@ enum Command {
     SynthModel(synth::Args),
     /// Set up, then run every test of the workspace
     Test(test::Args),
-    /// Everything that a change must pass: fmt, tidy, deny, clippy, doc, test, fuzz
+    /// Everything that a change must pass: fmt, tidy, deny, clippy, doc, windows, test, fuzz
     Ci(ci::Args),
     /// Check licences, sources and dependencies by deny.toml
     Deny(deny::Args),

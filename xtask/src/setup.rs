@@ -65,6 +65,11 @@ pub fn ensure_npu_if_wanted() -> Result<Option<NpuToolchain>> {
     npu::provide(None).map(Some)
 }
 
+/// The Rust target for Windows where it is installed, as by `setup --npu`.
+pub fn windows_target() -> Result<Option<&'static str>> {
+    Ok(npu::has_rust_target()?.then_some(npu::RUST_TARGET))
+}
+
 /// Whether `setup --clients` was run.
 pub fn has_clients() -> bool {
     clients::folder().is_dir()

@@ -108,11 +108,16 @@ fn root_prefix() -> Option<&'static [&'static str]> {
     succeeds("sudo", &["-n", "true"]).map(|_| ["sudo", "-n"].as_slice())
 }
 
-fn add_rust_target() -> Result<()> {
+/// Whether this Rust can build for Windows.
+pub(super) fn has_rust_target() -> Result<bool> {
     let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     rustc.args(["--print", "target-libdir", "--target", RUST_TARGET]);
     let libraries = workspace::capture(&mut rustc, "rustc")?;
-    if Path::new(libraries.trim()).is_dir() {
+    Ok(Path::new(libraries.trim()).is_dir())
+}
+
+fn add_rust_target() -> Result<()> {
+    if has_rust_target()? {
         return Ok(());
     }
     note(format!("adding the Rust target {RUST_TARGET}"));
@@ -190,7 +195,7 @@ fn on_path(program: &str) -> bool {
 }
 
 const WORKER: &str = "heg-npu-worker";
-const RUST_TARGET: &str = "x86_64-pc-windows-gnu";
+pub(super) const RUST_TARGET: &str = "x86_64-pc-windows-gnu";
 const LINKER: &str = "x86_64-w64-mingw32-gcc";
 
 /// What must be on PATH, and the Debian packages that put it there.

@@ -3,7 +3,7 @@
 
 use heg_sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
 
-/// What a decoder's speed depends on.
+/// The dimensions of a decoder that its speed depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dimensions {
     /// Decoder layers.
@@ -25,11 +25,11 @@ pub struct Dimensions {
 /// A device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DevicePeak {
-    /// What its best kernels achieve, in FLOP/s.
+    /// Peak throughput of its kernels, in FLOP/s.
     pub flops_per_sec: f64,
-    /// What its best kernels achieve, in B/s.
+    /// Peak bandwidth of its kernels, in B/s.
     pub bytes_per_sec: f64,
-    /// What starting a kernel costs, in µs.
+    /// Launch overhead, in µs.
     pub launch_us: f64,
 }
 

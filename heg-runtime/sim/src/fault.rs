@@ -1,10 +1,10 @@
-//! What goes wrong in a simulation, by script.
+//! Scripted faults of a simulation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use heg_sched::{Event, FlowId, Lane, Micros, RequestId, Transfer, Work};
 
-/// A script of faults. What is counted starts at 0 with the first of the simulation.
+/// A script of faults. Numbers count from 0 since the start of the simulation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Faults {
     /// Launches that do not succeed, by their number.
@@ -23,38 +23,38 @@ pub struct Faults {
     pub failed_reads: BTreeSet<u64>,
 }
 
-/// What becomes of a launch.
+/// The fault of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaunchFault {
-    /// It fails when it would have been done.
+    /// It fails at the time at which it would have completed.
     Fail,
     /// It never ends, until its lane is reset.
     Hang,
-    /// It takes so much longer; a reset does not stop it, and it reports after all.
+    /// It takes this much longer; a reset does not stop it, and it reports its end after all.
     Late(Micros),
     /// It never ends, and a reset is not answered either.
     Wedge,
-    /// It finds no memory, at once.
+    /// It runs out of memory at once.
     OutOfMemory,
 }
 
-/// How a request keeps launches from succeeding.
+/// A request that keeps launches from succeeding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flaw {
-    /// What becomes of them.
+    /// The fault of those launches.
     pub fault: LaunchFault,
-    /// 1 is each launch with it, 2 every second one, and so on.
+    /// Period: 1 is each launch with it, 2 every second one, and so on.
     pub every: u64,
 }
 
-/// A device is lost.
+/// The loss of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interruption {
-    /// Whose device.
+    /// The lane of the device.
     pub lane: Lane,
-    /// When.
+    /// Time of the loss.
     pub lost: Micros,
-    /// When it is there again, if ever.
+    /// Time of the return, if any.
     pub back: Option<Micros>,
 }
 

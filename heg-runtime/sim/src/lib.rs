@@ -1,4 +1,4 @@
-//! Schedulers in virtual time: what would this policy do with these requests on that machine?
+//! Simulates schedulers in virtual time: what would this policy do with these requests on that machine?
 //!
 //! A [`Trace`](heg_workload::Trace) of requests, a [`Scheduler`](heg_sched::Scheduler), its [`Costs`](heg_sched::Costs) and a
 //! [`Machine`] go into [`simulate`]; a [`Run`] comes out, and [`Metrics`] of it. Kernels take the time that

@@ -1,39 +1,39 @@
-//! What is written down while a simulation runs.
+//! Records requests and resource usage while a simulation runs.
 
 use super::power::{PowerModel, is_decode};
 use heg_sched::{Class, Cost, Finish, Lane, Micros, RequestId, Work};
 use heg_workload::Trace;
 
-/// What became of a request. Times that never came are `None`.
+/// The record of a request. Times that were never reached are `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestRecord {
-    /// How urgent it was.
+    /// Priority class.
     pub class: Class,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Of these, how many were in the flow's cache.
+    /// Tokens of the prompt found in the flow's cache.
     pub reused_tokens: u32,
-    /// Tokens of the answer that were given.
+    /// Tokens of the answer that were emitted.
     pub output_tokens: u32,
-    /// When it came.
+    /// Time of arrival.
     pub arrived: Option<Micros>,
-    /// When something of it first ran.
+    /// Time at which a kernel of it first ran.
     pub started: Option<Micros>,
-    /// When its first token was there.
+    /// Time of its first token.
     pub first_token: Option<Micros>,
-    /// When it was over.
+    /// Time of its end.
     pub ended: Option<Micros>,
-    /// How it ended.
+    /// The way it ended.
     pub finish: Option<Finish>,
-    /// How long at least one kernel of its prompt ran.
+    /// Time during which at least one kernel of its prompt ran.
     pub prefill_active: Micros,
-    /// How long a decode iteration with it ran.
+    /// Time during which a decode iteration with it ran.
     pub decode_active: Micros,
-    /// How often its computation began anew.
+    /// Number of restarts of its computation.
     pub restarts: u32,
 }
 
-/// What the machine did.
+/// Time, energy and launches that a simulation used.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ResourceUsage {
     /// Time that each lane ran kernels of prompts, in s.
@@ -46,9 +46,9 @@ pub struct ResourceUsage {
     pub compile_secs: f64,
     /// Energy of everything, in J.
     pub energy_joules: f64,
-    /// The longest that a lane cannot be interrupted: of a kernel, or of a layer of a decode run, alone.
+    /// Longest time in which a lane cannot be interrupted, in µs: a kernel, or a layer of a decode run, alone.
     pub longest_kernel_us: f64,
-    /// Launches.
+    /// Number of launches.
     pub launches: u64,
 }
 

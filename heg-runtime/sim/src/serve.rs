@@ -22,7 +22,7 @@ pub struct Platform {
     pub soc: String,
     /// Name of the model.
     pub model: String,
-    /// What kernels take.
+    /// The costs of kernels.
     pub costs: AnnotatedCosts,
     /// Memory and power.
     pub machine: Machine,
@@ -63,7 +63,7 @@ impl Platform {
         })
     }
 
-    /// What becomes of a trace under a policy.
+    /// Simulates a trace under a policy.
     pub fn serve(
         &self,
         policy: &Policy,

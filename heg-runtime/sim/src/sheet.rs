@@ -32,33 +32,33 @@ pub struct ModelSheet {
     pub layers: u32,
     /// The kernels of the first layer, which stands for all, and the head. IR and blobs are left out.
     pub kernels: Vec<Kernel>,
-    /// What is known of their speed, by machine.
+    /// Measured or predicted speeds, by machine.
     pub annotations: Annotations,
 }
 
 /// A sheet cannot be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SheetError {
-    /// It is too long to be one.
+    /// The text is too long.
     #[error("the model sheet is {found} bytes long, expected up to {BYTES_MAX}")]
     TooLong {
         /// Its length in bytes.
         found: usize,
     },
-    /// It is not RON of a sheet's form.
+    /// The text is not a sheet in RON.
     #[error("line {line}, column {column}: {message}")]
     Syntax {
-        /// From 1.
+        /// Line, from 1.
         line: usize,
-        /// From 1.
+        /// Column, from 1.
         column: usize,
-        /// What is wrong there.
+        /// The parser's message.
         message: String,
     },
     /// No sheet of this name ships.
     #[error("no model sheet `{found}` ships; expected one of {}", ModelSheet::names().join(", "))]
     Unknown {
-        /// What was asked for.
+        /// The name that was asked for.
         found: String,
     },
 }

@@ -1,10 +1,10 @@
 //! Watches a scheduler from outside and reports every broken rule.
 //!
-//! It keeps its own books, made of events and actions alone (`world`), so that it agrees with a scheduler only
-//! if that does as it should. Each [`Invariant`] says what is checked; conditions that a policy sets apart are named
-//! there. The conservation of work is judged at the end of each step (`conserve`), all else action by action
-//! (`launch`).
+//! It keeps its own state, derived from events and actions alone (`world`), so that it agrees with a scheduler only
+//! if that behaves as it should. Each [`Invariant`] says what is checked, and which policies are exempt. Work
+//! conservation is judged at the end of each step (`conserve`), everything else action by action (`action`, `launch`).
 
+mod action;
 mod conserve;
 mod launch;
 mod world;
@@ -16,7 +16,7 @@ use heg_spec::Policy;
 use heg_sched::{Action, Actions, Costs, Event, Micros, Scheduler};
 use world::World;
 
-/// What a scheduler has to keep to.
+/// An invariant that a scheduler must keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Invariant {
     /// A lane runs one launch at a time, and only while it is there; tickets are never used twice.
@@ -53,7 +53,7 @@ pub enum Invariant {
     BatchCap,
 }
 
-/// What rules are judged by: the policy that a scheduler claims to follow.
+/// The policy that a scheduler claims to follow, by which it is judged.
 ///
 /// Work *may* run on a lane, for [`Invariant::WorkConserving`], when
 ///
@@ -72,14 +72,14 @@ pub struct Rules {
     pub policy: Policy,
 }
 
-/// A rule that was broken.
+/// A violation of an invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Which one.
+    /// The invariant.
     pub rule: Invariant,
-    /// When.
+    /// Virtual time.
     pub at: Micros,
-    /// How.
+    /// Description of the violation.
     pub what: String,
 }
 
@@ -100,7 +100,7 @@ pub struct Checked<S, C> {
     log: Option<Vec<(Micros, Action)>>,
 }
 
-/// More violations are no news.
+/// Maximum number of violations to keep: more say nothing new.
 const VIOLATIONS_MAX: usize = 20;
 
 impl<S: Scheduler, C: Costs> Checked<S, C> {
@@ -128,7 +128,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         self.log.as_deref().unwrap_or_default()
     }
 
-    /// What was broken so far, at most the first 20.
+    /// The violations so far, at most the first 20.
     pub fn violations(&self) -> &[Violation] {
         &self.violations
     }

@@ -1,0 +1,253 @@
+//! Judges actions one by one: memory, and how requests begin anew, give tokens and end. What is launched is judged in
+//! `launch`.
+
+use std::collections::BTreeSet;
+
+use heg_sched::{Action, Costs, Finish, FlowId, Lane, RequestId, Scheduler, Transfer, Work};
+
+use super::world::{ATTEMPTS, Leaving, Phase, Place, Seen};
+use super::{Checked, Invariant};
+
+impl<S: Scheduler, C: Costs> Checked<S, C> {
+    pub(super) fn judge(&mut self, action: &Action) {
+        match action {
+            Action::Launch { lane, ticket, work } => {
+                let fresh = self.world.tickets.insert(*ticket);
+                let free = self.world.is_free(*lane);
+                self.require(fresh && free, Invariant::OneLaunchPerLane, || {
+                    format!("{ticket:?} on the {lane:?} lane: new {fresh}, lane free {free}")
+                });
+                self.judge_work(*lane, work);
+                self.world.places[*lane as usize] = Place::Busy(*ticket, work.clone());
+            }
+            Action::Yield(ticket) => {
+                let places = self.world.places.iter();
+                let runs = places.filter_map(|place| match place {
+                    Place::Busy(t, Work::Decode(_)) => Some(t),
+                    _ => None,
+                });
+                let known = runs.into_iter().any(|running| running == ticket);
+                self.require(known, Invariant::OneLaunchPerLane, || {
+                    format!("{ticket:?} is asked to yield and does not decode")
+                });
+            }
+            Action::Reset(lane) => self.world.reset(*lane),
+            Action::Warm(kernel) => {
+                let busy = self.world.compiling.replace(*kernel);
+                self.require(busy.is_none(), Invariant::OneLaunchPerLane, || {
+                    format!("{kernel:?} is to be compiled beside {busy:?}")
+                });
+            }
+            Action::Unload(kernel) => {
+                self.world.warm.remove(kernel);
+            }
+            Action::Reserve {
+                request,
+                tokens,
+                reused,
+            } => self.reserve(*request, *tokens, *reused),
+            Action::Release(id) => self.release(*id, None),
+            Action::Keep {
+                request,
+                flow,
+                tokens,
+            } => self.release(*request, Some((*flow, *tokens))),
+            Action::Offload { flow, transfer } => self.offload(*flow, *transfer),
+            Action::ReleaseFlow(flow) => self.release_flow(*flow),
+            Action::Restart(id) => self.restart(*id),
+            Action::Emit(id) => self.emit(*id),
+            Action::Finish(id, finish) => self.finish_request(*id, *finish),
+            Action::Timer(_) => {}
+        }
+    }
+
+    /// The request, which has to be live.
+    pub(super) fn live(&mut self, id: RequestId, action: &str) -> Option<&mut Seen> {
+        if !self.world.requests.contains_key(&id) {
+            self.report(
+                Invariant::NothingLost,
+                format!("{action} names {id}, which is over"),
+            );
+        }
+        self.world.requests.get_mut(&id)
+    }
+
+    fn reserve(&mut self, id: RequestId, tokens: u32, reused: u32) {
+        let Some(seen) = self.live(id, "Reserve") else {
+            return;
+        };
+        let fresh = seen.reserved.is_none() && seen.phase == Phase::Queued;
+        seen.phase = Phase::Prefill;
+        seen.reserved = Some(tokens);
+        seen.reused = reused;
+        let (submission, prompt) = (seen.submission, seen.prompt_tokens);
+        let enough = tokens >= prompt;
+        let flow = submission.flow;
+        let mut there = 0;
+        let mut memory = 0;
+        if let Some(flow) = flow {
+            memory = self.world.flows.remove(&flow).unwrap_or(0);
+            there = memory.max(self.world.flash.remove(&flow).unwrap_or(0));
+            if let Some(leaving) = self.world.leaving(flow) {
+                (leaving.flow, leaving.taken) = (None, true);
+                (there, memory) = (leaving.tokens, leaving.tokens);
+            }
+        }
+        let own = reused <= there && reused <= submission.shared_tokens && reused < prompt;
+        let used = &mut self.world.kv_used;
+        *used = *used - u64::from(memory).min(*used) + u64::from(tokens);
+        let (used, budget) = (*used, self.world.kv_budget);
+        let holds = fresh && enough && own && used <= budget;
+        self.require(holds, Invariant::MemoryBalanced, || {
+            format!(
+                "{id} reserves {tokens} tokens, reuses {reused} of {there}; {used} of {budget} used"
+            )
+        });
+    }
+
+    fn release(&mut self, id: RequestId, to: Option<(FlowId, u32)>) {
+        let layers = self.world.model.layers;
+        let Some(seen) = self.live(id, "Release or Keep") else {
+            return;
+        };
+        let reserved = seen.reserved.take();
+        let own = to.is_none() || to.map(|(flow, _)| flow) == seen.submission.flow;
+        let computed = seen.computed(layers).min(reserved.unwrap_or(0));
+        let runs = self.runs(id);
+        let world = &mut self.world;
+        let lanes = Lane::ALL.into_iter();
+        let writers: BTreeSet<Lane> = lanes
+            .filter(|lane| world.writers[*lane as usize].remove(&id))
+            .collect();
+        let written = !writers.is_empty();
+        let tokens = u64::from(reserved.unwrap_or(0));
+        match written {
+            true => world.held.push((writers, tokens)),
+            false => world.kv_used -= tokens.min(world.kv_used),
+        }
+        let mut taken = None;
+        if let Some((flow, kept)) = to {
+            world.kv_used += u64::from(kept);
+            taken = world.flows.insert(flow, kept);
+            let leaving = world.leaving(flow).map(|leaving| leaving.tokens);
+            taken = taken.or(world.flash.get(&flow).copied()).or(leaving);
+        }
+        let all = to.is_none_or(|(_, kept)| kept == computed);
+        // What a lane may still write to is nobody's until it has answered, and no flow's at all.
+        let own = own && !(written && to.is_some());
+        let holds = reserved.is_some() && own && all && !runs && taken.is_none();
+        self.require(holds, Invariant::MemoryBalanced, || {
+            format!(
+                "{id} gives {reserved:?} tokens, {computed} of them computed, back to {to:?}, which had {taken:?}; runs: {runs}"
+            )
+        });
+    }
+
+    /// A cache is written from now on: it has its memory until that is done, and room on flash already.
+    fn offload(&mut self, flow: FlowId, transfer: Transfer) {
+        let kept = self.world.flows.remove(&flow);
+        if let Some(tokens) = kept {
+            let leaving = Leaving {
+                flow: Some(flow),
+                tokens,
+                taken: false,
+            };
+            let known = self.world.transfers.insert(transfer, leaving);
+            self.require(known.is_none(), Invariant::MemoryBalanced, || {
+                format!("{transfer:?} is the name of two caches")
+            });
+        }
+        let written: u64 = self.world.flash.values().map(|kept| u64::from(*kept)).sum();
+        let leaving = self.world.transfers.values();
+        let used = written + leaving.map(|it| u64::from(it.tokens)).sum::<u64>();
+        let budget = self.world.flash_budget;
+        let holds = kept.is_some() && used <= budget;
+        self.require(holds, Invariant::MemoryBalanced, || {
+            format!("{flow:?} takes {kept:?} tokens to flash, which has {used} of {budget}")
+        });
+    }
+
+    fn release_flow(&mut self, flow: FlowId) {
+        let kept = self.world.flows.remove(&flow);
+        self.world.kv_used -= u64::from(kept.unwrap_or(0)).min(self.world.kv_used);
+        // What is being written is in memory until that is done.
+        let leaving = self.world.leaving(flow).map(|leaving| leaving.flow = None);
+        let found = kept.is_some() || leaving.is_some() || self.world.flash.remove(&flow).is_some();
+        self.require(found, Invariant::MemoryBalanced, || {
+            format!("{flow:?} has nothing to give back")
+        });
+    }
+
+    fn restart(&mut self, id: RequestId) {
+        let runs = self.world.occupied_by(id);
+        let Some(seen) = self.live(id, "Restart") else {
+            return;
+        };
+        seen.phase = Phase::Queued;
+        seen.parts.clear();
+        seen.prompt_tokens = seen.context();
+        seen.submission.shared_tokens = 0;
+        let released = seen.reserved.is_none();
+        self.require(released && !runs, Invariant::MemoryBalanced, || {
+            format!("{id} starts over; memory given back: {released}, runs: {runs}")
+        });
+    }
+
+    fn emit(&mut self, id: RequestId) {
+        let Some(seen) = self.live(id, "Emit") else {
+            return;
+        };
+        let due = seen.due;
+        seen.due = due.saturating_sub(1);
+        seen.emitted += 1;
+        let (emitted, max) = (seen.emitted, seen.submission.output_tokens_max);
+        self.require(due > 0 && emitted <= max, Invariant::NothingLost, || {
+            format!("{id} gives token {emitted} of {max}, {due} due")
+        });
+    }
+
+    fn finish_request(&mut self, id: RequestId, finish: Finish) {
+        let runs = self.runs(id);
+        let context_tokens = self.world.model.context_tokens;
+        let no_room = self.world.crowds_out(id);
+        let hopeless = self.world.is_hopeless();
+        let Some(seen) = self.live(id, "Finish") else {
+            return;
+        };
+        let (due, reserved) = (seen.due, seen.reserved);
+        let last = seen.ended
+            || seen.emitted >= seen.submission.output_tokens_max
+            || seen.context() > context_tokens;
+        let complete = finish != Finish::Complete || last;
+        let reason = match finish {
+            Finish::Cancelled | Finish::Deadline => !seen.wanted,
+            Finish::Failed | Finish::Complete | Finish::Shed => true,
+        };
+        let (alone, refused) = (seen.failed_alone, seen.refused);
+        let nothing_for_it = seen.doomed || hopeless || no_room;
+        let own_fault = alone >= ATTEMPTS || refused >= ATTEMPTS || nothing_for_it;
+        let given = due == 0 || finish == Finish::Failed || !seen.wanted;
+        self.require(
+            complete && reason && given && !runs,
+            Invariant::NothingLost,
+            || format!("{id} ends as {finish:?}; last token: {last}, {due} due, runs: {runs}"),
+        );
+        self.require(
+            finish != Finish::Failed || own_fault,
+            Invariant::CulpritOnly,
+            || format!("{id} fails after {alone} launches alone and {refused} refusals in a row"),
+        );
+        self.require(reserved.is_none(), Invariant::MemoryBalanced, || {
+            format!("{id} ends with {reserved:?} tokens of memory")
+        });
+        self.world.requests.remove(&id);
+    }
+
+    /// Whether something of a request runs.
+    fn runs(&self, id: RequestId) -> bool {
+        Lane::ALL.into_iter().any(|lane| {
+            let work = self.world.running(lane);
+            work.is_some_and(|work| work.is_of(id))
+        })
+    }
+}

@@ -1,0 +1,308 @@
+//! What each event changes in the checker's world.
+
+use heg_sched::{
+    Class, Event, Lane, Micros, RESET_PATIENCE, RequestId, Segment, Submission, Ticket, Transfer,
+    Work,
+};
+
+use super::{ATTEMPTS, Iteration, Part, Phase, Place, Seen, World};
+
+/// Whose fault it may be that a launch came to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Blame {
+    /// One of its requests'.
+    Requests,
+    /// That of the machine.
+    Nobody,
+}
+
+impl World {
+    /// Takes in what the scheduler is about to hear.
+    pub(in crate::check) fn see(&mut self, event: &Event) {
+        match event {
+            Event::Submit(submission) => self.submitted(submission),
+            Event::Cancel(id) => {
+                if let Some(seen) = self.requests.get_mut(id) {
+                    seen.wanted = false;
+                }
+            }
+            Event::Done {
+                ticket,
+                layers,
+                ended,
+            } => {
+                if let Some(work) = self.free(*ticket, Place::Free) {
+                    self.done(&work, *layers, ended);
+                }
+            }
+            Event::Failed(ticket) | Event::OutOfMemory(ticket) => {
+                if let Some(work) = self.free(*ticket, Place::Free) {
+                    self.undo(&work, Blame::Requests);
+                }
+            }
+            Event::Unreserved(id) => self.unreserved(*id),
+            Event::Unreadable { ticket, .. } => {
+                if let Some(work) = self.free(*ticket, Place::Free) {
+                    self.undo(&work, Blame::Nobody);
+                }
+            }
+            Event::Offloaded(transfer) => self.landed(*transfer, true),
+            Event::OffloadFailed(transfer) => self.landed(*transfer, false),
+            Event::Lost(lane) => {
+                self.vacate(*lane, Place::Absent);
+                self.answered(*lane);
+                if *lane == Lane::Npu {
+                    self.warm.clear();
+                }
+            }
+            Event::Ready(lane) if self.usable[*lane as usize] => {
+                if self.running(*lane).is_none() {
+                    self.vacate(*lane, Place::Free);
+                }
+                self.answered(*lane);
+            }
+            Event::Warmed(kernel) => {
+                self.compiling = None;
+                self.warm.insert(*kernel);
+            }
+            Event::WarmFailed(_) => self.compiling = None,
+            Event::Ready(_) | Event::EndFlow(_) | Event::Timer => {}
+        }
+        self.see_absences();
+        let now = self.now;
+        for seen in self.requests.values_mut() {
+            seen.wanted &= seen
+                .submission
+                .deadline
+                .is_none_or(|deadline| deadline > now);
+            let waits = now.since(seen.since);
+            let long = self.overdue_after.is_some_and(|limit| waits >= limit);
+            seen.overdue |= long && seen.class() == Class::Proactive;
+        }
+    }
+
+    /// Lanes that have not answered in time, or not come back.
+    fn see_absences(&mut self) {
+        for lane in Lane::ALL {
+            if matches!(self.places[lane as usize], Place::Resetting(_, by) if by <= self.now) {
+                self.vacate(lane, Place::Absent);
+            }
+        }
+        if let Some(iteration) = &self.iteration {
+            // Hidden states stay where they are, or go with their lane.
+            let lane = iteration.lane;
+            let runs = matches!(self.running(lane), Some(Work::Decode(_)));
+            let stays = self.dynamic_lane() == Some(lane) || runs;
+            self.iteration = self.iteration.take().map(|it| Iteration {
+                broken: it.broken || !stays,
+                ..it
+            });
+        }
+        self.may_return_until = match self.dynamic_lane() {
+            Some(_) => None,
+            None => self.may_return_until.or(Some(self.now + self.patience)),
+        };
+        if self.is_hopeless() {
+            // Nothing can be done for anybody: all end as soon as nothing of them runs.
+            for seen in self.requests.values_mut() {
+                seen.wanted = false;
+                seen.doomed = true;
+            }
+        }
+    }
+
+    /// A lane writes nothing any more that it was told before.
+    fn answered(&mut self, lane: Lane) {
+        self.writers[lane as usize].clear();
+        for (lanes, _) in &mut self.held {
+            lanes.remove(&lane);
+        }
+        let free = self.held.extract_if(.., |(lanes, _)| lanes.is_empty());
+        let tokens: u64 = free.map(|(_, tokens)| tokens).sum();
+        self.kv_used -= tokens.min(self.kv_used);
+    }
+
+    /// A lane is to stop what it runs.
+    pub(in crate::check) fn reset(&mut self, lane: Lane) {
+        let by = self.now + Micros(self.patience.0.saturating_mul(RESET_PATIENCE));
+        let place = Place::Resetting(None, by);
+        let old = std::mem::replace(&mut self.places[lane as usize], place);
+        if let Place::Busy(_, work) = old {
+            self.writers[lane as usize].extend(work.requests());
+            if let (Work::Decode(_), Some(iteration)) = (&work, &mut self.iteration) {
+                // Others may decode meanwhile.
+                iteration.broken = true;
+            }
+            self.places[lane as usize] = Place::Resetting(Some(work), by);
+        }
+    }
+
+    /// A request has not got what it reserved, and what was launched of it since does not run.
+    fn unreserved(&mut self, id: RequestId) {
+        let Some(seen) = self.requests.get_mut(&id) else {
+            return;
+        };
+        seen.refused += 1;
+        let tokens = seen.reserved.take();
+        self.kv_used -= u64::from(tokens.unwrap_or(0)).min(self.kv_used);
+        for lane in Lane::ALL {
+            if self.running(lane).is_some_and(|work| work.is_of(id)) {
+                self.vacate(lane, Place::Free);
+            }
+        }
+    }
+
+    /// The writer has done with a cache.
+    fn landed(&mut self, transfer: Transfer, written: bool) {
+        let Some(leaving) = self.transfers.remove(&transfer) else {
+            return;
+        };
+        match (leaving.flow, written) {
+            (Some(flow), false) => {
+                self.flows.insert(flow, leaving.tokens);
+                return;
+            }
+            (Some(flow), true) => {
+                self.flash.insert(flow, leaving.tokens);
+            }
+            (None, _) => {}
+        }
+        let memory = if leaving.taken { 0 } else { leaving.tokens };
+        self.kv_used -= u64::from(memory).min(self.kv_used);
+    }
+
+    fn submitted(&mut self, submission: &Submission) {
+        let seen = Seen {
+            submission: *submission,
+            phase: Phase::Queued,
+            prompt_tokens: submission.prompt_tokens,
+            reused: 0,
+            reserved: None,
+            parts: Vec::new(),
+            emitted: 0,
+            due: 0,
+            ended: false,
+            wanted: true,
+            failed: false,
+            failed_alone: 0,
+            doomed: false,
+            refused: 0,
+            since: self.now,
+            overdue: false,
+        };
+        self.requests.entry(submission.id).or_insert(seen);
+    }
+
+    fn free(&mut self, ticket: Ticket, place: Place) -> Option<Work> {
+        let busy = |found: &&mut Place| matches!(found, Place::Busy(t, _) if *t == ticket);
+        let found = self.places.iter_mut().find(busy)?;
+        match std::mem::replace(found, place) {
+            Place::Busy(_, work) => Some(work),
+            Place::Absent | Place::Free | Place::Resetting(..) => None,
+        }
+    }
+
+    /// Stops what runs on a lane.
+    pub(in crate::check) fn vacate(&mut self, lane: Lane, place: Place) {
+        let old = std::mem::replace(&mut self.places[lane as usize], place);
+        match old {
+            Place::Busy(_, work) => self.undo(&work, Blame::Nobody),
+            Place::Resetting(Some(work), _) => self.undo(&work, Blame::Requests),
+            Place::Absent | Place::Free | Place::Resetting(None, _) => {}
+        }
+    }
+
+    fn done(&mut self, work: &Work, layers: u32, ended: &[RequestId]) {
+        let whole = self.model.layers;
+        if !matches!(work, Work::Decode(_)) || layers == whole {
+            for id in work.requests() {
+                // What has failed for good may still have something else under way.
+                let seen = self.requests.get_mut(&id);
+                if let Some(seen) = seen.filter(|seen| seen.failed_alone < ATTEMPTS) {
+                    (seen.failed_alone, seen.refused) = (0, 0);
+                }
+            }
+        }
+        match work {
+            Work::Prefill {
+                request, segment, ..
+            } => {
+                if let Some(part) = self.part(*request, segment.position) {
+                    part.done += 1;
+                    part.running = false;
+                }
+            }
+            Work::Head(id) => self.gave_token(*id, ended),
+            Work::Decode(run) if layers == whole => {
+                self.iteration = None;
+                for (id, _) in run.batch.iter() {
+                    self.gave_token(*id, ended);
+                }
+            }
+            Work::Decode(_) => {
+                if let Some(iteration) = &mut self.iteration {
+                    iteration.layers_done = layers;
+                }
+            }
+            Work::Mixed { batch, prompts } => {
+                for (id, _) in batch.iter() {
+                    self.gave_token(*id, ended);
+                }
+                for (id, segment) in prompts.iter() {
+                    if let Some(part) = self.part(*id, segment.position) {
+                        part.done = 3 * whole;
+                        part.running = false;
+                    }
+                    let seen = self.requests.get(id);
+                    if seen.is_some_and(|seen| segment.context() >= seen.prompt_tokens) {
+                        self.gave_token(*id, ended);
+                    }
+                }
+            }
+        }
+    }
+
+    fn part(&mut self, id: RequestId, position: u32) -> Option<&mut Part> {
+        let parts = &mut self.requests.get_mut(&id)?.parts;
+        parts
+            .iter_mut()
+            .find(|part| part.segment.position == position)
+    }
+
+    fn gave_token(&mut self, id: RequestId, ended: &[RequestId]) {
+        if let Some(seen) = self.requests.get_mut(&id) {
+            seen.phase = Phase::Decode;
+            seen.parts.clear();
+            seen.ended = ended.contains(&id);
+            seen.since = self.now;
+            seen.due += u32::from(seen.wanted);
+        }
+    }
+
+    fn undo(&mut self, work: &Work, blame: Blame) {
+        self.failures += 1;
+        if let (Work::Decode(run), Some(iteration)) = (work, &mut self.iteration) {
+            iteration.broken |= iteration.batch == run.batch;
+        }
+        let ids = work.requests();
+        let alone = ids.len() == 1 && blame == Blame::Requests;
+        for id in &ids {
+            if let Some(seen) = self.requests.get_mut(id) {
+                seen.failed = true;
+                seen.failed_alone += u32::from(alone);
+            }
+        }
+        let segments: Vec<(RequestId, Segment)> = match work {
+            Work::Prefill {
+                request, segment, ..
+            } => vec![(*request, *segment)],
+            Work::Mixed { prompts, .. } => prompts.to_vec(),
+            Work::Head(_) | Work::Decode(_) => Vec::new(),
+        };
+        for (id, segment) in segments {
+            if let Some(part) = self.part(id, segment.position) {
+                part.running = false;
+            }
+        }
+    }
+}

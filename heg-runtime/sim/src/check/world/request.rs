@@ -1,0 +1,154 @@
+//! A request as the checker knows it: its phase, its memory, and what is done of its prompt.
+
+use heg_sched::{Class, Kernel, Micros, ModelShape, Segment, Submission};
+
+/// The phase of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::check) enum Phase {
+    /// Without memory.
+    Queued,
+    /// With memory, before its first token.
+    Prefill,
+    /// After it.
+    Decode,
+}
+
+/// A segment of a prompt.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::check) struct Part {
+    pub(in crate::check) segment: Segment,
+    /// Kernels done, three a layer.
+    pub(in crate::check) done: u32,
+    pub(in crate::check) running: bool,
+}
+
+/// A live request.
+#[derive(Debug, Clone)]
+pub(in crate::check) struct Seen {
+    pub(in crate::check) submission: Submission,
+    pub(in crate::check) phase: Phase,
+    /// Tokens to prefill; a restart adds the answer so far.
+    pub(in crate::check) prompt_tokens: u32,
+    /// Those of them that were there already.
+    pub(in crate::check) reused: u32,
+    /// Tokens of memory.
+    pub(in crate::check) reserved: Option<u32>,
+    /// By position. Those that nothing ran of are missing.
+    pub(in crate::check) parts: Vec<Part>,
+    /// Tokens given.
+    pub(in crate::check) emitted: u32,
+    /// Tokens computed and not given yet.
+    pub(in crate::check) due: u32,
+    /// A launch said that this was the last token.
+    pub(in crate::check) ended: bool,
+    /// Nobody cancelled it, its deadline is not over, and there was a lane for it all the time.
+    pub(in crate::check) wanted: bool,
+    /// A launch of it failed.
+    pub(in crate::check) failed: bool,
+    /// How often in a row launches with it alone failed.
+    pub(in crate::check) failed_alone: u32,
+    /// No lane could do its work for too long.
+    pub(in crate::check) doomed: bool,
+    /// How often in a row it did not get the memory that was reserved for it.
+    pub(in crate::check) refused: u32,
+    /// Time of its arrival, or of its last token.
+    pub(in crate::check) since: Micros,
+    /// It is proactive and has once waited for a token as long as the policy allows.
+    pub(in crate::check) overdue: bool,
+}
+
+impl Seen {
+    pub(in crate::check) fn class(&self) -> Class {
+        self.submission.class
+    }
+
+    /// Tokens that an iteration with it feeds and sees.
+    pub(in crate::check) fn context(&self) -> u32 {
+        self.submission.prompt_tokens + self.emitted
+    }
+
+    /// Room for the prompt and the longest answer.
+    pub(in crate::check) fn tokens_max(&self, context_tokens: u32) -> u32 {
+        let asked = self.submission.prompt_tokens;
+        let all = asked.saturating_add(self.submission.output_tokens_max);
+        all.min(context_tokens).max(asked)
+    }
+
+    /// Whether its prompt occupies an activation buffer.
+    pub(in crate::check) fn is_under_way(&self) -> bool {
+        self.phase == Phase::Prefill && self.parts.iter().any(|part| part.running || part.done > 0)
+    }
+
+    /// Leading tokens whose keys and values of all layers are in the cache.
+    pub(in crate::check) fn computed(&self, layers: u32) -> u32 {
+        match self.phase {
+            Phase::Queued => 0,
+            Phase::Decode => self.context().saturating_sub(1),
+            Phase::Prefill => {
+                let mut at = self.reused.min(self.prompt_tokens.saturating_sub(1));
+                for part in &self.parts {
+                    if part.segment.position != at || part.done.div_ceil(3) < layers {
+                        break;
+                    }
+                    at = part.segment.context();
+                }
+                at
+            }
+        }
+    }
+
+    /// How far the tokens before `position` have their keys: layers, at least.
+    pub(in crate::check) fn keys_before(&self, position: u32) -> u32 {
+        let mut at = self.reused;
+        let mut layers = u32::MAX;
+        for part in &self.parts {
+            if part.segment.position >= position {
+                break;
+            }
+            if part.segment.position != at {
+                return 0;
+            }
+            layers = layers.min(part.done.div_ceil(3));
+            at = part.segment.context();
+        }
+        if at == position { layers } else { 0 }
+    }
+
+    /// Segments of the prompt as the chunk cuts it, with what is done of each.
+    pub(in crate::check) fn cut(&self, chunk: u32) -> impl Iterator<Item = Part> {
+        let new = self.prompt_tokens.saturating_sub(self.reused).max(1);
+        let first = self.prompt_tokens - new;
+        (0..new.div_ceil(chunk)).map(move |index| {
+            let position = first + index * chunk;
+            let segment = Segment {
+                position,
+                tokens: chunk.min(self.prompt_tokens - position),
+            };
+            let known = self.parts.iter().find(|p| p.segment.position == position);
+            known.copied().unwrap_or(Part {
+                segment,
+                done: 0,
+                running: false,
+            })
+        })
+    }
+
+    /// Kernels that may run now, as (segment, layer, kernel).
+    pub(in crate::check) fn ready(
+        &self,
+        model: ModelShape,
+    ) -> impl Iterator<Item = (Segment, Kernel)> {
+        let open = self.phase == Phase::Prefill && self.wanted;
+        let parts = self.cut(model.chunk_tokens.max(1)).filter(move |_| open);
+        parts.filter_map(move |part| {
+            let (layer, kernel) = (part.done / 3, KERNELS[(part.done % 3) as usize]);
+            let last = part.segment.context() == self.prompt_tokens;
+            let end = 3 * model.layers - if last { 0 } else { 2 };
+            let keys = kernel != Kernel::Mha || layer < self.keys_before(part.segment.position);
+            (!part.running && part.done < end && keys).then_some((part.segment, kernel))
+        })
+    }
+}
+
+/// Kernels of a layer in order.
+pub(in crate::check) const KERNELS: [Kernel; 3] = [Kernel::Qkv, Kernel::Mha, Kernel::Ffn];

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use heg_runtime::Loaded;
 use heg_runtime::engine::{Fault, Victim};
 use heg_sched::Lane;
-use heg_server::{Address, Served, Server, ServerOptions, Timeline};
+use heg_server::{Address, ServedModel, Server, ServerOptions, Timeline};
 use heg_tests::openvino_or_skip;
 use tokio::sync::oneshot;
 
@@ -40,7 +40,7 @@ fn health_says_which_lanes_are_lost_and_when_nothing_is_left() {
     }
     let world = World::new("agent-xpu", TWO_LANES);
     let loaded = Loaded::open(bundle()).unwrap();
-    let served = Served::new(&loaded, world.engine.clone(), Timeline::default()).unwrap();
+    let served = ServedModel::new(&loaded, world.engine.clone(), Timeline::default()).unwrap();
     let server = Server::bind(ServerOptions {
         port: Some(0),
         ..ServerOptions::default()

@@ -71,8 +71,8 @@ fn an_answer_has_the_tokens_of_the_model_alone() {
     let socket = folder.path().join("heg.sock");
     let host = Host::with(|options| options.socket = Some(socket.clone()));
     let (prompt, expected) = alone(40);
-    let wishes = json!({"max_tokens": 40, "ignore_eos": true, "return_token_ids": true});
-    let body = chat(wishes).to_string();
+    let params = json!({"max_tokens": 40, "ignore_eos": true, "return_token_ids": true});
+    let body = chat(params).to_string();
     assert!(matches!(
         host.addresses[..],
         [Address::Tcp(_), Address::Unix(_)]
@@ -156,8 +156,8 @@ fn a_stop_text_ends_the_answer() {
     let whole = host.post(CHAT, &chat(json!({}))).json();
     let whole = whole["choices"][0]["message"]["content"].as_str().unwrap();
     let stop = &whole[whole.len() / 2..];
-    let wishes = json!({"stop": [stop], "ignore_eos": true, "max_tokens": 500});
-    let answer = host.post(CHAT, &chat(wishes)).json();
+    let params = json!({"stop": [stop], "ignore_eos": true, "max_tokens": 500});
+    let answer = host.post(CHAT, &chat(params)).json();
     let choice = &answer["choices"][0];
     assert_eq!(choice["message"]["content"], whole[..whole.len() / 2]);
     assert_eq!(choice["finish_reason"], "stop");

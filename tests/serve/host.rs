@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use heg_runtime::Loaded;
 use heg_runtime::engine::{Engine, EngineOptions};
-use heg_server::{Address, Served, Server, ServerError, ServerOptions, Timeline};
+use heg_server::{Address, ServedModel, Server, ServerError, ServerOptions, Timeline};
 use heg_spec::{Policy, shipped};
 use heg_tests::{Workbench, fixture};
 use serde_json::Value;
@@ -40,13 +40,13 @@ pub(crate) fn bundle() -> &'static Path {
 }
 
 /// The bundle on an engine of its own.
-pub(crate) fn served() -> Served {
+pub(crate) fn served() -> ServedModel {
     let policy = shipped::policy("agent-xpu").unwrap();
     served_by(bundle(), policy, EngineOptions::default())
 }
 
 /// A bundle on an engine of its own.
-pub(crate) fn served_by(bundle: &Path, policy: Policy, options: EngineOptions) -> Served {
+pub(crate) fn served_by(bundle: &Path, policy: Policy, options: EngineOptions) -> ServedModel {
     let loaded = Loaded::open(bundle).unwrap();
     let loader = loaded.loader(&shipped::soc("host-cpu").unwrap()).unwrap();
     let timeline = Timeline::default();
@@ -55,7 +55,7 @@ pub(crate) fn served_by(bundle: &Path, policy: Policy, options: EngineOptions) -
         ..options
     };
     let engine = Engine::start(loader, policy, options).unwrap();
-    Served::new(&loaded, engine, timeline).unwrap()
+    ServedModel::new(&loaded, engine, timeline).unwrap()
 }
 
 impl Host {
@@ -71,7 +71,7 @@ impl Host {
 
     /// A server of something else, with other options.
     pub(crate) fn serving(
-        served: impl FnOnce() -> Served + Send + 'static,
+        served: impl FnOnce() -> ServedModel + Send + 'static,
         change: impl FnOnce(&mut ServerOptions),
     ) -> Self {
         let mut options = ServerOptions {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use heg_files::OwnFolder;
 use heg_runtime::engine::EngineOptions;
-use heg_server::{Address, Server, ServerOptions, told_to_end};
+use heg_server::{Address, Server, ServerOptions, shutdown_signal};
 use heg_spec::shipped;
 use heg_tests::openvino_or_skip;
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ fn serves_until_it_is_killed() {
         ..EngineOptions::default()
     };
     let served = served_by(Path::new(&bundle), policy, options);
-    server.unwrap().run(served, told_to_end()).unwrap();
+    server.unwrap().run(served, shutdown_signal()).unwrap();
 }
 
 /// A server in a process of its own, killed when dropped.

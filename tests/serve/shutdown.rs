@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use heg_server::{Server, ServerOptions, told_to_end};
+use heg_server::{Server, ServerOptions, shutdown_signal};
 use heg_tests::{chain, openvino_or_skip};
 use serde_json::json;
 
@@ -92,7 +92,7 @@ fn signals_end_the_server() {
     });
     let server = server.unwrap();
     let address = server.addresses()[0].clone();
-    let thread = thread::spawn(move || server.run(served(), told_to_end()));
+    let thread = thread::spawn(move || server.run(served(), shutdown_signal()));
     wait_until("an answer", || {
         let mut connection = Connection::open(&address).unwrap();
         let answered = connection

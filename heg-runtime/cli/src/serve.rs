@@ -12,7 +12,8 @@ use heg_runtime::{read_policy, verified};
 use heg_sched::Observer;
 use heg_sched::{Action, Event, Lane, Micros};
 use heg_server::{
-    Prefixes, Served, Server, ServerLimits, ServerOptions, Timeline, Token, Tokens, told_to_end,
+    Prefixes, ServedModel, Server, ServerLimits, ServerOptions, Timeline, Token, Tokens,
+    shutdown_signal,
 };
 use heg_spec::Policy;
 use heg_workload::TraceFile;
@@ -74,12 +75,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let loader = arguments.machine.loader(&loaded)?;
     let policy = arguments.policy(&loader)?;
     let engine = Engine::start(loader, policy, options)?;
-    let served = Served::new(&loaded, engine, timeline)?;
+    let served = ServedModel::new(&loaded, engine, timeline)?;
     for address in server.addresses() {
         // Scripts wait for this line; nobody has to read it.
         let _ = writeln!(std::io::stdout(), "serving {} on {address}", served.name());
     }
-    server.run(served, told_to_end())?;
+    server.run(served, shutdown_signal())?;
     // Unless that was done: a bundle that had just been written when kernels were ready is remembered here.
     arguments.machine.remember(&loaded)?;
     Ok(())

@@ -11,15 +11,15 @@ use super::error::{ApiError, Result};
 use super::share::{Bounds, Full, Shares};
 use heg_runtime::engine::ScopeId;
 
-/// Who a client is: the credential that it shows, or where none is asked for the door that it came through. Clients of
-/// two scopes are strangers, who see nothing of each other.
+/// The identity of a client: its credential or, where none is required, the transport over which it connected. Clients
+/// of different scopes see nothing of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Scope {
     /// Loopback, where no token is asked for.
     Loopback,
     /// The Unix socket, where no token is asked for: a user of this machine, by number.
     User(u32),
-    /// Who shows a token, through whichever door: the place of its name in the server's list.
+    /// A client with a token, over either transport: the index of its name in the server's list.
     Client(u32),
 }
 
@@ -35,18 +35,18 @@ impl Scope {
     }
 }
 
-/// How much clients can make the server keep. All of it is chosen.
+/// Limits on what clients can make the server keep. All of them are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budgets {
-    /// Bytes of a charge that counts as small.
+    /// Largest charge that counts as small, in bytes.
     pub small_bytes: usize,
-    /// Bytes of an account's small charges together.
+    /// Maximum of an account's small charges together, in bytes.
     pub small_total_bytes: usize,
-    /// Bytes of an account's large charges that nobody else can use up.
+    /// Part of an account's large charges that nobody else can use up, in bytes.
     pub own_bytes: usize,
-    /// Bytes of an account's large charges together.
+    /// Maximum of an account's large charges together, in bytes.
     pub account_bytes: usize,
-    /// Bytes of all accounts' large charges beyond what is their own.
+    /// Maximum of all accounts' large charges beyond their own parts, in bytes.
     pub shared_bytes: usize,
 }
 
@@ -64,27 +64,27 @@ impl Default for Budgets {
 
 /// The accounts of all clients.
 #[derive(Debug, Clone)]
-pub(super) struct Accounts(Arc<Books>);
+pub(super) struct Accounts(Arc<Ledger>);
 
 #[derive(Debug)]
-struct Books {
+struct Ledger {
     /// Largest charge that is small.
     small_bytes: usize,
-    held: Mutex<Held>,
+    held: Mutex<Balances>,
 }
 
-/// What is kept now, in bytes.
+/// Memory kept for each client now, in bytes.
 #[derive(Debug)]
-struct Held {
+struct Balances {
     small: Shares,
     large: Shares,
 }
 
-/// Which room a charge takes.
+/// The limit that a charge counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Room {
     Small,
-    /// For good: a charge that was large once does not go back.
+    /// A charge that was large once stays large.
     Large,
 }
 
@@ -100,9 +100,9 @@ impl Accounts {
             each_max: budgets.account_bytes,
             common_max: budgets.shared_bytes,
         };
-        Self(Arc::new(Books {
+        Self(Arc::new(Ledger {
             small_bytes: budgets.small_bytes,
-            held: Mutex::new(Held {
+            held: Mutex::new(Balances {
                 small: Shares::new(small),
                 large: Shares::new(large),
             }),
@@ -112,7 +112,7 @@ impl Accounts {
     /// The account of a client.
     pub(super) fn of(&self, scope: Scope) -> Account {
         Account {
-            books: Arc::clone(&self.0),
+            ledger: Arc::clone(&self.0),
             scope,
         }
     }
@@ -121,12 +121,12 @@ impl Accounts {
 /// The account of one client.
 #[derive(Debug, Clone)]
 pub(super) struct Account {
-    books: Arc<Books>,
+    ledger: Arc<Ledger>,
     scope: Scope,
 }
 
 impl Account {
-    /// Whose it is.
+    /// The client whose account it is.
     pub(super) fn scope(&self) -> Scope {
         self.scope
     }
@@ -155,7 +155,7 @@ pub(super) struct Charge {
 }
 
 impl Charge {
-    /// What is charged.
+    /// The amount charged, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -165,22 +165,22 @@ impl Charge {
     /// # Errors
     /// As [`Account::charge`].
     pub(super) fn grow(&mut self, more: usize) -> Result<()> {
-        let Account { books, scope } = &self.account;
+        let Account { ledger, scope } = &self.account;
         let bytes = self.bytes.saturating_add(more);
         let room = match self.room {
-            Room::Small if bytes <= books.small_bytes => Room::Small,
+            Room::Small if bytes <= ledger.small_bytes => Room::Small,
             _ => Room::Large,
         };
-        books.grow(*scope, (self.room, self.bytes), (room, bytes))?;
+        ledger.grow(*scope, (self.room, self.bytes), (room, bytes))?;
         (self.room, self.bytes) = (room, bytes);
         Ok(())
     }
 
     /// Gives `fewer` bytes back.
     pub(super) fn shrink(&mut self, fewer: usize) {
-        let Account { books, scope } = &self.account;
+        let Account { ledger, scope } = &self.account;
         let fewer = fewer.min(self.bytes);
-        books.shrink(*scope, self.room, fewer);
+        ledger.shrink(*scope, self.room, fewer);
         self.bytes -= fewer;
     }
 }
@@ -191,7 +191,7 @@ impl Drop for Charge {
     }
 }
 
-impl Books {
+impl Ledger {
     /// Makes one charge another one that is larger.
     fn grow(&self, scope: Scope, from: (Room, usize), to: (Room, usize)) -> Result<()> {
         let mut held = self.lock();
@@ -216,12 +216,12 @@ impl Books {
         self.lock().room(room).take_back(scope, fewer);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, Balances> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Held {
+impl Balances {
     fn room(&mut self, room: Room) -> &mut Shares {
         match room {
             Room::Small => &mut self.small,
@@ -282,7 +282,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is charged and given back, the books agree with the charges, and end empty.
+        /// Whatever is charged and given back, the ledger agrees with the charges, and ends empty.
         #[test]
         fn the_books_agree_with_the_charges(
             steps in prop::collection::vec((0_u32..3, 0_usize..8, 0_usize..300, 0_u8..4), 1..200),

@@ -1,5 +1,5 @@
-//! Who is let in: so many requests of each class, of which every client has a part to itself, and no more. Those turned
-//! away hear when to try again.
+//! Admission control: a bounded number of requests of each class, of which every client has a reserved part. A refusal
+//! says when to retry.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -29,16 +29,16 @@ struct Gap {
     smoothed: Duration,
 }
 
-/// A place in a queue, given back when it is dropped.
+/// A permit to wait and run, given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Permit {
     admission: Arc<Admission>,
     scope: Scope,
     class: Class,
 }
 
 impl Admission {
-    /// Lets in `requests_max` requests of each class; beyond that only clients that have few.
+    /// Admits `requests_max` requests of each class; beyond that, only requests of clients that have few.
     pub(super) fn new(requests_max: usize) -> Self {
         Self {
             reactive: Queue::new(requests_max),
@@ -46,15 +46,15 @@ impl Admission {
         }
     }
 
-    /// A place for a client's request.
+    /// A permit for a client's request.
     ///
     /// # Errors
     /// `Busy`, if there is none.
-    pub(super) fn enter(self: &Arc<Self>, scope: Scope, class: Class) -> Result<Place> {
+    pub(super) fn enter(self: &Arc<Self>, scope: Scope, class: Class) -> Result<Permit> {
         let queue = self.queue(class);
         let mut live = queue.live();
         match live.give(scope, 1) {
-            Ok(()) => Ok(Place {
+            Ok(()) => Ok(Permit {
                 admission: Arc::clone(self),
                 scope,
                 class,
@@ -93,7 +93,7 @@ impl Queue {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When the next place should be free.
+    /// Estimated time until the next permit is free.
     fn retry_after(&self) -> Duration {
         let gap = self.gap.lock().unwrap_or_else(PoisonError::into_inner);
         gap.smoothed.clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX)
@@ -110,14 +110,14 @@ impl Queue {
     }
 }
 
-impl Place {
-    /// When the next place in its queue should be free.
+impl Permit {
+    /// Estimated time until the next permit of its class is free.
     pub(super) fn retry_after(&self) -> Duration {
         self.admission.queue(self.class).retry_after()
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.admission.queue(self.class).leave(self.scope);
     }
@@ -131,13 +131,13 @@ pub(super) fn class_name(class: Class) -> &'static str {
     }
 }
 
-/// Which part of a queue a client has to itself, as a divisor. Chosen.
+/// The reserved part of each client, as a divisor of the whole. Chosen.
 const OWN_PART: usize = 16;
 
 /// HTTP counts whole seconds.
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
 
-/// Chosen: a queue that moves more slowly is asked again all the same.
+/// Chosen: even a slower queue is worth another try after this long.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -166,7 +166,7 @@ mod tests {
     fn a_client_that_fills_a_queue_leaves_the_others_places() {
         let admission = Arc::new(Admission::new(32));
         let enter = |client| admission.enter(Scope::Client(client), Class::Reactive);
-        let places: Vec<Place> = std::iter::from_fn(|| enter(0).ok()).collect();
+        let places: Vec<Permit> = std::iter::from_fn(|| enter(0).ok()).collect();
         assert_eq!(places.len(), 32, "alone, it has all of them");
         let own = [(); 2].map(|()| enter(1).unwrap());
         assert!(enter(1).is_err());

@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::answering::Figures;
+use super::answering::AnswerStats;
 use heg_runtime::FinishReason;
 use heg_text::{Said, ToolCall};
 
-/// Which of the two interfaces an answer speaks; they differ in names, and in where the text stands.
+/// The API of an answer. The two differ in names, and in where the text stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Voice {
+pub(super) enum ApiKind {
     Chat,
     Completion,
 }
 
-impl Voice {
-    /// How ids of its answers begin.
+impl ApiKind {
+    /// The prefix of answer ids.
     pub(super) fn id_prefix(self) -> &'static str {
         match self {
             Self::Chat => "chatcmpl",
@@ -25,10 +25,10 @@ impl Voice {
     }
 }
 
-/// What all parts of an answer begin with.
+/// The fields common to all parts of an answer.
 #[derive(Debug, Clone)]
-pub(super) struct Head {
-    pub(super) voice: Voice,
+pub(super) struct Envelope {
+    pub(super) api: ApiKind,
     pub(super) id: String,
     /// Seconds since 1970.
     pub(super) created: u64,
@@ -74,15 +74,15 @@ impl Piece {
     }
 }
 
-impl Head {
+impl Envelope {
     /// The whole answer.
-    pub(super) fn whole(&self, piece: Piece, reason: FinishReason, figures: &Figures) -> Value {
-        let mut choice = match self.voice {
-            Voice::Chat => json!({
+    pub(super) fn whole(&self, piece: Piece, reason: FinishReason, stats: &AnswerStats) -> Value {
+        let mut choice = match self.api {
+            ApiKind::Chat => json!({
                 "index": 0,
                 "message": {"role": "assistant", "content": piece.content(), "refusal": null},
             }),
-            Voice::Completion => json!({"index": 0, "text": piece.text}),
+            ApiKind::Completion => json!({"index": 0, "text": piece.text}),
         };
         if !piece.calls.is_empty() {
             choice["message"]["tool_calls"] = self.calls(&piece, Numbers::Omitted);
@@ -92,30 +92,30 @@ impl Head {
         if let Some(ids) = piece.token_ids {
             choice["token_ids"] = ids.into();
         }
-        let object = match self.voice {
-            Voice::Chat => "chat.completion",
-            Voice::Completion => "text_completion",
+        let object = match self.api {
+            ApiKind::Chat => "chat.completion",
+            ApiKind::Completion => "text_completion",
         };
         let mut whole = self.object(object, vec![choice]);
-        whole["usage"] = usage(figures);
-        whole["timings"] = timings(figures);
+        whole["usage"] = usage(stats);
+        whole["timings"] = timings(stats);
         whole
     }
 
     /// A piece of the answer.
     pub(super) fn chunk(&self, piece: Piece, place: ChunkPlace) -> Value {
-        let mut choice = match (self.voice, place) {
-            (Voice::Chat, ChunkPlace::First) => {
+        let mut choice = match (self.api, place) {
+            (ApiKind::Chat, ChunkPlace::First) => {
                 json!({"index": 0, "delta": {"role": "assistant", "content": piece.content()}})
             }
-            (Voice::Chat, place)
+            (ApiKind::Chat, place)
                 if piece.text.is_empty()
                     && (!piece.calls.is_empty() || place != ChunkPlace::Middle) =>
             {
                 json!({"index": 0, "delta": {}})
             }
-            (Voice::Chat, _) => json!({"index": 0, "delta": {"content": piece.text}}),
-            (Voice::Completion, _) => json!({"index": 0, "text": piece.text}),
+            (ApiKind::Chat, _) => json!({"index": 0, "delta": {"content": piece.text}}),
+            (ApiKind::Completion, _) => json!({"index": 0, "text": piece.text}),
         };
         if !piece.calls.is_empty() {
             choice["delta"]["tool_calls"] = self.calls(&piece, Numbers::Included);
@@ -132,9 +132,9 @@ impl Head {
     }
 
     /// The chunk behind the last one: no text, but what the answer took.
-    pub(super) fn usage_chunk(&self, figures: &Figures) -> Value {
+    pub(super) fn usage_chunk(&self, stats: &AnswerStats) -> Value {
         let mut chunk = self.object(self.chunk_object(), Vec::new());
-        chunk["usage"] = usage(figures);
+        chunk["usage"] = usage(stats);
         chunk
     }
 
@@ -157,9 +157,9 @@ impl Head {
     }
 
     fn chunk_object(&self) -> &'static str {
-        match self.voice {
-            Voice::Chat => "chat.completion.chunk",
-            Voice::Completion => "text_completion",
+        match self.api {
+            ApiKind::Chat => "chat.completion.chunk",
+            ApiKind::Completion => "text_completion",
         }
     }
 
@@ -174,7 +174,7 @@ impl Head {
     }
 }
 
-/// Where a chunk stands in its answer.
+/// The position of a chunk in its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChunkPlace {
     First,
@@ -182,30 +182,30 @@ pub(super) enum ChunkPlace {
     Last(FinishReason),
 }
 
-/// Whether calls say their numbers.
+/// Whether calls include their index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Numbers {
     Included,
     Omitted,
 }
 
-fn usage(figures: &Figures) -> Value {
+fn usage(stats: &AnswerStats) -> Value {
     json!({
-        "prompt_tokens": figures.prompt_tokens,
-        "completion_tokens": figures.answer_tokens,
-        "total_tokens": figures.prompt_tokens + figures.answer_tokens,
-        "prompt_tokens_details": {"cached_tokens": figures.reused_tokens},
+        "prompt_tokens": stats.prompt_tokens,
+        "completion_tokens": stats.answer_tokens,
+        "total_tokens": stats.prompt_tokens + stats.answer_tokens,
+        "prompt_tokens_details": {"cached_tokens": stats.reused_tokens},
     })
 }
 
 /// How long the answer took; not in OpenAI's interface.
-pub(super) fn timings(figures: &Figures) -> Value {
+pub(super) fn timings(stats: &AnswerStats) -> Value {
     json!({
-        "predicted_ttft_ms": millis(figures.predicted_ttft),
-        "queued_ms": millis(figures.queued),
-        "ttft_ms": millis(figures.ttft),
-        "decode_ms": millis(figures.decode),
-        "tpot_ms": millis(figures.tpot),
+        "predicted_ttft_ms": millis(stats.predicted_ttft),
+        "queued_ms": millis(stats.queued),
+        "ttft_ms": millis(stats.ttft),
+        "decode_ms": millis(stats.decode),
+        "tpot_ms": millis(stats.tpot),
     })
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::account::Charge;
-use super::admission::Place;
+use super::admission::Permit;
 use super::error::{ApiError, Result};
 use super::metrics::{Metrics, Outcome};
 use super::supersede::Turn;
@@ -28,14 +28,14 @@ pub(super) struct Answering {
     /// Finds calls in the text, where the answer may have some.
     calls: Option<ToolCallParser>,
     state: State,
-    figures: Figures,
+    stats: AnswerStats,
     class: Class,
     metrics: Arc<Metrics>,
     /// Its turn among requests with the same key.
     turn: Turn,
-    /// Its place in the queue.
-    place: Place,
-    /// What it keeps, at its client's expense.
+    /// Its permit, given back at the end.
+    permit: Permit,
+    /// The charge for what it keeps, on its client's account.
     _charge: Charge,
 }
 
@@ -49,8 +49,8 @@ enum State {
     Over,
 }
 
-/// What happens to an answer.
-pub(super) enum Step {
+/// An event in the course of an answer.
+pub(super) enum AnswerEvent {
     /// A token, and what can be shown now.
     Token { id: u32, said: Vec<Said> },
     /// It is complete; `said` was held back until now.
@@ -62,7 +62,7 @@ pub(super) enum Step {
 
 /// Counts and times of an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Figures {
+pub(super) struct AnswerStats {
     pub(super) prompt_tokens: u32,
     pub(super) answer_tokens: u32,
     pub(super) reused_tokens: u32,
@@ -82,14 +82,14 @@ impl Answering {
         text: AnswerText,
         syntax: Option<ToolSyntax>,
         turn: Turn,
-        (place, charge): (Place, Charge),
+        (permit, charge): (Permit, Charge),
         metrics: &Arc<Metrics>,
     ) -> Self {
         let (sender, updates) = unbounded_channel();
         let class = request.class;
-        let figures = Figures {
+        let stats = AnswerStats {
             prompt_tokens: request.prompt.len().try_into().unwrap_or(u32::MAX),
-            ..Figures::default()
+            ..AnswerStats::default()
         };
         // Nobody listens any more: its cancellation is under way.
         let id = engine.submit(request, move |update| drop(sender.send(update)));
@@ -100,11 +100,11 @@ impl Answering {
             text,
             calls: syntax.map(ToolCallParser::new),
             state: State::Running,
-            figures,
+            stats,
             class,
             metrics: Arc::clone(metrics),
             turn,
-            place,
+            permit,
             _charge: charge,
         }
     }
@@ -113,7 +113,7 @@ impl Answering {
     pub(super) async fn accepted(&mut self) -> Result<Duration> {
         match self.update().await? {
             Update::Accepted { predicted_ttft } => {
-                self.figures.predicted_ttft = predicted_ttft;
+                self.stats.predicted_ttft = predicted_ttft;
                 Ok(predicted_ttft)
             }
             Update::Finished(ending) => {
@@ -125,7 +125,7 @@ impl Answering {
     }
 
     /// What happens next, once it is accepted. After an `End` or an error, nothing does.
-    pub(super) async fn next(&mut self) -> Result<Step> {
+    pub(super) async fn next(&mut self) -> Result<AnswerEvent> {
         loop {
             match self.update().await? {
                 Update::Token(id) if self.state == State::Running => return self.token(id),
@@ -145,24 +145,24 @@ impl Answering {
     }
 
     /// What is known of it so far; complete after its end.
-    pub(super) fn figures(&self) -> &Figures {
-        &self.figures
+    pub(super) fn stats(&self) -> &AnswerStats {
+        &self.stats
     }
 
-    fn token(&mut self, id: u32) -> Result<Step> {
-        self.figures.answer_tokens += 1;
+    fn token(&mut self, id: u32) -> Result<AnswerEvent> {
+        self.stats.answer_tokens += 1;
         let emit = self.text.push(id).map_err(RuntimeError::from)?;
         if emit.stopped {
             self.state = State::Stopped;
             self.engine.cancel(self.id);
         }
-        Ok(Step::Token {
+        Ok(AnswerEvent::Token {
             id,
             said: self.said(emit.text),
         })
     }
 
-    /// What a piece of text says.
+    /// Splits a piece of text into text and calls.
     fn said(&mut self, text: String) -> Vec<Said> {
         match &mut self.calls {
             Some(calls) => calls.push(&text),
@@ -180,14 +180,14 @@ impl Answering {
         Ok(said)
     }
 
-    fn end(&mut self, ending: Ending) -> Result<Step> {
+    fn end(&mut self, ending: Ending) -> Result<AnswerEvent> {
         let stopped = self.state == State::Stopped;
         self.state = State::Over;
-        self.figures.reused_tokens = ending.reused_tokens;
-        self.figures.queued = ending.queued;
-        self.figures.ttft = ending.ttft;
-        self.figures.decode = ending.decode;
-        self.figures.tpot = ending.decode / ending.generated.saturating_sub(1).max(1);
+        self.stats.reused_tokens = ending.reused_tokens;
+        self.stats.queued = ending.queued;
+        self.stats.ttft = ending.ttft;
+        self.stats.decode = ending.decode;
+        self.stats.tpot = ending.decode / ending.generated.saturating_sub(1).max(1);
         let outcome = match ending.finish {
             _ if stopped => Outcome::Complete,
             Finish::Complete => Outcome::Complete,
@@ -196,9 +196,9 @@ impl Answering {
             Finish::Failed => Outcome::Failed,
             Finish::Shed => Outcome::Shed,
         };
-        self.metrics.ended(self.class, outcome, Some(&self.figures));
+        self.metrics.ended(self.class, outcome, Some(&self.stats));
         match outcome {
-            Outcome::Complete => Ok(Step::End {
+            Outcome::Complete => Ok(AnswerEvent::End {
                 said: self.last_said()?,
                 reason: if stopped {
                     FinishReason::Stop
@@ -215,7 +215,7 @@ impl Answering {
                     .map_or_else(|| "a kernel failed".to_owned(), |error| error.chain()),
             }),
             Outcome::Shed => Err(ApiError::Shed {
-                retry_after: self.place.retry_after(),
+                retry_after: self.permit.retry_after(),
             }),
         }
     }

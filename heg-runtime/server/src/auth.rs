@@ -7,7 +7,7 @@ use hyper::header::{AUTHORIZATION, HOST};
 
 use super::account::Scope;
 use super::error::{ApiError, Result};
-use super::listen::Way;
+use super::listen::Transport;
 
 /// A bearer token.
 #[derive(Clone)]
@@ -89,7 +89,7 @@ impl From<Token> for Tokens {
 ///
 /// A web page whose name was made to point here (DNS rebinding) reaches a server on loopback too, but its `Host`
 /// gives it away.
-pub(super) fn scope(tokens: &Tokens, headers: &HeaderMap, way: Way) -> Result<Scope> {
+pub(super) fn scope(tokens: &Tokens, headers: &HeaderMap, transport: Transport) -> Result<Scope> {
     if !tokens.is_empty() {
         let given = text(headers, &AUTHORIZATION).and_then(|value| {
             let (scheme, given) = value.split_once(' ')?;
@@ -98,10 +98,10 @@ pub(super) fn scope(tokens: &Tokens, headers: &HeaderMap, way: Way) -> Result<Sc
         let client = given.and_then(|given| tokens.client(given));
         return client.map(Scope::Client).ok_or(ApiError::Token);
     }
-    if way == Way::Tcp {
+    if transport == Transport::Tcp {
         check_host(headers)?;
     }
-    Ok(way.scope())
+    Ok(transport.scope())
 }
 
 fn check_host(headers: &HeaderMap) -> Result<()> {
@@ -137,10 +137,11 @@ mod tests {
         let token = Token::new("s3cret").unwrap();
         assert_eq!(format!("{token:?}"), "Token(…)");
         let tokens = Tokens::from(token);
-        let check =
-            |value: &str, way| scope(&tokens, &headers("authorization", value), way).is_ok();
-        for way in [Way::Tcp, Way::Unix { user: 1000 }] {
-            assert!(check("Bearer s3cret", way) && check("bearer s3cret", way));
+        let check = |value: &str, transport| {
+            scope(&tokens, &headers("authorization", value), transport).is_ok()
+        };
+        for transport in [Transport::Tcp, Transport::Unix { user: 1000 }] {
+            assert!(check("Bearer s3cret", transport) && check("bearer s3cret", transport));
             for wrong in [
                 "Bearer s3cre",
                 "Bearer s3cretx",
@@ -148,7 +149,7 @@ mod tests {
                 "s3cret",
                 "Basic s3cret",
             ] {
-                assert!(!check(wrong, way), "{wrong}");
+                assert!(!check(wrong, transport), "{wrong}");
             }
         }
         assert!(Token::new("").is_none() && Token::new("a b").is_none());
@@ -163,35 +164,37 @@ mod tests {
         tokens.add(token("new"), Some("editor")).unwrap();
         tokens.add(token("cron"), None).unwrap();
         assert!(tokens.add(token("mail"), Some("other")).is_err());
-        let who = |text: &str, way| {
+        let who = |text: &str, transport| {
             scope(
                 &tokens,
                 &headers("authorization", &format!("Bearer {text}")),
-                way,
+                transport,
             )
             .ok()
         };
-        for way in [Way::Tcp, Way::Unix { user: 1000 }] {
-            assert_eq!(who("old", way), Some(Scope::Client(0)));
-            assert_eq!(who("new", way), Some(Scope::Client(0)));
-            assert_eq!(who("mail", way), Some(Scope::Client(1)));
-            assert_eq!(who("cron", way), Some(Scope::Client(2)));
-            assert_eq!(who("editor", way), None);
+        for transport in [Transport::Tcp, Transport::Unix { user: 1000 }] {
+            assert_eq!(who("old", transport), Some(Scope::Client(0)));
+            assert_eq!(who("new", transport), Some(Scope::Client(0)));
+            assert_eq!(who("mail", transport), Some(Scope::Client(1)));
+            assert_eq!(who("cron", transport), Some(Scope::Client(2)));
+            assert_eq!(who("editor", transport), None);
         }
     }
 
     #[test]
-    fn without_tokens_the_door_says_who_the_client_is() {
-        let who = |way| scope(&Tokens::default(), &headers("host", "localhost"), way).ok();
-        assert_eq!(who(Way::Tcp), Some(Scope::Loopback));
-        assert_eq!(who(Way::Unix { user: 0 }), Some(Scope::User(0)));
-        assert_eq!(who(Way::Unix { user: 1000 }), Some(Scope::User(1000)));
+    fn without_tokens_the_transport_says_who_the_client_is() {
+        let who =
+            |transport| scope(&Tokens::default(), &headers("host", "localhost"), transport).ok();
+        assert_eq!(who(Transport::Tcp), Some(Scope::Loopback));
+        assert_eq!(who(Transport::Unix { user: 0 }), Some(Scope::User(0)));
+        assert_eq!(who(Transport::Unix { user: 1000 }), Some(Scope::User(1000)));
     }
 
     #[test]
     fn without_a_token_foreign_names_are_refused() {
-        let check =
-            |host: &str, way| scope(&Tokens::default(), &headers("host", host), way).is_ok();
+        let check = |host: &str, transport| {
+            scope(&Tokens::default(), &headers("host", host), transport).is_ok()
+        };
         for own in [
             "localhost",
             "localhost:8080",
@@ -199,7 +202,7 @@ mod tests {
             "[::1]:8080",
             "[::1]",
         ] {
-            assert!(check(own, Way::Tcp), "{own}");
+            assert!(check(own, Transport::Tcp), "{own}");
         }
         for foreign in [
             "evil.example",
@@ -207,8 +210,8 @@ mod tests {
             "localhost.evil.example",
             "",
         ] {
-            assert!(!check(foreign, Way::Tcp), "{foreign}");
-            assert!(check(foreign, Way::Unix { user: 1000 }));
+            assert!(!check(foreign, Transport::Tcp), "{foreign}");
+            assert!(check(foreign, Transport::Unix { user: 1000 }));
         }
     }
 }

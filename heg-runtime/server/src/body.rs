@@ -11,23 +11,23 @@ use super::account::{Account, Charge};
 use super::body_bytes::BodyBytes;
 use super::error::{ApiError, Result};
 
-/// Limits on bodies.
+/// Reads bodies within the limits on their size and pace.
 #[derive(Debug, Clone)]
-pub(super) struct Intake {
+pub(super) struct BodyReader {
     bytes_max: usize,
     pace: BodyPace,
 }
 
-/// How fast a body has to come.
+/// The pace at which a body has to arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BodyPace {
-    /// Time for a body, whatever it is.
+    /// Maximum time for any body.
     pub time_max: Duration,
-    /// Bytes of a body that may take all that time.
+    /// Largest body that may take all that time, in bytes.
     pub small_bytes: usize,
-    /// Time for one that is larger, before its bytes count.
+    /// Time that a larger body gets before its bytes count.
     pub grace: Duration,
-    /// What earns a larger body another second.
+    /// Bytes that earn a larger body another second.
     pub bytes_per_second: u32,
 }
 
@@ -56,19 +56,19 @@ impl BodyPace {
 
 /// A body; its bytes are charged to its sender until it is dropped.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct RequestBody {
     pub(super) bytes: BodyBytes,
     pub(super) charge: Charge,
 }
 
-impl Intake {
+impl BodyReader {
     /// Bodies of up to `bytes_max` bytes each, which come at this pace.
     pub(super) fn new(bytes_max: usize, pace: BodyPace) -> Self {
         Self { bytes_max, pace }
     }
 
     /// Takes in a body, at the expense of `account`.
-    pub(super) async fn take<B>(&self, account: &Account, body: &mut B) -> Result<Taken>
+    pub(super) async fn take<B>(&self, account: &Account, body: &mut B) -> Result<RequestBody>
     where
         B: Body<Data = bytes::Bytes, Error: std::fmt::Display> + Unpin,
     {
@@ -80,7 +80,7 @@ impl Intake {
         let announced = announced.and_then(|bytes| usize::try_from(bytes).ok());
         let announced = announced.map_or(self.bytes_max, |bytes| bytes.min(self.bytes_max));
         let begin = Instant::now();
-        let mut taken = Taken {
+        let mut taken = RequestBody {
             bytes: BodyBytes::new(announced),
             charge: account.charge(0)?,
         };
@@ -157,11 +157,11 @@ mod tests {
 
     #[tokio::test]
     async fn bodies_are_bounded_alone_and_together() {
-        let intake = Intake::new(8 << 20, BodyPace::default());
+        let body_reader = BodyReader::new(8 << 20, BodyPace::default());
         let account = account();
         let take = async |bytes: usize| {
             let mut body = Full::new(vec![b'x'; bytes].into());
-            intake.take(&account, &mut body).await
+            body_reader.take(&account, &mut body).await
         };
         assert!(matches!(
             take((8 << 20) + 1).await,
@@ -180,22 +180,22 @@ mod tests {
     /// A client that sends on after it was refused would find its connection reset, and no reason.
     #[tokio::test]
     async fn the_rest_of_a_refused_body_is_passed_over() {
-        let intake = Intake::new(1000, BodyPace::default());
+        let body_reader = BodyReader::new(1000, BodyPace::default());
         let data = bytes::Bytes::from(vec![b'x'; 1000]);
         let frames = |count: usize| {
             let frame = data.clone();
             (0..count).map(move |_| Ok::<_, std::io::Error>(Frame::data(frame.clone())))
         };
         let mut body = StreamBody::new(iter(frames(100)));
-        let outcome = intake.take(&account(), &mut body).await;
+        let outcome = body_reader.take(&account(), &mut body).await;
         assert!(matches!(outcome, Err(ApiError::TooLarge { .. })));
-        intake.pass_over(&mut body).await;
+        body_reader.pass_over(&mut body).await;
         assert!(body.frame().await.is_none());
         // Not for ever.
         let mut endless = StreamBody::new(iter(frames(usize::MAX)));
-        intake.pass_over(&mut endless).await;
+        body_reader.pass_over(&mut endless).await;
         let mut silent = StreamBody::new(pending::<std::io::Result<Frame<bytes::Bytes>>>());
-        intake.pass_over(&mut silent).await;
+        body_reader.pass_over(&mut silent).await;
     }
 
     #[test]
@@ -215,12 +215,12 @@ mod tests {
             bytes_per_second: 1 << 30,
             ..BodyPace::default()
         };
-        let intake = Intake::new(8 << 20, pace);
+        let body_reader = BodyReader::new(8 << 20, pace);
         let account = account();
         let data = bytes::Bytes::from(vec![b'x'; 1 << 20]);
         let frames = iter([Ok::<_, std::io::Error>(Frame::data(data))]);
         let mut body = StreamBody::new(frames.chain(pending()));
-        let outcome = intake.take(&account, &mut body).await;
+        let outcome = body_reader.take(&account, &mut body).await;
         assert!(matches!(outcome, Err(ApiError::Body { .. })));
         assert!(account.charge(64 << 20).is_ok(), "all of it was given back");
     }

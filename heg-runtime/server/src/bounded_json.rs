@@ -16,10 +16,10 @@ use super::error::{ApiError, Result};
 use super::fields::describe;
 use super::request::{PromptBounds, PromptText};
 
-/// What a body is read with.
+/// Reads a body within bounds.
 pub(super) struct Reader<'a> {
     bounds: &'a PromptBounds,
-    /// Fields that are passed over: their value is `true`, whatever they say.
+    /// Ignored fields, whose value is read as `true`, whatever it is.
     passed_over: &'a [&'a str],
     values_left: Cell<usize>,
     /// Why reading was given up. An error of `serde` could only say it as text.
@@ -200,7 +200,7 @@ impl<'de> Visitor<'de> for Counted<'_> {
 /// A prompt: a text, a list of token ids, or a list of one of these.
 struct Prompt<'a>(&'a Reader<'a>);
 
-/// What stands in a prompt's list.
+/// An entry of a prompt's list.
 enum Item {
     /// A whole prompt: a text or a list.
     Prompt(PromptText),

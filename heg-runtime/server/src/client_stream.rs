@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
-/// What the doors accept.
+/// The stream of an accepted connection.
 #[derive(Debug)]
 enum Stream {
     Tcp(TcpStream),
@@ -29,7 +29,7 @@ macro_rules! with {
     };
 }
 
-/// A client's stream through either door.
+/// A client's stream over either transport.
 #[derive(Debug)]
 pub(super) struct ClientStream(Arc<Stream>);
 

@@ -9,20 +9,20 @@ use hyper::header::HeaderValue;
 
 use super::State;
 use super::account::{Account, Charge, Scope};
-use super::admission::Place;
-use super::answer::{Head, Piece, Voice, millis};
-use super::answering::{Answering, Step};
-use super::body::Taken;
+use super::admission::Permit;
+use super::answer::{ApiKind, Envelope, Piece, millis};
+use super::answering::{AnswerEvent, Answering};
+use super::body::RequestBody;
 use super::error::{ApiError, Result};
 use super::flows::FlowName;
 use super::preparation::Effort;
 use super::request::{
-    ChatRequest, CompletionRequest, Delivery, EndToken, PromptText, TokenIds, Wishes,
+    ChatRequest, CompletionParams, CompletionRequest, Delivery, EndToken, PromptText, TokenIds,
 };
 use super::route::{Body, event_response, json_response};
 use super::stream::{Empty, Events};
 use super::supersede::{Key, Turn};
-use super::tools::{Held, Tooling};
+use super::tools::{AnswerConstraint, Tooling};
 use heg_runtime::engine::{EndTokens, Request};
 use heg_text::{AnswerText, Conversation, TextStream};
 
@@ -30,20 +30,20 @@ use heg_text::{AnswerText, Conversation, TextStream};
 pub(super) async fn chat(
     state: &Arc<State>,
     account: &Account,
-    body: Taken,
+    body: RequestBody,
     headers: Vec<(&'static str, &str)>,
 ) -> Result<Response<Body>> {
-    answer(state, account, Voice::Chat, body, headers).await
+    answer(state, account, ApiKind::Chat, body, headers).await
 }
 
 /// `/v1/completions`.
 pub(super) async fn bare(
     state: &Arc<State>,
     account: &Account,
-    body: Taken,
+    body: RequestBody,
     headers: Vec<(&'static str, &str)>,
 ) -> Result<Response<Body>> {
-    answer(state, account, Voice::Completion, body, headers).await
+    answer(state, account, ApiKind::Completion, body, headers).await
 }
 
 /// A prompt as its body has it.
@@ -52,23 +52,23 @@ enum Prompt {
     Bare(PromptText),
 }
 
-/// A request that was let in, as tokens.
+/// An admitted request with its prompt as tokens.
 struct Prepared {
-    wishes: Wishes,
+    params: CompletionParams,
     prompt: Vec<u32>,
-    /// The form of the answer; it is compiled apart.
+    /// The answer format; its grammar is compiled later.
     tooling: Option<Box<Tooling>>,
-    place: Place,
+    permit: Permit,
     turn: Turn,
-    /// What the request keeps, instead of its body.
+    /// The charge for what the request keeps, in place of its body.
     charge: Charge,
 }
 
 async fn answer(
     state: &Arc<State>,
     account: &Account,
-    voice: Voice,
-    body: Taken,
+    api: ApiKind,
+    body: RequestBody,
     headers: Vec<(&'static str, &str)>,
 ) -> Result<Response<Body>> {
     let arrived = Instant::now();
@@ -79,22 +79,22 @@ async fn answer(
     let effort = Effort::of(body.bytes.len());
     let prepare = {
         let (state, scope) = (Arc::clone(state), account.scope());
-        move || prepare(&state, scope, voice, body, &headers)
+        move || prepare(&state, scope, api, body, &headers)
     };
     let prepared = state
         .preparation
         .run(account.scope(), effort, prepare)
         .await?;
     let Prepared {
-        mut wishes,
+        mut params,
         prompt,
         tooling,
-        place,
+        permit,
         mut turn,
         mut charge,
     } = prepared;
-    let held = match tooling {
-        None => Held::default(),
+    let constraint = match tooling {
+        None => AnswerConstraint::default(),
         Some(tooling) => {
             let served = Arc::clone(&state.served);
             let work = move || served.hold(&tooling);
@@ -102,17 +102,17 @@ async fn answer(
             forms.run(account.scope(), Effort::Form, work).await?
         }
     };
-    let kept_bytes = kept_bytes(&wishes, &prompt, held.kept_bytes);
+    let kept_bytes = kept_bytes(&params, &prompt, constraint.kept_bytes);
     charge_exactly(&mut charge, kept_bytes)?;
     if turn.is_over() {
         return Err(ApiError::Superseded);
     }
-    if let Some(deadline) = &mut wishes.deadline {
+    if let Some(deadline) = &mut params.deadline {
         let left = deadline.checked_sub(arrived.elapsed());
         *deadline = left.ok_or(ApiError::Deadline)?;
     }
-    let syntax = held.syntax;
-    let (ask, text) = ask(state, account.scope(), voice, &wishes, prompt, held)?;
+    let syntax = constraint.syntax;
+    let (ask, text) = ask(state, account.scope(), api, &params, prompt, constraint)?;
     let engine = &state.served.engine;
     let mut answering = Answering::submit(
         engine,
@@ -120,21 +120,21 @@ async fn answer(
         text,
         syntax,
         turn,
-        (place, charge),
+        (permit, charge),
         &state.metrics,
     );
     // Nothing is sent before the scheduler has the request, so that a refusal has a status.
     let predicted = answering.accepted().await?;
-    let head = state.head(voice);
-    let mut response = match wishes.delivery {
-        Delivery::Whole => whole(&head, &mut answering, wishes.token_ids).await?,
+    let envelope = state.envelope(api);
+    let mut response = match params.delivery {
+        Delivery::Whole => whole(&envelope, &mut answering, params.token_ids).await?,
         Delivery::Stream { usage } => {
             // Who asks for completions counts tokens, and may have given ids whose text means nothing.
-            let empty = match (voice, wishes.token_ids, &state.served.tokenizer) {
-                (Voice::Chat, TokenIds::Omitted, Some(_)) => Empty::Omitted,
+            let empty = match (api, params.token_ids, &state.served.tokenizer) {
+                (ApiKind::Chat, TokenIds::Omitted, Some(_)) => Empty::Omitted,
                 _ => Empty::Sent,
             };
-            let events = Events::new(head, answering, usage, wishes.token_ids, empty);
+            let events = Events::new(envelope, answering, usage, params.token_ids, empty);
             event_response(events)
         }
     };
@@ -150,30 +150,30 @@ async fn answer(
 fn prepare(
     state: &State,
     scope: Scope,
-    voice: Voice,
-    body: Taken,
+    api: ApiKind,
+    body: RequestBody,
     headers: &[(&'static str, String)],
 ) -> Result<Prepared> {
     let served = &state.served;
     let headers = headers.iter().map(|(name, text)| (*name, text.as_str()));
-    let Taken { bytes, mut charge } = body;
-    let (wishes, prompt) = match voice {
-        Voice::Chat => {
+    let RequestBody { bytes, mut charge } = body;
+    let (params, prompt) = match api {
+        ApiKind::Chat => {
             let request = ChatRequest::parse(&bytes, headers, served.bounds())?;
             let prompt = Prompt::Chat(request.conversation.into(), request.tooling.into());
-            (request.wishes, prompt)
+            (request.params, prompt)
         }
-        Voice::Completion => {
+        ApiKind::Completion => {
             let request = CompletionRequest::parse(&bytes, headers, served.bounds())?;
-            (request.wishes, Prompt::Bare(request.prompt))
+            (request.params, Prompt::Bare(request.prompt))
         }
     };
     drop(bytes);
-    if let Some(asked) = &wishes.model {
+    if let Some(asked) = &params.model {
         served.check_model(asked)?;
     }
-    let place = state.admission.enter(scope, wishes.class)?;
-    let turn = match &wishes.supersede_key {
+    let permit = state.admission.enter(scope, params.class)?;
+    let turn = match &params.supersede_key {
         Some(key) => state.superseding.begin(Key {
             scope,
             text: key.clone(),
@@ -188,20 +188,20 @@ fn prepare(
         Prompt::Bare(text) => (served.bare_prompt(text)?, None),
     };
     let form_bytes = tooling.as_ref().map_or(0, |tooling| tooling.kept_bytes());
-    charge_exactly(&mut charge, kept_bytes(&wishes, &prompt, form_bytes))?;
+    charge_exactly(&mut charge, kept_bytes(&params, &prompt, form_bytes))?;
     Ok(Prepared {
-        wishes,
+        params,
         prompt,
         tooling,
-        place,
+        permit,
         turn,
         charge,
     })
 }
 
 /// What a request makes the server keep until it is answered.
-fn kept_bytes(wishes: &Wishes, prompt: &[u32], form_bytes: usize) -> usize {
-    let stop: usize = wishes.stop.iter().map(String::len).sum();
+fn kept_bytes(params: &CompletionParams, prompt: &[u32], form_bytes: usize) -> usize {
+    let stop: usize = params.stop.iter().map(String::len).sum();
     REQUEST_BYTES + prompt.len() * TOKEN_BYTES + stop * STOP_BYTE_BYTES + form_bytes
 }
 
@@ -223,51 +223,51 @@ fn charge_exactly(charge: &mut Charge, bytes: usize) -> Result<()> {
 fn ask(
     state: &State,
     scope: Scope,
-    voice: Voice,
-    wishes: &Wishes,
+    api: ApiKind,
+    params: &CompletionParams,
     prompt: Vec<u32>,
-    held: Held,
+    constraint: AnswerConstraint,
 ) -> Result<(Request, AnswerText)> {
     let served = &state.served;
-    let tokens_max = match (wishes.tokens_max, voice) {
+    let tokens_max = match (params.tokens_max, api) {
         (Some(asked), _) => {
             served.bounds().check(prompt.len(), asked)?;
             asked
         }
-        (None, Voice::Chat) => served.room(prompt.len()).min(state.limits.answer_tokens),
-        (None, Voice::Completion) => served.room(prompt.len()).min(COMPLETION_TOKENS),
+        (None, ApiKind::Chat) => served.room(prompt.len()).min(state.limits.answer_tokens),
+        (None, ApiKind::Completion) => served.room(prompt.len()).min(COMPLETION_TOKENS),
     };
-    let (end_tokens, eos_ids) = match wishes.end_token {
+    let (end_tokens, eos_ids) = match params.end_token {
         EndToken::Ends => (EndTokens::End, served.eos_ids()),
         EndToken::Ignored => (EndTokens::Ignored, &[][..]),
     };
     let tokenizer = served.tokenizer.clone();
     let text = AnswerText::new(
-        tokenizer.map(|tokenizer| TextStream::with_calls(tokenizer, held.syntax)),
-        wishes.stop.clone(),
+        tokenizer.map(|tokenizer| TextStream::with_calls(tokenizer, constraint.syntax)),
+        params.stop.clone(),
         eos_ids,
     );
-    let flow = match (&wishes.flow, &wishes.supersede_key) {
+    let flow = match (&params.flow, &params.supersede_key) {
         (Some(name), _) => Some(FlowName::Given(name.clone())),
         (None, Some(key)) => Some(FlowName::Superseding(key.clone())),
         (None, None) => None,
     };
     let ask = Request {
         scope: state.prefix_scope(scope),
-        class: wishes.class,
+        class: params.class,
         tokens_max,
         prompt,
         end_tokens,
-        sampling: wishes.sampling,
-        restriction: held.restriction,
+        sampling: params.sampling,
+        restriction: constraint.restriction,
         flow: flow.map(|name| state.flows.named(&served.engine, scope, name)),
-        deadline: wishes.deadline,
+        deadline: params.deadline,
     };
     Ok((ask, text))
 }
 
 async fn whole(
-    head: &Head,
+    envelope: &Envelope,
     answering: &mut Answering,
     token_ids: TokenIds,
 ) -> Result<Response<Body>> {
@@ -277,13 +277,13 @@ async fn whole(
     };
     loop {
         match answering.next().await? {
-            Step::Token { id, said } => {
+            AnswerEvent::Token { id, said } => {
                 piece.add(said);
                 piece.token_ids.iter_mut().for_each(|ids| ids.push(id));
             }
-            Step::End { said, reason } => {
+            AnswerEvent::End { said, reason } => {
                 piece.add(said);
-                let answer = head.whole(piece, reason, answering.figures());
+                let answer = envelope.whole(piece, reason, answering.stats());
                 return Ok(json_response(&answer));
             }
         }
@@ -293,7 +293,7 @@ async fn whole(
 /// Tokens of a completion whose request sets no limit. OpenAI's.
 const COMPLETION_TOKENS: u32 = 16;
 
-/// What is kept of any request: its place, its channel, its names. Chosen, above what they take.
+/// Memory that any request takes for its permit, channel and names, in bytes. Chosen as an upper bound.
 const REQUEST_BYTES: usize = 8 << 10;
 
 /// What is kept of a token of a prompt: its id, in the engine and with its flow.

@@ -1,4 +1,4 @@
-//! Connections: accepted up to a number at each door, each under time limits, and ended in good order.
+//! Connections: a bounded number on each transport, each with time limits, and a graceful shutdown.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutWriter;
 
 use super::State;
-use super::listen::{Caller, Doors};
+use super::listen::{Accepted, Listeners};
 use super::pool::{Pool, Slot};
 use super::route::route;
 use super::sending::Sending;
@@ -21,7 +21,7 @@ use super::sending::Sending;
 /// All connections of a server.
 pub(super) struct Connections {
     state: Arc<State>,
-    /// Each door has places of its own: whoever fills one leaves the other open.
+    /// Each transport has slots of its own: a client that fills one leaves the other open.
     tcp: Pool,
     unix: Pool,
     tasks: JoinSet<()>,
@@ -30,30 +30,34 @@ pub(super) struct Connections {
 
 impl Connections {
     pub(super) fn new(state: Arc<State>) -> Self {
-        let at_each_door = allow_descriptors(state.limits.connections);
+        let per_transport = allow_descriptors(state.limits.connections);
         Self {
             state,
-            tcp: Pool::new(at_each_door),
-            unix: Pool::new(at_each_door),
+            tcp: Pool::new(per_transport),
+            unix: Pool::new(per_transport),
             tasks: JoinSet::new(),
             ending: GracefulShutdown::new(),
         }
     }
 
-    /// Serves whoever comes until `stop`, and then those who are there for the time of grace.
-    pub(super) async fn serve<T>(mut self, doors: Doors, stop: impl Future<Output = T>) -> T {
+    /// Serves new connections until `stop` completes, and open ones for the grace period after that.
+    pub(super) async fn serve<T>(
+        mut self,
+        listeners: Listeners,
+        stop: impl Future<Output = T>,
+    ) -> T {
         let mut stop = std::pin::pin!(stop);
         let stopped = loop {
             tokio::select! {
                 stopped = &mut stop => break stopped,
-                (caller, slot) = admit(&self.tcp, || doors.tcp()) => self.spawn(caller, slot),
-                (caller, slot) = admit(&self.unix, || doors.unix()) => self.spawn(caller, slot),
+                (accepted, slot) = admit(&self.tcp, || listeners.tcp()) => self.spawn(accepted, slot),
+                (accepted, slot) = admit(&self.unix, || listeners.unix()) => self.spawn(accepted, slot),
             }
             // Tasks that ended leave their results.
             while self.tasks.try_join_next().is_some() {}
         };
         // No longer in anyone's way: the socket's file is removed here.
-        drop(doors);
+        drop(listeners);
         let grace = self.state.limits.grace;
         // A stream that does not end is cancelled with its task.
         let _ = tokio::time::timeout(grace, self.ending.shutdown()).await;
@@ -61,8 +65,8 @@ impl Connections {
         stopped
     }
 
-    fn spawn(&mut self, caller: Caller, slot: Slot) {
-        let Caller { stream, way } = caller;
+    fn spawn(&mut self, accepted: Accepted, slot: Slot) {
+        let Accepted { stream, transport } = accepted;
         let limits = &self.state.limits;
         let closed = stream.closed();
         let mut stream = TimeoutWriter::new(stream);
@@ -71,7 +75,7 @@ impl Connections {
         let activity = slot.occupy();
         let service = service_fn(move |request| {
             let busy = activity.busy();
-            let answer = route(Arc::clone(&state), way, request);
+            let answer = route(Arc::clone(&state), transport, request);
             async move { Ok::<_, Infallible>(answer.await?.map(|body| Sending::new(body, busy))) }
         });
         let connection = http1::Builder::new()
@@ -98,22 +102,22 @@ impl Connections {
 }
 
 /// Waits for a free slot, and for somebody to take it.
-async fn admit<F: Future<Output = std::io::Result<Caller>>>(
+async fn admit<F: Future<Output = std::io::Result<Accepted>>>(
     pool: &Pool,
     accept: impl Fn() -> F,
-) -> (Caller, Slot) {
+) -> (Accepted, Slot) {
     let slot = pool.slot().await;
     loop {
         match accept().await {
-            Ok(caller) => return (caller, slot),
+            Ok(accepted) => return (accepted, slot),
             // The caller is gone already, or there are no descriptors left; those come back.
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     }
 }
 
-/// Raises this process's limit of open files as far as `connections` at each door need, and says how many there may be
-/// at each: what the system does not grant is shared out here, since nobody can share it out when accepting fails.
+/// Raises this process's limit of open files to what `connections` on each transport need, and returns how many each may
+/// have. A lower limit is divided here, since accepting could only fail.
 fn allow_descriptors(connections: usize) -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     let wanted = 2 * connections as u64 + DESCRIPTORS_BESIDE;
@@ -122,12 +126,12 @@ fn allow_descriptors(connections: usize) -> usize {
         let _ = setrlimit(Resource::Nofile, limit);
     }
     match getrlimit(Resource::Nofile).current {
-        Some(granted) => at_each_door(connections, granted),
+        Some(granted) => per_transport(connections, granted),
         None => connections,
     }
 }
 
-fn at_each_door(connections: usize, descriptors: u64) -> usize {
+fn per_transport(connections: usize, descriptors: u64) -> usize {
     let most = descriptors.saturating_sub(DESCRIPTORS_BESIDE) / 2;
     connections
         .min(usize::try_from(most).unwrap_or(usize::MAX))
@@ -148,9 +152,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doors_share_what_descriptors_there_are() {
-        assert_eq!(at_each_door(4096, 1 << 20), 4096);
-        assert_eq!(at_each_door(4096, 1024), 256);
-        assert_eq!(at_each_door(4096, 100), 1);
+    fn transports_share_what_descriptors_there_are() {
+        assert_eq!(per_transport(4096, 1 << 20), 4096);
+        assert_eq!(per_transport(4096, 1024), 256);
+        assert_eq!(per_transport(4096, 100), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! A page for people: what the lanes do, who waits, how full the KV cache is.
+//! The dashboard: what the lanes do, which requests wait, how full the KV cache is.
 //!
 //! The page is one file and the same for everybody; what it shows it asks for twice a second, with the token where
 //! there is one. So a page that is left open holds nothing here, and ends with the server.
@@ -23,11 +23,11 @@ use super::route::{Body, blocking, json_response, response, whole};
 use super::timeline::lane_name;
 use heg_runtime::engine::{Engine, Phases, Status};
 
-/// The engine's last status. However many pages are open, the engine is asked as often as by one.
+/// Caches the engine's status, so that many open pages query the engine no more often than one.
 #[derive(Default)]
-pub(super) struct Standing(Mutex<Option<(Instant, Arc<Status>)>>);
+pub(super) struct StatusCache(Mutex<Option<(Instant, Arc<Status>)>>);
 
-impl Standing {
+impl StatusCache {
     async fn of(&self, engine: &Engine) -> Result<Arc<Status>> {
         let mut last = self.0.lock().await;
         if let Some((at, status)) = &*last
@@ -69,10 +69,10 @@ pub(super) fn page(state: &State) -> Response<Body> {
     response
 }
 
-/// What the page shows. The query `after=N` leaves out slices that were told before.
+/// The data of the page. The query `after=N` leaves out slices that were sent before.
 pub(super) async fn data(state: &State, query: Option<&str>) -> Result<Response<Body>> {
     let seen = seen(query)?;
-    let status = state.standing.of(&state.served.engine).await?;
+    let status = state.status.of(&state.served.engine).await?;
     let glimpse = state.served.timeline.glimpse(seen);
     let lanes = status.lanes.iter().map(|lane| lane_name(lane.lane));
     Ok(json_response(&json!({

@@ -10,108 +10,108 @@ use thiserror::Error;
 use super::request::Bound;
 use heg_runtime::RuntimeError;
 
-/// Why a request gets no answer.
+/// The reasons why a request gets no answer.
 #[derive(Debug, Error)]
 pub enum ApiError {
-    /// The body is no JSON, or nests too deeply.
+    /// The body is not JSON, or nests too deeply.
     #[error("the body is not valid JSON: {0}")]
     Json(#[source] serde_json::Error),
-    /// The body is JSON, but no object.
+    /// The body is JSON, but not an object.
     #[error("the body is {found}, expected an object")]
     NotAnObject {
-        /// What it is.
+        /// Description of the value.
         found: String,
     },
-    /// A field that must be there.
+    /// A required field is missing.
     #[error("the field `{field}` is missing")]
     Missing {
-        /// Its name.
+        /// Name of the field.
         field: &'static str,
     },
-    /// A field has a value that it cannot have.
+    /// A field has an invalid value.
     #[error("`{field}`: expected {expected}, found {found}")]
     Field {
-        /// Path to it.
+        /// Path to the field.
         field: String,
-        /// What it can be.
+        /// The values that are valid.
         expected: &'static str,
-        /// What it is.
+        /// Description of the value.
         found: String,
     },
-    /// A field asks for what this server does not do.
+    /// A field asks for something that this server does not support.
     #[error("`{field}` is {found}, but this server {limit}")]
     Unsupported {
-        /// Its name.
+        /// Name of the field.
         field: String,
-        /// What it is.
+        /// Description of the value.
         found: String,
-        /// What the server does instead.
+        /// What the server does instead, as the end of a sentence.
         limit: &'static str,
     },
-    /// A field that nobody knows.
+    /// The body has an unknown field.
     #[error("unknown field `{field}`")]
     Unknown {
-        /// Its name.
+        /// Name of the field.
         field: String,
     },
-    /// Prompt and answer are longer than any request can be.
+    /// Prompt and answer are too long together.
     #[error(
         "prompt and answer take at least {at_least} tokens together, expected at most {tokens_max}, \
          {bounded_by}; shorten the prompt or ask for fewer tokens"
     )]
     TooLong {
-        /// How many tokens there are, or would be at the very least: a long prompt is not counted to its end.
+        /// Lower bound on the number of tokens: a long prompt is not counted to its end.
         at_least: usize,
-        /// How many there may be.
+        /// Maximum number of tokens.
         tokens_max: u32,
-        /// Why no more.
+        /// The resource that sets the maximum.
         bounded_by: Bound,
     },
     /// The body has more parts than any request needs.
     #[error("the body has more than {values_max} JSON values")]
     TooManyValues {
-        /// How many there may be.
+        /// Maximum number of JSON values.
         values_max: usize,
     },
-    /// A model that is not served.
+    /// The request names a model that is not served.
     #[error("`model`: expected `{served}`, found {asked}")]
     Model {
-        /// What was asked for.
+        /// The model that was asked for.
         asked: String,
-        /// What there is.
+        /// The model that is served.
         served: String,
     },
     /// The runtime refused the prompt, or failed while answering.
     #[error("{}", Chain(.0))]
     Runtime(#[from] RuntimeError),
-    /// A conversation for a bundle that cannot render any.
+    /// The bundle lacks what text prompts need.
     #[error("the bundle has no {missing}: give the prompt as token ids to /v1/completions")]
     NoText {
-        /// What is missing.
+        /// The missing part: chat template or tokenizer.
         missing: &'static str,
     },
     /// The token is missing or wrong.
     #[error("expected the server's token as `Authorization: Bearer TOKEN`")]
     Token,
-    /// A name for this server that a foreign web page may have made up.
+    /// The `Host` header names another machine: a foreign web page may have rebound its name to this one.
     #[error("the host `{host}` is not this machine's, expected localhost, 127.0.0.1 or [::1]")]
     Host {
-        /// The header.
+        /// Value of the header.
         host: String,
     },
-    /// The body is of another type.
+    /// The body has the wrong content type.
     #[error("expected a body of `Content-Type: application/json`, found {found}")]
     ContentType {
-        /// The header.
+        /// Value of the header.
         found: String,
     },
     /// The body is too large.
     #[error("the body is larger than {bytes_max} bytes")]
     TooLarge {
-        /// What is allowed.
+        /// Maximum size in bytes.
         bytes_max: usize,
     },
-    /// The client broke off, or was too slow.
+    /// The client disconnected, or was too slow.
     #[error("the body did not arrive: {why}")]
     Body {
         /// The reason that the connection or the limit gave.
@@ -133,20 +133,20 @@ pub enum ApiError {
         /// The method it takes.
         allowed: hyper::Method,
     },
-    /// There is too much to do already.
+    /// The queue of this class is full.
     #[error("{live} {class} requests are waiting or running already; try again later")]
     Busy {
-        /// How many there are.
+        /// Number of requests of the class that wait or run.
         live: usize,
-        /// Of which class.
+        /// The class.
         class: &'static str,
-        /// When to try again.
+        /// Time until a retry is worthwhile.
         retry_after: Duration,
     },
-    /// The scheduler gave the request up in favour of others.
+    /// The scheduler shed the request in favour of others.
     #[error("the request was given up because there is too much to do; try again later")]
     Shed {
-        /// When to try again.
+        /// Time until a retry is worthwhile.
         retry_after: Duration,
     },
     /// The client's own requests make the server keep too much.
@@ -154,7 +154,7 @@ pub enum ApiError {
         "your requests may keep {bytes_max} bytes of this size together, which they do; wait until some are answered"
     )]
     AccountFull {
-        /// What they may keep.
+        /// Maximum size in bytes of what they make the server keep.
         bytes_max: usize,
     },
     /// All clients together make the server keep too much.
@@ -172,13 +172,13 @@ pub enum ApiError {
         /// The reason that the engine gave.
         why: String,
     },
-    /// The server ends.
+    /// The server is shutting down.
     #[error("the server is shutting down")]
     ShuttingDown,
     /// Kernels are still being prepared.
     #[error("kernels are being prepared")]
     Loading,
-    /// Nothing can be run any more.
+    /// The engine has failed for good.
     #[error("the engine has failed; the server has to be started again")]
     EngineFailed,
 }
@@ -219,7 +219,7 @@ impl ApiError {
         }
     }
 
-    /// When to try again, where that helps.
+    /// Time until a retry is worthwhile, if it can help at all.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Busy { retry_after, .. } | Self::Shed { retry_after } => Some(*retry_after),

@@ -11,7 +11,7 @@ use super::bounded_json::{PromptField, Reader};
 use super::error::{ApiError, Result};
 use super::request::PromptText;
 
-/// What is left of an object.
+/// The fields of an object that have not been taken yet.
 #[derive(Debug)]
 pub(super) struct Fields {
     map: Map<String, Value>,

@@ -7,7 +7,7 @@ use super::account::Scope;
 use heg_runtime::engine::Engine;
 use heg_sched::FlowId;
 
-/// Where flows come from, and whom their end is told.
+/// Creates flows, and is told when they end.
 pub(super) trait FlowSource {
     /// A flow that nobody else has.
     fn new_flow(&self) -> FlowId;
@@ -25,7 +25,7 @@ impl FlowSource for Engine {
     }
 }
 
-/// What a flow is known by.
+/// The name of a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum FlowName {
     /// A `flow_id`.

@@ -1,11 +1,11 @@
-//! The server: OpenAI's interface over HTTP, on loopback and on a Unix socket, in front of the engine.
+//! The server: OpenAI's API over HTTP, on loopback and on a Unix socket, in front of the engine.
 //!
-//! One thread of tokio holds all connections; the engine has threads of its own. A request goes through `listen`
-//! (the doors), `connection` (one client), `route`, `auth` (who it is), `account` (what it may make the server keep),
-//! `body` (bytes under limits), `request` (fields, checked), `admission` (a place in the queue), `served` (tokens),
-//! `answering` (the engine's updates as text) and out through `answer`, whole, or `stream`, as events. People look at the
-//! `dashboard`. Nothing a client does, or leaves undone, holds more than a bounded amount of memory, or a place for longer
-//! than a bounded time; and clients see nothing of each other.
+//! One tokio thread holds all connections; the engine has threads of its own. A request passes through `listen`
+//! (sockets), `connection` (one client), `route`, `auth` (its identity), `account` (its memory budget), `body` (bytes
+//! within limits), `request` (checked fields), `admission` (a permit), `served` (tokens) and `answering` (the engine's
+//! updates as text); the response is written by `answer`, whole, or by `stream`, as events. The `dashboard` shows it all.
+//! Whatever a client does or fails to do, it takes a bounded amount of memory, and a permit for a bounded time; and
+//! clients see nothing of each other.
 
 mod account;
 mod admission;
@@ -52,14 +52,14 @@ use tokio::runtime::{Builder, Runtime};
 
 use account::{Accounts, Scope};
 use admission::Admission;
-use answer::{Head, Voice};
-use body::Intake;
+use answer::{ApiKind, Envelope};
+use body::BodyReader;
 use connection::Connections;
-use dashboard::Standing;
+use dashboard::StatusCache;
 use flows::Flows;
 use heg_runtime::engine::ScopeId;
 use heg_runtime::verified;
-use listen::Doors;
+use listen::Listeners;
 use metrics::Metrics;
 use preparation::Preparation;
 use supersede::Superseding;
@@ -70,33 +70,33 @@ pub use body::BodyPace;
 pub use error::ApiError;
 pub use listen::Address;
 pub use request::{
-    Bound, ChatRequest, CompletionRequest, Delivery, EndToken, FIELD_HEADERS, PromptBounds,
-    PromptText, TokenIds, Usage, Wishes, flow_to_end,
+    Bound, ChatRequest, CompletionParams, CompletionRequest, Delivery, EndToken, FIELD_HEADERS,
+    PromptBounds, PromptText, TokenIds, Usage, flow_to_end,
 };
-pub use served::Served;
+pub use served::ServedModel;
 pub use server_error::ServerError;
 pub use timeline::Timeline;
 pub use tools::{AnswerFormat, Tooling};
 
-/// How a server is set up.
+/// The options of a server.
 #[derive(Debug, Clone, Default)]
 pub struct ServerOptions {
-    /// Port on 127.0.0.1; 0 takes one that is free.
+    /// Port on 127.0.0.1; 0 takes a free one.
     pub port: Option<u16>,
-    /// Path of a Unix socket, which only this user may connect to.
+    /// Path of a Unix socket that only this user may connect to.
     pub socket: Option<PathBuf>,
-    /// What clients have to show, on both ways; where there are none, nothing.
+    /// The tokens that clients must present on either transport; if empty, none is required.
     pub tokens: Tokens,
-    /// Whose prompts may go on where whose prompts ended.
+    /// Which clients share cached prompt prefixes.
     pub prefixes: Prefixes,
-    /// What clients may use up.
+    /// Limits on what clients may use.
     pub limits: ServerLimits,
-    /// The cache folder, in which it is remembered that the bundle is right as soon as kernels are ready.
+    /// The cache folder, which records that the bundle is intact as soon as kernels are ready.
     pub cache: Option<OwnFolder>,
 }
 
-/// Whose KV caches a prompt without a flow may go on with. Times, and `cached_tokens`, tell a client which prompts those
-/// caches are of.
+/// Whose KV caches a prompt without a flow may reuse. Timing and `cached_tokens` tell a client something of the prompts
+/// behind those caches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Prefixes {
     /// The client's own.
@@ -106,26 +106,28 @@ pub enum Prefixes {
     Shared,
 }
 
-/// What clients may use up. All of it is chosen.
+/// Limits on what clients may use. All of them are chosen.
 #[derive(Debug, Clone)]
 pub struct ServerLimits {
-    /// Requests of each class that wait or run; more are refused with 429, except from clients that have few.
+    /// Maximum number of requests of each class that wait or run; more are refused with 429, except from clients that
+    /// have few.
     pub requests: usize,
-    /// Open connections at each door; more wait until one ends, or until one that asks nothing has gone for them.
+    /// Maximum number of open connections on each transport; more wait until one ends or an idle one is closed for
+    /// them.
     pub connections: usize,
-    /// Bytes of a request's body; without a limit, what the longest prompt may be written in.
+    /// Maximum size of a request's body in bytes; if unset, enough for the longest prompt.
     pub body_bytes: Option<usize>,
-    /// Bytes that requests make the server keep.
+    /// Limits on the memory that requests make the server keep.
     pub budgets: Budgets,
-    /// Tokens of an answer whose request sets no limit.
+    /// Maximum number of answer tokens where the request sets no limit.
     pub answer_tokens: u32,
-    /// Time for a request's head, and between two requests of a connection.
+    /// Maximum time for a request's head, and between two requests on a connection.
     pub head_time: Duration,
-    /// How fast a request's body has to come.
+    /// The pace at which a request's body has to arrive.
     pub body_pace: BodyPace,
-    /// Time for which a client may take nothing of what is sent to it.
+    /// Maximum time without progress while a response is sent.
     pub stall_time: Duration,
-    /// Time for answers under way when the server is told to end.
+    /// Time that running answers get when the server shuts down.
     pub grace: Duration,
 }
 
@@ -145,74 +147,74 @@ impl Default for ServerLimits {
     }
 }
 
-/// A server that listens, and answers nobody yet.
+/// A server that is bound to its addresses and answers no requests yet.
 #[derive(Debug)]
 pub struct Server {
     runtime: Runtime,
-    doors: Doors,
+    listeners: Listeners,
     options: ServerOptions,
 }
 
-/// What all connections share.
+/// The state shared by all connections.
 struct State {
-    served: Arc<Served>,
+    served: Arc<ServedModel>,
     tokens: Tokens,
     limits: ServerLimits,
     accounts: Accounts,
-    /// Whose prompts may go on where whose prompts ended.
+    /// Which clients share cached prompt prefixes.
     prefixes: Prefixes,
-    intake: Intake,
+    body_reader: BodyReader,
     preparation: Preparation,
     admission: Arc<Admission>,
     superseding: Arc<Superseding>,
     flows: Flows,
     metrics: Arc<Metrics>,
-    standing: Standing,
+    status: StatusCache,
     /// Whether all kernels are ready.
     ready: AtomicBool,
     /// When the server started, in seconds since 1970.
     created: u64,
-    /// Makes the ids of answers.
+    /// Generator of answer ids.
     ids: RandomState,
     answers: AtomicU64,
 }
 
 impl Server {
-    /// Listens where the options say. A port that is taken is found out before a model is loaded.
+    /// Binds the addresses of the options. An occupied port is reported before a model is loaded.
     ///
     /// # Errors
     /// `Listen`, `System`.
     pub fn bind(options: ServerOptions) -> Result<Self, ServerError> {
         let runtime = Builder::new_current_thread()
             .enable_all()
-            // In the way of the engine: no more than there are places.
+            // Each one competes with the engine for a core: no more than preparation has places.
             .max_blocking_threads(preparation::THREADS_MAX)
             .build()
             .map_err(|source| ServerError::System {
                 doing: "start an event loop",
                 source,
             })?;
-        let doors = Doors::open(options.port, options.socket.as_deref());
-        let doors = runtime.block_on(doors)?;
+        let listeners = Listeners::open(options.port, options.socket.as_deref());
+        let listeners = runtime.block_on(listeners)?;
         Ok(Self {
             runtime,
-            doors,
+            listeners,
             options,
         })
     }
 
-    /// Where it listens.
+    /// The addresses on which the server listens.
     pub fn addresses(&self) -> Vec<Address> {
-        self.doors.addresses()
+        self.listeners.addresses()
     }
 
-    /// Answers until `stop`; then takes no more requests, and gives those under way the time of grace.
+    /// Serves requests until `stop` completes; then accepts no more and gives running ones the grace period.
     ///
     /// # Errors
-    /// Why the engine cannot run; whatever `stop` gives.
+    /// The error that keeps the engine from running, or that of `stop`.
     pub fn run(
         self,
-        served: Served,
+        served: ServedModel,
         stop: impl Future<Output = Result<(), ServerError>>,
     ) -> Result<(), ServerError> {
         let cache = self.options.cache.clone();
@@ -240,7 +242,7 @@ impl Server {
                 }
             };
             tokio::select! {
-                ended = connections.serve(self.doors, stop) => ended,
+                ended = connections.serve(self.listeners, stop) => ended,
                 error = failed => Err(error.into()),
             }
         });
@@ -250,7 +252,7 @@ impl Server {
 }
 
 impl State {
-    fn new(served: Served, options: ServerOptions) -> Self {
+    fn new(served: ServedModel, options: ServerOptions) -> Self {
         let limits = options.limits;
         let body_bytes = limits.body_bytes;
         let body_bytes = body_bytes.unwrap_or_else(|| served.bounds().body_bytes_max());
@@ -260,14 +262,14 @@ impl State {
             tokens: options.tokens,
             accounts: Accounts::new(limits.budgets),
             prefixes: options.prefixes,
-            intake: Intake::new(body_bytes, limits.body_pace),
+            body_reader: BodyReader::new(body_bytes, limits.body_pace),
             preparation: Preparation::default(),
             admission: Arc::new(Admission::new(limits.requests)),
             limits,
             superseding: Arc::default(),
             flows: Flows::default(),
             metrics: Arc::default(),
-            standing: Standing::default(),
+            status: StatusCache::default(),
             ready: AtomicBool::new(false),
             created: now.map_or(0, |time| time.as_secs()),
             ids: RandomState::new(),
@@ -275,7 +277,7 @@ impl State {
         }
     }
 
-    /// With whom a client shares prefixes of prompts.
+    /// The scope within which a client shares prompt prefixes.
     fn prefix_scope(&self, scope: Scope) -> ScopeId {
         match self.prefixes {
             Prefixes::Own => scope.id(),
@@ -283,24 +285,24 @@ impl State {
         }
     }
 
-    /// The head of a new answer.
-    fn head(&self, voice: Voice) -> Head {
+    /// The envelope of a new answer.
+    fn envelope(&self, api: ApiKind) -> Envelope {
         let number = self.answers.fetch_add(1, Ordering::Relaxed);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        Head {
-            voice,
-            id: format!("{}-{:016x}", voice.id_prefix(), self.ids.hash_one(number)),
+        Envelope {
+            api,
+            id: format!("{}-{:016x}", api.id_prefix(), self.ids.hash_one(number)),
             created: now.map_or(0, |time| time.as_secs()),
             model: self.served.name.clone(),
         }
     }
 }
 
-/// Waits until the process is told to end: SIGTERM or SIGINT.
+/// Waits for SIGTERM or SIGINT.
 ///
 /// # Errors
-/// `System`, where signals cannot be waited for. In a runtime of tokio.
-pub async fn told_to_end() -> Result<(), ServerError> {
+/// `System`, if signals cannot be waited for. Must run in a tokio runtime.
+pub async fn shutdown_signal() -> Result<(), ServerError> {
     use tokio::signal::unix::{SignalKind, signal};
     let wait = |kind| {
         signal(kind).map_err(|source| ServerError::System {

@@ -12,17 +12,17 @@ use super::client_stream::ClientStream;
 use super::server_error::ServerError;
 use super::socket::Socket;
 
-/// The way a client came.
+/// The transport over which a client connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Transport {
     /// Loopback: anyone on this machine.
     Tcp,
     /// The socket, as a user of this machine, by number.
     Unix { user: u32 },
 }
 
-impl Way {
-    /// Who comes this way, where nobody is asked for a token.
+impl Transport {
+    /// The scope of a client on this transport, where no token is required.
     pub(super) fn scope(self) -> Scope {
         match self {
             Self::Tcp => Scope::Loopback,
@@ -31,7 +31,7 @@ impl Way {
     }
 }
 
-/// Where a server listens.
+/// The address on which a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// A port of 127.0.0.1.
@@ -49,21 +49,21 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// The open doors.
+/// The listening sockets.
 #[derive(Debug)]
-pub(super) struct Doors {
+pub(super) struct Listeners {
     tcp: Option<TcpListener>,
     unix: Option<Socket>,
 }
 
-/// Someone at a door.
-pub(super) struct Caller {
+/// An accepted connection.
+pub(super) struct Accepted {
     pub(super) stream: ClientStream,
-    pub(super) way: Way,
+    pub(super) transport: Transport,
 }
 
-impl Doors {
-    /// Opens them. In a runtime of tokio.
+impl Listeners {
+    /// Binds the sockets. Must run in a tokio runtime.
     pub(super) async fn open(
         port: Option<u16>,
         socket: Option<&Path>,
@@ -87,7 +87,7 @@ impl Doors {
         Ok(Self { tcp, unix })
     }
 
-    /// Where they are.
+    /// The addresses of the sockets.
     pub(super) fn addresses(&self) -> Vec<Address> {
         let tcp = self.tcp.as_ref();
         let tcp = tcp.and_then(|listener| listener.local_addr().ok());
@@ -96,30 +96,30 @@ impl Doors {
         tcp.chain(unix.map(Address::Unix)).collect()
     }
 
-    /// Waits for the next caller on loopback; for ever, where that is closed.
-    pub(super) async fn tcp(&self) -> io::Result<Caller> {
+    /// Waits for the next connection on loopback; forever if the port is closed.
+    pub(super) async fn tcp(&self) -> io::Result<Accepted> {
         let Some(listener) = &self.tcp else {
             return pending().await;
         };
         let (stream, _) = listener.accept().await?;
         // Tokens are small, and each is worth a packet.
         stream.set_nodelay(true)?;
-        Ok(Caller {
+        Ok(Accepted {
             stream: stream.into(),
-            way: Way::Tcp,
+            transport: Transport::Tcp,
         })
     }
 
-    /// Waits for the next caller on the socket; for ever, where there is none.
-    pub(super) async fn unix(&self) -> io::Result<Caller> {
+    /// Waits for the next connection on the Unix socket; forever if there is none.
+    pub(super) async fn unix(&self) -> io::Result<Accepted> {
         let Some(socket) = &self.unix else {
             return pending().await;
         };
         let (stream, _) = socket.accept().await?;
         let user = stream.peer_cred()?.uid();
-        Ok(Caller {
+        Ok(Accepted {
             stream: stream.into(),
-            way: Way::Unix { user },
+            transport: Transport::Unix { user },
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Figures for Prometheus: what the server counts itself, and how the engine stands when it is asked.
+//! Metrics for Prometheus: counters of the server, and the status of the engine at the time of the scrape.
 
 use std::sync::atomic::AtomicU64;
 
@@ -10,7 +10,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::admission::class_name;
-use super::answering::Figures;
+use super::answering::AnswerStats;
 use super::timeline::lane_name;
 use heg_runtime::engine::Status;
 use heg_sched::Class;
@@ -27,7 +27,7 @@ pub(super) enum Outcome {
 
 type Label = (&'static str, &'static str);
 
-/// What is counted from the start of the server on.
+/// Counters since the start of the server.
 #[derive(Debug, Default)]
 pub(super) struct Metrics {
     requests: Family<[Label; 2], Counter>,
@@ -51,28 +51,28 @@ impl Default for ByClass {
 }
 
 impl Metrics {
-    /// A request that was let in has ended. Figures are there if the engine saw its end.
-    pub(super) fn ended(&self, class: Class, outcome: Outcome, figures: Option<&Figures>) {
+    /// Counts the end of an admitted request; `stats` is there if the engine saw its end.
+    pub(super) fn ended(&self, class: Class, outcome: Outcome, stats: Option<&AnswerStats>) {
         let class = ("class", class_name(class));
         let labels = [class, ("outcome", outcome.name())];
         self.requests.get_or_create(&labels).inc();
-        let Some(figures) = figures else {
+        let Some(stats) = stats else {
             return;
         };
         let count = |family: &Family<[Label; 1], Counter>, tokens: u32| {
             family.get_or_create(&[class]).inc_by(tokens.into());
         };
-        count(&self.prompt_tokens, figures.prompt_tokens);
-        count(&self.reused_tokens, figures.reused_tokens);
-        count(&self.generated_tokens, figures.answer_tokens);
+        count(&self.prompt_tokens, stats.prompt_tokens);
+        count(&self.reused_tokens, stats.reused_tokens);
+        count(&self.generated_tokens, stats.answer_tokens);
         let observe = |times: &ByClass, time: std::time::Duration| {
             times.0.get_or_create(&[class]).observe(time.as_secs_f64());
         };
-        if figures.answer_tokens > 0 {
-            observe(&self.ttft, figures.ttft);
+        if stats.answer_tokens > 0 {
+            observe(&self.ttft, stats.ttft);
         }
-        if figures.answer_tokens > 1 {
-            observe(&self.tpot, figures.tpot);
+        if stats.answer_tokens > 1 {
+            observe(&self.tpot, stats.tpot);
         }
     }
 

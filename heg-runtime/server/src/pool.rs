@@ -1,5 +1,5 @@
-//! The connections at a door: a bounded number of slots. Where all are taken, connections without a request under way
-//! are closed for new ones, the longest idle first: nobody keeps others out by connecting.
+//! The connections of a listener: a bounded number of slots. When all are taken, idle connections are closed for new
+//! ones, the longest idle first: nobody keeps others out by connecting.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,14 +8,14 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// The slots of one door.
+/// The slots of one listener.
 #[derive(Debug)]
 pub(super) struct Pool {
     slots: Arc<Semaphore>,
     idle: Arc<Idle>,
 }
 
-/// Connections without a request under way, the longest idle first.
+/// Idle connections, the longest idle first.
 #[derive(Debug, Default)]
 struct Idle {
     queue: Mutex<Queue>,
@@ -34,7 +34,7 @@ pub(super) struct Slot {
     activity: Activity,
 }
 
-/// Whether a connection has a request under way, as its door knows it.
+/// Whether a connection is busy or idle, as its listener knows it.
 #[derive(Debug, Clone)]
 pub(super) struct Activity {
     idle: Arc<Idle>,

@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::account::Scope;
 use super::error::{ApiError, Result};
 
-/// The places where bodies are prepared.
+/// The places in which bodies are prepared.
 #[derive(Debug)]
 pub(super) struct Preparation {
     small: Places,
@@ -20,19 +20,19 @@ pub(super) struct Preparation {
     forms: Places,
 }
 
-/// What a preparation takes.
+/// Which of the places a preparation takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effort {
     /// Milliseconds: a body of up to [`SMALL_BYTES`].
     Small,
     /// More: a larger body.
     Large,
-    /// What a stranger's form takes.
+    /// Any amount: compiling a client's grammar.
     Form,
 }
 
 impl Effort {
-    /// What a body of so many bytes takes.
+    /// The effort of preparing a body of this size.
     pub(super) fn of(body_bytes: usize) -> Self {
         match body_bytes {
             0..=SMALL_BYTES => Self::Small,

@@ -1,6 +1,9 @@
 //! What requests may say, and the errors that the rest gets, pinned as clients see them.
 
 use super::*;
+use heg_sched::Class;
+use heg_text::SamplingParams;
+use std::time::Duration;
 
 /// Those of tiny-agent.
 const BOUNDS: PromptBounds = PromptBounds {
@@ -18,9 +21,9 @@ fn bare(body: &str) -> Result<CompletionRequest> {
 }
 
 /// A chat request with further fields.
-fn wishes(fields: &str) -> Result<Wishes> {
+fn params(fields: &str) -> Result<CompletionParams> {
     let body = format!(r#"{{"messages":[{{"role":"user","content":"hi"}}]{fields}}}"#);
-    Ok(chat(&body)?.wishes)
+    Ok(chat(&body)?.params)
 }
 
 /// Status and body of each error, for a snapshot.
@@ -109,7 +112,7 @@ fn fields_that_are_refused() {
         r#","parallel_tool_calls":1"#,
         r#","temprature":1"#,
     ];
-    insta::assert_snapshot!(refusals(&cases, wishes));
+    insta::assert_snapshot!(refusals(&cases, params));
 }
 
 #[test]
@@ -189,9 +192,9 @@ fn prompts_come_in_four_forms() {
 
 #[test]
 fn a_request_without_wishes_gets_the_defaults_of_openai() {
-    let Wishes { sampling, .. } = wishes("").unwrap();
+    let CompletionParams { sampling, .. } = params("").unwrap();
     let seed = sampling.seed;
-    let expected = Wishes {
+    let expected = CompletionParams {
         model: None,
         tokens_max: None,
         sampling: SamplingParams {
@@ -209,26 +212,26 @@ fn a_request_without_wishes_gets_the_defaults_of_openai() {
         supersede_key: None,
     };
     assert_eq!(
-        Wishes {
+        CompletionParams {
             sampling,
-            ..wishes("").unwrap()
+            ..params("").unwrap()
         },
         expected
     );
-    assert_ne!(wishes("").unwrap().sampling.seed, seed);
-    let tokens_max = bare(r#"{"prompt":"a"}"#).unwrap().wishes.tokens_max;
+    assert_ne!(params("").unwrap().sampling.seed, seed);
+    let tokens_max = bare(r#"{"prompt":"a"}"#).unwrap().params.tokens_max;
     assert_eq!(tokens_max, None);
 }
 
 #[test]
 fn wishes_are_read() {
-    let read = wishes(
+    let read = params(
         r#","model":"m","max_tokens":5,"max_completion_tokens":7,"temperature":0,"top_p":0.5,"top_k":40,
         "min_p":0.1,"repetition_penalty":1.1,"seed":-1,"stop":"x","ignore_eos":true,"stream":true,
         "stream_options":{"include_usage":true},"return_token_ids":true,"priority":"proactive","flow_id":"f",
         "deadline_ms":1500,"supersede_key":"k","user":"me","n":1,"presence_penalty":0.0,"logprobs":null"#,
     );
-    let expected = Wishes {
+    let expected = CompletionParams {
         model: Some("m".into()),
         tokens_max: Some(7),
         sampling: SamplingParams {
@@ -255,7 +258,7 @@ fn wishes_are_read() {
 
 #[test]
 fn urgency_is_said_in_three_ways() {
-    let class = |fields: &str| wishes(fields).unwrap().class;
+    let class = |fields: &str| params(fields).unwrap().class;
     for (fields, expected) in [
         (r#","priority":"reactive""#, Class::Reactive),
         (r#","priority":0"#, Class::Reactive),
@@ -281,12 +284,12 @@ fn headers_stand_in_for_fields() {
         ("heg-supersede-key", "k"),
         ("heg-else", "x"),
     ];
-    let wishes = |body: &str| {
+    let params = |body: &str| {
         CompletionRequest::parse(body.as_bytes(), headers, &BOUNDS)
             .unwrap()
-            .wishes
+            .params
     };
-    let read = wishes(r#"{"prompt":"a","supersede_key":"own"}"#);
+    let read = params(r#"{"prompt":"a","supersede_key":"own"}"#);
     assert_eq!(read.class, Class::Proactive);
     assert_eq!(read.flow.as_deref(), Some("12"));
     assert_eq!(read.deadline, Some(Duration::from_millis(20)));

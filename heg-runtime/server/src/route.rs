@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 
 use super::account::Account;
 use super::auth;
-use super::body::Taken;
+use super::body::RequestBody;
 use super::error::{ApiError, Result};
 use super::fields::describe;
 use super::flows::FlowName;
-use super::listen::Way;
+use super::listen::Transport;
 use super::preparation::Effort;
 use super::request::{FIELD_HEADERS, flow_to_end};
 use super::sending::Sending;
@@ -35,26 +35,28 @@ pub(super) type Body = UnsyncBoxBody<Bytes, Infallible>;
 /// Answers a request; what cannot be answered is an error in OpenAI's shape.
 pub(super) async fn route(
     state: Arc<State>,
-    way: Way,
+    transport: Transport,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
-    let response = handle(&state, way, request).await.unwrap_or_else(|error| {
-        state.metrics.refused(error.status().as_u16());
-        refusal(&error)
-    });
+    let response = handle(&state, transport, request)
+        .await
+        .unwrap_or_else(|error| {
+            state.metrics.refused(error.status().as_u16());
+            refusal(&error)
+        });
     Ok(response)
 }
 
 async fn handle(
     state: &Arc<State>,
-    way: Way,
+    transport: Transport,
     request: Request<Incoming>,
 ) -> Result<Response<Body>> {
     let (parts, body) = request.into_parts();
     let route = Route::of(parts.uri.path(), &parts.method)?;
     let scope = match route {
-        Route::Page | Route::Health => way.scope(),
-        Route::Client(_) => auth::scope(&state.tokens, &parts.headers, way)?,
+        Route::Page | Route::Health => transport.scope(),
+        Route::Client(_) => auth::scope(&state.tokens, &parts.headers, transport)?,
     };
     let account = state.accounts.of(scope);
     // Its head, until it is answered, and its answer, until that is sent.
@@ -79,10 +81,10 @@ async fn client(
     let post = async || {
         check_content_type(&parts.headers)?;
         let mut body = body;
-        let taken = state.intake.take(account, &mut body).await;
+        let taken = state.body_reader.take(account, &mut body).await;
         // Who expects to be told waits with its body.
         if taken.as_ref().is_err_and(ApiError::is_of_size) && !parts.headers.contains_key(EXPECT) {
-            state.intake.pass_over(&mut body).await;
+            state.body_reader.pass_over(&mut body).await;
         }
         taken
     };
@@ -101,13 +103,13 @@ async fn client(
     }
 }
 
-/// What there is.
+/// The routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Route<'a> {
-    /// For anybody: the same for all, and nothing is kept.
+    /// Open to anybody: the same for all, and nothing is kept.
     Page,
     Health,
-    /// For those who may ask.
+    /// Open to authenticated clients.
     Client(ClientRoute<'a>),
 }
 
@@ -192,7 +194,7 @@ fn model(state: &State, name: &str) -> Result<Response<Body>> {
     Ok(json_response(&state.served.card(state.created)))
 }
 
-async fn end_flow(state: &State, account: &Account, body: Taken) -> Result<Response<Body>> {
+async fn end_flow(state: &State, account: &Account, body: RequestBody) -> Result<Response<Body>> {
     let bounds = *state.served.bounds();
     let effort = Effort::of(body.bytes.len());
     let read = move || flow_to_end(&body.bytes, &bounds);
@@ -283,7 +285,7 @@ pub(super) fn whole(text: String) -> Body {
 }
 
 /// What a request makes the server keep beside its body: its head, and its connection's state. Chosen, such that no client
-/// fills a door with requests.
+/// fills a listener with requests.
 const HEAD_BYTES: usize = 8 << 10;
 
 const JSON: &str = "application/json";

@@ -1,4 +1,4 @@
-//! What is served: an engine, and the text side of its bundle; and how a request's prompt becomes tokens.
+//! The model that is served: an engine and the text side of its bundle. Turns the prompt of a request into tokens.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use super::error::{ApiError, Result};
 use super::fields::describe;
 use super::request::{Bound, PromptBounds, PromptText};
 use super::timeline::Timeline;
-use super::tools::{Held, LazyGrammars, Tooling};
+use super::tools::{AnswerConstraint, LazyGrammars, Tooling};
 use heg_runtime::Loaded;
 use heg_runtime::RuntimeError;
 use heg_runtime::engine::Engine;
 use heg_text::{ChatTemplate, Conversation, Special, TextError, Tokenizer};
 
-/// A model on its engine. Without a tokenizer it answers token ids with token ids.
-pub struct Served {
+/// A model on its engine. Without a tokenizer, prompts and answers are token ids.
+pub struct ServedModel {
     pub(super) engine: Engine,
     pub(super) timeline: Timeline,
     pub(super) name: String,
@@ -25,11 +25,11 @@ pub struct Served {
     bounds: PromptBounds,
 }
 
-impl Served {
+impl ServedModel {
     /// The model of a bundle, by the name that the bundle gives it, on an engine that `timeline` observes.
     ///
     /// # Errors
-    /// A tokenizer or a template that cannot be read. One that is missing is none.
+    /// The tokenizer or the chat template cannot be read. A bundle may lack either.
     pub fn new(loaded: &Loaded, engine: Engine, timeline: Timeline) -> Result<Self, RuntimeError> {
         let tokenizer = there(loaded.tokenizer())?;
         let context_tokens = engine.manifest().model.context_tokens;
@@ -60,7 +60,7 @@ impl Served {
         &self.name
     }
 
-    /// How long prompts may be.
+    /// The bounds on prompts.
     pub(super) fn bounds(&self) -> &PromptBounds {
         &self.bounds
     }
@@ -78,8 +78,8 @@ impl Served {
         self.checked(prompt.map_err(RuntimeError::from)?)
     }
 
-    /// What holds an answer to its form.
-    pub(super) fn hold(&self, tooling: &Tooling) -> Result<Held> {
+    /// The constraint on an answer of this format.
+    pub(super) fn hold(&self, tooling: &Tooling) -> Result<AnswerConstraint> {
         let (template, tokenizer) = self.text_side()?;
         tooling.hold(template, tokenizer, self.eos_ids(), &self.grammars)
     }

@@ -1,37 +1,37 @@
-//! How clients share what is bounded: each has a part of its own that nobody else can use up, and the rest goes to
-//! whoever comes first.
+//! How clients share a bounded resource: each has a reserved part that nobody else can use up, and the rest goes to
+//! whoever asks first.
 
 use std::collections::BTreeMap;
 
 use super::account::Scope;
 
-/// Who has how much of something.
+/// The amounts of a resource that clients hold.
 #[derive(Debug)]
 pub(super) struct Shares {
     bounds: Bounds,
-    /// Of each client that has anything.
+    /// Amount of each client that holds any.
     held: BTreeMap<Scope, usize>,
-    /// What clients have beyond their own part.
+    /// Sum of what clients hold beyond their reserved parts.
     common: usize,
 }
 
-/// How much there is.
+/// The limits of a shared resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Bounds {
-    /// For each client, whatever the others have.
+    /// Reserved part of each client, whatever the others hold.
     pub(super) own: usize,
-    /// What one client can have at most.
+    /// Maximum amount of one client.
     pub(super) each_max: usize,
-    /// For all clients together, beyond their own parts.
+    /// Maximum amount of all clients together beyond their reserved parts.
     pub(super) common_max: usize,
 }
 
-/// Why there is nothing left for a client.
+/// The limit that a client ran into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Full {
-    /// It has all that one client can have.
+    /// The limit of one client.
     Own,
-    /// Together they have all that there is.
+    /// The limit of all clients together.
     Common,
 }
 
@@ -44,22 +44,22 @@ impl Shares {
         }
     }
 
-    /// What one client can have at most.
+    /// Maximum amount of one client.
     pub(super) fn each_max(&self) -> usize {
         self.bounds.each_max
     }
 
-    /// What a client has.
+    /// The amount that a client holds.
     pub(super) fn of(&self, scope: Scope) -> usize {
         self.held.get(&scope).copied().unwrap_or_default()
     }
 
-    /// What all have.
+    /// The amount that all clients hold.
     pub(super) fn total(&self) -> usize {
         self.held.values().sum()
     }
 
-    /// Gives a client `more`, or nothing.
+    /// Gives a client `more`, all of it or none.
     pub(super) fn give(&mut self, scope: Scope, more: usize) -> Result<(), Full> {
         let before = self.of(scope);
         let after = before.saturating_add(more);

@@ -8,19 +8,19 @@ use futures_util::stream::{Stream, unfold};
 use hyper::body::Frame;
 use serde_json::Value;
 
-use super::answer::{ChunkPlace, Head, Piece, timings};
-use super::answering::{Answering, Step};
+use super::answer::{ChunkPlace, Envelope, Piece, timings};
+use super::answering::{AnswerEvent, Answering};
 use super::request::{TokenIds, Usage};
 use heg_runtime::FinishReason;
 use heg_text::Said;
 
 /// An answer that is streamed.
 pub(super) struct Events {
-    head: Head,
+    envelope: Envelope,
     answering: Answering,
     usage: Usage,
     token_ids: TokenIds,
-    /// What the next chunk is.
+    /// Position of the next chunk.
     place: ChunkPlace,
     /// Calls so far.
     calls: usize,
@@ -28,26 +28,26 @@ pub(super) struct Events {
     empty: Empty,
 }
 
-/// What becomes of a token that shows no text.
+/// What to do with a token that shows no text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Empty {
-    /// It waits for the next piece of text.
+    /// Hold it until the next piece of text.
     Omitted,
-    /// It is an event all the same: its id is wanted, or there is no text at all.
+    /// Send an event all the same: its id is wanted, or there is no text at all.
     Sent,
 }
 
 impl Events {
     /// The events of a request that the engine has.
     pub(super) fn new(
-        head: Head,
+        envelope: Envelope,
         answering: Answering,
         usage: Usage,
         token_ids: TokenIds,
         empty: Empty,
     ) -> Self {
         Self {
-            head,
+            envelope,
             answering,
             usage,
             token_ids,
@@ -71,14 +71,14 @@ impl Events {
     async fn next(&mut self) -> (String, bool) {
         loop {
             match self.answering.next().await {
-                Ok(Step::Token { said, .. }) if said.is_empty() && self.empty == Empty::Omitted => {
-                }
-                Ok(Step::Token { id, said }) => {
+                Ok(AnswerEvent::Token { said, .. })
+                    if said.is_empty() && self.empty == Empty::Omitted => {}
+                Ok(AnswerEvent::Token { id, said }) => {
                     let token_ids = (self.token_ids == TokenIds::Included).then(|| vec![id]);
                     let chunk = self.chunk(said, token_ids);
                     return (event(&chunk), true);
                 }
-                Ok(Step::End { said, reason }) => return (self.end(said, reason), false),
+                Ok(AnswerEvent::End { said, reason }) => return (self.end(said, reason), false),
                 Err(error) => return (event(&error.body()), false),
             }
         }
@@ -91,10 +91,10 @@ impl Events {
         }
         self.place = ChunkPlace::Last(reason);
         let mut last = self.chunk(Vec::new(), None);
-        last["timings"] = timings(self.answering.figures());
+        last["timings"] = timings(self.answering.stats());
         events.push_str(&event(&last));
         if self.usage == Usage::Included {
-            let usage = self.head.usage_chunk(self.answering.figures());
+            let usage = self.envelope.usage_chunk(self.answering.stats());
             events.push_str(&event(&usage));
         }
         events.push_str("data: [DONE]\n\n");
@@ -109,7 +109,7 @@ impl Events {
         };
         piece.add(said);
         self.calls += piece.calls.len();
-        let mut chunk = self.head.chunk(piece, self.place);
+        let mut chunk = self.envelope.chunk(piece, self.place);
         if self.usage == Usage::Included {
             chunk["usage"] = Value::Null;
         }

@@ -1,4 +1,4 @@
-//! What the lanes did lately, for those who watch.
+//! The recent launches of each lane, for the dashboard.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,9 +48,9 @@ pub(super) struct Glimpse {
     pub(super) past: Vec<Slice>,
     /// Slices that may go on.
     pub(super) current: Vec<Slice>,
-    /// Tokens of answers since the start, reactive ones.
+    /// Tokens of reactive answers since the start.
     pub(super) reactive_tokens: u64,
-    /// The same, proactive ones.
+    /// Tokens of proactive answers since the start.
     pub(super) proactive_tokens: u64,
 }
 

@@ -13,20 +13,20 @@ use heg_text::{
     Calls, ChatTemplate, Grammars, Restriction, TextError, Tokenizer, Tool, ToolChoice, ToolSyntax,
 };
 
-/// What a request says of tools and of the form of the answer.
+/// The tools and the answer format of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tooling {
-    /// The tools, as the template shows them; none where none may be called.
+    /// The tools, as the template shows them; empty if none may be called.
     pub tools: Vec<Value>,
-    /// Which of them may, or must, be called.
+    /// The tools that may, or must, be called.
     pub choice: ToolChoice,
-    /// How many calls there may be.
+    /// The number of calls that an answer may have.
     pub calls: Calls,
-    /// The form of the answer, where it is no call.
+    /// The format of an answer that is not a call.
     pub format: AnswerFormat,
 }
 
-/// The form of an answer.
+/// The format of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnswerFormat {
     /// Any text.
@@ -37,12 +37,12 @@ pub enum AnswerFormat {
     JsonSchema(Value),
 }
 
-/// What holds an answer to its form, and in which syntax it may have calls.
+/// The constraint that keeps an answer to its format, and the syntax of calls in it.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct AnswerConstraint {
     pub(super) restriction: Option<Box<dyn Restriction>>,
     pub(super) syntax: Option<ToolSyntax>,
-    /// What that keeps.
+    /// Memory that the constraint takes, in bytes.
     pub(super) kept_bytes: usize,
 }
 
@@ -83,7 +83,7 @@ impl Tooling {
         self.choice != ToolChoice::None || self.format != AnswerFormat::Text
     }
 
-    /// What it keeps until it is compiled.
+    /// Memory that it takes until it is compiled, in bytes.
     pub(super) fn kept_bytes(&self) -> usize {
         let schema = match &self.format {
             AnswerFormat::JsonSchema(schema) => value_bytes(schema),
@@ -92,16 +92,16 @@ impl Tooling {
         self.tools.iter().map(value_bytes).sum::<usize>() + schema
     }
 
-    /// What holds the answer to this.
+    /// Compiles the constraint on the answer.
     pub(super) fn hold(
         &self,
         template: &ChatTemplate,
         tokenizer: &Tokenizer,
         eos_ids: &[u32],
         grammars: &LazyGrammars,
-    ) -> Result<Held> {
+    ) -> Result<AnswerConstraint> {
         if !self.is_held() {
-            return Ok(Held::default());
+            return Ok(AnswerConstraint::default());
         }
         let made = grammars.0.get_or_init(|| Grammars::new(tokenizer, eos_ids));
         let grammars = made.as_ref().map_err(|error| refused(error.clone()))?;
@@ -122,7 +122,7 @@ impl Tooling {
                     (grammar, Some(syntax))
                 }
             };
-            Ok(Held {
+            Ok(AnswerConstraint {
                 kept_bytes: match &grammar {
                     Some(_) => GRAMMAR_BYTES + self.kept_bytes() * GRAMMAR_BYTES_PER_BYTE,
                     None => 0,
@@ -135,7 +135,7 @@ impl Tooling {
     }
 }
 
-/// What a value takes in memory.
+/// Memory that a value takes, in bytes.
 fn value_bytes(value: &Value) -> usize {
     VALUE_BYTES
         + match value {

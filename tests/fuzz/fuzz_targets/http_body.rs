@@ -2,7 +2,7 @@
 #![no_main]
 
 use heg_server::{
-    ApiError, Bound, ChatRequest, CompletionRequest, PromptBounds, PromptText, Wishes, flow_to_end,
+    ApiError, Bound, ChatRequest, CompletionRequest, PromptBounds, PromptText, CompletionParams, flow_to_end,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -17,7 +17,7 @@ fuzz_target!(|body: &[u8]| {
     match ChatRequest::parse(body, [], &BOUNDS) {
         Ok(request) => {
             assert!(!request.conversation.messages.is_empty());
-            check(&request.wishes);
+            check(&request.params);
         }
         Err(error) => refused(&error),
     }
@@ -27,7 +27,7 @@ fuzz_target!(|body: &[u8]| {
                 PromptText::Tokens(ids) => assert!(ids.len() < 32),
                 PromptText::Text(text) => assert!(text.len() < 32 * 8),
             }
-            check(&request.wishes);
+            check(&request.params);
         }
         Err(error) => refused(&error),
     }
@@ -37,12 +37,12 @@ fuzz_target!(|body: &[u8]| {
     }
 });
 
-fn check(wishes: &Wishes) {
-    wishes.sampling.check().unwrap();
-    assert!(wishes.tokens_max != Some(0) && wishes.stop.len() <= 16);
-    assert!(wishes.stop.iter().all(|text| text.len() <= 256));
-    assert!(wishes.stop.iter().map(String::len).sum::<usize>() <= 1024);
-    for name in [&wishes.flow, &wishes.supersede_key].into_iter().flatten() {
+fn check(params: &CompletionParams) {
+    params.sampling.check().unwrap();
+    assert!(params.tokens_max != Some(0) && params.stop.len() <= 16);
+    assert!(params.stop.iter().all(|text| text.len() <= 256));
+    assert!(params.stop.iter().map(String::len).sum::<usize>() <= 1024);
+    for name in [&params.flow, &params.supersede_key].into_iter().flatten() {
         assert!((1..=256).contains(&name.len()));
     }
 }

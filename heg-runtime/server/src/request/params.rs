@@ -1,0 +1,245 @@
+//! The parameters that both completion routes share: model, sampling, stop texts, delivery, class, flow and deadline.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{WITHOUT_EFFECT, is_empty, is_one, is_zero, name};
+use crate::error::{ApiError, Result};
+use crate::fields::Fields;
+use heg_sched::Class;
+use heg_text::SamplingParams;
+
+/// The parameters that both completion routes accept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CompletionParams {
+    /// The model, if named.
+    pub model: Option<String>,
+    /// Maximum number of tokens of the answer, if limited.
+    pub tokens_max: Option<u32>,
+    /// The sampling parameters.
+    pub sampling: SamplingParams,
+    /// The stop texts, each of which ends the answer.
+    pub stop: Vec<String>,
+    /// The effect of an end-of-sequence token.
+    pub end_token: EndToken,
+    /// The delivery of the answer: whole or streamed.
+    pub delivery: Delivery,
+    /// Whether the answer includes its token ids.
+    pub token_ids: TokenIds,
+    /// The priority class.
+    pub class: Class,
+    /// Name of the flow that the request continues.
+    pub flow: Option<String>,
+    /// Time from now after which the answer is worthless.
+    pub deadline: Option<Duration>,
+    /// The key by which a later request supersedes this one.
+    pub supersede_key: Option<String>,
+}
+
+/// The effect of an end-of-sequence token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndToken {
+    /// The token ends the answer.
+    Ends,
+    /// The token has no effect: the answer has as many tokens as were asked for.
+    Ignored,
+}
+
+/// How an answer is delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// As one JSON object.
+    Whole,
+    /// Token by token, as server-sent events.
+    Stream {
+        /// Whether the last event reports the token usage.
+        usage: Usage,
+    },
+}
+
+/// Whether a stream ends with an event that reports the token usage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Usage {
+    /// The usage event is sent.
+    Included,
+    /// No usage event is sent.
+    Omitted,
+}
+
+/// Whether an answer includes its token ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenIds {
+    /// The answer includes its token ids.
+    Included,
+    /// The answer has text only.
+    Omitted,
+}
+
+impl CompletionParams {
+    pub(super) fn take(fields: &mut Fields, tokens_max: Option<u32>) -> Result<Self> {
+        fields.only("n", is_one, "gives one answer to a request")?;
+        fields.only("presence_penalty", is_zero, PENALTIES)?;
+        fields.only("frequency_penalty", is_zero, PENALTIES)?;
+        fields.only("logit_bias", is_empty, "has no biases on tokens")?;
+        for name in WITHOUT_EFFECT {
+            fields.take(name);
+        }
+        Ok(Self {
+            model: fields.text("model")?,
+            tokens_max,
+            sampling: sampling(fields)?,
+            stop: stop(fields)?,
+            end_token: match fields.flag("ignore_eos")? {
+                Some(true) => EndToken::Ignored,
+                Some(false) | None => EndToken::Ends,
+            },
+            delivery: delivery(fields)?,
+            token_ids: match fields.flag("return_token_ids")? {
+                Some(true) => TokenIds::Included,
+                Some(false) | None => TokenIds::Omitted,
+            },
+            class: class(fields)?,
+            flow: name(fields, "flow_id")?,
+            deadline: fields
+                .count("deadline_ms")?
+                .map(|millis| Duration::from_millis(millis.into())),
+            supersede_key: name(fields, "supersede_key")?,
+        })
+    }
+}
+
+/// OpenAI's defaults: temperature 1, and a seed of chance.
+fn sampling(fields: &mut Fields) -> Result<SamplingParams> {
+    let defaults = SamplingParams::default();
+    let mut number = |name: &str, default: f32| -> Result<f32> {
+        // A number too large for f32 becomes infinite, which `check` refuses.
+        Ok(fields.number(name)?.map_or(default, |number| number as f32))
+    };
+    let temperature = number("temperature", 1.0)?;
+    let top_p = number("top_p", defaults.top_p)?;
+    let min_p = number("min_p", defaults.min_p)?;
+    let repetition_penalty = number("repetition_penalty", defaults.repetition_penalty)?;
+    let top_k = match fields.integer("top_k")? {
+        // Off, in vLLM's and in llama.cpp's way.
+        None | Some(-1 | 0) => None,
+        Some(top_k) => Some(u32::try_from(top_k).map_err(|_| {
+            fields.wrong("top_k", "1 or more, or -1 for all tokens", &top_k.into())
+        })?),
+    };
+    let seed = match fields.integer("seed")? {
+        Some(seed) => seed.cast_unsigned(),
+        None => chance(),
+    };
+    let params = SamplingParams {
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        repetition_penalty,
+        seed,
+    };
+    match params.check() {
+        Ok(()) => Ok(params),
+        Err(heg_text::TextError::Sampling {
+            name,
+            expected,
+            found,
+        }) => Err(ApiError::Field {
+            field: name.to_owned(),
+            expected,
+            found: format!("`{found}`"),
+        }),
+        Err(error) => Err(heg_runtime::RuntimeError::from(error).into()),
+    }
+}
+
+/// A number that nobody knows before: the standard library's keys for hash maps.
+fn chance() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(())
+}
+
+fn stop(fields: &mut Fields) -> Result<Vec<String>> {
+    let expected = "a text or a list of up to 16 texts";
+    let list = match fields.take("stop") {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(list)) if list.len() <= STOP_TEXTS_MAX => list,
+        Some(text @ Value::String(_)) => vec![text],
+        Some(other) => return Err(fields.wrong("stop", expected, &other)),
+    };
+    let mut bytes_left = STOP_BYTES_MAX;
+    list.into_iter()
+        .map(|value| match value {
+            Value::String(text)
+                if text.len() <= STOP_TEXT_BYTES_MAX && text.len() <= bytes_left =>
+            {
+                bytes_left -= text.len();
+                Ok(text)
+            }
+            Value::String(text) => Err(ApiError::Field {
+                field: "stop".to_owned(),
+                expected: "texts of at most 256 bytes each and 1024 bytes together",
+                found: format!("one of {} bytes, with room for {bytes_left}", text.len()),
+            }),
+            other => Err(fields.wrong("stop", expected, &other)),
+        })
+        .collect()
+}
+
+fn delivery(fields: &mut Fields) -> Result<Delivery> {
+    let stream = fields.flag("stream")?.unwrap_or(false);
+    let mut usage = Usage::Omitted;
+    if let Some(mut options) = fields.object("stream_options")? {
+        if options.flag("include_usage")?.unwrap_or(false) {
+            usage = Usage::Included;
+        }
+        // Padding against eavesdroppers, which loopback has none of.
+        options.take("include_obfuscation");
+        options.end()?;
+    }
+    Ok(if stream {
+        Delivery::Stream { usage }
+    } else {
+        Delivery::Whole
+    })
+}
+
+/// The class: `priority` by name or, as vLLM has it, as a number that grows with patience; else OpenAI's
+/// `service_tier`.
+fn class(fields: &mut Fields) -> Result<Class> {
+    let expected = "reactive, proactive, or an integer (above 0 is proactive)";
+    let tier = fields.take("service_tier");
+    match fields.take("priority") {
+        None => {}
+        Some(Value::String(name)) if name == "reactive" => return Ok(Class::Reactive),
+        Some(Value::String(name)) if name == "proactive" => return Ok(Class::Proactive),
+        Some(value) => {
+            return match value.as_i64() {
+                Some(number) if number > 0 => Ok(Class::Proactive),
+                Some(_) => Ok(Class::Reactive),
+                None => Err(fields.wrong("priority", expected, &value)),
+            };
+        }
+    }
+    match tier.as_ref().map(|tier| tier.as_str()) {
+        None | Some(Some("auto" | "default" | "priority" | "scale")) => Ok(Class::Reactive),
+        Some(Some("flex")) => Ok(Class::Proactive),
+        Some(_) => Err(fields.wrong(
+            "service_tier",
+            "auto, default, priority, scale or flex",
+            &tier.unwrap_or_default(),
+        )),
+    }
+}
+
+const PENALTIES: &str = "has `repetition_penalty` only";
+
+/// Stop texts of a request. Chosen; OpenAI allows four.
+const STOP_TEXTS_MAX: usize = 16;
+
+/// Bytes of a stop text. Chosen: what stands between two parts of an answer is shorter.
+const STOP_TEXT_BYTES_MAX: usize = 256;
+
+/// Bytes of all stop texts of a request. Chosen: matching takes nine bytes of memory for each, for as long as the answer.
+const STOP_BYTES_MAX: usize = 1024;

@@ -1,4 +1,4 @@
-//! Everything the model refuses, as data.
+//! The inputs that the roofline model refuses, as data.
 //!
 //! All of it is wrong input: an anchor, a peak or an overhead that the formulas of DESIGN §5 have no
 //! meaning for. Variants hold what was found; the messages add what was expected. What a user should do
@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-/// Errors that replace a prediction which cannot be trusted.
+/// An input that the roofline model refuses.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RooflineError {
@@ -38,7 +38,7 @@ pub enum RooflineError {
     /// No device has this peak.
     #[error("the peak {ceiling} is `{found:?}`, expected a finite number above 0")]
     Peak {
-        /// Which of the two.
+        /// The ceiling in question.
         ceiling: Ceiling,
         /// The peak, in the ceiling's unit.
         found: f64,
@@ -47,7 +47,7 @@ pub enum RooflineError {
     /// The anchors pull a ceiling below one unit per second: some input is in the wrong unit.
     #[error("the effective {ceiling} is `{found:?}`, expected at least 1")]
     Effective {
-        /// Which of the two.
+        /// The ceiling in question.
         ceiling: Ceiling,
         /// What the anchors make of the peak, in the ceiling's unit.
         found: f64,

@@ -9,19 +9,19 @@ use heg_runtime::{ExitStatus, RuntimeError};
 use heg_server::ServerError;
 use thiserror::Error;
 
-/// What the user gave cannot be used.
+/// Invalid input of the user.
 #[derive(Debug, Error)]
 #[error("{message}")]
 pub(crate) struct InputError {
-    /// What was expected and found.
+    /// The message: what was expected and found.
     pub(crate) message: String,
 }
 
-/// A check ran and found something.
+/// A check that ran and found a problem.
 #[derive(Debug, Error)]
 #[error("{message}")]
 pub(crate) struct Finding {
-    /// What it found.
+    /// The message: what was found.
     pub(crate) message: String,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn input(message: impl Into<String>) -> anyhow::Error {
     .into()
 }
 
-/// Why a request has no complete answer.
+/// The error of a request without a complete answer.
 pub(crate) fn unfinished(ending: Ending) -> anyhow::Error {
     match ending.error.map(Arc::try_unwrap) {
         Some(Ok(error)) => error.into(),

@@ -58,7 +58,7 @@ impl AnnotatedCosts {
         }
     }
 
-    /// What one kernel takes on a lane.
+    /// The cost of one kernel on a lane.
     fn kernel(&self, lane: Lane, group: Group, call: annotation::KernelCall) -> Option<Cost> {
         let kernel = self.kernels.get(&group)?;
         let device = self.devices[lane as usize].as_ref()?;

@@ -35,7 +35,7 @@ pub enum TextError {
     /// The chat template wrote more than there is room for.
     #[error("the conversation takes more than {bytes_max} bytes as a prompt")]
     TooLong {
-        /// What there is room for.
+        /// Maximum length in bytes.
         bytes_max: usize,
     },
     /// The chat template called `raise_exception`: it does not accept this conversation.
@@ -47,9 +47,9 @@ pub enum TextError {
     /// A message of a conversation is not an object with a role.
     #[error("message: expected {expected}, found {found}")]
     Message {
-        /// What a message needs.
+        /// The part that a message needs.
         expected: &'static str,
-        /// What came instead.
+        /// Description of what was found.
         found: String,
     },
     /// A sampling parameter is outside its range.
@@ -62,19 +62,18 @@ pub enum TextError {
         /// The value given.
         found: f64,
     },
-    /// No answer can be held to this form: a schema that contradicts itself, says what is not supported, or is too
-    /// large.
+    /// The format cannot be enforced: a schema contradicts itself, uses an unsupported keyword, or is too large.
     #[error("{form}: {message}")]
     Form {
-        /// What describes the form, as its user calls it: "JSON schema".
+        /// Kind of the description, as its user calls it: "JSON schema".
         form: &'static str,
-        /// Why not.
+        /// The reason.
         message: String,
     },
     /// A restriction could not go on in the middle of an answer.
     #[error("the answer cannot be held to its form: {message}")]
     Restriction {
-        /// Why not.
+        /// The reason.
         message: String,
     },
 }

@@ -1,9 +1,15 @@
 //! Text on both sides of the model: prompts in, tokens out, text again.
 //!
 //! A conversation becomes text (`template`), text becomes tokens (`tokenizer`), logits become a token
-//! (`sample`), under a restriction if the answer must have a form (`restriction`, `grammar`), tokens become text as
-//! they arrive (`stream`), text ends where the caller said (`stop`), and calls of tools are found in it (`tools`). Everything here is pure: no clock, no file, no device, no thread that outlives a call. The bytes of the
-//! tokenizer, the template and the date come from the caller, so that a run can be replayed.
+//! (`sample`), under a restriction if the answer must have a format (`restriction`, `grammar`), tokens become text as
+//! they arrive (`stream`), text ends where the caller said (`stop`), and tool calls are found in it (`tools`).
+//!
+//! Nothing here opens a file or a device. The bytes of the tokenizer, the template and the date come from the caller,
+//! so that a run can be replayed. All of it is single-threaded and without a clock, with one exception: each
+//! [`Grammar`] has a thread that computes the token mask of the next step while the model runs, and limits how long the
+//! sampler waits for it. The thread ends once the grammar is dropped, after the step that it is in. A mask that is
+//! late ends the answer with an error; it never changes which token is chosen.
+//!
 //! Behaviour follows Hugging Face `tokenizers` and `transformers`, against which the fixtures were made.
 
 #![cfg_attr(

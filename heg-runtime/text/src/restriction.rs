@@ -1,10 +1,10 @@
-//! Restrictions: what an answer may be, beyond what the model likes to say.
+//! Restrictions: which tokens an answer may have, whatever the model prefers.
 //!
 //! Only the interface, which `Sampler` drives; it depends on nothing. `grammar` has the one implementation.
 
 use super::Result;
 
-/// Holds one answer to a form, token by token.
+/// Keeps one answer to a format, token by token.
 ///
 /// It is asked and told in turns: `restrict` before a token is chosen, `chosen` after, `undo` where that token was given up
 /// with the kernels that led to it. None takes longer than a bounded time, for others wait: what takes longer is an error.
@@ -28,12 +28,12 @@ pub trait Restriction: Send {
     fn undo(&mut self) -> Result<()>;
 }
 
-/// What may follow a token.
+/// The state of an answer's grammar after a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum GrammarState {
-    /// More tokens.
+    /// More tokens must, or may, follow.
     Open,
-    /// Nothing but an end-of-sequence token: the answer is complete without it too.
+    /// Only an end-of-sequence token may follow: the answer is complete without it too.
     Complete,
 }

@@ -1,10 +1,10 @@
 //! From logits to a token.
 //!
 //! A restriction, if there is one, comes first. The steps and their order are those of `transformers`: repetition
-//! penalty, temperature, top-k, top-p, min-p, then one draw. Two things differ on purpose: equal weights at the edge of top-p are kept in id
-//! order, and the exponential is our own (`fast_exp`), so that a seed gives the same tokens on every machine
-//! and with every release of the compiler. The generator is in
-//! `random`, the loops over whole logits are in `logits`.
+//! penalty, temperature, top-k, top-p, min-p, then one draw. Two things differ on purpose: equal weights at the edge of
+//! top-p are kept in id order, and the exponential is our own (`fast_exp`), so that a seed gives the same tokens on every
+//! machine and with every release of the compiler. The generator is in `random`, the loops over whole logits are in
+//! `logits`.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -13,12 +13,12 @@ use super::logits::{Candidate, argmax, kth_largest, weigh};
 use super::random::Xoshiro256;
 use super::{GrammarState, Restriction, Result, TextError};
 
-/// How a token is chosen.
+/// The parameters of sampling.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingParams {
     /// Divides the logits. 0 chooses the best token always; then only the repetition penalty counts.
     pub temperature: f32,
-    /// Keeps this many best tokens, and those equal to the last of them. At least 1; `None` keeps all.
+    /// Number of best tokens to keep, with those equal to the last of them. At least 1; `None` keeps all.
     pub top_k: Option<u32>,
     /// Keeps the fewest best tokens that together have this probability. In (0, 1]; 1 keeps all.
     pub top_p: f32,
@@ -100,7 +100,7 @@ fn require(holds: bool, name: &'static str, expected: &'static str, found: f32) 
 pub struct Choice {
     token: u32,
     random: Xoshiro256,
-    /// What may follow it.
+    /// The state of the grammar after it.
     said: GrammarState,
     number: u64,
 }

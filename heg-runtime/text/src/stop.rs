@@ -17,7 +17,7 @@ pub struct StopMatcher {
     found: Option<usize>,
 }
 
-/// What a piece of text sets free.
+/// The text that can be shown after another piece, and whether a stop string was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct StopOutput {

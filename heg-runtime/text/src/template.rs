@@ -25,7 +25,7 @@ pub struct ChatTemplate {
     special_tokens: BTreeMap<String, String>,
 }
 
-/// What a chat template is given.
+/// The input of a chat template.
 #[derive(Debug, Clone, Default)]
 pub struct Conversation {
     /// The messages, oldest first.
@@ -34,7 +34,7 @@ pub struct Conversation {
     pub tools: Vec<serde_json::Value>,
     /// Whether the prompt ends with the beginning of an answer.
     pub add_generation_prompt: bool,
-    /// What `strftime_now` tells. Without it the function is undefined, and templates use a date of their own.
+    /// The date that `strftime_now` returns. Without it the function is undefined, and templates use their own date.
     pub now: Option<DateTime>,
     /// Further variables (`enable_thinking`, `documents`); they cannot hide the ones above.
     pub variables: serde_json::Map<String, serde_json::Value>,
@@ -134,7 +134,7 @@ impl ChatTemplate {
     }
 }
 
-/// What a template has written.
+/// The text that a template has written.
 struct BoundedText {
     bytes: Vec<u8>,
     bytes_max: usize,

@@ -1,22 +1,22 @@
-//! How requests were answered, and the figures of it. Whoever replays a trace notes the former; the latter are
-//! computed here alone, so that they mean the same for every server.
+//! The outcomes of replayed requests, and the figures computed from them. They are computed here alone, so that they
+//! mean the same for every server.
 
 use serde::{Deserialize, Serialize};
 
 use heg_sched::Class;
 
-/// What became of a request. Times start when the request was due, whether or not it could be sent then.
+/// The outcome of a request. Times count from when the request was due, whether or not it could be sent then.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// How urgent it was.
+    /// Priority class.
     pub class: Class,
-    /// When it was due, in ms from the start.
+    /// Time at which it was due, in ms from the start.
     pub at_ms: f64,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
     /// Tokens that were asked for.
     pub asked_tokens: u32,
-    /// Tokens that came.
+    /// Tokens that were received.
     pub output_tokens: u32,
     /// Time to the first token, in ms; of a request without one, to its end.
     pub ttft_ms: f64,
@@ -24,7 +24,7 @@ pub struct Outcome {
     pub latency_ms: f64,
     /// The longest time between two tokens, in ms.
     pub gap_ms_max: f64,
-    /// Why there is no answer, or not all of it.
+    /// The reason why the answer is missing or incomplete.
     pub failure: Option<String>,
 }
 

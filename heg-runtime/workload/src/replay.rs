@@ -14,11 +14,11 @@ use heg_spec::Seeded;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReplayRequest {
-    /// When it is sent, in ms from the start.
+    /// Time at which it is sent, in ms from the start.
     pub at_ms: u64,
-    /// How urgent it is.
+    /// Priority class.
     pub class: Class,
-    /// What is asked.
+    /// The prompt.
     pub prompt: Prompt,
     /// Tokens of the prompt; of a text, about so many.
     pub prompt_tokens: u32,
@@ -26,7 +26,7 @@ pub struct ReplayRequest {
     pub output_tokens: u32,
 }
 
-/// What a server is asked to go on with.
+/// The prompt of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Prompt {
@@ -36,12 +36,12 @@ pub enum Prompt {
     Text(String),
 }
 
-/// What prompts are made of.
+/// The kind of prompts to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prompts {
     /// As many random token ids as the prompt has tokens: any model takes them, and no two prompts begin alike.
     Ids {
-        /// Ids are below this.
+        /// Exclusive upper bound of the ids.
         end: u32,
     },
     /// The request files' own text.

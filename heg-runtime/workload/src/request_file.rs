@@ -32,7 +32,7 @@ pub struct Workload {
 /// A request without a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkloadRequest {
-    /// How urgent it is.
+    /// Priority class.
     pub class: Class,
     /// The session that it is a turn of.
     pub session: Option<String>,
@@ -56,7 +56,7 @@ pub enum WorkloadError {
         name: String,
         /// Line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The parser's error.
         source: serde_json::Error,
     },
     /// A request says nothing about its prompt.
@@ -70,15 +70,15 @@ pub enum WorkloadError {
     /// A file or folder cannot be read.
     #[error("cannot read `{path}`")]
     Unreadable {
-        /// Which.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A folder has no request files.
     #[error("`{path}` holds no request files, *.jsonl")]
     NoFiles {
-        /// Which.
+        /// Path of the folder.
         path: PathBuf,
     },
 }

@@ -14,9 +14,9 @@ pub struct Trace {
 /// A request of a trace. What the scheduler is not told stands here too: how long the answer will be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceRequest {
-    /// When it comes.
+    /// Time of arrival.
     pub arrival: Arrival,
-    /// How urgent it is.
+    /// Priority class.
     pub class: Class,
     /// The flow that it belongs to.
     pub flow: Option<FlowId>,
@@ -24,35 +24,35 @@ pub struct TraceRequest {
     pub ends_flow: bool,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Leading ones that the flow's last call had too, its answer included.
+    /// Leading tokens that it shares with the flow's previous call and its answer.
     pub shared_tokens: u32,
     /// Tokens of the answer.
     pub output_tokens: u32,
-    /// Most tokens of the answer, as the scheduler is told.
+    /// Maximum number of tokens of the answer, as the scheduler is told.
     pub output_tokens_max: u32,
-    /// How long after its arrival the answer is worth nothing any more.
+    /// Time from arrival to deadline.
     pub deadline_after: Option<Micros>,
-    /// How long after its arrival nobody waits for it any more.
+    /// Time from arrival to cancellation.
     pub cancel_after: Option<Micros>,
 }
 
-/// When a request comes.
+/// The time at which a request arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
     /// At this time.
     At(Micros),
-    /// After another one is over.
+    /// After the end of another request.
     After {
-        /// The place of the other one.
+        /// Index of the other request.
         request: u64,
         /// Time in between: somebody reads, thinks, or runs a tool.
         pause: Micros,
-        /// It comes no earlier than this.
+        /// Earliest time of arrival.
         not_before: Micros,
     },
 }
 
-/// When reactive requests come.
+/// The arrival process of reactive requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Spacing {
     /// On their own, as many a minute on average (v2 6.1). Later turns of a session wait for the answer before.
@@ -62,16 +62,16 @@ pub enum Spacing {
     AfterAnswer,
 }
 
-/// What a trace is made of.
+/// The parameters of a drawn trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceSpec {
-    /// How long requests arrive.
+    /// Time during which requests arrive.
     pub span: Micros,
     /// Reactive requests a minute; 0 for none.
     pub reactive_per_minute: f64,
     /// Proactive requests a minute; 0 for none.
     pub proactive_per_minute: f64,
-    /// When reactive requests come.
+    /// The arrival process of reactive requests.
     pub spacing: Spacing,
     /// Mean pause between the turns of a session, in s.
     pub think_secs: f64,

@@ -28,7 +28,7 @@ pub struct BlobKey {
     pub kernel: usize,
     /// Index into its variants.
     pub variant: usize,
-    /// Platform that it was compiled for.
+    /// The NPU platform that it was compiled for.
     pub platform: NpuPlatform,
 }
 

@@ -41,10 +41,10 @@ pub struct SocAnnotation {
     pub name: String,
     /// Its devices, in the order of the SoC file.
     pub devices: Vec<DeviceAnnotation>,
-    /// Slowdown of devices beside each other; empty if it was not measured.
+    /// Contention between devices; empty if not measured.
     #[serde(default)]
     pub contention: Vec<Contention>,
-    /// Which chunk to prefill with, and why.
+    /// The sweep that chose the prefill chunk.
     #[serde(default)]
     pub sweep: Option<ChunkSweep>,
 }
@@ -53,7 +53,7 @@ pub struct SocAnnotation {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceAnnotation {
-    /// Which kernel variants it runs.
+    /// The device class, which decides the kernel variants it runs.
     pub class: DeviceClass,
     /// OpenVINO device, e.g. `GPU.0`.
     pub openvino: String,
@@ -78,13 +78,13 @@ pub struct DeviceAnnotation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename = "Npu", deny_unknown_fields)]
 pub struct NpuAnnotation {
-    /// Which blobs it runs.
+    /// The platform, which decides the blobs it runs.
     pub platform: NpuPlatform,
     /// The clock at which latencies are read off the vendor's tables; `None` takes a table's highest.
     pub frequency_mhz: Option<u32>,
 }
 
-/// Cost of one variant on one device.
+/// The annotation of one variant on one device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VariantAnnotation {
@@ -94,7 +94,7 @@ pub struct VariantAnnotation {
     pub shape: ShapeClass,
     /// Weight binding of the variant.
     pub binding: Binding,
-    /// Where the prediction's anchors come from.
+    /// The source of the prediction's anchors.
     pub source: AnchorSource,
     /// Latency over the work of a run.
     pub prediction: Prediction,

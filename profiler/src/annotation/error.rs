@@ -24,7 +24,7 @@ pub enum AnnotationError {
         line: usize,
         /// Column in characters, from 1.
         column: usize,
-        /// What was expected and found.
+        /// The parser's message: what was expected and found.
         message: String,
     },
 
@@ -44,7 +44,7 @@ pub enum AnnotationError {
     Twice {
         /// Kind of thing.
         what: &'static str,
-        /// Which.
+        /// Name of the thing.
         found: String,
     },
 
@@ -92,7 +92,7 @@ pub enum AnnotationError {
     /// Limits of a sweep that choose nothing, or candidates out of order.
     #[error("the chunk sweep's {what} is `{found:?}`, expected {expected}")]
     Sweep {
-        /// Which number.
+        /// Name of the number.
         what: &'static str,
         /// Its value.
         found: f64,

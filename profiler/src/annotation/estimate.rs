@@ -46,9 +46,9 @@ pub struct Estimate {
     pub footprint_bytes: u64,
     /// Power by latency, in µJ; `None` if the power is unknown.
     pub energy_uj: Option<f64>,
-    /// How often the kernel is started.
+    /// Number of runs of the kernel.
     pub runs: u64,
-    /// Where the latency's anchors come from.
+    /// The source of the latency's anchors.
     pub source: AnchorSource,
 }
 
@@ -160,7 +160,7 @@ impl Prediction {
     }
 }
 
-/// How a call falls into runs of a variant.
+/// The runs of a variant that a call takes.
 struct Shape {
     /// Number of runs.
     runs: u64,
@@ -202,7 +202,7 @@ impl Shape {
     }
 }
 
-/// How many pieces of which size cover `total`.
+/// The number of pieces that cover `total`, and their size.
 fn pieces(total: u64, size: Option<u32>) -> (u64, u64) {
     match size {
         None => (1, total),

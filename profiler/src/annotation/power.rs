@@ -127,7 +127,7 @@ impl Contention {
         self.slowdown
     }
 
-    /// Where the factor comes from.
+    /// The source of the factor.
     pub fn source(&self) -> AnchorSource {
         self.source
     }
@@ -147,14 +147,14 @@ impl TryFrom<RawContention> for Contention {
 pub struct RawContention {
     /// The device that is slowed down.
     pub device: DeviceClass,
-    /// What it runs.
+    /// The regime of its kernel.
     pub regime: Regime,
     /// The device that is busy beside it.
     pub neighbour: DeviceClass,
-    /// What that runs.
+    /// The regime of the neighbour's kernel.
     pub neighbour_regime: Regime,
     /// Latency beside the neighbour divided by latency alone.
     pub slowdown: f64,
-    /// Where the factor comes from.
+    /// The source of the factor.
     pub source: AnchorSource,
 }

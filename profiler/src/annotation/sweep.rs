@@ -14,7 +14,7 @@ use super::error::AnnotationError;
 use super::estimate::{Estimate, KernelCall, estimate};
 use crate::model::AnchorSource;
 
-/// What a sweep assumes and demands.
+/// The assumptions and limits of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SweepLimits {
@@ -22,7 +22,7 @@ pub struct SweepLimits {
     pub context_tokens: u32,
     /// Longest that a kernel may take, in µs.
     pub preemption_us: f64,
-    /// How much slower per token than the best a chunk may be: 0.05 is 5%.
+    /// Tolerated slow-down per token relative to the best chunk: 0.05 is 5%.
     pub tolerance: f64,
 }
 
@@ -58,9 +58,9 @@ pub struct ChunkCost {
 pub struct KernelCost {
     /// Its name.
     pub kernel: String,
-    /// Where it ran.
+    /// The device on which it runs.
     pub device: DeviceClass,
-    /// Where the latency's anchors come from.
+    /// The source of the latency's anchors.
     pub source: AnchorSource,
     /// Time of its call, in µs.
     pub latency_us: f64,
@@ -113,7 +113,7 @@ impl ChunkSweep {
         })
     }
 
-    /// What was assumed and demanded.
+    /// The assumptions and limits.
     pub fn limits(&self) -> &SweepLimits {
         &self.limits
     }

@@ -34,7 +34,7 @@ use crate::predict::CallShape;
 
 /// Something that can be measured: kernels on devices.
 pub trait Subject {
-    /// Why a run failed.
+    /// The error of a failed run.
     type Error;
 
     /// What can be run. Indices into it are what the other functions take.

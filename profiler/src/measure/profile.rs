@@ -49,7 +49,7 @@ pub struct DeviceIdentity {
     pub class: DeviceClass,
     /// OpenVINO device, e.g. `GPU.0`.
     pub openvino: String,
-    /// What it calls itself.
+    /// Full name of the device.
     pub name: String,
     /// Version of driver and plugin.
     pub driver: String,
@@ -61,14 +61,14 @@ pub struct DeviceIdentity {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceProfile {
-    /// Which device.
+    /// Identity of the device.
     pub identity: DeviceIdentity,
     /// Its variants, in the order in which they were measured.
     #[serde(default)]
     pub variants: Vec<VariantProfile>,
 }
 
-/// What was measured of a variant.
+/// The measurements of a variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VariantProfile {
@@ -104,7 +104,7 @@ pub enum ProfileError {
         line: usize,
         /// Column in characters, from 1.
         column: usize,
-        /// What was expected and found.
+        /// The parser's message: what was expected and found.
         message: String,
     },
 
@@ -122,7 +122,7 @@ pub enum ProfileError {
     Twice {
         /// Kind of thing.
         what: &'static str,
-        /// Which.
+        /// Name of the thing.
         found: String,
     },
 
@@ -232,7 +232,7 @@ impl Profile {
         Ok(())
     }
 
-    /// What was measured of a case.
+    /// The measurements of a case.
     pub fn variant(&self, case: &Case) -> Option<&VariantProfile> {
         let device = self.device(case.device)?;
         device.variants.iter().find(|variant| {

@@ -11,14 +11,14 @@ use super::{Case, Profile};
 use crate::annotation::{Contention, Regime};
 use crate::predict::CallShape;
 
-/// What a profile says, in numbers to print.
+/// The numbers of a profile, to print.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// The two anchors of each device.
     pub anchors: Vec<AnchorReport>,
     /// The cases that were measured.
     pub kernels: Vec<KernelReport>,
-    /// What devices do to each other.
+    /// Contention between devices.
     pub contention: Vec<Contention>,
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::Subject;
 use crate::predict::{CallShape, LatencyTable};
 
-/// How carefully to measure.
+/// The time budget and the tolerances of a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasurementPlan {
     /// Time that all runs together may take, warm-up included. It is soft: each call of the first grid is

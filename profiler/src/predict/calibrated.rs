@@ -16,7 +16,7 @@ use crate::model::{DevicePeaks, RawAnchor, RawAnchors, Roofline, RooflineAnchor,
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibrated {
-    /// What was measured.
+    /// The measured latencies.
     pub table: LatencyTable,
     /// Attention is always given a multiple of this many rows of the KV cache; 1 where it does not matter.
     pub context_step: u32,

@@ -14,18 +14,18 @@ pub struct Comparison {
     pub kernel: String,
     /// The call.
     pub call: CallShape,
-    /// What the device took, in µs.
+    /// The measured latency, in µs.
     pub measured_us: f64,
-    /// What was predicted, in µs.
+    /// The predicted latency, in µs.
     pub predicted_us: f64,
-    /// What the roofline alone would have said, in µs.
+    /// The prediction of the roofline alone, in µs.
     pub roofline_us: Option<f64>,
 }
 
-/// Which prediction an error is of.
+/// The prediction whose error is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PredictionSource {
-    /// The value in use.
+    /// The prediction in use.
     Predicted,
     /// The roofline alone, for comparison.
     Roofline,

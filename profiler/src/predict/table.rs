@@ -22,7 +22,7 @@ use super::CallShape;
 #[serde(try_from = "Vec<(u32, u32, f64)>", into = "Vec<(u32, u32, f64)>")]
 pub struct LatencyTable(Vec<(CallShape, f64)>);
 
-/// Reasons why a list of entries is not a table.
+/// The reason why a list of entries is not a table.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {

@@ -2,7 +2,7 @@
 
 use super::error::BlobError;
 
-/// The unread rest of one part of a blob.
+/// The rest of one part of a blob.
 #[derive(Debug, Clone)]
 pub(super) struct Bytes<'a> {
     left: &'a [u8],

@@ -17,11 +17,11 @@ pub enum BlobError {
     /// Something is shorter than it says.
     #[error("the blob is truncated: {part} goes on for `{expected}` bytes, `{found}` are left")]
     Truncated {
-        /// Which part of the blob.
+        /// The part of the blob.
         part: &'static str,
         /// Length of what should come next, in bytes.
         expected: u64,
-        /// Remaining bytes of the part.
+        /// Length of the rest of the part, in bytes.
         found: u64,
     },
 
@@ -59,7 +59,7 @@ pub enum BlobError {
     Attribute {
         /// The attribute as it stands.
         found: String,
-        /// What would do.
+        /// The valid values.
         expected: &'static str,
     },
 
@@ -134,7 +134,7 @@ pub enum BlobError {
         "the estimate's {axis} has base `{base}` and step `{step}`, expected both from `1` and `{STEPS}` values up to `{AXIS_MAX}`"
     )]
     Axis {
-        /// Which axis of the table, with its unit.
+        /// The axis of the table, with its unit.
         axis: &'static str,
         /// The first value.
         base: u32,

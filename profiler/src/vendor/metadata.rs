@@ -25,7 +25,7 @@ use super::bytes::Bytes;
 use super::compatibility::{BlobCompatibility, Version};
 use super::error::BlobError;
 
-/// What the exporting plugin says of a blob.
+/// The metadata that the exporting plugin appends to a blob.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Metadata {
     /// The OpenVINO that exported the blob.

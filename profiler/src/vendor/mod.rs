@@ -42,7 +42,7 @@ impl<'a> NpuBlob<'a> {
         Ok(NpuBlob { payload, metadata })
     }
 
-    /// Which OpenVINO exported the blob, and how.
+    /// The metadata: which OpenVINO exported the blob, and how.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }

@@ -1,4 +1,4 @@
-//! Where a server listens and how it wants to be asked: all that differs between servers.
+//! The address and the API dialect of a server: all that differs between servers.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::failure::input;
 
-/// Whose form of completions is spoken.
+/// The dialect of the completions API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Dialect {
     /// `/v1/completions` as OpenAI has it, with `ignore_eos`: also vLLM and OpenVINO Model Server
@@ -29,7 +29,7 @@ pub(super) enum PriorityField {
     Off,
 }
 
-/// What a connection is made to.
+/// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Address {
     /// `host:port`.
@@ -42,7 +42,7 @@ pub(super) enum Address {
 #[derive(Debug, Clone)]
 pub(super) struct Endpoint {
     pub(super) address: Address,
-    /// What stands before `/completions`, e.g. `/v1`.
+    /// The path before `/completions`, e.g. `/v1`.
     base: String,
     pub(super) dialect: Dialect,
     priority: PriorityField,
@@ -50,7 +50,7 @@ pub(super) struct Endpoint {
     model: Option<String>,
 }
 
-/// What an event of a stream tells.
+/// The token counts in an event of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Event {
     /// Tokens that it brings.

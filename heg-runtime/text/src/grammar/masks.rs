@@ -1,9 +1,9 @@
-//! The masks of one answer, made on a thread of their own: as soon as a token is chosen, the next mask begins, while the
-//! model computes the next logits.
+//! The token masks of one answer, computed on a thread of their own: as soon as a token is chosen, the thread starts on
+//! the next mask, while the model computes the next logits.
 //!
-//! A form comes from a stranger, and its masks may take any time that the library's limits allow. Who samples waits for
-//! a late one only so long, once and over the whole answer; then the answer ends with an error, and those whose tokens
-//! are chosen beside it go on.
+//! Grammars come from untrusted clients, and a mask may take as long as the library's limits allow. The sampler waits
+//! for a late mask only so long, both for a single one and over the whole answer; then the answer ends with an error,
+//! and the other answers of the batch go on.
 
 #![expect(
     clippy::disallowed_methods,
@@ -22,7 +22,7 @@ use llguidance::{CancellationHandle, Matcher, ParserFactory};
 use super::super::{GrammarState, Result, TextError};
 use super::stuck;
 
-/// What gives the masks of one answer.
+/// The mask thread of one answer.
 pub(super) struct Masks {
     steps: Sender<Step>,
     said: Receiver<Said>,
@@ -32,7 +32,7 @@ pub(super) struct Masks {
     patience: Patience,
 }
 
-/// What the thread is told.
+/// A message to the thread.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     /// This token was chosen.
@@ -41,11 +41,11 @@ enum Step {
     Undo,
 }
 
-/// What the thread says, in turns.
+/// A message from the thread; the two kinds alternate.
 enum Said {
-    /// Which tokens may come next.
+    /// The tokens that may come next.
     Mask(anyhow::Result<SimpleVob>),
-    /// What may follow the token that was chosen.
+    /// The state of the grammar after the chosen token.
     Taken(anyhow::Result<GrammarState>),
 }
 
@@ -56,10 +56,10 @@ struct Patience {
 }
 
 impl Masks {
-    /// Compiles a grammar and begins its first mask. Comes back when it is compiled; the thread stays.
+    /// Compiles a grammar and waits for its first mask. The thread runs until this is dropped.
     ///
     /// # Errors
-    /// Why it cannot be compiled, or has no first token.
+    /// The grammar cannot be compiled, or allows no first token.
     pub(super) fn start(
         factory: &Arc<ParserFactory>,
         source: impl FnOnce() -> anyhow::Result<TopLevelGrammar> + Send + 'static,
@@ -101,7 +101,7 @@ impl Masks {
         Ok(masks)
     }
 
-    /// Which tokens may come next.
+    /// The tokens that may come next.
     ///
     /// # Errors
     /// `Restriction`, where none may, or where it is not known in time.
@@ -178,7 +178,7 @@ impl std::fmt::Debug for Masks {
 }
 
 impl Drop for Masks {
-    /// The thread ends at its next step, and does not finish a long one before.
+    /// Cancels the mask under way; the thread then ends.
     fn drop(&mut self) {
         self.cancellation.cancel();
     }
@@ -213,7 +213,7 @@ fn say(mut matcher: Matcher, steps: &Receiver<Step>, saying: &Sender<Said>) {
 }
 
 impl Patience {
-    /// How long to wait now.
+    /// The maximum wait for the next message.
     fn next(self) -> Duration {
         WAIT_MAX.min(self.left)
     }

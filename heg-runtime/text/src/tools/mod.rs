@@ -1,7 +1,7 @@
-//! Tools: what a request offers, and how a model writes that it calls one.
+//! Tools: those that a request offers, and the syntax in which a model calls one.
 //!
-//! How is a matter of training, and only the chat template and the vocabulary tell ([`ToolSyntax::of`]). `calls` finds
-//! the calls in an answer; the feature `grammar` makes sure that there are only right ones.
+//! The syntax is a matter of training; only the chat template and the vocabulary reveal it ([`ToolSyntax::of`]).
+//! `calls` finds the calls in an answer; `grammar` makes sure that all of them are valid.
 
 mod calls;
 
@@ -43,12 +43,12 @@ impl Tool {
     }
 }
 
-/// Which tools may, or must, be called.
+/// The tools that may, or must, be called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolChoice {
     /// None: the answer is text.
     None,
-    /// Text or calls, as the model likes.
+    /// Text or calls, as the model chooses.
     Auto,
     /// A call of any tool.
     Required,
@@ -77,12 +77,12 @@ pub enum ToolSyntax {
     Listed(&'static str),
 }
 
-/// What a bare call's arguments are called.
+/// The key of the arguments in a bare call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArgumentsKey {
-    /// As OpenAI has it.
+    /// `arguments`, as in OpenAI's API.
     Arguments,
-    /// As Llama 3 has it.
+    /// `parameters`, as in Llama 3.
     Parameters,
 }
 
@@ -128,7 +128,7 @@ impl ToolSyntax {
         ids.filter(|&id| tokenizer.is_special(id)).collect()
     }
 
-    /// What comes before a call.
+    /// The text before a call.
     pub(super) fn opening(self) -> Option<&'static str> {
         match self {
             Self::Bare(_) => None,
@@ -137,7 +137,7 @@ impl ToolSyntax {
         }
     }
 
-    /// What comes after a call.
+    /// The text after a call.
     pub(super) fn closing(self) -> Option<&'static str> {
         (self == Self::Tagged).then_some("</tool_call>")
     }

@@ -3,7 +3,7 @@
 use super::super::kernels::scaled;
 use super::svg::{Align, Svg};
 
-/// What is drawn.
+/// The data of a chunk chart.
 pub(super) struct Bars<'a> {
     pub(super) title: &'a str,
     /// Chunk in tokens, and a time in µs above 0.

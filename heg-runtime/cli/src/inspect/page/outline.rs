@@ -16,7 +16,7 @@ use super::names;
 /// Lengths of sections, by their hash.
 pub(super) type Lengths = BTreeMap<SectionId, u64>;
 
-/// What is drawn.
+/// The outline of a model, as it is drawn.
 pub(super) struct Outline {
     pub(super) layers: usize,
     /// Kinds of layers in the order of their first, at most [`KINDS_MAX`].
@@ -33,7 +33,7 @@ pub(super) struct Outline {
 
 /// Layers with the same kernels.
 pub(super) struct LayerKind {
-    /// Which: `22 layers: 0–4, 6–10`.
+    /// Label of the layers: `22 layers: 0–4, 6–10`.
     pub(super) title: String,
     pub(super) qkv: Card,
     pub(super) mha: Card,
@@ -45,7 +45,7 @@ pub(super) struct LayerKind {
 /// A kernel.
 pub(super) struct Card {
     pub(super) name: String,
-    /// How many places use it.
+    /// Number of places that use it.
     pub(super) uses: String,
     pub(super) weights: String,
     /// All of it in words.
@@ -61,7 +61,7 @@ pub(super) struct CardClass {
     pub(super) details: Vec<String>,
 }
 
-/// What passes from kernel to kernel.
+/// The tensors that pass from kernel to kernel.
 pub(super) struct Edge {
     pub(super) what: &'static str,
     /// Bytes for each token.
@@ -147,7 +147,7 @@ impl Outline {
     }
 }
 
-/// Where each kernel runs, by the sweep.
+/// The device of each kernel, by the sweep.
 struct Homes(Vec<Option<DeviceClass>>);
 
 impl Homes {
@@ -211,7 +211,7 @@ fn carried(port: &Port) -> bool {
     )
 }
 
-/// How many places use each kernel.
+/// The number of places that use each kernel.
 pub(super) fn uses(manifest: &Manifest) -> Vec<usize> {
     let mut uses = vec![0; manifest.kernels.len()];
     let layers = manifest

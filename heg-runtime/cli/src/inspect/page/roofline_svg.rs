@@ -10,7 +10,7 @@ use heg_spec::Group;
 use super::super::kernels::scaled;
 use super::svg::{Align, Svg};
 
-/// What is drawn.
+/// The data of a roofline chart.
 pub(super) struct Chart<'a> {
     /// Class of the style sheet for the device's colour.
     pub(super) style: &'a str,

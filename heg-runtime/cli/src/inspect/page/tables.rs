@@ -248,7 +248,7 @@ pub(super) fn contention(cells: &[Contention]) -> Option<Matrix> {
     })
 }
 
-/// What takes how much of the file.
+/// The size of each part of the file.
 #[derive(Serialize)]
 pub(super) struct SizeRow {
     what: String,
@@ -316,7 +316,7 @@ fn kind(manifest: &Manifest, reference: Reference) -> (u8, String) {
     (order, name.to_owned())
 }
 
-/// Where a number of the machine comes from.
+/// The origin of one of the machine's numbers.
 #[derive(Serialize)]
 pub(super) struct SourceRow {
     device: &'static str,

@@ -1,9 +1,9 @@
-//! What each client makes the server keep, against a budget of its own.
+//! Accounts for the memory that each client makes the server keep, each against its own budget.
 //!
 //! Clients are told apart by their [`Scope`]. Every byte that a client makes the server keep is charged to its
-//! [`Account`] for as long as it is kept: a [`Charge`] gives it back when it is dropped. An account has room of its own
-//! that nobody else can use up, and beyond that a part of what all accounts share; small charges have room apart, so
-//! that neither somebody else's large bodies nor the client's own are in their way.
+//! [`Account`] for as long as it is kept: a [`Charge`] gives it back when it is dropped. An account has a
+//! reserved part that nobody else can use up and, beyond that, a share of what all accounts have in common. Small charges
+//! have a limit of their own, so that neither somebody else's large bodies nor the client's own get in their way.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,9 +15,9 @@ use heg_runtime::engine::ScopeId;
 /// of different scopes see nothing of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Scope {
-    /// Loopback, where no token is asked for.
+    /// Loopback, where no token is required.
     Loopback,
-    /// The Unix socket, where no token is asked for: a user of this machine, by number.
+    /// The Unix socket, where no token is required: a user of this machine, by user id.
     User(u32),
     /// A client with a token, over either transport: the index of its name in the server's list.
     Client(u32),
@@ -160,7 +160,7 @@ impl Charge {
         self.bytes
     }
 
-    /// Charges `more` bytes; where there is no room, what was charged stays.
+    /// Charges `more` bytes; if there is no room, the charge stays as it was.
     ///
     /// # Errors
     /// As [`Account::charge`].
@@ -192,7 +192,7 @@ impl Drop for Charge {
 }
 
 impl Ledger {
-    /// Makes one charge another one that is larger.
+    /// Replaces a charge with a larger one.
     fn grow(&self, scope: Scope, from: (Room, usize), to: (Room, usize)) -> Result<()> {
         let mut held = self.lock();
         let more = match from.0 == to.0 {

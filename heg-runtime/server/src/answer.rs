@@ -1,4 +1,4 @@
-//! Answers in the shape of OpenAI's interface, whole and in chunks, for both routes.
+//! Answers in the format of OpenAI's API, whole and in chunks, for both routes.
 
 use std::time::Duration;
 
@@ -40,14 +40,14 @@ pub(super) struct Envelope {
 pub(super) struct Piece {
     pub(super) text: String,
     pub(super) calls: Vec<ToolCall>,
-    /// Calls in the pieces before.
+    /// Number of calls in earlier pieces.
     pub(super) calls_before: usize,
     /// Its tokens, if they were asked for.
     pub(super) token_ids: Option<Vec<u32>>,
 }
 
 impl Piece {
-    /// Adds what an answer says.
+    /// Adds text and calls.
     pub(super) fn add(&mut self, said: Vec<Said>) {
         for said in said {
             match said {
@@ -57,7 +57,7 @@ impl Piece {
         }
     }
 
-    /// The text; null where there are calls instead.
+    /// The text; null if there are calls instead.
     fn content(&self) -> Value {
         if self.text.is_empty() && !self.calls.is_empty() {
             return Value::Null;
@@ -65,7 +65,7 @@ impl Piece {
         self.text.as_str().into()
     }
 
-    /// Why an answer with these calls, or calls before, ended.
+    /// The finish reason: `tool_calls` if this piece or an earlier one has calls.
     fn reason(&self, reason: FinishReason) -> &'static str {
         match reason {
             FinishReason::Stop if self.calls_before + self.calls.len() > 0 => "tool_calls",
@@ -131,14 +131,14 @@ impl Envelope {
         self.object(self.chunk_object(), vec![choice])
     }
 
-    /// The chunk behind the last one: no text, but what the answer took.
+    /// The chunk after the last one, which reports the token usage.
     pub(super) fn usage_chunk(&self, stats: &AnswerStats) -> Value {
         let mut chunk = self.object(self.chunk_object(), Vec::new());
         chunk["usage"] = usage(stats);
         chunk
     }
 
-    /// Calls as a message has them, or as a chunk, which numbers them.
+    /// Calls as JSON: numbered in a chunk, without numbers in a message.
     fn calls(&self, piece: &Piece, numbers: Numbers) -> Value {
         let answer = self.id.rsplit('-').next().unwrap_or_default();
         let call = |(place, call): (usize, &ToolCall)| {
@@ -198,7 +198,7 @@ fn usage(stats: &AnswerStats) -> Value {
     })
 }
 
-/// How long the answer took; not in OpenAI's interface.
+/// The times of the answer, an extension of OpenAI's API.
 pub(super) fn timings(stats: &AnswerStats) -> Value {
     json!({
         "predicted_ttft_ms": millis(stats.predicted_ttft),
@@ -209,7 +209,7 @@ pub(super) fn timings(stats: &AnswerStats) -> Value {
     })
 }
 
-/// To the microsecond.
+/// Milliseconds, to the microsecond.
 pub(super) fn millis(time: Duration) -> f64 {
     time.as_micros() as f64 / 1e3
 }

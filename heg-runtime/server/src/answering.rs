@@ -1,4 +1,4 @@
-//! One request while it is answered: from the engine's updates to text, and to the end that the client hears of.
+//! One running request: turns the engine's updates into text, tool calls and the result that the client gets.
 //!
 //! Runs in the connection's task: the engine only sends token ids into a channel, which holds at most the tokens of
 //! one answer, however slow the client is. A dropped `Answering` cancels its request.
@@ -19,13 +19,13 @@ use heg_runtime::engine::{Ending, Engine, Request, Update};
 use heg_sched::{Class, Finish, RequestId};
 use heg_text::{AnswerText, Said, ToolCallParser, ToolSyntax};
 
-/// A request that the engine has.
+/// A request that was submitted to the engine.
 pub(super) struct Answering {
     engine: Engine,
     id: RequestId,
     updates: UnboundedReceiver<Update>,
     text: AnswerText,
-    /// Finds calls in the text, where the answer may have some.
+    /// Parser of tool calls, if the answer may have some.
     calls: Option<ToolCallParser>,
     state: State,
     stats: AnswerStats,
@@ -41,19 +41,19 @@ pub(super) struct Answering {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Tokens come.
+    /// Tokens are arriving.
     Running,
-    /// A stop text was met; the engine has not said its last word yet.
+    /// A stop text was found; the engine has not reported the end yet.
     Stopped,
-    /// The engine is done with it.
+    /// The engine has reported the end.
     Over,
 }
 
 /// An event in the course of an answer.
 pub(super) enum AnswerEvent {
-    /// A token, and what can be shown now.
+    /// A token, and the text and calls that can be shown now.
     Token { id: u32, said: Vec<Said> },
-    /// It is complete; `said` was held back until now.
+    /// The end of the answer, with the text and calls held back until now.
     End {
         said: Vec<Said>,
         reason: FinishReason,
@@ -75,7 +75,7 @@ pub(super) struct AnswerStats {
 }
 
 impl Answering {
-    /// Hands a request to the engine.
+    /// Submits a request to the engine.
     pub(super) fn submit(
         engine: &Engine,
         request: Request,
@@ -91,7 +91,7 @@ impl Answering {
             prompt_tokens: request.prompt.len().try_into().unwrap_or(u32::MAX),
             ..AnswerStats::default()
         };
-        // Nobody listens any more: its cancellation is under way.
+        // A failed send means that nobody listens any more: the cancellation is under way.
         let id = engine.submit(request, move |update| drop(sender.send(update)));
         Self {
             engine: engine.clone(),
@@ -109,7 +109,7 @@ impl Answering {
         }
     }
 
-    /// Waits until the scheduler has it; gives the predicted time to the first token.
+    /// Waits until the scheduler has accepted it; returns the predicted TTFT.
     pub(super) async fn accepted(&mut self) -> Result<Duration> {
         match self.update().await? {
             Update::Accepted { predicted_ttft } => {
@@ -124,7 +124,7 @@ impl Answering {
         }
     }
 
-    /// What happens next, once it is accepted. After an `End` or an error, nothing does.
+    /// The next event of an accepted request. `End` and errors are the last.
     pub(super) async fn next(&mut self) -> Result<AnswerEvent> {
         loop {
             match self.update().await? {
@@ -144,7 +144,7 @@ impl Answering {
         }
     }
 
-    /// What is known of it so far; complete after its end.
+    /// The statistics so far; complete after the end.
     pub(super) fn stats(&self) -> &AnswerStats {
         &self.stats
     }
@@ -206,7 +206,7 @@ impl Answering {
                     ending.reason
                 },
             }),
-            // Who cancels drops the answer; what is left is the server's end.
+            // A client that cancels drops the answer, so this is the server's shutdown.
             Outcome::Cancelled => Err(ApiError::ShuttingDown),
             Outcome::Deadline => Err(ApiError::Deadline),
             Outcome::Failed => Err(ApiError::Failed {

@@ -1,4 +1,4 @@
-//! Who may ask, and who it is: the holder of a token, and where there is none, whoever reaches this machine by its own
+//! Authentication: the holder of a token or, if none is required, any client that addresses this machine by its own
 //! name.
 
 use constant_time_eq::constant_time_eq;
@@ -14,14 +14,14 @@ use super::listen::Transport;
 pub struct Token(String);
 
 impl Token {
-    /// A token; `None` for an empty text, or one that no header can carry.
+    /// A token; `None` for an empty text, or one that cannot stand in a header.
     pub fn new(text: impl Into<String>) -> Option<Self> {
         let text = text.into();
         let fits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
         fits.then_some(Self(text))
     }
 
-    /// Whether this is the token, in a time that says nothing of where it differs.
+    /// Compares in constant time.
     fn is(&self, given: &str) -> bool {
         constant_time_eq(self.0.as_bytes(), given.as_bytes())
     }
@@ -33,10 +33,10 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// The tokens that clients may show, and whose they are. None at all: nobody is asked for one.
+/// The tokens that clients may present, and their owners. If empty, none is required.
 #[derive(Debug, Clone, Default)]
 pub struct Tokens {
-    /// With the place of the client in `names`.
+    /// Each token with the index of its client in `names`.
     tokens: Vec<(Token, u32)>,
     names: Vec<Option<String>>,
 }
@@ -45,7 +45,7 @@ impl Tokens {
     /// Adds a token. Tokens of one name are one client's; a token without a name is a client of its own.
     ///
     /// # Errors
-    /// Gives the token back if it is there already.
+    /// The token, if it is there already.
     pub fn add(&mut self, token: Token, name: Option<&str>) -> std::result::Result<(), Token> {
         if self.tokens.iter().any(|(other, _)| other.is(&token.0)) {
             return Err(token);
@@ -59,12 +59,12 @@ impl Tokens {
         Ok(())
     }
 
-    /// Whether nobody is asked for a token.
+    /// Whether no token is required.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// Whose a token is. All of them are looked at, so that the time says nothing of which one it was.
+    /// The owner of a token. All tokens are compared, so that the time does not reveal which one matched.
     fn client(&self, given: &str) -> Option<u32> {
         let mut found = None;
         for (token, client) in &self.tokens {
@@ -85,9 +85,9 @@ impl From<Token> for Tokens {
     }
 }
 
-/// Who a client is: checks the token; where none is asked for, that the client means this machine.
+/// Authenticates a client: checks its token or, if none is required, that its `Host` header names this machine.
 ///
-/// A web page whose name was made to point here (DNS rebinding) reaches a server on loopback too, but its `Host`
+/// A web page whose name resolves to this machine (DNS rebinding) can reach a server on loopback, but its `Host` header
 /// gives it away.
 pub(super) fn scope(tokens: &Tokens, headers: &HeaderMap, transport: Transport) -> Result<Scope> {
     if !tokens.is_empty() {

@@ -1,5 +1,5 @@
-//! The body of a request, taken in under limits: its own size, the time it may take, and what its sender may make the
-//! server keep.
+//! Reads the body of a request within limits: on its size, on the time it may take, and on the memory that its sender
+//! may make the server keep.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub struct BodyPace {
 }
 
 impl Default for BodyPace {
-    /// Chosen.
+    /// All of them are chosen.
     fn default() -> Self {
         Self {
             time_max: Duration::from_secs(30),
@@ -44,7 +44,7 @@ impl Default for BodyPace {
 }
 
 impl BodyPace {
-    /// The time within which the next byte has to be there, once `bytes` are.
+    /// Time from the start within which the next byte has to arrive, once `bytes` have.
     fn time(&self, bytes: usize) -> Duration {
         if bytes <= self.small_bytes {
             return self.time_max;
@@ -62,12 +62,12 @@ pub(super) struct RequestBody {
 }
 
 impl BodyReader {
-    /// Bodies of up to `bytes_max` bytes each, which come at this pace.
+    /// Reads bodies of up to `bytes_max` bytes that arrive at this pace.
     pub(super) fn new(bytes_max: usize, pace: BodyPace) -> Self {
         Self { bytes_max, pace }
     }
 
-    /// Takes in a body, at the expense of `account`.
+    /// Reads a body and charges it to `account`.
     pub(super) async fn take<B>(&self, account: &Account, body: &mut B) -> Result<RequestBody>
     where
         B: Body<Data = bytes::Bytes, Error: std::fmt::Display> + Unpin,
@@ -108,7 +108,7 @@ impl BodyReader {
         }
     }
 
-    /// Passes over the rest of a body that was refused, so that its sender, who is still sending, reads why.
+    /// Discards the rest of a refused body, so that its sender, who is still sending, gets to read the refusal.
     pub(super) async fn pass_over<B>(&self, body: &mut B)
     where
         B: Body<Data = bytes::Bytes> + Unpin,
@@ -133,13 +133,13 @@ impl BodyReader {
     }
 }
 
-/// The most that is passed over of a body. Chosen: twice what large bodies had room for.
+/// Maximum number of bytes to discard. Chosen: twice the size of the largest bodies.
 const PASS_OVER_BYTES: usize = 16 << 20;
 
-/// The longest time for that.
+/// Maximum time for discarding.
 const PASS_OVER_TIME: Duration = Duration::from_secs(5);
 
-/// The longest pause in it.
+/// Maximum pause while discarding.
 const PASS_OVER_PAUSE: Duration = Duration::from_millis(200);
 
 #[cfg(test)]

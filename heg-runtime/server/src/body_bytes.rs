@@ -1,14 +1,14 @@
-//! The bytes of a body as they come.
+//! The buffer of a body.
 //!
-//! Large ones lie in a mapping of their own: the allocator keeps what is freed for the next, which after a few large
-//! bodies would be all that they had together; a mapping goes back to the system at once.
+//! A large body has a memory mapping of its own, which goes back to the system at once. The allocator would keep freed
+//! memory, after a few large bodies as much as all of them took.
 
 use std::io;
 use std::ops::Deref;
 
 use memmap2::{Advice, MmapMut};
 
-/// Bytes that grow up to a number that is known from the start.
+/// A buffer that grows up to a size known from the start.
 #[derive(Debug)]
 pub(super) struct BodyBytes {
     bytes_max: usize,
@@ -22,7 +22,7 @@ enum Kept {
 }
 
 impl BodyBytes {
-    /// None yet, of at most `bytes_max`.
+    /// An empty buffer for at most `bytes_max` bytes.
     pub(super) fn new(bytes_max: usize) -> Self {
         Self {
             bytes_max,
@@ -33,7 +33,7 @@ impl BodyBytes {
     /// Adds bytes.
     ///
     /// # Errors
-    /// Where there is no memory, or they are too many.
+    /// There is no memory, or there are too many bytes.
     pub(super) fn push(&mut self, data: &[u8]) -> io::Result<()> {
         if let Kept::Heap(bytes) = &mut self.kept {
             if bytes.len() + data.len() <= HEAP_BYTES_MAX {
@@ -74,7 +74,7 @@ impl Deref for BodyBytes {
     }
 }
 
-/// Bytes of a body that the allocator keeps. Chosen: below what it maps itself.
+/// Largest body that is left to the allocator, in bytes. Chosen: below what it maps itself.
 const HEAP_BYTES_MAX: usize = 64 << 10;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! JSON of a stranger, read under bounds that hold while it is read: how many values a body may have, how many tokens
-//! and bytes a prompt.
+//! Reads untrusted JSON under bounds that hold while it is read: on the number of values of a body, and on the tokens and
+//! bytes of a prompt.
 //!
 //! `serde_json` would build a whole tree first: a list of four million numbers is 8 MB as text and 300 MB as values.
-//! Here a list of token ids is read as ids and left at the first that is too many, and what means nothing to the
-//! server is passed over without a value.
+//! Here a list of token ids is read as ids, up to the first one that is too many, and ignored fields are skipped
+//! without building values.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -22,11 +22,11 @@ pub(super) struct Reader<'a> {
     /// Ignored fields, whose value is read as `true`, whatever it is.
     passed_over: &'a [&'a str],
     values_left: Cell<usize>,
-    /// Why reading was given up. An error of `serde` could only say it as text.
+    /// The reason why reading was given up. An error of `serde` could only carry it as text.
     refusal: RefCell<Option<ApiError>>,
 }
 
-/// The field `prompt` as it is read, or where it is no field of its own among the others.
+/// Whether the field `prompt` is read as a prompt, or as an unknown field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PromptField {
     Typed,
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
         read.map_err(|error| self.refusal.take().unwrap_or(ApiError::Json(error)))
     }
 
-    /// Gives up reading.
+    /// Stops reading, with this error.
     fn refuse<E: de::Error>(&self, why: ApiError) -> E {
         *self.refusal.borrow_mut() = Some(why);
         E::custom("refused")
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What a body is that begins like this, unless it is an object or no JSON.
+/// Kind of the value that begins like this, unless it is an object or not JSON.
 fn not_an_object(first: u8) -> Option<String> {
     let found = match first {
         b'[' => "a list",
@@ -135,7 +135,7 @@ impl<'de> Visitor<'de> for Object<'_> {
     }
 }
 
-/// Any value, each part of it counted.
+/// Any value; each part of it is counted.
 #[derive(Clone, Copy)]
 struct Counted<'a>(&'a Reader<'a>);
 
@@ -218,7 +218,7 @@ impl Reader<'_> {
         Ok(PromptText::Text(text.to_owned()))
     }
 
-    /// Reads ids behind those in `ids`, which ends at the first that is too many.
+    /// Appends ids to `ids`, up to the first one that is too many.
     fn token_ids<'de, A: SeqAccess<'de>>(
         &self,
         mut ids: Vec<u32>,

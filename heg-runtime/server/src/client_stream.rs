@@ -2,7 +2,7 @@
 //!
 //! A client that closes its connection, or only its own side of it, is gone: the two cannot be told apart before
 //! something is written. hyper, while it answers, reads on to notice that, unless the client has sent further bytes; so
-//! here the kernel is asked, which says it whatever bytes are still to be read.
+//! this asks the kernel, which knows whatever bytes are still to be read.
 
 use std::io;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ enum Stream {
     Unix(UnixStream),
 }
 
-/// Does the same with either stream.
+/// Applies an expression to either stream.
 macro_rules! with {
     ($stream:expr, $name:ident => $work:expr) => {
         match $stream {
@@ -33,7 +33,7 @@ macro_rules! with {
 #[derive(Debug)]
 pub(super) struct ClientStream(Arc<Stream>);
 
-/// Tells when the client has closed its side.
+/// Waits for the client to close its side.
 #[derive(Debug)]
 pub(super) struct Closed(Arc<Stream>);
 
@@ -50,7 +50,7 @@ impl From<UnixStream> for ClientStream {
 }
 
 impl ClientStream {
-    /// Whom to ask whether it was closed, while somebody else has the stream.
+    /// A handle that reports the close, while somebody else has the stream.
     pub(super) fn closed(&self) -> Closed {
         Closed(Arc::clone(&self.0))
     }

@@ -1,5 +1,5 @@
-//! The two routes that answer: a request is read, let in, turned into tokens and handed to the engine; its answer
-//! goes out whole or as events.
+//! The two completion routes: a request is parsed, admitted, tokenized and submitted to the engine; its answer is sent
+//! whole or as events.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -46,7 +46,7 @@ pub(super) async fn bare(
     answer(state, account, ApiKind::Completion, body, headers).await
 }
 
-/// A prompt as its body has it.
+/// A prompt as it stands in the body.
 enum Prompt {
     Chat(Box<Conversation>, Box<Tooling>),
     Bare(PromptText),
@@ -129,7 +129,7 @@ async fn answer(
     let mut response = match params.delivery {
         Delivery::Whole => whole(&envelope, &mut answering, params.token_ids).await?,
         Delivery::Stream { usage } => {
-            // Who asks for completions counts tokens, and may have given ids whose text means nothing.
+            // Clients of /v1/completions count tokens, and may have sent ids whose text means nothing.
             let empty = match (api, params.token_ids, &state.served.tokenizer) {
                 (ApiKind::Chat, TokenIds::Omitted, Some(_)) => Empty::Omitted,
                 _ => Empty::Sent,
@@ -145,8 +145,8 @@ async fn answer(
     Ok(response)
 }
 
-/// Reads a body, lets its request in, and makes its prompt tokens. Beside the event loop: a body may be large, and
-/// templates and tokenizers take milliseconds for long prompts.
+/// Parses a body, admits its request, and tokenizes its prompt. Runs outside of the event loop: a body may be large,
+/// and templates and tokenizers take milliseconds for long prompts.
 fn prepare(
     state: &State,
     scope: Scope,
@@ -199,13 +199,13 @@ fn prepare(
     })
 }
 
-/// What a request makes the server keep until it is answered.
+/// Memory that a request takes until it is answered, in bytes.
 fn kept_bytes(params: &CompletionParams, prompt: &[u32], form_bytes: usize) -> usize {
     let stop: usize = params.stop.iter().map(String::len).sum();
     REQUEST_BYTES + prompt.len() * TOKEN_BYTES + stop * STOP_BYTE_BYTES + form_bytes
 }
 
-/// Makes a charge one of so many bytes.
+/// Grows or shrinks a charge to this many bytes.
 fn charge_exactly(charge: &mut Charge, bytes: usize) -> Result<()> {
     match bytes.checked_sub(charge.bytes()) {
         Some(more) => charge.grow(more),
@@ -216,10 +216,10 @@ fn charge_exactly(charge: &mut Charge, bytes: usize) -> Result<()> {
     }
 }
 
-/// What the engine is asked, and the text side of its answer.
+/// The request to the engine, and the text side of its answer.
 ///
 /// # Errors
-/// `TooLong`, where the answer that is asked for cannot fit behind the prompt.
+/// `TooLong`, if the requested answer does not fit after the prompt.
 fn ask(
     state: &State,
     scope: Scope,
@@ -290,14 +290,14 @@ async fn whole(
     }
 }
 
-/// Tokens of a completion whose request sets no limit. OpenAI's.
+/// Maximum number of tokens of a completion whose request sets no limit: OpenAI's default.
 const COMPLETION_TOKENS: u32 = 16;
 
 /// Memory that any request takes for its permit, channel and names, in bytes. Chosen as an upper bound.
 const REQUEST_BYTES: usize = 8 << 10;
 
-/// What is kept of a token of a prompt: its id, in the engine and with its flow.
+/// Memory of a prompt token, in bytes: its id, in the engine and with its flow.
 const TOKEN_BYTES: usize = 8;
 
-/// What matching keeps of a byte of a stop text: the byte, and where to go on from it.
+/// Memory of a byte of a stop text, in bytes: the byte, and its entry in the failure table.
 const STOP_BYTE_BYTES: usize = 10;

@@ -53,10 +53,10 @@ impl Connections {
                 (accepted, slot) = admit(&self.tcp, || listeners.tcp()) => self.spawn(accepted, slot),
                 (accepted, slot) = admit(&self.unix, || listeners.unix()) => self.spawn(accepted, slot),
             }
-            // Tasks that ended leave their results.
+            // Completed tasks leave their results behind.
             while self.tasks.try_join_next().is_some() {}
         };
-        // No longer in anyone's way: the socket's file is removed here.
+        // Removes the file of the socket, so that another server can take its place.
         drop(listeners);
         let grace = self.state.limits.grace;
         // A stream that does not end is cancelled with its task.
@@ -89,7 +89,7 @@ impl Connections {
             metrics.connections.inc();
             tokio::select! {
                 biased;
-                // Clients break off and send garbage. What has no head that can be read gets hyper's own 400, 414 or
+                // Clients disconnect and send garbage. A request with an unreadable head gets hyper's own 400, 414 or
                 // 431, whose body is empty: hyper writes it by itself, with its length, and has no hook for it.
                 _ = connection => {}
                 () = closed.wait() => {}
@@ -101,7 +101,7 @@ impl Connections {
     }
 }
 
-/// Waits for a free slot, and for somebody to take it.
+/// Waits for a free slot, and then for a connection to fill it.
 async fn admit<F: Future<Output = std::io::Result<Accepted>>>(
     pool: &Pool,
     accept: impl Fn() -> F,
@@ -110,7 +110,7 @@ async fn admit<F: Future<Output = std::io::Result<Accepted>>>(
     loop {
         match accept().await {
             Ok(accepted) => return (accepted, slot),
-            // The caller is gone already, or there are no descriptors left; those come back.
+            // The client is gone already, or no descriptors are left; those come back.
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     }
@@ -138,7 +138,7 @@ fn per_transport(connections: usize, descriptors: u64) -> usize {
         .max(1)
 }
 
-/// Descriptors that are no connections: the bundle, libraries, devices. Chosen.
+/// Descriptors for other things than connections: the bundle, libraries, devices. Chosen.
 const DESCRIPTORS_BESIDE: u64 = 512;
 
 /// Bytes of a connection's buffer for reading, which a request's head has to fit, and of that for writing.

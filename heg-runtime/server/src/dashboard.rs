@@ -1,7 +1,7 @@
 //! The dashboard: what the lanes do, which requests wait, how full the KV cache is.
 //!
-//! The page is one file and the same for everybody; what it shows it asks for twice a second, with the token where
-//! there is one. So a page that is left open holds nothing here, and ends with the server.
+//! The page is one file and the same for everybody; it requests its data twice a second, with the token if there is
+//! one. So an open page holds nothing in the server, and does not keep it from shutting down.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -115,5 +115,5 @@ fn seen(query: Option<&str>) -> Result<u64> {
 
 const PAGE: &str = include_str!("dashboard.html");
 
-/// A status that is younger is not asked for again: a little less than the page's pace.
+/// Time for which a status is cached: a little less than the interval of the page.
 const FRESH: Duration = Duration::from_millis(300);

@@ -1,5 +1,5 @@
-//! What a request can be refused for, as OpenAI's interface says it: a status, and an object with `message`, `type`,
-//! `param` and `code`.
+//! The errors of requests in the format of OpenAI's API: a status, and an object with `message`, `type`, `param` and
+//! `code`.
 
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ use super::request::PromptText;
 #[derive(Debug)]
 pub(super) struct Fields {
     map: Map<String, Value>,
-    /// Path to the object, with a dot behind; empty for the body.
+    /// Path to the object with a dot at its end; empty for the body.
     path: String,
 }
 
@@ -89,7 +89,7 @@ impl Fields {
         })
     }
 
-    /// A field that may be there with a value that changes nothing.
+    /// Takes a field that may only have a value without effect.
     pub(super) fn only(
         &mut self,
         name: &str,
@@ -115,7 +115,7 @@ impl Fields {
         }
     }
 
-    /// Ends the object: nothing may be left of it.
+    /// Ends the object: no field may be left.
     pub(super) fn end(self) -> Result<()> {
         match self.map.keys().next() {
             None => Ok(()),
@@ -161,5 +161,5 @@ fn shorten(text: &str) -> String {
     short
 }
 
-/// Letters of a client's text that go into a message. Chosen.
+/// Maximum number of characters of a client's text in a message. Chosen.
 const SHOWN_LETTERS_MAX: usize = 60;

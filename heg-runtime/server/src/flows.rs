@@ -1,4 +1,4 @@
-//! Names that clients give their flows.
+//! The names that clients give their flows.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,9 +9,9 @@ use heg_sched::FlowId;
 
 /// Creates flows, and is told when they end.
 pub(super) trait FlowSource {
-    /// A flow that nobody else has.
+    /// Creates a flow.
     fn new_flow(&self) -> FlowId;
-    /// The flow has no further calls.
+    /// Ends a flow: it has no further calls.
     fn end_flow(&self, flow: FlowId);
 }
 
@@ -30,12 +30,11 @@ impl FlowSource for Engine {
 pub(super) enum FlowName {
     /// A `flow_id`.
     Given(String),
-    /// A `supersede_key` without a `flow_id`: the requests that take each other's place share their prefix.
+    /// A `supersede_key` without a `flow_id`: requests that supersede each other share their prefix.
     Superseding(String),
 }
 
-/// Flows by name. Each client has its own names, and a bounded number of them, of which the one unused for longest goes
-/// first.
+/// Flows by name. Each client has its own names, a bounded number of them; the least recently used one is dropped first.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     known: Mutex<BTreeMap<Scope, Known>>,
@@ -90,7 +89,7 @@ impl Flows {
     }
 }
 
-/// Flows of a client. Chosen: more conversations than a machine's memory keeps caches for.
+/// Maximum number of flows of a client. Chosen: more conversations than a machine has memory for caches.
 const FLOWS_MAX: usize = 1024;
 
 #[cfg(test)]

@@ -99,10 +99,10 @@ pub struct ServerOptions {
 /// behind those caches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Prefixes {
-    /// The client's own.
+    /// Only those of the same client.
     #[default]
     Own,
-    /// Everybody's: for clients that may know each other's prompts.
+    /// Those of all clients, for clients that may know each other's prompts.
     Shared,
 }
 
@@ -172,7 +172,7 @@ struct State {
     status: StatusCache,
     /// Whether all kernels are ready.
     ready: AtomicBool,
-    /// When the server started, in seconds since 1970.
+    /// Start time of the server, in seconds since 1970.
     created: u64,
     /// Generator of answer ids.
     ids: RandomState,
@@ -223,12 +223,12 @@ impl Server {
         let outcome = self.runtime.block_on(async {
             let warm = Arc::clone(&state);
             let (failed, failure) = tokio::sync::oneshot::channel();
-            // Not one of the runtime's threads, which tokenise.
+            // Not on one of the runtime's threads, which tokenize.
             std::thread::spawn(move || match engine.wait_ready() {
                 Ok(()) => {
                     warm.ready.store(true, Ordering::Release);
                     if let Some(cache) = cache {
-                        // Damage in what no request has needed yet is told to the one that does.
+                        // If some of the bundle is damaged, the first request that needs that part reports it.
                         let _ = verified::remember(engine.bundle(), &cache);
                     }
                 }

@@ -1,7 +1,7 @@
-//! Messages as OpenAI writes them, in the form that chat templates know.
+//! Converts messages of OpenAI's API to what chat templates expect.
 //!
-//! Three things differ: content may come in parts, arguments of tool calls come as JSON in a text, and the system's
-//! messages may be called the developer's.
+//! Three things differ: content may come in parts, arguments of tool calls come as JSON in a string, and system
+//! messages may have the role `developer`.
 
 use serde_json::{Map, Value};
 
@@ -75,7 +75,7 @@ fn message(place: usize, value: Value) -> Result<Message> {
     Ok(message.map_err(heg_runtime::RuntimeError::from)?)
 }
 
-/// The text of content in parts.
+/// The text of a content that comes in parts.
 fn joined(parts: Vec<Value>, at: &str) -> Result<String> {
     let mut text = String::new();
     for (place, part) in parts.iter().enumerate() {
@@ -95,7 +95,7 @@ fn joined(parts: Vec<Value>, at: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Templates want the arguments of a call as an object.
+/// Parses the arguments of a call: templates want an object.
 fn read_arguments(call: &mut Value) {
     let arguments = call.pointer_mut("/function/arguments");
     if let Some(arguments) = arguments

@@ -76,13 +76,13 @@ impl Metrics {
         }
     }
 
-    /// A request was refused, with this status.
+    /// Counts a request that was refused with this status.
     pub(super) fn refused(&self, status: u16) {
         let labels = [("status", status.to_string())];
         self.refused.get_or_create(&labels).inc();
     }
 
-    /// Everything, in Prometheus' text format (OpenMetrics 1.0).
+    /// All metrics in Prometheus' text format (OpenMetrics 1.0).
     pub(super) fn text(&self, status: &Status) -> Result<String, std::fmt::Error> {
         let mut registry = Registry::with_prefix("heg");
         self.register(&mut registry);
@@ -198,7 +198,7 @@ fn register_status(registry: &mut Registry, status: &Status) {
     register_waits(registry, status);
 }
 
-/// What preemption takes, and the longest that it could take.
+/// Measured and worst-case preemption times.
 fn register_waits(registry: &mut Registry, status: &Status) {
     let requests = Family::<[Label; 1], Counter>::default();
     let waits = Family::<[Label; 2], Gauge<f64, AtomicU64>>::default();

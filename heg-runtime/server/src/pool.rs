@@ -38,7 +38,7 @@ pub(super) struct Slot {
 #[derive(Debug, Clone)]
 pub(super) struct Activity {
     idle: Arc<Idle>,
-    /// Told that its slot is needed.
+    /// Notified when its slot is needed.
     evicted: Arc<Notify>,
     state: Arc<Mutex<State>>,
 }
@@ -48,7 +48,7 @@ enum State {
     /// A request is under way, or nobody has connected yet.
     #[default]
     Busy,
-    /// Idle since this turn.
+    /// Idle since this turn of the queue.
     Idle(u64),
     /// The connection has ended.
     Ended,
@@ -66,7 +66,7 @@ impl Pool {
         }
     }
 
-    /// Waits for a slot. Where none is free, the connection that has been idle for longest is closed.
+    /// Waits for a slot. If none is free, closes the connection that has been idle the longest.
     pub(super) async fn slot(&self) -> Slot {
         loop {
             if let Ok(permit) = Arc::clone(&self.slots).try_acquire_owned() {
@@ -87,7 +87,7 @@ impl Pool {
 }
 
 impl Slot {
-    /// Somebody has connected, and asks nothing yet.
+    /// A client has connected, and has sent no request yet.
     pub(super) fn occupy(&self) -> Activity {
         self.activity.set_idle();
         self.activity.clone()
@@ -111,7 +111,7 @@ impl Drop for Slot {
 }
 
 impl Activity {
-    /// A request is under way, for as long as the guard is there.
+    /// Marks a request as under way until the guard is dropped.
     pub(super) fn busy(&self) -> Busy {
         self.set(State::Busy);
         Busy(self.clone())

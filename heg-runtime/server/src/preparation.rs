@@ -1,8 +1,8 @@
-//! Preparation: bodies become tokens, and forms grammars, on threads beside the event loop, a bounded number of them at
-//! once. Those that wait do so in order.
+//! Preparation: bodies are tokenized and grammars compiled on threads outside of the event loop, a bounded number at
+//! once. Waiting clients take turns.
 //!
-//! What takes long waits for its like only: small bodies never stand behind a large one, nor any body behind a form
-//! that takes long to compile.
+//! Long work waits only for its like: small bodies never wait for a large one, nor any body for a grammar that takes
+//! long to compile.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -52,8 +52,8 @@ impl Default for Preparation {
 }
 
 impl Preparation {
-    /// Works on a thread of its own, as soon as there is a place. A client that goes away gives up waiting; work that
-    /// has begun is ended first.
+    /// Runs work on a thread of its own as soon as there is a place. A client that goes away gives up its wait; work
+    /// that has begun runs to its end.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         scope: Scope,
@@ -75,13 +75,13 @@ impl Preparation {
     }
 }
 
-/// Places for work of one effort. Clients take turns: however much of one is waiting, the next place is for another that
-/// waits too.
+/// The places for work of one effort. Clients take turns: however much work of one client waits, the next place goes to
+/// another client that waits too.
 #[derive(Debug)]
 struct Places {
     count: usize,
     free: Arc<Semaphore>,
-    /// What each client that is here may fill or stand in line for, which is no more than there are places.
+    /// Tickets of each client that is here, one for each place, for running or being next.
     turns: Mutex<BTreeMap<Scope, Weak<Semaphore>>>,
 }
 
@@ -113,13 +113,13 @@ impl Places {
     }
 }
 
-/// Bytes of a small body. Chosen: its tokens are there in milliseconds.
+/// Size of the largest small body, in bytes. Chosen: it is tokenized in milliseconds.
 pub(super) const SMALL_BYTES: usize = 64 << 10;
 
-/// Small bodies at once. Chosen: as many as there were threads for all bodies.
+/// Number of small bodies at once. Chosen.
 const SMALL_AT_ONCE: usize = 2;
 
-/// Threads beside the event loop: for all places, and one for questions to the engine.
+/// Threads outside of the event loop: one for each place, and one for queries to the engine.
 pub(super) const THREADS_MAX: usize = SMALL_AT_ONCE + 3;
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ use heg_runtime::engine::Health;
 /// The body of a response.
 pub(super) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// Answers a request; what cannot be answered is an error in OpenAI's shape.
+/// Answers a request; errors have the format of OpenAI's API.
 pub(super) async fn route(
     state: Arc<State>,
     transport: Transport,
@@ -70,7 +70,7 @@ async fn handle(
     Ok(response.map(|body| Sending::new(body, charge).boxed_unsync()))
 }
 
-/// Answers somebody who may ask.
+/// Answers an authenticated client.
 async fn client(
     state: &Arc<State>,
     account: &Account,
@@ -82,7 +82,7 @@ async fn client(
         check_content_type(&parts.headers)?;
         let mut body = body;
         let taken = state.body_reader.take(account, &mut body).await;
-        // Who expects to be told waits with its body.
+        // A client that sent `Expect: 100-continue` has not sent its body yet.
         if taken.as_ref().is_err_and(ApiError::is_of_size) && !parts.headers.contains_key(EXPECT) {
             state.body_reader.pass_over(&mut body).await;
         }
@@ -212,7 +212,7 @@ fn fields(headers: &HeaderMap) -> Vec<(&'static str, &str)> {
         .collect()
 }
 
-/// A body of another type may come from a web page that this server knows nothing of: browsers send those unasked.
+/// Refuses other content types: any web page can make a browser send those without a preflight request.
 fn check_content_type(headers: &HeaderMap) -> Result<()> {
     let found = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let found = String::from_utf8_lossy(found.unwrap_or_default());
@@ -225,7 +225,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<()> {
     })
 }
 
-/// Does what would hold up other connections on a thread of its own.
+/// Runs blocking work on another thread, so that it does not hold up other connections.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -284,8 +284,8 @@ pub(super) fn whole(text: String) -> Body {
     Full::new(Bytes::from(text)).boxed_unsync()
 }
 
-/// What a request makes the server keep beside its body: its head, and its connection's state. Chosen, such that no client
-/// fills a listener with requests.
+/// Memory that a request takes besides its body, in bytes: its head, and its connection's state. Chosen so that no client
+/// can fill a listener with requests.
 const HEAD_BYTES: usize = 8 << 10;
 
 const JSON: &str = "application/json";

@@ -1,11 +1,11 @@
-//! The body of a response, and what lasts until it is sent: a connection's being busy, a charge.
+//! The body of a response, with the guards that last until it is sent: the busy state of its connection, a charge.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use hyper::body::{Body, Frame, SizeHint};
 
-/// A body, with something that is dropped when it is sent, or when nobody is there any more to take it.
+/// A body, with a guard that is dropped when it is sent or when its client is gone.
 pub(super) struct Sending<B, G> {
     body: B,
     _until_sent: G,

@@ -1,9 +1,8 @@
-//! A Unix socket of the user's own, at a path that one server has at a time.
+//! A Unix socket that only its user can connect to, at a path that one server has at a time.
 //!
-//! Two servers that start, end or are killed at the same moment must not remove each other's socket. So the one that
-//! has the lock on a file beside the socket, and nobody else, makes and removes it: for as long as it listens. The
-//! kernel takes the lock from a server that is killed; the next one finds the socket that was left behind, which nobody
-//! can have any more.
+//! Two servers that start, end or are killed at the same moment must not remove each other's socket. So only the holder
+//! of a lock on a file beside the socket creates and removes it, and it holds the lock for as long as it listens. The
+//! kernel releases the lock of a killed server; the next server then knows that the socket left behind is stale.
 
 use std::fs::{self, File, Metadata, TryLockError};
 use std::io;
@@ -21,15 +20,15 @@ pub(super) struct Socket {
     path: PathBuf,
     /// The file that we made.
     file: FileId,
-    /// Dropped last: until then nobody else makes a socket here.
+    /// Dropped last: until then nobody else creates a socket here.
     _lock: Lock,
 }
 
 impl Socket {
-    /// Makes the socket, in place of one that a killed server left behind.
+    /// Creates the socket, in place of one that a killed server left behind.
     ///
     /// # Errors
-    /// Where another server has it, where something else is there, and where other users could put theirs in its place.
+    /// Another server has the path, something else is there, or other users could replace the socket.
     pub(super) fn bind(path: &Path) -> io::Result<Self> {
         // Whoever may write to its folder can put another socket in its place.
         Owners::this_user()
@@ -69,7 +68,7 @@ impl Drop for Socket {
     }
 }
 
-/// The right to make and remove a socket: an exclusive lock on a file beside it.
+/// The right to create and remove a socket: an exclusive lock on a file beside it.
 #[derive(Debug)]
 struct Lock {
     file: File,
@@ -77,7 +76,7 @@ struct Lock {
 }
 
 impl Lock {
-    /// Takes it, if nobody has it.
+    /// Takes the lock if it is free.
     fn take(socket: &Path) -> io::Result<Self> {
         let mut name = socket.as_os_str().to_owned();
         name.push(".lock");
@@ -134,8 +133,8 @@ fn at(path: &Path, source: io::Error) -> io::Error {
     io::Error::new(source.kind(), format!("`{}`: {source}", path.display()))
 }
 
-/// Removes a socket that nobody answers. Other files, and sockets that programs without our lock listen on, stay: `bind`
-/// says so.
+/// Removes a stale socket. Other files, and sockets on which programs without our lock listen, stay: `bind` reports
+/// them.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
     let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
@@ -145,7 +144,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
 #[cfg(test)]

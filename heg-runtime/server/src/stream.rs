@@ -1,5 +1,5 @@
-//! An answer as server-sent events. They are made when the connection has room for them: what a slow client has not
-//! taken yet are token ids in the channel behind [`Answering`], not text.
+//! An answer as server-sent events. They are produced when the connection has room for them: what a slow client has not
+//! read yet waits as token ids in the channel of [`Answering`], not as text.
 
 use std::convert::Infallible;
 
@@ -22,9 +22,9 @@ pub(super) struct Events {
     token_ids: TokenIds,
     /// Position of the next chunk.
     place: ChunkPlace,
-    /// Calls so far.
+    /// Number of calls so far.
     calls: usize,
-    /// Whether a token without text is an event too.
+    /// What to do with a token without text.
     empty: Empty,
 }
 

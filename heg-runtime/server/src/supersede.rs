@@ -1,4 +1,4 @@
-//! Requests that take the place of older ones: of those with the same `supersede_key`, the newest is answered.
+//! Superseding requests: of those with the same `supersede_key`, only the newest is answered.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::account::Scope;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
-/// A `supersede_key`, and whose: the same text of another client is another key.
+/// A `supersede_key` with its client: the same text of another client is another key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) scope: Scope,
@@ -25,7 +25,7 @@ pub(super) struct Superseding {
 #[derive(Debug)]
 struct Newest {
     number: u64,
-    /// Told when a newer one comes.
+    /// Notified when a newer one arrives.
     turn: oneshot::Sender<()>,
 }
 
@@ -74,7 +74,7 @@ impl Turn {
         keyed.is_some_and(|keyed| keyed.turn.try_recv() != Err(TryRecvError::Empty))
     }
 
-    /// Waits for a newer request; for ever, without a key.
+    /// Waits for a newer request; forever without a key.
     pub(super) async fn passed(&mut self) {
         match &mut self.0 {
             Some(keyed) => drop((&mut keyed.turn).await),

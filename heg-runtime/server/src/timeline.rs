@@ -15,7 +15,7 @@ use heg_sched::{Action, Class, Event, Lane, Micros, RequestId, Ticket, Work};
 #[derive(Clone, Default)]
 pub struct Timeline(Arc<Mutex<Record>>);
 
-/// Launches of one lane, class and kind, one right after the other: as much as a picture can tell apart.
+/// Consecutive launches of one lane, class and kind: the finest detail that the dashboard shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) struct Slice {
     #[serde(serialize_with = "lane_as_name")]
@@ -37,16 +37,16 @@ enum Kind {
     Mixed,
 }
 
-/// What a timeline shows to those who have seen it before.
+/// The changes of a timeline since an earlier glimpse.
 #[derive(Debug, Serialize)]
 pub(super) struct Glimpse {
-    /// Time since the engine began, now.
+    /// Current time since the start of the engine.
     pub(super) now_us: u64,
-    /// Slices that are over, up to now: what to ask for next time.
+    /// Number of slices that are over: the value of `after` for the next query.
     pub(super) next: u64,
-    /// Those of them that are new, as far as they are remembered.
+    /// The new ones of them, as far as they are remembered.
     pub(super) past: Vec<Slice>,
-    /// Slices that may go on.
+    /// Slices that may still grow.
     pub(super) current: Vec<Slice>,
     /// Tokens of reactive answers since the start.
     pub(super) reactive_tokens: u64,
@@ -55,13 +55,13 @@ pub(super) struct Glimpse {
 }
 
 struct Record {
-    /// When the engine's clock was at 0; none before its first step.
+    /// Time at which the engine's clock was 0; none before its first step.
     origin: Option<Instant>,
     past: VecDeque<Slice>,
-    /// Slices that were ever in `past`.
+    /// Number of slices that were ever in `past`.
     past_count: u64,
     current: [Option<Current>; Lane::ALL.len()],
-    /// Live requests of that class.
+    /// Live reactive requests.
     reactive: HashSet<RequestId>,
     reactive_tokens: u64,
     proactive_tokens: u64,
@@ -73,8 +73,8 @@ struct Current {
 }
 
 impl Timeline {
-    /// What happened since `seen` slices were over. More than there were belong to an earlier server, and count as
-    /// none.
+    /// The changes since `seen` slices were over. A number that is too high comes from an earlier server, and counts
+    /// as 0.
     pub(super) fn glimpse(&self, seen: u64) -> Glimpse {
         let record = self.record();
         let seen = if seen > record.past_count { 0 } else { seen };
@@ -246,10 +246,10 @@ fn lane_as_name<S: serde::Serializer>(lane: &Lane, serializer: S) -> Result<S::O
 /// minute or more.
 const SLICES_MAX: usize = 4096;
 
-/// A longer pause between two launches is worth seeing. Chosen.
+/// Longest pause between two launches that a slice hides. Chosen.
 const GAP_US: u64 = 1_000;
 
-/// Slices that go on longer than this are told in parts. Chosen.
+/// Longest slice; a longer one is split. Chosen.
 const SLICE_US: u64 = 50_000;
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::server_error::ServerError;
 impl Tokens {
     /// Reads tokens from a file that is this user's, or root's, and that no other user can read or change.
     ///
-    /// A line is `TOKEN` or `NAME TOKEN`; empty lines, and those that begin with `#`, are passed over.
+    /// A line is `TOKEN` or `NAME TOKEN`; empty lines, and those that begin with `#`, are ignored.
     ///
     /// # Errors
     /// `TokenFile`, which never shows a token.
@@ -74,7 +74,7 @@ fn parse(text: &str) -> Result<Tokens, String> {
     }
 }
 
-/// Chosen: tens of thousands of tokens.
+/// Maximum size of the file, in bytes. Chosen: tens of thousands of tokens.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
-//! Tools and the form of an answer: from a request's `tools`, `tool_choice` and `response_format` to what the chat
-//! template shows and what the sampler may choose. [`text`](heg_text) has the grammars, and finds the calls in an
-//! answer.
+//! Tools and the answer format: from a request's `tools`, `tool_choice` and `response_format` to the input of the chat
+//! template and the constraint on the sampler. [`heg_text`] has the grammars and the parser of calls.
 
 use std::sync::OnceLock;
 
@@ -51,7 +50,7 @@ pub(super) struct AnswerConstraint {
 pub(super) struct LazyGrammars(OnceLock<Result<Grammars, TextError>>);
 
 impl Tooling {
-    /// Takes the fields that belong to it.
+    /// Takes the fields about tools and format.
     pub(super) fn take(fields: &mut Fields) -> Result<Self> {
         let mut tools = fields.list("tools")?.unwrap_or_default();
         let choice = choice(fields, !tools.is_empty())?;
@@ -78,7 +77,7 @@ impl Tooling {
         })
     }
 
-    /// Whether there is anything to hold an answer to.
+    /// Whether the answer needs a constraint.
     pub(super) fn is_held(&self) -> bool {
         self.choice != ToolChoice::None || self.format != AnswerFormat::Text
     }
@@ -199,12 +198,12 @@ fn format(fields: &mut Fields) -> Result<AnswerFormat> {
     Ok(format)
 }
 
-/// What a JSON value takes beside its text, or its name in an object.
+/// Memory of a JSON value besides its text or its name in an object, in bytes.
 const VALUE_BYTES: usize = 80;
 
-/// What any compiled form is charged with: its thread, its tables.
+/// Charge for any compiled grammar, in bytes: its thread, its tables.
 const GRAMMAR_BYTES: usize = 512 << 10;
 
-/// What a form takes compiled, for each byte that it took as values. Measured on tiny-agent's vocabulary: 18 MB for 2000
-/// properties with a bound each, 9 MB for 1500 objects to choose from, 1 MB or less for others.
+/// Memory of a compiled grammar per byte of its description. Measured on tiny-agent's vocabulary: 18 MB for 2000 bounded
+/// properties, 9 MB for 1500 alternative objects, 1 MB or less for others.
 const GRAMMAR_BYTES_PER_BYTE: usize = 16;

@@ -1,5 +1,5 @@
-//! Costs from a model's dimensions and a few figures of each device: for tests, and for models that have no
-//! bundle. A bundle's annotations know better.
+//! Analytic costs from a model's dimensions and a few figures of each device: for tests, and for models without a
+//! bundle. A bundle's annotations are more precise.
 
 use heg_sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
 
@@ -41,11 +41,11 @@ pub struct DevicePeak {
 pub struct AnalyticCosts {
     /// The model.
     pub dimensions: Dimensions,
-    /// The devices that are there, in the order of [`Lane::ALL`].
+    /// The devices that exist, in the order of [`Lane::ALL`].
     pub devices: [Option<DevicePeak>; Lane::ALL.len()],
     /// Peak of the DRAM, in B/s.
     pub dram_bytes_per_sec: f64,
-    /// Tokens of a chunk.
+    /// Tokens of a prefill chunk.
     pub chunk_tokens: u32,
     /// Longest context.
     pub context_tokens: u32,
@@ -82,7 +82,7 @@ impl Dimensions {
         f64::from(self.heads) * f64::from(self.head_dim)
     }
 
-    /// Width of the keys, which is that of the values.
+    /// Width of the keys and of the values.
     fn keys(self) -> f64 {
         f64::from(self.kv_heads) * f64::from(self.head_dim)
     }

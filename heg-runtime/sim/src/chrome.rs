@@ -1,4 +1,4 @@
-//! A run as a trace, in virtual time.
+//! Exports a simulation as a trace in virtual time.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::engine::Run;
 use heg_sched::RequestId;
 use heg_workload::trace_event::{Journey, LaunchSlice, launch, preamble, request};
 
-/// The run as JSON in the Trace Event Format; times are in µs of virtual time. Of a run that kept its timeline.
+/// The run as JSON in the Trace Event Format, with times in µs of virtual time. The run must have kept its timeline.
 pub fn chrome_trace(run: &Run) -> Value {
     let mut events = preamble();
     let class = |id: RequestId| run.requests.get(id.0 as usize).map(|r| r.class);

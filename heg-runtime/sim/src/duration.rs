@@ -1,10 +1,10 @@
-//! What a launch takes alone.
+//! The duration of a launch that runs alone.
 
 use std::collections::BTreeSet;
 
 use heg_sched::{Call, Cost, Costs, Kernel, Lane, WarmKernel, Work};
 
-/// What a launch takes when nothing else runs; `None` where the lane cannot run it.
+/// The cost of a launch when nothing else runs; `None` if the lane cannot run it.
 ///
 /// - A decode run is its layers and, after the last, the head; its bandwidth is that of the layers.
 /// - A mixed iteration is one layer after the other over all its rows: with T tokens in all, `qkv` and `ffn`
@@ -12,7 +12,7 @@ use heg_sched::{Call, Cost, Costs, Kernel, Lane, WarmKernel, Work};
 ///   contexts, attention of each prompt part by itself; then the head for each request that gets a token,
 ///   which a part at the end of its prompt does (`is_last`). Without prompts it is a decode run. Its bandwidth
 ///   is the mean over its time.
-/// - Attention on the NPU takes what the best of the `warm` kernels takes, or else what the lane's own does.
+/// - Attention on the NPU costs as much as with the best of the `warm` kernels or, without one, the lane's own.
 pub fn duration(
     costs: &impl Costs,
     lane: Lane,
@@ -99,7 +99,7 @@ pub fn duration(
     }
 }
 
-/// Kernels one after the other.
+/// The sum of costs of consecutive kernels.
 #[derive(Default)]
 struct Sum {
     latency_us: f64,

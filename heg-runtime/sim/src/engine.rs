@@ -1,7 +1,7 @@
-//! The event loop: virtual time jumps from one thing that happens to the next.
+//! The event loop: virtual time jumps from one event to the next.
 //!
-//! What happens at the same time happens in a fixed order: launches that end by lane, then what was planned in
-//! the order in which it was, then the timer.
+//! Events at the same time are delivered in a fixed order: ends of launches by lane, then planned events in the order
+//! of their planning, then the timer.
 
 mod actions;
 
@@ -86,7 +86,7 @@ pub enum SimulationError {
         /// The lane.
         lane: Lane,
     },
-    /// Nothing runs and nothing is planned, and yet requests are live.
+    /// Requests are live, but nothing runs and nothing is planned.
     #[error("nothing happens any more after {} s, with {live} requests live", now.as_secs())]
     Stalled {
         /// Time since which nothing happens.
@@ -94,7 +94,7 @@ pub enum SimulationError {
         /// Number of live requests.
         live: usize,
     },
-    /// Requests are live after all the steps that were allowed.
+    /// Requests are still live after the maximum number of steps.
     #[error("no end after {steps} steps, at {} s", now.as_secs())]
     TooLong {
         /// Number of steps.
@@ -102,7 +102,7 @@ pub enum SimulationError {
         /// Virtual time.
         now: Micros,
     },
-    /// Time stands still.
+    /// Events keep coming while virtual time stands still.
     #[error("more than {STEPS_PER_INSTANT} events at {} s", now.as_secs())]
     Runaway {
         /// Virtual time.
@@ -110,12 +110,12 @@ pub enum SimulationError {
     },
 }
 
-/// More events at one point in time are a loop. Chosen: far above what a thousand requests can cause.
+/// Maximum number of events at one time; more are an endless loop. Chosen: far above what a thousand requests can cause.
 const STEPS_PER_INSTANT: u32 = 100_000;
 
-/// Lets `scheduler` serve `trace` on a machine whose kernels take what `costs` says.
+/// Simulates `scheduler` serving `trace` on a machine whose kernels have these `costs`.
 ///
-/// Requests are numbered by their place in the trace. An error means that the scheduler broke its contract.
+/// Requests are numbered by their index in the trace. An error means that the scheduler broke its contract.
 pub fn simulate<S: Scheduler, C: Costs>(
     scheduler: &mut S,
     costs: &C,
@@ -135,7 +135,7 @@ pub fn simulate<S: Scheduler, C: Costs>(
     simulation.finish()
 }
 
-/// Something planned.
+/// A planned event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Plan {
     Arrive(usize),
@@ -147,7 +147,7 @@ enum Plan {
     Ready(Lane),
     OutOfMemory(Lane, Ticket),
     Unreadable(Lane, Ticket, RequestId),
-    /// A launch that was given up is done after all.
+    /// The late end of a launch that was given up.
     Late(Ticket),
     Written(Transfer),
 }
@@ -166,12 +166,12 @@ struct Running {
     work: Work,
     cost: Cost,
     start: Micros,
-    /// Time alone that is left, in µs.
+    /// Remaining time in µs, at the speed of running alone.
     left_us: f64,
-    /// 1 is as fast as alone.
+    /// Speed relative to running alone.
     speed: f64,
     course: Course,
-    /// Layers that will have run, counted from the model's first.
+    /// Number of the model's layers that will have run at the end.
     layers: u32,
 }
 
@@ -199,13 +199,13 @@ struct Simulation<'a, C> {
     timer: Option<Micros>,
     warm: BTreeSet<WarmKernel>,
     compiling: Option<WarmKernel>,
-    /// Whether its device went away since.
+    /// Whether the device was lost since the compilation began.
     compiles_in_vain: bool,
     mishaps: Mishaps<'a>,
-    /// What the scheduler hears before anything else happens.
+    /// Events that the scheduler gets before any other.
     at_once: VecDeque<Event>,
     meter: Meter<'a>,
-    /// Requests that wait for another one's end: (that one, the waiting one), sorted.
+    /// Requests that wait for another one's end, as sorted pairs (other, waiting).
     followers: Vec<(u64, usize)>,
     steps: u64,
     steps_now: u32,
@@ -256,7 +256,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
         self.planned += 1;
     }
 
-    /// What happens next, and when; an event of `None` is nothing to the scheduler.
+    /// The next event and its time; `None` for one that the scheduler does not see.
     fn next(&mut self) -> Option<(Micros, Option<Event>)> {
         if let Some(event) = self.at_once.pop_front() {
             if let Event::Unreserved(id) = event {
@@ -295,7 +295,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
         }
     }
 
-    /// When what runs on a lane ends at its present speed.
+    /// Time at which the launch on a lane ends at its present speed.
     fn end_of(&self, lane: Lane) -> Option<Micros> {
         let running = self.running(lane)?;
         let ends = matches!(running.course, Course::Well | Course::Fails);
@@ -303,7 +303,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
         ends.then(|| self.now + Micros::from_f64(left))
     }
 
-    /// Lets time pass.
+    /// Advances virtual time.
     fn advance(&mut self, to: Micros) {
         let span = to.since(self.now);
         if span > Micros(0) {
@@ -322,7 +322,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
         self.now = to;
     }
 
-    /// Counts a step; refuses when there are too many at one time.
+    /// Counts a step; fails if there are too many.
     fn tick(&mut self, now: Micros) -> Result<(), SimulationError> {
         self.steps += 1;
         self.steps_now += 1;
@@ -336,7 +336,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
         Ok(())
     }
 
-    /// The launch on a lane is over.
+    /// Ends the launch on a lane.
     fn end(&mut self, lane: Lane) -> Option<Event> {
         let running = self.vacate(lane, Place::Free)?;
         let ticket = running.ticket;
@@ -356,7 +356,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
         })
     }
 
-    /// Takes what runs off a lane.
+    /// Removes the launch from a lane.
     fn vacate(&mut self, lane: Lane, place: Place) -> Option<Running> {
         let old = std::mem::replace(&mut self.places[lane as usize], place);
         let Place::Busy(running) = old else {
@@ -432,7 +432,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
         }
     }
 
-    /// A launch comes to an end of its own, if it still runs.
+    /// Ends a launch early with an event, if it still runs.
     fn cut_off(&mut self, lane: Lane, ticket: Ticket, event: Event) -> Option<Event> {
         let runs = self.running(lane).is_some_and(|r| r.ticket == ticket);
         runs.then(|| {

@@ -58,7 +58,7 @@ pub struct Interruption {
     pub back: Option<Micros>,
 }
 
-/// How far a script of faults has been played, and what it depends on.
+/// The state of a script of faults during a simulation.
 #[derive(Debug)]
 pub(super) struct Mishaps<'a> {
     faults: &'a Faults,
@@ -66,9 +66,9 @@ pub(super) struct Mishaps<'a> {
     reservations: u64,
     writes: u64,
     reads: u64,
-    /// Launches with each culprit.
+    /// Number of launches with each culprit.
     flawed: BTreeMap<RequestId, u64>,
-    /// Requests that have not got their memory, until the scheduler has heard of it.
+    /// Requests whose reservation was refused, until the scheduler hears of it.
     refused: BTreeSet<RequestId>,
     /// Flows on flash, and on their way there.
     stored: BTreeSet<FlowId>,
@@ -93,7 +93,7 @@ impl<'a> Mishaps<'a> {
         }
     }
 
-    /// A request reserves memory, and takes back what its flow has; false if it is refused.
+    /// Reserves memory for a request, which takes its flow's cache back; false if that is refused.
     pub(super) fn reserves(&mut self, id: RequestId, flow: Option<FlowId>, reused: u32) -> bool {
         let number = self.reservations;
         self.reservations += 1;
@@ -122,7 +122,7 @@ impl<'a> Mishaps<'a> {
         !self.refused.iter().any(|id| work.is_of(*id))
     }
 
-    /// A launch begins; says what becomes of it.
+    /// Starts a launch; returns its fault, if any.
     pub(super) fn launches(&mut self, work: &Work) -> Option<LaunchFault> {
         let number = self.launches;
         self.launches += 1;
@@ -139,7 +139,7 @@ impl<'a> Mishaps<'a> {
         fault
     }
 
-    /// A launch reads what its requests have on flash; says whose rows cannot be read.
+    /// Reads the caches of a launch's requests from flash; returns a request whose rows cannot be read.
     pub(super) fn reads(&mut self, work: &Work) -> Option<RequestId> {
         let readers: Vec<RequestId> = self.unread.iter().copied().collect();
         for id in readers.into_iter().filter(|id| work.is_of(*id)) {
@@ -153,7 +153,7 @@ impl<'a> Mishaps<'a> {
         None
     }
 
-    /// A cache is on its way to flash.
+    /// Starts to write a cache to flash.
     pub(super) fn writes(&mut self, flow: FlowId, transfer: Transfer) {
         self.leaving.insert(transfer, Some(flow));
     }
@@ -171,7 +171,7 @@ impl<'a> Mishaps<'a> {
         self.stored.remove(&flow);
     }
 
-    /// The writing of a cache comes to its end.
+    /// Ends the writing of a cache.
     pub(super) fn written(&mut self, transfer: Transfer) -> Event {
         let number = self.writes;
         self.writes += 1;

@@ -2,10 +2,10 @@
 //!
 //! A [`Trace`](heg_workload::Trace) of requests, a [`Scheduler`](heg_sched::Scheduler), its [`Costs`](heg_sched::Costs) and a
 //! [`Machine`] go into [`simulate`]; a [`Run`] comes out, and [`Metrics`] of it. Kernels take the time that
-//! their costs say, stretched where devices compete for the memory ([`DramModel`]). Nothing depends on the clock,
+//! their costs say, stretched when devices compete for the memory ([`DramModel`]). Nothing depends on the clock,
 //! on threads or on the order of a hash map: equal input gives equal output.
 //!
-//! [`Checked`] watches any scheduler and reports every broken rule.
+//! [`Checked`] watches any scheduler and reports every violated [`Invariant`].
 
 mod analytic;
 mod check;

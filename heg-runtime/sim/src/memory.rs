@@ -32,7 +32,7 @@ pub struct DramModel {
 }
 
 impl Default for DramModel {
-    /// Any device can draw everything.
+    /// No caps: any device can draw the whole bandwidth.
     fn default() -> Self {
         Self {
             lanes: [1.0; Lane::ALL.len()],
@@ -41,12 +41,12 @@ impl Default for DramModel {
     }
 }
 
-/// What devices draw together, as a share of the peak: 59 of 68 GB/s (HeteroLLM 3.3).
+/// Bandwidth of all devices together, as a share of the peak: 59 of 68 GB/s (HeteroLLM 3.3).
 const SHARED: f64 = 59.0 / 68.0;
 
 impl DramModel {
-    /// Of a machine: each device draws what its memory-bound kernels do, all of it where that is unknown; all
-    /// together draw what HeteroLLM measured, which no SoC file knows better.
+    /// The DRAM of a machine: the cap of each device is that of its memory-bound kernels, the whole bandwidth if that is
+    /// unknown. The shared cap is the one that HeteroLLM measured, since no SoC file has a better one.
     pub fn of(soc: &SocAnnotation) -> Self {
         let cap = |class| {
             let spec = soc.device(class).and_then(|device| device.spec);
@@ -69,7 +69,7 @@ impl DramModel {
         }
     }
 
-    /// What each lane is granted of what it demands; 0 demands nothing.
+    /// The bandwidth granted to each lane, from its demand; 0 demands nothing.
     pub fn grants(&self, demands: [f64; Lane::ALL.len()]) -> [f64; Lane::ALL.len()] {
         let mut wanted = [0.0; Lane::ALL.len()];
         for ((wanted, demand), cap) in wanted.iter_mut().zip(demands).zip(self.lanes) {
@@ -81,7 +81,7 @@ impl DramModel {
         if wanted.iter().sum::<f64>() <= left {
             return grants;
         }
-        // Whoever wants less than its share gets it; the others divide the rest, until nobody wants less.
+        // A lane that wants less than its share gets all of it; the others divide the rest, until none wants less.
         loop {
             let weights: f64 = weights_of(&self.lanes, &open);
             let share = |lane: usize| left / weights * self.lanes[lane];

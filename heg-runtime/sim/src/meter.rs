@@ -57,12 +57,12 @@ struct Live {
     record: RequestRecord,
     /// Tokens to prefill: its prompt and, after a restart, its answer until then.
     prompt_tokens: u32,
-    /// Launches with it that run now, and since when at least one does.
+    /// Number of its running launches, and the time since which there is one.
     active: u32,
     active_since: Micros,
 }
 
-/// Writes records.
+/// Writes the records of a simulation.
 #[derive(Debug)]
 pub(super) struct Meter<'a> {
     trace: &'a Trace,
@@ -105,7 +105,7 @@ impl<'a> Meter<'a> {
         self.live.get_mut(id.0 as usize)
     }
 
-    /// Time passes while `busy` runs.
+    /// Counts time that passes while `busy` runs.
     pub(super) fn pass(
         &mut self,
         span: Micros,
@@ -167,7 +167,7 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// A launch begins.
+    /// Records the start of a launch.
     pub(super) fn start(&mut self, work: &Work, _lane: Lane, cost: Cost, now: Micros) {
         let usage = &mut self.usage;
         usage.launches += 1;
@@ -185,7 +185,7 @@ impl<'a> Meter<'a> {
         });
     }
 
-    /// A launch ends, or is taken away.
+    /// Records the end of a launch, regular or not.
     pub(super) fn stop(&mut self, work: &Work, now: Micros) {
         self.each(work, |live| {
             live.active = live.active.saturating_sub(1);
@@ -223,8 +223,8 @@ impl<'a> Meter<'a> {
         live.map_or(0, |live| live.prompt_tokens)
     }
 
-    /// Requests whose last token a launch gives, which ran to its end; `through` says of a decode run that
-    /// its last layer did too.
+    /// Requests whose last token a completed launch yields; `through` says whether a decode run has completed
+    /// its last layer.
     pub(super) fn ended(&self, work: &Work, through: bool) -> Vec<RequestId> {
         let is_last = |id: &RequestId| {
             let (live, request) = (
@@ -256,7 +256,7 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// The records, and how many requests came but are not over.
+    /// The records, the usage, and the number of requests that arrived and have not ended.
     pub(super) fn close(self) -> (Vec<RequestRecord>, ResourceUsage, usize) {
         let records: Vec<_> = self.live.into_iter().map(|live| live.record).collect();
         let open = |r: &&RequestRecord| r.arrived.is_some() && r.ended.is_none();

@@ -1,4 +1,4 @@
-//! What devices draw, by stage.
+//! The power of devices, by stage.
 
 use heg_spec::Soc;
 
@@ -7,9 +7,9 @@ use heg_sched::{Lane, Work};
 /// Power of one device while it is busy, in W.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StagePower {
-    /// With many tokens of a prompt in a kernel.
+    /// Power in prefill kernels.
     pub prefill_watts: f64,
-    /// With one token of each request.
+    /// Power in decode kernels.
     pub decode_watts: f64,
 }
 
@@ -20,13 +20,13 @@ pub struct PowerModel {
     pub lanes: [StagePower; Lane::ALL.len()],
     /// The CPU while it compiles a kernel, in W.
     pub compile_watts: f64,
-    /// All the time, in W.
+    /// Idle power of the machine, in W.
     pub idle_watts: f64,
 }
 
 impl PowerModel {
-    /// What a SoC file says. Lanes whose device it does not name, and what it leaves out, draw nothing; idle
-    /// power is 0, since the sources are measured above it.
+    /// The power of a SoC file. Whatever the file leaves out draws nothing; idle power is 0, since the sources are
+    /// measured above it.
     pub fn of(soc: &Soc) -> Self {
         let mut model = Self::default();
         for device in &soc.devices {

@@ -1,4 +1,4 @@
-//! A policy, a model and a machine put together.
+//! A platform to simulate: a model on a machine, under any policy.
 
 use heg_profiler::annotation::{SocAnnotation, of_data_sheet};
 use heg_spec::policy::SchedulerKind;
@@ -12,7 +12,7 @@ use heg_costs::AnnotatedCosts;
 use heg_sched::{AgentXpu, CachedCosts, Micros, SingleLane};
 use heg_workload::Trace;
 
-/// How long a lane takes to reset. Chosen; nothing fails in an evaluation.
+/// Time that a lane takes to reset. Chosen; nothing fails in an evaluation.
 const RESET: Micros = Micros(100_000);
 
 /// A model on a machine.
@@ -29,10 +29,10 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// `sheet`'s model on the machine of a SoC file, prefilling in chunks of `chunk_tokens`. What the sheet
-    /// knows of the machine's kernels is kept, ceilings are those of the file.
+    /// `sheet`'s model on the machine of a SoC file, prefilling in chunks of `chunk_tokens`. The sheet's
+    /// annotations of the machine are kept; ceilings are those of the SoC file.
     ///
-    /// Errors: as of [`of_data_sheet`].
+    /// Errors: those of [`of_data_sheet`].
     pub fn new(
         soc: &Soc,
         sheet: &ModelSheet,

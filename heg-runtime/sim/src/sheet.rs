@@ -1,7 +1,7 @@
-//! What the simulator has to know of a model: its shape, its kernels' work, and what is known of their speed.
+//! Model sheets: what the simulator needs of a model, namely its shape, its kernels' work, and their known speeds.
 //!
-//! A bundle says all of this in its manifest and its annotations, among gigabytes of weights. A sheet is that
-//! part by itself, as RON of some tens of kilobytes, so that an evaluation needs no bundle. The shipped ones
+//! A bundle has all of this in its manifest and its annotations, beside gigabytes of weights. A sheet is that
+//! part alone, as RON of some tens of kilobytes, so that an evaluation needs no bundle. The shipped ones
 //! were written by `cargo xtask model-sheet` from bundles with NPU blobs: their NPU latencies are the vendor
 //! compiler's own (DESIGN §4.3).
 
@@ -36,7 +36,7 @@ pub struct ModelSheet {
     pub annotations: Annotations,
 }
 
-/// A sheet cannot be read or written.
+/// The reason why a sheet cannot be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SheetError {
     /// The text is too long.

@@ -1,5 +1,5 @@
-//! Benchmarks as the paper has them, out of request files: some of its data sets may not be passed on, and two
-//! or three files stand for one of them.
+//! The paper's benchmarks, made of request files. Some of its data sets may not be redistributed, so two or three files
+//! stand in for each of those.
 
 use super::request_file::Workload;
 use heg_sched::Class;
@@ -66,8 +66,7 @@ pub fn benchmarks(workloads: Vec<Workload>) -> Vec<(Class, Workload)> {
 }
 
 impl Workload {
-    /// The same requests, each by itself: later turns of a session come with their whole prompt, and nothing
-    /// of it is in a cache.
+    /// The same requests without sessions: later turns come with their whole prompt, and nothing of it is cached.
     #[must_use]
     pub fn without_sessions(mut self) -> Self {
         for request in &mut self.requests {

@@ -1,5 +1,4 @@
-//! What a server of ours says about its engine after a trace: what preemption took, and the longest that it could
-//! have taken.
+//! The engine figures of a HEG server after a trace: measured preemption times, and their worst case.
 
 use std::fmt;
 
@@ -8,26 +7,26 @@ use serde::{Deserialize, Serialize};
 /// Figures since the server's start.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct EngineFigures {
-    /// Of reactive requests that came in while no device was at work.
+    /// Start delay of reactive requests that arrived while no device was busy.
     pub idle: WaitFigures,
-    /// Of those that came in while only proactive requests were being served, which had to give way.
+    /// Start delay of those that arrived while only proactive requests ran, which were preempted.
     pub preempting: WaitFigures,
-    /// Of those that others were ahead of which nobody preempts.
+    /// Start delay of those that had to wait for requests that are not preempted.
     pub queued: WaitFigures,
-    /// The longest kernel, in ms; without first runs.
+    /// Longest kernel, in ms, without first runs.
     pub kernel_ms_max: f64,
-    /// The longest time in which a device would not have given way, in ms; likewise.
+    /// Longest time without a preemption point, in ms, without first runs.
     pub stretch_ms_max: f64,
-    /// What was given to devices: kernels and iterations.
+    /// Number of launches: kernels and iterations.
     pub launches: u64,
-    /// Time in the scheduler and in carrying out what it says, in µs for each launch.
+    /// Time in the scheduler and in carrying out its actions, in µs per launch.
     pub dispatch_us_per_launch: f64,
 }
 
-/// From a request's submission to the launch of its first kernel. Zeros where there were no requests.
+/// Time from a request's submission to the launch of its first kernel. Zeros if there were no requests.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct WaitFigures {
-    /// Requests.
+    /// Number of requests.
     pub requests: u64,
     /// The median, in ms.
     pub median_ms: f64,
@@ -38,7 +37,7 @@ pub struct WaitFigures {
 }
 
 impl EngineFigures {
-    /// Reads them in the text of `/metrics`; none where it is another server's.
+    /// Parses the text of `/metrics`; `None` for that of another server.
     pub fn parse(metrics: &str) -> Option<Self> {
         let value = |name: &str| {
             let line = metrics.lines().find_map(|line| line.strip_prefix(name));
@@ -71,7 +70,7 @@ impl EngineFigures {
     }
 }
 
-/// Lines for people.
+/// The figures as lines of text.
 impl fmt::Display for EngineFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(

@@ -1,7 +1,7 @@
-//! Requests to measure with: which they are, when they come, and how they were answered.
+//! Workloads for measurements: requests, their arrival times, and the outcomes of their answers.
 //!
 //! Request files ([`Workload`]) and rates become a [`Trace`]. The simulator serves it in virtual time; as
-//! [`ReplayRequest`]s, with prompts, it goes to servers, and [`Figures`] come of their [`Outcome`]s.
+//! [`ReplayRequest`]s, with prompts, it is sent to servers, and [`Figures`] are computed from their [`Outcome`]s.
 
 mod benchmark;
 mod engine_figures;

@@ -31,32 +31,32 @@ pub struct Outcome {
 /// Figures of a replayed trace.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Figures {
-    /// Of the reactive requests.
+    /// Figures of the reactive requests.
     pub reactive: ClassFigures,
-    /// Of the proactive ones.
+    /// Figures of the proactive requests.
     pub proactive: ClassFigures,
 }
 
-/// Figures of the requests of a class. All but counts are of those that did not fail; means over nothing are 0.
+/// Figures of the requests of a class. All but the counts leave out failed requests; means over nothing are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct ClassFigures {
-    /// Requests that were sent.
+    /// Number of requests that were sent.
     pub requests: usize,
-    /// Those that were refused, broke off or took too long.
+    /// Number of requests that were refused, broke off or took too long.
     pub failed: usize,
-    /// Those whose answer ended before it had the tokens that were asked for.
+    /// Number of requests whose answer ended before it had the tokens that were asked for.
     pub short: usize,
-    /// From when the request was due to the end of its answer, in s.
+    /// Mean time from when a request was due to the end of its answer, in s.
     pub latency_secs_mean: f64,
-    /// Its median.
+    /// Median of that time, in s.
     pub latency_secs_p50: f64,
-    /// Its 90th percentile.
+    /// 90th percentile of that time, in s.
     pub latency_secs_p90: f64,
-    /// The longest.
+    /// Longest such time, in s.
     pub latency_secs_max: f64,
-    /// Time to the first token, in s.
+    /// Mean time to the first token, in s.
     pub ttft_secs_mean: f64,
-    /// Its 90th percentile.
+    /// 90th percentile of the time to the first token, in s.
     pub ttft_secs_p90: f64,
     /// Time per token after the first, over all of them, in s.
     pub tpot_secs_mean: f64,
@@ -66,7 +66,7 @@ pub struct ClassFigures {
     pub secs_per_token: f64,
     /// Tokens of prompts per second, from when the first request was due to the end of the last.
     pub prompt_tokens_per_s: f64,
-    /// The same of answers.
+    /// Tokens of answers per second, over the same time.
     pub output_tokens_per_s: f64,
 }
 

@@ -1,7 +1,7 @@
 //! A trace with its prompts, for servers: JSON Lines, so that whatever is compared gets the same requests.
 //!
-//! Open loop: every request has its time, whether or not those before it were answered. So sessions are taken
-//! apart; each turn comes with its whole prompt.
+//! Open loop: every request has a fixed time, whether or not those before it were answered. So sessions are split up,
+//! and each turn comes with its whole prompt.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,9 +20,9 @@ pub struct ReplayRequest {
     pub class: Class,
     /// The prompt.
     pub prompt: Prompt,
-    /// Tokens of the prompt; of a text, about so many.
+    /// Tokens of the prompt; an estimate for a text.
     pub prompt_tokens: u32,
-    /// Tokens of the answer: no more, and the server is asked for no fewer.
+    /// Tokens of the answer: the server is asked for exactly this many.
     pub output_tokens: u32,
 }
 
@@ -48,7 +48,7 @@ pub enum Prompts {
     Text,
 }
 
-/// The first id that random prompts take: those before it are often special.
+/// Lowest id in random prompts: those below are often special.
 const FIRST_ID: u32 = 10;
 
 impl ReplayRequest {
@@ -84,8 +84,8 @@ impl ReplayRequest {
         requests
     }
 
-    /// A reactive answer of 448 tokens, and a proactive prompt of 4 000 that comes 5 s later, in the midst of it:
-    /// how long do its tokens stay away?
+    /// A reactive answer of 448 tokens, and a proactive prompt of 4 000 tokens that arrives 5 s later, in the midst of it:
+    /// how long does the answer pause?
     pub fn gap(seed: u64, ids_end: u32) -> Vec<Self> {
         let mut seeded = Seeded::new(seed);
         let mut request = |at_ms, class, prompt_tokens, output_tokens| Self {
@@ -101,7 +101,7 @@ impl ReplayRequest {
         ]
     }
 
-    /// A short prompt and answer: what a server has to do once, it does for this one.
+    /// A warm-up request with a short prompt and answer.
     pub fn warm_up(ids_end: u32) -> Self {
         Self {
             at_ms: 0,
@@ -112,7 +112,7 @@ impl ReplayRequest {
         }
     }
 
-    /// Reads what [`ReplayRequest::to_lines`] wrote; `name` stands in errors.
+    /// Reads what [`ReplayRequest::to_lines`] wrote; `name` is for errors.
     pub fn parse_lines(name: &str, text: &str) -> Result<Vec<Self>, WorkloadError> {
         let lines = text.lines().enumerate();
         let lines = lines.filter(|(_, line)| !line.trim().is_empty());

@@ -23,30 +23,30 @@ const OUTPUT_TOKENS: u32 = 64;
 /// The requests of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
-    /// What it is called, e.g. the file's name without its ending.
+    /// Name, e.g. that of the file without its extension.
     pub name: String,
-    /// In the order of the file.
+    /// The requests, in the order of the file.
     pub requests: Vec<WorkloadRequest>,
 }
 
-/// A request without a time.
+/// A request without a time of arrival.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkloadRequest {
     /// Priority class.
     pub class: Class,
     /// The session that it is a turn of.
     pub session: Option<String>,
-    /// The prompt's text, where the file has it.
+    /// The prompt's text, if the file has it.
     pub prompt: Option<Arc<str>>,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Leading ones that the turn before has too, its answer included.
+    /// Leading tokens shared with the previous turn and its answer.
     pub shared_tokens: u32,
     /// Tokens of the answer.
     pub output_tokens: u32,
 }
 
-/// A request file cannot be read.
+/// The reason why a request file cannot be read.
 #[derive(Debug, Error)]
 pub enum WorkloadError {
     /// A line is not a request.
@@ -101,14 +101,13 @@ struct Line {
 impl Workload {
     /// Reads a request file, with token counts from the number of characters: one for each 4.2.
     ///
-    /// What two turns of a session share is what their prompts begin with alike; of turns that come without
-    /// their text, the whole turn before.
+    /// Two turns of a session share the common prefix of their prompts or, without texts, the whole previous turn.
     pub fn parse(name: &str, text: &str) -> Result<Self, WorkloadError> {
         let tokens = |text: &str| tokens_of_chars(text.chars().count() as u64);
         Self::parse_with(name, text, tokens)
     }
 
-    /// As [`Workload::parse`], with counts of a tokenizer.
+    /// As [`Workload::parse`], with token counts of a tokenizer.
     pub fn parse_with(
         name: &str,
         text: &str,

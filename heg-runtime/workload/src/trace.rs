@@ -1,17 +1,17 @@
-//! Traces: which requests come when.
+//! Traces: requests and the times of their arrival.
 
 use super::request_file::{Workload, WorkloadRequest};
 use heg_sched::{Class, FlowId, Micros};
 use heg_spec::Seeded;
 
-/// Requests; each is known by its place.
+/// A trace of requests, each identified by its index.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Trace {
-    /// In any order.
+    /// The requests, in any order.
     pub requests: Vec<TraceRequest>,
 }
 
-/// A request of a trace. What the scheduler is not told stands here too: how long the answer will be.
+/// A request of a trace, with the length of its answer, which the scheduler is not told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceRequest {
     /// Time of arrival.
@@ -55,7 +55,7 @@ pub enum Arrival {
 /// The arrival process of reactive requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Spacing {
-    /// On their own, as many a minute on average (v2 6.1). Later turns of a session wait for the answer before.
+    /// A Poisson process with this mean rate (v2 6.1). Later turns of a session wait for the previous answer.
     Poisson,
     /// One user: the next question comes when the last answer was there, and was read for about
     /// `60 / rate` seconds (v1).
@@ -75,9 +75,9 @@ pub struct TraceSpec {
     pub spacing: Spacing,
     /// Mean pause between the turns of a session, in s.
     pub think_secs: f64,
-    /// Longest answer, in tokens; longer ones are cut.
+    /// Maximum length of an answer, in tokens; longer ones are cut.
     pub output_tokens_max: u32,
-    /// Longest prompt and answer together, in tokens; requests beyond are not drawn.
+    /// Maximum length of prompt and answer together, in tokens; longer requests are not drawn.
     pub context_tokens: u32,
     /// Equal seeds give equal traces.
     pub seed: u64,
@@ -106,7 +106,7 @@ impl Trace {
         Self::draw_with_origins(spec, workloads).0
     }
 
-    /// As [`Trace::draw`], with what each request was before it had a time.
+    /// As [`Trace::draw`], with the workload request behind each request.
     pub(super) fn draw_with_origins<'w>(
         spec: &TraceSpec,
         workloads: &'w [Workload],

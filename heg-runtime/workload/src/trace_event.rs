@@ -1,7 +1,7 @@
-//! Runs in the Trace Event Format, which Perfetto and `chrome://tracing` show: a track for each lane, a slice for
-//! each launch, and a track for each request with its waiting, its prefill and its decoding.
+//! Traces of a run in the Trace Event Format of Perfetto and `chrome://tracing`: a track for each lane with a slice for
+//! each launch, and a track for each request with its queueing, prefill and decode.
 //!
-//! The simulator writes a whole run at its end; [`TraceFile`] writes what an engine does while it does it.
+//! The simulator writes a whole run at its end; [`TraceFile`] writes what an engine does as it happens.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,7 +21,7 @@ pub struct LaunchSlice<'a> {
     pub end: Micros,
 }
 
-/// A request's track: when it got where.
+/// A request's track: the times of its phases.
 #[derive(Debug, Clone, Copy)]
 pub struct Journey {
     pub class: Class,

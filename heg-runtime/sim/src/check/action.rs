@@ -1,5 +1,4 @@
-//! Judges actions one by one: memory, and how requests begin anew, give tokens and end. What is launched is judged in
-//! `launch`.
+//! Judges actions one by one: memory, restarts, tokens and ends of requests. Launches are judged in `launch`.
 
 use std::collections::BTreeSet;
 
@@ -61,7 +60,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         }
     }
 
-    /// The request, which has to be live.
+    /// The request, which must be live.
     pub(super) fn live(&mut self, id: RequestId, action: &str) -> Option<&mut Seen> {
         if !self.world.requests.contains_key(&id) {
             self.report(
@@ -133,7 +132,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             taken = taken.or(world.flash.get(&flow).copied()).or(leaving);
         }
         let all = to.is_none_or(|(_, kept)| kept == computed);
-        // What a lane may still write to is nobody's until it has answered, and no flow's at all.
+        // Memory to which a lane may still write is not free until the lane has answered, and no flow may keep it.
         let own = own && !(written && to.is_some());
         let holds = reserved.is_some() && own && all && !runs && taken.is_none();
         self.require(holds, Invariant::MemoryBalanced, || {
@@ -143,7 +142,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         });
     }
 
-    /// A cache is written from now on: it has its memory until that is done, and room on flash already.
+    /// Starts to write a cache to flash: until that is done it takes room both in memory and on flash.
     fn offload(&mut self, flow: FlowId, transfer: Transfer) {
         let kept = self.world.flows.remove(&flow);
         if let Some(tokens) = kept {
@@ -170,7 +169,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     fn release_flow(&mut self, flow: FlowId) {
         let kept = self.world.flows.remove(&flow);
         self.world.kv_used -= u64::from(kept.unwrap_or(0)).min(self.world.kv_used);
-        // What is being written is in memory until that is done.
+        // A cache that is being written stays in memory until that is done.
         let leaving = self.world.leaving(flow).map(|leaving| leaving.flow = None);
         let found = kept.is_some() || leaving.is_some() || self.world.flash.remove(&flow).is_some();
         self.require(found, Invariant::MemoryBalanced, || {

@@ -1,4 +1,4 @@
-//! Watches a scheduler from outside and reports every broken rule.
+//! Watches a scheduler from outside and reports every violated invariant.
 //!
 //! It keeps its own state, derived from events and actions alone (`world`), so that it agrees with a scheduler only
 //! if that behaves as it should. Each [`Invariant`] says what is checked, and which policies are exempt. Work

@@ -15,7 +15,7 @@ use heg_sched::{
 };
 pub(super) use request::{KERNELS, Part, Phase, Seen};
 
-/// How often in a row something has to go wrong for a request before it may end for that.
+/// Number of failures in a row after which a request may be failed.
 pub(super) const ATTEMPTS: u32 = 3;
 
 /// A lane.
@@ -24,7 +24,7 @@ pub(super) enum Place {
     Absent,
     Free,
     Busy(Ticket, Work),
-    /// It is to stop what it ran and to answer by then.
+    /// It was told to stop its work, and must answer by this time.
     Resetting(Option<Work>, Micros),
 }
 /// An iteration that has begun.

@@ -1,4 +1,4 @@
-//! What each of the scheduler's actions does to the simulated machine.
+//! Carries out the scheduler's actions on the simulated machine.
 
 use super::{Course, Place, Plan, Running, Simulation, SimulationError};
 use crate::duration::duration;
@@ -54,7 +54,7 @@ impl<C: Costs> Simulation<'_, C> {
         Ok(())
     }
 
-    /// Has a lane stop what it runs, if that can be done.
+    /// Resets a lane, which stops its launch if that can be stopped.
     fn reset(&mut self, lane: Lane) {
         let ends = self.end_of(lane);
         let running = self.vacate(lane, Place::Resetting);
@@ -64,7 +64,7 @@ impl<C: Costs> Simulation<'_, C> {
         }
         let mut ready = self.now + self.machine.reset;
         if let (Some(running), Some(end)) = (running, ends) {
-            // It cannot be stopped: it comes to its end, of which nobody wants to know any more.
+            // The launch cannot be stopped: it runs to its end, which the scheduler no longer waits for.
             ready = ready.max(end);
             self.plan(ready, Plan::Late(running.ticket));
         }
@@ -119,8 +119,7 @@ impl<C: Costs> Simulation<'_, C> {
         Ok(())
     }
 
-    /// Cuts a decode run short at the end of the layer that runs now; in the last layer or the head it is too
-    /// late for that.
+    /// Cuts a decode run short at the end of its current layer; in the last layer or the head it is too late.
     fn yield_at_layer(&mut self, ticket: Ticket) {
         for (lane, place) in Lane::ALL.into_iter().zip(&mut self.places) {
             let Place::Busy(running) = place else {
@@ -149,7 +148,7 @@ impl<C: Costs> Simulation<'_, C> {
         }
     }
 
-    /// Lets those arrive that waited for a request's end.
+    /// Plans the arrival of requests that waited for a request's end.
     fn follow(&mut self, id: RequestId) {
         let first = self.followers.partition_point(|(other, _)| *other < id.0);
         let waiting = self.followers[first..].iter();

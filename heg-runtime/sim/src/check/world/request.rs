@@ -33,27 +33,27 @@ pub(in crate::check) struct Seen {
     pub(in crate::check) reused: u32,
     /// Tokens of memory.
     pub(in crate::check) reserved: Option<u32>,
-    /// By position. Those that nothing ran of are missing.
+    /// Segments in order of position, without those of which nothing ran.
     pub(in crate::check) parts: Vec<Part>,
-    /// Tokens given.
+    /// Tokens emitted.
     pub(in crate::check) emitted: u32,
-    /// Tokens computed and not given yet.
+    /// Tokens computed and not emitted yet.
     pub(in crate::check) due: u32,
-    /// A launch said that this was the last token.
+    /// Whether a launch reported the last token.
     pub(in crate::check) ended: bool,
-    /// Nobody cancelled it, its deadline is not over, and there was a lane for it all the time.
+    /// Whether it is not cancelled, not past its deadline, and always had a lane.
     pub(in crate::check) wanted: bool,
-    /// A launch of it failed.
+    /// Whether a launch of it failed.
     pub(in crate::check) failed: bool,
-    /// How often in a row launches with it alone failed.
+    /// Number of launches with it alone that failed in a row.
     pub(in crate::check) failed_alone: u32,
-    /// No lane could do its work for too long.
+    /// Whether no lane could do its work for too long.
     pub(in crate::check) doomed: bool,
-    /// How often in a row it did not get the memory that was reserved for it.
+    /// Number of times in a row that it did not get its reserved memory.
     pub(in crate::check) refused: u32,
     /// Time of its arrival, or of its last token.
     pub(in crate::check) since: Micros,
-    /// It is proactive and has once waited for a token as long as the policy allows.
+    /// Whether it is proactive and has once waited for a token as long as the policy allows.
     pub(in crate::check) overdue: bool,
 }
 

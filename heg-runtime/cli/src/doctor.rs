@@ -17,7 +17,7 @@ use crate::options::Machine;
 pub(crate) struct Arguments {
     #[command(flatten)]
     machine: Machine,
-    /// Forget which kernels were quarantined, and ask nothing
+    /// Clear the list of quarantined kernels, and run nothing
     #[arg(long)]
     clear: bool,
     /// Print one JSON object

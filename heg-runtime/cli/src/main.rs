@@ -37,7 +37,7 @@ enum Command {
     Run(run::Arguments),
     /// Talk with the model, keeping the conversation in its KV cache
     Chat(chat::Arguments),
-    /// Serve the model to many at once, behind OpenAI's interface
+    /// Serve the model to many clients at once over OpenAI's API
     Serve(serve::Arguments),
     /// Show what a bundle holds
     Inspect(inspect::Arguments),

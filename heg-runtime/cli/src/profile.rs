@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     /// Where to keep the profile [default: the cache folder]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// About how long kernels may run in all
+    /// Approximate time budget for running kernels
     #[arg(long, value_name = "SECONDS", default_value_t = 90)]
     budget: u64,
     /// Largest number of tokens of a call
@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     /// Predict calls that were not measured, measure them, and fail if they differ too much
     #[arg(long)]
     check: bool,
-    /// Which calls are checked
+    /// Seed for choosing the calls to check
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Print one JSON object

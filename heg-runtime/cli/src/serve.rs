@@ -26,7 +26,7 @@ use crate::options::Machine;
 pub(crate) struct Arguments {
     #[command(flatten)]
     machine: Machine,
-    /// Port on 127.0.0.1; 0 takes one that is free [default: 8080, unless --socket is given]
+    /// Port on 127.0.0.1; 0 takes a free one [default: 8080, unless --socket is given]
     #[arg(long, value_name = "P")]
     port: Option<u16>,
     /// Listen on a Unix socket that only this user may connect to
@@ -35,28 +35,28 @@ pub(crate) struct Arguments {
     /// How requests share the devices: a shipped policy or a .ron file [default: agent-xpu, or agent-xpu-one-device]
     #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
-    /// Memory for KV caches, in MiB [default: what the policy says, at most a quarter of the machine's]
+    /// Memory for KV caches, in MiB [default: what the policy says, at most a quarter of the machine's memory]
     #[arg(long, value_name = "N")]
     kv_mib: Option<NonZeroU32>,
-    /// Flash for KV caches of idle flows that have to make room, in MiB; 0 gives them up [default: as the policy says]
+    /// Flash for KV caches of idle flows that have to make room, in MiB; 0 drops them instead [default: as the policy says]
     #[arg(long, value_name = "N")]
     flash_mib: Option<u32>,
-    /// Clients have to show this bearer token; better given as HEG_TOKEN, which no process list shows
+    /// Bearer token that clients must present; better given as HEG_TOKEN, which no process list shows
     #[arg(long, value_name = "T")]
     token: Option<String>,
-    /// Clients have to show a bearer token of this file, with lines `TOKEN` or `NAME TOKEN`: each name is a client of its own, whose flows, keys and prompts others see nothing of
+    /// File of bearer tokens, with lines `TOKEN` or `NAME TOKEN`: each name is a separate client, whose flows, keys and prompts the others cannot see
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Let a prompt go on where another client's ended that began alike: faster, but times tell what others have asked
+    /// Let a prompt reuse the cached prefix of another client's prompt: faster, but response times reveal what others have asked
     #[arg(long)]
     share_prefixes: bool,
-    /// Write what the devices do, for Perfetto (ui.perfetto.dev)
+    /// Write a trace of what the devices do, for Perfetto (ui.perfetto.dev)
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Most requests of each class that wait or run; more are refused with 429, except from clients that have few
+    /// Maximum number of requests of each class that wait or run; more are refused with 429, except from clients that have few
     #[arg(long, value_name = "N", default_value_t = ServerLimits::default().requests)]
     queue: usize,
-    /// Most tokens of an answer whose request sets no limit
+    /// Maximum number of answer tokens where the request sets no limit
     #[arg(long, value_name = "N", default_value_t = ServerLimits::default().answer_tokens)]
     max_tokens: u32,
 }

@@ -20,12 +20,12 @@ pub(super) enum Dialect {
     LlamaServer,
 }
 
-/// Whether requests say how urgent they are.
+/// Whether requests name their priority class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum PriorityField {
     /// `"priority": "reactive"` or `"proactive"`
     On,
-    /// Not a word, for servers that refuse unknown fields
+    /// No such field, for servers that refuse unknown fields
     Off,
 }
 

@@ -33,10 +33,10 @@ pub(crate) struct Arguments {
     /// The server's Unix socket, in place of the URL's host and port
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Whose form of completions it speaks
+    /// Dialect of the completions API that it speaks
     #[arg(long, value_enum, default_value_t = Dialect::Openai)]
     dialect: Dialect,
-    /// Whether requests say how urgent they are
+    /// Whether requests name their priority class
     #[arg(long, value_enum, default_value_t = PriorityField::On)]
     priority_field: PriorityField,
     /// The model that requests name, for servers that want one
@@ -44,13 +44,13 @@ pub(crate) struct Arguments {
     model: Option<String>,
     #[command(flatten)]
     source: Source,
-    /// Send the reactive requests of the trace only, one after the other: what they take alone
+    /// Send only the reactive requests of the trace, one after the other, to measure their latency alone
     #[arg(long)]
     alone: bool,
-    /// How long the server may take to be ready
+    /// Time limit for the server to become ready
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     ready_secs: u64,
-    /// How long an answer may take
+    /// Time limit for an answer
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     patience_secs: u64,
     /// Print one JSON object: figures, and what became of each request
@@ -67,7 +67,7 @@ struct Source {
     /// Proactive requests a minute
     #[arg(long, value_name = "RATE", default_value_t = 4.0)]
     proactive_rpm: f64,
-    /// How long requests arrive
+    /// Time during which requests arrive
     #[arg(long, value_name = "MINUTES", default_value_t = 5.0)]
     minutes: f64,
     /// Same seed, same trace
@@ -76,13 +76,13 @@ struct Source {
     /// A folder of request files (*.jsonl) [default: the small sample that ships]
     #[arg(long, value_name = "DIR")]
     workloads: Option<PathBuf>,
-    /// What prompts are made of
+    /// Kind of prompts
     #[arg(long, value_enum, default_value_t = PromptKind::Ids)]
     prompts: PromptKind,
-    /// Random token ids are below this
+    /// Exclusive upper bound of random token ids
     #[arg(long, value_name = "ID", default_value_t = 15_000, value_parser = clap::value_parser!(u32).range(11..))]
     ids_end: u32,
-    /// Longest prompt and answer together; requests beyond are not drawn
+    /// Maximum length of prompt and answer together; longer requests are not drawn
     #[arg(long, value_name = "TOKENS", default_value_t = TraceSpec::default().context_tokens)]
     context: u32,
     /// Replay this file in place of a drawn trace: a line is {"at_ms", "class", "prompt", "prompt_tokens",

@@ -11,7 +11,7 @@ use heg_text::TextError;
 /// Why the runtime could not do what it was asked.
 #[derive(Debug, Error)]
 pub enum RuntimeError {
-    /// A policy runs everything on a device that the machine has no lane for.
+    /// A policy names a device that the machine has no lane for.
     #[error(
         "policy `{policy}` runs every kernel on the {device:?}, and machine `{soc}` has no such lane: \
          choose a policy for its devices, or another machine"
@@ -58,7 +58,7 @@ pub enum RuntimeError {
         soc: String,
         /// Which op group.
         group: Group,
-        /// Classes that would do.
+        /// Classes that are accepted.
         expected: Vec<DeviceClass>,
     },
     /// Every rung of a kernel's ladder was passed over.
@@ -69,26 +69,26 @@ pub enum RuntimeError {
         /// Why each rung was passed over.
         reasons: String,
     },
-    /// Kernels computed something else than they should.
+    /// Kernels failed their known-answer tests.
     #[error(
-        "{wrong} kernels answered wrongly; they are quarantined, and what replaces them is used instead"
+        "{wrong} kernels answered wrongly; they are quarantined, and the next kernels of their ladders run instead"
     )]
     WrongAnswers {
         /// How many.
         wrong: usize,
     },
-    /// A device refused a kernel before.
+    /// A device refused a kernel.
     #[error("kernel `{kernel}` was refused: {message}")]
     Refused {
         /// The kernel.
         kernel: String,
-        /// The device's words.
+        /// Message of the device.
         message: String,
     },
     /// Bytes of the bundle are not what they were when they were verified.
     #[error("{part} has changed in memory since it was verified")]
     ChangedInMemory {
-        /// Which part of the bundle.
+        /// The part of the bundle.
         part: String,
     },
     /// The cache folder, or something in it, is not the user's own, or cannot be used.
@@ -106,12 +106,12 @@ pub enum RuntimeError {
         kernel: String,
         /// The text that was found, shortened.
         found: String,
-        /// What would do.
+        /// What is accepted.
         expected: String,
     },
-    /// The IR of a static attention is not such that it can be had over fewer rows of context.
+    /// The IR of static attention cannot be narrowed to fewer rows of context.
     #[error(
-        "IR of kernel `{kernel}` cannot be had over {to} rows of context: its {from} rows are in {found} places, \
+        "IR of kernel `{kernel}` cannot be narrowed to {to} rows of context: its {from} rows are in {found} places, \
          expected 3"
     )]
     Narrow {
@@ -121,7 +121,7 @@ pub enum RuntimeError {
         from: u32,
         /// Rows that were wanted.
         to: u32,
-        /// Places that say how many rows there are.
+        /// Places in the IR that hold the number of rows.
         found: usize,
     },
     /// Prompt and answer do not fit the context.
@@ -143,7 +143,7 @@ pub enum RuntimeError {
         /// Size of the vocabulary.
         vocab: u32,
     },
-    /// More sequences in one batch than the executor has rows for.
+    /// A batch is larger than the executor has rows for.
     #[error("a batch of {asked} rows, expected at most {rows}")]
     Batch {
         /// Rows asked for.
@@ -156,7 +156,7 @@ pub enum RuntimeError {
     NoText {
         /// What is missing.
         missing: &'static str,
-        /// What can be done without it.
+        /// The way to do without it.
         hint: &'static str,
     },
     /// Text could not be encoded, decoded or rendered.
@@ -168,7 +168,7 @@ pub enum RuntimeError {
         /// Cause.
         source: std::io::Error,
     },
-    /// No address range for a KV cache.
+    /// There is no address range for a KV cache.
     #[error("cannot reserve {bytes} bytes of address space")]
     Reserve {
         /// Size of the range.
@@ -212,13 +212,13 @@ pub enum RuntimeError {
     /// The engine's thread panicked.
     #[error("the engine ended early; this is a bug")]
     EngineGone,
-    /// Nobody waits for what was launched.
+    /// A launch was given up while it ran.
     #[error("the launch was given up")]
     Abandoned,
     /// The thread that prepares kernels ended early.
     #[error("kernel preparation ended early; this is a bug")]
     LoaderGone,
-    /// A launch that the plan cannot give: a bug of the caller.
+    /// A launch does not fit the model: a bug of the caller.
     #[error("launch of {group:?} at layer {layer:?} does not fit the model; this is a bug")]
     Launch {
         /// Which op group.
@@ -254,7 +254,7 @@ impl RuntimeError {
         text
     }
 
-    /// Whose problem it is.
+    /// Exit status of a process that ends with this error.
     pub fn exit_status(&self) -> ExitStatus {
         match self {
             Self::Bundle {
@@ -300,7 +300,7 @@ impl RuntimeError {
     }
 }
 
-/// Says what was being done when OpenVINO failed.
+/// Adds to an error of OpenVINO what was being done.
 pub(crate) fn openvino(
     doing: impl Into<String>,
 ) -> impl FnOnce(heg_openvino::Error) -> RuntimeError {

@@ -26,12 +26,6 @@ pub(crate) fn page_bytes() -> usize {
     rustix::param::page_size()
 }
 
-/// Bytes of a page of memory: the same on all processors that Windows runs on.
-#[cfg(not(unix))]
-pub(crate) fn page_bytes() -> usize {
-    4096
-}
-
 /// Has the system commit a mapping page by page, also where it has large pages for everybody.
 #[cfg(target_os = "linux")]
 pub(crate) fn refuse_large_pages(map: &MmapRaw) {
@@ -49,8 +43,8 @@ pub(crate) fn ask_for_large_pages(map: &MmapRaw) {
     let _ = map.advise(memmap2::Advice::HugePage);
 }
 
-/// Gives the whole pages within `range` of an anonymous mapping back to the system. What they held is lost: on Linux they
-/// are zeros, as at first.
+/// Gives the whole pages within `range` of an anonymous mapping back to the system. What they held is lost: on Linux
+/// they are zeros, as at first.
 #[cfg(unix)]
 pub(crate) fn discard(map: &MmapRaw, range: Range<usize>) {
     let page = page_bytes();

@@ -1,5 +1,5 @@
-//! A request's KV cache as the conductor hands it out: what is still on flash is of a type that nothing can be computed
-//! on, and gives a [`KvCache`] when it was read.
+//! A request's KV cache as the conductor hands it to lanes. A cache that is still on flash has a type that kernels
+//! cannot run on; reading it gives a [`KvCache`].
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,20 +7,20 @@ use super::flash::Parked;
 use crate::error::RuntimeError;
 use crate::mem::KvCache;
 
-/// The cache of a request. Whoever runs a kernel on it gets it by [`read`](Self::read).
+/// The cache of a request. A lane that runs a kernel on it calls [`read`](Self::read).
 #[derive(Clone)]
 pub(super) enum RequestCache {
-    /// Every row that counts is there.
+    /// In memory, with all its rows.
     Here(Arc<KvCache>),
-    /// Rows are still on flash, or were when the request got its memory.
+    /// On flash, or it was when the request got its memory.
     Parked(Arc<Unread>),
 }
 
-/// Rows that are to be read before anything runs on them.
+/// Rows on flash, which the first lane reads before it runs a kernel on them.
 pub(super) struct Unread(Mutex<Rows>);
 
 enum Rows {
-    /// The first `reused` rows of `parked` belong into `room`.
+    /// Not read yet: the first `reused` rows of `parked` go to `room`.
     Parked {
         parked: Arc<Parked>,
         room: KvCache,
@@ -31,11 +31,11 @@ enum Rows {
     Gone,
 }
 
-/// A cache that nobody else has.
+/// A cache with a single owner.
 pub(super) enum Sole {
     /// In memory.
     Memory(KvCache),
-    /// Nothing ran on it since it was parked.
+    /// On flash; no kernel has run on it since.
     Parked(Arc<Parked>),
 }
 
@@ -50,11 +50,11 @@ impl RequestCache {
         Self::Parked(Arc::new(Unread(Mutex::new(rows))))
     }
 
-    /// The cache with all its rows. Whoever comes first reads them, and whoever comes meanwhile waits.
+    /// The cache with all its rows. The first caller reads them from flash; callers that come meanwhile wait.
     ///
     /// # Errors
     ///
-    /// [`RuntimeError::Flash`], from then on.
+    /// [`RuntimeError::Flash`] if the file cannot be read; every later call fails too.
     pub(super) fn read(&self) -> Result<Arc<KvCache>, RuntimeError> {
         match self {
             Self::Here(cache) => Ok(Arc::clone(cache)),
@@ -62,7 +62,7 @@ impl RequestCache {
         }
     }
 
-    /// Whether a lane has it too.
+    /// Whether a lane holds it too.
     pub(super) fn is_shared(&self) -> bool {
         match self {
             Self::Here(cache) => Arc::strong_count(cache) > 1,
@@ -73,7 +73,7 @@ impl RequestCache {
         }
     }
 
-    /// The cache for its sole owner; itself where a lane has it too, or nothing of it can be used.
+    /// The cache for its sole owner, or itself if a lane holds it too or it could not be read.
     pub(super) fn into_sole(self) -> Result<Sole, Self> {
         match self {
             Self::Here(cache) => Arc::try_unwrap(cache).map(Sole::Memory).map_err(Self::Here),

@@ -1,4 +1,4 @@
-//! The conductor until kernels are ready: which lanes there are, what each runs, and who waits.
+//! The conductor until kernels are ready: starts the lanes, and holds requests that come early.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use heg_sched::{
     for_machine, prefill_tokens_max, with_rows,
 };
 
-/// What the conductor hears.
+/// A message to the conductor.
 pub(super) enum Message {
     Submit(Arrival),
     Cancel(RequestId),
@@ -53,18 +53,18 @@ pub(super) struct Arrival {
 }
 
 impl Arrival {
-    /// When its answer is worth nothing any more; never where no clock runs that long.
+    /// Time at which its answer is of no use any more; none if the clock does not reach it.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.at.checked_add(self.request.deadline?)
     }
 
-    /// Says that it has not begun, and why.
+    /// Tells its listener that it will not run, and why.
     pub(super) fn refuse(self, finish: Finish, error: Option<Arc<RuntimeError>>) {
         refuse(self.listener, finish, error);
     }
 }
 
-/// Before kernels are ready.
+/// The conductor before kernels are ready.
 pub(super) struct Conductor {
     pub(super) machine: Arc<dyn Machine>,
     pub(super) pulse: Pulse,
@@ -75,14 +75,14 @@ pub(super) struct Conductor {
     pub(super) lanes: [Option<LaneHandle>; Lane::ALL.len()],
     /// Steps down the ladder, by lane.
     pub(super) descents: Vec<Descents>,
-    /// For the NPU's lane, where there is one.
+    /// The compiler for the NPU's lane, if there is one.
     pub(super) warming: Option<Warming>,
     /// Lanes whose kernels could not be prepared.
     pub(super) lost: Vec<LostLane>,
     pub(super) observers: Vec<Box<dyn Observer>>,
 }
 
-/// What memory is made of.
+/// The memory of requests, and what its sizes follow from.
 pub(super) struct Room {
     pub(super) widths: Widths,
     /// Rows that a kernel may write behind a prompt.
@@ -236,7 +236,7 @@ impl Conductor {
         Serving::new(self).run(early.held.take_all(), early.ended, messages);
     }
 
-    /// Nothing can be served: everybody is told, until the last handle is gone.
+    /// Refuses every request until the last handle is gone.
     fn fail(self, error: RuntimeError, early: Early, messages: &Receiver<Message>) {
         self.pulse.failed(error.chain());
         let mut error = Some(error);
@@ -274,7 +274,7 @@ impl Conductor {
     }
 }
 
-/// What is heard before kernels are ready.
+/// Messages that came before kernels were ready.
 #[derive(Default)]
 struct Early {
     held: Held,
@@ -355,7 +355,7 @@ pub(super) fn end_all(
     }
 }
 
-/// Refuses a request to an engine that has stopped. Whoever asks something else finds that nobody answers.
+/// Refuses a request to an engine that has stopped. The sender of any other message finds its channel closed.
 pub(super) fn turn_away(message: Message) {
     if let Message::Submit(arrival) = message {
         arrival.refuse(Finish::Failed, Some(Arc::new(RuntimeError::EngineStopped)));
@@ -384,8 +384,8 @@ fn policy_for(
     })
 }
 
-/// Tokens of a prefill chunk: as asked for, or the next smaller ones that the NPU has kernels for. No kernel pads
-/// them: what it wrote behind a chunk would be rows of the next one, which may be under way.
+/// Tokens of a prefill chunk: as many as asked for, or the next smaller number that the NPU has kernels for. Chunks are
+/// never padded: the padding would overwrite rows of the next chunk, which may be under way.
 fn chunk_tokens(loader: &Loader, asked: usize) -> usize {
     let asked = match asked.max(1) {
         few @ ..ROW_STEP => few,

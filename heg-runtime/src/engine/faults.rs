@@ -1,4 +1,4 @@
-//! Faults on purpose, for tests: a machine whose lanes, memory and flash fail by a plan, in front of the real one.
+//! Fault injection for tests: a machine whose lanes, memory and flash fail by a plan, wrapped around the real one.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +16,7 @@ use crate::mem::{Activations, KvCache, KvShape};
 use crate::platform::full_file;
 use heg_sched::{Class, Lane, Launch, RequestId, WarmKernel};
 
-/// What goes wrong.
+/// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// A kernel fails.
@@ -37,14 +37,14 @@ pub enum Fault {
     FlashUnreadable,
 }
 
-/// Whom a fault meets.
+/// The requests or the lane that a fault happens to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Victim {
-    /// Whoever comes.
+    /// The next one, whichever it is.
     Anybody,
-    /// Whatever runs for a request, the rest of its batch included.
+    /// Launches for a request, including the rest of its batch.
     Request(RequestId),
-    /// Whatever runs on a lane.
+    /// Launches on a lane.
     Lane(Lane),
 }
 
@@ -55,13 +55,13 @@ pub struct Rule {
     pub fault: Fault,
     /// The requests or the lane that it happens to.
     pub victim: Victim,
-    /// How often it could happen before it does.
+    /// Number of occasions that are let pass before it happens.
     pub after: u64,
-    /// How often it happens.
+    /// Number of times that it happens.
     pub times: u64,
 }
 
-/// Faults that are to happen, in any order; to be changed while an engine runs.
+/// Planned faults, in any order. They may change while an engine runs.
 #[derive(Clone, Default)]
 pub struct FaultPlan(Arc<Mutex<Plan>>);
 
@@ -86,7 +86,7 @@ impl FaultPlan {
         plan.released = true;
     }
 
-    /// How many faults have happened.
+    /// Number of faults that have happened.
     pub fn happened(&self) -> u64 {
         self.plan().happened
     }
@@ -116,7 +116,7 @@ impl FaultPlan {
 }
 
 impl Engine {
-    /// Starts an engine to which the faults of a plan happen.
+    /// Starts an engine with the faults of a plan.
     ///
     /// # Errors
     ///
@@ -228,14 +228,14 @@ impl LaneExecutor for FaultyExecutor {
         self.executor.wait_ready()
     }
 
-    fn heed(&mut self, cancel: Arc<AtomicBool>) {
+    fn cancel_on(&mut self, cancel: Arc<AtomicBool>) {
         self.cancel = Arc::clone(&cancel);
-        self.executor.heed(cancel);
+        self.executor.cancel_on(cancel);
     }
 
-    fn serve(&mut self, class: Class, requests: &[RequestId]) {
+    fn begin(&mut self, class: Class, requests: &[RequestId]) {
         self.requests = requests.to_vec();
-        self.executor.serve(class);
+        self.executor.begin(class);
     }
 
     fn adopt(&mut self, forms: WarmForms) {

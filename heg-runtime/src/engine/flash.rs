@@ -1,9 +1,9 @@
 //! KV caches of idle flows on flash, moved by the engine's choice rather than by the system's paging.
 //!
-//! A cache that is parked has one owner at a time: it waits for the writer, or the writer has it, or it is in a file. So
-//! nothing can be computed on rows that are being written. Whoever takes it back before its turn gets it as it is;
-//! whoever comes while it is written waits for the writer, and gets it then; otherwise the file is read. Files have no
-//! name: whatever happens to the process, nothing is left of them.
+//! A parked cache has one owner at a time: it waits for the writer, the writer has it, or it is in a file. So no kernel
+//! runs on rows that are being written. A request that takes the cache back before it is written gets it as it is; one
+//! that comes while it is written waits for the writer; later ones read the file. Files have no name: whatever happens
+//! to the process, nothing is left of them.
 
 use std::fs::{File, create_dir_all};
 use std::io::{self, BufReader, BufWriter, Seek, Write};
@@ -18,7 +18,7 @@ use crate::error::RuntimeError;
 use crate::mem::KvCache;
 use heg_sched::{Event, Transfer};
 
-/// Where caches go.
+/// The writer of caches to flash.
 pub(super) struct Flash {
     writer: Option<SyncSender<Order>>,
 }
@@ -38,11 +38,11 @@ enum Place {
     /// The writer has it.
     Writing(Wanted),
     File(File),
-    /// Somebody has it again, or it is lost.
+    /// Taken back, or lost.
     Gone,
 }
 
-/// Whether somebody waits for what is being written.
+/// Whether a request waits for the cache that is being written.
 enum Wanted {
     No,
     Yes,
@@ -66,8 +66,8 @@ impl Flash {
         Self { writer }
     }
 
-    /// Takes a cache with so many tokens in it; what became of it is told in a message. Gives it back where too many
-    /// wait, or there is no flash.
+    /// Queues a cache of `tokens` tokens for the writer, which reports the outcome in a message. Returns the cache if
+    /// too many wait, or there is no flash.
     pub(super) fn park(
         &self,
         transfer: Transfer,
@@ -94,7 +94,7 @@ impl Flash {
     }
 }
 
-/// Writes one cache after the other until there is no more engine.
+/// Writes one cache after the other until the engine ends.
 fn write_all(
     orders: &Receiver<Order>,
     folder: &Path,
@@ -123,7 +123,8 @@ impl Parked {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves it to a file; says whether it is there. What could not be written, or is wanted back, is in memory again.
+    /// Moves the cache to a file; returns whether it is there. A cache that could not be written, or is wanted back,
+    /// stays in memory.
     fn write(&self, folder: &Path, machine: &dyn Machine) -> bool {
         let cache = {
             let mut place = self.place();
@@ -154,7 +155,7 @@ impl Parked {
         written
     }
 
-    /// The cache, where it is in memory and the writer does not have it.
+    /// Takes the cache back if it is in memory and the writer does not have it.
     pub(super) fn take(&self) -> Option<KvCache> {
         let mut place = self.place();
         match std::mem::replace(&mut *place, Place::Gone) {
@@ -166,16 +167,16 @@ impl Parked {
         }
     }
 
-    /// Whether its memory is still taken.
+    /// Whether its memory is still in use.
     pub(super) fn is_in_memory(&self) -> bool {
         matches!(*self.place(), Place::Memory(_) | Place::Writing(_))
     }
 
-    /// The cache: as it was, or its first `tokens` rows in `room`. Waits for the writer where that has it.
+    /// Takes the cache back: as it was, or its first `tokens` rows read into `room`. Waits for the writer if it has it.
     ///
     /// # Errors
     ///
-    /// [`RuntimeError::Flash`]: what cannot be read is gone.
+    /// [`RuntimeError::Flash`] if the file cannot be read; the cache is lost then.
     pub(super) fn fetch(&self, room: KvCache, tokens: usize) -> Result<KvCache, RuntimeError> {
         let mut place = self.place();
         loop {

@@ -1,5 +1,5 @@
-//! Whether the engine can serve, for whoever asks from outside: told without the conductor, so that it is told also
-//! when that is gone.
+//! Whether the engine can serve. The answer does not go through the conductor, so it comes even after the conductor has
+//! panicked.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ pub struct LostLane {
     pub why: String,
 }
 
-/// How an engine is.
+/// State of an engine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Health {
     /// Kernels are being prepared; requests wait.
@@ -29,7 +29,7 @@ pub enum Health {
     Failed(String),
 }
 
-/// The engine's health, to be told and asked.
+/// The engine's health, shared between the conductor, which sets it, and handles, which read it.
 #[derive(Clone, Default)]
 pub(super) struct Pulse(Arc<Mutex<Health>>);
 
@@ -38,7 +38,7 @@ impl Pulse {
         self.with(|health| health.clone())
     }
 
-    /// Kernels are ready.
+    /// Records that kernels are ready.
     pub(super) fn ready(&self) {
         self.with(|health| {
             if *health == Health::Loading {
@@ -47,7 +47,7 @@ impl Pulse {
         });
     }
 
-    /// A lane is lost, without which requests can still be served.
+    /// Records the loss of a lane without which requests can still be served.
     pub(super) fn lost(&self, lane: LostLane) {
         self.with(|health| match health {
             Health::Loading | Health::Ready => *health = Health::Degraded(vec![lane]),
@@ -56,7 +56,7 @@ impl Pulse {
         });
     }
 
-    /// Nothing can be served any more; the first reason stays.
+    /// Records that nothing can be served any more; the first reason stays.
     pub(super) fn failed(&self, why: String) {
         self.with(|health| {
             if !matches!(health, Health::Failed(_)) {
@@ -70,7 +70,7 @@ impl Pulse {
     }
 }
 
-/// What a thread said when it panicked.
+/// The message of a panic.
 pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

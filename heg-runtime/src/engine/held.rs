@@ -1,5 +1,5 @@
-//! Requests that came in and are not the scheduler's yet: before kernels are ready, and behind an earlier call of their
-//! flow. They can be given up, and their deadlines pass, as those of any other.
+//! Requests that the scheduler does not have yet: those that came before kernels were ready, and those behind an
+//! earlier call of their flow. They can be cancelled, and their deadlines pass, like those of any other request.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use heg_sched::{FlowId, RequestId};
 #[derive(Default)]
 pub(super) struct Held {
     arrivals: VecDeque<Arrival>,
-    /// No deadline passes before this.
+    /// Time before which no deadline passes.
     next_deadline: Option<Instant>,
 }
 
@@ -22,7 +22,7 @@ impl Held {
         self.arrivals.push_back(arrival);
     }
 
-    /// When the next deadline may pass.
+    /// Time at which the next deadline may pass.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.next_deadline
     }

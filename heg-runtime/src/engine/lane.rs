@@ -1,7 +1,7 @@
-//! A lane: a thread that runs one launch at a time, as the conductor sees it.
+//! A lane as the conductor sees it: a thread that runs one launch at a time.
 //!
-//! A thread that ends, in whatever way, says so. One that does not answer is left behind: it holds what it works on, and
-//! the process does not wait for it.
+//! A thread that ends reports it, also when it panics. One that does not answer is left behind with all that it holds,
+//! and the process does not wait for it.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +21,7 @@ use crate::error::RuntimeError;
 use crate::exec::WarmForms;
 use heg_sched::{Class, Kernel, Lane, RequestId, Segment, Ticket, WarmKernel};
 
-/// What a lane runs in one go: [`Work`](heg_sched::Work), with the memory it is done in.
+/// One launch of a lane: [`Work`](heg_sched::Work), with the memory that it runs in.
 pub(super) enum Job {
     /// One kernel over a segment of a prompt.
     Prefill {
@@ -47,7 +47,7 @@ pub(super) enum Job {
 }
 
 impl Job {
-    /// Whose work it is.
+    /// The requests that it is for.
     pub(super) fn requests(&self) -> Vec<RequestId> {
         let id = |member: &Member| member.served.id;
         match self {
@@ -62,24 +62,24 @@ impl Job {
     }
 }
 
-/// What a lane is told; it does one after the other.
+/// An order to a lane, which carries out one after the other.
 pub(super) enum Order {
     Run(Ticket, Class, Job),
     Adopt(WarmForms),
     Unload(WarmKernel),
 }
 
-/// What came of a job.
+/// A lane's report of a job.
 pub(super) struct Report {
     pub(super) lane: Lane,
     pub(super) ticket: Ticket,
     pub(super) outcome: Result<Done, Failure>,
     pub(super) took: Duration,
-    /// Of all jobs of the lane so far.
+    /// The longest times of the lane so far.
     pub(super) longest: Longest,
 }
 
-/// A job that went well.
+/// The result of a job.
 #[derive(Debug, Default)]
 pub(super) struct Done {
     /// For decoding: layers that ran, counted from the first.
@@ -88,11 +88,11 @@ pub(super) struct Done {
     pub(super) tokens: Vec<(RequestId, NextToken)>,
 }
 
-/// A job that did not.
+/// Why a job has no result.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) error: RuntimeError,
-    /// The request whose cache could not be read, where that is why: then nothing has run.
+    /// The request whose cache could not be read, if that is the reason; nothing has run then.
     pub(super) unread: Option<RequestId>,
 }
 
@@ -105,12 +105,12 @@ impl From<RuntimeError> for Failure {
     }
 }
 
-/// Words to a lane that works.
+/// Signals to a lane that is running a job.
 #[derive(Default)]
 pub(super) struct Signals {
-    /// One more than the ticket that is to stop at its next layer.
+    /// One more than the ticket of the job that should stop at its next layer.
     yielding: AtomicU64,
-    /// Whether what runs is to be cancelled, and the rest of its job left.
+    /// Whether the running kernel is to be cancelled, and the rest of its job skipped.
     pub(super) reset: Arc<AtomicBool>,
 }
 
@@ -144,7 +144,7 @@ impl LaneHandle {
     ) -> Self {
         let signals = Arc::new(Signals::default());
         let (sender, orders) = channel();
-        executor.heed(Arc::clone(&signals.reset));
+        executor.cancel_on(Arc::clone(&signals.reset));
         let worker = Worker::new(lane, executor, Arc::clone(&signals), inbox.clone());
         let run = move || {
             // What the lane holds is gone before anybody hears that it is.
@@ -165,13 +165,13 @@ impl LaneHandle {
         self.tell(Order::Run(ticket, class, job))
     }
 
-    /// Gives it a kernel that was compiled for it, for the jobs from now on.
+    /// Hands over a kernel that was compiled for it, for the jobs that follow.
     pub(super) fn adopt(&self, forms: WarmForms) {
         // That a lane is gone, it says itself.
         let _ = self.tell(Order::Adopt(forms));
     }
 
-    /// Takes one away.
+    /// Takes a compiled kernel away.
     pub(super) fn unload(&self, kernel: WarmKernel) {
         let _ = self.tell(Order::Unload(kernel));
     }
@@ -181,7 +181,7 @@ impl LaneHandle {
         orders.is_some_and(|orders| orders.send(order).is_ok())
     }
 
-    /// Tells the thread to end, at any cost, and does not wait.
+    /// Tells the thread to end, cancelling what runs, and does not wait.
     pub(super) fn stop(&mut self) {
         self.orders = None;
         self.signals.reset.store(true, Ordering::Relaxed);
@@ -196,7 +196,7 @@ impl LaneHandle {
 }
 
 impl Drop for LaneHandle {
-    /// Tells the thread to end, and leaves it.
+    /// Tells the thread to end, and detaches it.
     fn drop(&mut self) {
         self.stop();
     }

@@ -1,4 +1,4 @@
-//! A request as the conductor sees it: who listens, how far it is, when what happened.
+//! A request as the conductor sees it: its listener, its progress, and its times.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ enum End {
     Broken,
 }
 
-/// Where a request is in its life.
+/// The stage that a request is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Queued,
@@ -89,7 +89,7 @@ impl Live {
         }
     }
 
-    /// A kernel of it is launched. Says how it came in and how long it waited, if that is its first.
+    /// Notes the launch of a kernel. For the first one, returns how the request came in and how long it waited.
     pub(super) fn start(&mut self) -> Option<(Entry, Duration)> {
         if self.started.is_some() {
             return None;
@@ -140,7 +140,7 @@ impl Live {
             .with_tokens(|tokens| tokens.get(..count as usize).unwrap_or(tokens).to_vec())
     }
 
-    /// Says that it is over.
+    /// Tells the listener that the request is over.
     pub(super) fn finish(mut self, finish: Finish) {
         let now = Instant::now();
         let span = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
@@ -168,7 +168,7 @@ impl Live {
     }
 }
 
-/// Tells a listener whose request never began why.
+/// Tells the listener of a request that never ran why not.
 pub(super) fn refuse(mut listener: Listener, finish: Finish, error: Option<Arc<RuntimeError>>) {
     listener(Update::Finished(Ending {
         finish,

@@ -1,7 +1,7 @@
-//! What an engine has to run on: executors for its lanes, memory for caches, files for those that make room.
+//! What an engine needs of its machine: executors for its lanes, memory for caches, files for caches of idle flows.
 //!
-//! The executor over OpenVINO is one implementation of [`LaneExecutor`]; others can stand beside it, and doubles that
-//! fail stand in front of it.
+//! The executor over OpenVINO is one implementation of [`LaneExecutor`]. The interface says nothing of OpenVINO, so
+//! that kernels of our own can stand beside it; test doubles wrap it to make it fail.
 
 use std::fs::File;
 use std::io;
@@ -15,22 +15,22 @@ use crate::exec::{Batch, Executor, WarmForms};
 use crate::mem::{Activations, KvCache, KvShape};
 use heg_sched::{Class, Lane, Launch, RequestId, WarmKernel};
 
-/// What a lane asks of the kernels that it runs.
+/// The kernels of a lane: they read and write rows of activations and KV caches, one launch at a time.
 pub(super) trait LaneExecutor: Send {
     /// Waits until every kernel is ready.
     fn wait_ready(&mut self) -> Result<(), RuntimeError>;
 
-    /// From now on a running kernel is cancelled when `cancel` is set, where that can be done.
-    fn heed(&mut self, cancel: Arc<AtomicBool>);
+    /// Cancels the running kernel from now on when `cancel` is set, if kernels can be cancelled.
+    fn cancel_on(&mut self, cancel: Arc<AtomicBool>);
 
-    /// What is launched from now on is of this class, and for these requests.
-    fn serve(&mut self, class: Class, requests: &[RequestId]);
+    /// Announces the class of the launches that follow, and their requests.
+    fn begin(&mut self, class: Class, requests: &[RequestId]);
 
-    /// Takes in a kernel that was compiled meanwhile.
-    fn adopt(&mut self, forms: WarmForms);
+    /// Takes in a kernel that was compiled meanwhile. Executors that ask for none keep the default.
+    fn adopt(&mut self, _: WarmForms) {}
 
-    /// Gives one up.
-    fn unload(&mut self, kernel: WarmKernel);
+    /// Drops a kernel that was taken in.
+    fn unload(&mut self, _: WarmKernel) {}
 
     /// Writes the embeddings of tokens to the residual stream that the first layer reads.
     fn embed(
@@ -40,16 +40,16 @@ pub(super) trait LaneExecutor: Send {
         first: usize,
     ) -> Result<(), RuntimeError>;
 
-    /// Carries out one launch.
+    /// Runs one launch and returns when it is done.
     fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError>;
 
-    /// What the head gave last, as `rows` rows of V.
+    /// The logits of the head's last run, as `rows` rows of V.
     fn logits(&mut self, rows: usize) -> Result<&mut [f32], RuntimeError>;
 
-    /// Rows of batches, which are never preempted.
+    /// Activations of batches, which are never preempted.
     fn pass_rows(&self) -> Arc<Activations>;
 
-    /// Layers of the model.
+    /// Number of layers of the model.
     fn layers(&self) -> u32;
 
     /// Most rows that the head takes at a time.
@@ -61,12 +61,12 @@ impl LaneExecutor for Executor {
         self.wait_ready()
     }
 
-    fn heed(&mut self, cancel: Arc<AtomicBool>) {
-        self.heed(cancel);
+    fn cancel_on(&mut self, cancel: Arc<AtomicBool>) {
+        self.cancel_on(cancel);
     }
 
-    fn serve(&mut self, class: Class, _: &[RequestId]) {
-        self.serve(class);
+    fn begin(&mut self, class: Class, _: &[RequestId]) {
+        self.begin(class);
     }
 
     fn adopt(&mut self, forms: WarmForms) {
@@ -107,38 +107,38 @@ impl LaneExecutor for Executor {
     }
 }
 
-/// Where an engine gets from what it cannot do without.
+/// The sources of executors, memory and files.
 pub(super) trait Machine: Send + Sync {
-    /// What a lane runs kernels with.
+    /// The executor that a lane runs, over the one on OpenVINO.
     fn executor(&self, _: Lane, executor: Executor) -> Box<dyn LaneExecutor> {
         Box::new(executor)
     }
 
-    /// Whether a kernel may hang on a machine that has nothing but its CPU.
+    /// Whether kernels may hang on a machine that has only its CPU.
     fn hangs_on_cpu(&self) -> bool {
         false
     }
 
-    /// How long a lane may take to answer when it is reset or told to end.
+    /// Time that a lane has to answer when it is reset or told to end.
     fn patience(&self) -> Duration {
         PATIENCE
     }
 
-    /// Address space for a request's cache.
+    /// Reserves address space for a request's cache.
     fn reserve(&self, _: RequestId, shape: KvShape) -> Result<KvCache, RuntimeError> {
         KvCache::reserve(shape)
     }
 
-    /// A file without a name, for a cache.
+    /// Opens a file without a name, for a cache.
     fn file(&self, folder: &Path) -> io::Result<File> {
         tempfile::tempfile_in(folder)
     }
 }
 
-/// The machine as it is.
+/// The machine that this process runs on.
 pub(super) struct Host;
 
 impl Machine for Host {}
 
-/// Chosen: a kernel is asked every 100 ms whether it still runs, and drivers reset a device in seconds.
+/// Time that a lane has to answer. Chosen: the cancel flag is read every 100 ms, and drivers reset a device in seconds.
 const PATIENCE: Duration = Duration::from_secs(10);

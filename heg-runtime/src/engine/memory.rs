@@ -1,7 +1,8 @@
 //! KV caches of requests, and those that flows keep between calls.
 //!
-//! A request's cache is shared with the lanes that run it. A flow's has one owner, the flow or the flash writer: it is
-//! kept only when no lane has it any more. What a lane may still write to that was given up waits in quarantine.
+//! A request shares its cache with the lanes that run it. A flow's cache has one owner, the flow or the flash writer: a
+//! flow keeps a cache only when no lane holds it any more. Caches that a lane which was given up may still write to
+//! wait in quarantine.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,32 +24,32 @@ pub(super) struct Memory {
     shape: KvShape,
     requests: BTreeMap<RequestId, Reserved>,
     flows: BTreeMap<FlowId, Kept>,
-    /// Caches of requests that have ended, or began anew, which a lane still has.
+    /// Caches of requests that have ended or started over, which a lane still holds.
     quarantine: Vec<(RequestId, Reserved)>,
     flash: Flash,
     machine: Arc<dyn Machine>,
     reclaim: Reclaim,
 }
 
-/// What a request has.
+/// A request's cache.
 struct Reserved {
     cache: RequestCache,
-    /// The tokens that it has room for.
+    /// Tokens that it has room for.
     tokens: u32,
     rows: Rows,
 }
 
-/// Whether anything in a request's cache counts.
+/// Whether the rows in a request's cache are valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rows {
     Good,
-    /// A lane that never answered may still write to them, or what the request reuses is not there.
+    /// A lane that never answered may still write to them, or the rows that the request reuses are missing.
     Spoiled,
 }
 
-/// What a flow keeps.
+/// A flow's cache between two calls.
 struct Kept {
-    /// Whose tokens they are.
+    /// The owner of the tokens.
     scope: ScopeId,
     cache: Sole,
     /// The tokens whose keys and values are in it.
@@ -58,14 +59,14 @@ struct Kept {
 /// Why nothing can run on a request's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoCache {
-    /// It has none.
+    /// It has no cache.
     Unreserved,
-    /// Nothing in it counts.
+    /// Its rows are not valid.
     Spoiled,
 }
 
 impl Memory {
-    /// With files of caches in `flash`, if anywhere.
+    /// No caches yet; those of idle flows go to files in `flash`, if there is a folder.
     pub(super) fn new(
         shape: KvShape,
         flash: Option<PathBuf>,

@@ -1,9 +1,9 @@
 //! The engine: a scheduler on real devices, serving many requests at once.
 //!
 //! One thread, the *conductor*, owns the scheduler, the clock and all memory: it turns what happens into the
-//! scheduler's events and carries out its actions. Each lane is a thread of its own with an executor; it runs one launch
-//! at a time and reports back, with the tokens that it chose. Requests come in through [`Engine`], which any number of
-//! threads may hold, and each hears of its tokens through the listener that came with it.
+//! scheduler's events and carries out its actions. Each lane is a thread of its own with an executor; it runs one
+//! launch at a time and reports back, with the tokens that it chose. Requests come in through [`Engine`], which any
+//! number of threads may hold, and each hears of its tokens through the listener that came with it.
 //!
 //! Nothing here decides what runs next: [`heg_sched`] does.
 
@@ -106,8 +106,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`RuntimeError::PolicyDevice`] where the machine has no lane for the policy; [`RuntimeError::OpenVino`] where there
-    /// is no memory for activations. What goes wrong with kernels is told by [`wait_ready`](Self::wait_ready).
+    /// [`RuntimeError::PolicyDevice`] where the machine has no lane for the policy; [`RuntimeError::OpenVino`] where
+    /// there is no memory for activations. What goes wrong with kernels is told by [`wait_ready`](Self::wait_ready).
     pub fn start(
         loader: Loader,
         policy: Policy,

@@ -1,10 +1,10 @@
-//! Memory that goes back to the system beside the conductor: to unmap the cache and the activations of a long prompt
-//! takes milliseconds per 100 MB, in which no lane would get its next kernel.
+//! Frees large memory on a thread of its own: unmapping the cache and the activations of a long prompt takes
+//! milliseconds per 100 MB, in which the conductor would give no lane its next kernel.
 
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-/// Where large things go that nobody wants any more.
+/// A handle of the thread that drops large values.
 #[derive(Clone)]
 pub(super) struct Reclaim(Sender<Box<dyn Send>>);
 

@@ -74,8 +74,8 @@ impl Served {
         read(&self.answer().tokens)
     }
 
-    /// Chooses the next token after logits of V values: the lane's part. The same logits give the same token again until
-    /// one is committed.
+    /// Chooses the next token after logits of V values: the lane's part. The same logits give the same token again
+    /// until one is committed.
     pub(super) fn choose(&self, logits: &mut [f32]) -> NextToken {
         NextToken(self.answer().sampler.choose(logits))
     }

@@ -7,9 +7,9 @@ use crate::error::RuntimeError;
 use crate::exec::{ExecutorOptions, Loader};
 
 impl Engine {
-    /// Starts an engine for one request at a time: a single lane runs every kernel on the best device for it, prompts go
-    /// through it in chunks of [`ExecutorOptions::chunk_tokens`], and there is no memory for batches. Requests that come
-    /// meanwhile wait.
+    /// Starts an engine for one request at a time: a single lane runs every kernel on the best device for it, prompts
+    /// go through it in chunks of [`ExecutorOptions::chunk_tokens`], and there is no memory for batches. Requests that
+    /// come meanwhile wait.
     ///
     /// # Errors
     ///

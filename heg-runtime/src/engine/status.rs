@@ -1,4 +1,4 @@
-//! How things stand: for metrics, and for deciding whom to turn away.
+//! The state of an engine in numbers, for metrics and for admission.
 
 use super::health::LostLane;
 use super::waits::WaitStatus;
@@ -15,18 +15,18 @@ pub struct Phases {
     pub decoding: u32,
 }
 
-/// A lane.
+/// State of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneStatus {
-    /// Which.
+    /// The lane.
     pub lane: Lane,
-    /// Class of what runs there.
+    /// Class of the work that it is running; none if idle.
     pub busy: Option<Class>,
-    /// Time that it has worked, in µs.
+    /// Time that it has been busy, in µs.
     pub busy_us: u64,
 }
 
-/// How an engine stands.
+/// State of an engine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Status {
     /// Whether kernels are ready.
@@ -41,13 +41,13 @@ pub struct Status {
     pub kv_budget_bytes: u64,
     /// Flows that keep a cache.
     pub flows_kept: u32,
-    /// Lanes that are there.
+    /// Lanes in use.
     pub lanes: Vec<LaneStatus>,
-    /// Lanes that are not there any more, or whose kernels could not be prepared.
+    /// Lanes that were lost, or whose kernels could not be prepared.
     pub lost: Vec<LostLane>,
     /// Tokens of prompts that were prefilled since the start.
     pub prompt_tokens: u64,
-    /// Tokens of prompts that were found in a cache since the start.
+    /// Tokens of prompts that were reused from a cache since the start.
     pub reused_tokens: u64,
     /// Tokens generated since the start.
     pub generated_tokens: u64,
@@ -57,7 +57,7 @@ pub struct Status {
     pub launches: u64,
     /// Static attention kernels that were compiled while requests waited, since the start.
     pub warmed: u64,
-    /// Why others could not be, each once.
+    /// Reasons why others could not be compiled, each once.
     pub warm_failures: Vec<String>,
     /// Time spent in the scheduler and in carrying out its actions since the start, in µs.
     pub dispatch_us: u64,
@@ -65,7 +65,7 @@ pub struct Status {
     pub waits: Vec<WaitStatus>,
     /// The longest kernel on any lane, in µs; without the first runs, in which plugins pack weights.
     pub kernel_us_max: u64,
-    /// The longest time in which a lane would not have given way, in µs; likewise.
+    /// The longest time in which a lane could not yield, in µs; likewise.
     pub stretch_us_max: u64,
 }
 

@@ -7,13 +7,13 @@ use heg_spec::Group;
 
 use heg_sched::Launch;
 
-/// What took longest.
+/// The longest times so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Longest {
-    /// A kernel.
+    /// Time of the longest kernel.
     pub(super) kernel: Duration,
-    /// From one point where a lane may give way to the next: a kernel of a prompt, a layer of a decode iteration,
-    /// its last layer with head and choice of tokens, an iteration of continuous batching.
+    /// Longest time from one point where a lane may yield to the next: a kernel of a prompt, a layer of a decode
+    /// iteration, its last layer with head and sampling, an iteration of continuous batching.
     pub(super) stretch: Duration,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Longest {
 pub(super) struct Stopwatch {
     longest: Longest,
     ran: BTreeSet<(Option<u32>, Group)>,
-    /// The last point where the lane could give way.
+    /// The last point where the lane could yield.
     point: Instant,
     /// The longest kernel since then.
     kernel: Duration,
@@ -41,18 +41,18 @@ impl Stopwatch {
         }
     }
 
-    /// A job begins.
+    /// Notes the beginning of a job.
     pub(super) fn start(&mut self) {
         self.begin_stretch(Instant::now());
     }
 
-    /// A kernel has run, since `begin`.
+    /// Notes a kernel that has run since `begin`.
     pub(super) fn ran(&mut self, launch: Launch, begin: Instant) {
         self.packed |= self.ran.insert((launch.layer, launch.group));
         self.kernel = self.kernel.max(begin.elapsed());
     }
 
-    /// The lane could give way here, or its job is over.
+    /// Notes that the lane could yield here, or that its job is over.
     pub(super) fn may_yield(&mut self) {
         let now = Instant::now();
         if !self.packed {
@@ -62,7 +62,7 @@ impl Stopwatch {
         self.begin_stretch(now);
     }
 
-    /// What took longest so far.
+    /// The longest times so far.
     pub(super) fn longest(&self) -> Longest {
         self.longest
     }

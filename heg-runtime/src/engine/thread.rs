@@ -1,23 +1,23 @@
-//! A thread whose end is waited for as long as that makes sense: a driver may never come back.
+//! A thread that is joined with a time limit, since a driver may never return.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// A running thread. Dropped, it is left to itself.
+/// A running thread. It is detached when dropped.
 pub(super) struct Thread {
     handle: JoinHandle<()>,
-    /// Says nothing; its other end goes when the thread ends.
+    /// Carries no messages; disconnects when the thread ends.
     alive: Receiver<()>,
 }
 
-/// How a thread ended.
+/// Outcome of waiting for a thread's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(super) enum Farewell {
-    /// It is over.
+    /// The thread has ended.
     Ended,
-    /// It does not answer, and is left behind, with whatever it holds.
+    /// The thread does not answer; it is left behind, with all that it holds.
     LeftBehind,
 }
 
@@ -31,7 +31,7 @@ impl Thread {
         Self { handle, alive }
     }
 
-    /// Waits for its end, until `deadline`.
+    /// Waits for the thread's end, until `deadline`.
     pub(super) fn end(self, deadline: Instant) -> Farewell {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.alive.recv_timeout(left) {

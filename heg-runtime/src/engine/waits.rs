@@ -1,16 +1,16 @@
-//! How long reactive requests wait for their first kernel: what preemption takes.
+//! Waiting times of reactive requests for their first kernel: the cost of preemption.
 
 use std::time::Duration;
 
-/// How a reactive request came in.
+/// What the lanes were doing when a reactive request came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
-    /// No lane was at work.
+    /// Nothing: every lane was idle.
     Idle,
-    /// Lanes were at work, for proactive requests only: these have to give way.
+    /// Only proactive work, which has to give way.
     Preempting,
-    /// Behind what nobody preempts: another live reactive request, an earlier call of its flow, or kernels that were
-    /// not ready.
+    /// Work that is not preempted: the request waited behind another reactive one, an earlier call of its flow, or
+    /// kernels that were not ready.
     Queued,
 }
 
@@ -18,7 +18,7 @@ impl Entry {
     /// All of them, in order.
     pub const ALL: [Self; 3] = [Self::Idle, Self::Preempting, Self::Queued];
 
-    /// Its name in metrics.
+    /// Name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Idle => "idle",
@@ -28,11 +28,11 @@ impl Entry {
     }
 }
 
-/// From submission to the launch of the first kernel, of the reactive requests that came in one way. Zeros where
-/// there were none.
+/// Times from submission to the launch of the first kernel, of the reactive requests of one kind. Zeros if there were
+/// none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitStatus {
-    /// How they came in.
+    /// The kind of requests.
     pub entry: Entry,
     /// Requests since the start.
     pub count: u64,

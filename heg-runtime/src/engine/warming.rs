@@ -1,4 +1,4 @@
-//! Attention compiled for the NPU on a thread of its own, while the lanes go on.
+//! Compiles attention for the NPU on a thread of its own, while the lanes run.
 
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::error::RuntimeError;
 use crate::exec::{WarmForms, Warmer};
 use heg_sched::WarmKernel;
 
-/// What came of a kernel that was asked for.
+/// The outcome of a kernel's compilation.
 pub(super) struct Warmed {
     pub(super) kernel: WarmKernel,
     pub(super) outcome: Result<WarmForms, RuntimeError>,
@@ -51,7 +51,7 @@ impl Warming {
         self.orders.send(kernel).is_ok()
     }
 
-    /// Waits for what is being compiled, until `deadline`: OpenVINO cannot be told to stop.
+    /// Waits for the running compilation, until `deadline`: OpenVINO cannot cancel it.
     pub(super) fn end(self, deadline: Instant) -> Farewell {
         drop(self.orders);
         self.thread.end(deadline)

@@ -1,4 +1,4 @@
-//! What a lane's thread does: launches, one after the other, and the choice of tokens after their logits.
+//! The thread of a lane: runs one launch after the other, and chooses tokens from the logits.
 //!
 //! Kernels are started asynchronously and waited for, so that a hung one can be cancelled from outside.
 
@@ -44,7 +44,7 @@ impl Worker {
         }
     }
 
-    /// Carries out orders until there is nobody to give any.
+    /// Carries out orders until the conductor drops the sender.
     pub(super) fn run(mut self, orders: &Receiver<Order>) {
         let ready = self.executor.wait_ready();
         let failed = ready.is_err();
@@ -54,7 +54,7 @@ impl Worker {
         while let Ok(order) = orders.recv() {
             let (ticket, job) = match order {
                 Order::Run(ticket, class, job) => {
-                    self.executor.serve(class, &job.requests());
+                    self.executor.begin(class, &job.requests());
                     (ticket, job)
                 }
                 Order::Adopt(forms) => {

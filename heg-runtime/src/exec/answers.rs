@@ -1,13 +1,13 @@
-//! Known answers: whether a kernel, as it is about to be run, computes what the bundle says it should.
+//! Known-answer tests: whether a kernel, as it is about to be run, computes what the bundle says it should.
 //!
-//! Every place is asked what it was asked in f32 when the bundle was made, on each of its forms. A form that answers
-//! wrongly is made anew from sections that are hashed again. If that answers rightly, memory was damaged, and the new
-//! form stays; if it answers wrongly too, the rung is quarantined, and the next one of the ladder takes its place. A
-//! form that does not answer, since its device fails, is passed over by this process, and asked again by the next: an
-//! error says nothing of what the form computes, and is never remembered.
+//! Each form of every place runs on the inputs for which the bundle holds the outputs in f32. A form that fails is
+//! made again from sections that are hashed once more. If the new form passes, memory was damaged, and the new form
+//! stays; if it fails too, its rung is quarantined, and the next one of the ladder takes over. A form whose device
+//! returns an error is passed over by this process and tested again by the next one: an error says nothing of what the
+//! form computes, so it is never remembered.
 //!
-//! The inference of the question is also the one in which plugins pack weights, so that it costs little more than
-//! the first request would without it.
+//! Plugins pack weights in the first inference, and the test is that inference, so it costs little more than the first
+//! request would without it.
 
 use std::sync::Arc;
 
@@ -22,18 +22,17 @@ use crate::error::RuntimeError;
 use crate::ladder::{Descent, Reason, Rung, Step};
 use crate::verdicts::{Verdict, Verdicts};
 
-/// What came of asking a form.
+/// Outcome of a form's known-answer test.
 pub(super) enum Asked {
-    /// The bundle has no answer, or the form is too small for the question.
+    /// The bundle has no known answer for it, or the form is too small for the test.
     Nothing(Form),
-    /// It answered.
+    /// The form computed something, and how close it is.
     Answered(Form, Verdict),
-    /// Its device failed, in OpenVINO's words: neither right nor wrong.
+    /// The device failed, with OpenVINO's message: neither passed nor failed.
     Failed(String),
 }
 
-/// Asks the forms of a place that have no verdict yet, and replaces the ones that answer wrongly. Says whether any
-/// was asked.
+/// Tests the forms of a place that have no verdict yet, and replaces those that fail. Returns whether any was tested.
 pub(super) fn examine(
     order: &Order,
     place: Place,
@@ -95,7 +94,7 @@ pub(super) fn examine(
     Ok(asked)
 }
 
-/// Why a rung that answered wrongly is not used.
+/// The reason for passing over a rung that failed its test.
 pub(super) fn wrong(verdict: Verdict) -> Reason {
     Reason::Wrong {
         worst: verdict.worst,
@@ -103,7 +102,7 @@ pub(super) fn wrong(verdict: Verdict) -> Reason {
     }
 }
 
-/// Asks the form made anew from sections that are hashed again.
+/// Tests the form again, made from sections that are hashed once more.
 fn again(loader: &Loader, place: Place, rung: Rung) -> Result<Asked, RuntimeError> {
     match loader.form_from_copy(place, rung) {
         Ok(form) => ask(loader.bundle(), place, form),
@@ -134,7 +133,7 @@ fn repair(
     })
 }
 
-/// Asks one form.
+/// Runs the known-answer test of one form.
 pub(super) fn ask(bundle: &Arc<Bundle>, place: Place, form: Form) -> Result<Asked, RuntimeError> {
     let manifest = bundle.manifest();
     let answer = place_use(manifest, place)?.answer;
@@ -161,7 +160,7 @@ pub(super) fn ask(bundle: &Arc<Bundle>, place: Place, form: Form) -> Result<Aske
     answered().or_else(|error| Ok(Asked::Failed(refusal(&error).ok_or(error)?)))
 }
 
-/// Gives a kernel the first `rows` rows of the question.
+/// Gives a kernel the first `rows` rows of the test's inputs.
 fn put(
     lone: &mut LoneKernel,
     asked: &KnownAnswers,
@@ -181,7 +180,8 @@ fn put(
     Ok(())
 }
 
-/// Judges the outputs by the answer, which has them in port order as f32. What was asked may be the first rows only.
+/// Compares the outputs with the known answer, which holds them in port order as f32. The test may have had only the
+/// first rows.
 fn compare(
     answer: &[u8],
     lone: &LoneKernel,

@@ -1,8 +1,8 @@
 //! The priority of a compiled form on its device, which follows the class of what it runs.
 //!
-//! Where a plugin has priority bands that a compiled model may change (the NPU's, with `MODEL_PRIORITY`), reactive work
-//! has the high one and proactive work the default, so that the device itself prefers the former, over other
-//! programs' too. Elsewhere nothing is done: the CPU's plugin has no bands, and the GPU's, as of 2026.4, fixes them
+//! Where a plugin has priorities that a compiled model may change (the NPU's `MODEL_PRIORITY`), reactive work runs at
+//! the high one and proactive work at the default, so that the device itself prefers reactive work, even over other
+//! programs. The other plugins are left alone: the CPU's has no priorities, and the GPU's, as of 2026.4, fixes them
 //! when it compiles.
 
 use std::sync::{Mutex, PoisonError};
@@ -11,23 +11,23 @@ use heg_openvino::CompiledModel;
 
 use heg_sched::Class;
 
-/// The band of one compiled form, shared by all its requests.
+/// The priority of one compiled form, shared by all its requests.
 #[derive(Debug, Default)]
 pub(super) struct Band(Mutex<State>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum State {
-    /// The plugin was not asked yet what it has.
+    /// Unknown: the plugin's properties have not been read yet.
     #[default]
     Unknown,
-    /// The plugin has none, or does not change it.
+    /// The plugin has no priorities, or does not let them change.
     Fixed,
     /// Set for work of this class.
     Set(Class),
 }
 
 impl Band {
-    /// What runs next is of this class. Tells the plugin if the last was of the other.
+    /// Sets the priority for work of this class, if the last work was of the other.
     pub(super) fn select(&self, class: Class, compiled: &CompiledModel) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if *state == State::Unknown && !has_bands(compiled) {

@@ -1,6 +1,6 @@
-//! What was compiled on a device, kept for the next start.
+//! The cache of forms compiled on a device, for the next start.
 //!
-//! Kept are forms without weights: input-bound kernels and attention, a megabyte each at most. A form that holds
+//! It keeps forms without weights: input-bound kernels and attention, a megabyte each at most. A form that holds
 //! weights exports them too (50 MB for an `ffn` of the 1B shape), which would store the bundle twice; GPU plugins keep
 //! such a form without them by themselves, see [`plugin_properties`]. Nothing is kept for the CPU: it reads an
 //! input-bound form back no faster than it compiles it (1B `ffn` of 256 tokens: 132 ms against 132 ms, of 32 tokens
@@ -32,7 +32,7 @@ pub(super) struct CompiledCache {
 }
 
 impl CompiledCache {
-    /// The cache below `cache`; none where there cannot be a folder of the user's own.
+    /// Opens the cache below `cache`; none if no folder can be made that only the user can write to.
     pub(super) fn open(cache: &OwnFolder, core: &Core, devices: &[DeviceFacts]) -> Option<Self> {
         let folder = cache.folder("compiled").ok()?;
         Some(Self {
@@ -69,7 +69,7 @@ impl CompiledCache {
         ))
     }
 
-    /// The form of that name, if it is there, whole, and the device still takes it.
+    /// The form of that name, if it is there and undamaged, and the device still accepts it.
     pub(super) fn recall(
         &self,
         key: &SectionId,
@@ -88,7 +88,7 @@ impl CompiledCache {
         compiled
     }
 
-    /// Keeps a form. That it cannot be kept is no error: the next start compiles again.
+    /// Stores a form. Failing to do so is no error: the next start compiles it again.
     pub(super) fn remember(&self, key: &SectionId, compiled: &CompiledModel) {
         let exported = self
             .folder

@@ -1,6 +1,6 @@
-//! Asks OpenVINO's devices what they are: the one place that reads their properties.
+//! Reads the properties of OpenVINO's devices; nothing else does.
 //!
-//! Read defensively: a property that a plugin does not have is unknown, and a device without a name is not there.
+//! A property that a plugin does not have counts as unknown, and a device without a name as missing.
 
 use heg_openvino::Core;
 use heg_spec::soc::Device;
@@ -8,7 +8,7 @@ use heg_spec::{DeviceClass, NpuPlatform, Soc};
 
 use crate::ladder::{DeviceFacts, NpuFacts};
 
-/// What the devices of a SoC say about themselves, one for each role.
+/// Facts about the devices of a SoC as the devices report them, one for each role.
 pub(super) fn read(core: &Core, soc: &Soc) -> Vec<DeviceFacts> {
     let mut facts: Vec<DeviceFacts> = Vec::new();
     for device in &soc.devices {
@@ -76,7 +76,7 @@ fn compiler(text: &str) -> Option<String> {
     Some(format!("{}.{}", number >> 16, number & 0xffff))
 }
 
-/// OpenVINO's own words without the places in its sources: the last line that says something.
+/// The last line of OpenVINO's message that is not empty: the lines before it name places in its sources.
 pub(super) fn last_line(error: &heg_openvino::Error) -> String {
     let text = error.to_string();
     let lines = text.lines().map(str::trim);

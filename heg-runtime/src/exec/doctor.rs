@@ -1,4 +1,4 @@
-//! Every rung of every place asked for its known answer, whatever is remembered.
+//! Runs the known-answer test of every rung at every place, whatever earlier runs remembered.
 
 use heg_artifacts::manifest::KnownAnswers;
 
@@ -10,10 +10,10 @@ use crate::error::RuntimeError;
 use crate::ladder::{Rung, Step};
 use crate::verdicts::{Verdict, Verdicts};
 
-/// What all kernels of a bundle answered on the devices at hand.
+/// Results of the known-answer tests of a bundle on the devices at hand.
 #[derive(Debug)]
 pub struct Diagnosis {
-    /// What was asked; none where the bundle has no known answers.
+    /// The inputs of the tests; none if the bundle has no known answers.
     pub asked: Option<KnownAnswers>,
     /// Each place on each rung, in the order of places.
     pub examined: Vec<Examined>,
@@ -22,7 +22,7 @@ pub struct Diagnosis {
 /// One place on one rung.
 #[derive(Debug)]
 pub struct Examined {
-    /// Where the kernel is used.
+    /// The place where the kernel is used.
     pub place: Place,
     /// Name of the kernel.
     pub kernel: String,
@@ -30,12 +30,12 @@ pub struct Examined {
     pub rung: Rung,
     /// The rung by name.
     pub step: Step,
-    /// How it answered: nothing where it was not asked, or why the device refused it or did not answer.
+    /// The verdict; none if it was not tested, or the error of the device.
     pub outcome: Result<Option<Verdict>, String>,
 }
 
 impl Diagnosis {
-    /// Whether a kernel answered wrongly.
+    /// Whether a kernel failed its test.
     pub fn found_wrong(&self) -> bool {
         let wrong = |verdict: &Verdict| !verdict.is_right();
         self.examined
@@ -44,12 +44,12 @@ impl Diagnosis {
     }
 }
 
-/// Asks every place on every rung of the ladder, `each` being told after one, and remembers the verdicts where the
-/// loader has a cache.
+/// Tests every place on every rung of the ladder, calls `each` after each of them, and keeps the verdicts if the loader
+/// has a cache.
 ///
 /// # Errors
 ///
-/// [`RuntimeError::Section`] where the bundle is damaged. What a device refuses is part of the diagnosis.
+/// [`RuntimeError::Section`] if the bundle is damaged. A device's errors are part of the diagnosis.
 pub fn diagnose(
     loader: &Loader,
     mut each: impl FnMut(&Examined),
@@ -94,7 +94,7 @@ pub fn diagnose(
     Ok(diagnosis)
 }
 
-/// Forgets which kernels were quarantined on these devices, and says how many there were.
+/// Clears the quarantine of these devices; returns how many kernels were in it.
 ///
 /// # Errors
 ///

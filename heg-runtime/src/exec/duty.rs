@@ -2,7 +2,7 @@
 
 use heg_spec::DeviceClass;
 
-/// What an executor is for.
+/// The part of a model's calls that an executor runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Duty {
     /// Every call, on the best device for each.
@@ -15,7 +15,7 @@ pub(crate) enum Duty {
 }
 
 impl Duty {
-    /// Roles of the devices that do it.
+    /// Roles of the devices that run it.
     pub(crate) fn roles(self) -> &'static [DeviceClass] {
         match self {
             Self::All => &[DeviceClass::Npu, DeviceClass::Igpu, DeviceClass::Cpu],
@@ -24,7 +24,7 @@ impl Duty {
         }
     }
 
-    /// Whether a call that has no kernel is an error of the load, rather than of the call.
+    /// Whether a missing kernel is an error at load time, rather than when it is called.
     pub(crate) fn is_every_call(self) -> bool {
         self != Self::Static
     }

@@ -1,9 +1,9 @@
-//! Makes a stored IR readable: references to sections become offsets into the mapped bundle.
+//! Makes a stored IR readable for OpenVINO: references to sections become offsets into the mapped bundle.
 //!
 //! An IR says `offset="@k"` for the k-th section of the place it is used at, and `offset="@c+N"` for a
 //! literal (see `heg_artifacts::manifest::Variant::ir`). The whole bundle is the weight buffer that OpenVINO
-//! reads constants from, so an offset is simply the section's place in the file. A static attention can be had over
-//! fewer rows of context than the bundle has it for.
+//! reads constants from, so an offset is the section's position in the file. Static attention can also be narrowed to
+//! fewer rows of context than the bundle's variant has.
 
 use crate::error::RuntimeError;
 
@@ -71,7 +71,7 @@ pub(super) struct Extent {
 
 /// A constant as an IR refers to it.
 struct Constant {
-    /// The section, as the place counts them; none for a literal.
+    /// Number of the section at its place; none for a literal.
     section: Option<usize>,
     /// First byte within the section.
     start: u64,
@@ -98,7 +98,7 @@ impl Constant {
     }
 }
 
-/// As much of a text as an error shows of it.
+/// The beginning of a text, as long as an error shows it.
 fn first_line(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     line.chars().take(SHOWN_CHARS).collect()
@@ -129,11 +129,11 @@ fn is_attribute(before: &str, after: &str) -> bool {
     !before.ends_with(in_name) && after.trim_start().starts_with('=')
 }
 
-/// Makes the IR of a static attention one of fewer rows of context: `from` rows become `to`.
+/// Narrows the IR of static attention from `from` rows of context to `to`.
 ///
 /// The number of rows is in three places (see `heg_artifacts::manifest::ShapeClass::Bucket`): the shapes of keys and
 /// values, and the literal that counts the rows, of which the first `to` are taken. Everything else follows when
-/// OpenVINO infers shapes. Another number of places is an error. More rows cannot be had: `to` is at most `from`.
+/// OpenVINO infers shapes. Another number of places is an error, and `to` is at most `from`.
 pub(super) fn narrow(ir: &str, kernel: &str, from: u32, to: u32) -> Result<String, RuntimeError> {
     let cache = format!("<data shape=\"{from},");
     let count = format!("<data element_type=\"i32\" shape=\"{from}\" ");
@@ -222,7 +222,7 @@ mod tests {
             assert_eq!(
                 narrow(ir, "mha", from, 16).unwrap_err().to_string(),
                 format!(
-                    "IR of kernel `mha` cannot be had over 16 rows of context: its {from} rows are in {found} \
+                    "IR of kernel `mha` cannot be narrowed to 16 rows of context: its {from} rows are in {found} \
                      places, expected 3"
                 )
             );

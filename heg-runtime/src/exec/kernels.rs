@@ -1,4 +1,4 @@
-//! All places of a model made ready, on threads of their own, while the caller reads tokenizer and prompt.
+//! Prepares all places of a model on threads of their own, while the caller reads tokenizer and prompt.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use super::place::{Place, all_places, place_kernel, place_use, unknown, use_sect
 use crate::error::RuntimeError;
 use crate::ladder::{Calls, Descent, Ladder, Reason, Refused, Rung};
 
-/// What is ready at one place.
+/// The forms of one place.
 pub(super) struct Prepared {
-    /// The first that admits a call runs it.
+    /// Forms that are ready; the first that admits a call runs it.
     pub(super) forms: Vec<Form>,
-    /// Sections that nobody reads any more once the plugin has packed them in its own layout, which it does
-    /// in the first inference. Empty once they were given back.
+    /// Sections that are not read any more once the plugin has packed them into its own layout, in the first inference.
+    /// Empty once their pages were given back.
     pub(super) packed: Vec<SectionId>,
-    /// What was passed over on the way.
+    /// Steps down the ladder that were taken.
     pub(super) descents: Vec<Descent>,
     /// Rungs that cannot be used here.
     pub(super) refused: Refused,
@@ -37,14 +37,14 @@ pub(super) struct Kernels {
 /// The places that one worker prepared.
 type Share = Result<Vec<(Place, Prepared)>, RuntimeError>;
 
-/// What threads that prepare have in common.
+/// What the threads that prepare kernels share.
 pub(super) struct Order {
     pub(super) loader: Arc<Loader>,
     pub(super) duty: Duty,
-    /// Rungs on the devices that have this duty.
+    /// The ladder, on the devices that have this duty.
     pub(super) ladder: Ladder,
     pub(super) calls: Calls,
-    /// Rungs that are known not to work, from an earlier start.
+    /// Rungs that failed at an earlier start.
     pub(super) quarantined: BTreeMap<Place, Refused>,
 }
 
@@ -58,7 +58,7 @@ impl Prepared {
         }
     }
 
-    /// Makes the rungs of the ladder ready, going down where one is refused, until every call has one.
+    /// Prepares rungs of the ladder, going down where one is refused, until every call has one.
     pub(super) fn settle(&mut self, order: &Order, place: Place) -> Result<(), RuntimeError> {
         let loader = &*order.loader;
         let kernel = place_kernel(loader.bundle().manifest(), place)?;
@@ -95,7 +95,7 @@ impl Prepared {
         }
     }
 
-    /// Uses a rung no more, for a reason, and makes the next ones ready.
+    /// Stops using a rung for a reason, and prepares the ones below it.
     pub(super) fn pass_over(
         &mut self,
         order: &Order,
@@ -107,7 +107,7 @@ impl Prepared {
         self.settle(order, place)
     }
 
-    /// Gives back the pages of weights that plugins have packed by now: to be called after an inference.
+    /// Gives the pages of packed weights back to the system. Call it after an inference.
     pub(super) fn give_back(&mut self, bundle: &Bundle) -> Result<(), RuntimeError> {
         for id in std::mem::take(&mut self.packed) {
             let range = bundle.section_range(id).map_err(RuntimeError::Section)?;
@@ -119,7 +119,7 @@ impl Prepared {
         Ok(())
     }
 
-    /// Weights can be given back where every form has its own copy.
+    /// Lists the sections to give back: those of places where every form has its own copy of the weights.
     fn list_packed(&mut self, loader: &Loader, place: Place) -> Result<(), RuntimeError> {
         let manifest = loader.bundle().manifest();
         let kernel = place_kernel(manifest, place)?;
@@ -153,7 +153,7 @@ fn nothing_left(loader: &Loader, place: Place, descents: &[Descent]) -> RuntimeE
     }
 }
 
-/// Prepares one place after the other until there are no more, or somebody fails.
+/// Prepares one place after the other until none is left, or a thread fails.
 fn work(order: &Order, next: &AtomicUsize, abandoned: &AtomicBool) -> Share {
     let places = all_places(order.loader.bundle().manifest());
     let mut ready = Vec::new();

@@ -1,8 +1,8 @@
-//! Launches carried out: a launch finds the form that fits, its tensors are bound, and it runs.
+//! Runs launches: finds the form that fits, binds its tensors, and runs it.
 //!
-//! Copies are made in two cases only, both of a few rows: keys and values of a batch of several sequences, which
-//! belong to different caches, and rotary rows that are not contiguous in their table. A single token is treated
-//! as such a batch: a row is copied in less time than OpenVINO takes to be told of a tensor elsewhere.
+//! Rows are copied in two cases only, and only a few: keys and values of a batch of several sequences, which belong to
+//! different caches, and rotary rows that are not contiguous in their table. A single token is treated like such a
+//! batch, because copying a row takes less time than binding a tensor at another address.
 
 use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use crate::error::{RuntimeError, openvino};
 use crate::mem::{Activations, Half, KvCache, Rows};
 use heg_sched::{Launch, Span};
 
-/// What launches work on: consecutive rows of activations, and the cache of each span.
+/// The memory that a launch works on: consecutive rows of activations, and the KV cache of each span.
 pub(crate) struct Batch<'a> {
     pub(crate) rows: &'a Activations,
     pub(crate) caches: &'a [&'a KvCache],
@@ -39,7 +39,7 @@ impl Batch<'_> {
 }
 
 impl Executor {
-    /// Carries out one launch.
+    /// Runs one launch.
     pub(crate) fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {
         let target = self.forms.target(launch)?;
         match (launch.group, launch.layer) {
@@ -104,7 +104,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Attention, of each sequence over its own cache: of single tokens side by side where that is faster.
+    /// Attention of each sequence over its own cache; single tokens side by side where that is faster.
     fn mha(&mut self, target: Target, layer: usize, batch: &Batch<'_>) -> Result<(), RuntimeError> {
         if batch.caches.len() < batch.spans.len() {
             return Err(target.unknown());
@@ -141,7 +141,8 @@ impl Executor {
         self.run(target, (tokens, visible), inputs, vec![attended])
     }
 
-    /// Attention of single tokens of several sequences on streams of the CPU; false where that does not pay.
+    /// Attention of single tokens of several sequences on streams of the CPU; false, and nothing runs, where that is
+    /// slower.
     fn attend_together(
         &mut self,
         target: Target,
@@ -180,7 +181,7 @@ impl Executor {
         Ok(true)
     }
 
-    /// Output projection to the end of the layer; the residual stream changes halves.
+    /// Output projection and MLP: the rest of the layer. The residual stream moves to its other buffer.
     fn ffn(&mut self, target: Target, layer: usize, batch: &Batch<'_>) -> Result<(), RuntimeError> {
         let [from, to] = [layer % 2, (layer + 1) % 2].map(|half| &batch.rows.hidden[half]);
         let end = batch.first() + batch.tokens();
@@ -271,8 +272,8 @@ impl Executor {
     }
 }
 
-/// Rows that `ffn` takes at a time on the CPU. Chosen: the fewest at which prefill is as fast as with all 256 of a chunk
-/// at once (268 and 271 tokens/s of 512, 1B model, two cores); 2 000 MB instead of 2 380 at most are resident.
+/// Rows that `ffn` takes at a time on the CPU. Chosen: the fewest at which prefill is as fast as with all 256 of a
+/// chunk at once (268 and 271 tokens/s of 512, 1B model, two cores); 2 000 MB instead of 2 380 at most are resident.
 const FFN_ROWS: usize = 64;
 
 /// The attention's context grows by this many tokens at a time. Chosen: at most 31 masked rows, which cost
@@ -347,7 +348,7 @@ fn running(kernel: &Kernel) -> impl Fn(heg_openvino::Error) -> RuntimeError {
     move |error| openvino(format!("run kernel `{name}`"))(error)
 }
 
-/// Waits for the end of what was started, or until `cancel` is set and the device has given up.
+/// Waits for a request that was started; cancels it once `cancel` is set.
 pub(super) fn finish(
     request: &mut InferRequest,
     cancel: Option<&AtomicBool>,
@@ -360,5 +361,5 @@ pub(super) fn finish(
     Ok(())
 }
 
-/// How often somebody looks whether a kernel should be cancelled.
+/// Interval at which the cancel flag is read while a kernel runs.
 const PATIENCE: Duration = Duration::from_millis(100);

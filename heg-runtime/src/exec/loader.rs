@@ -1,4 +1,4 @@
-//! One form made ready: imported or compiled for its device, its weights bound.
+//! Makes a form ready to run: imports or compiles it for its device, and binds its weights.
 //!
 //! Forms that hold weights are made once per place; input-bound ones once per rung, with a request per place whose
 //! weights are bound once. Which forms there are is decided elsewhere (`ladder`).
@@ -30,11 +30,11 @@ pub(super) struct Form {
     pub(super) rung: Rung,
     pub(super) shape: ShapeClass,
     pub(super) request: InferRequest,
-    /// Of what is compiled, whose other requests have the same.
+    /// Priority of the compiled model, shared by all its requests.
     pub(super) band: Arc<Band>,
 }
 
-/// What is compiled, and its priority.
+/// A compiled model and its priority.
 #[derive(Clone)]
 struct Compiled {
     model: CompiledModel,
@@ -42,21 +42,22 @@ struct Compiled {
 }
 
 impl Form {
-    /// Rows that it computes for `tokens` tokens: a static form's chunk, or [`padded`].
+    /// Rows that it computes for `tokens` tokens: the chunk of a static form, else [`padded`].
     pub(super) fn rows(&self, tokens: usize) -> usize {
         let chunk = self.shape.chunk();
         chunk.map_or(padded(tokens), |chunk| chunk as usize)
     }
 
-    /// Rows of the KV cache that it reads where `context` are visible: those, or a static form's bucket.
+    /// Rows of the KV cache that it reads when `context` are visible: the bucket of a static form, else those.
     pub(super) fn context(&self, context: usize) -> usize {
         let bucket = self.shape.bucket();
         bucket.map_or(context, |bucket| bucket as usize)
     }
 }
 
-/// Rows of a dynamic form grow by this many at a time. Chosen: at most 15 rows of nothing; a prompt of a length that
-/// was not seen before takes a third longer, for every kernel is planned anew (100 tokens, 1B model, two cores).
+/// The number of rows of a dynamic form is a multiple of this. Chosen: at most 15 rows of padding; a prompt of a length
+/// that was not seen before takes a third longer, because every kernel is planned again (100 tokens, 1B model, two
+/// cores).
 pub(crate) const ROW_STEP: usize = 16;
 
 /// Rows that a dynamic form computes for `tokens` tokens: those of a small batch, else a multiple of [`ROW_STEP`].
@@ -67,7 +68,7 @@ pub(crate) fn padded(tokens: usize) -> usize {
     }
 }
 
-/// Makes forms ready. Shared by the threads that load.
+/// Makes forms ready to run. The threads that load share it.
 pub struct Loader {
     core: Core,
     bundle: Arc<Bundle>,
@@ -76,24 +77,24 @@ pub struct Loader {
     ladder: Ladder,
     cache: Option<OwnFolder>,
     compiled: Option<CompiledCache>,
-    /// Forms without weights serve all layers: made on first use, by kernel; or why they could not be made.
+    /// Compiled forms without weights, which serve all layers, by kernel and rung; or why they could not be made.
     shared: Mutex<BTreeMap<(u32, Rung), Result<Compiled, String>>>,
 }
 
-/// A place, with what its kernel is made of.
+/// A place, and what its kernel is made from.
 struct Parts<'m> {
     used: &'m KernelUse,
     kernel: &'m Kernel,
     variant: &'m Variant,
-    /// The variant's, or one of fewer rows of context.
+    /// Shape of the variant, or one with fewer rows of context.
     shape: ShapeClass,
     device: &'m Device,
-    /// Its sections, in the order in which IRs count them.
+    /// Sections of its weights, in the order in which IRs number them.
     weights: Vec<SectionId>,
 }
 
 impl Loader {
-    /// A loader for one bundle on the devices of `soc`, which are asked what they are.
+    /// A loader for one bundle on the devices of `soc`, whose names and drivers it reads.
     pub fn new(core: Core, bundle: Arc<Bundle>, soc: Soc) -> Self {
         let memory: Arc<dyn Memory> = Arc::new(BundleMemory(Arc::clone(&bundle)));
         let ladder = Ladder::new(bundle.manifest(), devices::read(&core, &soc));
@@ -109,7 +110,7 @@ impl Loader {
         }
     }
 
-    /// Remembers verdicts and what was compiled on the device in a folder.
+    /// Keeps verdicts and compiled forms in a folder, for the next start.
     #[must_use]
     pub fn with_cache(mut self, folder: OwnFolder) -> Self {
         if !self.has_only_cpu() {
@@ -126,7 +127,7 @@ impl Loader {
         self
     }
 
-    /// Takes `devices` for what the devices are, instead of asking them.
+    /// Uses `devices` in place of what the devices report about themselves.
     #[must_use]
     pub fn with_devices(mut self, devices: Vec<DeviceFacts>) -> Self {
         self.ladder = Ladder::new(self.bundle.manifest(), devices);
@@ -143,7 +144,7 @@ impl Loader {
         &self.soc
     }
 
-    /// What these devices are, one for each role.
+    /// Facts about these devices, one for each role.
     pub fn devices(&self) -> &[DeviceFacts] {
         self.ladder.devices()
     }
@@ -159,8 +160,8 @@ impl Loader {
         MachineLanes::of(|role| self.has(role))
     }
 
-    /// Whether there is no device but the CPU, in whatever roles. Its kernels do not hang: they wait for cores that others
-    /// have.
+    /// Whether the CPU plays every role. Its kernels do not hang: one that takes long waits for cores that other
+    /// programs use.
     pub(crate) fn has_only_cpu(&self) -> bool {
         let mut devices = self.devices().iter();
         devices.all(|device| device.name.starts_with("CPU"))
@@ -175,7 +176,7 @@ impl Loader {
         &self.ladder
     }
 
-    /// Where verdicts are remembered.
+    /// The folder in which verdicts are kept.
     pub(super) fn cache(&self) -> Option<&OwnFolder> {
         self.cache.as_ref()
     }
@@ -191,7 +192,8 @@ impl Loader {
         self.request(&parts, rung, &compiled, &self.sections)
     }
 
-    /// The same over `context` rows of the KV cache: a rung of a static attention, and no more rows than it has.
+    /// As [`form`](Self::form), narrowed to `context` rows of the KV cache: for rungs of static attention, and no more
+    /// rows than they have.
     pub(super) fn form_over(
         &self,
         place: Place,
@@ -209,7 +211,7 @@ impl Loader {
         self.request(&parts, rung, &compiled, &self.sections)
     }
 
-    /// The same from a copy of its sections that is verified anew.
+    /// As [`form`](Self::form), from a copy of its sections that is hashed again.
     pub(super) fn form_from_copy(&self, place: Place, rung: Rung) -> Result<Form, RuntimeError> {
         let parts = self.parts(place, rung)?;
         let mut ids = parts.weights.clone();
@@ -222,8 +224,8 @@ impl Loader {
         self.request(&parts, rung, &compiled, &sections)
     }
 
-    /// A rung without weights once more, for up to `calls` calls side by side: compiled as streams, of a thread each
-    /// unless there are more threads than calls. None where there is nothing to share.
+    /// Compiles a rung without weights a second time, as streams that run up to `calls` calls side by side, each on one
+    /// thread unless there are more threads than calls. None where one thread is all there is.
     pub(super) fn streams(
         &self,
         place: Place,
@@ -286,7 +288,7 @@ impl Loader {
         Ok(form)
     }
 
-    /// A form without weights: made for the first place that asks, shared by the others.
+    /// Compiles a form without weights for the first place that needs it; the other places share it.
     fn compiled_once(&self, parts: &Parts<'_>, rung: Rung) -> Result<Compiled, RuntimeError> {
         // What a panicking thread left is a map of whole entries.
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -315,7 +317,7 @@ impl Loader {
         outcome
     }
 
-    /// A form as its device has it, with a priority of its own.
+    /// Imports or compiles a form, with a priority of its own.
     fn compiled(
         &self,
         parts: &Parts<'_>,
@@ -328,7 +330,7 @@ impl Loader {
         })
     }
 
-    /// Imports a blob, or compiles an IR unless that was done before.
+    /// Imports a blob, takes a compiled IR from the cache, or compiles the IR.
     fn model(
         &self,
         parts: &Parts<'_>,
@@ -381,8 +383,8 @@ impl Loader {
         Ok(compiled)
     }
 
-    /// Compiles a variant, with constants at the place's sections, and properties besides the device's or instead of
-    /// them. Hashes are checked before OpenVINO sees a byte.
+    /// Compiles a variant whose constants are the sections of the place. Properties in `own` are added to the device's,
+    /// or replace them. Hashes are checked before OpenVINO sees a byte.
     fn compile(
         &self,
         parts: &Parts<'_>,
@@ -466,15 +468,15 @@ impl Loader {
     }
 }
 
-/// How many shapes of its inputs the CPU's plugin keeps code for, by compiled kernel and kind of node. Chosen: a
-/// decode batch of each size and some lengths of prompts. With the plugin's own 5000 a server of short prompts grew
-/// from 80 to 700 MB.
+/// Number of input shapes for which the CPU plugin keeps code, for each compiled kernel and kind of node. Chosen: a
+/// decode batch of each size and some lengths of prompts. With the plugin's default of 5000 a server of short prompts
+/// grew from 80 to 700 MB.
 const SHAPES_KEPT: (&str, &str) = ("CPU_RUNTIME_CACHE_CAPACITY", "64");
 
-/// How many threads a form runs on, of the CPU's.
+/// Property for the number of CPU threads that a form runs on.
 const THREADS: &str = "INFERENCE_NUM_THREADS";
 
-/// OpenVINO's words where a device refused something; none where the error is of another kind.
+/// OpenVINO's message if a device refused something; none for errors of another kind.
 pub(super) fn refusal(error: &RuntimeError) -> Option<String> {
     match error {
         RuntimeError::OpenVino { doing, source } => {
@@ -485,7 +487,7 @@ pub(super) fn refusal(error: &RuntimeError) -> Option<String> {
     }
 }
 
-/// The boundary's name of a bundle's element type.
+/// The element type of a bundle, as OpenVINO names it.
 pub(super) fn tensor_element(element: ElementType) -> TensorElement {
     match element {
         ElementType::I8 => TensorElement::I8,

@@ -1,6 +1,6 @@
-//! A kernel alone: one place in one variant on one device, for measurements and known-answer tests.
+//! A single kernel: one place in one variant on one device, for measurements and known-answer tests.
 //!
-//! It is made by the same loader as a request's kernels, so what is measured or tested is what runs. Its tensors
+//! The loader that makes it also makes the kernels of requests, so what is measured or tested is what runs. Its tensors
 //! are buffers of its own; nothing here times, compares or decides.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::error::{RuntimeError, openvino};
 use crate::ladder::Rung;
 use crate::mem::Rows;
 
-/// One kernel, ready to be run with tensors of the caller's.
+/// One kernel, ready to run on values that the caller sets.
 ///
 /// Set the size of a call with [`size`](Self::size), its inputs with [`set`](Self::set) and
 /// [`set_position`](Self::set_position), run it with [`infer`](Self::infer) as often as wanted, read its outputs
@@ -42,16 +42,16 @@ impl LoneKernel {
     ///
     /// # Errors
     ///
-    /// What a load says, e.g. [`RuntimeError::OpenVino`] where the device refuses the kernel.
+    /// Errors of loading a kernel, e.g. [`RuntimeError::OpenVino`] if the device refuses it.
     pub fn prepare(loader: &Loader, place: Place, rung: Rung) -> Result<Self, RuntimeError> {
         Self::over(loader.bundle(), place, loader.form(place, rung)?)
     }
 
-    /// The same for static attention over `context` rows of the KV cache, no more than its variant's.
+    /// As [`prepare`](Self::prepare), for static attention narrowed to `context` rows of the KV cache.
     ///
     /// # Errors
     ///
-    /// As of [`prepare`](Self::prepare); [`RuntimeError::Narrow`] where the IR does not allow it.
+    /// As [`prepare`](Self::prepare); [`RuntimeError::Narrow`] if the IR cannot be narrowed.
     pub fn prepare_over(
         loader: &Loader,
         place: Place,
@@ -65,7 +65,7 @@ impl LoneKernel {
         )
     }
 
-    /// The same over a form that is ready.
+    /// A kernel over a form that is ready.
     pub(super) fn over(
         bundle: &Arc<Bundle>,
         place: Place,
@@ -231,7 +231,7 @@ impl LoneKernel {
         Ok(())
     }
 
-    /// Runs it once, to the end. Allocates nothing.
+    /// Runs the kernel once and waits for its end. Allocates nothing.
     ///
     /// # Errors
     ///

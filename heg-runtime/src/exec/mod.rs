@@ -1,7 +1,7 @@
-//! The executor: carries out launches on OpenVINO, with every tensor a view of memory of ours.
+//! The executor: runs launches on OpenVINO, with tensors that are views of the runtime's own memory.
 //!
-//! One lane, synchronous: a launch returns when its kernel is done. Which launch comes next is decided in
-//! `sched`; how it is carried out is `launch`'s, which kernels there are `kernels`' and `answers`'.
+//! An executor serves one lane and is synchronous: a launch returns when its kernel is done. The scheduler decides
+//! which launch comes next; `launch` runs it, `kernels` prepares the kernels, and `answers` checks what they compute.
 
 mod answers;
 mod band;
@@ -51,7 +51,7 @@ pub use lone::LoneKernel;
 pub use place::Place;
 pub(crate) use warm::{WarmForms, Warmer};
 
-/// How an executor is set up.
+/// Options of an executor.
 #[derive(Debug, Clone, Copy)]
 pub struct ExecutorOptions {
     /// Largest number of tokens in a prefill chunk.
@@ -84,7 +84,7 @@ impl Sequence {
         self.cache.tokens()
     }
 
-    /// Forgets all tokens from `tokens` on.
+    /// Drops all tokens from position `tokens` on.
     pub fn truncate(&mut self, tokens: usize) {
         self.cache.truncate(tokens);
     }
@@ -98,26 +98,26 @@ pub struct Executor {
     kernels: Kernels,
     /// Empty before every kernel is ready.
     forms: FormTable,
-    /// For attention of batches; none where it runs one sequence after the other. Made when first needed.
+    /// Streams for attention of batches, made on first use; none where the device runs one sequence after the other.
     streams: BTreeMap<(Place, Rung), Option<Streams>>,
     descents: Descents,
     embedding: EmbeddingTable,
     rotary: RotaryRows,
-    /// Of passes; a prompt that may be preempted brings its own.
+    /// Rows of batches; a prompt that may be preempted has rows of its own.
     activations: Arc<Activations>,
     scratch: Scratch,
     widths: Widths,
     kv: KvShape,
-    /// Rows a call may have, padding included.
+    /// Most rows of a call, including padding.
     rows: usize,
-    /// Rows that a form may write behind a chunk's own.
+    /// Rows that a form may write beyond the rows of its chunk.
     padding_rows: usize,
     options: ExecutorOptions,
     logits: Vec<f32>,
     row: Vec<u8>,
-    /// Of what runs, for devices with priorities; none where nobody says.
+    /// Class of the work that is running, for devices with priorities; none if unknown.
     class: Option<Class>,
-    /// Set by whoever no longer waits for the running kernel.
+    /// Flag that cancels the running kernel.
     cancel: Option<Arc<AtomicBool>>,
 }
 
@@ -126,7 +126,7 @@ pub struct Executor {
 pub struct Descents(Arc<OnceLock<Vec<Descent>>>);
 
 impl Descents {
-    /// All of them; none before every kernel is ready.
+    /// The steps taken; empty until every kernel is ready.
     pub fn get(&self) -> &[Descent] {
         self.0.get().map_or(&[], Vec::as_slice)
     }
@@ -138,7 +138,7 @@ impl Executor {
         Self::with_duty(Arc::new(loader), Duty::All, options)
     }
 
-    /// The same for a part of the model's calls.
+    /// As [`new`](Self::new), for only those of the model's calls that `duty` names.
     pub(crate) fn with_duty(
         loader: Arc<Loader>,
         duty: Duty,
@@ -222,12 +222,12 @@ impl Executor {
         })
     }
 
-    /// What the executor runs.
+    /// The manifest of the bundle.
     pub fn manifest(&self) -> &Manifest {
         self.bundle.manifest()
     }
 
-    /// How the executor is set up, as far as the bundle allows.
+    /// The options in effect: those asked for, as far as the bundle allows.
     pub fn options(&self) -> ExecutorOptions {
         self.options
     }
@@ -244,8 +244,8 @@ impl Executor {
         self.descents.clone()
     }
 
-    /// Waits until every kernel is ready; the first pass does so by itself. At the first start of a bundle on these
-    /// devices, kernels are asked for their known answers, and those that answer wrongly are replaced.
+    /// Waits until every kernel is ready; the first pass does so by itself. When a bundle first starts on these
+    /// devices, every kernel runs its known-answer test, and kernels that fail it are replaced.
     pub fn wait_ready(&mut self) -> Result<(), RuntimeError> {
         if !self.forms.is_empty() {
             return Ok(());
@@ -282,9 +282,9 @@ impl Executor {
         self.pack_head()
     }
 
-    /// Has the plugin pack the head's weights, by a run on one row. It is the largest kernel, and its pages of the
-    /// bundle are resident meanwhile: packed after the layers have taken memory for a chunk, it would set the peak
-    /// (2.33 GB against 2.17 GB, 1B model, chunks of 256 tokens).
+    /// Runs the head on one row, so that the plugin packs its weights. The head is the largest kernel, and its pages of
+    /// the bundle stay resident while it is packed: doing so after the layers have allocated memory for a chunk would
+    /// set the peak (2.33 GB instead of 2.17 GB, 1B model, chunks of 256 tokens).
     fn pack_head(&mut self) -> Result<(), RuntimeError> {
         let launch = Launch {
             layer: None,
@@ -308,8 +308,8 @@ impl Executor {
         self.launch(launch, &batch)
     }
 
-    /// Runs new tokens of one sequence through the model; the logits of the last one are returned where
-    /// asked for, as one row of V.
+    /// Runs new tokens of one sequence through the model. Returns one row of V logits for the last token if `logits`
+    /// asks for it.
     pub fn prefill(
         &mut self,
         sequence: &mut Sequence,
@@ -320,7 +320,7 @@ impl Executor {
         self.pass(&mut sequences, &[tokens], logits)
     }
 
-    /// Runs one new token of each sequence; the result is one row of V per sequence, one after the other.
+    /// Runs one new token of each sequence. Returns a row of V logits per sequence, in order.
     pub fn decode(
         &mut self,
         sequences: &mut [&mut Sequence],
@@ -361,7 +361,7 @@ impl Executor {
         }
     }
 
-    /// Rows of passes: of batches, which are never preempted.
+    /// Activations of batches, which are never preempted.
     pub(crate) fn pass_rows(&self) -> Arc<Activations> {
         Arc::clone(&self.activations)
     }
@@ -371,7 +371,7 @@ impl Executor {
         self.widths
     }
 
-    /// Rows that a call may fill, its own included, however few those are.
+    /// Fewest rows that a call has to have room for, however few tokens it runs.
     pub(crate) fn padding_rows(&self) -> usize {
         self.padding_rows
     }
@@ -381,14 +381,14 @@ impl Executor {
         self.kv
     }
 
-    /// From now on a running kernel is cancelled when `cancel` is set. Not those of a machine that has only its CPU: they
-    /// come to their end, and are begun sooner where nobody has to be able to stop them.
-    pub(crate) fn heed(&mut self, cancel: Arc<AtomicBool>) {
+    /// Cancels kernels from now on when `cancel` is set. A machine that has only its CPU ignores the flag: its kernels
+    /// do not hang, and they start faster if they need not be cancellable.
+    pub(crate) fn cancel_on(&mut self, cancel: Arc<AtomicBool>) {
         self.cancel = (!self.order.loader.has_only_cpu()).then_some(cancel);
     }
 
-    /// What is launched from now on is of this class.
-    pub(crate) fn serve(&mut self, class: Class) {
+    /// Sets the class of the launches that follow.
+    pub(crate) fn begin(&mut self, class: Class) {
         self.class = Some(class);
     }
 
@@ -402,14 +402,14 @@ impl Executor {
         self.embedding.gather(tokens, &rows.hidden[0], first)
     }
 
-    /// What the head gave last, as `rows` rows of V.
+    /// The logits of the head's last run, as `rows` rows of V.
     pub(crate) fn logits(&mut self, rows: usize) -> Result<&mut [f32], RuntimeError> {
         self.logits.resize(rows * self.widths.vocab, 0.0);
         self.scratch.logits.read_f32(&mut self.logits)?;
         Ok(&mut self.logits)
     }
 
-    /// Lays the new tokens of all sequences into rows; what does not fit is refused before anything runs.
+    /// Assigns rows to the new tokens of all sequences. Refuses what does not fit before anything runs.
     fn spans(
         &self,
         sequences: &[&mut Sequence],
@@ -463,7 +463,7 @@ fn verdicts_name(loader: &Loader) -> String {
     file_name(loader.bundle().manifest_id(), &devices)
 }
 
-/// Rungs that answered wrongly, by place.
+/// Rungs that failed their known-answer test, by place.
 fn quarantined(verdicts: &Verdicts) -> BTreeMap<Place, Refused> {
     let mut quarantined: BTreeMap<Place, Refused> = BTreeMap::new();
     for (place, rung, verdict) in verdicts.iter() {

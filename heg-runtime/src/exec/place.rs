@@ -1,4 +1,4 @@
-//! Where the model uses a kernel, and with what.
+//! Places: where a model uses a kernel, and with which weights.
 
 use heg_artifacts::SectionId;
 use heg_artifacts::manifest::{Kernel, KernelUse, Manifest};
@@ -10,9 +10,9 @@ use heg_sched::Launch;
 /// Where a kernel is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// Layer; none for the head.
+    /// The layer; none for the head.
     pub layer: Option<u32>,
-    /// Which op group.
+    /// The op group.
     pub group: Group,
 }
 
@@ -25,9 +25,9 @@ impl From<Launch> for Place {
     }
 }
 
-/// Places in the order in which they are prepared: that of execution, but for the head, which comes after the
-/// first layer. It is the longest of all to prepare, and at the end it would keep one thread busy alone.
-/// Attention of the same kernel is one place for all its layers.
+/// Places in the order in which they are prepared: the order of execution, except that the head comes after the first
+/// layer. The head takes longest to prepare, and at the end it would keep one thread busy while the others are done.
+/// Layers with the same attention kernel share one place for it.
 pub(super) fn all_places(manifest: &Manifest) -> Vec<Place> {
     let mut places = Vec::new();
     let mut attention = Vec::new();
@@ -52,7 +52,7 @@ pub(super) fn all_places(manifest: &Manifest) -> Vec<Place> {
     places
 }
 
-/// The place that stands for this one: attention of the same kernel shares the first layer's.
+/// The place whose forms serve this one: layers with the same attention kernel share the first one's.
 pub(super) fn shared_place(manifest: &Manifest, place: Place) -> Place {
     let Place {
         layer: Some(layer),
@@ -95,7 +95,7 @@ pub(super) fn place_kernel(manifest: &Manifest, place: Place) -> Result<&Kernel,
     kernel.ok_or(unknown(place))
 }
 
-/// Sections of a place in the order in which IRs count them.
+/// Sections of a place's weights, in the order in which IRs number them.
 pub(super) fn use_sections(manifest: &Manifest, used: &KernelUse) -> Vec<SectionId> {
     used.weights
         .iter()

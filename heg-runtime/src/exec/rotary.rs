@@ -20,7 +20,7 @@ pub(super) struct RotaryRows {
 }
 
 impl RotaryRows {
-    /// For up to `rows` tokens a call, and every table of the bundle.
+    /// Rows for every table of the bundle, for calls of up to `rows` tokens.
     pub(super) fn new(bundle: &Arc<Bundle>, rows: usize) -> Result<Self, RuntimeError> {
         let widths = bundle
             .manifest()
@@ -36,7 +36,7 @@ impl RotaryRows {
         })
     }
 
-    /// Cosines and sines as tensors of `rows` rows, of which the spans' are set.
+    /// Cosines and sines as tensors of `rows` rows; only the rows of the spans are set.
     pub(super) fn rows(
         &self,
         table: &RopeTable,

@@ -1,7 +1,7 @@
-//! Where forms find the sections they are made of: in the mapped bundle, or in a copy that was verified anew.
+//! The sections that forms are made from: in the mapped bundle, or in a copy that was hashed again.
 //!
-//! Every section is hashed before its first use. A copy is for a kernel that answers wrongly although its sections
-//! were right once: it tells damaged memory from a device that computes something else.
+//! Every section is hashed before its first use. A copy serves a kernel that fails its known-answer test although its
+//! sections were intact once: it tells damaged memory from a device that computes something else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::error::{RuntimeError, openvino};
 pub(super) struct Sections {
     bundle: Arc<Bundle>,
     memory: Arc<dyn Memory>,
-    /// Where sections are in `memory`, if not where they are in the bundle.
+    /// Offsets of sections in `memory`, if they differ from those in the bundle.
     copied: Option<BTreeMap<SectionId, u64>>,
 }
 
@@ -31,7 +31,7 @@ impl Sections {
         }
     }
 
-    /// A copy of some sections, whose copies are hashed.
+    /// Copies some sections and hashes the copies.
     pub(super) fn copied(bundle: &Arc<Bundle>, ids: &[SectionId]) -> Result<Self, RuntimeError> {
         let mut places = BTreeMap::new();
         let mut end: u64 = 0;
@@ -61,12 +61,12 @@ impl Sections {
         })
     }
 
-    /// Whether this is a copy of its own.
+    /// Whether this is a copy.
     pub(super) fn is_copy(&self) -> bool {
         self.copied.is_some()
     }
 
-    /// Where a section begins, after its hash was checked.
+    /// Offset of a section, after its hash was checked.
     pub(super) fn offset(&self, id: SectionId) -> Result<u64, RuntimeError> {
         if let Some(start) = self.copied.as_ref().and_then(|copied| copied.get(&id)) {
             return Ok(*start);
@@ -79,7 +79,7 @@ impl Sections {
         Ok(range.start)
     }
 
-    /// Where a section is, after its hash was checked.
+    /// Extent of a section, after its hash was checked.
     pub(super) fn extent(&self, id: SectionId) -> Result<Extent, RuntimeError> {
         let range = self
             .bundle

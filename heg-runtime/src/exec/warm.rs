@@ -1,9 +1,9 @@
-//! Static attention made while requests wait for it: over just the rows of context that they need, where the bundle
-//! has larger buckets (Agent.xpu §4.3).
+//! Warm-up: compiles static attention while requests wait for it, over just the rows of context that they need, where
+//! the bundle has only larger buckets (Agent.xpu §4.3).
 //!
-//! It is the bundle's own static form with fewer rows, so that what a device is fast on and exact in stays as it was
-//! lowered; the dynamic form would take the NPU's compiler several times as long to run, and its mask is inexact there.
-//! When it is made, and when it goes, is decided in `sched`.
+//! A warm kernel is the bundle's static form with fewer rows, so it keeps the operators that the device runs fast and
+//! exactly. The dynamic form would take several times as long on the NPU, and its mask is inexact there. The scheduler
+//! decides when a warm kernel is compiled and when it is dropped.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::error::RuntimeError;
 use crate::ladder::{Rung, Source};
 use heg_sched::WarmKernel;
 
-/// Makes attention for one executor, on any thread.
+/// Compiles attention for one executor, on any thread.
 pub(crate) struct Warmer {
     order: Arc<Order>,
     /// Rows that every KV cache has.
@@ -30,12 +30,12 @@ pub(crate) struct Warmer {
 pub(crate) struct WarmForms(Vec<(Place, Form)>);
 
 impl Warmer {
-    /// Compiles a kernel, and asks it its known answer.
+    /// Compiles a kernel and runs its known-answer test.
     ///
     /// # Errors
     ///
-    /// Where the bundle has no bucket of that many tokens and as much context, the device refuses the form, or it
-    /// answers wrongly.
+    /// [`RuntimeError::Refused`] if the bundle has no bucket of that many tokens and at least as much context, the
+    /// device refuses the form, or the form fails its test.
     pub(crate) fn warm(&self, warm: WarmKernel) -> Result<WarmForms, RuntimeError> {
         let manifest = self.order.loader.bundle().manifest();
         let places = all_places(manifest).into_iter();
@@ -70,7 +70,7 @@ impl Warmer {
         }
     }
 
-    /// The bundle's form with the least context that is enough: as it is where that is exact, else its IR.
+    /// The rung with the least context that is enough: any source of an exact bucket, else the IR of a larger one.
     fn nearest(&self, kernel: &Kernel, warm: WarmKernel) -> Option<Rung> {
         let context = context_of(warm);
         let bucket = |rung: &Rung| match kernel.variants.get(rung.variant)?.shape {
@@ -89,7 +89,7 @@ impl Warmer {
 }
 
 impl Executor {
-    /// Makes attention for this executor while it runs.
+    /// A warmer for this executor, to be used while it runs.
     pub(crate) fn warmer(&self) -> Warmer {
         Warmer {
             order: Arc::clone(&self.order),
@@ -97,7 +97,7 @@ impl Executor {
         }
     }
 
-    /// From now on runs calls on a warm kernel where it is the smallest that admits them.
+    /// Uses a warm kernel from now on, for calls of which it is the smallest that admits them.
     pub(crate) fn adopt(&mut self, WarmForms(forms): WarmForms) {
         for (place, form) in forms {
             if let Some(prepared) = self.forms.at(place) {
@@ -106,7 +106,7 @@ impl Executor {
         }
     }
 
-    /// Forgets a warm kernel. What the bundle has of that shape stays.
+    /// Drops a warm kernel. The bundle's own form of that shape stays.
     pub(crate) fn unload(&mut self, warm: WarmKernel) {
         let shape = shape_of(warm);
         let manifest = self.bundle.manifest();
@@ -121,7 +121,7 @@ impl Executor {
 }
 
 impl Prepared {
-    /// Takes in a static form before the first that is larger, unless there is one of its shape.
+    /// Inserts a static form before the first larger one, unless there is one of its shape.
     fn adopt(&mut self, form: Form) {
         let shapes: Vec<ShapeClass> = self.forms.iter().map(|form| form.shape).collect();
         if let Some(at) = place_of(form.shape, &shapes) {
@@ -130,7 +130,7 @@ impl Prepared {
     }
 }
 
-/// Where a bucket belongs among shapes of which the first that admits a call is taken; none where it is there.
+/// Index at which a bucket belongs among shapes of which the first that admits a call is used; none if it is there.
 fn place_of(bucket: ShapeClass, shapes: &[ShapeClass]) -> Option<usize> {
     let size = |shape: &ShapeClass| (shape.chunk(), shape.bucket());
     let larger = |shape: &ShapeClass| shape.bucket().is_none() || size(shape) > size(&bucket);

@@ -49,8 +49,8 @@ impl Region {
         let region = Self {
             map: MmapRaw::from(map),
         };
-        // Rows are committed page by page, a few in each layer: large pages would take 2 MiB for each half of each layer
-        // of the shortest cache.
+        // Rows are committed page by page, a few in each layer: large pages would take 2 MiB for each half of each
+        // layer of the shortest cache.
         platform::refuse_large_pages(&region.map);
         Ok(region)
     }

@@ -1,4 +1,4 @@
-//! What the scheduler says, done: launches, memory, tokens, ends.
+//! Carries out the scheduler's actions: launches, memory, tokens, ends of requests.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -129,9 +129,9 @@ impl Serving {
         }
     }
 
-    /// Leaves a request's cache to a flow. The scheduler hears of a flow that keeps nothing: what nobody named and is
-    /// too short for others to go on with, what takes more memory than its tokens are charged for, or what a lane may
-    /// still write to.
+    /// Leaves a request's cache to a flow. Some caches are not kept, and the scheduler hears that the flow has ended: a
+    /// cache of an unnamed flow that is too short for other requests to continue, one that takes far more memory than
+    /// its tokens are charged for, and one that a lane may still write to.
     fn keep(&mut self, request: RequestId, flow: FlowId, tokens: u32) {
         let Some(live) = self.live.get(&request) else {
             return;
@@ -145,7 +145,7 @@ impl Serving {
         self.events.push_back(Event::EndFlow(flow));
     }
 
-    /// Cache and activations of a request.
+    /// Reserves cache and activations of a request.
     fn reserve(&mut self, request: RequestId, tokens_max: u32, reused: u32) {
         let Some(live) = self.live.get_mut(&request) else {
             return;

@@ -1,4 +1,4 @@
-//! Work with the memory it is done in.
+//! Adds to the scheduler's work the memory that a lane runs it in.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use crate::engine::memory::NoCache;
 use crate::engine::served::{Member, Prompt};
 use heg_sched::{RequestId, Work};
 
-/// Why something cannot be run.
+/// Why a job cannot be launched.
 pub(super) enum Obstacle {
-    /// Memory for it could not be had.
+    /// There was no memory for it.
     Unreserved,
-    /// Nothing in the memory of this request counts, or a lane that was given up may still write to it.
+    /// The cache of this request is not valid, or a lane that was given up may still write to it.
     Unusable(RequestId),
 }
 
 impl Serving {
-    /// What a lane is to run.
+    /// The job for a lane.
     pub(super) fn job(&self, work: &Work) -> Result<Job, Obstacle> {
         Ok(match work {
             Work::Prefill {

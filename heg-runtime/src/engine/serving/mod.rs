@@ -1,4 +1,4 @@
-//! The conductor at work: tells the scheduler what happens, and does what it says.
+//! The conductor once kernels are ready: tells the scheduler what happens, and carries out its actions.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -31,7 +31,7 @@ use heg_sched::{
     Submission, Ticket, Work, scheduler,
 };
 
-/// Once kernels are ready.
+/// The conductor once kernels are ready.
 pub(super) struct Serving {
     machine: Arc<dyn Machine>,
     pulse: Pulse,
@@ -46,14 +46,14 @@ pub(super) struct Serving {
     live: BTreeMap<RequestId, Live>,
     /// Calls of flows that have one under way, in order of arrival.
     held: Held,
-    /// Flows of requests that named none, to tell them apart.
+    /// Number of flows given to requests that named none.
     unnamed_flows: u64,
-    /// What follows from actions that could not be carried out.
+    /// Events that follow from actions that could not be carried out.
     events: VecDeque<Event>,
     observers: Vec<Box<dyn Observer>>,
     status: Status,
-    /// Time spent in the scheduler and in carrying out its actions, of each step up to its last launch: what comes after
-    /// that holds up nobody, and competes with the kernel for cores.
+    /// Time spent in the scheduler and in its actions, of each step up to its last launch: what comes later delays
+    /// nobody, and competes with the kernel for cores.
     dispatch: Duration,
     last_launch: Instant,
     waits: Waits,
@@ -62,19 +62,19 @@ pub(super) struct Serving {
     eos_ids: Vec<u32>,
 }
 
-/// What a lane was told to do.
+/// A launch that a lane is running.
 struct Running {
     ticket: Ticket,
     work: Work,
     expected: Option<Expected>,
-    /// When the scheduler gave it up, if it did: it waits for the lane, which may still write to what the job has.
+    /// Time at which the scheduler gave it up; the engine then waits for the lane, which may still write to its memory.
     abandoned: Option<Instant>,
 }
 
-/// What all named flows are below.
+/// The first id of unnamed flows; ids of named flows are below.
 const UNNAMED: u64 = 1 << 63;
 
-/// Fewer shared tokens than this are computed anew rather than taken from another request's cache.
+/// Fewer shared tokens than this are computed again rather than reused from another request's cache.
 const SHARED_MIN: u32 = 32;
 
 impl Serving {
@@ -182,7 +182,7 @@ impl Serving {
         );
     }
 
-    /// When there is something to do, whatever is heard until then.
+    /// Time at which there is something to do even if no message comes.
     fn next_alarm(&self) -> Option<Instant> {
         let timer = self
             .timer
@@ -194,7 +194,7 @@ impl Serving {
         given_up.chain(others.into_iter().flatten()).min()
     }
 
-    /// Does what time has brought.
+    /// Handles what is due: deadlines, silent lanes, the scheduler's timer.
     fn wake(&mut self) {
         let now = Instant::now();
         if self.next_alarm().is_none_or(|alarm| alarm > now) {
@@ -237,7 +237,7 @@ impl Serving {
         }
     }
 
-    /// One event for the scheduler, and what follows from it.
+    /// Passes an event to the scheduler and carries out the actions that follow.
     fn step(&mut self, event: Event) {
         let (begin, before) = (Instant::now(), self.dispatch);
         self.events.push_back(event);
@@ -266,7 +266,7 @@ impl Serving {
         self.dispatch = before + (end - begin);
     }
 
-    /// How a reactive request comes in that comes now.
+    /// What the lanes are doing as a reactive request comes.
     fn entry(&self) -> Entry {
         let is_reactive = |live: &Live| live.class == Class::Reactive;
         if self.live.values().any(is_reactive) {
@@ -324,8 +324,8 @@ impl Serving {
         }
     }
 
-    /// The flow of a request, and how many tokens of its prompt are in that flow's cache. A request that names none
-    /// goes on where another one of its scope ended that began alike.
+    /// The flow of a request, and how many tokens of its prompt are in that flow's cache. A request that names no flow
+    /// continues an ended request of its scope that began with the same tokens.
     fn flow_of(&mut self, request: &Request) -> (FlowId, u32) {
         let memory = &self.room.memory;
         if let Some(flow) = request.flow {
@@ -348,8 +348,8 @@ impl Serving {
         }
     }
 
-    /// A kernel was compiled, and is the lane's before the scheduler hears of it; or could not be, which costs
-    /// nothing but the gain.
+    /// Hands a kernel that was compiled to its lane, before the scheduler hears of it. One that could not be compiled
+    /// costs only the speed-up.
     fn warmed(&mut self, warmed: Warmed) {
         let Warmed {
             kernel,

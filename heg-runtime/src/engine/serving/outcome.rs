@@ -1,4 +1,4 @@
-//! What lanes say of their work: tokens are committed here, once, and lanes are given up.
+//! Handles the reports of lanes: commits their tokens, records errors, and gives up lanes that do not answer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -91,7 +91,7 @@ impl Serving {
         }
     }
 
-    /// A lane's thread has ended before its time: with it nobody writes to what its job had.
+    /// Handles the early end of a lane's thread, after which nothing writes to the memory of its job.
     pub(super) fn lose(&mut self, lane: Lane, why: String) {
         if self.lanes[lane as usize].take().is_none() {
             // It was given up before.
@@ -122,8 +122,8 @@ impl Serving {
         self.step(Event::Lost(lane));
     }
 
-    /// Gives up lanes that were reset and have not answered: their threads are left behind, with the memory that they may
-    /// still write to.
+    /// Gives up lanes that were reset and have not answered: their threads are left behind, with the memory that they
+    /// may still write to.
     pub(super) fn give_up_lanes(&mut self, now: Instant) {
         let patience = self.machine.patience();
         for lane in Lane::ALL {

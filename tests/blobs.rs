@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use heg_artifacts::Bundle;
 use heg_artifacts::manifest::{Blob, Compatibility};
-use heg_openvino::{Core, ElementType, HostBuffer, Tensor};
+use heg_openvino::{Core, HostBuffer, Tensor, TensorType};
 use heg_runtime::exec::Loader;
 use heg_runtime::{DeviceFacts, NpuFacts, summary};
 use heg_spec::{DeviceClass, Group, NpuPlatform};
@@ -27,7 +27,7 @@ const ACCELERATORS: [&str; 2] = ["Npu", "Igpu"];
 fn export(core: &Core, ir: &str, literals: &[u8], folder: &Path) -> Vec<u8> {
     let buffer = HostBuffer::new(literals.len()).unwrap();
     buffer.write(0, literals).unwrap();
-    let literals = Tensor::new(Arc::new(buffer), 0, ElementType::U8, &[literals.len()]).unwrap();
+    let literals = Tensor::new(Arc::new(buffer), 0, TensorType::U8, &[literals.len()]).unwrap();
     let ir = ir.replace("offset=\"@c+", "offset=\"");
     let model = core.read_model(ir.as_bytes(), Some(&literals)).unwrap();
     let properties = [("INFERENCE_PRECISION_HINT", "f32"), ("NUM_STREAMS", "1")];

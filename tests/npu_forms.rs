@@ -101,7 +101,7 @@ impl Bench {
         let literals = self.offset(self.bundle.manifest().literals);
         let ir = resolve(std::str::from_utf8(ir).unwrap(), &offsets, literals);
         let all = [self.memory.len()];
-        let all = Tensor::new(self.memory.clone(), 0, heg_openvino::ElementType::U8, &all);
+        let all = Tensor::new(self.memory.clone(), 0, heg_openvino::TensorType::U8, &all);
         let model = self.core.read_model(ir.as_bytes(), Some(&all.unwrap()));
         let compiled = self.core.compile(&model.unwrap(), "CPU", &EXACT).unwrap();
         let mut request = compiled.request().unwrap();
@@ -306,13 +306,13 @@ fn decode(memory: &HostBuffer, element: ElementType) -> Vec<f32> {
     each.map(number).collect()
 }
 
-fn openvino(element: ElementType) -> heg_openvino::ElementType {
+fn openvino(element: ElementType) -> heg_openvino::TensorType {
     match element {
-        ElementType::I8 => heg_openvino::ElementType::I8,
-        ElementType::F16 => heg_openvino::ElementType::F16,
-        ElementType::Bf16 => heg_openvino::ElementType::Bf16,
-        ElementType::F32 => heg_openvino::ElementType::F32,
-        ElementType::I64 => heg_openvino::ElementType::I64,
+        ElementType::I8 => heg_openvino::TensorType::I8,
+        ElementType::F16 => heg_openvino::TensorType::F16,
+        ElementType::Bf16 => heg_openvino::TensorType::Bf16,
+        ElementType::F32 => heg_openvino::TensorType::F32,
+        ElementType::I64 => heg_openvino::TensorType::I64,
     }
 }
 

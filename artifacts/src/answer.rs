@@ -6,7 +6,7 @@ use std::fmt;
 
 /// How an output port compares with its known answer.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Verdict {
+pub struct AnswerMatch {
     /// Index of the largest difference, or of the first NaN; `None` if all values are equal.
     pub worst: Option<Difference>,
     /// Root mean square of the differences, as a share of that of the expected values.
@@ -32,7 +32,7 @@ pub struct Difference {
 /// Compares the values of one output port. `tolerance` is that of the variant, see
 /// [`Variant::tolerance`](crate::manifest::Variant::tolerance). Values that are missing or too many differ
 /// without bound.
-pub fn judge(expected: &[f32], found: &[f32], tolerance: f32) -> Verdict {
+pub fn judge(expected: &[f32], found: &[f32], tolerance: f32) -> AnswerMatch {
     let largest = expected.iter().fold(0.0_f32, |max, x| max.max(x.abs()));
     let mut worst: Option<Difference> = None;
     let (mut square, mut scale) = (0.0_f64, 0.0_f64);
@@ -52,7 +52,7 @@ pub fn judge(expected: &[f32], found: &[f32], tolerance: f32) -> Verdict {
             });
         }
     }
-    Verdict {
+    AnswerMatch {
         worst,
         rms_share: share_of(square.sqrt(), scale.sqrt()),
         tolerance,
@@ -71,7 +71,7 @@ fn share_of(part: f64, whole: f64) -> f32 {
     }
 }
 
-impl Verdict {
+impl AnswerMatch {
     /// Whether the output is within its variant's tolerance, at its worst element and in the mean.
     pub fn passes(&self) -> bool {
         let worst = self.worst.map_or(0.0, |worst| worst.share);
@@ -79,7 +79,7 @@ impl Verdict {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for AnswerMatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             worst: Some(worst),

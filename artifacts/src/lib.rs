@@ -28,7 +28,7 @@ mod store;
 mod verify;
 mod writer;
 
-pub use answer::{Difference, Verdict, judge};
+pub use answer::{AnswerMatch, Difference, judge};
 pub use content_id::SectionId;
 pub use error::{Error, Part};
 pub use manifest::{MANIFEST_REVISION, Manifest, Section};

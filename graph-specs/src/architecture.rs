@@ -28,7 +28,7 @@ pub struct Architecture {
     /// `context` are required. `layer` is the index of the layer that is being described.
     pub values: BTreeMap<String, Expr>,
     /// The token embedding.
-    pub embedding: Embedding,
+    pub embedding: EmbeddingSpec,
     /// Rotary tables by name.
     pub rope: BTreeMap<String, Rope>,
     /// A decoder layer, in execution order.
@@ -45,7 +45,7 @@ pub const REQUIRED_VALUES: [&str; 7] = [
 /// The token embedding, shape [vocab, hidden].
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Embedding {
+pub struct EmbeddingSpec {
     /// Checkpoint name.
     pub weight: String,
     /// Factor after the look-up.

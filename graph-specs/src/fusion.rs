@@ -26,14 +26,14 @@ pub struct KernelPlan {
     /// Which group.
     pub group: Group,
     /// Where it begins.
-    pub inputs: Vec<Anchor>,
+    pub inputs: Vec<GraphAnchor>,
     /// Where it ends.
-    pub outputs: Vec<Anchor>,
+    pub outputs: Vec<GraphAnchor>,
 }
 
 /// A point in the graph that every family has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-pub enum Anchor {
+pub enum GraphAnchor {
     /// Residual stream entering the layer, or the head.
     Input,
     /// Queries as the attention reads them.

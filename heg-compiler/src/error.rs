@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::ingest::IngestError;
 use crate::npu::NpuError;
 use crate::quant::QuantError;
-use crate::verify::Invariant;
+use crate::verify::BrokenInvariant;
 
 /// Why a compile failed. Nothing of a failed compile is left at the output's place.
 #[derive(Debug, Error)]
@@ -115,7 +115,7 @@ pub enum CompileError {
     },
     /// A pass broke an invariant that the next one relies on.
     #[error(transparent)]
-    Invariant(#[from] Invariant),
+    BrokenInvariant(#[from] BrokenInvariant),
     /// A rotary scaling that is unknown or incomplete.
     #[error("rotary scaling `{key}`: expected {expected}, found {found}")]
     RopeScaling {

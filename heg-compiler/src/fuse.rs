@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use heg_spec::Group;
-use heg_spec::fusion::{Anchor, Fusion, KernelPlan};
+use heg_spec::fusion::{Fusion, GraphAnchor, KernelPlan};
 
 use crate::error::CompileError;
 use crate::graph::{Op, OpGraph, OpId};
@@ -68,7 +68,7 @@ fn fuse<'a>(
 }
 
 fn slice(graph: &OpGraph, kernel: &KernelPlan) -> Result<FusedOps, CompileError> {
-    let resolve = |anchor: &Anchor| {
+    let resolve = |anchor: &GraphAnchor| {
         graph.anchor(*anchor).ok_or_else(|| CompileError::Fusion {
             operator: format!("{anchor:?}"),
             message: "the graph has no such anchor",

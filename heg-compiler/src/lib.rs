@@ -43,4 +43,4 @@ pub use phase::{Phase, Progress, Silent, Unit};
 pub use plan::Plan;
 pub use precompile::BlobSummary;
 pub use target::Target;
-pub use verify::Invariant;
+pub use verify::BrokenInvariant;

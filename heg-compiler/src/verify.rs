@@ -13,7 +13,7 @@ use thiserror::Error;
 #[error(
     "after pass `{pass}`: {place}: expected {expected}, found {found} (a fault of the compiler, not of the model)"
 )]
-pub struct Invariant {
+pub struct BrokenInvariant {
     /// Name of the pass.
     pub pass: &'static str,
     /// The operator, kernel or weight.
@@ -44,7 +44,7 @@ impl Checks {
         what: &str,
         expected: T,
         found: T,
-    ) -> Result<(), Invariant> {
+    ) -> Result<(), BrokenInvariant> {
         match expected == found {
             true => Ok(()),
             false => Err(self.broken(format!("{what} {expected:?}"), format!("{found:?}"))),
@@ -57,15 +57,15 @@ impl Checks {
         holds: bool,
         expected: &str,
         found: impl Debug,
-    ) -> Result<(), Invariant> {
+    ) -> Result<(), BrokenInvariant> {
         match holds {
             true => Ok(()),
             false => Err(self.broken(expected.to_owned(), format!("{found:?}"))),
         }
     }
 
-    fn broken(&self, expected: String, found: String) -> Invariant {
-        Invariant {
+    fn broken(&self, expected: String, found: String) -> BrokenInvariant {
+        BrokenInvariant {
             pass: self.pass,
             place: self.place.clone(),
             expected,

@@ -9,8 +9,8 @@ use half::bf16;
 use heg_artifacts::manifest::{
     ElementType as Stored, Kernel, KernelUse, KnownAnswers, Port, Role, Rows, Variant,
 };
-use heg_artifacts::{Bundle, SectionId, Verdict, judge};
-use heg_openvino::{Core, ElementType, HostBuffer, Memory, Tensor, find_libraries};
+use heg_artifacts::{AnswerMatch, Bundle, SectionId, judge};
+use heg_openvino::{Core, HostBuffer, Memory, Tensor, TensorType, find_libraries};
 use heg_spec::DeviceClass;
 
 /// A bundle in memory, and a device to ask.
@@ -30,12 +30,12 @@ fn filled(values: &[f32], element: Stored, shape: &[usize]) -> Result<(Arc<HostB
             let halves = values.iter().map(|x| bf16::from_f32(*x));
             (
                 halves.flat_map(bf16::to_le_bytes).collect(),
-                ElementType::Bf16,
+                TensorType::Bf16,
             )
         }
         _ => (
             values.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            ElementType::F32,
+            TensorType::F32,
         ),
     };
     let memory = HostBuffer::new(bytes.len())?;
@@ -113,7 +113,7 @@ impl Asked {
         place: &KernelUse,
         properties: &[(&str, &str)],
         tolerance: Option<f32>,
-    ) -> Result<Vec<Verdict>> {
+    ) -> Result<Vec<AnswerMatch>> {
         let kernel = &self.bundle.manifest().kernels[place.kernel.0 as usize];
         let mut variants = kernel.variants.iter();
         let variant = variants.find(|variant| variant.device == DeviceClass::Cpu);
@@ -143,7 +143,7 @@ impl Asked {
         let ir = String::from_utf8(self.bundle.section(variant.ir)?.to_vec())?;
         let ir = self.resolve(&ir, place)?;
         let bytes = [self.memory_bytes()];
-        let all = Tensor::new(self.memory.clone(), 0, ElementType::U8, &bytes)?;
+        let all = Tensor::new(self.memory.clone(), 0, TensorType::U8, &bytes)?;
         let model = self.core.read_model(ir.as_bytes(), Some(&all))?;
         let mut request = self.core.compile(&model, "CPU", properties)?.request()?;
         for (index, port) in kernel.inputs.iter().enumerate() {
@@ -182,7 +182,7 @@ impl Asked {
             (Role::Position, _) => {
                 let memory = HostBuffer::new(8)?;
                 memory.write(0, &i64::from(self.question.position()).to_le_bytes())?;
-                return Ok(Tensor::new(Arc::new(memory), 0, ElementType::I64, &[1])?);
+                return Ok(Tensor::new(Arc::new(memory), 0, TensorType::I64, &[1])?);
             }
             (Role::Cos, Some(table)) => factors(table.cos)?,
             (Role::Sin, Some(table)) => factors(table.sin)?,

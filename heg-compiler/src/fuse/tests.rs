@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use heg_spec::Group;
-use heg_spec::fusion::{Anchor, Fusion, KernelPlan};
+use heg_spec::fusion::{Fusion, GraphAnchor, KernelPlan};
 
 use super::{FusedOps, fuse_head, fuse_layer};
 use crate::fixture::{Described, FAMILIES, fusion};
@@ -67,7 +67,7 @@ fn cuts_hold_every_operator_and_end_at_their_inputs() {
 }
 
 /// The shipped plan with one group's kernel replaced.
-fn plan(group: Group, inputs: &[Anchor], outputs: &[Anchor]) -> Fusion {
+fn plan(group: Group, inputs: &[GraphAnchor], outputs: &[GraphAnchor]) -> Fusion {
     let mut plan = fusion();
     plan.kernels.retain(|kernel| kernel.group != group);
     plan.kernels.push(KernelPlan {
@@ -86,7 +86,7 @@ fn check_refused(plan: &Fusion, expected: &str) {
 
 #[test]
 fn plans_that_leave_operators_out_are_refused() {
-    use Anchor::{Input, Key, Query};
+    use GraphAnchor::{Input, Key, Query};
     check_refused(
         &plan(Group::Qkv, &[Input], &[Query, Key]),
         "fusion: `v`: no kernel of the fusion plan needs it",
@@ -101,7 +101,7 @@ fn plans_that_leave_operators_out_are_refused() {
 
 #[test]
 fn kernels_that_reach_past_their_inputs_are_refused() {
-    use Anchor::{Attended, Key, Output, Query};
+    use GraphAnchor::{Attended, Key, Output, Query};
     check_refused(
         &plan(Group::Mha, &[Query, Key], &[Attended]),
         "fusion: `Mha`: its operators reach past the inputs that the plan gives it",
@@ -117,7 +117,11 @@ fn anchors_that_the_graph_lacks_are_refused() {
     let head = Described::family("llama").head();
     let found = fuse_head(
         &head,
-        &plan(Group::Head, &[Anchor::Attended], &[Anchor::Output]),
+        &plan(
+            Group::Head,
+            &[GraphAnchor::Attended],
+            &[GraphAnchor::Output],
+        ),
     );
     assert_eq!(
         found.unwrap_err().to_string(),
@@ -128,7 +132,7 @@ fn anchors_that_the_graph_lacks_are_refused() {
 /// An operator that two kernels need is computed in both.
 #[test]
 fn shared_operators_are_held_twice() {
-    use Anchor::{Attended, Input, Output};
+    use GraphAnchor::{Attended, Input, Output};
     let graph = Described::family("llama").layer(0);
     // A feed-forward kernel that computes the attention anew.
     let fused = fuse_layer(&graph, &plan(Group::Ffn, &[Input], &[Output])).unwrap();

@@ -6,7 +6,7 @@ use heg_artifacts::manifest::Rows;
 use heg_spec::Architecture;
 use heg_spec::architecture::{LAYER_INPUT, Op as SpecOp, Operator};
 use heg_spec::expr::Expr;
-use heg_spec::fusion::Anchor;
+use heg_spec::fusion::GraphAnchor;
 use petgraph::graph::{DiGraph, NodeIndex};
 
 use super::OpGraph;
@@ -44,7 +44,7 @@ struct Builder<'a> {
     ops: DiGraph<OpNode, usize>,
     /// Wires by name. An operator that does nothing here gives its input's node.
     wires: BTreeMap<String, NodeIndex>,
-    anchors: BTreeMap<Anchor, NodeIndex>,
+    anchors: BTreeMap<GraphAnchor, NodeIndex>,
 }
 
 impl<'a> Builder<'a> {
@@ -68,7 +68,7 @@ impl<'a> Builder<'a> {
             layer,
             ops,
             wires: BTreeMap::from([(LAYER_INPUT.to_owned(), input)]),
-            anchors: BTreeMap::from([(Anchor::Input, input)]),
+            anchors: BTreeMap::from([(GraphAnchor::Input, input)]),
         }
     }
 
@@ -82,7 +82,7 @@ impl<'a> Builder<'a> {
         if found != out_width {
             return Err(self.width_error(&self.ops[last].name, out_width, found));
         }
-        self.anchors.insert(Anchor::Output, last);
+        self.anchors.insert(GraphAnchor::Output, last);
         Ok(OpGraph {
             ops: self.ops,
             anchors: self.anchors,
@@ -295,13 +295,13 @@ impl<'a> Builder<'a> {
                 .map(|cap| cap as f32),
         };
         let node = self.push(name, Op::Attention(attention), heads * head_dim, inputs);
-        for (anchor, input) in [Anchor::Query, Anchor::Key, Anchor::Value]
+        for (anchor, input) in [GraphAnchor::Query, GraphAnchor::Key, GraphAnchor::Value]
             .iter()
             .zip(inputs)
         {
             self.anchors.insert(*anchor, *input);
         }
-        self.anchors.insert(Anchor::Attended, node);
+        self.anchors.insert(GraphAnchor::Attended, node);
         Ok(node)
     }
 

@@ -15,7 +15,7 @@ mod work;
 
 use std::collections::BTreeMap;
 
-use heg_spec::fusion::Anchor;
+use heg_spec::fusion::GraphAnchor;
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::EdgeRef;
@@ -30,7 +30,7 @@ pub(crate) use work::op_work;
 #[derive(Debug, Clone)]
 pub struct OpGraph {
     ops: DiGraph<OpNode, usize>,
-    anchors: BTreeMap<Anchor, NodeIndex>,
+    anchors: BTreeMap<GraphAnchor, NodeIndex>,
 }
 
 /// An operator of a graph.
@@ -60,7 +60,7 @@ impl OpGraph {
     }
 
     /// The operator whose output an anchor names; none where the graph has no such point.
-    pub fn anchor(&self, anchor: Anchor) -> Option<OpId> {
+    pub fn anchor(&self, anchor: GraphAnchor) -> Option<OpId> {
         self.anchors.get(&anchor).copied().map(OpId)
     }
 }

@@ -1,14 +1,14 @@
 //! Checks of an operator graph: every input defined once and earlier, shapes that agree along edges.
 
-use heg_spec::fusion::Anchor;
+use heg_spec::fusion::GraphAnchor;
 use petgraph::Direction;
 use petgraph::visit::EdgeRef;
 
 use super::{Op, OpGraph, OpId};
-use crate::verify::{Checks, Invariant};
+use crate::verify::{BrokenInvariant, Checks};
 
 /// Checks the graph of a layer or of the head.
-pub(crate) fn verify(graph: &OpGraph) -> Result<(), Invariant> {
+pub(crate) fn verify(graph: &OpGraph) -> Result<(), BrokenInvariant> {
     for id in graph.ops() {
         let node = graph.op(id);
         let checks = Checks::new(PASS, format!("operator `{}`", node.name));
@@ -51,7 +51,7 @@ pub(crate) fn check_shapes(
     op: &Op,
     widths: &[u32],
     width: u32,
-) -> Result<(), Invariant> {
+) -> Result<(), BrokenInvariant> {
     let first = widths.first().copied().unwrap_or(width);
     let shapes: Vec<&[u32]> = op.params().iter().map(|p| p.shape.as_slice()).collect();
     let weights = |expected: &[&[u32]]| checks.equal("weights of", expected, shapes.as_slice());
@@ -99,22 +99,27 @@ pub(crate) fn check_shapes(
 }
 
 /// The anchors around the attention are its operands and itself; the graph begins and ends at one.
-fn check_anchors(graph: &OpGraph) -> Result<(), Invariant> {
+fn check_anchors(graph: &OpGraph) -> Result<(), BrokenInvariant> {
     let checks = Checks::new(PASS, "anchors");
     let name = |id: OpId| graph.op(id).name.as_str();
     let anchored = |anchor| graph.anchor(anchor).map(name);
     let inputs = graph.ops().filter(|id| graph.op(*id).op == Op::Input);
     let inputs: Vec<&str> = inputs.map(name).collect();
-    let input: Vec<&str> = anchored(Anchor::Input).into_iter().collect();
+    let input: Vec<&str> = anchored(GraphAnchor::Input).into_iter().collect();
     checks.equal("`Input` at the one input", inputs, input)?;
-    let output = anchored(Anchor::Output);
+    let output = anchored(GraphAnchor::Output);
     checks.holds(output.is_some(), "an `Output`", output)?;
     let attention = |id: &OpId| matches!(graph.op(*id).op, Op::Attention(_));
     let expected = graph.ops().find(attention).map(|attention| {
         let operands = graph.operands(attention).into_iter();
         operands.chain([attention]).map(name).collect::<Vec<_>>()
     });
-    let around = [Anchor::Query, Anchor::Key, Anchor::Value, Anchor::Attended];
+    let around = [
+        GraphAnchor::Query,
+        GraphAnchor::Key,
+        GraphAnchor::Value,
+        GraphAnchor::Attended,
+    ];
     let found: Vec<&str> = around.into_iter().filter_map(anchored).collect();
     checks.equal(
         "the attention's anchors at",
@@ -201,7 +206,7 @@ mod tests {
     fn an_anchor_at_another_operator_is_found() {
         let said = refusal(|graph| {
             let query = find(graph, "q");
-            graph.anchors.insert(Anchor::Attended, query);
+            graph.anchors.insert(GraphAnchor::Attended, query);
         });
         insta::assert_snapshot!(said, @r#"after pass `graph`: anchors: expected the attention's anchors at ["q_rotated", "k_rotated", "v", "attended"], found ["q_rotated", "k_rotated", "v", "q"]"#);
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use heg_artifacts::manifest::{Port, Role, Rows, Term, Work};
 use heg_spec::Group;
-use heg_spec::fusion::Anchor;
+use heg_spec::fusion::GraphAnchor;
 
 use crate::error::CompileError;
 use crate::fuse::FusedOps;
@@ -300,10 +300,10 @@ fn port(graph: &OpGraph, id: OpId, role: Role, group: Group) -> Port {
 
 fn input_role(graph: &OpGraph, id: OpId) -> Role {
     let named = [
-        (Anchor::Query, Role::Query),
-        (Anchor::Key, Role::Key),
-        (Anchor::Value, Role::Value),
-        (Anchor::Attended, Role::Attended),
+        (GraphAnchor::Query, Role::Query),
+        (GraphAnchor::Key, Role::Key),
+        (GraphAnchor::Value, Role::Value),
+        (GraphAnchor::Attended, Role::Attended),
     ];
     named
         .into_iter()

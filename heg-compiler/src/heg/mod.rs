@@ -34,12 +34,12 @@ pub struct Heg {
     /// The head.
     pub head: Use,
     /// Places in execution order: node = (layer, kernel).
-    pub places: DiGraph<Place, Flow>,
+    pub places: DiGraph<LayerPlace, Flow>,
 }
 
 /// A kernel's place in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct LayerPlace {
     /// Layer; none for the head.
     pub layer: Option<u32>,
     /// Index into [`Heg::kernels`].
@@ -54,12 +54,12 @@ pub struct Flow {
     /// Elements per token.
     pub width: u32,
     /// Whether the ends may lie on different accelerators.
-    pub span: Span,
+    pub span: Crossing,
 }
 
 /// Whether an edge may cross accelerators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Span {
+pub enum Crossing {
     /// Both ends are token-wise, or both sequence-wise.
     Intra,
     /// One end is token-wise, the other sequence-wise.
@@ -132,8 +132,8 @@ fn intern(kernels: &mut Vec<KernelBody>, instance: Instance) -> Use {
     }
 }
 
-fn connect(kernels: &[KernelBody], layers: &[[Use; 3]], head: &Use) -> DiGraph<Place, Flow> {
-    let mut places: DiGraph<Place, Flow> = DiGraph::new();
+fn connect(kernels: &[KernelBody], layers: &[[Use; 3]], head: &Use) -> DiGraph<LayerPlace, Flow> {
+    let mut places: DiGraph<LayerPlace, Flow> = DiGraph::new();
     // The latest place that gives each role; before the first layer, the embedding gives the hidden state.
     let mut givers: Vec<(Role, NodeIndex)> = Vec::new();
     let in_layers = layers.iter().enumerate().flat_map(|(layer, uses)| {
@@ -141,16 +141,16 @@ fn connect(kernels: &[KernelBody], layers: &[[Use; 3]], head: &Use) -> DiGraph<P
             .map(move |place| (Some(layer as u32), place.kernel))
     });
     for (layer, kernel) in in_layers.chain([(None, head.kernel)]) {
-        let node = places.add_node(Place { layer, kernel });
+        let node = places.add_node(LayerPlace { layer, kernel });
         for port in &kernels[kernel].inputs {
             let Some((_, giver)) = givers.iter().find(|(role, _)| *role == port.role) else {
                 continue;
             };
             let from = kernels[places[*giver].kernel].group;
             let span = if (from == Group::Mha) == (kernels[kernel].group == Group::Mha) {
-                Span::Intra
+                Crossing::Intra
             } else {
-                Span::Inter
+                Crossing::Inter
             };
             places.add_edge(
                 *giver,

@@ -5,7 +5,7 @@ use heg_spec::Group;
 use insta::assert_snapshot;
 use petgraph::graph::NodeIndex;
 
-use super::{Heg, Span};
+use super::{Crossing, Heg};
 use crate::fixture::{Described, FAMILIES, path};
 
 macro_rules! pinned {
@@ -75,13 +75,13 @@ fn edges_cross_where_attention_begins_and_ends() {
         for edge in heg.places.raw_edges() {
             let crosses =
                 (group(edge.source()) == Group::Mha) != (group(edge.target()) == Group::Mha);
-            assert_eq!(edge.weight.span == Span::Inter, crosses, "{family}");
+            assert_eq!(edge.weight.span == Crossing::Inter, crosses, "{family}");
         }
         let layers = heg.layers.len();
         let inter = heg
             .places
             .edge_weights()
-            .filter(|flow| flow.span == Span::Inter);
+            .filter(|flow| flow.span == Crossing::Inter);
         // Queries, keys, values in; what was attended out.
         assert_eq!(inter.count(), 4 * layers, "{family}");
     }

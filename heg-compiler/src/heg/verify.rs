@@ -10,11 +10,11 @@ use petgraph::visit::EdgeRef;
 use super::{Heg, KernelBody, Operand, Use};
 use crate::fuse::FusedOps;
 use crate::graph::{Op, OpGraph, OpId, Param, arity, check_shapes};
-use crate::verify::{Checks, Invariant};
+use crate::verify::{BrokenInvariant, Checks};
 
 /// Checks the kernels that a graph was cut into: each operator is in one, or in several that compute it anew; the
 /// attention is in exactly one.
-pub(crate) fn verify_fused(graph: &OpGraph, fused: &[FusedOps]) -> Result<(), Invariant> {
+pub(crate) fn verify_fused(graph: &OpGraph, fused: &[FusedOps]) -> Result<(), BrokenInvariant> {
     for id in graph.ops() {
         let node = graph.op(id);
         let checks = Checks::new("fuse", format!("operator `{}`", node.name));
@@ -39,7 +39,7 @@ pub(crate) fn verify_fused(graph: &OpGraph, fused: &[FusedOps]) -> Result<(), In
 }
 
 /// Checks the HEG of a model.
-pub(crate) fn verify(heg: &Heg) -> Result<(), Invariant> {
+pub(crate) fn verify(heg: &Heg) -> Result<(), BrokenInvariant> {
     for kernel in &heg.kernels {
         verify_kernel(kernel)?;
     }
@@ -51,7 +51,7 @@ pub(crate) fn verify(heg: &Heg) -> Result<(), Invariant> {
     verify_flows(heg)
 }
 
-fn verify_kernel(kernel: &KernelBody) -> Result<(), Invariant> {
+fn verify_kernel(kernel: &KernelBody) -> Result<(), BrokenInvariant> {
     let checks = Checks::new(PASS, format!("kernel `{}`", kernel.name));
     let roles: BTreeSet<Role> = kernel.inputs.iter().map(|port| port.role).collect();
     let roles = roles.len();
@@ -91,7 +91,7 @@ fn is_defined(kernel: &KernelBody, operand: Operand, index: usize) -> bool {
 }
 
 /// A use brings each weight that its kernel takes once, and a rotary table exactly where one is read.
-fn verify_use(heg: &Heg, layer: Option<usize>, used: &Use) -> Result<(), Invariant> {
+fn verify_use(heg: &Heg, layer: Option<usize>, used: &Use) -> Result<(), BrokenInvariant> {
     let kernel = heg.kernels.get(used.kernel);
     let checks = Checks::new(
         PASS,
@@ -113,7 +113,7 @@ fn verify_use(heg: &Heg, layer: Option<usize>, used: &Use) -> Result<(), Invaria
 }
 
 /// Every activation input has one giver, of the same width; the first layer's hidden state comes from the embedding.
-fn verify_flows(heg: &Heg) -> Result<(), Invariant> {
+fn verify_flows(heg: &Heg) -> Result<(), BrokenInvariant> {
     for node in heg.places.node_indices() {
         let place = heg.places[node];
         let Some(kernel) = heg.kernels.get(place.kernel) else {
@@ -166,7 +166,7 @@ mod tests {
     use crate::fixture::{Described, FAMILIES, fusion};
     use crate::fuse::fuse_layer;
 
-    fn said(found: Result<(), Invariant>) -> String {
+    fn said(found: Result<(), BrokenInvariant>) -> String {
         let said = found.unwrap_err().to_string();
         let fault = " (a fault of the compiler, not of the model)";
         said.strip_suffix(fault).unwrap().to_owned()

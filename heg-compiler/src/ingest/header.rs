@@ -20,10 +20,10 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
 use super::error::IngestError;
 
-/// One tensor of a file. Invariant: `bytes` lies inside the file and is exactly as long as shape and
+/// One tensor of a file. BrokenInvariant: `bytes` lies inside the file and is exactly as long as shape and
 /// type ask; all entries of a file together cover its data once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct TensorEntry {
     pub dtype: Dtype,
     pub shape: Vec<usize>,
     /// Position in the file, not in its data part.
@@ -32,7 +32,10 @@ pub struct Entry {
 
 /// Reads and checks the header of a whole file's bytes, which may be a map: only the header is
 /// touched. `path` is for messages. This is the entry for fuzzing.
-pub fn check_header(path: &Path, file: &[u8]) -> Result<BTreeMap<String, Entry>, IngestError> {
+pub fn check_header(
+    path: &Path,
+    file: &[u8],
+) -> Result<BTreeMap<String, TensorEntry>, IngestError> {
     // Copied, so that what is judged is what is used even if the file changes underneath.
     let header = header_bytes(path, file)?.to_vec();
     let parsed: Result<RawHeader, _> = serde_json::from_slice(&header);
@@ -80,7 +83,7 @@ fn check_layout(
     raw: BTreeMap<String, TensorInfo>,
     data_start: usize,
     file_bytes: usize,
-) -> Result<BTreeMap<String, Entry>, IngestError> {
+) -> Result<BTreeMap<String, TensorEntry>, IngestError> {
     let mut in_order: Vec<(&String, &TensorInfo)> = raw.iter().collect();
     in_order.sort_by_key(|(_, info)| info.data_offsets);
     let mut cursor = 0_usize;
@@ -111,7 +114,7 @@ fn check_layout(
         let (start, end) = info.data_offsets;
         // No overflow: `check_end` saw that the largest of these sums is the file's length.
         let bytes = data_start.saturating_add(start)..data_start.saturating_add(end);
-        let entry = Entry {
+        let entry = TensorEntry {
             dtype: info.dtype,
             shape: info.shape,
             bytes,

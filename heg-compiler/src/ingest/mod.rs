@@ -22,7 +22,7 @@ mod header_tests;
 
 pub use self::config_json::ConfigJson;
 pub use self::error::IngestError;
-pub use self::header::{Entry, HEADER_BYTES_MAX, check_header};
+pub use self::header::{HEADER_BYTES_MAX, TensorEntry, check_header};
 pub use self::safetensors::Checkpoint;
 pub use self::tensor::{SourceDtype, SourceTensor};
 pub use self::text_assets::TextAssets;

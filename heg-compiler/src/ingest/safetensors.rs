@@ -14,7 +14,7 @@ use heg_artifacts::Mapping;
 
 use super::bounded;
 use super::error::IngestError;
-use super::header::{Entry, check_header};
+use super::header::{TensorEntry, check_header};
 use super::tensor::SourceTensor;
 
 /// The tensors of a source folder.
@@ -201,7 +201,7 @@ struct Shard {
 #[derive(Debug)]
 struct Located {
     shard: usize,
-    entry: Entry,
+    entry: TensorEntry,
 }
 
 /// The part of the index that is read. `metadata` is not: its total is only a remark.

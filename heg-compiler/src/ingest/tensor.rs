@@ -12,7 +12,7 @@ use ::safetensors::Dtype;
 use heg_artifacts::Mapping;
 
 use super::error::IngestError;
-use super::header::{Entry, element_count};
+use super::header::{TensorEntry, element_count};
 
 /// Number format of source weights. Others are refused when the tensor is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -90,7 +90,7 @@ impl<'a> SourceTensor<'a> {
     /// A tensor of a file whose header was checked.
     pub(super) fn from_entry(
         name: &'a str,
-        entry: &Entry,
+        entry: &TensorEntry,
         mapping: &'a Mapping,
     ) -> Result<Self, IngestError> {
         let dtype = match entry.dtype {

@@ -29,7 +29,7 @@ use xml::{Dim, Ir, Wire};
 use crate::graph::Op;
 use crate::heg::{KernelBody, Operand};
 use crate::options::Verify;
-use crate::verify::Invariant;
+use crate::verify::BrokenInvariant;
 
 /// What distinguishes the variants of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(crate) fn lower_verified(
     lowering: Lowering,
     literals: &mut Literals,
     verify: Verify,
-) -> Result<String, Invariant> {
+) -> Result<String, BrokenInvariant> {
     let ir = lower(kernel, lowering, literals);
     if verify.is_on() {
         verify::verify(&ir, kernel, lowering, literals.bytes())?;

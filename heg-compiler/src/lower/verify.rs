@@ -12,7 +12,7 @@ use super::weights::stored_element;
 use super::xml::{Dim, Element};
 use super::{Lowering, role_name, shape};
 use crate::heg::KernelBody;
-use crate::verify::{Checks, Invariant};
+use crate::verify::{BrokenInvariant, Checks};
 
 /// Checks `ir`, whose small constants lie in a pool of `pool_bytes` so far.
 pub(crate) fn verify(
@@ -20,7 +20,7 @@ pub(crate) fn verify(
     kernel: &KernelBody,
     lowering: Lowering,
     pool_bytes: usize,
-) -> Result<(), Invariant> {
+) -> Result<(), BrokenInvariant> {
     let shown = format!("`{}` {}", kernel.name, lowering.shape);
     let checks = Checks::new(PASS, format!("kernel {shown}"));
     let document = match IrDocument::read(ir) {
@@ -61,7 +61,7 @@ fn check_ports(
     kernel: &KernelBody,
     lowering: Lowering,
     sections: &[Section],
-) -> Result<(), Invariant> {
+) -> Result<(), BrokenInvariant> {
     let elements = Elements::new(lowering.activations, lowering.kv_cache);
     let port = |port: &Port| {
         let shape = shape(port.rows, port.width, lowering);
@@ -117,7 +117,7 @@ fn check_constants(
     lowering: Lowering,
     sections: &[Section],
     pool_bytes: usize,
-) -> Result<(), Invariant> {
+) -> Result<(), BrokenInvariant> {
     let mut bound = Vec::new();
     for layer in document.layers.iter().filter(|layer| layer.kind == "Const") {
         let offset = layer.datum("offset").unwrap_or_default();
@@ -147,7 +147,7 @@ fn check_constants(
 }
 
 /// Every input port has one edge, from an earlier layer's output of the same type and shape.
-fn check_edges(shown: &str, document: &IrDocument) -> Result<(), Invariant> {
+fn check_edges(shown: &str, document: &IrDocument) -> Result<(), BrokenInvariant> {
     let sources = document.sources();
     let mut outputs: BTreeMap<(&str, &str), String> = BTreeMap::new();
     for layer in &document.layers {

@@ -6,10 +6,10 @@ use heg_spec::DeviceClass;
 
 use super::Plan;
 use crate::variants::variants;
-use crate::verify::{Checks, Invariant};
+use crate::verify::{BrokenInvariant, Checks};
 
 /// Checks what will be lowered and encoded.
-pub(super) fn verify(plan: &Plan) -> Result<(), Invariant> {
+pub(super) fn verify(plan: &Plan) -> Result<(), BrokenInvariant> {
     let checks = Checks::new(PASS, "sizes");
     for (what, sizes) in [
         ("chunks in ascending order", &plan.chunk_tokens),
@@ -36,7 +36,7 @@ pub(super) fn verify(plan: &Plan) -> Result<(), Invariant> {
 }
 
 /// All uses of a source agree on its kind and shape, and all are in the list of stored weights, the embedding first.
-fn check_weights(plan: &Plan) -> Result<(), Invariant> {
+fn check_weights(plan: &Plan) -> Result<(), BrokenInvariant> {
     let stored = plan.weights();
     let first = stored.first().map(|weight| &weight.source);
     let checks = Checks::new(PASS, "weights");

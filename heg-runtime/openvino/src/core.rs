@@ -23,7 +23,7 @@ use crate::locate::{OPENVINO_VERSION, find_libraries, library_file};
 use crate::model::{CompiledModel, Model};
 use crate::properties::Properties;
 use crate::sys::{Handle, c_string, check, take_string};
-use crate::tensor::{ElementType, Tensor};
+use crate::tensor::{Tensor, TensorType};
 
 /// OpenVINO with its device plugins. Clones share them.
 #[derive(Clone)]
@@ -132,7 +132,7 @@ impl Core {
 
     /// Reads a model from its text, with constants that point into `weights`.
     ///
-    /// `weights` is a view of bytes ([`ElementType::U8`]); offsets in the text count from its
+    /// `weights` is a view of bytes ([`TensorType::U8`]); offsets in the text count from its
     /// start. It must not change any more: plugins may look at constants until the last request is
     /// gone.
     ///
@@ -261,7 +261,7 @@ pub(crate) fn ensure_loaded() -> Result<(), Error> {
 }
 
 fn require_bytes(what: &'static str, tensor: &Tensor) -> Result<(), Error> {
-    let (expected, found) = (ElementType::U8, tensor.element_type());
+    let (expected, found) = (TensorType::U8, tensor.element_type());
     if expected == found {
         return Ok(());
     }

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 
 use crate::locate::OPENVINO_VERSION;
-use crate::tensor::ElementType;
+use crate::tensor::TensorType;
 
 /// Failure of a call into OpenVINO, or of a check made before it.
 #[derive(Debug, thiserror::Error)]
@@ -153,7 +153,7 @@ pub enum Error {
     #[error("shape `{shape:?}` of `{element}` is too large to address")]
     ShapeOverflow {
         /// Type of an element.
-        element: ElementType,
+        element: TensorType,
         /// The shape.
         shape: Vec<usize>,
     },
@@ -202,9 +202,9 @@ pub enum Error {
         /// Name or index of the port, or what else was to take the tensor.
         port: String,
         /// Type needed.
-        expected: ElementType,
+        expected: TensorType,
         /// Type given.
-        found: ElementType,
+        found: TensorType,
     },
 
     /// OpenVINO uses an element type that this crate does not pass on.

@@ -59,4 +59,4 @@ pub use crate::model::{CompiledModel, Model};
 pub use crate::output::Output;
 pub use crate::port::PortInfo;
 pub use crate::request::{InferRequest, Progress};
-pub use crate::tensor::{ElementType, RANK_MAX, Tensor};
+pub use crate::tensor::{RANK_MAX, Tensor, TensorType};

@@ -16,7 +16,7 @@ use crate::memory::{copy_from_shared, f32_bytes_mut};
 use crate::port::PortInfo;
 use crate::request::InferRequest;
 use crate::sys::{Handle, check};
-use crate::tensor::ElementType;
+use crate::tensor::TensorType;
 
 /// Result of an output. The request cannot run again while it is looked at.
 pub struct Output<'request> {
@@ -66,8 +66,8 @@ impl Output<'_> {
     /// [`Error::LengthMismatch`], [`Error::ElementTypeMismatch`] when it is not of `f32`, or
     /// [`Error::Call`].
     pub fn read_f32(&self, into: &mut [f32]) -> Result<(), Error> {
-        let found = ElementType::from_raw(self.raw_element, &self.name)?;
-        let expected = ElementType::F32;
+        let found = TensorType::from_raw(self.raw_element, &self.name)?;
+        let expected = TensorType::F32;
         if found != expected {
             return Err(Error::ElementTypeMismatch {
                 port: self.name.clone(),

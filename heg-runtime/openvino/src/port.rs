@@ -16,7 +16,7 @@ use openvino_sys::{
 
 use crate::error::Error;
 use crate::sys::{Handle, check, take_string};
-use crate::tensor::ElementType;
+use crate::tensor::TensorType;
 
 /// An input or output of a compiled model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct PortInfo {
     /// Tensor name, or the direction and index when the model gives none.
     pub name: String,
     /// Type of the elements.
-    pub element: ElementType,
+    pub element: TensorType,
     /// Shape as text: `?` for a dynamic dimension, `2..8` for a bounded one, `[...]` when not even
     /// the number of dimensions is known.
     pub shape: String,
@@ -41,7 +41,7 @@ impl PortInfo {
     }
 
     /// Whether a tensor of this type and shape can be bound.
-    pub(crate) fn check(&self, element: ElementType, shape: &[usize]) -> Result<(), Error> {
+    pub(crate) fn check(&self, element: TensorType, shape: &[usize]) -> Result<(), Error> {
         if element != self.element {
             let (port, expected) = (self.name.clone(), self.element);
             return Err(Error::ElementTypeMismatch {
@@ -164,7 +164,7 @@ fn read_port(port: &Handle<ov_output_const_port_t>, fallback: &str) -> Result<Po
     // SAFETY: the port lives through the call, and `element` is valid for a write.
     let status = unsafe { ov_port_get_element_type(port.as_ptr(), &raw mut element) };
     check("ov_port_get_element_type", status)?;
-    let element = ElementType::from_raw(element, &name)?;
+    let element = TensorType::from_raw(element, &name)?;
     let dims = read_dims(port)?;
     let shape = shape_text(dims.as_deref());
     Ok(PortInfo {
@@ -227,7 +227,7 @@ mod tests {
         let shape = shape_text(dims.as_deref());
         PortInfo {
             name: "x".to_owned(),
-            element: ElementType::F32,
+            element: TensorType::F32,
             shape,
             dims,
         }
@@ -249,22 +249,22 @@ mod tests {
     #[test]
     fn a_tensor_must_have_the_ports_type_and_a_shape_within_its_own() {
         let port = port(Some(&[(0, -1), (4, 4)]));
-        port.check(ElementType::F32, &[7, 4]).unwrap();
+        port.check(TensorType::F32, &[7, 4]).unwrap();
         let check = |element, shape: &[usize], text: &str| {
             assert_eq!(port.check(element, shape).unwrap_err().to_string(), text);
         };
         check(
-            ElementType::F32,
+            TensorType::F32,
             &[7, 3],
             "port `x` has shape `[?,4]`, the tensor has `[7, 3]`",
         );
         check(
-            ElementType::F32,
+            TensorType::F32,
             &[4],
             "port `x` has shape `[?,4]`, the tensor has `[4]`",
         );
         check(
-            ElementType::F16,
+            TensorType::F16,
             &[7, 4],
             "`x` has elements of `f32`, the tensor has `f16`",
         );

@@ -24,7 +24,7 @@ pub struct Tensor {
     handle: Handle<ov_tensor_t>,
     memory: Arc<dyn Memory>,
     offset_bytes: usize,
-    element: ElementType,
+    element: TensorType,
     rank: usize,
     dims: [usize; RANK_MAX],
     bytes: usize,
@@ -43,7 +43,7 @@ impl Tensor {
     pub fn new(
         memory: Arc<dyn Memory>,
         offset_bytes: usize,
-        element: ElementType,
+        element: TensorType,
         shape: &[usize],
     ) -> Result<Self, Error> {
         ensure_loaded()?;
@@ -102,7 +102,7 @@ impl Tensor {
     }
 
     /// Type of the elements.
-    pub fn element_type(&self) -> ElementType {
+    pub fn element_type(&self) -> TensorType {
         self.element
     }
 
@@ -161,7 +161,7 @@ impl fmt::Debug for Tensor {
 
 /// Type of a tensor's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ElementType {
+pub enum TensorType {
     /// Signed byte.
     I8,
     /// Byte.
@@ -178,7 +178,7 @@ pub enum ElementType {
     I64,
 }
 
-impl ElementType {
+impl TensorType {
     /// Size of one element in bytes, and its alignment.
     pub const fn bytes(self) -> usize {
         match self {
@@ -218,7 +218,7 @@ impl ElementType {
     }
 }
 
-impl fmt::Display for ElementType {
+impl fmt::Display for TensorType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::I8 => "i8",
@@ -235,7 +235,7 @@ impl fmt::Display for ElementType {
 /// Most dimensions a [`Tensor`] can have; chosen, not measured. The kernels use four at most.
 pub const RANK_MAX: usize = 8;
 
-fn shape_bytes(element: ElementType, shape: &[usize]) -> Result<usize, Error> {
+fn shape_bytes(element: TensorType, shape: &[usize]) -> Result<usize, Error> {
     let overflow = || Error::ShapeOverflow {
         element,
         shape: shape.to_owned(),
@@ -254,18 +254,16 @@ mod tests {
 
     #[test]
     fn bytes_of_a_shape() {
-        assert_eq!(shape_bytes(ElementType::F16, &[3, 5]).unwrap(), 30);
-        assert_eq!(shape_bytes(ElementType::I64, &[]).unwrap(), 8);
-        assert_eq!(shape_bytes(ElementType::F32, &[0, 7]).unwrap(), 0);
+        assert_eq!(shape_bytes(TensorType::F16, &[3, 5]).unwrap(), 30);
+        assert_eq!(shape_bytes(TensorType::I64, &[]).unwrap(), 8);
+        assert_eq!(shape_bytes(TensorType::F32, &[0, 7]).unwrap(), 0);
     }
 
     #[test]
     fn a_shape_too_large_to_address_is_refused() {
         let check = |shape: &[usize], text: &str| {
             assert_eq!(
-                shape_bytes(ElementType::F32, shape)
-                    .unwrap_err()
-                    .to_string(),
+                shape_bytes(TensorType::F32, shape).unwrap_err().to_string(),
                 text
             );
         };
@@ -281,14 +279,14 @@ mod tests {
 
     #[test]
     fn types_survive_the_way_to_openvino_and_back() {
-        use ElementType::{Bf16, F16, F32, I8, I32, I64, U8};
+        use TensorType::{Bf16, F16, F32, I8, I32, I64, U8};
         for element in [I8, U8, F16, Bf16, F32, I32, I64] {
             assert_eq!(
-                ElementType::from_raw(element.to_raw(), "x").unwrap(),
+                TensorType::from_raw(element.to_raw(), "x").unwrap(),
                 element
             );
         }
-        let error = ElementType::from_raw(ov_element_type_e::F64, "x").unwrap_err();
+        let error = TensorType::from_raw(ov_element_type_e::F64, "x").unwrap_err();
         assert_eq!(
             error.to_string(),
             "`x` has elements of unsupported type `f64`"

@@ -13,7 +13,7 @@ mod tiny_models;
 
 use std::sync::Arc;
 
-use heg_openvino::{Access, CompiledModel, Core, ElementType, Error, HostBuffer, Memory, Tensor};
+use heg_openvino::{Access, CompiledModel, Core, Error, HostBuffer, Memory, Tensor, TensorType};
 use tiny_models::{add, buffer, bytes, core, rows};
 
 fn compile_add(core: &Core, b: &[f32; 4]) -> CompiledModel {
@@ -115,7 +115,7 @@ fn ports_are_described() {
         assert_eq!(ports.len(), 1);
         assert_eq!(
             (ports[0].name.as_str(), ports[0].element),
-            (name, ElementType::F32)
+            (name, TensorType::F32)
         );
         assert_eq!(
             (ports[0].shape.as_str(), ports[0].is_static()),
@@ -322,7 +322,7 @@ fn read_only_memory_serves_inputs_and_never_outputs() {
     let Some(core) = core() else { return };
     let mut request = compile_add(core, &[1.0; 4]).request().unwrap();
     let memory = Arc::new(Constant([1.0, 2.0, 3.0, 4.0]));
-    let view = || Tensor::new(memory.clone(), 0, ElementType::F32, &[1, 4]).unwrap();
+    let view = || Tensor::new(memory.clone(), 0, TensorType::F32, &[1, 4]).unwrap();
     fails(
         request.bind_output(0, view()),
         "output `y` is written, its memory is read-only",

@@ -13,7 +13,7 @@ mod tiny_models;
 
 use std::sync::Arc;
 
-use heg_openvino::{Core, ElementType, Error, HostBuffer, InferRequest, RANK_MAX, Tensor};
+use heg_openvino::{Core, Error, HostBuffer, InferRequest, RANK_MAX, Tensor, TensorType};
 use tiny_models::{add, buffer, bytes, core, rows};
 
 fn add_request(core: &Core) -> InferRequest {
@@ -38,25 +38,22 @@ fn tensors_that_do_not_fit_a_port_are_refused() {
     let memory = buffer(&[0.0; 64]);
     let view = |element, shape: &[usize]| Tensor::new(memory.clone(), 0, element, shape).unwrap();
     let shape = "port `x` has shape `[?,4]`, the tensor has `[2, 3]`";
-    fails(
-        request.bind_input(0, view(ElementType::F32, &[2, 3])),
-        shape,
-    );
+    fails(request.bind_input(0, view(TensorType::F32, &[2, 3])), shape);
     let rank = "port `y` has shape `[?,4]`, the tensor has `[4]`";
-    fails(request.bind_output(0, view(ElementType::F32, &[4])), rank);
+    fails(request.bind_output(0, view(TensorType::F32, &[4])), rank);
     let element = "`x` has elements of `f32`, the tensor has `i32`";
     fails(
-        request.bind_input(0, view(ElementType::I32, &[2, 4])),
+        request.bind_input(0, view(TensorType::I32, &[2, 4])),
         element,
     );
     let missing = "no input `1`, the model has `1`";
     fails(
-        request.bind_input(1, view(ElementType::F32, &[2, 4])),
+        request.bind_input(1, view(TensorType::F32, &[2, 4])),
         missing,
     );
     let missing = "no output `2`, the model has `1`";
     fails(
-        request.bind_output(2, view(ElementType::F32, &[2, 4])),
+        request.bind_output(2, view(TensorType::F32, &[2, 4])),
         missing,
     );
     fails(request.output(3), "no output `3`, the model has `1`");
@@ -70,22 +67,22 @@ fn views_that_are_not_sound_are_refused() {
     let memory = Arc::new(HostBuffer::new(64).unwrap());
     let view =
         |offset, element, shape: &[usize]| Tensor::new(memory.clone(), offset, element, shape);
-    assert_eq!(view(0, ElementType::F32, &[4, 4]).unwrap().bytes(), 64);
-    assert_eq!(view(64, ElementType::F32, &[0, 4]).unwrap().shape(), [0, 4]);
+    assert_eq!(view(0, TensorType::F32, &[4, 4]).unwrap().bytes(), 64);
+    assert_eq!(view(64, TensorType::F32, &[0, 4]).unwrap().shape(), [0, 4]);
     fails(
-        view(4, ElementType::F32, &[4, 4]),
+        view(4, TensorType::F32, &[4, 4]),
         "`64` bytes at offset `4` do not fit into memory of `64` bytes",
     );
     fails(
-        view(usize::MAX - 3, ElementType::I32, &[1]),
+        view(usize::MAX - 3, TensorType::I32, &[1]),
         "`4` bytes at offset `18446744073709551612` do not fit into memory of `64` bytes",
     );
     fails(
-        view(2, ElementType::F32, &[1]),
+        view(2, TensorType::F32, &[1]),
         "view at offset `2` is not aligned to the `4` bytes of its elements",
     );
     fails(
-        view(0, ElementType::I8, &[1; RANK_MAX + 1]),
+        view(0, TensorType::I8, &[1; RANK_MAX + 1]),
         "tensor has `9` dimensions, at most `8` are supported",
     );
 }
@@ -103,7 +100,7 @@ fn bad_models_devices_and_properties_are_errors() {
     call(core.read_model(b"<net/>", None).map(drop), read);
     call(core.read_model(b"", None).map(drop), read);
     call(core.read_model(add().as_bytes(), None).map(drop), read);
-    let short = Tensor::new(buffer(&[0.0; 4]), 0, ElementType::U8, &[8]).unwrap();
+    let short = Tensor::new(buffer(&[0.0; 4]), 0, TensorType::U8, &[8]).unwrap();
     call(
         core.read_model(add().as_bytes(), Some(&short)).map(drop),
         read,

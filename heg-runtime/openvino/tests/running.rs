@@ -17,7 +17,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use heg_openvino::{Core, ElementType, Error, HostBuffer, InferRequest, Progress, Tensor};
+use heg_openvino::{Core, Error, HostBuffer, InferRequest, Progress, Tensor, TensorType};
 use tiny_models::{add, buffer, bytes, core, products, rows};
 
 /// Slow enough to be caught running, with steps short enough to be cancelled soon.
@@ -41,7 +41,7 @@ fn slow_request(core: &Core) -> (InferRequest, Arc<HostBuffer>) {
 }
 
 fn square(memory: &Arc<HostBuffer>) -> Tensor {
-    Tensor::new(memory.clone(), 0, ElementType::F32, &[SLOW.0, SLOW.0]).unwrap()
+    Tensor::new(memory.clone(), 0, TensorType::F32, &[SLOW.0, SLOW.0]).unwrap()
 }
 
 fn fails<T>(result: Result<T, Error>, text: &str) {

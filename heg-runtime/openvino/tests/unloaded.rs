@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use heg_openvino::{ElementType, HostBuffer, Tensor};
+use heg_openvino::{HostBuffer, Tensor, TensorType};
 
 #[test]
 fn a_tensor_needs_openvino() {
     let memory = Arc::new(HostBuffer::new(16).unwrap());
-    let error = Tensor::new(memory, 0, ElementType::F32, &[4]).unwrap_err();
+    let error = Tensor::new(memory, 0, TensorType::F32, &[4]).unwrap_err();
     assert_eq!(error.to_string(), "OpenVINO is not loaded yet");
 }

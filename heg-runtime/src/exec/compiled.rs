@@ -18,7 +18,7 @@ use std::time::SystemTime;
 use heg_artifacts::SectionId;
 use heg_artifacts::manifest::{ShapeClass, Variant};
 use heg_files::OwnFolder;
-use heg_openvino::{CompiledModel, Core, ElementType, HostBuffer, Tensor};
+use heg_openvino::{CompiledModel, Core, HostBuffer, Tensor, TensorType};
 use heg_spec::DeviceClass;
 use heg_spec::soc::Device;
 
@@ -141,7 +141,7 @@ fn read_whole(folder: &OwnFolder, name: &str) -> Option<Vec<u8>> {
 fn import(blob: &[u8], core: &Core, device: &str) -> Option<CompiledModel> {
     let buffer = HostBuffer::new(blob.len()).ok()?;
     buffer.write(0, blob).ok()?;
-    let view = Tensor::new(Arc::new(buffer), 0, ElementType::U8, &[blob.len()]).ok()?;
+    let view = Tensor::new(Arc::new(buffer), 0, TensorType::U8, &[blob.len()]).ok()?;
     core.import(&view, device).ok()
 }
 

@@ -54,7 +54,7 @@ impl EmbeddingTable {
             self.read(*token as usize)?;
             self.bytes.clear();
             match hidden.element() {
-                heg_openvino::ElementType::F16 => {
+                heg_openvino::TensorType::F16 => {
                     self.bytes.extend(
                         self.row
                             .iter()

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use heg_artifacts::manifest::{Binding, ElementType, Kernel, KernelUse, ShapeClass, Variant};
 use heg_artifacts::{Bundle, SectionId};
 use heg_files::OwnFolder;
-use heg_openvino::{CompiledModel, Core, ElementType as TensorElement, InferRequest, Memory};
+use heg_openvino::{CompiledModel, Core, InferRequest, Memory, TensorType};
 use heg_sched::MachineLanes;
 use heg_spec::soc::Device;
 use heg_spec::{DeviceClass, Soc};
@@ -455,7 +455,7 @@ impl Loader {
                 let values = (weight.values, tensor_element(weight.element), shape);
                 let scales = weight
                     .scales
-                    .map(|scales| (scales, TensorElement::F32, vec![1, row_count]));
+                    .map(|scales| (scales, TensorType::F32, vec![1, row_count]));
                 std::iter::once(values).chain(scales)
             });
         for (port, (id, element, shape)) in (parts.kernel.inputs.len()..).zip(tensors) {
@@ -488,12 +488,12 @@ pub(super) fn refusal(error: &RuntimeError) -> Option<String> {
 }
 
 /// The element type of a bundle, as OpenVINO names it.
-pub(super) fn tensor_element(element: ElementType) -> TensorElement {
+pub(super) fn tensor_element(element: ElementType) -> TensorType {
     match element {
-        ElementType::I8 => TensorElement::I8,
-        ElementType::F16 => TensorElement::F16,
-        ElementType::Bf16 => TensorElement::Bf16,
-        ElementType::F32 => TensorElement::F32,
-        ElementType::I64 => TensorElement::I64,
+        ElementType::I8 => TensorType::I8,
+        ElementType::F16 => TensorType::F16,
+        ElementType::Bf16 => TensorType::Bf16,
+        ElementType::F32 => TensorType::F32,
+        ElementType::I64 => TensorType::I64,
     }
 }

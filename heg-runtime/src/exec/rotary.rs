@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use heg_artifacts::manifest::RopeTable;
 use heg_artifacts::{Bundle, SectionId};
-use heg_openvino::{ElementType, Memory, Tensor};
+use heg_openvino::{Memory, Tensor, TensorType};
 
 use crate::error::{RuntimeError, openvino};
 use crate::mem::{BundleMemory, Rows};
@@ -31,8 +31,8 @@ impl RotaryRows {
         Ok(Self {
             bundle: Arc::clone(bundle),
             memory: Arc::new(BundleMemory(Arc::clone(bundle))),
-            cos: Rows::new(rows, width, ElementType::F32)?,
-            sin: Rows::new(rows, width, ElementType::F32)?,
+            cos: Rows::new(rows, width, TensorType::F32)?,
+            sin: Rows::new(rows, width, TensorType::F32)?,
         })
     }
 
@@ -71,11 +71,11 @@ impl RotaryRows {
             .bundle
             .section_range(id)
             .map_err(RuntimeError::Section)?;
-        let offset = range.start as usize + first * width * ElementType::F32.bytes();
+        let offset = range.start as usize + first * width * TensorType::F32.bytes();
         Tensor::new(
             Arc::clone(&self.memory),
             offset,
-            ElementType::F32,
+            TensorType::F32,
             &[rows, width],
         )
         .map_err(openvino("view of a rotary table"))
@@ -91,7 +91,7 @@ impl RotaryRows {
     ) -> Result<Tensor, RuntimeError> {
         let bytes = self.bundle.section(id).map_err(RuntimeError::Section)?;
         let width = table.width as usize;
-        let row_bytes = width * ElementType::F32.bytes();
+        let row_bytes = width * TensorType::F32.bytes();
         let first = spans.first().map_or(0, |span| span.row);
         for span in spans {
             for token in 0..span.tokens {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use heg_artifacts::{Bundle, SectionId};
-use heg_openvino::{ElementType, HostBuffer, Memory, Tensor};
+use heg_openvino::{HostBuffer, Memory, Tensor, TensorType};
 
 use super::ir::Extent;
 use crate::error::{RuntimeError, openvino};
@@ -95,7 +95,7 @@ impl Sections {
     pub(super) fn tensor(
         &self,
         id: SectionId,
-        element: ElementType,
+        element: TensorType,
         shape: &[usize],
     ) -> Result<Tensor, RuntimeError> {
         let start = self.offset(id)? as usize;
@@ -110,13 +110,13 @@ impl Sections {
             .section_range(id)
             .map_err(RuntimeError::Section)?;
         let length = (length.end - length.start) as usize;
-        self.tensor(id, ElementType::U8, &[length])
+        self.tensor(id, TensorType::U8, &[length])
     }
 
     /// All of the memory, for IRs whose constants are offsets into it.
     pub(super) fn whole(&self) -> Result<Tensor, RuntimeError> {
         let length = self.memory.len();
-        Tensor::new(Arc::clone(&self.memory), 0, ElementType::U8, &[length])
+        Tensor::new(Arc::clone(&self.memory), 0, TensorType::U8, &[length])
             .map_err(openvino("view of the bundle"))
     }
 }

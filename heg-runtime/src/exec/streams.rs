@@ -6,7 +6,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use heg_openvino::{CompiledModel, ElementType, InferRequest};
+use heg_openvino::{CompiledModel, InferRequest, TensorType};
 
 use super::launch::finish;
 use crate::error::{RuntimeError, openvino};
@@ -77,7 +77,7 @@ impl Slot {
     fn new(compiled: &CompiledModel) -> Result<Self, RuntimeError> {
         Ok(Self {
             request: compiled.request().map_err(openvino(DOING))?,
-            position: Rows::new(1, 1, ElementType::I64)?,
+            position: Rows::new(1, 1, TensorType::I64)?,
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use heg_openvino::{ElementType, HostBuffer, Memory, Tensor};
+use heg_openvino::{HostBuffer, Memory, Tensor, TensorType};
 
 use crate::error::{RuntimeError, openvino};
 
@@ -10,14 +10,14 @@ use crate::error::{RuntimeError, openvino};
 pub(crate) struct Rows {
     buffer: Arc<HostBuffer>,
     width: usize,
-    element: ElementType,
+    element: TensorType,
 }
 
 impl Rows {
     pub(crate) fn new(
         rows: usize,
         width: usize,
-        element: ElementType,
+        element: TensorType,
     ) -> Result<Self, RuntimeError> {
         let buffer = HostBuffer::new(rows * width * element.bytes())
             .map_err(openvino("activation buffer"))?;
@@ -51,7 +51,7 @@ impl Rows {
         self.buffer.len() / self.row_bytes().max(1)
     }
 
-    pub(crate) fn element(&self) -> ElementType {
+    pub(crate) fn element(&self) -> TensorType {
         self.element
     }
 
@@ -131,9 +131,9 @@ pub(crate) struct Widths {
     pub(crate) key: usize,
     pub(crate) vocab: usize,
     /// Of everything but keys, values, logits and positions.
-    pub(crate) element: ElementType,
+    pub(crate) element: TensorType,
     /// Of keys and values.
-    pub(crate) kv: ElementType,
+    pub(crate) kv: TensorType,
 }
 
 impl Activations {
@@ -155,8 +155,8 @@ impl Scratch {
             keys: Rows::new(rows, widths.key, widths.kv)?,
             values: Rows::new(rows, widths.key, widths.kv)?,
             last: Rows::new(head_rows, widths.hidden, widths.element)?,
-            logits: Rows::new(head_rows, widths.vocab, ElementType::F32)?,
-            position: Rows::new(1, 1, ElementType::I64)?,
+            logits: Rows::new(head_rows, widths.vocab, TensorType::F32)?,
+            position: Rows::new(1, 1, TensorType::I64)?,
         })
     }
 }

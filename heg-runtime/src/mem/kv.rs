@@ -13,7 +13,7 @@
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-use heg_openvino::{ElementType, Memory, Tensor};
+use heg_openvino::{Memory, Tensor, TensorType};
 
 use super::region::Region;
 use crate::error::{RuntimeError, openvino};
@@ -42,7 +42,7 @@ pub(crate) struct KvShape {
     pub(crate) context_tokens: usize,
     /// Rows reserved behind it.
     pub(crate) padding_rows: usize,
-    pub(crate) element: ElementType,
+    pub(crate) element: TensorType,
 }
 
 impl KvShape {
@@ -193,7 +193,7 @@ mod tests {
             width: 3,
             context_tokens: 10,
             padding_rows: 0,
-            element: ElementType::F32,
+            element: TensorType::F32,
         };
         let saved: Vec<u8> = (0..10 * shape.token_bytes())
             .map(|at| at as u8 | 1)
@@ -216,7 +216,7 @@ mod tests {
             width: 96,
             context_tokens: 1000,
             padding_rows: 32,
-            element: ElementType::F32,
+            element: TensorType::F32,
         };
         assert_eq!(shape.resident_bytes(0), 0);
         assert_eq!(shape.resident_bytes(1), 8 * 4096);
@@ -255,7 +255,7 @@ mod tests {
             width: 512,
             context_tokens: 8192,
             padding_rows: 0,
-            element: ElementType::Bf16,
+            element: TensorType::Bf16,
         };
         let rows = vec![1; 2 * shape.token_bytes()];
         let cache = KvCache::reserve(shape).unwrap();
@@ -276,7 +276,7 @@ mod tests {
             width: 64,
             context_tokens: 1000,
             padding_rows: 0,
-            element: ElementType::F32,
+            element: TensorType::F32,
         };
         let cache = KvCache::reserve(shape).unwrap();
         let ones = vec![1; 1000 * shape.token_bytes()];

@@ -76,13 +76,13 @@ const CODE_LINES_MAX: usize = 500;
 const FUNCTION_LINES_MAX: usize = 70;
 
 /// Files of code that are longer still. Lower it with each that is split.
-const LONG_FILES: usize = 7;
+const LONG_FILES: usize = 0;
 
 /// Functions that are longer still. Lower it with each that is split.
 const LONG_FUNCTIONS: usize = 11;
 
-/// The documents that everybody reads. Goals: 300 and 350.
-const DOCUMENTS: [(&str, usize); 2] = [("README.md", 500), ("ARCHITECTURE.md", 590)];
+/// The documents that everybody reads, and their longest.
+const DOCUMENTS: [(&str, usize); 2] = [("README.md", 300), ("ARCHITECTURE.md", 350)];
 
 #[cfg(test)]
 mod tests {

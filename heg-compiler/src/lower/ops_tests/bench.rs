@@ -203,7 +203,7 @@ impl OneOp {
         let all = Tensor::new(
             memory.clone(),
             0,
-            heg_openvino::ElementType::U8,
+            heg_openvino::TensorType::U8,
             &[memory.len()],
         );
         let model = core.read_model(ir.as_bytes(), Some(&all.unwrap())).unwrap();
@@ -350,13 +350,13 @@ fn buffer(bytes: &[u8]) -> Arc<HostBuffer> {
     Arc::new(buffer)
 }
 
-fn openvino_element(element: ElementType) -> heg_openvino::ElementType {
+fn openvino_element(element: ElementType) -> heg_openvino::TensorType {
     match element {
-        ElementType::I8 => heg_openvino::ElementType::I8,
-        ElementType::F16 => heg_openvino::ElementType::F16,
-        ElementType::Bf16 => heg_openvino::ElementType::Bf16,
-        ElementType::F32 => heg_openvino::ElementType::F32,
-        ElementType::I64 => heg_openvino::ElementType::I64,
+        ElementType::I8 => heg_openvino::TensorType::I8,
+        ElementType::F16 => heg_openvino::TensorType::F16,
+        ElementType::Bf16 => heg_openvino::TensorType::Bf16,
+        ElementType::F32 => heg_openvino::TensorType::F32,
+        ElementType::I64 => heg_openvino::TensorType::I64,
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use heg_openvino::precompile::{Answer, Job};
-use heg_openvino::{Core, ElementType, Error, HostBuffer, Memory, Tensor};
+use heg_openvino::{Core, Error, HostBuffer, Memory, Tensor, TensorType};
 
 fn main() -> ExitCode {
     let core = match libraries().and_then(|folder| Ok(Core::load_from(&folder)?)) {
@@ -111,7 +111,7 @@ fn constants(bytes: &[u8]) -> Result<Option<Tensor>, Error> {
     buffer.write(0, bytes)?;
     let memory: Arc<dyn Memory> = buffer;
     let shape = [bytes.len()];
-    Tensor::new(memory, 0, ElementType::U8, &shape).map(Some)
+    Tensor::new(memory, 0, TensorType::U8, &shape).map(Some)
 }
 
 fn cannot(action: &str, file: &str) -> impl FnOnce(std::io::Error) -> String {

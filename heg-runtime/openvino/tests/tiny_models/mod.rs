@@ -13,7 +13,7 @@
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
 
-use heg_openvino::{Core, ElementType, Error, HostBuffer, Tensor, find_libraries};
+use heg_openvino::{Core, Error, HostBuffer, Tensor, TensorType, find_libraries};
 
 /// The core of this test process, unless OpenVINO is not installed.
 pub(crate) fn core() -> Option<&'static Core> {
@@ -99,12 +99,12 @@ pub(crate) fn buffer(values: &[f32]) -> Arc<HostBuffer> {
 /// A view of a whole buffer as bytes.
 pub(crate) fn bytes(buffer: &Arc<HostBuffer>) -> Tensor {
     use heg_openvino::Memory;
-    Tensor::new(buffer.clone(), 0, ElementType::U8, &[buffer.len()]).unwrap()
+    Tensor::new(buffer.clone(), 0, TensorType::U8, &[buffer.len()]).unwrap()
 }
 
 /// A view of rows of four `f32`, from one of them on.
 pub(crate) fn rows(buffer: &Arc<HostBuffer>, first: usize, count: usize) -> Tensor {
-    Tensor::new(buffer.clone(), first * 16, ElementType::F32, &[count, 4]).unwrap()
+    Tensor::new(buffer.clone(), first * 16, TensorType::F32, &[count, 4]).unwrap()
 }
 
 fn model(layers: &str, edges: &str) -> String {

@@ -5,7 +5,7 @@
 //! their costs say, stretched when devices compete for the memory ([`DramModel`]). Nothing depends on the clock,
 //! on threads or on the order of a hash map: equal input gives equal output.
 //!
-//! [`Checked`] watches any scheduler and reports every violated [`Invariant`].
+//! [`Checked`] watches any scheduler and reports every violated [`SchedulerInvariant`].
 
 mod analytic;
 mod check;
@@ -21,7 +21,7 @@ mod serve;
 mod sheet;
 
 pub use analytic::{AnalyticCosts, DevicePeak, Dimensions};
-pub use check::{Checked, Invariant, Rules, Violation};
+pub use check::{Checked, Rules, SchedulerInvariant, Violation};
 pub use chrome::chrome_trace;
 pub use duration::duration;
 pub use engine::{LaunchSpan, Machine, Run, SimulationError, simulate};

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use heg_sched::{Action, Costs, Finish, FlowId, Lane, RequestId, Scheduler, Transfer, Work};
 
 use super::world::{ATTEMPTS, Leaving, Phase, Place, Seen};
-use super::{Checked, Invariant};
+use super::{Checked, SchedulerInvariant};
 
 impl<S: Scheduler, C: Costs> Checked<S, C> {
     pub(super) fn judge(&mut self, action: &Action) {
@@ -13,7 +13,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             Action::Launch { lane, ticket, work } => {
                 let fresh = self.world.tickets.insert(*ticket);
                 let free = self.world.is_free(*lane);
-                self.require(fresh && free, Invariant::OneLaunchPerLane, || {
+                self.require(fresh && free, SchedulerInvariant::OneLaunchPerLane, || {
                     format!("{ticket:?} on the {lane:?} lane: new {fresh}, lane free {free}")
                 });
                 self.judge_work(*lane, work);
@@ -26,14 +26,14 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                     _ => None,
                 });
                 let known = runs.into_iter().any(|running| running == ticket);
-                self.require(known, Invariant::OneLaunchPerLane, || {
+                self.require(known, SchedulerInvariant::OneLaunchPerLane, || {
                     format!("{ticket:?} is asked to yield and does not decode")
                 });
             }
             Action::Reset(lane) => self.world.reset(*lane),
             Action::Warm(kernel) => {
                 let busy = self.world.compiling.replace(*kernel);
-                self.require(busy.is_none(), Invariant::OneLaunchPerLane, || {
+                self.require(busy.is_none(), SchedulerInvariant::OneLaunchPerLane, || {
                     format!("{kernel:?} is to be compiled beside {busy:?}")
                 });
             }
@@ -64,7 +64,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     pub(super) fn live(&mut self, id: RequestId, action: &str) -> Option<&mut Seen> {
         if !self.world.requests.contains_key(&id) {
             self.report(
-                Invariant::NothingLost,
+                SchedulerInvariant::NothingLost,
                 format!("{action} names {id}, which is over"),
             );
         }
@@ -97,7 +97,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         *used = *used - u64::from(memory).min(*used) + u64::from(tokens);
         let (used, budget) = (*used, self.world.kv_budget);
         let holds = fresh && enough && own && used <= budget;
-        self.require(holds, Invariant::MemoryBalanced, || {
+        self.require(holds, SchedulerInvariant::MemoryBalanced, || {
             format!(
                 "{id} reserves {tokens} tokens, reuses {reused} of {there}; {used} of {budget} used"
             )
@@ -135,7 +135,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         // Memory to which a lane may still write is not free until the lane has answered, and no flow may keep it.
         let own = own && !(written && to.is_some());
         let holds = reserved.is_some() && own && all && !runs && taken.is_none();
-        self.require(holds, Invariant::MemoryBalanced, || {
+        self.require(holds, SchedulerInvariant::MemoryBalanced, || {
             format!(
                 "{id} gives {reserved:?} tokens, {computed} of them computed, back to {to:?}, which had {taken:?}; runs: {runs}"
             )
@@ -152,7 +152,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 taken: false,
             };
             let known = self.world.transfers.insert(transfer, leaving);
-            self.require(known.is_none(), Invariant::MemoryBalanced, || {
+            self.require(known.is_none(), SchedulerInvariant::MemoryBalanced, || {
                 format!("{transfer:?} is the name of two caches")
             });
         }
@@ -161,7 +161,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let used = written + leaving.map(|it| u64::from(it.tokens)).sum::<u64>();
         let budget = self.world.flash_budget;
         let holds = kept.is_some() && used <= budget;
-        self.require(holds, Invariant::MemoryBalanced, || {
+        self.require(holds, SchedulerInvariant::MemoryBalanced, || {
             format!("{flow:?} takes {kept:?} tokens to flash, which has {used} of {budget}")
         });
     }
@@ -172,7 +172,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         // A cache that is being written stays in memory until that is done.
         let leaving = self.world.leaving(flow).map(|leaving| leaving.flow = None);
         let found = kept.is_some() || leaving.is_some() || self.world.flash.remove(&flow).is_some();
-        self.require(found, Invariant::MemoryBalanced, || {
+        self.require(found, SchedulerInvariant::MemoryBalanced, || {
             format!("{flow:?} has nothing to give back")
         });
     }
@@ -187,9 +187,11 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         seen.prompt_tokens = seen.context();
         seen.submission.shared_tokens = 0;
         let released = seen.reserved.is_none();
-        self.require(released && !runs, Invariant::MemoryBalanced, || {
-            format!("{id} starts over; memory given back: {released}, runs: {runs}")
-        });
+        self.require(
+            released && !runs,
+            SchedulerInvariant::MemoryBalanced,
+            || format!("{id} starts over; memory given back: {released}, runs: {runs}"),
+        );
     }
 
     fn emit(&mut self, id: RequestId) {
@@ -200,9 +202,11 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         seen.due = due.saturating_sub(1);
         seen.emitted += 1;
         let (emitted, max) = (seen.emitted, seen.submission.output_tokens_max);
-        self.require(due > 0 && emitted <= max, Invariant::NothingLost, || {
-            format!("{id} gives token {emitted} of {max}, {due} due")
-        });
+        self.require(
+            due > 0 && emitted <= max,
+            SchedulerInvariant::NothingLost,
+            || format!("{id} gives token {emitted} of {max}, {due} due"),
+        );
     }
 
     fn finish_request(&mut self, id: RequestId, finish: Finish) {
@@ -228,17 +232,19 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let given = due == 0 || finish == Finish::Failed || !seen.wanted;
         self.require(
             complete && reason && given && !runs,
-            Invariant::NothingLost,
+            SchedulerInvariant::NothingLost,
             || format!("{id} ends as {finish:?}; last token: {last}, {due} due, runs: {runs}"),
         );
         self.require(
             finish != Finish::Failed || own_fault,
-            Invariant::CulpritOnly,
+            SchedulerInvariant::CulpritOnly,
             || format!("{id} fails after {alone} launches alone and {refused} refusals in a row"),
         );
-        self.require(reserved.is_none(), Invariant::MemoryBalanced, || {
-            format!("{id} ends with {reserved:?} tokens of memory")
-        });
+        self.require(
+            reserved.is_none(),
+            SchedulerInvariant::MemoryBalanced,
+            || format!("{id} ends with {reserved:?} tokens of memory"),
+        );
         self.world.requests.remove(&id);
     }
 

@@ -3,7 +3,7 @@
 use heg_spec::policy::{NpuAttention, Resume, SchedulerKind};
 
 use super::world::{Phase, Seen};
-use super::{Checked, Invariant};
+use super::{Checked, SchedulerInvariant};
 use heg_sched::{Action, Call, Class, Costs, Kernel, Lane, RequestId, Scheduler, Segment, Work};
 
 impl<S: Scheduler, C: Costs> Checked<S, C> {
@@ -12,10 +12,10 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         self.tokens_given();
         self.buffers();
         if let Some(what) = self.idle_machine().or_else(|| self.idle_lane()) {
-            self.report(Invariant::WorkConserving, what);
+            self.report(SchedulerInvariant::WorkConserving, what);
         }
         if let Some(what) = self.overdue_waits() {
-            self.report(Invariant::Ageing, what);
+            self.report(SchedulerInvariant::Ageing, what);
         }
         if self.rules.policy.prefill.preempt && self.reactive_decode_waits() {
             let launches = actions.iter().filter_map(|action| match action {
@@ -33,7 +33,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 .filter_map(|lane| self.world.running(*lane));
             let alone = self.rules.policy.pressure.is_none() || busy.count() == launched;
             let proactive = proactive && alone;
-            self.require(!proactive, Invariant::ReactiveFirst, || {
+            self.require(!proactive, SchedulerInvariant::ReactiveFirst, || {
                 "a proactive launch keeps a reactive request from decoding".to_owned()
             });
         }
@@ -44,7 +44,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let kept: Vec<RequestId> = requests
             .filter_map(|(id, seen)| (std::mem::take(&mut seen.due) > 0).then_some(*id))
             .collect();
-        self.require(kept.is_empty(), Invariant::NothingLost, || {
+        self.require(kept.is_empty(), SchedulerInvariant::NothingLost, || {
             format!("tokens of {kept:?} were computed and not given")
         });
     }
@@ -64,7 +64,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             let most = 1 + usize::from(shorter && class == Class::Reactive);
             self.require(
                 !double || holders.len() <= most,
-                Invariant::ActivationBuffers,
+                SchedulerInvariant::ActivationBuffers,
                 || format!("prompts of {holders:?} are under way at once"),
             );
         }

@@ -3,7 +3,7 @@
 use heg_spec::policy::SchedulerKind;
 
 use super::world::{Iteration, KERNELS, Part, Phase, Seen};
-use super::{Checked, Invariant};
+use super::{Checked, SchedulerInvariant};
 use heg_sched::{Class, Costs, DecodeRun, Kernel, Lane, RequestId, Scheduler, Segment, Work};
 
 impl<S: Scheduler, C: Costs> Checked<S, C> {
@@ -54,7 +54,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             };
             seen.parts.insert(at, running);
         }
-        self.require(holds, Invariant::Dependencies, || {
+        self.require(holds, SchedulerInvariant::Dependencies, || {
             format!("{id}: {kernel:?} of layer {layer} over {segment:?}, which has {known:?} done; keys: {keys}")
         });
     }
@@ -70,7 +70,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             .last()
             .is_some_and(|part| part.done == 3 * layers);
         let holds = seen.phase == Phase::Prefill && keys && through;
-        self.require(holds, Invariant::Dependencies, || {
+        self.require(holds, SchedulerInvariant::Dependencies, || {
             format!("{id}: head; keys of all tokens: {keys}, last segment through: {through}")
         });
     }
@@ -82,7 +82,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         });
         let fresh = run.layers.start == 0 && self.world.iteration_under_way().is_none();
         let order = run.layers.end == layers && (goes_on || fresh);
-        self.require(order, Invariant::Dependencies, || {
+        self.require(order, SchedulerInvariant::Dependencies, || {
             format!("{run:?} is neither a new iteration nor the rest of the one that has begun")
         });
         self.world.prefilled_last = false;
@@ -101,7 +101,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             let answers_first = [policy.young_answers_first, policy.ending_answers_first];
             let waits = less || answers_first.iter().any(Option::is_some);
             let first = policy.prefill_first && !(whole && reactive && waits);
-            self.require(!first, Invariant::ReactiveFirst, || {
+            self.require(!first, SchedulerInvariant::ReactiveFirst, || {
                 format!("decoding goes before attention of a prompt on the {lane:?} lane")
             });
         }
@@ -122,7 +122,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let reactive = seen.is_some_and(|seen| seen.class() == Class::Reactive && !seen.failed);
         let elsewhere = lane != Lane::Npu && self.world.is_present(Lane::Npu);
         let aged = self.overdue_prompt().filter(|_| reactive && elsewhere);
-        self.require(aged.is_none(), Invariant::Ageing, || {
+        self.require(aged.is_none(), SchedulerInvariant::Ageing, || {
             format!("{id} takes the {lane:?} lane, which the prompt of {aged:?} should have")
         });
     }
@@ -156,7 +156,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         });
         self.require(
             known && ids.len() == batch.len() && !ids.is_empty(),
-            Invariant::Dependencies,
+            SchedulerInvariant::Dependencies,
             || format!("{batch:?} has requests that cannot decode, or not with this context"),
         );
         let policy = &self.rules.policy.decode;
@@ -181,16 +181,16 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let left_out = inside < waiting.min(max) && !first_come && self.world.failures == 0;
         let room = batch.len() < max && !first_come && self.world.failures == 0;
         let aged = self.overdue_beside(&ids).filter(|_| room);
-        self.require(aged.is_none(), Invariant::Ageing, || {
+        self.require(aged.is_none(), SchedulerInvariant::Ageing, || {
             format!("an iteration begins without {aged:?}, which is overdue")
         });
-        self.require(batch.len() <= cap, Invariant::BatchCap, || {
+        self.require(batch.len() <= cap, SchedulerInvariant::BatchCap, || {
             format!(
                 "a batch of {} with {inside} reactive and {overdue} overdue",
                 ids.len()
             )
         });
-        self.require(!left_out, Invariant::ReactiveFirst, || {
+        self.require(!left_out, SchedulerInvariant::ReactiveFirst, || {
             format!("a batch with {inside} of {waiting} reactive requests")
         });
     }
@@ -221,13 +221,13 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 done: 0,
                 running: true,
             });
-            self.require(holds, Invariant::Dependencies, || {
+            self.require(holds, SchedulerInvariant::Dependencies, || {
                 format!("{id}: {segment:?} of its prompt; all before it done: {before}")
             });
         }
         let tokens: u32 = prompts.iter().map(|(_, segment)| segment.tokens).sum();
         let cap = self.rules.policy.limits.tokens_per_iteration;
-        self.require(tokens <= cap, Invariant::BatchCap, || {
+        self.require(tokens <= cap, SchedulerInvariant::BatchCap, || {
             format!("{tokens} tokens of prompts in an iteration")
         });
     }
@@ -273,7 +273,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 }
         });
         let waits = waits.map(|(id, seen)| (*id, seen.phase));
-        self.require(waits.is_none(), Invariant::ReactiveFirst, || {
+        self.require(waits.is_none(), SchedulerInvariant::ReactiveFirst, || {
             format!("a kernel of {id} starts while a reactive request waits: {waits:?}")
         });
         // What ran on the NPU, before it was lost, took nothing from the lane that decodes.

@@ -1,7 +1,7 @@
 //! Watches a scheduler from outside and reports every violated invariant.
 //!
 //! It keeps its own state, derived from events and actions alone (`world`), so that it agrees with a scheduler only
-//! if that behaves as it should. Each [`Invariant`] says what is checked, and which policies are exempt. Work
+//! if that behaves as it should. Each [`SchedulerInvariant`] says what is checked, and which policies are exempt. Work
 //! conservation is judged at the end of each step (`conserve`), everything else action by action (`action`, `launch`).
 
 mod action;
@@ -18,7 +18,7 @@ use world::World;
 
 /// An invariant that a scheduler must keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Invariant {
+pub enum SchedulerInvariant {
     /// A lane runs one launch at a time, and only while it is there; tickets are never used twice.
     OneLaunchPerLane,
     /// Kernels run in the order of their data: `qkv`, `mha`, `ffn` layer by layer, attention after the keys of
@@ -55,7 +55,7 @@ pub enum Invariant {
 
 /// The policy that a scheduler claims to follow, by which it is judged.
 ///
-/// Work *may* run on a lane, for [`Invariant::WorkConserving`], when
+/// Work *may* run on a lane, for [`SchedulerInvariant::WorkConserving`], when
 ///
 /// - nothing at all runs, and a request decodes, or prefills, or waits and fits into the memory; or
 /// - the lane of dynamic kernels is free and a request decodes, and neither memory pressure (v1 6.4) nor a
@@ -76,7 +76,7 @@ pub struct Rules {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// The invariant.
-    pub rule: Invariant,
+    pub rule: SchedulerInvariant,
     /// Virtual time.
     pub at: Micros,
     /// Description of the violation.
@@ -139,26 +139,26 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let live = self.world.requests.len();
         if live > 0 || !self.scheduler.is_idle() {
             let what = format!("{live} requests never ended");
-            self.report(Invariant::NothingLost, what);
+            self.report(SchedulerInvariant::NothingLost, what);
         }
         // Where a lane never answers it is never safe to use.
         let held: u64 = self.world.held.iter().map(|(_, tokens)| tokens).sum();
         let used = self.world.kv_used.saturating_sub(held);
         if used > 0 && live == 0 {
             let what = format!("{used} tokens of memory never came back");
-            self.report(Invariant::MemoryBalanced, what);
+            self.report(SchedulerInvariant::MemoryBalanced, what);
         }
         self.violations
     }
 
-    fn report(&mut self, rule: Invariant, what: String) {
+    fn report(&mut self, rule: SchedulerInvariant, what: String) {
         if self.violations.len() < VIOLATIONS_MAX {
             let at = self.world.now;
             self.violations.push(Violation { rule, at, what });
         }
     }
 
-    fn require(&mut self, holds: bool, rule: Invariant, what: impl FnOnce() -> String) {
+    fn require(&mut self, holds: bool, rule: SchedulerInvariant, what: impl FnOnce() -> String) {
         if !holds {
             self.report(rule, what());
         }

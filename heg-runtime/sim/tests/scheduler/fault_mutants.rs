@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use heg_sched::{
     Action, Actions, DecodeRun, Event, Finish, Lane, Micros, RequestId, Scheduler, Ticket, Work,
 };
-use heg_sim::Invariant;
+use heg_sim::SchedulerInvariant;
 
 use crate::fault_worlds::world;
 use crate::scenario::Verdict;
@@ -143,7 +143,11 @@ impl<S: Scheduler> Scheduler for Astray<S> {
 }
 
 /// Some world under the policy breaks the rule with this scheduler.
-fn assert_breaks<S: Scheduler>(rule: Invariant, policy: &str, broken: fn(Box<dyn Scheduler>) -> S) {
+fn assert_breaks<S: Scheduler>(
+    rule: SchedulerInvariant,
+    policy: &str,
+    broken: fn(Box<dyn Scheduler>) -> S,
+) {
     let shipped = heg_spec::shipped::policy(policy).unwrap();
     let noticed = (0..3000).any(|seed| {
         let scenario = world(&shipped, seed);
@@ -175,7 +179,7 @@ fn assert_noticed(
     }
 }
 
-fn breaks(rule: Invariant) -> impl Fn(&Verdict) -> bool {
+fn breaks(rule: SchedulerInvariant) -> impl Fn(&Verdict) -> bool {
     move |verdict| verdict.violations.iter().any(|it| it.rule == rule)
 }
 
@@ -190,27 +194,36 @@ fn an_innocent_request_that_fails() {
             }
         }
     };
-    assert_noticed(|_| true, |_| None, says, breaks(Invariant::CulpritOnly));
+    assert_noticed(
+        |_| true,
+        |_| None,
+        says,
+        breaks(SchedulerInvariant::CulpritOnly),
+    );
 }
 
 #[test]
 fn a_batch_whose_failures_count_against_each_of_its_requests() {
     for policy in ["agent-xpu", "igpu-continuous-batching"] {
-        assert_breaks(Invariant::CulpritOnly, policy, |scheduler| Unjust {
-            scheduler,
-            launches: BTreeMap::new(),
-            failures: BTreeMap::new(),
-            given_up: BTreeSet::new(),
+        assert_breaks(SchedulerInvariant::CulpritOnly, policy, |scheduler| {
+            Unjust {
+                scheduler,
+                launches: BTreeMap::new(),
+                failures: BTreeMap::new(),
+                given_up: BTreeSet::new(),
+            }
         });
     }
 }
 
 #[test]
 fn an_iteration_that_goes_on_in_the_activations_of_another_lane() {
-    assert_breaks(Invariant::Dependencies, "agent-xpu", |scheduler| Astray {
-        scheduler,
-        runs: BTreeMap::new(),
-        left: None,
+    assert_breaks(SchedulerInvariant::Dependencies, "agent-xpu", |scheduler| {
+        Astray {
+            scheduler,
+            runs: BTreeMap::new(),
+            left: None,
+        }
     });
 }
 
@@ -221,7 +234,12 @@ fn memory_that_is_given_away_while_a_lane_may_write_to_it() {
         Action::Reset(lane) => Some(Event::Lost(*lane)),
         _ => None,
     };
-    assert_noticed(|_| true, echo, |_, _| {}, breaks(Invariant::MemoryBalanced));
+    assert_noticed(
+        |_| true,
+        echo,
+        |_, _| {},
+        breaks(SchedulerInvariant::MemoryBalanced),
+    );
 }
 
 #[test]
@@ -231,7 +249,12 @@ fn memory_that_is_given_away_while_it_is_written_to_flash() {
         Action::Offload { transfer, .. } => Some(Event::Offloaded(*transfer)),
         _ => None,
     };
-    assert_noticed(hears, echo, |_, _| {}, breaks(Invariant::MemoryBalanced));
+    assert_noticed(
+        hears,
+        echo,
+        |_, _| {},
+        breaks(SchedulerInvariant::MemoryBalanced),
+    );
 }
 
 #[test]
@@ -240,7 +263,7 @@ fn a_lane_that_is_used_before_it_has_answered() {
         Action::Reset(lane) => Some(Event::Ready(*lane)),
         _ => None,
     };
-    let notices = breaks(Invariant::OneLaunchPerLane);
+    let notices = breaks(SchedulerInvariant::OneLaunchPerLane);
     assert_noticed(|_| true, echo, |_, _| {}, notices);
 }
 

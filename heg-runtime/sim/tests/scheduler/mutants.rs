@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use heg_sched::{
     Action, Actions, AgentXpu, Class, Event, Kernel, Lane, Micros, Scheduler, Ticket, Work,
 };
-use heg_sim::Invariant;
+use heg_sim::SchedulerInvariant;
 use heg_spec::Policy;
 
 use crate::scenario::Scenario;
@@ -51,17 +51,17 @@ fn seeds() -> impl Iterator<Item = u64> {
     (0..600).map(|seed| 2 * seed)
 }
 
-fn assert_noticed(rule: Invariant, violations: impl Fn(u64) -> Vec<Invariant>) {
+fn assert_noticed(rule: SchedulerInvariant, violations: impl Fn(u64) -> Vec<SchedulerInvariant>) {
     let noticed = seeds().any(|seed| violations(seed).contains(&rule));
     assert!(noticed, "no world broke {rule:?}");
 }
 
-fn rules(verdict: crate::scenario::Verdict) -> Vec<Invariant> {
+fn rules(verdict: crate::scenario::Verdict) -> Vec<SchedulerInvariant> {
     verdict.violations.iter().map(|v| v.rule).collect()
 }
 
 /// Breaks what the scheduler hears or says.
-fn tampered(rule: Invariant, hears: fn(Event) -> Option<Event>, says: fn(&mut Actions)) {
+fn tampered(rule: SchedulerInvariant, hears: fn(Event) -> Option<Event>, says: fn(&mut Actions)) {
     assert_noticed(rule, |seed| {
         let scenario = Scenario::of(seed);
         rules(scenario.run_broken(|scheduler| Mutant {
@@ -72,12 +72,12 @@ fn tampered(rule: Invariant, hears: fn(Event) -> Option<Event>, says: fn(&mut Ac
     });
 }
 
-fn says(rule: Invariant, says: fn(&mut Actions)) {
+fn says(rule: SchedulerInvariant, says: fn(&mut Actions)) {
     tampered(rule, Some, says);
 }
 
 /// Runs another policy than the one it is judged by.
-fn other_policy(rule: Invariant, change: fn(&mut Policy)) {
+fn other_policy(rule: SchedulerInvariant, change: fn(&mut Policy)) {
     assert_noticed(rule, |seed| {
         let scenario = Scenario::of(seed);
         let mut policy = scenario.policy.clone();
@@ -93,7 +93,7 @@ fn keep(actions: &mut Actions, wanted: fn(&Action) -> bool) {
 
 #[test]
 fn a_second_launch_on_a_lane() {
-    says(Invariant::OneLaunchPerLane, |actions| {
+    says(SchedulerInvariant::OneLaunchPerLane, |actions| {
         let twice = actions.iter().find_map(|action| match action {
             Action::Launch { lane, ticket, work } => Some(Action::Launch {
                 lane: *lane,
@@ -108,7 +108,7 @@ fn a_second_launch_on_a_lane() {
 
 #[test]
 fn a_launch_on_another_lane() {
-    says(Invariant::OneLaunchPerLane, |actions| {
+    says(SchedulerInvariant::OneLaunchPerLane, |actions| {
         for action in actions {
             if let Action::Launch { lane, .. } = action
                 && *lane == Lane::Npu
@@ -121,7 +121,7 @@ fn a_launch_on_another_lane() {
 
 #[test]
 fn attention_before_its_keys() {
-    says(Invariant::Dependencies, |actions| {
+    says(SchedulerInvariant::Dependencies, |actions| {
         for action in actions {
             if let Action::Launch {
                 work: Work::Prefill { kernel, .. },
@@ -137,7 +137,7 @@ fn attention_before_its_keys() {
 
 #[test]
 fn a_decode_run_that_skips_a_layer() {
-    says(Invariant::Dependencies, |actions| {
+    says(SchedulerInvariant::Dependencies, |actions| {
         for action in actions {
             if let Action::Launch {
                 work: Work::Decode(run),
@@ -152,14 +152,14 @@ fn a_decode_run_that_skips_a_layer() {
 
 #[test]
 fn a_finish_that_is_lost() {
-    says(Invariant::NothingLost, |actions| {
+    says(SchedulerInvariant::NothingLost, |actions| {
         keep(actions, |action| !matches!(action, Action::Finish(..)));
     });
 }
 
 #[test]
 fn a_finish_said_twice() {
-    says(Invariant::NothingLost, |actions| {
+    says(SchedulerInvariant::NothingLost, |actions| {
         let last = actions
             .iter()
             .find(|action| matches!(action, Action::Finish(..)));
@@ -169,17 +169,17 @@ fn a_finish_said_twice() {
 
 #[test]
 fn a_token_that_is_lost() {
-    says(Invariant::NothingLost, |actions| {
+    says(SchedulerInvariant::NothingLost, |actions| {
         keep(actions, |action| !matches!(action, Action::Emit(_)));
     });
 }
 
 #[test]
 fn memory_that_is_never_given_back() {
-    says(Invariant::MemoryBalanced, |actions| {
+    says(SchedulerInvariant::MemoryBalanced, |actions| {
         keep(actions, |action| !matches!(action, Action::Release(_)));
     });
-    says(Invariant::MemoryBalanced, |actions| {
+    says(SchedulerInvariant::MemoryBalanced, |actions| {
         keep(actions, |action| !matches!(action, Action::ReleaseFlow(_)));
     });
 }
@@ -187,18 +187,18 @@ fn memory_that_is_never_given_back() {
 #[test]
 fn a_flows_end_that_is_not_heard() {
     let hears = |event| (!matches!(event, Event::EndFlow(_))).then_some(event);
-    tampered(Invariant::MemoryBalanced, hears, |_| {});
+    tampered(SchedulerInvariant::MemoryBalanced, hears, |_| {});
 }
 
 #[test]
 fn a_request_that_is_not_heard() {
     let hears = |event| (!matches!(event, Event::Submit(_))).then_some(event);
-    tampered(Invariant::NothingLost, hears, |_| {});
+    tampered(SchedulerInvariant::NothingLost, hears, |_| {});
 }
 
 #[test]
 fn launches_that_are_withheld() {
-    says(Invariant::WorkConserving, |actions| {
+    says(SchedulerInvariant::WorkConserving, |actions| {
         keep(actions, |action| {
             !matches!(
                 action,
@@ -225,39 +225,41 @@ fn classes_that_are_mixed_up() {
             other => other,
         })
     };
-    tampered(Invariant::ReactiveFirst, hears, |_| {});
+    tampered(SchedulerInvariant::ReactiveFirst, hears, |_| {});
 }
 
 #[test]
 fn no_preemption() {
-    other_policy(Invariant::ReactiveFirst, |policy| {
+    other_policy(SchedulerInvariant::ReactiveFirst, |policy| {
         policy.prefill.preempt = false
     });
 }
 
 #[test]
 fn decoding_before_attention() {
-    other_policy(Invariant::ReactiveFirst, |policy| {
+    other_policy(SchedulerInvariant::ReactiveFirst, |policy| {
         policy.decode.prefill_first = false
     });
 }
 
 #[test]
 fn no_cap_beside_reactive_requests() {
-    other_policy(Invariant::BatchCap, |policy| {
+    other_policy(SchedulerInvariant::BatchCap, |policy| {
         policy.decode.reactive_batch_max = Some(32)
     });
-    other_policy(Invariant::BatchCap, |policy| policy.decode.batch_max = 64);
+    other_policy(SchedulerInvariant::BatchCap, |policy| {
+        policy.decode.batch_max = 64
+    });
 }
 
 #[test]
 fn no_ageing() {
-    other_policy(Invariant::Ageing, |policy| policy.ageing = None);
+    other_policy(SchedulerInvariant::Ageing, |policy| policy.ageing = None);
 }
 
 #[test]
 fn a_buffer_for_every_prompt() {
-    other_policy(Invariant::ActivationBuffers, |policy| {
+    other_policy(SchedulerInvariant::ActivationBuffers, |policy| {
         policy.prefill.resume = heg_spec::policy::Resume::LeastTimeToCompletion;
     });
 }
@@ -285,7 +287,11 @@ fn actions_that_depend_on_more_than_the_input() {
 }
 
 /// As [`tampered`], for the baselines.
-fn tampered_baseline(rule: Invariant, hears: fn(Event) -> Option<Event>, says: fn(&mut Actions)) {
+fn tampered_baseline(
+    rule: SchedulerInvariant,
+    hears: fn(Event) -> Option<Event>,
+    says: fn(&mut Actions),
+) {
     assert_noticed(rule, |seed| {
         let scenario = Scenario::of_baseline(seed);
         rules(scenario.judge(Mutant {
@@ -299,11 +305,11 @@ fn tampered_baseline(rule: Invariant, hears: fn(Event) -> Option<Event>, says: f
 #[test]
 fn baselines_that_are_broken() {
     let hears = |event| (!matches!(event, Event::EndFlow(_))).then_some(event);
-    tampered_baseline(Invariant::MemoryBalanced, hears, |_| {});
-    tampered_baseline(Invariant::NothingLost, Some, |actions| {
+    tampered_baseline(SchedulerInvariant::MemoryBalanced, hears, |_| {});
+    tampered_baseline(SchedulerInvariant::NothingLost, Some, |actions| {
         keep(actions, |action| !matches!(action, Action::Finish(..)));
     });
-    assert_noticed(Invariant::BatchCap, |seed| {
+    assert_noticed(SchedulerInvariant::BatchCap, |seed| {
         let mut scenario = Scenario::of_baseline(seed);
         let own = scenario.scheduler();
         scenario.policy.limits.tokens_per_iteration /= 2;
@@ -313,7 +319,7 @@ fn baselines_that_are_broken() {
 
 #[test]
 fn a_budget_that_is_overdrawn() {
-    other_policy(Invariant::MemoryBalanced, |policy| {
+    other_policy(SchedulerInvariant::MemoryBalanced, |policy| {
         policy.limits.kv_mib *= 4
     });
 }

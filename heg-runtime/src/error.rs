@@ -1,4 +1,4 @@
-//! What can go wrong between a bundle and a token, sorted by who can do something about it.
+//! Errors between a bundle and a token, and the exit status of each.
 
 use std::path::PathBuf;
 
@@ -35,7 +35,7 @@ pub enum RuntimeError {
     /// A section is damaged; found on its first use.
     #[error("the bundle is damaged")]
     Section(#[source] heg_artifacts::Error),
-    /// The bundle's annotations, or a machine's, are not what they should be.
+    /// The bundle's annotations cannot be read.
     #[error(transparent)]
     Annotations(#[from] heg_profiler::annotation::AnnotationError),
     /// A SoC file is wrong or unknown.
@@ -56,7 +56,7 @@ pub enum RuntimeError {
     NoDevice {
         /// The SoC.
         soc: String,
-        /// Which op group.
+        /// The op group.
         group: Group,
         /// Classes that are accepted.
         expected: Vec<DeviceClass>,
@@ -74,7 +74,7 @@ pub enum RuntimeError {
         "{wrong} kernels answered wrongly; they are quarantined, and the next kernels of their ladders run instead"
     )]
     WrongAnswers {
-        /// How many.
+        /// Number of kernels.
         wrong: usize,
     },
     /// A device refused a kernel.
@@ -99,7 +99,7 @@ pub enum RuntimeError {
         /// Cause.
         source: FileError,
     },
-    /// An IR of the bundle refers to something that it cannot refer to.
+    /// An IR of the bundle has an invalid reference.
     #[error("IR of kernel `{kernel}` has `{found}`, expected {expected}")]
     Reference {
         /// The kernel.
@@ -132,10 +132,10 @@ pub enum RuntimeError {
         /// Tokens the bundle was compiled for.
         context: usize,
     },
-    /// A prompt without tokens.
+    /// The prompt has no tokens.
     #[error("the prompt has no tokens, expected at least one")]
     EmptyPrompt,
-    /// A token that the vocabulary does not have.
+    /// A token is not in the vocabulary.
     #[error("token {found} is not in the vocabulary of {vocab} tokens")]
     Token {
         /// The token.
@@ -148,7 +148,7 @@ pub enum RuntimeError {
     Batch {
         /// Rows asked for.
         asked: usize,
-        /// Rows there are.
+        /// Rows of the executor.
         rows: usize,
     },
     /// The bundle has no tokenizer, or no chat template, and the request needs one.
@@ -195,7 +195,7 @@ pub enum RuntimeError {
     /// A lane cannot be used any more.
     #[error("the lane {lane:?} is lost: {why}")]
     LaneLost {
-        /// Which.
+        /// The lane.
         lane: heg_sched::Lane,
         /// The reason that the lane gave.
         why: String,
@@ -221,9 +221,9 @@ pub enum RuntimeError {
     /// A launch does not fit the model: a bug of the caller.
     #[error("launch of {group:?} at layer {layer:?} does not fit the model; this is a bug")]
     Launch {
-        /// Which op group.
+        /// The op group.
         group: Group,
-        /// Which layer.
+        /// The layer; none for the head.
         layer: Option<u32>,
     },
 }
@@ -238,7 +238,7 @@ pub enum ExitStatus {
     Incompatible = 3,
     /// Device, memory, files.
     Environment = 4,
-    /// A bug of ours.
+    /// A bug of HEG.
     Bug = 70,
 }
 

@@ -39,12 +39,12 @@ pub(crate) struct Arguments {
 #[derive(Serialize)]
 struct Report {
     load_ms: f64,
-    /// By tokens of the prompt.
+    /// Prefill speed by tokens of the prompt.
     prefill_tokens_per_s: BTreeMap<usize, f64>,
     decode_tokens_per_s: f64,
     batch_decode_tokens_per_s: f64,
     peak_rss_bytes: u64,
-    /// What does not run where it should, and why.
+    /// Kernels that run elsewhere than on their best device, and why.
     descents: Vec<Descent>,
 }
 

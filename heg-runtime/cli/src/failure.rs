@@ -1,4 +1,4 @@
-//! Errors as people see them: the message, its causes, a hint; and the exit status that scripts see.
+//! Errors as a command prints them: the message, its causes, a hint; and the exit status.
 
 use std::process::ExitCode;
 use std::sync::Arc;

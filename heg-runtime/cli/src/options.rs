@@ -33,7 +33,7 @@ impl Machine {
         Ok(loaded)
     }
 
-    /// Remembers, after a run, that the bundle was right.
+    /// Remembers, after a run, that the bundle was verified.
     pub(crate) fn remember(&self, loaded: &Loaded) -> Result<(), RuntimeError> {
         match verified::cache_folder()? {
             Some(cache) => verified::remember(loaded.bundle(), &cache),
@@ -64,7 +64,7 @@ impl Machine {
         Engine::start_single(self.loader(loaded)?, self.executor_options())
     }
 
-    /// Options of an executor, as far as they are asked for.
+    /// Executor options from the command line, with defaults for the rest.
     pub(crate) fn executor_options(&self) -> ExecutorOptions {
         ExecutorOptions {
             chunk_tokens: self.chunk,
@@ -73,7 +73,7 @@ impl Machine {
     }
 }
 
-/// Says on standard error what does not run where it should, and why. Once, before the first output.
+/// Prints the descents to standard error. Call it once, before the first output.
 pub(crate) fn print_descents(descents: &[Descent]) {
     for line in summary(descents) {
         eprintln!("note: {}", escape(&line));

@@ -75,7 +75,7 @@ struct Prompt {
     raw: bool,
 }
 
-/// What `--messages` reads.
+/// Content of the file of `--messages`.
 #[derive(Deserialize)]
 struct MessagesFile {
     messages: Vec<Message>,
@@ -83,16 +83,16 @@ struct MessagesFile {
     tools: Vec<serde_json::Value>,
 }
 
-/// What holds an answer to its form.
+/// The form of an answer, prepared.
 #[derive(Default)]
 pub(crate) struct Held {
-    /// What the sampler is told.
+    /// The grammar that the sampler follows.
     pub(crate) restriction: Option<Box<dyn Restriction>>,
-    /// How calls are written, if the answer may have some.
+    /// The syntax of tool calls, if the answer may have some.
     pub(crate) syntax: Option<ToolSyntax>,
 }
 
-/// What `--json` prints.
+/// The object that `--json` prints.
 #[derive(Serialize)]
 struct Report<'a> {
     prompt_tokens: usize,
@@ -104,7 +104,7 @@ struct Report<'a> {
     finish_reason: &'static str,
     ttft_ms: f64,
     tpot_ms: f64,
-    /// What does not run where it should, and why.
+    /// Kernels that run elsewhere than on their best device, and why.
     descents: &'a [Descent],
 }
 

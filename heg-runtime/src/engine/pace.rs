@@ -1,6 +1,6 @@
-//! What kernels take on this machine: what the bundle says of it, corrected by what launches really took.
+//! Predicted times of kernels on this machine: those of the bundle's annotations, corrected by measured launches.
 //!
-//! A machine that the bundle knows nothing of starts with a rough guess per device; a few launches put it right.
+//! A machine without annotations starts with a rough guess per device, which a few launches correct.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ const GUESS_COMPILE_US: f64 = 1e6;
 /// Share of a new observation in the correction. Chosen: a change of speed is followed within some twenty launches.
 const WEIGHT: f64 = 0.1;
 
-/// Costs that learn.
+/// Costs that are corrected by measurements.
 pub(super) struct Pace {
     known: Option<CachedCosts<AnnotatedCosts>>,
     sizes: BTreeMap<Group, f64>,
@@ -34,9 +34,9 @@ pub(super) struct Pace {
     npu_shapes: BTreeMap<Group, Vec<ShapeClass>>,
     /// Attention that was compiled for the NPU while requests waited.
     warm: RefCell<BTreeSet<WarmKernel>>,
-    /// By lane and kind of call.
+    /// Corrections by lane and kind of call.
     learned: [[Correction; KINDS]; Lane::ALL.len()],
-    /// Of the time to compile.
+    /// Correction of the time to compile.
     compile: Correction,
 }
 
@@ -63,7 +63,7 @@ impl From<Kernel> for Kind {
     }
 }
 
-/// Observed over predicted time.
+/// Ratio of observed to predicted time.
 #[derive(Debug, Default)]
 struct Correction(Cell<Option<f64>>);
 
@@ -72,7 +72,7 @@ impl Correction {
         self.0.get().unwrap_or(1.0)
     }
 
-    /// What was predicted with the correction so far took `took`.
+    /// Takes in the measured time of a launch that was predicted with the correction so far.
     fn learn(&self, expected_us: f64, took: Duration) {
         let took_us = took.as_micros() as f64;
         let ratio = (took_us / expected_us.max(1.0)).clamp(0.01, 100.0);
@@ -84,7 +84,7 @@ impl Correction {
     }
 }
 
-/// What a launch should take.
+/// Predicted time of a launch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Expected {
     kind: Kind,
@@ -96,7 +96,7 @@ impl Pace {
         self.learned[lane as usize][kind as usize].factor()
     }
 
-    /// What a launch should take.
+    /// Predicted time of a launch.
     pub(super) fn expected(&self, lane: Lane, work: &Work) -> Option<Expected> {
         let latency_us = |call| Some(self.cost(lane, call)?.latency_us);
         let (kind, latency_us) = match work {
@@ -145,13 +145,13 @@ impl Pace {
         nearest.then_some(warm)
     }
 
-    /// A launch took `took`.
+    /// Takes in the measured time of a launch.
     pub(super) fn observe(&self, lane: Lane, expected: Expected, took: Duration) {
         let Expected { kind, latency_us } = expected;
         self.learned[lane as usize][kind as usize].learn(latency_us, took);
     }
 
-    /// A kernel was compiled, which took `took`.
+    /// Takes in a kernel that was compiled, and the time that took.
     pub(super) fn warmed(&self, kernel: WarmKernel, took: Duration) {
         if let Some(expected) = self.warm_up(kernel) {
             self.compile.learn(expected.0 as f64, took);
@@ -159,7 +159,7 @@ impl Pace {
         self.warm.borrow_mut().insert(kernel);
     }
 
-    /// A kernel is gone.
+    /// Forgets a compiled kernel.
     pub(super) fn unloaded(&self, kernel: WarmKernel) {
         self.warm.borrow_mut().remove(&kernel);
     }

@@ -1,4 +1,4 @@
-//! Steps down the ladder, as data and as text. Never silent: whoever loads prints them.
+//! Descents: steps down the ladder, as data and as text. Commands that load a bundle print them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,11 +13,11 @@ use super::{DeviceFacts, Misfit, Rung, Source};
 pub struct Descent {
     /// The kernel.
     pub kernel: String,
-    /// What should have run.
+    /// The step that should have run.
     pub from: Step,
-    /// What runs instead; none where nothing is left.
+    /// The step that runs instead; none if nothing is left.
     pub to: Option<Step>,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
@@ -28,7 +28,7 @@ pub struct Step {
     pub device: String,
     /// The role it plays: `npu`, `igpu`, `cpu`.
     pub role: &'static str,
-    /// Which calls the variant admits, e.g. `dynamic`, `256`, `256×2048`; none for the whole device.
+    /// Calls that the variant admits, e.g. `dynamic`, `256`, `256×2048`; none for the whole device.
     pub shape: Option<String>,
     /// `blob 3720`, or `IR`; none for the whole device.
     pub source: Option<String>,
@@ -38,33 +38,33 @@ pub struct Step {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// The device is not there, in OpenVINO's words.
+    /// The device is missing, with OpenVINO's message.
     Missing(String),
     /// The bundle has nothing for this class of device with the activations of the others.
     NoVariant,
-    /// No blob of the variant fits the device; this is how far the nearest is off.
+    /// No blob of the variant fits the device; this is what the nearest one lacks.
     Misfit(Misfit),
-    /// Its forms do not admit every call; larger ones go on.
+    /// Its forms do not admit every call; larger calls go down the ladder.
     TooSmall {
         /// Tokens of the largest call.
         tokens: usize,
         /// Rows of context of the largest call.
         context: usize,
     },
-    /// The device refused it, in OpenVINO's words.
+    /// The device refused it, with OpenVINO's message.
     Refused(String),
-    /// It answered wrongly: quarantined.
+    /// It failed its known-answer test and is quarantined.
     Wrong {
         /// Largest difference, as a share of the largest expected value.
         worst: f32,
-        /// What would have been right.
+        /// Largest difference that would have passed.
         tolerance: f32,
     },
-    /// It answered wrongly, and rightly when made anew from freshly verified bytes.
+    /// It failed its known-answer test, and passed it when made again from verified bytes.
     Damaged {
         /// Largest difference, as a share of the largest expected value.
         worst: f32,
-        /// What would have been right.
+        /// Largest difference that would have passed.
         tolerance: f32,
     },
 }
@@ -98,7 +98,7 @@ impl Step {
     }
 }
 
-/// Lines for people: descents of the same kind in one, with the kernels and shapes they concern.
+/// Lines to print: one for descents of the same kind, with the kernels and shapes that they concern.
 pub fn summary(descents: &[Descent]) -> Vec<String> {
     let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for descent in descents {

@@ -1,4 +1,4 @@
-//! What a device says about itself, and whether a blob fits it. Pure: who asks the device is elsewhere.
+//! Facts that a device reports about itself, and whether a blob fits it. Pure: `exec::devices` reads the devices.
 //!
 //! The NPU plugin has a check of its own (`COMPATIBILITY_CHECK` with `RUNTIME_REQUIREMENTS` as an argument), which
 //! OpenVINO's C interface cannot pass on, and it looks at platform, tiles and stepping as this does. The ELF
@@ -19,24 +19,24 @@ pub struct DeviceFacts {
     pub name: String,
     /// The vendor's name, e.g. `Intel(R) AI Boost`.
     pub full_name: String,
-    /// Version of its driver, where it has one.
+    /// Version of its driver, if it has one.
     pub driver: Option<String>,
-    /// Present where it is an NPU.
+    /// Facts about an NPU; none for other devices.
     pub npu: Option<NpuFacts>,
-    /// Why it cannot be used, if so.
+    /// Why it cannot be used; none if it can.
     pub missing: Option<String>,
 }
 
-/// What an NPU says about itself. What it does not say is not held against a blob.
+/// Facts that an NPU reports about itself. A fact that is missing rules out no blob.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NpuFacts {
-    /// Which platform it is.
+    /// The platform.
     pub platform: Option<NpuPlatform>,
-    /// Tiles that it has.
+    /// Number of tiles.
     pub tiles: Option<u32>,
-    /// Its stepping.
+    /// The stepping.
     pub stepping: Option<String>,
-    /// Version of the compiler that comes with it, `major.minor`.
+    /// Version of the compiler in its driver, `major.minor`.
     pub compiler: Option<String>,
     /// Version of the ELF layout that its driver reads, `major.minor.patch`.
     pub elf: Option<String>,
@@ -51,41 +51,41 @@ pub enum Misfit {
         /// OpenVINO's name of the device.
         device: String,
     },
-    /// The device does not say which NPU it is.
+    /// The device does not report its platform.
     UnknownPlatform,
     /// It was compiled for another platform.
     Platform {
-        /// The device's.
+        /// The value of the device.
         device: u32,
-        /// The blob's.
+        /// The value of the blob.
         blob: u32,
     },
     /// It was scheduled for more tiles than there are.
     Tiles {
-        /// The device's.
+        /// The value of the device.
         device: u32,
-        /// The blob's.
+        /// The value of the blob.
         blob: u32,
     },
     /// It is bound to another stepping.
     Stepping {
-        /// The device's.
+        /// The value of the device.
         device: String,
-        /// The blob's.
+        /// The value of the blob.
         blob: String,
     },
     /// Its compiler is of a later generation than the driver's.
     Compiler {
-        /// The device's.
+        /// The value of the device.
         device: String,
-        /// The blob's.
+        /// The value of the blob.
         blob: String,
     },
     /// Its ELF layout is one that the driver does not read.
     Elf {
-        /// The device's.
+        /// The value of the device.
         device: String,
-        /// The blob's.
+        /// The value of the blob.
         blob: String,
     },
 }
@@ -133,7 +133,7 @@ impl DeviceFacts {
     }
 }
 
-/// A reader knows its own major version, up to its own minor one.
+/// Whether a reader of one version reads data of another: the same major version, and a minor one no later.
 fn reads(reader: &str, file: &str) -> bool {
     let (reader, file) = (numbers(reader), numbers(file));
     file.first() == reader.first() && file.get(1) <= reader.get(1)
@@ -143,7 +143,7 @@ fn major(version: &str) -> Option<u32> {
     numbers(version).first().copied()
 }
 
-/// Leading numbers of a version; what is no number ends it.
+/// The leading numbers of a version, up to the first part that is no number.
 fn numbers(version: &str) -> Vec<u32> {
     let parts = version.split('.').map(str::parse);
     parts.map_while(Result::ok).collect()

@@ -1,13 +1,12 @@
-//! The ladder: which rungs a kernel runs on, given what the devices are and what was refused so far. Pure.
+//! The ladder: the rungs that a kernel runs on, given the devices and what was refused so far. Pure.
 //!
 //! For token-wise kernels the devices are NPU, iGPU, CPU, for attention iGPU, NPU, CPU, as far as the SoC has them
 //! (HeteroLLM §4). On a device, each variant is taken from the bundle's blob that fits, else from another that
 //! fits, else compiled from its IR. A device whose variants do not admit every call is followed by the next one.
-//! Whatever is passed over is said, with its reason; what a SoC does not list was never a rung.
+//! Every rung that is passed over is reported with its reason; a device that the SoC does not list has no rungs.
 //!
-//! All kernels hand tensors to each other, so they agree on one element type: that of the first device of the
-//! token-wise kernels. Below f16 accelerators the CPU therefore runs the iGPU's form, whose ports are f16, rather
-//! than its own.
+//! Kernels pass tensors to each other, so all of them share one element type: that of the first device of the
+//! token-wise kernels. Beside accelerators with f16 ports the CPU therefore runs the iGPU's form rather than its own.
 
 mod descent;
 mod device;
@@ -29,20 +28,20 @@ pub use device::{DeviceFacts, Misfit, NpuFacts};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rung {
-    /// Role in the SoC; the variant may be of another class, where a device runs what was meant for another.
+    /// Role in the SoC. The variant may be of another class, if a device runs one that was meant for another.
     pub role: DeviceClass,
     /// Index into [`Kernel::variants`].
     pub variant: usize,
-    /// What the device is given.
+    /// The source that the device is given.
     pub source: Source,
 }
 
-/// What a device is given of a variant.
+/// The part of a variant that a device is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Source {
     /// One of [`Variant::blobs`], compiled ahead of time.
     Blob(usize),
-    /// Its IR, to be compiled on the device.
+    /// The IR, which the device compiles.
     Ir,
 }
 
@@ -78,7 +77,7 @@ impl Calls {
     }
 }
 
-/// Why a rung cannot be used, as found by trying.
+/// Rungs that were tried and cannot be used, and why.
 pub(crate) type Refused = BTreeMap<Rung, Reason>;
 
 /// The rungs of a kernel: the first that admits a call runs it.
@@ -86,7 +85,7 @@ pub(crate) type Refused = BTreeMap<Rung, Reason>;
 pub(crate) struct Plan {
     pub(crate) rungs: Vec<Rung>,
     pub(crate) descents: Vec<Descent>,
-    /// Whether there is a rung for every call.
+    /// Whether every call has a rung.
     pub(crate) complete: bool,
     passed: Vec<(Step, Reason)>,
 }
@@ -133,7 +132,7 @@ impl Ladder {
         part
     }
 
-    /// What all kernels of the model agree on.
+    /// Element types that all kernels of the model share.
     pub(crate) fn elements(&self) -> Elements {
         self.elements
     }
@@ -202,7 +201,7 @@ impl Ladder {
         most
     }
 
-    /// Every rung that the devices at hand would try, best first, whether or not it is needed.
+    /// Every rung that these devices could run, best first, needed or not.
     pub(crate) fn all(&self, kernel: &Kernel) -> Vec<Rung> {
         let devices = self.roles(kernel);
         let rungs = devices.flat_map(|device| {
@@ -252,7 +251,7 @@ impl Ladder {
         plan
     }
 
-    /// Takes the best source of a variant that was not refused; those above it are passed over.
+    /// Adds the best source of a variant that was not refused to the plan; better ones are passed over.
     fn choose(
         &self,
         device: &DeviceFacts,
@@ -286,7 +285,7 @@ impl Ladder {
         }
     }
 
-    /// What a device can be given of a variant, best first, and why not the rest.
+    /// The sources of a variant that a device accepts, best first, and why it does not accept the others.
     fn sources(
         &self,
         device: &DeviceFacts,
@@ -340,7 +339,7 @@ impl Plan {
         self.passed.push((from, reason));
     }
 
-    /// Says where the steps passed over since then have led.
+    /// Records the step that those passed over since the last one lead to.
     fn land(&mut self, kernel: &Kernel, to: Option<&Step>) {
         for (from, reason) in self.passed.drain(..) {
             self.descents.push(Descent {

@@ -1,4 +1,4 @@
-//! Activation rows: those that travel through the layers, and those that last for one launch.
+//! Activation rows: those that pass through the layers, and scratch rows of a single launch.
 
 use std::sync::Arc;
 
@@ -101,9 +101,9 @@ impl Rows {
     }
 }
 
-/// Rows that travel through the layers: of one prompt, or of a batch.
+/// Rows that pass through the layers, of one prompt or of a batch.
 ///
-/// A prompt keeps its own from its first kernel to its last, so that preempting it copies nothing (DESIGN §3).
+/// A prompt keeps its rows from its first kernel to its last, so that preempting it copies nothing (DESIGN §3).
 /// Memory is committed as rows are first written.
 pub(crate) struct Activations {
     /// Residual stream: layer l reads half l mod 2 and writes the other.
@@ -112,7 +112,7 @@ pub(crate) struct Activations {
     pub(crate) attended: Rows,
 }
 
-/// Rows that a lane needs within one launch only.
+/// Scratch rows of a lane, used within one launch only.
 pub(crate) struct Scratch {
     /// New keys and values of a batch of several sequences.
     pub(crate) keys: Rows,
@@ -130,9 +130,9 @@ pub(crate) struct Widths {
     pub(crate) query: usize,
     pub(crate) key: usize,
     pub(crate) vocab: usize,
-    /// Of everything but keys, values, logits and positions.
+    /// Element type of everything but keys, values, logits and positions.
     pub(crate) element: TensorType,
-    /// Of keys and values.
+    /// Element type of keys and values.
     pub(crate) kv: TensorType,
 }
 
@@ -149,7 +149,7 @@ impl Activations {
 }
 
 impl Scratch {
-    /// Buffers for `rows` tokens a call, of which the head takes `head_rows`.
+    /// Buffers for calls of `rows` tokens, of which the head takes `head_rows`.
     pub(crate) fn new(rows: usize, head_rows: usize, widths: Widths) -> Result<Self, RuntimeError> {
         Ok(Self {
             keys: Rows::new(rows, widths.key, widths.kv)?,

@@ -4,11 +4,11 @@
 //! of the same memory. Room for the longest context is reserved, and committed as it is written.
 //!
 //! **Invariants**
-//! - Rows below `tokens` hold keys and values of the sequence; rows above hold anything.
-//! - Whoever holds a `KvCache` may compute on it: rows that are still on flash belong to another type, which gives the
-//!   cache when they are read.
+//! - Rows below `tokens` hold keys and values of the sequence; rows above are unspecified.
+//! - Kernels may run on any `KvCache`: a cache that is still on flash is of another type, and reading it gives a
+//!   `KvCache`.
 //! - A static kernel may write, and an attention may read, up to `padding_rows` rows past the longest context:
-//!   they are reserved too, and hold finite numbers, since nothing but kernels writes here.
+//!   they are reserved too, and hold finite numbers, because only kernels write here.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct KvCache {
     tokens: usize,
 }
 
-/// Which half of the cache.
+/// Half of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Half {
     Keys,
@@ -36,11 +36,11 @@ pub(crate) enum Half {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KvShape {
     pub(crate) layers: usize,
-    /// K·d.
+    /// Width of a row: K·d elements.
     pub(crate) width: usize,
-    /// Longest context.
+    /// Tokens of the longest context.
     pub(crate) context_tokens: usize,
-    /// Rows reserved behind it.
+    /// Rows reserved behind the longest context.
     pub(crate) padding_rows: usize,
     pub(crate) element: TensorType,
 }
@@ -81,7 +81,7 @@ impl KvCache {
         self.tokens
     }
 
-    /// Forgets all tokens from `tokens` on; the rows are written anew when the sequence goes on.
+    /// Drops all tokens from position `tokens` on; the next tokens overwrite their rows.
     pub fn truncate(&mut self, tokens: usize) {
         self.tokens = self.tokens.min(tokens);
     }
@@ -127,7 +127,7 @@ impl KvCache {
         }
     }
 
-    /// Gives back the memory of the rows from `tokens` on, which nobody wants any more and no kernel runs on.
+    /// Gives the memory of the rows from `tokens` on back to the system. No kernel may be running on them.
     pub(crate) fn discard(&self, tokens: usize) {
         for (layer, half) in self.halves() {
             let end = self.offset(layer, half, 0) + self.shape.half_bytes();

@@ -55,7 +55,7 @@ impl Region {
         Ok(region)
     }
 
-    /// Copies `bytes` to `offset`; what does not fit is left out and said so by `false`.
+    /// Copies `bytes` to `offset`; returns false, and copies nothing, if they do not fit.
     #[must_use]
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> bool {
         let fits = offset
@@ -78,7 +78,7 @@ impl Region {
 }
 
 impl Region {
-    /// Copies the bytes at `offset` to `into`; false, and nothing is copied, where they are not all there.
+    /// Copies the bytes at `offset` to `into`; returns false, and copies nothing, if they are not all there.
     #[must_use]
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) -> bool {
         let fits = offset
@@ -101,13 +101,13 @@ impl Region {
 }
 
 impl Region {
-    /// Gives the whole pages within `range` back to the system, and with them what they held.
+    /// Gives the whole pages within `range` back to the system; their content is lost.
     pub(crate) fn discard(&self, range: Range<usize>) {
         // No reference into the mapping is ever made.
         platform::discard(&self.map, range);
     }
 
-    /// What a system does unasked that has large pages for everybody.
+    /// Asks for large pages, as some systems use them without being asked.
     #[cfg(all(test, target_os = "linux"))]
     pub(super) fn ask_for_large_pages(&self) {
         platform::ask_for_large_pages(&self.map);

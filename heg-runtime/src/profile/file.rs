@@ -1,7 +1,7 @@
-//! Where profiles are kept: one file per bundle and devices in the cache folder (see `verified`).
+//! Files of profiles: one per bundle and set of devices, in the cache folder (see `verified`).
 //!
-//! The name has the bundle's identity and a hash of everything that latencies depend on besides: devices,
-//! drivers, properties. So a new driver finds no profile rather than a wrong one.
+//! The name holds the bundle's identity and a hash of everything else that latencies depend on: devices, drivers,
+//! properties. So a new driver finds no profile rather than an outdated one.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use heg_profiler::measure::{DeviceIdentity, PROFILE_BYTES_MAX, Profile};
 
 use crate::error::RuntimeError;
 
-/// Where the profile of a bundle on devices is kept.
+/// Path of the profile of a bundle on a set of devices.
 pub fn path(cache: &OwnFolder, bundle: &Bundle, devices: &[DeviceIdentity]) -> PathBuf {
     let mut text = String::new();
     for device in devices {
@@ -71,7 +71,7 @@ pub fn read(
     Ok(Some(profile))
 }
 
-/// Writes a profile; a reader sees the old one or this one, whole.
+/// Writes a profile atomically: a reader sees the old one or the new one.
 ///
 /// # Errors
 ///
@@ -95,7 +95,7 @@ pub fn write(file: &Path, profile: &Profile) -> Result<(), RuntimeError> {
     })
 }
 
-/// None where there is no file. One that is too long is cut, and refused for that by its reader.
+/// The text of a file; none if there is no file. A file that is too long is cut, and its reader refuses it.
 fn read_text(file: &Path) -> Result<Option<String>, RuntimeError> {
     let read = || -> Result<String, FileError> {
         let mut text = String::new();

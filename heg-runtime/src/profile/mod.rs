@@ -1,8 +1,7 @@
 //! Measuring a bundle's kernels on the devices of a SoC.
 //!
-//! What is measured, how often and what follows from it is `heg_profiler`'s to know; here it finds the kernels
-//! ([`BundleSubject`]), made ready by the loader that requests use, and the place where a profile is kept
-//! ([`mod@file`]).
+//! `heg_profiler` decides what is measured, how often, and what follows from it. This module gives it the kernels
+//! ([`BundleSubject`]), prepared by the loader that requests use, and the file of a profile ([`mod@file`]).
 
 pub mod file;
 mod neighbour;

@@ -1,4 +1,4 @@
-//! A kernel that runs over and over on a thread of its own, for others to be measured beside it.
+//! A kernel that runs in a loop on a thread of its own, while others are measured beside it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ pub(super) struct Neighbour {
 }
 
 impl Neighbour {
-    /// Begins to run `call`; returns when the first runs are over, so that what follows meets it at full speed.
+    /// Starts to run `call` in a loop; returns after the first runs, when it has reached full speed.
     pub(super) fn start(mut bench: Bench, call: CallShape) -> Result<Self, RuntimeError> {
         bench.run(call)?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -33,12 +33,12 @@ impl Neighbour {
         })
     }
 
-    /// Ends it and says why it ended early, if it did.
+    /// Ends the loop; returns the error if it ended early.
     pub(super) fn stop(mut self) -> Result<(), RuntimeError> {
         self.end().unwrap_or(Err(RuntimeError::LoaderGone))
     }
 
-    /// None where the thread panicked.
+    /// Joins the thread; none if it panicked.
     fn end(&mut self) -> Option<Result<(), RuntimeError>> {
         self.stop.store(true, Ordering::Relaxed);
         match self.thread.take() {

@@ -1,8 +1,8 @@
-//! The kernels of a bundle as a subject of measurement.
+//! The kernels of a bundle, to be measured.
 //!
-//! Kernels are made ready when their case comes up and let go for the next, so that a profile needs less memory
-//! than a request. Each is made at several places of the model, which take turns: a pass over the model reads
-//! weights and KV cache from memory, and so must what stands for it.
+//! Kernels are prepared for their case and dropped before the next, so that a profile needs less memory than a request.
+//! Each is prepared at several places of the model, which take turns: a pass over the model reads weights and KV cache
+//! from memory rather than from a processor cache, and so must the measurement.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::exec::{CONTEXT_STEP, Loader, LoneKernel, Place};
 use crate::ladder::{DeviceFacts, Rung, Source};
 use crate::soc::device_of;
 
-/// How far calls go.
+/// The largest calls to measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Extent {
     /// Largest number of tokens of a call.
     pub chunk_tokens: u32,
     /// Largest number of rows of the head.
     pub batch: u32,
-    /// Longest context, where the model has one as long.
+    /// Longest context, at most the model's.
     pub context_tokens: u32,
 }
 
@@ -46,25 +46,25 @@ impl Default for Extent {
 pub struct BundleSubject {
     loader: Arc<Loader>,
     cases: Vec<Case>,
-    /// What each case runs, in the same order.
+    /// The kernel of each case, in the order of the cases.
     made: Vec<Made>,
     /// The case that is ready.
     ready: Option<(usize, Bench)>,
     neighbour: Option<Neighbour>,
 }
 
-/// What a case is made from.
+/// The kernel of a case.
 #[derive(Debug, Clone)]
 struct Made {
     rung: Rung,
     places: Vec<Place>,
 }
 
-/// The kernel of a case at its places, of which each run takes the next.
+/// The kernel of a case, ready at its places, which take turns.
 pub(super) struct Bench {
     context_step: u32,
     lone: Vec<LoneKernel>,
-    /// The call that each is sized for.
+    /// The calls that the places are sized for.
     sizes: Vec<Option<CallShape>>,
     next: usize,
     noise: Noise,
@@ -193,7 +193,7 @@ impl Bench {
     }
 }
 
-/// Sizes a kernel for a call, with inputs that are there: zeroed pages would all be one page of memory.
+/// Sizes a kernel for a call and fills its inputs: pages that were never written would all be one page of memory.
 fn prepare_call(
     lone: &mut LoneKernel,
     call: CallShape,
@@ -216,7 +216,7 @@ fn prepare_call(
     Ok(())
 }
 
-/// Numbers in [−1, 1): which ones does not matter for speed, so long as none is denormal.
+/// Numbers in [−1, 1). Their values do not matter for speed, as long as none is denormal.
 #[derive(Default)]
 struct Noise(Vec<f32>);
 
@@ -230,7 +230,7 @@ impl Noise {
     }
 }
 
-/// Places of a kernel, as many as make its weights, or the KV cache it reads, exceed any cache.
+/// Places of a kernel: enough for its weights, or the KV cache that it reads, to exceed any processor cache.
 fn places(manifest: &Manifest, kernel: u32, of: &Kernel) -> Vec<Place> {
     let all: Vec<Place> = match of.group {
         Group::Head if manifest.head.kernel.0 == kernel => vec![Place {
@@ -291,13 +291,13 @@ fn context_step(group: Group) -> u32 {
     }
 }
 
-/// Devices that are there.
+/// Devices that can be used.
 fn usable(loader: &Loader) -> impl Iterator<Item = &DeviceFacts> {
     let devices = loader.devices().iter();
     devices.filter(|device| device.missing.is_none())
 }
 
-/// What the devices that are there, and their drivers, call themselves.
+/// Identities of the devices that can be used: names, drivers, properties.
 pub fn identities(loader: &Loader) -> Vec<DeviceIdentity> {
     let openvino = loader.plugin_version();
     let identity = |device: &DeviceFacts| DeviceIdentity {
@@ -316,7 +316,7 @@ pub fn identities(loader: &Loader) -> Vec<DeviceIdentity> {
     usable(loader).map(identity).collect()
 }
 
-/// What kernels are compiled with, and attention where that differs.
+/// Properties that kernels are compiled with, and those of attention where they differ.
 fn all_properties(device: &Device) -> BTreeMap<String, String> {
     let of_mha = device.mha_properties.iter().map(|(name, value)| {
         let value = value.as_deref().unwrap_or("the plugin's own");
@@ -330,7 +330,7 @@ fn all_properties(device: &Device) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// More than the last-level cache of any client processor. Chosen.
+/// Bytes beyond the last-level cache of any client processor. Chosen.
 const CACHE_BYTES: u64 = 96 << 20;
 
 /// KV caches that take turns. Chosen: at 4096 tokens they exceed a cache, and each costs a compilation.

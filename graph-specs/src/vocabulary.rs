@@ -20,6 +20,16 @@ pub enum DeviceClass {
 }
 
 impl DeviceClass {
+    /// The class of the device behind OpenVINO's name for it, e.g. `GPU.0`; `None` for a name of no single device.
+    pub fn of_openvino(name: &str) -> Option<Self> {
+        match name.split('.').next() {
+            Some("CPU") => Some(Self::Cpu),
+            Some("GPU") => Some(Self::Igpu),
+            Some("NPU") => Some(Self::Npu),
+            _ => None,
+        }
+    }
+
     /// Name in reports and style sheets: `cpu`, `igpu` or `npu`.
     pub const fn name(self) -> &'static str {
         match self {

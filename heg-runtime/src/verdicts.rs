@@ -34,7 +34,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Whether the answer was right, by the rule of [`heg_artifacts::Verdict::passes`].
+    /// Whether the answer was right, by the rule of [`heg_artifacts::AnswerMatch::passes`].
     pub fn is_right(&self) -> bool {
         self.worst <= self.tolerance && self.rms <= self.tolerance / 2.0
     }

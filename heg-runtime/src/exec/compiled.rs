@@ -113,7 +113,7 @@ fn file_name(key: &SectionId) -> String {
 
 /// Properties with which a GPU plugin keeps its own compiled forms, without weights.
 pub(super) fn plugin_properties(cache: &OwnFolder, device: &str) -> Vec<(String, String)> {
-    if device.split('.').next() != Some("GPU") {
+    if DeviceClass::of_openvino(device) != Some(DeviceClass::Igpu) {
         return Vec::new();
     }
     let Ok(folder) = cache.folder("plugin") else {
@@ -127,8 +127,8 @@ pub(super) fn plugin_properties(cache: &OwnFolder, device: &str) -> Vec<(String,
     ]
 }
 
-fn is_cpu(device: &str) -> bool {
-    device.split('.').next() == Some("CPU")
+pub(super) fn is_cpu(device: &str) -> bool {
+    DeviceClass::of_openvino(device) == Some(DeviceClass::Cpu)
 }
 
 /// The content of a file that begins with its hash.

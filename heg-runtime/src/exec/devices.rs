@@ -31,7 +31,7 @@ fn read_device(core: &Core, device: &Device, role: DeviceClass) -> DeviceFacts {
         Ok(full_name) => (full_name, None),
         Err(error) => (String::new(), Some(missing(&error))),
     };
-    let is_npu = name.split('.').next() == Some("NPU");
+    let is_npu = DeviceClass::of_openvino(name) == Some(DeviceClass::Npu);
     let driver = ["NPU_DRIVER_VERSION", "GPU_DRIVER_VERSION"];
     let npu = || NpuFacts {
         // `NPU_PLATFORM` is what is compiled for, which a user may have set; the architecture is what is there.

@@ -15,7 +15,7 @@ use heg_spec::soc::Device;
 use heg_spec::{DeviceClass, Soc};
 
 use super::band::Band;
-use super::compiled::{CompiledCache, plugin_properties};
+use super::compiled::{CompiledCache, is_cpu, plugin_properties};
 use super::place::{Place, place_kernel, place_use, unknown, use_sections};
 use super::sections::Sections;
 use super::streams::Streams;
@@ -164,7 +164,7 @@ impl Loader {
     /// programs use.
     pub(crate) fn has_only_cpu(&self) -> bool {
         let mut devices = self.devices().iter();
-        devices.all(|device| device.name.starts_with("CPU"))
+        devices.all(|device| is_cpu(&device.name))
     }
 
     /// Version of OpenVINO.
@@ -423,7 +423,7 @@ impl Loader {
         };
         let of_device = properties_of(device, parts.kernel.group, parts.variant);
         let of_device = of_device.chain(kept.iter().map(|(name, value)| (name, value)));
-        let bound = (device.openvino == "CPU").then_some(SHAPES_KEPT);
+        let bound = is_cpu(&device.openvino).then_some(SHAPES_KEPT);
         let properties: BTreeMap<&str, &str> = bound
             .into_iter()
             .chain(of_device.map(|(name, value)| (name.as_str(), value.as_str())))

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use heg_artifacts::manifest::Kernel;
+use heg_spec::DeviceClass;
 use serde::Serialize;
 
 use super::{DeviceFacts, Misfit, Rung, Source};
@@ -142,13 +143,8 @@ const NAMED_MAX: usize = 6;
 impl Step {
     /// The device, and the role it plays if that is not its own: `NPU`, `CPU as npu`.
     pub fn device_in_role(&self) -> String {
-        let own = match self.device.split('.').next() {
-            Some("NPU") => "npu",
-            Some("GPU") => "igpu",
-            Some("CPU") => "cpu",
-            _ => "",
-        };
-        if self.role == own {
+        let own = DeviceClass::of_openvino(&self.device).map(DeviceClass::name);
+        if own == Some(self.role) {
             return self.device.clone();
         }
         format!("{} as {}", self.device, self.role)

@@ -1,8 +1,8 @@
 //! Gates: rules that hold work back although a lane is free for it.
 //!
-//! A gate is a file with its own state. It is asked about every [`Proposal`] before a lane is chosen for it, says when
-//! its answer may change by time alone. A new rule of this kind is its file here, a field and
-//! a line below, its switch in the policy, and a test.
+//! A gate is a file with its own state. It is asked about every [`Proposal`] before the work starts, and says when its
+//! answer may change by time alone. A new rule of this kind is a file here, its field and its place in the list below,
+//! a switch in the policy, and a test.
 
 mod bandwidth;
 mod bubble;

@@ -23,7 +23,7 @@ fuzz_target!(|input: &[u8]| {
     let target = Target::new(spec, PathBuf::from("."));
     let plan = match Plan::new(&target, &config, Verify::Always) {
         Ok(plan) => plan,
-        Err(CompileError::Invariant(broken)) => panic!("{broken}"),
+        Err(CompileError::BrokenInvariant(broken)) => panic!("{broken}"),
         Err(_) => return,
     };
     let dims = &plan.dims;

@@ -24,10 +24,10 @@ pub struct Args {
     /// A model RON file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.json)
     #[arg(value_name = "PATH")]
     path: PathBuf,
-    /// Where to write the bundle [default: artifacts/bundles/NAME.heg]
+    /// File of the bundle [default: artifacts/bundles/NAME.heg]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// How the bundle holds weights [default: the model file's choice, else w8a16]
+    /// Weight form of the bundle [default: the model file's choice, else w8a16]
     #[arg(long, value_parser = one_of(&WEIGHT_FORMS))]
     weights: Option<WeightForm>,
     /// NPU platforms to compile blobs for, e.g. 3720,4000,5010 [default: the model file's choice, else none]

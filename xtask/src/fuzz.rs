@@ -13,7 +13,7 @@ use xtask::workspace::{self, note, root, target_dir};
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// Which targets [default: all of tests/fuzz/fuzz_targets]
+    /// Targets to run [default: all of tests/fuzz/fuzz_targets]
     #[arg(value_name = "TARGET")]
     targets: Vec<String>,
     /// Seconds for each target

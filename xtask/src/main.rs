@@ -15,7 +15,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use xtask::{compile, fail, setup, synth};
 
-/// What `cargo xtask` accepts.
+/// The command line of `cargo xtask`.
 #[derive(Parser)]
 #[command(
     name = "cargo xtask",

@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// Predict calls that were not measured, measure them, and fail if they differ too much
     #[arg(long)]
     check: bool,
-    /// Which calls are checked
+    /// Calls to check
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 }

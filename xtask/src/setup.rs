@@ -70,7 +70,7 @@ pub fn windows_target() -> Result<Option<&'static str>> {
     Ok(npu::has_rust_target()?.then_some(npu::RUST_TARGET))
 }
 
-/// Whether `setup --clients` was run.
+/// Whether `setup --clients` has run.
 pub fn has_clients() -> bool {
     clients::folder().is_dir()
 }

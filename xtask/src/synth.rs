@@ -22,13 +22,13 @@ use std::time::Instant;
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Whose shapes to take
+    /// Model whose shapes to take
     #[arg(long, value_name = "NAME", value_parser = catalogue::names())]
     pub like: String,
     /// Folder to write [default: models/NAME in cargo's target folder]
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
-    /// Which random weights; the same seed gives the same bytes everywhere
+    /// Seed of the random weights; the same seed gives the same bytes everywhere
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
 }

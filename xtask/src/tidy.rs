@@ -63,7 +63,7 @@ fn read(root: &Path, path: String) -> Option<File> {
     Some(File { path, text })
 }
 
-/// What a rule found, where.
+/// A finding of a rule, and its place.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     line: usize,

@@ -69,12 +69,12 @@ pub fn capture(command: &mut Command, what: &str) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{what} printed no valid UTF-8"))
 }
 
-/// How `heg` is built.
+/// Build profile of `heg`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Build {
     /// Like this program, whose dependencies it shares: quick to build, and good enough to try.
     Dev,
-    /// As it ships: what is measured.
+    /// The shipped release build, which is the one to measure.
     Release,
 }
 

@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use xtask::fail;
 
-/// What `heg-lab` accepts. People type `cargo xtask`, and so usage lines say that.
+/// The command line of `heg-lab`. People type `cargo xtask`, so its usage lines say that.
 #[derive(Parser)]
 #[command(
     name = "cargo xtask",

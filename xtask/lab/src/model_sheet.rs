@@ -16,7 +16,7 @@ pub(crate) struct Args {
     /// Name of the model in the sheet [default: the bundle's]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Where to write the sheet [default: NAME.ron]
+    /// File of the sheet [default: NAME.ron]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -198,7 +198,7 @@ const WORKER: &str = "heg-npu-worker";
 pub(super) const RUST_TARGET: &str = "x86_64-pc-windows-gnu";
 const LINKER: &str = "x86_64-w64-mingw32-gcc";
 
-/// What must be on PATH, and the Debian packages that put it there.
+/// Programs that must be on PATH, and the Debian packages that hold them.
 const PROGRAMS: [(&str, &[&str]); 2] = [
     ("wine", &["wine", "wine64"]),
     (LINKER, &["gcc-mingw-w64-x86-64"]),

@@ -17,7 +17,7 @@ pub(super) struct Tensor {
     pub(super) stream: String,
 }
 
-/// What a tensor holds.
+/// Contents of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fill {
     Normal,

@@ -93,7 +93,7 @@ fn polynomial(coefficients: &[f64], x: f64) -> f64 {
     coefficients.iter().fold(0.0, |sum, c| sum * x + c)
 }
 
-/// Where the approximation changes its form.
+/// The argument at which the approximation changes its form.
 const TAIL: f64 = 0.02425;
 const CENTRE_UP: [f64; 6] = [
     -3.969_683_028_665_376e1,

@@ -111,7 +111,7 @@ pub(super) fn write(dir: &Path, plan: &Plan, seed: u64, threads: NonZeroUsize) -
     }
 }
 
-/// What the threads share.
+/// State that the threads share.
 struct Work<'a> {
     parts: Vec<Part>,
     files: &'a [File],

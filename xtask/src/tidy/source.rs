@@ -3,7 +3,7 @@
 
 /// A text file of the repository.
 pub(super) struct File {
-    /// From the repository's root.
+    /// Path from the repository's root.
     pub(super) path: String,
     pub(super) text: String,
 }

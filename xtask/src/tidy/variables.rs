@@ -88,7 +88,7 @@ const VARIABLES: [(&str, &[&str]); 14] = [
     ("HEG_WORLDS", &["heg-runtime/sim/tests/scheduler/worlds.rs"]),
 ];
 
-/// Where they are described.
+/// The page that describes them.
 const DOCUMENTS: [&str; 3] = ["CONTRIBUTING.md", "README.md", "ARCHITECTURE.md"];
 
 const OWN_PATH: &str = "xtask/src/tidy/variables.rs";

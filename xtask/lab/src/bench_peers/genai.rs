@@ -23,9 +23,9 @@ pub(crate) struct GenAi {
 
 /// Times to the first token of one start.
 pub(super) struct Start {
-    /// From before the process exists.
+    /// Time from before the process exists.
     pub(super) process_ms: f64,
-    /// From after Python's start and imports.
+    /// Time from the end of Python's start and imports.
     pub(super) start_ms: f64,
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// The same model, exported with 8-bit weights already [default: exported with optimum-cli]
     #[arg(long, value_name = "DIR")]
     genai_model: Option<PathBuf>,
-    /// How often each side is measured
+    /// Number of rounds for each side
     #[arg(long, value_name = "N", default_value_t = ROUNDS)]
     rounds: NonZeroU32,
     /// Print one JSON object instead of the table

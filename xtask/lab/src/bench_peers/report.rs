@@ -98,7 +98,7 @@ impl Report {
     }
 }
 
-/// What both `heg bench` and genai.py print.
+/// The figures that `heg bench` and genai.py both print.
 pub(super) const BENCH_KEYS: [&str; 6] = [
     "load_ms",
     "prefill_tokens_per_s/512",

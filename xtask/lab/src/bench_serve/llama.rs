@@ -101,7 +101,7 @@ fn write_model(folder: &Path, bin: &Path, source: &Path, model: &Path) -> Result
 
 const SCRIPT: &str = include_str!("gguf_model.py");
 
-/// What was measured when this command was written.
+/// Figures that were measured when this command was written.
 const ARCHIVE: &str = "llama_cpp_python-0.3.36.tar.gz";
 
 /// A server without what it is not asked for, in one file.

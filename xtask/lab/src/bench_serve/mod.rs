@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// The same model, exported for GenAI with 8-bit weights already [default: exported with optimum-cli]
     #[arg(long, value_name = "DIR")]
     genai_model: Option<PathBuf>,
-    /// What is measured, in this order
+    /// Systems to measure, in this order
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::ALL)]
     systems: Vec<System>,
     /// Loads, as shares of what GenAI sustains
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// Requests a minute that GenAI sustains [default: measured first]
     #[arg(long, value_name = "RPM")]
     sustained: Option<f64>,
-    /// How long requests arrive
+    /// Length of the trace
     #[arg(long, value_name = "MINUTES", default_value_t = 5.0)]
     minutes: f64,
     /// Seed of the traces
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// Only the gap between tokens of a reactive answer while a proactive prompt of 4 000 tokens comes
     #[arg(long)]
     gap: bool,
-    /// Where to keep traces and results [default: target/bench-serve]
+    /// Folder for traces and results [default: target/bench-serve]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print one JSON object instead of the tables

@@ -11,18 +11,18 @@ pub(super) struct Report {
     /// Requests a minute that GenAI sustains.
     pub(super) sustained_rpm: Option<f64>,
     pub(super) loads: Vec<LoadReport>,
-    /// By system: the reactive answer beside a proactive prompt of 4 000 tokens.
+    /// Reactive answers beside a proactive prompt of 4 000 tokens, by system.
     pub(super) gap: Vec<(String, Figures)>,
 }
 
-/// One load.
+/// The results of one load.
 pub(super) struct LoadReport {
     /// Share of what GenAI sustains.
     pub(super) load: f64,
     pub(super) requests_per_minute: f64,
-    /// By system, in the order of measurement; `heg-alone` beside `heg`.
+    /// Results by system, in the order of measurement; `heg-alone` stands beside `heg`.
     pub(super) runs: Vec<(String, Figures)>,
-    /// What our server says about its engine.
+    /// The engine's figures, from our server's metrics.
     pub(super) engine: Option<EngineFigures>,
 }
 
@@ -56,7 +56,7 @@ const fn p90(over: &'static str, at_most: f64) -> Ratio {
 /// At every load.
 const AT_ALL: [Ratio; 2] = [mean("heg-alone", 1.5), p90("heg-alone", 1.5)];
 
-/// From `BUSY` on.
+/// A load of `BUSY` or more.
 const AT_BUSY: [Ratio; 3] = [
     mean("genai", 0.2),
     p90("genai", 0.2),
@@ -68,7 +68,7 @@ const AT_BUSY: [Ratio; 3] = [
     },
 ];
 
-/// Where GenAI cannot keep up.
+/// Loads at which GenAI cannot keep up.
 const AT_OVERLOAD: [Ratio; 1] = [Ratio {
     title: "proactive tokens per second",
     over: "genai",
@@ -118,7 +118,7 @@ const LINES: [Line; 12] = [
     }),
 ];
 
-/// Of a reactive answer beside a proactive prompt.
+/// Time of a reactive answer beside a proactive prompt.
 const GAP_LINES: [Line; 3] = [
     ("longest gap between tokens", |f| {
         millis(&f.reactive, f.reactive.gap_secs_max)

@@ -16,14 +16,14 @@ pub(super) struct Results {
 /// A run, as `heg bench-serve --json` and `genai_replay.py` print it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Run {
-    /// In the order of the trace.
+    /// Outcomes in the order of the trace.
     pub(super) requests: Vec<Outcome>,
-    /// What our server says about its engine.
+    /// The engine's figures, from our server's metrics.
     pub(super) engine: Option<EngineFigures>,
 }
 
 impl Run {
-    /// What a replay printed.
+    /// The output of a replay.
     pub(super) fn read(printed: Value) -> Result<Self> {
         serde_json::from_value(printed).context("a replay printed something else")
     }

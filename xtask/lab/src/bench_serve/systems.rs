@@ -16,7 +16,7 @@ use std::process::{Child, Command};
 use xtask::fail::Fail;
 use xtask::workspace::{self, last_lines};
 
-/// What is compared.
+/// The models and options to compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum System {
     /// `heg serve`

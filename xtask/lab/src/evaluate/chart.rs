@@ -103,7 +103,7 @@ pub(crate) struct Series {
     pub(crate) dashed: bool,
 }
 
-/// One chart of several.
+/// A chart among several in one picture.
 pub(crate) struct Panel {
     pub(crate) title: String,
     pub(crate) series: Vec<Series>,

@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// A folder of request files (*.jsonl) [default: the small sample that ships]
     #[arg(long, value_name = "DIR")]
     workloads: Option<PathBuf>,
-    /// Where to write [default: target/evaluation]
+    /// Folder to write to [default: target/evaluation]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Policies: shipped policy files' names, or files; the first is compared with the others
@@ -57,7 +57,7 @@ pub(crate) struct Args {
     /// version; the rate says how long reading takes
     #[arg(long)]
     after_answer: bool,
-    /// How long requests arrive, in minutes
+    /// Length of the trace, in minutes
     #[arg(long, value_name = "MINUTES", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=240))]
     minutes: u64,
     /// Tokens of a full prefill segment: the chunk of the NPU's kernels
@@ -91,7 +91,7 @@ Writes into DIR:
   *.svg          the counterparts of the paper's figures 6, 10, 11, 12 and 13
   *.trace.json   runs to look at in https://ui.perfetto.dev (with --trace)";
 
-/// What is evaluated.
+/// The cases to evaluate.
 pub(crate) struct Subject {
     pub(crate) platforms: Vec<Platform>,
     pub(crate) policies: Vec<Policy>,

@@ -28,14 +28,14 @@ struct Line {
     behind: Option<String>,
 }
 
-/// Which way is better.
+/// Whether more or less is better.
 #[derive(Clone, Copy, PartialEq)]
 enum Better {
     More,
     Less,
 }
 
-/// How a figure is written.
+/// Format of a figure.
 #[derive(Clone, Copy)]
 enum Unit {
     Percent,
@@ -164,7 +164,7 @@ pub(crate) fn sustained_rate(
     Some((before.0, false))
 }
 
-/// What a policy sustains, divided by what another one does.
+/// The load that a policy sustains, divided by that of another.
 #[derive(Clone, Copy)]
 struct Ratio {
     value: f64,

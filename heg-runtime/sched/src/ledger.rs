@@ -10,6 +10,7 @@ use heg_spec::policy::Limits;
 
 use super::costs::ModelShape;
 use super::event::{Action, Actions, Finish};
+use super::forecast::{Waiting, first_token};
 use super::kv::{KvBudget, Refusals};
 use super::lanes::LaneSet;
 use super::request::{Class, FlowId, Micros, RequestId, Submission};
@@ -225,6 +226,19 @@ impl<P: Progress> Ledger<P> {
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (RequestId, &mut Entry<P>)> {
         self.entries.iter_mut().map(|(id, entry)| (*id, entry))
+    }
+
+    /// Time to the first token of a request, where `waiting` says what is left of a prompt that has given none.
+    pub(super) fn first_token_in(
+        &self,
+        request: RequestId,
+        short_prompts_first: Option<f64>,
+        waiting: impl Fn(&Entry<P>) -> Option<Waiting>,
+    ) -> Option<Micros> {
+        let own = waiting(self.get(request)?)?;
+        let others = self.iter().filter(|(id, _)| *id != request);
+        let others = others.filter_map(|(_, entry)| waiting(entry));
+        Some(first_token(own, others, short_prompts_first))
     }
 
     /// The proactive request that is best given up for others: the youngest.

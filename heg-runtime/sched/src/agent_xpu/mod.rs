@@ -53,7 +53,6 @@ use heg_spec::policy::SchedulerKind;
 use super::Scheduler;
 use super::costs::{Call, Cost, Costs, ModelShape};
 use super::event::{Action, Actions, Event, Finish, Ticket, Work};
-use super::forecast::first_token;
 use super::kv::KvBudget;
 use super::lanes::{Lanes, Running};
 use super::ledger::{Leaving, Ledger};
@@ -332,11 +331,9 @@ impl<C: Costs> Scheduler for AgentXpu<C> {
     }
 
     fn first_token_in(&self, request: RequestId) -> Option<Micros> {
-        let own = self.waiting_of(self.ledger.get(request)?)?;
-        let others = self.ledger.iter().filter(|(id, _)| *id != request);
-        let others = others.filter_map(|(_, entry)| self.waiting_of(entry));
         let times = self.policy.prefill.short_prompts_first;
-        Some(first_token(own, others, times))
+        self.ledger
+            .first_token_in(request, times, |entry| self.waiting_of(entry))
     }
 }
 

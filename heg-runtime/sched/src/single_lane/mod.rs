@@ -25,7 +25,7 @@ use heg_spec::policy::SchedulerKind;
 use super::Scheduler;
 use super::costs::{Call, Costs, ModelShape};
 use super::event::{Action, Actions, Event, Finish, Segment, Ticket, Work};
-use super::forecast::{Waiting, first_token, prefill_us};
+use super::forecast::{Waiting, prefill_us};
 use super::isolation::Isolation;
 use super::kv::{KvBudget, Room};
 use super::lanes::LaneSet;
@@ -461,9 +461,7 @@ impl<C: Costs> Scheduler for SingleLane<C> {
     }
 
     fn first_token_in(&self, request: RequestId) -> Option<Micros> {
-        let own = self.waiting_of(self.ledger.get(request)?)?;
-        let others = self.ledger.iter().filter(|(id, _)| *id != request);
-        let others = others.filter_map(|(_, entry)| self.waiting_of(entry));
-        Some(first_token(own, others, None))
+        self.ledger
+            .first_token_in(request, None, |entry| self.waiting_of(entry))
     }
 }

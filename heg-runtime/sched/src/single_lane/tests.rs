@@ -36,7 +36,7 @@ impl Costs for OneDevice {
 struct Driver {
     scheduler: SingleLane<OneDevice>,
     now: Micros,
-    /// What runs.
+    /// The launch that runs, and its work.
     launch: Option<(Ticket, Work)>,
     actions: Actions,
 }

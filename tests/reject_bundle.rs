@@ -17,11 +17,12 @@ use std::sync::OnceLock;
 
 use heg_artifacts::manifest::Variant;
 use heg_artifacts::{Bundle, Error, layout};
+use heg_runtime::engine::{EndTokens, Request};
 use heg_runtime::{ExitStatus, Loaded, RuntimeError};
-use heg_sched::Logits;
+use heg_sched::{Finish, Logits};
 use heg_spec::{DeviceClass, Group};
 use heg_tests::roles::{drop_unused, rewrite};
-use heg_tests::{Seeded, Workbench, chain, executor, fixture, openvino_or_skip};
+use heg_tests::{Seeded, Workbench, chain, executor, fixture, openvino_or_skip, single_engine};
 
 /// tiny-agent in W8A16, compiled once.
 fn bundle_bytes() -> &'static [u8] {
@@ -371,8 +372,16 @@ fn prompts_that_do_not_fit_are_refused_and_do_no_harm() {
     let (bundle, _) = workbench
         .compile(&fixture("tiny-agent"), "tiny-agent", small)
         .unwrap();
-    let mut executor = executor(&bundle, "host-cpu", 64).unwrap();
+    let engine = single_engine(&bundle, "host-cpu", 64).unwrap();
     let context = CONTEXT as usize;
+    let answer = |prompt: &[u32], tokens_max| {
+        let request = Request {
+            tokens_max,
+            end_tokens: EndTokens::Ignored,
+            ..Request::reactive(prompt.to_vec())
+        };
+        engine.generate(request).wait().unwrap().1
+    };
     let mut text = String::new();
     for (name, prompt) in [
         ("longer than the context", vec![5; context + 1]),
@@ -383,22 +392,27 @@ fn prompts_that_do_not_fit_are_refused_and_do_no_harm() {
         ("the largest token", vec![u32::MAX]),
         ("empty", vec![]),
     ] {
-        let mut sequence = executor.sequence().unwrap();
-        let error = heg_tests::greedy(&mut executor, &mut sequence, &prompt, 4).unwrap_err();
+        let ending = answer(&prompt, 4);
+        assert_eq!(
+            (ending.finish, ending.generated),
+            (Finish::Failed, 0),
+            "{name}"
+        );
+        let error = ending.error.unwrap();
         assert_eq!(error.exit_status(), ExitStatus::Input, "{name}");
-        assert_eq!(sequence.tokens(), 0, "{name}");
         text.push_str(&format!(
             "# {name}\n{}\n\n",
-            chain(&error, workbench.folder())
+            chain(&*error, workbench.folder())
         ));
-        // The same sequence is as good as new.
-        assert!(heg_tests::greedy(&mut executor, &mut sequence, &[5], 2).is_ok());
+        // The engine is as good as new.
+        assert_eq!(answer(&[5], 2).generated, 2);
     }
     insta::assert_snapshot!("prompts", text);
-    let mut sequence = executor.sequence().unwrap();
-    let full = vec![5; context];
-    let tokens = heg_tests::greedy(&mut executor, &mut sequence, &full, 4).unwrap();
-    assert_eq!(tokens.len(), 1, "a full context leaves room for one token");
+    let full = answer(&vec![5; context], 4);
+    assert_eq!(
+        full.generated, 1,
+        "a full context leaves room for one token"
+    );
 }
 
 /// Longest context of the bundle whose prompts are refused, in tokens.

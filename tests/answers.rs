@@ -7,7 +7,7 @@
 
 use heg_artifacts::Bundle;
 use heg_artifacts::manifest::{Manifest, Weight};
-use heg_spec::WeightForm;
+use heg_spec::{Soc, WeightForm, shipped};
 use heg_tests::asked::{Asked, EXACT};
 use heg_tests::{FAMILIES, Workbench, fixture, openvino_or_skip};
 
@@ -44,23 +44,31 @@ fn every_place_agrees_with_the_cpu_device() {
     }
 }
 
-/// What `host-cpu` sets: the plugin rounds activations to int8 before it multiplies them with int8 weights.
-const AS_SHIPPED: [(&str, &str); 2] = [
-    ("INFERENCE_PRECISION_HINT", "f32"),
-    ("DYNAMIC_QUANTIZATION_GROUP_SIZE", "128"),
-];
+/// What a SoC's only device is opened with.
+fn properties(soc: &Soc) -> Vec<(&str, &str)> {
+    assert_eq!(soc.devices.len(), 1, "devices of `{}`", soc.name);
+    let set = soc.devices[0].properties.iter();
+    set.map(|(key, value)| (key.as_str(), value.as_str()))
+        .collect()
+}
 
 #[test]
 fn the_plugin_as_it_runs_stays_within_the_tolerance() {
     if !openvino_or_skip("the_plugin_as_it_runs_stays_within_the_tolerance") {
         return;
     }
+    let soc = shipped::soc("host-cpu").unwrap();
+    let as_shipped = properties(&soc);
+    // With int8 weights `host-cpu` leaves attention to the plugin's own precision.
+    let mut own_precision = as_shipped.clone();
+    own_precision.retain(|(key, _)| *key != "INFERENCE_PRECISION_HINT");
     for form in FORMS {
         let asked = asked("tiny-agent", form);
         for (name, place) in asked.places() {
-            // With int8 weights `host-cpu` leaves attention to the plugin's own precision.
-            let own = form == WeightForm::W8A16 && name.starts_with("mha");
-            let properties = &AS_SHIPPED[usize::from(own)..];
+            let properties = match form == WeightForm::W8A16 && name.starts_with("mha") {
+                true => &own_precision,
+                false => &as_shipped,
+            };
             for verdict in asked.ask(&place, properties, None).unwrap() {
                 assert!(verdict.passes(), "{form:?}, {name}: {verdict}");
             }
@@ -131,6 +139,7 @@ fn damaged_weights_are_found_out() {
         ("a page of zeros", lose_a_page),
         ("scales of one", lose_all_scales),
     ];
+    let soc = shipped::soc("host-cpu").unwrap();
     for (damage, spoil) in damages {
         let asked = asked("tiny-agent", WeightForm::W8A16);
         let manifest = asked.bundle().manifest();
@@ -142,7 +151,7 @@ fn damaged_weights_are_found_out() {
                 .map(|id| &manifest.weights[id.0 as usize]);
             let matrix = weights.find(|weight| weight.scales.is_some()).unwrap();
             spoil(&asked, matrix);
-            let verdicts = asked.ask(place, &AS_SHIPPED, None).unwrap();
+            let verdicts = asked.ask(place, &properties(&soc), None).unwrap();
             let name = &matrix.name;
             let found_out = verdicts.iter().any(|verdict| !verdict.passes());
             let shown: Vec<String> = verdicts.iter().map(ToString::to_string).collect();

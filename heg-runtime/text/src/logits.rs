@@ -1,8 +1,106 @@
-//! The loops of sampling that touch every logit.
+//! The loops of sampling that touch every logit, and log-softmax: from logits to log probabilities.
 //!
 //! A vocabulary of 128 thousand tokens is half a megabyte of logits for each token, so these loops work in
 //! blocks: the maximum of a block is plain code that compiles to vector instructions, and most blocks
 //! need no second look. NaN is never a maximum, because every comparison with it is false.
+
+use std::cmp::Ordering;
+
+/// A token, and how likely a model finds it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LogProb {
+    /// The token.
+    pub token: u32,
+    /// Natural logarithm of its probability: 0 or less, minus infinity for what cannot be.
+    pub log_probability: f64,
+}
+
+/// How likely a model finds the token at one position, and which it finds most likely there.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenLogProbs {
+    /// The token that stands there.
+    pub token: LogProb,
+    /// The most likely tokens, best first, of equal ones the lower id first: as many as were asked for.
+    pub top: Vec<LogProb>,
+}
+
+/// Log-softmax at one token: the natural logarithm of the probability that a model's logits give it.
+///
+/// Minus infinity if the token is outside the vocabulary, or its logit is NaN; for all tokens if there is no largest
+/// finite logit. To ask for more tokens of the same logits, see [`log_probabilities`].
+pub fn log_probability(logits: &[f32], token: u32) -> f64 {
+    LogSoftmax::of(logits).at(token)
+}
+
+/// Log-softmax at one token and at the `top_count` most likely ones.
+pub fn log_probabilities(logits: &[f32], token: u32, top_count: usize) -> TokenLogProbs {
+    let softmax = LogSoftmax::of(logits);
+    let log_prob = |token| LogProb {
+        token,
+        log_probability: softmax.at(token),
+    };
+    TokenLogProbs {
+        token: log_prob(token),
+        top: best_tokens(logits, top_count)
+            .into_iter()
+            .map(log_prob)
+            .collect(),
+    }
+}
+
+/// The ids of the `count` largest logits, largest first, of equal ones the lower id first. NaN is none of them.
+fn best_tokens(logits: &[f32], count: usize) -> Vec<u32> {
+    if count == 0 {
+        return Vec::new();
+    }
+    let floor = kth_largest(logits, count);
+    let numbered = (0..).zip(logits.iter().copied());
+    let mut best: Vec<(u32, f32)> = numbered.filter(|&(_, logit)| logit >= floor).collect();
+    best.sort_by(|(_, a), (_, b)| b.partial_cmp(a).unwrap_or(Ordering::Equal));
+    best.truncate(count);
+    best.into_iter().map(|(token, _)| token).collect()
+}
+
+/// What all log probabilities of the same logits have in common.
+struct LogSoftmax<'a> {
+    logits: &'a [f32],
+    /// Logarithm of the sum of the exponentials of all logits. Minus infinity if nothing has a probability.
+    log_sum: f64,
+}
+
+impl<'a> LogSoftmax<'a> {
+    fn of(logits: &'a [f32]) -> Self {
+        let top = block_max(logits);
+        let mut sum = 0.0;
+        if top.is_finite() {
+            for block in logits.chunks(BLOCK) {
+                // What is left out is less than 2^-23 of the sum, and NaN is not above anything.
+                let exponents = block.iter().map(|logit| logit - top);
+                let counted = exponents.filter(|&exponent| exponent >= EXPONENT_MIN);
+                sum += counted.map(|x| f64::from(fast_exp(x))).sum::<f64>();
+            }
+        }
+        let log_sum = f64::from(top) + f64::ln(sum);
+        Self {
+            logits,
+            log_sum: if top.is_finite() {
+                log_sum
+            } else {
+                f64::NEG_INFINITY
+            },
+        }
+    }
+
+    fn at(&self, token: u32) -> f64 {
+        match self.logits.get(token as usize) {
+            Some(&logit) if !logit.is_nan() && self.log_sum.is_finite() => {
+                // Above 0 only by rounding.
+                (f64::from(logit) - self.log_sum).min(0.0)
+            }
+            _ => f64::NEG_INFINITY,
+        }
+    }
+}
 
 /// A token that may be drawn, and its share.
 #[derive(Debug, Clone, Copy)]
@@ -208,6 +306,61 @@ mod tests {
             let expect = sorted.get(k - 1).copied().unwrap_or(f32::NEG_INFINITY);
             assert_eq!(kth_largest(&values, k), expect, "k {k} of {values:?}");
         }
+    }
+
+    #[test]
+    fn log_probabilities_are_those_of_the_formula() {
+        let mut random = Xoshiro256::from_seed(9);
+        for round in 0..300 {
+            let logit = |random: &mut Xoshiro256| (random.next_unit() * 60.0 - 30.0) as f32;
+            let logits: Vec<f32> = (0..1 + random.below(3000))
+                .map(|_| logit(&mut random))
+                .collect();
+            let exact = |value: f32| f64::from(value).exp();
+            let log_sum = logits.iter().copied().map(exact).sum::<f64>().ln();
+            let token = random.below(logits.len() as u64) as u32;
+            let found = log_probabilities(&logits, token, round % 21);
+            let expect = f64::from(logits[token as usize]) - log_sum;
+            let error = (found.token.log_probability - expect).abs();
+            assert!(error < 1e-6, "expected {expect}, found {found:?}");
+            assert_eq!(
+                found.token.log_probability,
+                log_probability(&logits, token),
+                "one function is the other"
+            );
+
+            let mut sorted: Vec<u32> = (0..logits.len() as u32).collect();
+            sorted.sort_by(|&a, &b| {
+                logits[b as usize]
+                    .total_cmp(&logits[a as usize])
+                    .then(a.cmp(&b))
+            });
+            sorted.truncate(round % 21);
+            let top: Vec<u32> = found.top.iter().map(|best| best.token).collect();
+            assert_eq!(top, sorted);
+            let all = log_probabilities(&logits, token, logits.len());
+            let sum: f64 = all.top.iter().map(|one| one.log_probability.exp()).sum();
+            assert!((sum - 1.0).abs() < 1e-6, "they sum to {sum}");
+        }
+    }
+
+    #[test]
+    fn log_probabilities_of_odd_logits_are_never_nan() {
+        let mut random = Xoshiro256::from_seed(10);
+        for odd in (0..500).map(|round| [2, 4, 400][round % 3]) {
+            let values = random_values(&mut random, odd);
+            let found = log_probabilities(&values, random.below(1600) as u32, 5);
+            for log_prob in found.top.iter().chain([&found.token]) {
+                assert!(
+                    log_prob.log_probability <= 0.0,
+                    "{log_prob:?} of {values:?}"
+                );
+            }
+        }
+        let masked = [f32::NEG_INFINITY, 3.0, f32::NEG_INFINITY];
+        assert_eq!(log_probability(&masked, 1), 0.0);
+        assert_eq!(log_probability(&masked, 0), f64::NEG_INFINITY);
+        assert_eq!(log_probability(&masked, 3), f64::NEG_INFINITY);
     }
 
     #[test]

@@ -98,6 +98,12 @@ pub(crate) struct Sampling {
     /// Divide the score of tokens that occurred before
     #[arg(long, default_value_t = 1.0)]
     repetition_penalty: f32,
+    /// Subtract from the score of tokens that the answer has already
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    presence_penalty: f32,
+    /// Subtract from the score of tokens for each time that the answer has them already
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    frequency_penalty: f32,
     /// Same seed, same answer
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -112,6 +118,8 @@ impl Sampling {
             top_p: self.top_p,
             min_p: self.min_p,
             repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
             seed: self.seed,
         };
         params.check()?;

@@ -172,6 +172,7 @@ fn prepare(
     if let Some(asked) = &params.model {
         served.check_model(asked)?;
     }
+    served.check_biases(&params.logit_bias)?;
     let permit = state.admission.enter(scope, params.class)?;
     let turn = match &params.supersede_key {
         Some(key) => state.superseding.begin(Key {
@@ -202,7 +203,8 @@ fn prepare(
 /// Memory that a request takes until it is answered, in bytes.
 fn kept_bytes(params: &CompletionParams, prompt: &[u32], form_bytes: usize) -> usize {
     let stop: usize = params.stop.iter().map(String::len).sum();
-    REQUEST_BYTES + prompt.len() * TOKEN_BYTES + stop * STOP_BYTE_BYTES + form_bytes
+    let biases = params.logit_bias.len() * BIAS_BYTES;
+    REQUEST_BYTES + prompt.len() * TOKEN_BYTES + stop * STOP_BYTE_BYTES + biases + form_bytes
 }
 
 /// Grows or shrinks a charge to this many bytes.
@@ -259,6 +261,7 @@ fn ask(
         prompt,
         end_tokens,
         sampling: params.sampling,
+        logit_bias: params.logit_bias.clone(),
         restriction: constraint.restriction,
         flow: flow.map(|name| state.flows.named(&served.engine, scope, name)),
         deadline: params.deadline,
@@ -298,6 +301,9 @@ const REQUEST_BYTES: usize = 8 << 10;
 
 /// Memory of a prompt token, in bytes: its id, in the engine and with its flow.
 const TOKEN_BYTES: usize = 8;
+
+/// Memory of a bias on a token, in bytes: here and in the engine.
+const BIAS_BYTES: usize = 16;
 
 /// Memory of a byte of a stop text, in bytes: the byte, and its entry in the failure table.
 const STOP_BYTE_BYTES: usize = 10;

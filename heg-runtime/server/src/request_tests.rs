@@ -82,8 +82,14 @@ fn fields_that_are_refused() {
         r#","top_k":-2"#,
         r#","min_p":2"#,
         r#","repetition_penalty":0"#,
-        r#","presence_penalty":0.5"#,
-        r#","logit_bias":{"5":1}"#,
+        r#","presence_penalty":2.5"#,
+        r#","frequency_penalty":-3"#,
+        r#","frequency_penalty":"much""#,
+        r#","logit_bias":[5]"#,
+        r#","logit_bias":{"five":1}"#,
+        r#","logit_bias":{"-5":1}"#,
+        r#","logit_bias":{"5":101}"#,
+        r#","logit_bias":{"5":"1"}"#,
         r#","logprobs":true"#,
         r#","max_tokens":0"#,
         r#","max_completion_tokens":-3"#,
@@ -147,6 +153,10 @@ fn prompts_that_are_refused() {
 fn what_is_too_long_is_refused() {
     let text = |letters: usize| "x".repeat(letters);
     let ids = |count: usize| vec!["0"; count].join(",");
+    let biases = |count: usize| {
+        let biases: Vec<String> = (0..count).map(|id| format!(r#""{id}":1"#)).collect();
+        biases.join(",")
+    };
     let cases = [
         format!(r#"{{"prompt": [{}]}}"#, ids(1024)),
         format!(r#"{{"prompt": [[{}]]}}"#, ids(4_000_000)),
@@ -159,6 +169,7 @@ fn what_is_too_long_is_refused() {
             vec![format!("{:?}", text(256)); 5].join(",")
         ),
         format!(r#"{{"prompt": "a", "logit_bias": [{}]}}"#, ids(4_000_000)),
+        format!(r#"{{"prompt": "a", "logit_bias": {{{}}}}}"#, biases(1025)),
         format!(
             r#"{{"prompt": "a", "tools": {{{}}}}}"#,
             vec![r#""a":{}"#; 100_000].join(",")
@@ -172,6 +183,7 @@ fn what_is_too_long_is_refused() {
             r#"{{"prompt": "a", "stop": [{}]}}"#,
             vec![format!("{:?}", text(64)); 16].join(",")
         ),
+        format!(r#"{{"prompt": "a", "logit_bias": {{{}}}}}"#, biases(1024)),
         // What means nothing to this server is not kept.
         format!(r#"{{"prompt": "a", "metadata": [{}]}}"#, ids(4_000_000)),
     ];
@@ -202,6 +214,7 @@ fn a_request_without_wishes_gets_the_defaults_of_openai() {
             seed,
             ..SamplingParams::default()
         },
+        logit_bias: Vec::new(),
         stop: Vec::new(),
         end_token: EndToken::Ends,
         delivery: Delivery::Whole,
@@ -229,7 +242,8 @@ fn wishes_are_read() {
         r#","model":"m","max_tokens":5,"max_completion_tokens":7,"temperature":0,"top_p":0.5,"top_k":40,
         "min_p":0.1,"repetition_penalty":1.1,"seed":-1,"stop":"x","ignore_eos":true,"stream":true,
         "stream_options":{"include_usage":true},"return_token_ids":true,"priority":"proactive","flow_id":"f",
-        "deadline_ms":1500,"supersede_key":"k","user":"me","n":1,"presence_penalty":0.0,"logprobs":null"#,
+        "deadline_ms":1500,"supersede_key":"k","user":"me","n":1,"presence_penalty":0.5,
+        "frequency_penalty":-0.25,"logit_bias":{"5":-100,"7":1.5},"logprobs":null"#,
     );
     let expected = CompletionParams {
         model: Some("m".into()),
@@ -240,8 +254,11 @@ fn wishes_are_read() {
             top_p: 0.5,
             min_p: 0.1,
             repetition_penalty: 1.1,
+            presence_penalty: 0.5,
+            frequency_penalty: -0.25,
             seed: u64::MAX,
         },
+        logit_bias: vec![(5, -100.0), (7, 1.5)],
         stop: vec!["x".into()],
         end_token: EndToken::Ignored,
         delivery: Delivery::Stream {

@@ -119,6 +119,19 @@ impl ServedModel {
         })
     }
 
+    /// Refuses biases on tokens that the model does not have.
+    pub(super) fn check_biases(&self, biases: &[(u32, f32)]) -> Result<()> {
+        let vocab = self.engine.manifest().model.vocab;
+        match biases.iter().find(|(token, _)| *token >= vocab) {
+            None => Ok(()),
+            Some((token, _)) => Err(ApiError::Field {
+                field: "logit_bias".to_owned(),
+                expected: "token ids within the vocabulary",
+                found: format!("{token}, with {vocab} tokens in the vocabulary"),
+            }),
+        }
+    }
+
     /// Room for an answer to a prompt of so many tokens.
     pub(super) fn room(&self, prompt_tokens: usize) -> u32 {
         let tokens = self.bounds.tokens;

@@ -32,6 +32,9 @@ pub struct Request {
     pub end_tokens: EndTokens,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
+    /// What is added to the logits of tokens, each from -100 (bans it) to 100 (forces it). A token outside the vocabulary is
+    /// passed over.
+    pub logit_bias: Vec<(u32, f32)>,
     /// The grammar that the answer follows; the answer ends where the grammar is complete.
     pub restriction: Option<Box<dyn Restriction>>,
     /// The flow that it continues. Calls of one flow run one after the other, and each reuses what the last one left in
@@ -71,6 +74,7 @@ impl Request {
             tokens_max: TOKENS_MAX,
             end_tokens: EndTokens::default(),
             sampling: SamplingParams::default(),
+            logit_bias: Vec::new(),
             restriction: None,
             flow: None,
             deadline: None,

@@ -51,6 +51,7 @@ impl Served {
         eos_ids: &[u32],
     ) -> Result<Self, RuntimeError> {
         let sampler = Sampler::new(request.sampling, &request.prompt)?;
+        let sampler = sampler.biased(request.logit_bias)?;
         Ok(Self {
             id,
             eos_ids: match request.end_tokens {

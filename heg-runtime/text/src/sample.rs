@@ -1,13 +1,13 @@
 //! From logits to a token.
 //!
-//! A restriction, if there is one, comes first. The steps and their order are those of `transformers`: repetition
-//! penalty, temperature, top-k, top-p, min-p, then one draw. Two things differ on purpose: equal weights at the edge of
-//! top-p are kept in id order, and the exponential is our own (`fast_exp`), so that a seed gives the same tokens on every
-//! machine and with every release of the compiler. The generator is in `random`, the loops over whole logits are in
-//! `logits`.
+//! What OpenAI adds to logits comes first: biases, and the penalties on tokens that the answer has already. A restriction,
+//! if there is one, comes next. The other steps and their order are those of `transformers`: repetition penalty,
+//! temperature, top-k, top-p, min-p, then one draw. Two things differ on purpose: equal weights at the edge of top-p are
+//! kept in id order, and the exponential is our own (`fast_exp`), so that a seed gives the same tokens on every machine
+//! and with every release of the compiler. The generator is in `random`, the loops over whole logits are in `logits`.
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::logits::{Candidate, argmax, kth_largest, weigh};
 use super::random::Xoshiro256;
@@ -16,7 +16,7 @@ use super::{GrammarState, Restriction, Result, TextError};
 /// The parameters of sampling.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingParams {
-    /// Divides the logits. 0 chooses the best token always; then only the repetition penalty counts.
+    /// Divides the logits. 0 chooses the best token always; then only the penalties and biases count.
     pub temperature: f32,
     /// Number of best tokens to keep, with those equal to the last of them. At least 1; `None` keeps all.
     pub top_k: Option<u32>,
@@ -27,6 +27,12 @@ pub struct SamplingParams {
     /// Makes tokens of the prompt and the answer less likely: positive logits are divided by it, negative
     /// ones multiplied. Above 0; 1 changes nothing.
     pub repetition_penalty: f32,
+    /// Subtracted from the logit of every token that the answer has already, be it once or often. The prompt does not
+    /// count. In -2 to 2; 0 changes nothing.
+    pub presence_penalty: f32,
+    /// Subtracted from the logit of a token once for each time that the answer has it already. The prompt does not
+    /// count. In -2 to 2; 0 changes nothing.
+    pub frequency_penalty: f32,
     /// Start of the random sequence.
     pub seed: u64,
 }
@@ -40,6 +46,8 @@ impl Default for SamplingParams {
             top_p: 1.0,
             min_p: 0.0,
             repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
             seed: 0,
         }
     }
@@ -58,6 +66,8 @@ impl SamplingParams {
             top_p,
             min_p,
             repetition_penalty,
+            presence_penalty,
+            frequency_penalty,
             seed: _,
         } = *self;
         require(
@@ -80,7 +90,19 @@ impl SamplingParams {
             "repetition_penalty",
             "more than 0",
             penalty,
-        )
+        )?;
+        for (name, penalty) in [
+            ("presence_penalty", presence_penalty),
+            ("frequency_penalty", frequency_penalty),
+        ] {
+            require((-2.0..=2.0).contains(&penalty), name, "-2 to 2", penalty)?;
+        }
+        Ok(())
+    }
+
+    /// Whether tokens of the answer are counted.
+    fn counts(&self) -> bool {
+        self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 }
 
@@ -116,12 +138,15 @@ impl Choice {
 ///
 /// # Invariants
 /// - `seen` holds the prompt and the answer so far, if the repetition penalty is on.
+/// - `counts` holds how often the answer so far has each token, if a penalty on that is on.
 /// - `candidates` ascends by token between the steps, so that a draw never depends on how a step sorts.
 pub struct Sampler {
     params: SamplingParams,
     restriction: Option<Box<dyn Restriction>>,
     random: Xoshiro256,
+    biases: Vec<(u32, f32)>,
     seen: BTreeSet<u32>,
+    counts: BTreeMap<u32, u32>,
     candidates: Vec<Candidate>,
     scratch: Vec<Candidate>,
     /// Choices so far.
@@ -148,7 +173,9 @@ impl Sampler {
             params,
             restriction: None,
             random,
+            biases: Vec::new(),
             seen,
+            counts: BTreeMap::new(),
             candidates: Vec::new(),
             scratch: Vec::new(),
             choices: 0,
@@ -163,6 +190,19 @@ impl Sampler {
             restriction,
             ..self
         }
+    }
+
+    /// Adds to the logits of tokens: each bias to that of its token, before anything else. Tokens outside the vocabulary
+    /// are passed over.
+    ///
+    /// # Errors
+    /// `Sampling`, if a bias is not from -100 to 100.
+    pub fn biased(self, biases: Vec<(u32, f32)>) -> Result<Self> {
+        for &(_, bias) in &biases {
+            let holds = (-100.0..=100.0).contains(&bias);
+            require(holds, "logit_bias", "-100 to 100", bias)?;
+        }
+        Ok(Self { biases, ..self })
     }
 
     /// Chooses the next token and takes it into the answer; says what may follow. Changes `logits`.
@@ -183,6 +223,7 @@ impl Sampler {
     /// # Errors
     /// `Restriction`, of the answer's restriction only.
     pub fn choose(&mut self, logits: &mut [f32]) -> Result<Choice> {
+        self.shift(logits);
         if let Some(restriction) = &mut self.restriction {
             if self.proposed.take().is_some() {
                 restriction.undo()?;
@@ -228,6 +269,9 @@ impl Sampler {
         if self.params.repetition_penalty != 1.0 {
             self.seen.insert(token);
         }
+        if self.params.counts() {
+            *self.counts.entry(token).or_default() += 1;
+        }
         let proposed = self.proposed.take();
         match &mut self.restriction {
             Some(restriction) if proposed != Some(number) => {
@@ -237,6 +281,25 @@ impl Sampler {
                 restriction.chosen(token)
             }
             _ => Ok(said),
+        }
+    }
+
+    /// Adds biases, and subtracts the penalties on tokens that the answer has already.
+    fn shift(&self, logits: &mut [f32]) {
+        for &(token, bias) in &self.biases {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit += bias;
+            }
+        }
+        let SamplingParams {
+            presence_penalty,
+            frequency_penalty,
+            ..
+        } = self.params;
+        for (&token, &count) in &self.counts {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit -= presence_penalty + frequency_penalty * count as f32;
+            }
         }
     }
 

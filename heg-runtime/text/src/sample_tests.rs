@@ -154,6 +154,73 @@ fn seen_tokens_become_less_likely() {
     assert_eq!(negative, [-8.0, -5.0]);
 }
 
+/// OpenAI's formula, read literally: `mu[j] + bias[j] - c[j] * frequency - (c[j] > 0) * presence`.
+#[test]
+fn biases_and_penalties_follow_the_formula() {
+    let mut random = Xoshiro256::from_seed(11);
+    let penalty = |random: &mut Xoshiro256| (random.next_unit() * 4.0 - 2.0) as f32;
+    for round in 0..200 {
+        let params = SamplingParams {
+            temperature: [0.0, 0.9][round % 2],
+            presence_penalty: penalty(&mut random),
+            frequency_penalty: penalty(&mut random),
+            seed: random.next(),
+            ..SamplingParams::default()
+        };
+        let logits = random_logits(&mut random, 40);
+        let biases: Vec<(u32, f32)> = (0..random.below(5))
+            .map(|place| (place as u32 * 7, penalty(&mut random) * 50.0))
+            .collect();
+        // The prompt does not count.
+        let sampler = Sampler::new(params, &[1, 2, 3]).unwrap();
+        let mut sampler = sampler.biased(biases.clone()).unwrap();
+        let plain = SamplingParams {
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            ..params
+        };
+        let mut naive = Sampler::new(plain, &[]).unwrap();
+        let mut answer: Vec<u32> = Vec::new();
+        for _ in 0..30 {
+            let mut shifted = logits.clone();
+            for (token, logit) in (0..).zip(&mut shifted) {
+                let bias = biases.iter().find(|(other, _)| *other == token);
+                *logit += bias.map_or(0.0, |(_, bias)| *bias);
+                let count = answer.iter().filter(|said| **said == token).count() as f32;
+                if count > 0.0 {
+                    *logit -= params.presence_penalty + params.frequency_penalty * count;
+                }
+            }
+            let token = drawn(&mut sampler, &mut logits.clone());
+            assert_eq!(token, drawn(&mut naive, &mut shifted), "round {round}");
+            answer.push(token);
+        }
+    }
+}
+
+#[test]
+fn a_token_is_banned_by_its_bias_and_forced_by_another() {
+    let sampler = |temperature, biases: &[(u32, f32)]| {
+        let params = SamplingParams {
+            temperature,
+            ..SamplingParams::default()
+        };
+        Sampler::new(params, &[]).unwrap().biased(biases.to_vec())
+    };
+    let logits = [2.0, 9.0, 1.0];
+    for temperature in [0.0, 1.0] {
+        let mut banned = sampler(temperature, &[(1, -100.0), (2, -100.0)]).unwrap();
+        assert_eq!(drawn(&mut banned, &mut logits.clone()), 0);
+        let mut forced = sampler(temperature, &[(2, 100.0), (7, 100.0)]).unwrap();
+        assert_eq!(drawn(&mut forced, &mut logits.clone()), 2);
+    }
+    let error = sampler(1.0, &[(0, 1.0), (1, -100.5)]).err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "sampling parameter `logit_bias`: expected -100 to 100, found -100.5"
+    );
+}
+
 #[test]
 fn odd_logits_give_a_token() {
     let params = SamplingParams {
@@ -216,6 +283,20 @@ fn parameters_out_of_range_are_named() {
             ..good
         },
         &format!("{start} `repetition_penalty`: expected more than 0, found 0"),
+    );
+    check(
+        SamplingParams {
+            presence_penalty: -2.5,
+            ..good
+        },
+        &format!("{start} `presence_penalty`: expected -2 to 2, found -2.5"),
+    );
+    check(
+        SamplingParams {
+            frequency_penalty: f32::NAN,
+            ..good
+        },
+        &format!("{start} `frequency_penalty`: expected -2 to 2, found NaN"),
     );
 }
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{WITHOUT_EFFECT, is_empty, is_one, is_zero, name};
+use super::{WITHOUT_EFFECT, is_one, name};
 use crate::error::{ApiError, Result};
-use crate::fields::Fields;
+use crate::fields::{Fields, describe};
 use heg_sched::Class;
 use heg_text::SamplingParams;
 
@@ -19,6 +19,8 @@ pub struct CompletionParams {
     pub tokens_max: Option<u32>,
     /// The sampling parameters.
     pub sampling: SamplingParams,
+    /// What is added to the logits of tokens.
+    pub logit_bias: Vec<(u32, f32)>,
     /// The stop texts, each of which ends the answer.
     pub stop: Vec<String>,
     /// The effect of an end-of-sequence token.
@@ -79,9 +81,6 @@ pub enum TokenIds {
 impl CompletionParams {
     pub(super) fn take(fields: &mut Fields, tokens_max: Option<u32>) -> Result<Self> {
         fields.only("n", is_one, "gives one answer to a request")?;
-        fields.only("presence_penalty", is_zero, PENALTIES)?;
-        fields.only("frequency_penalty", is_zero, PENALTIES)?;
-        fields.only("logit_bias", is_empty, "has no biases on tokens")?;
         for name in WITHOUT_EFFECT {
             fields.take(name);
         }
@@ -89,6 +88,7 @@ impl CompletionParams {
             model: fields.text("model")?,
             tokens_max,
             sampling: sampling(fields)?,
+            logit_bias: logit_bias(fields)?,
             stop: stop(fields)?,
             end_token: match fields.flag("ignore_eos")? {
                 Some(true) => EndToken::Ignored,
@@ -120,6 +120,8 @@ fn sampling(fields: &mut Fields) -> Result<SamplingParams> {
     let top_p = number("top_p", defaults.top_p)?;
     let min_p = number("min_p", defaults.min_p)?;
     let repetition_penalty = number("repetition_penalty", defaults.repetition_penalty)?;
+    let presence_penalty = number("presence_penalty", defaults.presence_penalty)?;
+    let frequency_penalty = number("frequency_penalty", defaults.frequency_penalty)?;
     let top_k = match fields.integer("top_k")? {
         // Off, in vLLM's and in llama.cpp's way.
         None | Some(-1 | 0) => None,
@@ -137,6 +139,8 @@ fn sampling(fields: &mut Fields) -> Result<SamplingParams> {
         top_p,
         min_p,
         repetition_penalty,
+        presence_penalty,
+        frequency_penalty,
         seed,
     };
     match params.check() {
@@ -152,6 +156,33 @@ fn sampling(fields: &mut Fields) -> Result<SamplingParams> {
         }),
         Err(error) => Err(heg_runtime::RuntimeError::from(error).into()),
     }
+}
+
+/// Biases by token id, each as a text, as JSON has names. Whether the ids are in the vocabulary is checked later.
+fn logit_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>> {
+    let Some(map) = fields.map("logit_bias")? else {
+        return Ok(Vec::new());
+    };
+    let wrong = |expected, found| ApiError::Field {
+        field: "logit_bias".to_owned(),
+        expected,
+        found,
+    };
+    if map.len() > BIASES_MAX {
+        let found = format!("{}", map.len());
+        return Err(wrong("at most 1024 biases", found));
+    }
+    map.into_iter()
+        .map(|(token, bias)| {
+            let Ok(id) = token.parse() else {
+                return Err(wrong("token ids as names", describe(&token.into())));
+            };
+            match bias.as_f64().filter(|bias| bias.abs() <= BIAS_MAX) {
+                Some(bias) => Ok((id, bias as f32)),
+                None => Err(wrong("biases from -100 to 100", describe(&bias))),
+            }
+        })
+        .collect()
 }
 
 /// A number that nobody knows before: the standard library's keys for hash maps.
@@ -233,7 +264,11 @@ fn class(fields: &mut Fields) -> Result<Class> {
     }
 }
 
-const PENALTIES: &str = "has `repetition_penalty` only";
+/// Biases of a request. Chosen: OpenAI's and vLLM's users ban words, not vocabularies.
+const BIASES_MAX: usize = 1024;
+
+/// OpenAI's bound on a bias, either way.
+const BIAS_MAX: f64 = 100.0;
 
 /// Stop texts of a request. Chosen; OpenAI allows four.
 const STOP_TEXTS_MAX: usize = 16;

@@ -2,7 +2,10 @@
 //! started and errors end, and the steps that both need before a model can run.
 
 pub mod compile;
+mod digest;
 pub mod fail;
+pub mod fetch;
+mod pip;
 pub mod setup;
 pub mod synth;
 pub mod venv;

@@ -13,7 +13,7 @@ mod tidy;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use xtask::{compile, fail, setup, synth};
+use xtask::{compile, fail, fetch, setup, synth};
 
 /// The command line of `cargo xtask`.
 #[derive(Parser)]
@@ -35,6 +35,8 @@ enum Command {
     Setup(setup::Args),
     /// Turn a model (RON file or Hugging Face folder) into one bundle
     CompileModel(compile::Args),
+    /// Download a real model by name, check it, and print the path of its file
+    FetchModel(fetch::Args),
     /// Write a Hugging Face folder with a known model's shapes and random weights
     SynthModel(synth::Args),
     /// Set up, then run every test of the workspace
@@ -70,6 +72,7 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
     let done = match command {
         Command::Setup(args) => setup::run(args),
         Command::CompileModel(args) => compile::run(args),
+        Command::FetchModel(args) => fetch::run(args),
         Command::SynthModel(args) => synth::run(args),
         Command::Test(args) => test::run(args),
         Command::Ci(args) => ci::run(args),

@@ -9,7 +9,7 @@ mod npu;
 mod wheel;
 
 use crate::fail::Fail;
-use crate::workspace::{note, target_dir};
+use crate::workspace::{self, note, target_dir};
 use anyhow::{Context, Result};
 use heg_compiler::npu::NpuToolchain;
 use std::env;
@@ -95,7 +95,7 @@ fn provide(local: Option<&Path>) -> Result<(PathBuf, String)> {
 fn fetch(dir: &Path, wheel: &wheel::Wheel, local: Option<&Path>) -> Result<(PathBuf, String)> {
     let parent = target_dir();
     fs::create_dir_all(&parent).with_context(|| format!("cannot create `{}`", parent.display()))?;
-    let _lock = lock(&parent.join(format!("openvino-{VERSION}.lock")))?;
+    let _lock = workspace::lock(&parent.join(format!("openvino-{VERSION}.lock")))?;
     if wheel.is_unpacked(dir) {
         return Ok((dir.to_path_buf(), "unpacked by another run".to_string()));
     }
@@ -125,18 +125,6 @@ fn fetch(dir: &Path, wheel: &wheel::Wheel, local: Option<&Path>) -> Result<(Path
     );
     note(format!("OpenVINO {VERSION}: {how}"));
     Ok((dir.to_path_buf(), how))
-}
-
-/// Two runs at once: the second waits, then finds the work done.
-fn lock(path: &Path) -> Result<fs::File> {
-    let file =
-        fs::File::create(path).with_context(|| format!("cannot create `{}`", path.display()))?;
-    if file.try_lock().is_err() {
-        note("waiting for another setup to finish");
-        file.lock()
-            .with_context(|| format!("cannot lock `{}`", path.display()))?;
-    }
-    Ok(file)
 }
 
 /// Folders of runs that were killed. We hold the lock, so nobody is using them.

@@ -4,6 +4,7 @@
 use crate::fail::Fail;
 use anyhow::{Context, Result};
 use std::env;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
@@ -116,6 +117,17 @@ pub fn heg(binary: &Path) -> Command {
     let mut command = Command::new(binary);
     command.env("HEG_CACHE_DIR", target_dir().join("heg-cache"));
     command
+}
+
+/// Locks a file, which is made if need be. Of two runs at once the second waits, then finds the work done.
+pub(crate) fn lock(path: &Path) -> Result<File> {
+    let file = File::create(path).with_context(|| format!("cannot create `{}`", path.display()))?;
+    if file.try_lock().is_err() {
+        note("waiting for another run to finish");
+        file.lock()
+            .with_context(|| format!("cannot lock `{}`", path.display()))?;
+    }
+    Ok(file)
 }
 
 /// One line about what happens now. On standard error: standard output is for results.

@@ -5,7 +5,7 @@
 //! already, so a run that was cut off goes on where it ended. Nothing but packages and the Rust
 //! target is written outside of the target folder.
 
-use super::{fetch, lock, wheel};
+use super::{fetch, wheel};
 use crate::fail::Fail;
 use crate::workspace::{self, note, target_dir};
 use anyhow::{Context, Result};
@@ -19,7 +19,7 @@ use std::process::{Command, Stdio};
 pub(super) fn provide(local: Option<&Path>) -> Result<NpuToolchain> {
     let folder = NpuToolchain::folder(&target_dir());
     fs::create_dir_all(&folder).with_context(|| format!("cannot create `{}`", folder.display()))?;
-    let _lock = lock(&folder.join("setup.lock"))?;
+    let _lock = workspace::lock(&folder.join("setup.lock"))?;
     let native = Provider::native().map_err(|error| {
         let hint = "see who may write there, or set OPENVINO_DIR to another installation";
         anyhow::Error::new(error).context(Fail::environment("OpenVINO cannot be used").hint(hint))

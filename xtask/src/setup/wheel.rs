@@ -4,15 +4,14 @@
 
 use super::VERSION;
 use crate::fail::Fail;
-use crate::workspace::{last_lines, note};
+use crate::workspace::note;
+use crate::{digest, pip};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
-use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 /// A wheel of the pinned version for one system, and what we take from it.
 pub(super) struct Wheel {
@@ -37,39 +36,33 @@ impl Wheel {
 
     /// Downloads the wheel into `dir` with pip and returns its path.
     pub(super) fn download(&self, dir: &Path) -> Result<PathBuf> {
-        check_pip()?;
+        let otherwise = format!(
+            ", pass a wheel you have with {} FILE, or set OPENVINO_DIR to an installation",
+            self.option
+        );
+        pip::check("OpenVINO", &otherwise)?;
         note(format!(
             "downloading the wheel openvino=={VERSION} ({} MB) with pip",
             self.download_mb
         ));
-        let spinner = ProgressBar::new_spinner().with_message("pip download");
-        spinner.enable_steady_tick(Duration::from_millis(120));
-        let output = Command::new(PYTHON)
-            .args(["-m", "pip", "download", "--disable-pip-version-check"])
-            .args(["--no-input", "--quiet", "--no-deps", "--only-binary=:all:"])
-            .args(["--platform", self.platform])
-            .args(["--python-version", "3.11", "--implementation", "cp"])
-            .args(["--abi", "cp311", &format!("openvino=={VERSION}"), "-d"])
-            .arg(dir)
-            .output();
-        spinner.finish_and_clear();
-        let output = output.context(Fail::environment(format!("cannot start `{PYTHON}`")))?;
-        if !output.status.success() {
-            let said = last_lines(&String::from_utf8_lossy(&output.stderr));
-            let message = format!("pip could not download openvino=={VERSION}");
-            let hint = format!(
-                "check the network and pip's index (`python3 -m pip config list`), pass a wheel you \
-                 have with {} FILE, or set OPENVINO_DIR to an installation",
-                self.option
-            );
-            return Err(anyhow::anyhow!(said).context(Fail::environment(message).hint(hint)));
-        }
-        downloaded_wheel(dir)
+        let arguments = [
+            ["--platform", self.platform],
+            ["--python-version", "3.11"],
+            ["--implementation", "cp"],
+            ["--abi", "cp311"],
+        ];
+        pip::download(
+            Command::new(pip::PYTHON),
+            &format!("openvino=={VERSION}"),
+            arguments.as_flattened(),
+            dir,
+            &otherwise,
+        )
     }
 
     /// Refuses any file but the pinned wheel.
     pub(super) fn check(&self, wheel: &Path) -> Result<()> {
-        let found = sha256(wheel)?;
+        let found = digest::of_file(wheel)?;
         if found == self.sha256 {
             return Ok(());
         }
@@ -155,56 +148,6 @@ fn write_entry(entry: impl Read, to: &Path, budget: u64, bar: &ProgressBar) -> R
         .checked_sub(written)
         .ok_or_else(|| Fail::environment("the wheel unpacks to far more than it should").into())
 }
-
-fn check_pip() -> Result<()> {
-    let hint = "install them (Debian: `apt-get install python3 python3-pip`), pass a wheel with \
-                --wheel FILE, or set OPENVINO_DIR to an installation";
-    let output = Command::new(PYTHON)
-        .args(["-m", "pip", "--version"])
-        .output();
-    let said = match output {
-        Err(error) => {
-            let missing = Fail::environment(format!("`{PYTHON}` is needed to get OpenVINO"));
-            return Err(anyhow::Error::new(error).context(missing.hint(hint)));
-        }
-        Ok(output) if output.status.success() => return Ok(()),
-        Ok(output) => last_lines(&String::from_utf8_lossy(&output.stderr)),
-    };
-    let missing = Fail::environment(format!("`{PYTHON}` has no pip, which gets OpenVINO"));
-    Err(anyhow::anyhow!(said).context(missing.hint(hint)))
-}
-
-fn downloaded_wheel(dir: &Path) -> Result<PathBuf> {
-    let entries = fs::read_dir(dir).with_context(|| format!("cannot list `{}`", dir.display()))?;
-    entries
-        .flatten()
-        .map(|entry| entry.path())
-        .find(|path| path.extension().is_some_and(|e| e == "whl"))
-        .ok_or_else(|| {
-            Fail::environment("pip said it downloaded a wheel, but there is none").into()
-        })
-}
-
-fn sha256(path: &Path) -> Result<String> {
-    let what = || format!("cannot read `{}`", path.display());
-    let mut file =
-        File::open(path).map_err(|e| anyhow::Error::new(e).context(Fail::input(what())))?;
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0_u8; 1 << 20];
-    loop {
-        match file.read(&mut buffer).with_context(what)? {
-            0 => break,
-            n => hasher.update(&buffer[..n]),
-        }
-    }
-    Ok(hasher
-        .finalize()
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect())
-}
-
-const PYTHON: &str = "python3";
 
 /// Name of the file that says which wheel a folder was unpacked from; written last.
 const STAMP: &str = "wheel.sha256";

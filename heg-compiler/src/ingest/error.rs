@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::gguf::GgufMistake;
+
 /// A source folder that cannot be compiled, and why.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -142,6 +144,14 @@ pub enum IngestError {
         tensor: String,
         expected_bytes: u64,
         found_bytes: u64,
+    },
+
+    /// A GGUF file that is not what its format asks for.
+    #[error("`{}`, byte {byte}: {mistake}", path.display())]
+    Gguf {
+        path: PathBuf,
+        byte: u64,
+        mistake: GgufMistake,
     },
 
     /// No tensor of this name; the nearest that there is, when one is near.

@@ -10,6 +10,7 @@ mod config_json;
 mod config_keys;
 mod config_kinds;
 mod error;
+mod gguf;
 mod header;
 mod safetensors;
 mod tensor;
@@ -22,6 +23,7 @@ mod header_tests;
 
 pub use self::config_json::ConfigJson;
 pub use self::error::IngestError;
+pub use self::gguf::GgufMistake;
 pub use self::header::{HEADER_BYTES_MAX, TensorEntry, check_header};
 pub use self::safetensors::Checkpoint;
 pub use self::tensor::{SourceDtype, SourceTensor};

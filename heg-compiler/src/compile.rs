@@ -1,4 +1,4 @@
-//! The road from a model folder to a bundle.
+//! The road from a model folder or a GGUF file to a bundle.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use heg_spec::shipped;
 use crate::assemble::{Assembly, Parts};
 use crate::encode::{SourceMemory, encode_weights, source_bytes};
 use crate::error::CompileError;
-use crate::ingest::{Checkpoint, ConfigJson, TextAssets};
+use crate::ingest::ModelSource;
 use crate::npu::Pool;
 use crate::options::CompileOptions;
 use crate::phase::{Phase, Progress};
@@ -84,10 +84,12 @@ fn compile_from_store(
     progress: &dyn Progress,
 ) -> Result<Summary, CompileError> {
     progress.begin(Phase::Ingest, 0);
-    let folder = &target.spec.source;
-    let config = ConfigJson::read(&folder.join("config.json"))?;
-    let text = TextAssets::read(folder, &config)?;
-    let checkpoint = Checkpoint::open(folder)?;
+    let ModelSource {
+        config,
+        text,
+        checkpoint,
+        config_name,
+    } = ModelSource::open(&target.spec.source)?;
     progress.begin(Phase::Graph, 0);
     let plan = Plan::new(target, &config, options.verify)?;
     let store = Store::open(&places.store)?;
@@ -110,7 +112,7 @@ fn compile_from_store(
         build.add(*section);
     }
     let rope = build.rope(&config)?;
-    let provenance = provenance(&config, &text, &plan, blobs.compiler);
+    let provenance = provenance((config_name, &config), &text, &plan, blobs.compiler);
     let text = build.text(text)?;
     progress.begin(Phase::Encode, total);
     let memory = SourceMemory::load(&places.store, &checkpoint)?;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::error::CompileError;
-use crate::ingest::ConfigJson;
+use crate::ingest::ModelSource;
 use crate::lower::{IrDocument, Literals, lower_verified};
 use crate::options::CompileOptions;
 use crate::plan::{Graphs, Plan};
@@ -30,7 +30,7 @@ pub enum Emit {
 /// Those of the passes up to this one.
 pub fn emit(target: &Target, options: &CompileOptions, pass: Emit) -> Result<String, CompileError> {
     let target = target.with(options);
-    let config = ConfigJson::read(&target.spec.source.join("config.json"))?;
+    let config = ModelSource::config(&target.spec.source)?;
     let graphs = Graphs::build(&target, &config, options.verify)?;
     if pass == Emit::Graph {
         return Ok(graphs.to_string());

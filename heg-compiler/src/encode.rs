@@ -47,7 +47,7 @@ pub(crate) fn encode_weights(
         .map(|param| {
             let tensor = source(checkpoint, param)?;
             let stored = encode_weight(&tensor, param, form, store, memory)?;
-            progress.advance(tensor.bytes().len() as u64);
+            progress.advance(tensor.stored_bytes());
             Ok(stored)
         })
         .collect()
@@ -57,7 +57,7 @@ pub(crate) fn encode_weights(
 pub(crate) fn source_bytes(checkpoint: &Checkpoint, params: &[Param]) -> Result<u64, CompileError> {
     params
         .iter()
-        .map(|param| Ok(source(checkpoint, param)?.bytes().len() as u64))
+        .map(|param| Ok(source(checkpoint, param)?.stored_bytes()))
         .sum()
 }
 
@@ -85,7 +85,7 @@ fn encode_weight(
             ENCODER,
             [
                 source.to_string(),
-                format!("{:?} {:?} {element:?}", tensor.dtype(), param.shape),
+                format!("{} {:?} {element:?}", tensor.format_name(), param.shape),
             ],
         )
     };

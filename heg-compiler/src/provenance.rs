@@ -10,12 +10,12 @@ use crate::plan::Plan;
 
 /// The provenance of a bundle; every hash is of the bytes that were compiled.
 pub(crate) fn provenance(
-    config: &ConfigJson,
+    (config_name, config): (&'static str, &ConfigJson),
     text: &TextAssets,
     plan: &Plan,
     npu_compiler: Option<String>,
 ) -> Provenance {
-    let config = ("config.json", config.source_hash());
+    let config = (config_name, config.source_hash());
     let files = text.source_hashes.iter().map(|(name, hash)| (*name, *hash));
     let inputs: BTreeMap<String, SectionId> = files
         .chain([config])

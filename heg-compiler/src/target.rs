@@ -1,4 +1,4 @@
-//! The input of a compile: a model file, or a bare Hugging Face folder.
+//! The input of a compile: a model file, a bare Hugging Face folder, or a GGUF file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use heg_artifacts::SectionId;
 use heg_spec::{Architecture, Fusion, ModelSpec, Source, SpecError, shipped};
 
 use crate::error::CompileError;
-use crate::ingest::ConfigJson;
+use crate::ingest::{ConfigJson, ModelSource};
 use crate::options::CompileOptions;
 
 /// A resolved target.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// The model file's content, or the defaults for a bare folder.
+    /// The model file's content, or the defaults for a bare folder or a GGUF file.
     pub spec: ModelSpec,
     /// Folder that relative names in it start at: the model file's, or the Hugging Face folder itself.
     folder: PathBuf,
@@ -33,7 +33,7 @@ impl Target {
         Self::new(options.apply(&self.spec), self.folder.clone())
     }
 
-    /// Reads `path`: a folder is taken as it is, a file is a model file in RON.
+    /// Reads `path`: a folder and a GGUF file are taken as they are, another file is a model file in RON.
     pub fn read(path: &Path) -> Result<Self, CompileError> {
         if path.is_dir() {
             let absolute = path.canonicalize().map_err(|source| CompileError::Io {
@@ -46,6 +46,12 @@ impl Target {
                 .map_or_else(|| "model".into(), |name| name.to_string_lossy());
             let spec = ModelSpec::of_folder(name.into_owned(), path.to_owned());
             return Ok(Self::new(spec, path.to_owned()));
+        }
+        if ModelSource::is_gguf(path) {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            let spec = ModelSpec::of_folder(name.into_owned(), path.to_owned());
+            let folder = path.parent().unwrap_or(Path::new(""));
+            return Ok(Self::new(spec, folder.to_owned()));
         }
         let text = fs::read_to_string(path).map_err(|source| SpecError::Read {
             path: path.to_owned(),

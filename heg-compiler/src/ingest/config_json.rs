@@ -38,10 +38,19 @@ impl ConfigJson {
                 message: "expected an object of keys".to_owned(),
             });
         };
+        Self::of_keys(path, raw, blake3::hash(content))
+    }
+
+    /// A configuration of keys from elsewhere; `source_hash` is of what they were read from.
+    pub(super) fn of_keys(
+        path: &Path,
+        keys: Map<String, Value>,
+        source_hash: blake3::Hash,
+    ) -> Result<Self, IngestError> {
         Ok(Self {
             path: path.to_owned(),
-            keys: config_keys::normalise(path, raw)?,
-            source_hash: blake3::hash(content),
+            keys: config_keys::normalise(path, keys)?,
+            source_hash,
         })
     }
 
@@ -90,7 +99,7 @@ impl ConfigJson {
         &self.path
     }
 
-    /// Hash of the file as it was, for provenance.
+    /// Hash of the file as it was, for provenance; of a GGUF file, of all before its tensors' data.
     pub fn source_hash(&self) -> blake3::Hash {
         self.source_hash
     }

@@ -1,4 +1,4 @@
-//! Reading a Hugging Face folder: weights, configuration, text assets.
+//! Reading a Hugging Face folder or a GGUF file: weights, configuration, text assets.
 //!
 //! Everything here is foreign bytes. Bounds are checked before memory is taken, arithmetic on what a
 //! file says is checked, and the answer to a bad file is an [`IngestError`] that names it. What the
@@ -12,7 +12,9 @@ mod config_kinds;
 mod error;
 mod gguf;
 mod header;
+mod packing;
 mod safetensors;
+mod source;
 mod tensor;
 mod text_assets;
 
@@ -23,8 +25,10 @@ mod header_tests;
 
 pub use self::config_json::ConfigJson;
 pub use self::error::IngestError;
-pub use self::gguf::GgufMistake;
+pub use self::gguf::{BlockFormat, GgufMistake, RowFormat};
 pub use self::header::{HEADER_BYTES_MAX, TensorEntry, check_header};
+pub use self::packing::Packing;
 pub use self::safetensors::Checkpoint;
+pub use self::source::ModelSource;
 pub use self::tensor::{SourceDtype, SourceTensor};
 pub use self::text_assets::TextAssets;

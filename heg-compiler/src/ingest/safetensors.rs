@@ -1,4 +1,4 @@
-//! A checkpoint: one safetensors file, or several with an index, as one set of named tensors.
+//! A checkpoint: one safetensors file, several with an index, or a GGUF file, as one set of named tensors.
 //!
 //! Files are mapped, headers are judged whole before the first tensor is given out (`header.rs`),
 //! and the index is believed only where the shards agree with it. Which file wins follows
@@ -14,6 +14,7 @@ use heg_artifacts::Mapping;
 
 use super::bounded;
 use super::error::IngestError;
+use super::gguf::GgufEntry;
 use super::header::{TensorEntry, check_header};
 use super::tensor::SourceTensor;
 
@@ -63,6 +64,25 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
+    /// The tensors of a GGUF file that has been checked.
+    pub(super) fn of_gguf(
+        path: PathBuf,
+        mapping: Mapping,
+        entries: BTreeMap<String, GgufEntry>,
+    ) -> Self {
+        let located = |entry| Located {
+            shard: 0,
+            entry: Entry::Gguf(entry),
+        };
+        let tensors = entries.into_iter();
+        Self {
+            shards: vec![Shard { path, mapping }],
+            tensors: tensors
+                .map(|(name, entry)| (name, located(entry)))
+                .collect(),
+        }
+    }
+
     /// The tensor of this name; an error with the nearest name when there is none, and when it is of
     /// a type that is not compiled.
     pub fn tensor(&self, name: &str) -> Result<SourceTensor<'_>, IngestError> {
@@ -72,7 +92,10 @@ impl Checkpoint {
         };
         let (name, located) = self.tensors.get_key_value(name).ok_or_else(missing)?;
         let shard = self.shards.get(located.shard).ok_or_else(missing)?;
-        SourceTensor::from_entry(name, &located.entry, &shard.mapping)
+        match &located.entry {
+            Entry::Safetensors(entry) => SourceTensor::from_entry(name, entry, &shard.mapping),
+            Entry::Gguf(entry) => entry.tensor(name, &shard.mapping),
+        }
     }
 
     /// Whether there is a tensor of this name, of any type.
@@ -87,10 +110,10 @@ impl Checkpoint {
 
     /// Bytes of all tensors together, of any type.
     pub fn tensor_bytes(&self) -> u64 {
-        let bytes = self
-            .tensors
-            .values()
-            .map(|located| located.entry.bytes.len() as u64);
+        let bytes = self.tensors.values().map(|located| match &located.entry {
+            Entry::Safetensors(entry) => entry.bytes.len() as u64,
+            Entry::Gguf(entry) => entry.bytes.len() as u64,
+        });
         bytes.sum()
     }
 
@@ -161,6 +184,7 @@ impl Checkpoint {
                     second: path,
                 });
             }
+            let entry = Entry::Safetensors(entry);
             self.tensors.insert(tensor, Located { shard, entry });
         }
         self.shards.push(Shard { path, mapping });
@@ -201,7 +225,14 @@ struct Shard {
 #[derive(Debug)]
 struct Located {
     shard: usize,
-    entry: TensorEntry,
+    entry: Entry,
+}
+
+/// A tensor's description, as its file's format has it.
+#[derive(Debug)]
+enum Entry {
+    Safetensors(TensorEntry),
+    Gguf(GgufEntry),
 }
 
 /// The part of the index that is read. `metadata` is not: its total is only a remark.
@@ -261,7 +292,7 @@ fn weight_files(dir: &Path) -> Result<Vec<String>, IngestError> {
     Ok(files)
 }
 
-fn map_file(path: &Path) -> Result<Mapping, IngestError> {
+pub(super) fn map_file(path: &Path) -> Result<Mapping, IngestError> {
     // Says what a path is that is no file; the mapping then opens it again.
     bounded::open(path)?;
     let mapping = Mapping::open(path).map_err(|error| unreadable(path, error))?;
@@ -269,7 +300,7 @@ fn map_file(path: &Path) -> Result<Mapping, IngestError> {
     Ok(mapping)
 }
 
-fn unreadable(path: &Path, error: heg_artifacts::Error) -> IngestError {
+pub(super) fn unreadable(path: &Path, error: heg_artifacts::Error) -> IngestError {
     IngestError::Read {
         path: path.to_owned(),
         source: match error {

@@ -2,7 +2,8 @@
 //!
 //! A view: it borrows the map and copies nothing. Fused projections (`qkv_proj`, `gate_up_proj`)
 //! are taken apart with [`SourceTensor::rows`], which is a view again. Numbers are decoded in
-//! `quant/`, not here.
+//! `quant/`, not here. A tensor of a GGUF file may be packed (`packing.rs`): its rows are then unpacked to f32, a few
+//! at a time.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,6 +14,7 @@ use heg_artifacts::Mapping;
 
 use super::error::IngestError;
 use super::header::{TensorEntry, element_count};
+use super::packing::Packing;
 
 /// Number format of source weights. Others are refused when the tensor is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,7 +47,8 @@ impl fmt::Display for SourceDtype {
 /// A tensor, or a range of its rows.
 ///
 /// Invariants:
-/// - `bytes` is as long as `shape` and `dtype` say, little-endian, row-major, of any alignment.
+/// - `bytes` is as long as `shape` and `dtype` say, little-endian, row-major, of any alignment; of a packed tensor it
+///   is the whole stored tensor, also in a view of some rows, and `dtype` is what rows are unpacked to.
 /// - A row is one index of the first dimension; a scalar is one row of one element.
 #[derive(Debug, Clone)]
 pub struct SourceTensor<'a> {
@@ -57,6 +60,7 @@ pub struct SourceTensor<'a> {
     row_start: usize,
     /// The map behind `bytes` and where in it they start.
     origin: Option<(&'a Mapping, usize)>,
+    pub(super) packing: Option<Packing>,
 }
 
 impl<'a> SourceTensor<'a> {
@@ -84,7 +88,26 @@ impl<'a> SourceTensor<'a> {
             bytes,
             row_start: 0,
             origin: None,
+            packing: None,
         })
+    }
+
+    /// A tensor whose rows have to be unpacked. `bytes` of the map are as long as shape and format ask.
+    pub(super) fn packed(
+        name: &'a str,
+        packing: Packing,
+        shape: Vec<usize>,
+        (mapping, bytes): (&'a Mapping, Range<usize>),
+    ) -> Self {
+        Self {
+            name,
+            dtype: SourceDtype::F32,
+            shape,
+            bytes: mapping.get(bytes.clone()).unwrap_or_default(),
+            row_start: 0,
+            origin: Some((mapping, bytes.start)),
+            packing: Some(packing),
+        }
     }
 
     /// A tensor of a file whose header was checked.
@@ -105,9 +128,25 @@ impl<'a> SourceTensor<'a> {
                 });
             }
         };
-        let bytes = mapping.get(entry.bytes.clone()).unwrap_or_default();
-        let mut tensor = Self::from_bytes(name, dtype, entry.shape.clone(), bytes)?;
-        tensor.origin = Some((mapping, entry.bytes.start));
+        Self::mapped(
+            name,
+            dtype,
+            entry.shape.clone(),
+            (mapping, entry.bytes.clone()),
+        )
+    }
+
+    /// A tensor over bytes of a map.
+    pub(super) fn mapped(
+        name: &'a str,
+        dtype: SourceDtype,
+        shape: Vec<usize>,
+        (mapping, bytes): (&'a Mapping, Range<usize>),
+    ) -> Result<Self, IngestError> {
+        let start = bytes.start;
+        let bytes = mapping.get(bytes).unwrap_or_default();
+        let mut tensor = Self::from_bytes(name, dtype, shape, bytes)?;
+        tensor.origin = Some((mapping, start));
         Ok(tensor)
     }
 
@@ -116,6 +155,7 @@ impl<'a> SourceTensor<'a> {
         self.name
     }
 
+    /// Number format of the elements; of a packed tensor that of the unpacked ones.
     pub fn dtype(&self) -> SourceDtype {
         self.dtype
     }
@@ -142,7 +182,11 @@ impl<'a> SourceTensor<'a> {
 
     /// Elements in all.
     pub fn element_count(&self) -> usize {
-        self.bytes.len() / self.dtype.element_bytes()
+        match self.packing {
+            None => self.bytes.len() / self.dtype.element_bytes(),
+            // No overflow: they have bytes.
+            Some(_) => element_count(&self.shape).unwrap_or(0),
+        }
     }
 
     /// Row of the stored tensor at which this view starts.
@@ -155,6 +199,9 @@ impl<'a> SourceTensor<'a> {
         let rows = self.row_count();
         let row_bytes = self.row_elements().checked_mul(self.dtype.element_bytes());
         let slice = || {
+            if self.packing.is_some() {
+                return Some((0, self.bytes));
+            }
             let row_bytes = row_bytes?;
             let start = range.start.checked_mul(row_bytes)?;
             let end = range.end.checked_mul(row_bytes)?;
@@ -183,7 +230,26 @@ impl<'a> SourceTensor<'a> {
             origin: self
                 .origin
                 .map(|(mapping, offset)| (mapping, offset.saturating_add(start))),
+            packing: self.packing,
         })
+    }
+
+    /// A plain tensor over unpacked rows of this one.
+    pub(crate) fn over<'b>(&'b self, rows: Range<usize>, unpacked: &'b [u8]) -> SourceTensor<'b> {
+        let mut shape = self.shape.clone();
+        match shape.first_mut() {
+            Some(first) => *first = rows.len(),
+            None => shape.push(rows.len()),
+        }
+        SourceTensor {
+            name: self.name,
+            dtype: self.dtype,
+            shape,
+            bytes: unpacked,
+            row_start: self.row_start.saturating_add(rows.start),
+            origin: None,
+            packing: None,
+        }
     }
 
     /// Errors unless the shape is `expected`; returns the tensor, to be chained.

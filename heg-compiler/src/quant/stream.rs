@@ -81,18 +81,12 @@ pub(super) fn encode_in_blocks(
         hasher: blake3::Hasher::new(),
         values_bytes: 0,
     };
+    let packed = src.packing().is_some();
     match form {
+        _ if packed => stream.packed(form, scales)?,
         Form::F32 => stream.floats(form, f32_part)?,
         Form::F16 => stream.floats(form, f16_part)?,
-        Form::I8 => {
-            let scales = scales.ok_or_else(|| QuantError::Room {
-                tensor: src.name().to_owned(),
-                buffer: "scales",
-                found: 0,
-                expected: src.row_count(),
-            })?;
-            stream.int8(scales)?;
-        }
+        Form::I8 => stream.int8(given(src, scales)?)?,
     }
     Ok(Encoded {
         source_hash: stream.hasher.finalize(),
@@ -100,11 +94,24 @@ pub(super) fn encode_in_blocks(
     })
 }
 
+/// Room for scales, which int8 needs.
+fn given<'s>(
+    src: &SourceTensor<'_>,
+    scales: Option<&'s mut Vec<f32>>,
+) -> Result<&'s mut Vec<f32>, QuantError> {
+    scales.ok_or_else(|| QuantError::Room {
+        tensor: src.name().to_owned(),
+        buffer: "scales",
+        found: 0,
+        expected: src.row_count(),
+    })
+}
+
 /// Hash of the source bytes alone, the same as [`encode`] gives; for asking a cache before encoding.
 /// Pages stay mapped, since encoding often follows.
 pub fn source_hash(src: &SourceTensor<'_>) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
-    update(&mut hasher, src.bytes());
+    src.stored_rows(0..src.row_count(), |stored| update(&mut hasher, stored));
     hasher.finalize()
 }
 
@@ -124,6 +131,8 @@ struct Stream<'a> {
 struct Block {
     values: Vec<u8>,
     scales: Vec<f32>,
+    /// The rows of a packed source, unpacked.
+    unpacked: Vec<u8>,
 }
 
 /// A part of the source: the byte of the tensor at which it starts, and its bytes.
@@ -149,12 +158,7 @@ impl Stream<'_> {
     /// Blocks of whole rows, or rows in parts where one row is much more than a block.
     fn int8(&mut self, scales: &mut Vec<f32>) -> Result<(), QuantError> {
         let src = self.src;
-        if src.shape().len() < 2 {
-            return Err(QuantError::Rank {
-                tensor: src.name().to_owned(),
-                shape: src.shape().to_vec(),
-            });
-        }
+        check_rank(src)?;
         let row_bytes = src.bytes().len() / src.row_count();
         if row_bytes > self.block_bytes.saturating_mul(WIDE_ROW_BLOCKS) {
             return (0..src.row_count()).try_for_each(|row| self.wide_row(row, row_bytes, scales));
@@ -202,6 +206,58 @@ impl Stream<'_> {
         self.pass(whole, self.block_bytes, &mut Vec::new(), work)
     }
 
+    /// Writes the blocks of a window in order, up to the first that failed.
+    fn write_window(
+        &mut self,
+        results: Vec<Result<(), QuantError>>,
+        scales: &mut Vec<f32>,
+    ) -> Result<(), QuantError> {
+        for (result, block) in results.into_iter().zip(&self.blocks) {
+            result?;
+            write(self.src, self.values, &block.values)?;
+            self.values_bytes = self.values_bytes.saturating_add(block.values.len() as u64);
+            scales.extend_from_slice(&block.scales);
+        }
+        Ok(())
+    }
+
+    /// Blocks of whole rows, each unpacked and then encoded as a tensor of its own.
+    fn packed(&mut self, form: Form, scales: Option<&mut Vec<f32>>) -> Result<(), QuantError> {
+        let src = self.src;
+        let mut none = Vec::new();
+        let scales = match form {
+            Form::I8 => {
+                check_rank(src)?;
+                given(src, scales)?
+            }
+            Form::F32 | Form::F16 => &mut none,
+        };
+        let row_bytes = src.row_elements().saturating_mul(size_of::<f32>()).max(1);
+        let block_rows = (self.block_bytes / row_bytes).max(1);
+        self.blocks.resize_with(window_blocks(), Block::default);
+        let window_rows = block_rows.saturating_mul(self.blocks.len());
+        let mut first = 0;
+        while first < src.row_count() {
+            let rows = first..first.saturating_add(window_rows).min(src.row_count());
+            let starts = rows.clone().into_par_iter().step_by(block_rows);
+            let (hasher, blocks) = (&mut self.hasher, &mut self.blocks);
+            let encode = |(start, block): (usize, &mut Block)| {
+                let end = start.saturating_add(block_rows).min(rows.end);
+                packed_block(src, start..end, form, block)
+            };
+            let (results, ()) = rayon::join(
+                || -> Vec<Result<(), QuantError>> {
+                    starts.zip(blocks.par_iter_mut()).map(encode).collect()
+                },
+                || src.stored_rows(rows.clone(), |stored| update(hasher, stored)),
+            );
+            self.write_window(results, scales)?;
+            src.advise_rows_done(rows.clone());
+            first = rows.end;
+        }
+        Ok(())
+    }
+
     /// Hashes, encodes and writes a range of the source, in blocks of exactly `block_bytes` and a rest.
     fn pass(
         &mut self,
@@ -226,18 +282,47 @@ impl Stream<'_> {
                 },
                 || update(hasher, window),
             );
-            for (result, block) in results.into_iter().zip(&self.blocks) {
-                result?;
-                write(self.src, self.values, &block.values)?;
-                self.values_bytes = self.values_bytes.saturating_add(block.values.len() as u64);
-                scales.extend_from_slice(&block.scales);
-            }
+            self.write_window(results, scales)?;
             let end = start.saturating_add(window.len());
             self.src.advise_done(start..end);
             start = end;
         }
         Ok(())
     }
+}
+
+/// Unpacks rows of a tensor and encodes them.
+fn packed_block(
+    src: &SourceTensor<'_>,
+    rows: Range<usize>,
+    form: Form,
+    block: &mut Block,
+) -> Result<(), QuantError> {
+    src.unpack_rows(rows.clone(), &mut block.unpacked);
+    let plain = src.over(rows.clone(), &block.unpacked);
+    let elements = plain.element_count();
+    let bytes = elements.saturating_mul(form.element_bytes());
+    block.values.resize(bytes, 0);
+    block.scales.clear();
+    match form {
+        Form::F32 => f32_part(&plain, 0, plain.bytes(), &mut block.values),
+        Form::F16 => f16_part(&plain, 0, plain.bytes(), &mut block.values),
+        Form::I8 => {
+            block.scales.resize(rows.len(), 0.0);
+            quantise_rows_as(&plain, &mut block.values, &mut block.scales)
+        }
+    }
+}
+
+/// Channel-wise int8 needs rows.
+fn check_rank(src: &SourceTensor<'_>) -> Result<(), QuantError> {
+    if src.shape().len() >= 2 {
+        return Ok(());
+    }
+    Err(QuantError::Rank {
+        tensor: src.name().to_owned(),
+        shape: src.shape().to_vec(),
+    })
 }
 
 fn write(src: &SourceTensor<'_>, sink: &mut dyn Write, bytes: &[u8]) -> Result<(), QuantError> {

@@ -197,7 +197,7 @@ impl<'a> Metadata<'a> {
 }
 
 /// How a file begins (format).
-pub(super) const MAGIC: &[u8] = b"GGUF";
+pub(in super::super) const MAGIC: &[u8] = b"GGUF";
 
 /// The least that a key takes: an empty name, a type, a value of a byte (format).
 const KEY_BYTES_MIN: u64 = 8 + 4 + 1;

@@ -3,17 +3,88 @@
 //! Everything here is foreign bytes, read in place from the map of the file. What leaves this folder is what a
 //! safetensors folder gives too: a configuration in Hugging Face's spelling and tensors under Hugging Face's names.
 
-#[allow(dead_code, reason = "its users are being written")]
+mod blocks;
+mod config;
+mod element_type;
+mod entry;
+mod family;
 mod metadata;
 mod mistake;
 mod reader;
+mod rope;
+mod tensors;
 mod value;
 
 #[cfg(test)]
+mod blocks_tests;
+#[cfg(test)]
 mod metadata_tests;
 
-#[allow(unused_imports, reason = "its users are being written")]
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use heg_artifacts::Mapping;
+
+pub use self::blocks::BlockFormat;
+pub use self::element_type::RowFormat;
+pub(super) use self::entry::GgufEntry;
+pub(super) use self::metadata::MAGIC;
 pub(crate) use self::metadata::Metadata;
 pub use self::mistake::GgufMistake;
-#[allow(unused_imports, reason = "its users are being written")]
+#[allow(unused_imports, reason = "the tokenizer's reader takes it")]
 pub(crate) use self::value::Strings;
+
+use self::family::Family;
+use self::tensors::Tensors;
+use super::config_json::ConfigJson;
+use super::error::IngestError;
+use super::text_assets::TextAssets;
+
+/// Tensors by their names in Hugging Face's spelling.
+type Entries = BTreeMap<String, GgufEntry>;
+
+/// Configuration, text assets and tensors of a mapped file. `path` is for messages.
+pub(super) fn read(
+    path: &Path,
+    mapping: &Mapping,
+) -> Result<(ConfigJson, TextAssets, Entries), IngestError> {
+    let (metadata, tensors, family) = header(path, mapping)?;
+    let config = configuration(&metadata, mapping, &tensors, family)?;
+    let entries = entry::entries(&metadata, tensors, family)?;
+    let text = text_assets(&metadata)?;
+    Ok((config, text, entries))
+}
+
+/// The configuration of a mapped file alone.
+pub(super) fn config(path: &Path, mapping: &Mapping) -> Result<ConfigJson, IngestError> {
+    let (metadata, tensors, family) = header(path, mapping)?;
+    configuration(&metadata, mapping, &tensors, family)
+}
+
+fn header<'a>(
+    path: &Path,
+    mapping: &'a Mapping,
+) -> Result<(Metadata<'a>, Tensors, &'static Family), IngestError> {
+    let metadata = Metadata::read(path, mapping)?;
+    config::check_whole(&metadata)?;
+    let family = Family::of(&metadata)?;
+    let tensors = Tensors::read(&metadata, mapping)?;
+    Ok((metadata, tensors, family))
+}
+
+fn configuration<'a>(
+    metadata: &Metadata<'a>,
+    mapping: &'a Mapping,
+    tensors: &Tensors,
+    family: &'static Family,
+) -> Result<ConfigJson, IngestError> {
+    let keys = config::read(metadata, family, mapping, tensors)?;
+    let header = mapping.get(..tensors.data_start).unwrap_or_default();
+    ConfigJson::of_keys(metadata.path(), keys, blake3::hash(header))
+}
+
+fn text_assets(metadata: &Metadata<'_>) -> Result<TextAssets, IngestError> {
+    const MODEL: &str = "tokenizer.ggml.model";
+    metadata.needed(MODEL, metadata.text(MODEL)?, "the kind of the tokenizer")?;
+    Ok(TextAssets::default())
+}

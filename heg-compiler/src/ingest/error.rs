@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use super::gguf::GgufMistake;
+use super::gguf::{GgufMistake, VocabularyMistake};
 
 /// A source folder that cannot be compiled, and why.
 #[derive(Debug, Error)]
@@ -152,6 +152,12 @@ pub enum IngestError {
         path: PathBuf,
         byte: u64,
         mistake: GgufMistake,
+    },
+    /// A GGUF file whose vocabulary is no tokenizer.
+    #[error("tokenizer of `{}`: {mistake}", path.display())]
+    Vocabulary {
+        path: PathBuf,
+        mistake: VocabularyMistake,
     },
 
     /// No tensor of this name; the nearest that there is, when one is near.

@@ -25,7 +25,9 @@ mod header_tests;
 
 pub use self::config_json::ConfigJson;
 pub use self::error::IngestError;
-pub use self::gguf::{BlockFormat, GgufMistake, RowFormat};
+pub use self::gguf::{
+    BlockFormat, GgufMistake, NamedIds, RowFormat, TemplateOf, Vocabulary, VocabularyMistake,
+};
 pub use self::header::{HEADER_BYTES_MAX, TensorEntry, check_header};
 pub use self::packing::Packing;
 pub use self::safetensors::Checkpoint;

@@ -178,10 +178,10 @@ fn eos_ids(path: &Path, value: Option<&Value>) -> Result<Vec<u32>, IngestError> 
 const EOS_KEY: &str = "eos_token_id";
 
 /// Bound of `tokenizer.json`; the largest published one known to us has 33 MB. Chosen.
-const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
+pub(super) const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 
 /// Bound of a chat template; published ones stay below 50 kB. Chosen.
-const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
+pub(super) const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
 
 /// Bound of the stop tokens; published files have up to 10. Chosen.
 const EOS_IDS_MAX: usize = 1024;

@@ -13,6 +13,7 @@ mod mistake;
 mod reader;
 mod rope;
 mod tensors;
+mod text;
 mod value;
 
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub(super) use self::entry::GgufEntry;
 pub(super) use self::metadata::MAGIC;
 pub(crate) use self::metadata::Metadata;
 pub use self::mistake::GgufMistake;
+pub use self::text::{NamedIds, TemplateOf, Vocabulary, VocabularyMistake};
 #[allow(unused_imports, reason = "the tokenizer's reader takes it")]
 pub(crate) use self::value::Strings;
 
@@ -51,7 +53,7 @@ pub(super) fn read(
     let (metadata, tensors, family) = header(path, mapping)?;
     let config = configuration(&metadata, mapping, &tensors, family)?;
     let entries = entry::entries(&metadata, tensors, family)?;
-    let text = text_assets(&metadata)?;
+    let text = TextAssets::of_gguf(&metadata)?;
     Ok((config, text, entries))
 }
 
@@ -81,10 +83,4 @@ fn configuration<'a>(
     let keys = config::read(metadata, family, mapping, tensors)?;
     let header = mapping.get(..tensors.data_start).unwrap_or_default();
     ConfigJson::of_keys(metadata.path(), keys, blake3::hash(header))
-}
-
-fn text_assets(metadata: &Metadata<'_>) -> Result<TextAssets, IngestError> {
-    const MODEL: &str = "tokenizer.ggml.model";
-    metadata.needed(MODEL, metadata.text(MODEL)?, "the kind of the tokenizer")?;
-    Ok(TextAssets::default())
 }

@@ -159,6 +159,9 @@ pub enum IngestError {
         path: PathBuf,
         mistake: VocabularyMistake,
     },
+    /// A GGUF file in order, of something that is not compiled.
+    #[error("`{}`: {mistake}", path.display())]
+    GgufContent { path: PathBuf, mistake: GgufMistake },
 
     /// No tensor of this name; the nearest that there is, when one is near.
     #[error("no tensor `{name}` in the weights{}", nearest.as_ref().map(|near| format!("; the nearest is `{near}`")).unwrap_or_default())]

@@ -22,6 +22,8 @@ mod text_assets;
 mod checkpoint_tests;
 #[cfg(test)]
 mod header_tests;
+#[cfg(test)]
+mod packing_tests;
 
 pub use self::config_json::ConfigJson;
 pub use self::error::IngestError;

@@ -16,5 +16,7 @@ mod stream_tests;
 pub(crate) use self::element::{Bf16, Element, F16};
 pub use self::error::QuantError;
 pub use self::floats::{f16_bytes, f32_bytes};
+#[cfg(test)]
+pub(crate) use self::stream::encode_in_blocks;
 pub use self::stream::{Encoded, Form, encode, source_hash};
 pub use self::w8a16::quantise_rows;

@@ -60,7 +60,7 @@ pub fn encode(
 }
 
 /// As [`encode`], with blocks of about `block_bytes` of source: a multiple of every element.
-pub(super) fn encode_in_blocks(
+pub(crate) fn encode_in_blocks(
     src: &SourceTensor<'_>,
     form: Form,
     values: &mut dyn Write,

@@ -47,9 +47,8 @@ pub(super) fn read<'a>(
 /// Refuses what is a GGUF file and not a whole model.
 pub(super) fn check_whole(metadata: &Metadata<'_>) -> Result<(), IngestError> {
     let refuse = |mistake| {
-        Err(IngestError::Gguf {
+        Err(IngestError::GgufContent {
             path: metadata.path().to_owned(),
-            byte: 0,
             mistake,
         })
     };

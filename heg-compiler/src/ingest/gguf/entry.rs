@@ -54,14 +54,15 @@ pub(super) fn entries(
         if is_setting(&tensor) {
             continue;
         }
-        let placed = family.place(&tensor).ok_or_else(|| IngestError::Gguf {
-            path: metadata.path().to_owned(),
-            byte: described.bytes.start as u64,
-            mistake: GgufMistake::TensorUnknown {
-                tensor: tensor.clone(),
-                architecture: family.name,
-            },
-        })?;
+        let placed = family
+            .place(&tensor)
+            .ok_or_else(|| IngestError::GgufContent {
+                path: metadata.path().to_owned(),
+                mistake: GgufMistake::TensorUnknown {
+                    tensor: tensor.clone(),
+                    architecture: family.name,
+                },
+            })?;
         let packing = Packing {
             format: described.format,
             order: order(metadata, family, &placed, &described, &tensor)?,
@@ -103,9 +104,8 @@ fn order(
         .filter(|heads| *heads > 0 && rows.is_multiple_of(*heads))
         .and_then(|heads| rows.checked_div(heads))
         .filter(|head_rows| head_rows.is_multiple_of(2));
-    let head_rows = head_rows.ok_or_else(|| IngestError::Gguf {
+    let head_rows = head_rows.ok_or_else(|| IngestError::GgufContent {
         path: metadata.path().to_owned(),
-        byte: described.bytes.start as u64,
         mistake: GgufMistake::Heads {
             tensor: tensor.to_owned(),
             rows: rows as u64,

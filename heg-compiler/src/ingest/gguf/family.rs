@@ -84,9 +84,8 @@ impl Family {
         let family = FAMILIES.iter().find(|family| family.name == found);
         family.ok_or_else(|| {
             let known: Vec<&str> = FAMILIES.iter().map(|family| family.name).collect();
-            IngestError::Gguf {
+            IngestError::GgufContent {
                 path: metadata.path().to_owned(),
-                byte: 0,
                 mistake: GgufMistake::Architecture {
                     found: found.to_owned(),
                     expected: known.join(", "),

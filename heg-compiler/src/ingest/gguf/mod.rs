@@ -19,7 +19,13 @@ mod value;
 #[cfg(test)]
 mod blocks_tests;
 #[cfg(test)]
+mod config_tests;
+#[cfg(test)]
 mod metadata_tests;
+#[cfg(test)]
+mod refused_tests;
+#[cfg(test)]
+mod written;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,0 +1,170 @@
+//! GGUF files against the folders they were made of: the same model comes out.
+//!
+//! `fixtures/gguf` has the golden folders as llama.cpp's own conversion writes them (`convert_hf_to_gguf.py` of the
+//! package llama-cpp-python 0.3.36, f32, with a vocabulary of 256 bytes, since the folders have none).
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use heg_artifacts::manifest::{Manifest, Weight};
+use heg_artifacts::{Bundle, SectionId};
+use heg_spec::WeightForm;
+use heg_tests::model_folder::ModelFolder;
+use heg_tests::{FAMILIES, Workbench, executor, fixture, greedy, openvino_or_skip};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// What the golden folder of a family says and a GGUF file cannot: llama.cpp has these numbers in its code, or not at
+/// all. The folder is compiled with what llama.cpp has.
+fn unsaid(family: &str) -> Vec<(&'static str, Value)> {
+    let sliding = json!(["sliding_attention", "sliding_attention"]);
+    match family {
+        "gemma2" => vec![("query_pre_attn_scalar", json!(16))],
+        "gemma3" => vec![
+            ("query_pre_attn_scalar", json!(16)),
+            ("layer_types", sliding),
+        ],
+        "mistral" => vec![
+            ("model_type", json!("llama")),
+            ("sliding_window", json!(null)),
+        ],
+        "smollm3" => vec![("no_rope_layers", json!([1, 1]))],
+        _ => Vec::new(),
+    }
+}
+
+/// The bundles of a family's folder and of its GGUF file, in the same form and under the same name.
+fn both(workbench: &Workbench, family: &str, form: WeightForm) -> (PathBuf, PathBuf) {
+    let folder = workbench.path("folder").join(family);
+    let folder = ModelFolder::copy(&fixture(&format!("golden/{family}")), &folder).unwrap();
+    for (key, value) in unsaid(family) {
+        folder.set_config(key, value).unwrap();
+    }
+    let compile = |model: &Path, name: &str| {
+        let change = |spec: &mut heg_spec::ModelSpec| spec.weights = form;
+        workbench.compile(model, name, change).unwrap().0
+    };
+    let file = fixture(&format!("gguf/{family}.gguf"));
+    (
+        compile(folder.path(), &format!("folder-{family}")),
+        compile(&file, &format!("file-{family}")),
+    )
+}
+
+fn is_shifted(family: &str, weight: &Weight) -> bool {
+    family.starts_with("gemma") && weight.name.contains("norm")
+}
+
+/// The sections of the weights that must be equal, by name.
+fn weights(family: &str, manifest: &Manifest) -> BTreeMap<String, Weight> {
+    let same = manifest.weights.iter();
+    same.filter(|weight| !is_shifted(family, weight))
+        .map(|weight| (weight.name.clone(), weight.clone()))
+        .collect()
+}
+
+fn floats(bundle: &Bundle, section: SectionId) -> Vec<f32> {
+    let bytes = bundle.section(section).unwrap();
+    let (numbers, _) = bytes.as_chunks();
+    numbers.iter().map(|raw| f32::from_le_bytes(*raw)).collect()
+}
+
+#[test]
+fn a_gguf_file_gives_what_its_folder_gives() {
+    let workbench = Workbench::new().unwrap();
+    for family in FAMILIES {
+        for form in [WeightForm::F32, WeightForm::W8A16] {
+            let (folder, file) = both(&workbench, family, form);
+            let (folder, file) = (Bundle::open(&folder).unwrap(), Bundle::open(&file).unwrap());
+            let (a, b) = (folder.manifest(), file.manifest());
+            assert_eq!(weights(family, a), weights(family, b), "{family}");
+            assert_eq!(a.weights.len(), b.weights.len(), "{family}");
+            assert_eq!(a.kernels, b.kernels, "{family}");
+            assert_eq!(a.literals, b.literals, "{family}");
+            assert_eq!(a.rope, b.rope, "{family}");
+            assert_eq!(a.layers, b.layers, "{family}");
+            assert_eq!(a.head, b.head, "{family}");
+            assert_eq!(a.model.architecture, b.model.architecture, "{family}");
+            assert_eq!(b.model.name, family);
+            // A norm that adds 1 itself sees the same sum.
+            for (a, b) in a.weights.iter().zip(&b.weights) {
+                if is_shifted(family, a) {
+                    let sums = |bundle, weight: &Weight| -> Vec<f32> {
+                        let numbers = floats(bundle, weight.values);
+                        numbers.iter().map(|number| number + 1.0).collect()
+                    };
+                    assert_eq!(sums(&folder, a), sums(&file, b), "{family}, {}", a.name);
+                }
+            }
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct References {
+    cases: Vec<Reference>,
+}
+
+#[derive(Deserialize)]
+struct Reference {
+    input_ids: Vec<u32>,
+    greedy_ids: Vec<u32>,
+}
+
+/// Greedy tokens of a real model against transformers over the same dequantised weights in f32.
+fn check_real(model: &Path, references: &Path) {
+    let text = std::fs::read_to_string(references).unwrap();
+    let references: References = serde_json::from_str(&text).unwrap();
+    let workbench = Workbench::new().unwrap();
+    let change = |spec: &mut heg_spec::ModelSpec| spec.weights = WeightForm::F32;
+    let (bundle, _) = workbench.compile(model, "real", change).unwrap();
+    let mut executor = executor(&bundle, "host-cpu-f32", 256).unwrap();
+    let mut different = Vec::new();
+    for (number, case) in references.cases.iter().enumerate() {
+        let mut sequence = executor.sequence().unwrap();
+        let tokens = case.greedy_ids.len();
+        let found = greedy(&mut executor, &mut sequence, &case.input_ids, tokens).unwrap();
+        if found != case.greedy_ids {
+            let at = found.iter().zip(&case.greedy_ids).position(|(a, b)| a != b);
+            different.push((number, at));
+        }
+    }
+    let all = references.cases.len();
+    println!("{} of {all} identical", all - different.len());
+    assert_eq!(different, [], "(case, first token that differs)");
+}
+
+/// Where `cargo xtask fetch-model` puts the model, or elsewhere by `HEG_SMOLLM2`.
+#[test]
+fn smollm2_answers_as_its_reference_does() {
+    let fetched = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../artifacts/models/smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf");
+    let model = std::env::var_os("HEG_SMOLLM2").map_or(fetched, PathBuf::from);
+    if !model.is_file() {
+        println!(
+            "skipped: no `{}` (run: cargo xtask fetch-model smollm2-135m-instruct)",
+            model.display()
+        );
+        return;
+    }
+    if openvino_or_skip("smollm2") {
+        check_real(&model, &fixture("smollm2/greedy.json"));
+    }
+}
+
+/// Any model with references of one's own: `HEG_REAL_MODEL=FILE.gguf HEG_REAL_REFERENCES=FILE.json`.
+#[test]
+fn another_real_model_answers_as_its_reference_does() {
+    let paths = ["HEG_REAL_MODEL", "HEG_REAL_REFERENCES"].map(std::env::var_os);
+    let [Some(model), Some(references)] = paths else {
+        println!("skipped: neither HEG_REAL_MODEL nor HEG_REAL_REFERENCES is set");
+        return;
+    };
+    if openvino_or_skip("another real model") {
+        check_real(Path::new(&model), Path::new(&references));
+    }
+}

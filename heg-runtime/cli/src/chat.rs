@@ -1,15 +1,16 @@
-//! `heg chat`: a conversation on the terminal. Only what is new is prefilled.
+//! `heg chat`: a conversation on the terminal, or a JSON object an answer for scripts. Only what is new is prefilled.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
 
 use clap::Args;
-use heg_runtime::RuntimeError;
-use heg_runtime::engine::{Engine, Request, Update};
+use heg_runtime::engine::{Ending, Engine, Request, Update};
+use heg_runtime::{FinishReason, RuntimeError};
 use heg_sched::{Finish, FlowId};
 use heg_text::{
     ChatTemplate, Conversation, Message, SamplingParams, Special, TextStream, Tokenizer,
 };
+use serde::Serialize;
 
 use crate::failure::unfinished;
 use crate::options::{Machine, Sampling, print_descents};
@@ -28,6 +29,31 @@ pub(crate) struct Arguments {
     /// Most tokens per answer
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_tokens: usize,
+    /// Print no prompts, and for each line of input one JSON object: prompt_tokens, reused_tokens, text, finish_reason,
+    /// ttft_ms, tpot_ms
+    #[arg(long)]
+    json: bool,
+}
+
+/// How answers are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Output {
+    /// As they come.
+    Text,
+    /// When they are complete, one object on one line.
+    Json,
+}
+
+/// The object that `--json` prints.
+#[derive(Serialize)]
+struct Turn<'a> {
+    prompt_tokens: usize,
+    /// Tokens of the prompt that were in the KV cache already.
+    reused_tokens: u32,
+    text: &'a str,
+    finish_reason: &'static str,
+    ttft_ms: f64,
+    tpot_ms: f64,
 }
 
 /// Runs the command until the input ends or `/exit` is entered.
@@ -48,12 +74,20 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         messages: system.clone(),
         tokens_max: arguments.max_tokens.try_into().unwrap_or(u32::MAX),
         sampling,
+        output: match arguments.json {
+            true => Output::Json,
+            false => Output::Text,
+        },
         descents_said: false,
     };
     arguments.machine.remember(&loaded)?;
-    eprintln!("/reset forgets the conversation, /exit ends it");
+    if chat.output == Output::Text {
+        eprintln!("/reset forgets the conversation, /exit ends it");
+    }
     loop {
-        eprint!("> ");
+        if chat.output == Output::Text {
+            eprint!("> ");
+        }
         let mut line = String::new();
         if std::io::stdin().lock().read_line(&mut line)? == 0 {
             return Ok(());
@@ -76,6 +110,7 @@ struct Chat {
     messages: Vec<Message>,
     tokens_max: u32,
     sampling: SamplingParams,
+    output: Output,
     descents_said: bool,
 }
 
@@ -84,11 +119,18 @@ impl Chat {
         self.messages.push(Message::new("user", text));
         let prompt = self.prompt()?;
         self.engine.check(&prompt)?;
-        let answer = match self.tokens_max {
-            0 => String::new(),
-            _ => self.answer(prompt)?,
+        let prompt_tokens = prompt.len();
+        let (answer, ending) = match self.tokens_max {
+            0 => (String::new(), None),
+            _ => {
+                let (answer, ending) = self.answer(prompt)?;
+                (answer, Some(ending))
+            }
         };
-        println!();
+        match self.output {
+            Output::Text => println!(),
+            Output::Json => print_json(prompt_tokens, &answer, ending.as_ref())?,
+        }
         self.messages.push(Message::new("assistant", answer));
         Ok(())
     }
@@ -103,8 +145,8 @@ impl Chat {
         Ok(self.tokenizer.encode(&rendered, Special::AsWritten)?)
     }
 
-    /// Shows the answer to a prompt as it comes.
-    fn answer(&mut self, prompt: Vec<u32>) -> anyhow::Result<String> {
+    /// The answer to a prompt, shown as it comes unless it is shown as JSON.
+    fn answer(&mut self, prompt: Vec<u32>) -> anyhow::Result<(String, Ending)> {
         let generation = self.engine.generate(Request {
             tokens_max: self.tokens_max,
             sampling: self.sampling,
@@ -125,25 +167,47 @@ impl Chat {
                         continue;
                     }
                     if let Some(piece) = stream.push(token).map_err(RuntimeError::from)? {
-                        show(&mut answer, &piece);
+                        self.show(&mut answer, &piece);
                     }
                 }
                 Update::Finished(ending) if ending.finish == Finish::Complete => {
                     if let Some(piece) = stream.finish().map_err(RuntimeError::from)? {
-                        show(&mut answer, &piece);
+                        self.show(&mut answer, &piece);
                     }
-                    return Ok(answer);
+                    return Ok((answer, ending));
                 }
                 Update::Finished(ending) => return Err(unfinished(ending)),
             }
         }
         Err(RuntimeError::EngineGone.into())
     }
+
+    fn show(&self, answer: &mut String, piece: &str) {
+        answer.push_str(piece);
+        if self.output == Output::Text {
+            print!("{}", shown(piece));
+            // A closed output is noticed by the `println` at the end of the turn.
+            let _ = std::io::stdout().flush();
+        }
+    }
 }
 
-fn show(answer: &mut String, piece: &str) {
-    answer.push_str(piece);
-    print!("{}", shown(piece));
-    // A closed output is noticed by the `println` at the end of the turn.
-    let _ = std::io::stdout().flush();
+/// Prints an answer with how it ended; nothing ends where no token was asked for.
+fn print_json(prompt_tokens: usize, text: &str, ending: Option<&Ending>) -> anyhow::Result<()> {
+    let milliseconds = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+    let turn = Turn {
+        prompt_tokens,
+        reused_tokens: ending.map_or(0, |ending| ending.reused_tokens),
+        text,
+        finish_reason: ending
+            .map_or(FinishReason::Length, |ending| ending.reason)
+            .name(),
+        ttft_ms: ending.map_or(0.0, |ending| milliseconds(ending.ttft)),
+        tpot_ms: ending.map_or(0.0, |ending| {
+            milliseconds(ending.decode) / f64::from(ending.generated.saturating_sub(1).max(1))
+        }),
+    };
+    let mut output = std::io::stdout().lock();
+    writeln!(output, "{}", serde_json::to_string(&turn)?)?;
+    Ok(output.flush()?)
 }

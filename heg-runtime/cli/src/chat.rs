@@ -129,7 +129,7 @@ impl Chat {
         };
         match self.output {
             Output::Text => println!(),
-            Output::Json => print_json(prompt_tokens, &answer, ending.as_ref())?,
+            Output::Json => print_json(&Turn::new(prompt_tokens, &answer, ending.as_ref()))?,
         }
         self.messages.push(Message::new("assistant", answer));
         Ok(())
@@ -192,22 +192,66 @@ impl Chat {
     }
 }
 
-/// Prints an answer with how it ended; nothing ends where no token was asked for.
-fn print_json(prompt_tokens: usize, text: &str, ending: Option<&Ending>) -> anyhow::Result<()> {
-    let milliseconds = |time: std::time::Duration| time.as_secs_f64() * 1e3;
-    let turn = Turn {
-        prompt_tokens,
-        reused_tokens: ending.map_or(0, |ending| ending.reused_tokens),
-        text,
-        finish_reason: ending
-            .map_or(FinishReason::Length, |ending| ending.reason)
-            .name(),
-        ttft_ms: ending.map_or(0.0, |ending| milliseconds(ending.ttft)),
-        tpot_ms: ending.map_or(0.0, |ending| {
-            milliseconds(ending.decode) / f64::from(ending.generated.saturating_sub(1).max(1))
-        }),
-    };
+impl<'a> Turn<'a> {
+    /// An answer and how it ended; no ending where no token was asked for.
+    fn new(prompt_tokens: usize, text: &'a str, ending: Option<&Ending>) -> Self {
+        let Some(ending) = ending else {
+            return Self {
+                prompt_tokens,
+                reused_tokens: 0,
+                text,
+                finish_reason: FinishReason::Length.name(),
+                ttft_ms: 0.0,
+                tpot_ms: 0.0,
+            };
+        };
+        let decode_ms = ending.decode.as_secs_f64() * 1e3;
+        Self {
+            prompt_tokens,
+            reused_tokens: ending.reused_tokens,
+            text,
+            finish_reason: ending.reason.name(),
+            ttft_ms: ending.ttft.as_secs_f64() * 1e3,
+            tpot_ms: match ending.generated {
+                0 | 1 => 0.0,
+                generated => decode_ms / f64::from(generated - 1),
+            },
+        }
+    }
+}
+
+fn print_json(turn: &Turn<'_>) -> anyhow::Result<()> {
     let mut output = std::io::stdout().lock();
-    writeln!(output, "{}", serde_json::to_string(&turn)?)?;
+    writeln!(output, "{}", serde_json::to_string(turn)?)?;
     Ok(output.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn json_has_the_promised_fields() {
+        let ending = Ending {
+            finish: Finish::Complete,
+            reason: FinishReason::Stop,
+            error: None,
+            reused_tokens: 44,
+            queued: Duration::ZERO,
+            ttft: Duration::from_millis(25),
+            decode: Duration::from_millis(30),
+            generated: 4,
+        };
+        let said = |text, ending| serde_json::to_string(&Turn::new(59, text, ending)).unwrap();
+        assert_eq!(
+            said("It is Rome.", Some(&ending)),
+            r#"{"prompt_tokens":59,"reused_tokens":44,"text":"It is Rome.","finish_reason":"stop","ttft_ms":25.0,"tpot_ms":10.0}"#
+        );
+        assert_eq!(
+            said("", None),
+            r#"{"prompt_tokens":59,"reused_tokens":0,"text":"","finish_reason":"length","ttft_ms":0.0,"tpot_ms":0.0}"#
+        );
+    }
 }

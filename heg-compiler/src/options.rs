@@ -6,6 +6,8 @@ use heg_spec::{ModelSpec, NpuPlatform, WeightForm};
 /// Choices about a compile. The default compiles what the model file says, with the NPU toolchain that is set up.
 #[derive(Debug, Clone, Default)]
 pub struct CompileOptions {
+    /// Name of the bundle instead of the model file's or the folder's.
+    pub name: Option<String>,
     /// Weight form instead of the model file's.
     pub weights: Option<WeightForm>,
     /// NPU platforms instead of the model file's.
@@ -51,6 +53,9 @@ impl CompileOptions {
     /// The model's spec with these choices.
     pub(crate) fn apply(&self, spec: &ModelSpec) -> ModelSpec {
         let mut spec = spec.clone();
+        if let Some(name) = &self.name {
+            spec.name.clone_from(name);
+        }
         spec.weights = self.weights.unwrap_or(spec.weights);
         if let Some(platforms) = &self.npu_platforms {
             spec.npu_platforms.clone_from(platforms);
@@ -59,5 +64,21 @@ impl CompileOptions {
             spec.npu_platforms.clear();
         }
         spec
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_stands_before_the_folders() {
+        let spec = ModelSpec::of_folder("downloads".to_owned(), "downloads".into());
+        let mut options = CompileOptions::default();
+        assert_eq!(options.apply(&spec).name, "downloads");
+        options.name = Some("agent".to_owned());
+        let applied = options.apply(&spec);
+        assert_eq!(applied.name, "agent");
+        assert_eq!(applied.source, spec.source);
     }
 }

@@ -27,6 +27,9 @@ pub struct Args {
     /// File of the bundle [default: artifacts/bundles/NAME.heg]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Name of the model, in the bundle and for its file [default: the model file's choice, else the folder's name]
+    #[arg(long, value_name = "NAME", value_parser = checked_name)]
+    name: Option<String>,
     /// Weight form of the bundle [default: the model file's choice, else w8a16]
     #[arg(long, value_parser = one_of(&WEIGHT_FORMS))]
     weights: Option<WeightForm>,
@@ -205,6 +208,7 @@ pub fn own_use() -> CompileOptions {
 fn options(args: &Args) -> Result<CompileOptions> {
     let profiles = args.profiles.iter().map(|file| read_profile(file));
     Ok(CompileOptions {
+        name: args.name.clone(),
         weights: args.weights,
         npu_platforms: args.npu_platforms.clone(),
         npu_blobs: args.npu,
@@ -275,12 +279,26 @@ impl Progress for Bar {
     }
 }
 
-/// `-o`, else `artifacts/bundles/NAME.heg` with the name of the model file or folder.
+/// The name of `--name`, which can be a file's too.
+fn checked_name(text: &str) -> Result<String, String> {
+    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+    match text.starts_with(char::is_alphanumeric) && text.chars().all(is_plain) {
+        true => Ok(text.to_owned()),
+        false => {
+            Err("expected letters, digits, `-`, `_` and `.`, a letter or digit first".to_owned())
+        }
+    }
+}
+
+/// `-o`, else `artifacts/bundles/NAME.heg` with the name of `--name`, else of the model file or folder.
 fn output_path(args: &Args) -> Result<PathBuf> {
     if let Some(output) = &args.output {
         return Ok(output.clone());
     }
-    let name = model_name(&args.path)?;
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => model_name(&args.path)?,
+    };
     Ok(root()
         .join("artifacts")
         .join("bundles")
@@ -308,20 +326,40 @@ const AFTER_HELP: &str = "\
 Examples:
   cargo xtask compile-model tests/fixtures/tiny-agent
   cargo xtask compile-model path/to/Llama-3.2-1B-Instruct -o llama.heg
-  cargo xtask compile-model tests/fixtures/tiny-agent --weights f32 --threads 1
+  cargo xtask compile-model tests/fixtures/tiny-agent --weights f32 --name tiny-agent-f32
   cargo xtask compile-model path/to/model --npu-platforms 3720,4000 --npu require
   cargo xtask compile-model path/to/model --profile host-cpu.ron
   cargo xtask compile-model tests/fixtures/tiny-agent --emit heg
 
 The passes, in order: graph, heg, plan, ir. Each prints what the next one starts from; --verify checks it too.
 
-A folder needs no model file: the architecture is chosen from its config.json. The same model
-gives the same bytes on every machine, and a second compile does only what changed.";
+A folder needs no model file: the architecture is chosen from its config.json. The same model under
+the same name gives the same bytes on every machine, and a second compile does only what changed.";
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fail::exit_status;
+
+    #[test]
+    fn a_name_can_be_that_of_a_file() {
+        for name in ["smollm2-135m", "Llama_3.2", "modèle", "7b"] {
+            assert_eq!(checked_name(name).as_deref(), Ok(name));
+        }
+        for name in [
+            "",
+            ".",
+            "..",
+            "-x",
+            "a/b",
+            "a\\b",
+            "a b",
+            "a\n",
+            "\u{1b}[0m",
+        ] {
+            assert!(checked_name(name).is_err(), "{name:?}");
+        }
+    }
 
     #[test]
     fn a_bundle_is_named_after_its_model() {

@@ -49,7 +49,7 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Report what breaks the house rules, all findings at once
     Tidy(tidy::Args),
-    /// Set up, compile the tiny-agent model and let it answer three agent prompts
+    /// Set up, get a small real model, talk to it, and let a tiny one answer three agent prompts
     Demo(demo::Args),
     /// Measure HEG beside OpenVINO GenAI on the same model, and print one table
     BenchPeers(lab::Args),
@@ -93,6 +93,7 @@ const AFTER_HELP: &str = "\
 Start here:
   cargo xtask demo                                  see it work, end to end
   cargo xtask test                                  set up and run all tests
+  cargo xtask fetch-model smollm2-135m-instruct     a real model; prints where it is
   cargo xtask compile-model path/to/hf-folder       writes artifacts/bundles/NAME.heg
   cargo xtask synth-model --like llama-3.2-1b       a model to measure with, no licence needed
   cargo xtask evaluate                              the papers' schedulers, side by side

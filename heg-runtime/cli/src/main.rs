@@ -14,6 +14,7 @@ mod large_pages;
 mod options;
 mod profile;
 mod run;
+mod score;
 mod serve;
 mod terminal;
 mod verify;
@@ -47,6 +48,8 @@ enum Command {
     Doctor(doctor::Arguments),
     /// Measure prefill and decode on this machine
     Bench(bench::Arguments),
+    /// Score a text: its likelihood, and how far the model is from another one
+    Score(score::Arguments),
     /// Replay a trace against a server, and measure how long its answers take
     BenchServe(bench_serve::Arguments),
     /// Measure each kernel on this machine, for predictions
@@ -59,7 +62,7 @@ impl Command {
         match self {
             Self::Chat(_) | Self::Bench(_) | Self::Profile(_) => true,
             Self::Serve(_) => true,
-            Self::BenchServe(_) => false,
+            Self::BenchServe(_) | Self::Score(_) => false,
             Self::Run(_) | Self::Inspect(_) | Self::Verify(_) | Self::Doctor(_) => false,
         }
     }
@@ -96,6 +99,7 @@ fn dispatch(command: &Command, started: Instant) -> anyhow::Result<()> {
         Command::Verify(arguments) => verify::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
+        Command::Score(arguments) => score::run(arguments),
         Command::BenchServe(arguments) => bench_serve::run(arguments),
         Command::Profile(arguments) => profile::run(arguments),
     }

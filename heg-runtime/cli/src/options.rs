@@ -1,6 +1,6 @@
 //! Options that several commands share: where to run, and how to choose tokens.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use heg_artifacts::plain::escape;
@@ -57,6 +57,20 @@ impl Machine {
             ..self.executor_options()
         };
         Executor::new(self.loader(loaded)?, options)
+    }
+
+    /// An executor for one sequence, of which many rows go through the head at a time.
+    pub(crate) fn executor_of_rows(&self, loaded: &Loaded) -> Result<Executor, RuntimeError> {
+        Executor::new(self.loader(loaded)?, self.executor_options())
+    }
+
+    /// Another bundle on devices of its own, otherwise the same.
+    pub(crate) fn beside(&self, bundle: &Path, soc: &str) -> Self {
+        Self {
+            bundle: bundle.to_owned(),
+            soc: soc.to_owned(),
+            chunk: self.chunk,
+        }
     }
 
     /// An engine for one request at a time.

@@ -43,6 +43,7 @@ fn help() {
         "inspect",
         "verify",
         "bench",
+        "score",
         "serve",
         "bench-serve",
         "profile",
@@ -86,6 +87,53 @@ fn bench_serve_says_what_it_cannot_replay() {
         .map(|arguments| heg_in(folder.path(), &[&["bench-serve"], *arguments].concat()))
         .collect();
     insta::assert_snapshot!("mistakes_bench_serve", all);
+}
+
+/// The tiny bundle has a vocabulary of 16 tokens and a context of 32.
+#[test]
+fn score_says_which_line_it_cannot_score() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(TINY, folder.path().join("tiny.heg")).unwrap();
+    let long = format!("{:?}", vec![1; 33]);
+    for (name, text) in [
+        ("empty.jsonl", ""),
+        ("gap.jsonl", "[1, 2]\n\n[3, 4]\n"),
+        ("words.jsonl", "[1, 2]\n[1, \"two\"]\n"),
+        ("beyond.jsonl", "[1, 2]\n[1, 2, 16]\n"),
+        ("short.jsonl", "[1, 2, 3]\n[1]\n"),
+        ("long.jsonl", long.as_str()),
+        ("good.jsonl", "[1, 2, 3]\n[1, 2, 3]\n"),
+        ("one.txt", "1\n"),
+        ("far.txt", "1\n3\n"),
+        ("odd.txt", "1\n-2\n"),
+    ] {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    let wrong: [&[&str]; 13] = [
+        &[],
+        &["--ids", "absent.jsonl"],
+        &["--text", "absent.txt"],
+        &["--ids", "empty.jsonl"],
+        &["--ids", "gap.jsonl"],
+        &["--ids", "words.jsonl"],
+        &["--ids", "beyond.jsonl"],
+        &["--ids", "short.jsonl"],
+        &["--ids", "long.jsonl"],
+        &["--ids", "good.jsonl", "--from-file", "one.txt"],
+        &["--ids", "good.jsonl", "--from-file", "far.txt"],
+        &["--ids", "good.jsonl", "--from-file", "odd.txt"],
+        &["--ids", "good.jsonl", "--against-soc", "host-cpu"],
+    ];
+    let all: String = wrong
+        .iter()
+        .map(|arguments| {
+            heg_in(
+                folder.path(),
+                &[&["score", "tiny.heg"], *arguments].concat(),
+            )
+        })
+        .collect();
+    insta::assert_snapshot!("mistakes_score", all);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod devices;
 mod doctor;
 mod duty;
 mod embedding;
+mod every_row;
 mod ir;
 mod kernels;
 mod launch;

@@ -41,7 +41,9 @@ pub use answer::AnswerText;
 pub use date::DateTime;
 pub use error::{Result, TextError};
 pub use grammar::{Grammar, Grammars};
-pub use logits::{LogProb, TokenLogProbs, log_probabilities, log_probability};
+pub use logits::{
+    LogProb, LogSoftmax, TokenLogProbs, log_probabilities, log_probability, most_likely,
+};
 pub use restriction::{GrammarState, Restriction};
 pub use sample::{Choice, Sampler, SamplingParams};
 pub use stop::{StopMatcher, StopOutput};

@@ -61,15 +61,17 @@ fn best_tokens(logits: &[f32], count: usize) -> Vec<u32> {
     best.into_iter().map(|(token, _)| token).collect()
 }
 
-/// What all log probabilities of the same logits have in common.
-struct LogSoftmax<'a> {
+/// Log probabilities of all tokens that a row of logits has.
+#[derive(Debug, Clone, Copy)]
+pub struct LogSoftmax<'a> {
     logits: &'a [f32],
     /// Logarithm of the sum of the exponentials of all logits. Minus infinity if nothing has a probability.
     log_sum: f64,
 }
 
 impl<'a> LogSoftmax<'a> {
-    fn of(logits: &'a [f32]) -> Self {
+    /// Reads all logits once.
+    pub fn of(logits: &'a [f32]) -> Self {
         let top = block_max(logits);
         let mut sum = 0.0;
         if top.is_finite() {
@@ -91,7 +93,8 @@ impl<'a> LogSoftmax<'a> {
         }
     }
 
-    fn at(&self, token: u32) -> f64 {
+    /// Natural logarithm of the probability of a token, as [`log_probability`] gives it.
+    pub fn at(&self, token: u32) -> f64 {
         match self.logits.get(token as usize) {
             Some(&logit) if !logit.is_nan() && self.log_sum.is_finite() => {
                 // Above 0 only by rounding.
@@ -108,6 +111,11 @@ pub(super) struct Candidate {
     /// exp(scaled logit - scaled maximum): the best token weighs 1.
     pub(super) weight: f32,
     pub(super) token: u32,
+}
+
+/// The token that a model finds most likely; of equal ones the lowest id. 0 if there is no number, or nothing at all.
+pub fn most_likely(logits: &[f32]) -> u32 {
+    argmax(logits)
 }
 
 /// The lowest id of the largest value. 0 if there is no number, or nothing at all.

@@ -1,0 +1,118 @@
+//! Sums over scored tokens, and the figures that come of them.
+
+use serde::Serialize;
+
+use heg_text::{LogSoftmax, most_likely};
+
+/// What was added up so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tally {
+    tokens: u64,
+    nll: f64,
+    compared: u64,
+    same: u64,
+    kl: f64,
+}
+
+/// Means over all scored tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Figures {
+    /// Number of scored tokens.
+    pub tokens: u64,
+    /// Mean negative log likelihood of a token, in nats.
+    pub nll: f64,
+    /// exp(`nll`).
+    pub perplexity: f64,
+    /// Share of positions where both models find the same token most likely; none without another model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top1: Option<f64>,
+    /// Mean KL(other model ‖ this one), in nats; none without another model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kl: Option<f64>,
+}
+
+impl Tally {
+    /// Adds a row of logits and the token that came next.
+    pub fn add(&mut self, logits: &[f32], next: u32) {
+        self.count(LogSoftmax::of(logits), next);
+    }
+
+    /// As [`add`](Self::add), with the other model's row for the same position.
+    pub fn add_against(&mut self, logits: &[f32], reference: &[f32], next: u32) {
+        let (ours, theirs) = (LogSoftmax::of(logits), LogSoftmax::of(reference));
+        self.count(ours, next);
+        self.compared += 1;
+        self.same += u64::from(most_likely(logits) == most_likely(reference));
+        let vocab = logits.len().min(reference.len()) as u32;
+        self.kl += divergence(theirs, ours, vocab);
+    }
+
+    fn count(&mut self, softmax: LogSoftmax<'_>, next: u32) {
+        self.tokens += 1;
+        self.nll -= softmax.at(next);
+    }
+
+    /// Number of tokens so far.
+    pub fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// The means; not a number before the first token.
+    pub fn figures(&self) -> Figures {
+        let nll = self.nll / self.tokens as f64;
+        let mean = |sum: f64| (self.compared > 0).then(|| sum / self.compared as f64);
+        Figures {
+            tokens: self.tokens,
+            nll,
+            perplexity: nll.exp(),
+            top1: mean(self.same as f64),
+            kl: mean(self.kl),
+        }
+    }
+}
+
+/// KL(`p` ‖ `q`) in nats, over `vocab` tokens.
+fn divergence(p: LogSoftmax<'_>, q: LogSoftmax<'_>, vocab: u32) -> f64 {
+    let terms = (0..vocab).map(|token| {
+        let expected = p.at(token);
+        match expected.exp() {
+            // What cannot be adds nothing, even where the other finds it impossible too.
+            0.0 => 0.0,
+            share => share * (expected - q.at(token)),
+        }
+    });
+    terms.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Logits of probabilities, shifted.
+    fn logits(probabilities: &[f32]) -> Vec<f32> {
+        probabilities.iter().map(|p| p.ln() + 3.0).collect()
+    }
+
+    #[test]
+    fn figures_of_two_tokens_worked_by_hand() {
+        let mut tally = Tally::default();
+        let (q, p) = (logits(&[0.5, 0.25, 0.25]), logits(&[0.25, 0.5, 0.25]));
+        tally.add_against(&q, &p, 1);
+        tally.add_against(&q, &q, 0);
+        let found = tally.figures();
+        let near = |found: f64, expected: f64| (found - expected).abs() < 1e-6;
+        assert_eq!((found.tokens, found.top1), (2, Some(0.5)));
+        assert!(near(found.nll, 1.5 * 2_f64.ln()), "{found:?}");
+        assert!(near(found.perplexity, 8_f64.sqrt()), "{found:?}");
+        // 0.25 ln(0.25 / 0.5) + 0.5 ln(0.5 / 0.25), over two tokens.
+        assert!(near(found.kl.unwrap(), 0.125 * 2_f64.ln()), "{found:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_adds_nothing() {
+        let mut tally = Tally::default();
+        let row = [0.0, f32::NEG_INFINITY, 1.0];
+        tally.add_against(&row, &row, 2);
+        assert_eq!((tally.figures().kl, tally.tokens()), (Some(0.0), 1));
+    }
+}

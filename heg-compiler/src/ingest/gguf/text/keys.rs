@@ -70,6 +70,16 @@ fn texts<'a>(
     let Some(strings) = metadata.strings(key)? else {
         return Ok(None);
     };
+    if strings.len() > ENTRIES_MAX {
+        return Err(IngestError::Vocabulary {
+            path: metadata.path().to_owned(),
+            mistake: VocabularyMistake::Many {
+                key,
+                found: strings.len(),
+                limit: ENTRIES_MAX,
+            },
+        });
+    }
     let texts = strings.enumerate().map(|(index, bytes)| {
         std::str::from_utf8(bytes).map_err(|_| IngestError::Vocabulary {
             path: metadata.path().to_owned(),
@@ -94,3 +104,6 @@ fn templates<'a>(metadata: &Metadata<'a>) -> Result<Vec<TemplateOf<'a>>, IngestE
     });
     templates.collect()
 }
+
+/// Bound of tokens and of merges: sixteen times the largest vocabulary known to us. Chosen.
+const ENTRIES_MAX: usize = 1 << 22;

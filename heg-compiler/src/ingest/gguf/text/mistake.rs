@@ -31,6 +31,13 @@ pub enum VocabularyMistake {
     /// A text that is not UTF-8.
     #[error("key `{key}`, entry {index}: not UTF-8")]
     NotUtf8 { key: &'static str, index: usize },
+    /// More tokens or merges than any vocabulary has.
+    #[error("key `{key}` has {found} entries, at most {limit} are read")]
+    Many {
+        key: &'static str,
+        found: usize,
+        limit: usize,
+    },
     /// Lists that should go together.
     #[error("key `{key}` has {found} entries, expected {tokens}, one for each token")]
     Count {

@@ -294,3 +294,74 @@ proptest! {
         }
     }
 }
+
+/// A GGUF file of metadata alone: keys with type and value as the format has them.
+fn container(entries: &[(&str, u32, Vec<u8>)]) -> Vec<u8> {
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
+    let mut file = b"GGUF\x03\0\0\0".to_vec();
+    file.extend(0_u64.to_le_bytes());
+    file.extend((entries.len() as u64).to_le_bytes());
+    for (key, kind, value) in entries {
+        file.extend(text(key));
+        file.extend(kind.to_le_bytes());
+        file.extend(value);
+    }
+    file
+}
+
+#[test]
+fn the_keys_of_a_file_are_read() {
+    let text = |text: &[u8]| [&(text.len() as u64).to_le_bytes(), text].concat();
+    let array = |kind: u32, entries: &[Vec<u8>]| {
+        let count = (entries.len() as u64).to_le_bytes();
+        [&kind.to_le_bytes(), count.as_slice(), &entries.concat()].concat()
+    };
+    let texts =
+        |list: &[&[u8]]| array(8, &list.iter().map(|entry| text(entry)).collect::<Vec<_>>());
+    let number = |number: u32| number.to_le_bytes().to_vec();
+    let mut entries = vec![
+        ("general.architecture", 8, text(b"llama")),
+        ("tokenizer.ggml.model", 8, text(b"gpt2")),
+        ("tokenizer.ggml.pre", 8, text(b"smollm")),
+        (
+            "tokenizer.ggml.tokens",
+            9,
+            texts(&[b"<e>", b"a", b"b", b"ab"]),
+        ),
+        (
+            "tokenizer.ggml.token_type",
+            9,
+            array(5, &[3, 1, 1, 1].map(number)),
+        ),
+        ("tokenizer.ggml.merges", 9, texts(&[b"a b"])),
+        ("tokenizer.ggml.eos_token_id", 4, number(0)),
+        ("tokenizer.ggml.add_eos_token", 7, vec![1]),
+        ("tokenizer.chat_template.rag", 8, text(b"r")),
+        ("tokenizer.chat_template", 8, text(b"main")),
+        ("tokenizer.chat_templates", 9, texts(&[b"rag"])),
+    ];
+    let path = std::path::Path::new("model.gguf");
+    let file = container(&entries);
+    let vocabulary = Vocabulary::read(path, &file).unwrap();
+    assert_eq!(vocabulary.tokens, ["<e>", "a", "b", "ab"]);
+    assert_eq!(vocabulary.merges.as_deref(), Some(&["a b"][..]));
+    assert_eq!((vocabulary.ids.eos, vocabulary.ids.bos), (Some(0), None));
+    assert_eq!(vocabulary.add_eos_token, Some(true));
+    let assets = TextAssets::from_vocabulary(&vocabulary).unwrap();
+    assert_eq!(assets.chat_template.as_deref(), Some("main"));
+    assert_eq!(assets.eos_ids, [0]);
+
+    entries[3].2 = texts(&[b"<e>", b"a", b"\xff", b"ab"]);
+    let error = Vocabulary::read(path, &container(&entries)).unwrap_err();
+    let expected = "tokenizer of `model.gguf`: key `tokenizer.ggml.tokens`, entry 2: not UTF-8";
+    assert_eq!(error.to_string(), expected);
+    // A file without a tokenizer is a vocabulary without anything, which is refused.
+    let bare = container(&entries[..1]);
+    let bare = TextAssets::from_vocabulary(&Vocabulary::read(path, &bare).unwrap());
+    assert!(matches!(
+        bare,
+        Err(VocabularyMistake::Missing {
+            key: "tokenizer.ggml.model"
+        })
+    ));
+}

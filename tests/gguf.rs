@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 
 use heg_artifacts::manifest::{Manifest, Weight};
 use heg_artifacts::{Bundle, SectionId};
+use heg_compiler::{CompileOptions, Silent, Target, compile};
 use heg_spec::WeightForm;
 use heg_tests::model_folder::ModelFolder;
-use heg_tests::{FAMILIES, Workbench, executor, fixture, greedy, openvino_or_skip};
+use heg_tests::{FAMILIES, Workbench, executor, fixture, greedy, openvino_or_skip, refused};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -104,6 +105,97 @@ fn a_gguf_file_gives_what_its_folder_gives() {
     }
 }
 
+#[test]
+fn a_given_name_gives_the_same_bytes_whatever_the_path_says() {
+    let workbench = Workbench::new().unwrap();
+    let named = |model: &Path, bundle: &str| {
+        let target = Target::read(model).unwrap();
+        let places = workbench.places(bundle);
+        let options = CompileOptions {
+            name: Some("given".to_owned()),
+            ..CompileOptions::default()
+        };
+        compile(&target, &places, &options, &Silent).unwrap();
+        let bundle = Bundle::open(&places.bundle).unwrap();
+        assert_eq!(bundle.manifest().model.name, "given");
+        std::fs::read(&places.bundle).unwrap()
+    };
+    let (folder, file) = (fixture("golden/llama"), fixture("gguf/llama.gguf"));
+    let other = ModelFolder::copy(&folder, &workbench.path("other")).unwrap();
+    let renamed = workbench.path("renamed");
+    std::fs::copy(&file, &renamed).unwrap();
+    assert!(named(&folder, "a") == named(other.path(), "b"));
+    // The beginning says that it is a GGUF file, where the name does not.
+    assert!(named(&file, "c") == named(&renamed, "d"));
+}
+
+/// The file with the first of a text replaced by another of the same length.
+fn replaced(content: &[u8], from: &str, to: &str) -> Vec<u8> {
+    assert_eq!(from.len(), to.len());
+    let places = content.windows(from.len());
+    let at = places.clone().position(|place| place == from.as_bytes());
+    let mut content = content.to_vec();
+    content[at.unwrap()..][..from.len()].copy_from_slice(to.as_bytes());
+    content
+}
+
+#[test]
+fn bad_files_are_named_and_leave_nothing_behind() {
+    let workbench = Workbench::new().unwrap();
+    let good = std::fs::read(fixture("gguf/llama.gguf")).unwrap();
+    let length = good.len();
+    let cases: [(&str, Vec<u8>, &str); 8] = [
+        ("empty", Vec::new(), "this is no GGUF file"),
+        (
+            "header",
+            good[..20].to_vec(),
+            "the file ends within the header",
+        ),
+        ("keys", good[..200].to_vec(), "the file ends within"),
+        (
+            "data",
+            good[..length / 2].to_vec(),
+            "the file is truncated: tensor",
+        ),
+        (
+            "last",
+            good[..length - 64].to_vec(),
+            "the file is truncated: tensor",
+        ),
+        (
+            "architecture",
+            replaced(
+                &good,
+                "architecture\x08\0\0\0\x05\0\0\0\0\0\0\0llama",
+                "architecture\x08\0\0\0\x05\0\0\0\0\0\0\0lhama",
+            ),
+            "architecture `lhama` is not compiled, expected one of llama, qwen2",
+        ),
+        (
+            "tokenizer",
+            replaced(&good, "tokenizer.ggml.model", "tokenizer.ggml.xodel"),
+            "no key `tokenizer.ggml.model`",
+        ),
+        (
+            "unused",
+            replaced(
+                &good,
+                "llama.block_count\x04\0\0\0\x02",
+                "llama.block_count\x04\0\0\0\x01",
+            ),
+            "is not used by the architecture",
+        ),
+    ];
+    std::fs::create_dir(workbench.path("models")).unwrap();
+    for (name, content, expected) in cases {
+        let file = workbench.path(&format!("models/{name}.gguf"));
+        std::fs::write(&file, content).unwrap();
+        let error = refused(&workbench, &file, |_| {});
+        assert!(error.contains(expected), "{name}: {error}");
+        assert!(!error.contains("left behind"), "{name}: {error}");
+    }
+}
+
 #[derive(Deserialize)]
 struct References {
     cases: Vec<Reference>,
@@ -138,12 +230,11 @@ fn check_real(model: &Path, references: &Path) {
     assert_eq!(different, [], "(case, first token that differs)");
 }
 
-/// Where `cargo xtask fetch-model` puts the model, or elsewhere by `HEG_SMOLLM2`.
+/// Over the model that `cargo xtask fetch-model` fetches. The references are transformers' (5.5.4, eager attention).
 #[test]
 fn smollm2_answers_as_its_reference_does() {
-    let fetched = Path::new(env!("CARGO_MANIFEST_DIR"))
+    let model = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../artifacts/models/smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf");
-    let model = std::env::var_os("HEG_SMOLLM2").map_or(fetched, PathBuf::from);
     if !model.is_file() {
         println!(
             "skipped: no `{}` (run: cargo xtask fetch-model smollm2-135m-instruct)",
@@ -156,12 +247,12 @@ fn smollm2_answers_as_its_reference_does() {
     }
 }
 
-/// Any model with references of one's own: `HEG_REAL_MODEL=FILE.gguf HEG_REAL_REFERENCES=FILE.json`.
+/// Any model with references of one's own: `HEG_TEST_MODEL=FILE.gguf HEG_TEST_REFERENCES=FILE.json`.
 #[test]
 fn another_real_model_answers_as_its_reference_does() {
-    let paths = ["HEG_REAL_MODEL", "HEG_REAL_REFERENCES"].map(std::env::var_os);
+    let paths = ["HEG_TEST_MODEL", "HEG_TEST_REFERENCES"].map(std::env::var_os);
     let [Some(model), Some(references)] = paths else {
-        println!("skipped: neither HEG_REAL_MODEL nor HEG_REAL_REFERENCES is set");
+        println!("skipped: neither HEG_TEST_MODEL nor HEG_TEST_REFERENCES is set");
         return;
     };
     if openvino_or_skip("another real model") {

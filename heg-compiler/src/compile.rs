@@ -94,6 +94,7 @@ fn compile_from_store(
     let plan = Plan::new(target, &config, options.verify)?;
     let store = Store::open(&places.store)?;
     let params = plan.weights();
+    checkpoint.check_used(params.iter().map(|param| param.source.name.as_str()))?;
     let total = source_bytes(&checkpoint, &params)?;
     progress.begin(Phase::Lower, 0);
     let mut build = Assembly::new(&plan, &store, options.verify);

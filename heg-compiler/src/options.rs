@@ -6,7 +6,7 @@ use heg_spec::{ModelSpec, NpuPlatform, WeightForm};
 /// Choices about a compile. The default compiles what the model file says, with the NPU toolchain that is set up.
 #[derive(Debug, Clone, Default)]
 pub struct CompileOptions {
-    /// Name of the bundle instead of the model file's or the folder's.
+    /// Name in the bundle instead of the model file's, the folder's or the GGUF file's.
     pub name: Option<String>,
     /// Weight form instead of the model file's.
     pub weights: Option<WeightForm>,

@@ -4,7 +4,9 @@
 use crate::fail::Fail;
 use crate::workspace::{note, root};
 use anyhow::{Context, Result};
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{
+    NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser,
+};
 use heg_compiler::{
     BlobSummary, CompileOptions, Emit, NpuBlobs, Phase, Places, Progress, Summary, Target, Unit,
     Verify,
@@ -21,14 +23,14 @@ use std::time::Instant;
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// A model RON file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.json)
+    /// A model RON file, a GGUF file, or a Hugging Face folder (config.json, *.safetensors, tokenizer.json)
     #[arg(value_name = "PATH")]
     path: PathBuf,
     /// File of the bundle [default: artifacts/bundles/NAME.heg]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Name of the model, in the bundle and for its file [default: the model file's choice, else the folder's name]
-    #[arg(long, value_name = "NAME", value_parser = checked_name)]
+    /// Name of the model in the bundle [default: the model file's choice, else the folder's or the GGUF file's name]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     name: Option<String>,
     /// Weight form of the bundle [default: the model file's choice, else w8a16]
     #[arg(long, value_parser = one_of(&WEIGHT_FORMS))]
@@ -279,30 +281,27 @@ impl Progress for Bar {
     }
 }
 
-/// The name of `--name`, which can be a file's too.
-fn checked_name(text: &str) -> Result<String, String> {
-    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
-    match text.starts_with(char::is_alphanumeric) && text.chars().all(is_plain) {
-        true => Ok(text.to_owned()),
-        false => {
-            Err("expected letters, digits, `-`, `_` and `.`, a letter or digit first".to_owned())
-        }
-    }
-}
-
-/// `-o`, else `artifacts/bundles/NAME.heg` with the name of `--name`, else of the model file or folder.
+/// `-o`, else `artifacts/bundles/NAME.heg` with the given name, or that of the model file, GGUF file or folder.
 fn output_path(args: &Args) -> Result<PathBuf> {
     if let Some(output) = &args.output {
         return Ok(output.clone());
     }
     let name = match &args.name {
-        Some(name) => name.clone(),
+        Some(name) => file_name(name)?,
         None => model_name(&args.path)?,
     };
     Ok(root()
         .join("artifacts")
         .join("bundles")
         .join(format!("{name}.heg")))
+}
+
+/// A given name, if it is one for a file too.
+fn file_name(name: &str) -> Result<String> {
+    match Path::new(name).file_name() {
+        Some(file) if file == name && !name.contains(['/', '\\', ':']) => Ok(name.to_owned()),
+        _ => Err(Fail::input(format!("`{name}` is no name for a file")).hint(NAME_HINT))?,
+    }
 }
 
 fn model_name(path: &Path) -> Result<String> {
@@ -326,14 +325,15 @@ const AFTER_HELP: &str = "\
 Examples:
   cargo xtask compile-model tests/fixtures/tiny-agent
   cargo xtask compile-model path/to/Llama-3.2-1B-Instruct -o llama.heg
-  cargo xtask compile-model tests/fixtures/tiny-agent --weights f32 --name tiny-agent-f32
+  cargo xtask compile-model path/to/SmolLM2-135M-Instruct.Q4_1.gguf --name smollm2
+  cargo xtask compile-model tests/fixtures/tiny-agent --weights f32 --threads 1
   cargo xtask compile-model path/to/model --npu-platforms 3720,4000 --npu require
   cargo xtask compile-model path/to/model --profile host-cpu.ron
   cargo xtask compile-model tests/fixtures/tiny-agent --emit heg
 
 The passes, in order: graph, heg, plan, ir. Each prints what the next one starts from; --verify checks it too.
 
-A folder needs no model file: the architecture is chosen from its config.json. The same model under
+A folder or a GGUF file needs no model file: the architecture is chosen from what it says. The same model under
 the same name gives the same bytes on every machine, and a second compile does only what changed.";
 
 #[cfg(test)]
@@ -344,20 +344,10 @@ mod tests {
     #[test]
     fn a_name_can_be_that_of_a_file() {
         for name in ["smollm2-135m", "Llama_3.2", "modèle", "7b"] {
-            assert_eq!(checked_name(name).as_deref(), Ok(name));
+            assert_eq!(file_name(name).unwrap(), name);
         }
-        for name in [
-            "",
-            ".",
-            "..",
-            "-x",
-            "a/b",
-            "a\\b",
-            "a b",
-            "a\n",
-            "\u{1b}[0m",
-        ] {
-            assert!(checked_name(name).is_err(), "{name:?}");
+        for name in ["", ".", "..", "a/b", "a\\b", "C:x"] {
+            assert_eq!(exit_status(&file_name(name).unwrap_err()), 2, "{name:?}");
         }
     }
 
@@ -371,6 +361,10 @@ mod tests {
             model_name(&folder.join("..").join("tiny-1.5b")).unwrap(),
             "tiny-1.5b"
         );
+        assert_eq!(file_name("smollm2 135m").unwrap(), "smollm2 135m");
+        for bad in ["..", "a/b", "/a", "a\\b", "c:d", "a/"] {
+            assert_eq!(exit_status(&file_name(bad).unwrap_err()), 2, "{bad}");
+        }
         let file = dir.path().join("agent-1.5b.ron");
         std::fs::write(&file, b"").unwrap();
         assert_eq!(model_name(&file).unwrap(), "agent-1.5b");

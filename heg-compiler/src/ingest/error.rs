@@ -163,6 +163,9 @@ pub enum IngestError {
     #[error("`{}`: {mistake}", path.display())]
     GgufContent { path: PathBuf, mistake: GgufMistake },
 
+    /// A tensor that would be left out of the model.
+    #[error("tensor `{tensor}` in `{}` is not used by the architecture: without it, it would be another model", path.display())]
+    UnusedTensor { path: PathBuf, tensor: String },
     /// No tensor of this name; the nearest that there is, when one is near.
     #[error("no tensor `{name}` in the weights{}", nearest.as_ref().map(|near| format!("; the nearest is `{near}`")).unwrap_or_default())]
     MissingTensor {

@@ -108,6 +108,25 @@ impl Checkpoint {
         self.tensors.keys().map(String::as_str)
     }
 
+    /// Errors when a GGUF file has a tensor that is not `used`: such a file holds what its architecture needs, so that
+    /// one more means another model. A folder may hold more.
+    pub(crate) fn check_used<'n>(
+        &self,
+        used: impl Iterator<Item = &'n str>,
+    ) -> Result<(), IngestError> {
+        let used: BTreeSet<&str> = used.collect();
+        let unused = |(name, located): &(&String, &Located)| {
+            matches!(located.entry, Entry::Gguf(_)) && !used.contains(name.as_str())
+        };
+        match self.tensors.iter().find(unused) {
+            None => Ok(()),
+            Some((tensor, _)) => Err(IngestError::UnusedTensor {
+                path: self.files().next().unwrap_or(Path::new("")).to_owned(),
+                tensor: tensor.clone(),
+            }),
+        }
+    }
+
     /// Bytes of all tensors together, of any type.
     pub fn tensor_bytes(&self) -> u64 {
         let bytes = self.tensors.values().map(|located| match &located.entry {

@@ -74,11 +74,6 @@ impl<'a> Metadata<'a> {
         self.entries.keys().copied()
     }
 
-    /// Whether there is such a key, of any type.
-    pub(crate) fn has(&self, key: &str) -> bool {
-        self.entries.contains_key(key)
-    }
-
     /// A text; `None` when absent, an error when something else is there or when it is not UTF-8.
     pub(crate) fn text(&self, key: &str) -> Result<Option<&'a str>, IngestError> {
         let expected = "a text in UTF-8";

@@ -39,8 +39,6 @@ pub(super) use self::metadata::MAGIC;
 pub(crate) use self::metadata::Metadata;
 pub use self::mistake::GgufMistake;
 pub use self::text::{NamedIds, TemplateOf, Vocabulary, VocabularyMistake};
-#[allow(unused_imports, reason = "the tokenizer's reader takes it")]
-pub(crate) use self::value::Strings;
 
 use self::family::Family;
 use self::tensors::Tensors;

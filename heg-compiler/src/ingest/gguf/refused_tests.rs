@@ -89,7 +89,7 @@ fn what_cannot_be_compiled_is_named() {
     `m`, key `general.architecture`: found nothing, expected the name of an architecture
     `m`: the file holds `mmproj`, expected a model
     `m`: the file is one of 3: join them with `llama-gguf-split --merge`
-    `m`, key `tokenizer.ggml.model`: found nothing, expected the kind of the tokenizer
+    tokenizer of `m`: no key `tokenizer.ggml.model`: the file has no whole tokenizer, take one that was converted with its tokenizer
     `m`, key `llama.block_count`: found nothing, expected a whole number that is not negative
     `m`, key `llama.block_count`: found "many", expected a whole number that is not negative
     `m`, key `llama.expert_count`: found `8`, expected 0: mixtures of experts are not compiled
@@ -98,24 +98,36 @@ fn what_cannot_be_compiled_is_named() {
     `m`: tensor `blk.0.attn_k.weight` has 32 rows, expected pairs in each of 3 heads
     `m`, key `llama.rope.scaling.type`: found "spiral", expected none, linear, yarn, or longrope with its factors
     `m`, key `general.alignment`: found `24`, expected a power of two of at most 65536
-    `m`, byte 873: tensor `blk.0.ffn_up.weight` is of type IQ4_XS (23), expected F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 or Q2_K to Q6_K
-    `m`, byte 873: tensor `blk.0.ffn_up.weight` is of type 4000, expected F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 or Q2_K to Q6_K
-    `m`, byte 873: tensor `blk.0.ffn_up.weight` has shape [64, 33] of Q8_0, whose rows do not divide into blocks
-    `m`, byte 873: tensor `blk.0.ffn_up.weight` has shape [2048] of Q8_0, expected F32, F16 or BF16 for a tensor of one dimension
-    `m`, byte 873: tensor `blk.0.ffn_up.weight` has shape [1, 2097152] of Q8_0, whose rows are longer than is read
-    `m`, byte 873: tensor `blk.0.ffn_up.weight` has shape [64, 0] of Q8_0, expected dimensions of at least 1
-    `m`, byte 873: tensor `blk.0.ffn_up.weight` has shape [18446744073709551615, 32] of Q8_0, which is no possible number of bytes
-    `m`, byte 873: tensor `blk.0.ffn_up.weight` has 5 dimensions, expected 1 to 4
+    `m`, byte 1145: tensor `blk.0.ffn_up.weight` is of type IQ4_XS (23), expected F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 or Q2_K to Q6_K
+    `m`, byte 1145: tensor `blk.0.ffn_up.weight` is of type 4000, expected F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 or Q2_K to Q6_K
+    `m`, byte 1145: tensor `blk.0.ffn_up.weight` has shape [64, 33] of Q8_0, whose rows do not divide into blocks
+    `m`, byte 1145: tensor `blk.0.ffn_up.weight` has shape [2048] of Q8_0, expected F32, F16 or BF16 for a tensor of one dimension
+    `m`, byte 1145: tensor `blk.0.ffn_up.weight` has shape [1, 2097152] of Q8_0, whose rows are longer than is read
+    `m`, byte 1145: tensor `blk.0.ffn_up.weight` has shape [64, 0] of Q8_0, expected dimensions of at least 1
+    `m`, byte 1145: tensor `blk.0.ffn_up.weight` has shape [18446744073709551615, 32] of Q8_0, which is no possible number of bytes
+    `m`, byte 1145: tensor `blk.0.ffn_up.weight` has 5 dimensions, expected 1 to 4
     tensors `token_embd.weight` and `blk.0.ffn_up.weight` overlap in `m`
-    `m`, byte 873: tensor `blk.0.ffn_up.weight` begins at 33 of the data, expected a multiple of 32
-    `m`, byte 873: the file is truncated: tensor `blk.0.ffn_up.weight` ends at byte 1099511636992, the file at 43392
-    `m`, byte 873: tensor `token_embd.weight` occurs twice
+    `m`, byte 1145: tensor `blk.0.ffn_up.weight` begins at 33 of the data, expected a multiple of 32
+    `m`, byte 1145: the file is truncated: tensor `blk.0.ffn_up.weight` ends at byte 1099511637248, the file at 43648
+    `m`, byte 1145: tensor `token_embd.weight` occurs twice
     `m`: tensor `blk.0.attn_sinks.weight` is none of architecture `llama`
     `m`: tensor `blk.00.attn_q.weight` is none of architecture `llama`
     tensor `rope_freqs.weight` has shape [90], expected [8]
     `m`, key `rope_freqs.weight`: found others, expected finite positive numbers
     no tensor `token_embd.weight` in the weights
     "##);
+}
+
+#[test]
+fn a_tensor_that_is_left_over_is_named() {
+    let source = open(&Written::llama().bytes()).unwrap();
+    let names: Vec<&str> = source.checkpoint.names().collect();
+    let check = |names: &[&str]| source.checkpoint.check_used(names.iter().copied());
+    assert!(check(&names).is_ok());
+    let error = check(&names[1..]).unwrap_err().to_string();
+    let expected = "tensor `model.embed_tokens.weight` in `m` is not used by the architecture: \
+                    without it, it would be another model";
+    assert_eq!(error, expected);
 }
 
 #[test]

@@ -110,8 +110,8 @@ fn wait(mut generation: Generation) -> (Vec<u32>, Ending) {
     let mut tokens = Vec::new();
     loop {
         match generation.next_within(Duration::from_secs(120)).unwrap() {
-            Update::Accepted { .. } => assert!(tokens.is_empty()),
-            Update::Token(token) => tokens.push(token),
+            Update::Accepted { .. } | Update::Prompt(_) => assert!(tokens.is_empty()),
+            Update::Token { id, .. } => tokens.push(id),
             Update::Finished(ending) => return (tokens, ending),
         }
     }
@@ -312,7 +312,7 @@ fn background(engine: &Engine, class: Class, prompt: &[u32]) -> Generation {
         tokens_max: 900,
         ..request(class, prompt)
     });
-    while !matches!(generation.next().unwrap(), Update::Token(_)) {}
+    while !matches!(generation.next().unwrap(), Update::Token { .. }) {}
     generation
 }
 

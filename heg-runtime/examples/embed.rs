@@ -47,7 +47,9 @@ pub(crate) fn answer(
     for update in answer {
         match update {
             Update::Accepted { predicted_ttft } => eprintln!("predicted: {predicted_ttft:?}"),
-            Update::Token(token) => text.push(token)?.iter().for_each(|piece| show(piece)),
+            Update::Token { id, .. } => text.push(id)?.iter().for_each(|piece| show(piece)),
+            // Where a request asks how likely its prompt is.
+            Update::Prompt(_) => {}
             Update::Finished(ending) => {
                 eprintln!("reactive: {:?}, {:?}", ending.finish, ending.ttft)
             }

@@ -255,7 +255,7 @@ impl Answer {
     pub(crate) fn try_wait(&self) -> Option<Ending> {
         let ending = |update| match update {
             Update::Finished(ending) => Some(ending),
-            Update::Accepted { .. } | Update::Token(_) => None,
+            Update::Accepted { .. } | Update::Prompt(_) | Update::Token { .. } => None,
         };
         self.updates.try_iter().find_map(ending)
     }
@@ -265,8 +265,8 @@ impl Answer {
         let mut tokens = Vec::new();
         loop {
             match self.updates.recv_timeout(Duration::from_secs(240)).unwrap() {
-                Update::Accepted { .. } => assert!(tokens.is_empty()),
-                Update::Token(token) => tokens.push(token),
+                Update::Accepted { .. } | Update::Prompt(_) => assert!(tokens.is_empty()),
+                Update::Token { id, .. } => tokens.push(id),
                 Update::Finished(ending) => return (tokens, ending),
             }
         }

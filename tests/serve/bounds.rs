@@ -50,7 +50,7 @@ fn what_can_never_fit_is_no_rate_limit() {
 
     let mut policy = shipped::policy("agent-xpu").unwrap();
     policy.limits.kv_mib = 1;
-    let served = || served_by(bundle(), policy, EngineOptions::default());
+    let served = || served_by(bundle(), "host-cpu", policy, EngineOptions::default());
     let host = Host::serving(served, |_| ());
     let caches = "what this server's KV caches may take";
     check_never_fits(&host, BARE, &json!({"prompt": vec![5; 1000]}), caches);

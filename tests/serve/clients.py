@@ -6,6 +6,7 @@ Arguments: base URL, token.
 import sys
 
 import openai
+from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI
 
 base_url, token = sys.argv[1:]
@@ -34,7 +35,42 @@ print("completion:", text.choices[0].finish_reason, text.usage.completion_tokens
 ids = client.completions.create(model="tiny-agent", prompt=[5, 6, 7], max_tokens=4, temperature=0)
 print("token ids:", ids.usage.prompt_tokens, ids.usage.completion_tokens)
 
-for change in [{"n": 2}, {"temperature": -1}, {"model": "gpt-4"}]:
+several = client.chat.completions.create(model="tiny-agent", messages=question, n=2, seed=3, max_tokens=8)
+alone = [
+    client.chat.completions.create(model="tiny-agent", messages=question, seed=seed, max_tokens=8) for seed in [3, 4]
+]
+same = [choice.message.content for choice in several.choices] == [one.choices[0].message.content for one in alone]
+print("n:", [choice.index for choice in several.choices], same, several.usage.prompt_tokens == whole.usage.prompt_tokens)
+print("fingerprint:", several.system_fingerprint == whole.system_fingerprint == chunks[0].system_fingerprint)
+
+pieces = client.chat.completions.create(model="tiny-agent", messages=question, n=3, max_tokens=4, stream=True)
+ends = [choice.index for chunk in pieces for choice in chunk.choices if choice.finish_reason]
+print("n, streamed:", sorted(ends))
+
+scored = client.chat.completions.create(
+    model="tiny-agent",
+    messages=question,
+    temperature=0,
+    logprobs=True,
+    top_logprobs=2,
+    presence_penalty=0.1,
+    frequency_penalty=0.1,
+    logit_bias={"7": -100},
+)
+content = scored.choices[0].logprobs.content
+print("logprobs:", [(token.token, token.logprob <= 0, len(token.top_logprobs)) for token in content])
+stream = client.chat.completions.create(
+    model="tiny-agent", messages=question, temperature=0, logprobs=True, top_logprobs=2, stream=True
+)
+pieces = [choice.logprobs.content for chunk in stream for choice in chunk.choices if choice.logprobs]
+print("logprobs, streamed:", [token.token for piece in pieces for token in piece])
+
+echo = client.completions.create(model="tiny-agent", prompt="Call Ana at 5", max_tokens=0, echo=True, logprobs=1)
+logprobs = echo.choices[0].logprobs
+print("echo:", repr(echo.choices[0].text), echo.usage.completion_tokens, logprobs.tokens, logprobs.text_offset)
+print("echo:", logprobs.token_logprobs[0], sum(logprobs.token_logprobs[1:]) < 0, len(logprobs.top_logprobs))
+
+for change in [{"n": 9}, {"top_logprobs": 2}, {"logit_bias": {"2048": 1}}, {"temperature": -1}, {"model": "gpt-4"}]:
     try:
         client.chat.completions.create(**({"model": "tiny-agent", "messages": question} | change))
     except openai.APIStatusError as error:
@@ -49,3 +85,9 @@ answer = model.invoke("Remind me to call Ana at 5 pm.")
 print("langchain:", repr(answer.content), answer.usage_metadata["total_tokens"])
 pieces = [piece.content for piece in model.stream("Remind me to call Ana at 5 pm.")]
 print("langchain stream:", repr("".join(pieces)))
+scored = model.bind(logprobs=True, top_logprobs=2, presence_penalty=0.1).invoke("Remind me to call Ana at 5 pm.")
+tokens = scored.response_metadata["logprobs"]["content"]
+print("langchain logprobs:", [(token["token"], len(token["top_logprobs"])) for token in tokens])
+model = ChatOpenAI(model="tiny-agent", base_url=base_url, api_key=token, temperature=1, n=2, seed=3, max_retries=0)
+several = model.generate([[HumanMessage("Remind me to call Ana at 5 pm.")]])
+print("langchain n:", len(several.generations[0]))

@@ -42,13 +42,24 @@ pub(crate) fn bundle() -> &'static Path {
 /// The bundle on an engine of its own.
 pub(crate) fn served() -> ServedModel {
     let policy = shipped::policy("agent-xpu").unwrap();
-    served_by(bundle(), policy, EngineOptions::default())
+    served_by(bundle(), "host-cpu", policy, EngineOptions::default())
 }
 
-/// A bundle on an engine of its own.
-pub(crate) fn served_by(bundle: &Path, policy: Policy, options: EngineOptions) -> ServedModel {
+/// The bundle on an engine that computes the same on every machine.
+pub(crate) fn exact() -> ServedModel {
+    let policy = shipped::policy("agent-xpu-one-device").unwrap();
+    served_by(bundle(), "host-cpu-f32", policy, EngineOptions::default())
+}
+
+/// A bundle on an engine of its own, on a shipped SoC.
+pub(crate) fn served_by(
+    bundle: &Path,
+    soc: &str,
+    policy: Policy,
+    options: EngineOptions,
+) -> ServedModel {
     let loaded = Loaded::open(bundle).unwrap();
-    let loader = loaded.loader(&shipped::soc("host-cpu").unwrap()).unwrap();
+    let loader = loaded.loader(&shipped::soc(soc).unwrap()).unwrap();
     let timeline = Timeline::default();
     let options = EngineOptions {
         observers: vec![Box::new(timeline.clone())],

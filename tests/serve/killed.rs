@@ -43,7 +43,7 @@ fn serves_until_it_is_killed() {
         flash: Some(folder.join("flash")),
         ..EngineOptions::default()
     };
-    let served = served_by(Path::new(&bundle), policy, options);
+    let served = served_by(Path::new(&bundle), "host-cpu", policy, options);
     server.unwrap().run(served, shutdown_signal()).unwrap();
 }
 

@@ -202,8 +202,8 @@ fn generate(
     engine.wait_ready()?;
     for update in generation {
         match update {
-            Update::Accepted { .. } => {}
-            Update::Token(token) => {
+            Update::Accepted { .. } | Update::Prompt(_) => {}
+            Update::Token { id: token, .. } => {
                 timing.note_token(submitted);
                 if timing.generated == 1 {
                     print_descents(&engine.descents());

@@ -40,7 +40,7 @@ pub use machine::{
 };
 pub use observer::Observer;
 pub use pass::{Launch, Logits, Span, chunks, launches};
-pub use request::{Class, FlowId, Lane, Micros, RequestId, Submission};
+pub use request::{Class, FlowId, Lane, Micros, PromptLogits, RequestId, Submission};
 pub use single_lane::SingleLane;
 
 /// A scheduler: Agent.xpu's, or one that it is compared with.

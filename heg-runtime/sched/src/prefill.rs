@@ -5,10 +5,11 @@
 //! projects the next. So a prompt moves through the model as a wave front, not layer by layer, and stopping
 //! costs nothing: progress is a counter per segment.
 //!
-//! In the last layer only the last row is wanted: segments before the last one end with `qkv`, which fills
-//! their part of the cache.
+//! In the last layer only the last row is wanted, unless the request wants all: segments before the last one end with
+//! `qkv`, which fills their part of the cache.
 
 use super::event::{Kernel, Segment};
+use super::request::PromptLogits;
 
 /// A kernel of a segment that may run now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +30,7 @@ pub(super) struct Prefill {
     parts: Vec<Part>,
     /// Full chunks among them; the rest is the remainder.
     chunks: usize,
+    logits: PromptLogits,
     head: Head,
 }
 
@@ -65,8 +67,14 @@ impl Prefill {
             layers,
             parts: (0..count).map(part).collect(),
             chunks: (new / chunk) as usize,
+            logits: PromptLogits::LastRow,
             head: Head::Waiting,
         }
+    }
+
+    /// The same for a request that wants the logits of these rows.
+    pub(super) fn wanting(self, logits: PromptLogits) -> Self {
+        Self { logits, ..self }
     }
 
     /// Kernels that may run now, the segment that is furthest behind first.
@@ -97,14 +105,16 @@ impl Prefill {
 
     /// Whether only the head is left, and it does not run yet.
     pub(super) fn head_is_ready(&self) -> bool {
-        self.head == Head::Waiting && self.last_is_through()
+        self.head == Head::Waiting && self.wanted_is_through()
     }
 
-    fn last_is_through(&self) -> bool {
-        let last = self.parts.len().saturating_sub(1);
-        self.parts
-            .get(last)
-            .is_none_or(|part| part.done == self.end(last))
+    fn wanted_is_through(&self) -> bool {
+        let first = match self.logits {
+            PromptLogits::LastRow => self.parts.len().saturating_sub(1),
+            PromptLogits::AllRows => 0,
+        };
+        let mut wanted = self.parts.iter().enumerate().skip(first);
+        wanted.all(|(index, part)| part.done == self.end(index))
     }
 
     /// Whether anything of it runs.
@@ -193,7 +203,7 @@ impl Prefill {
 
     /// Kernels of a segment in all.
     fn end(&self, part: usize) -> u32 {
-        if part + 1 == self.parts.len() {
+        if part + 1 == self.parts.len() || self.logits == PromptLogits::AllRows {
             3 * self.layers
         } else {
             // Of the last layer `qkv` only.
@@ -259,6 +269,21 @@ mod tests {
             // Three kernels a layer for each of four segments, but for two of three in the last layer.
             assert_eq!(order.len(), 3 * 3 * 4 - 2 * 3);
         }
+    }
+
+    #[test]
+    fn where_all_rows_are_wanted_every_segment_runs_all_layers() {
+        for seed in 0..50 {
+            let prefill = Prefill::new(3, 0, 1000, 256).wanting(PromptLogits::AllRows);
+            let order = run(prefill, |at| at * 7 + seed);
+            assert_eq!(order.len(), 3 * 3 * 4);
+        }
+        let mut prefill = Prefill::new(1, 0, 512, 256).wanting(PromptLogits::AllRows);
+        for _ in 0..3 {
+            prefill.start(1);
+            prefill.complete(256);
+        }
+        assert!(!prefill.head_is_ready(), "the first rows are missing");
     }
 
     #[test]

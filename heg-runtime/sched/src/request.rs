@@ -94,6 +94,16 @@ impl From<DeviceClass> for Lane {
     }
 }
 
+/// The rows of a prompt whose logits are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PromptLogits {
+    /// The last one, for the first token of the answer.
+    #[default]
+    LastRow,
+    /// Every row, to know how likely the prompt is: none of them leaves out a part of the last layer.
+    AllRows,
+}
+
 /// A request on its way in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Submission {
@@ -111,6 +121,9 @@ pub struct Submission {
     pub output_tokens_max: u32,
     /// When the answer is worth nothing any more.
     pub deadline: Option<Micros>,
+    /// The rows of the prompt that have to pass the last layer. Where it is all of them, the time that the lanes take to
+    /// run the head on them is in no estimate.
+    pub prompt_logits: PromptLogits,
 }
 
 impl Submission {

@@ -1,12 +1,15 @@
 //! Answers in the format of OpenAI's API, whole and in chunks, for both routes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::answering::AnswerStats;
+use super::log_probs::{LogProbsField, ScoredToken};
 use heg_runtime::FinishReason;
-use heg_text::{Said, ToolCall};
+use heg_text::{Said, Tokenizer, ToolCall};
 
 /// The API of an answer. The two differ in names, and in where the text stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,17 +36,56 @@ pub(super) struct Envelope {
     /// Seconds since 1970.
     pub(super) created: u64,
     pub(super) model: String,
+    /// What the answer was made with.
+    pub(super) fingerprint: String,
+    /// Names the tokens of log probabilities.
+    pub(super) tokenizer: Option<Arc<Tokenizer>>,
 }
 
 /// An answer, or a piece of one.
 #[derive(Debug, Default)]
 pub(super) struct Piece {
+    /// Index of the answer among those to its request.
+    pub(super) index: usize,
     pub(super) text: String,
     pub(super) calls: Vec<ToolCall>,
     /// Number of calls in earlier pieces.
     pub(super) calls_before: usize,
     /// Its tokens, if they were asked for.
     pub(super) token_ids: Option<Vec<u32>>,
+    /// Its tokens with log probabilities, if they were asked for.
+    pub(super) scored: Vec<ScoredToken>,
+}
+
+/// An answer, or a chunk of one, as it is sent.
+#[derive(Serialize)]
+pub(super) struct AnswerObject<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    system_fingerprint: &'a str,
+    choices: Vec<ChoiceObject<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) usage: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) timings: Option<Value>,
+}
+
+/// One of the answers in it; it has one of `message`, `delta` and `text`.
+#[derive(Serialize)]
+struct ChoiceObject<'a> {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delta: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    logprobs: Option<LogProbsField<'a>>,
+    finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
 }
 
 impl Piece {
@@ -75,67 +117,85 @@ impl Piece {
 }
 
 impl Envelope {
-    /// The whole answer.
-    pub(super) fn whole(&self, piece: Piece, reason: FinishReason, stats: &AnswerStats) -> Value {
-        let mut choice = match self.api {
-            ApiKind::Chat => json!({
-                "index": 0,
-                "message": {"role": "assistant", "content": piece.content(), "refusal": null},
-            }),
-            ApiKind::Completion => json!({"index": 0, "text": piece.text}),
+    /// The whole answers, each with why it ended.
+    pub(super) fn whole(
+        &self,
+        pieces: Vec<(Piece, FinishReason)>,
+        stats: &AnswerStats,
+    ) -> AnswerObject<'_> {
+        let choice = |(piece, reason): (Piece, FinishReason)| {
+            let finish_reason = Some(piece.reason(reason));
+            let mut choice = self.choice(piece.index, finish_reason);
+            match self.api {
+                ApiKind::Chat => {
+                    let mut message = json!({
+                        "role": "assistant", "content": piece.content(), "refusal": null
+                    });
+                    if !piece.calls.is_empty() {
+                        message["tool_calls"] = self.calls(&piece, Numbers::Omitted);
+                    }
+                    choice.message = Some(message);
+                }
+                ApiKind::Completion => choice.text = Some(piece.text),
+            }
+            choice.logprobs = self.log_probs(piece.scored);
+            choice.token_ids = piece.token_ids;
+            choice
         };
-        if !piece.calls.is_empty() {
-            choice["message"]["tool_calls"] = self.calls(&piece, Numbers::Omitted);
-        }
-        choice["logprobs"] = Value::Null;
-        choice["finish_reason"] = piece.reason(reason).into();
-        if let Some(ids) = piece.token_ids {
-            choice["token_ids"] = ids.into();
-        }
         let object = match self.api {
             ApiKind::Chat => "chat.completion",
             ApiKind::Completion => "text_completion",
         };
-        let mut whole = self.object(object, vec![choice]);
-        whole["usage"] = usage(stats);
-        whole["timings"] = timings(stats);
+        let mut whole = self.object(object, pieces.into_iter().map(choice).collect());
+        whole.usage = Some(usage(stats));
+        whole.timings = Some(timings(stats));
         whole
     }
 
-    /// A piece of the answer.
-    pub(super) fn chunk(&self, piece: Piece, place: ChunkPlace) -> Value {
-        let mut choice = match (self.api, place) {
-            (ApiKind::Chat, ChunkPlace::First) => {
-                json!({"index": 0, "delta": {"role": "assistant", "content": piece.content()}})
-            }
-            (ApiKind::Chat, place)
-                if piece.text.is_empty()
-                    && (!piece.calls.is_empty() || place != ChunkPlace::Middle) =>
-            {
-                json!({"index": 0, "delta": {}})
-            }
-            (ApiKind::Chat, _) => json!({"index": 0, "delta": {"content": piece.text}}),
-            (ApiKind::Completion, _) => json!({"index": 0, "text": piece.text}),
+    /// A piece of an answer.
+    pub(super) fn chunk(&self, piece: Piece, place: ChunkPlace) -> AnswerObject<'_> {
+        let finish_reason = match place {
+            ChunkPlace::Last(reason) => Some(piece.reason(reason)),
+            ChunkPlace::First | ChunkPlace::Middle => None,
         };
-        if !piece.calls.is_empty() {
-            choice["delta"]["tool_calls"] = self.calls(&piece, Numbers::Included);
+        let mut choice = self.choice(piece.index, finish_reason);
+        match (self.api, place) {
+            (ApiKind::Chat, place) => choice.delta = Some(self.delta(&piece, place)),
+            (ApiKind::Completion, _) => choice.text = Some(piece.text),
         }
-        choice["logprobs"] = Value::Null;
-        choice["finish_reason"] = match place {
-            ChunkPlace::Last(reason) => piece.reason(reason).into(),
-            ChunkPlace::First | ChunkPlace::Middle => Value::Null,
-        };
-        if let Some(ids) = piece.token_ids {
-            choice["token_ids"] = ids.into();
-        }
+        choice.logprobs = self.log_probs(piece.scored);
+        choice.token_ids = piece.token_ids;
         self.object(self.chunk_object(), vec![choice])
     }
 
+    fn delta(&self, piece: &Piece, place: ChunkPlace) -> Value {
+        let says_nothing =
+            piece.text.is_empty() && (!piece.calls.is_empty() || place != ChunkPlace::Middle);
+        let mut delta = match place {
+            ChunkPlace::First => json!({"role": "assistant", "content": piece.content()}),
+            _ if says_nothing => json!({}),
+            _ => json!({"content": piece.text}),
+        };
+        if !piece.calls.is_empty() {
+            delta["tool_calls"] = self.calls(piece, Numbers::Included);
+        }
+        delta
+    }
+
     /// The chunk after the last one, which reports the token usage.
-    pub(super) fn usage_chunk(&self, stats: &AnswerStats) -> Value {
+    pub(super) fn usage_chunk(&self, stats: &AnswerStats) -> AnswerObject<'_> {
         let mut chunk = self.object(self.chunk_object(), Vec::new());
-        chunk["usage"] = usage(stats);
+        chunk.usage = Some(usage(stats));
         chunk
+    }
+
+    fn log_probs(&self, tokens: Vec<ScoredToken>) -> Option<LogProbsField<'_>> {
+        let field = LogProbsField {
+            api: self.api,
+            tokenizer: self.tokenizer.as_deref(),
+            tokens,
+        };
+        Some(field).filter(|field| !field.tokens.is_empty())
     }
 
     /// Calls as JSON: numbered in a chunk, without numbers in a message.
@@ -143,8 +203,12 @@ impl Envelope {
         let answer = self.id.rsplit('-').next().unwrap_or_default();
         let call = |(place, call): (usize, &ToolCall)| {
             let number = piece.calls_before + place;
+            let id = match piece.index {
+                0 => format!("call_{answer}_{number}"),
+                index => format!("call_{answer}_{index}_{number}"),
+            };
             let mut value = json!({
-                "id": format!("call_{answer}_{number}"),
+                "id": id,
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
             });
@@ -163,14 +227,33 @@ impl Envelope {
         }
     }
 
-    fn object(&self, object: &str, choices: Vec<Value>) -> Value {
-        json!({
-            "id": self.id,
-            "object": object,
-            "created": self.created,
-            "model": self.model,
-            "choices": choices,
-        })
+    fn choice(&self, index: usize, finish_reason: Option<&'static str>) -> ChoiceObject<'_> {
+        ChoiceObject {
+            index,
+            message: None,
+            delta: None,
+            text: None,
+            logprobs: None,
+            finish_reason,
+            token_ids: None,
+        }
+    }
+
+    fn object<'a>(
+        &'a self,
+        object: &'static str,
+        choices: Vec<ChoiceObject<'a>>,
+    ) -> AnswerObject<'a> {
+        AnswerObject {
+            id: &self.id,
+            object,
+            created: self.created,
+            model: &self.model,
+            system_fingerprint: &self.fingerprint,
+            choices,
+            usage: None,
+            timings: None,
+        }
     }
 }
 

@@ -10,14 +10,16 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::account::Charge;
 use super::admission::Permit;
+use super::echo::{Echo, Echoed};
 use super::error::{ApiError, Result};
+use super::log_probs::ScoredToken;
 use super::metrics::{Metrics, Outcome};
 use super::supersede::Turn;
 use heg_runtime::FinishReason;
 use heg_runtime::RuntimeError;
 use heg_runtime::engine::{Ending, Engine, Request, Update};
 use heg_sched::{Class, Finish, RequestId};
-use heg_text::{AnswerText, Said, ToolCallParser, ToolSyntax};
+use heg_text::{AnswerText, Said, TokenLogProbs, ToolCallParser, ToolSyntax};
 
 /// A request that was submitted to the engine.
 pub(super) struct Answering {
@@ -27,6 +29,13 @@ pub(super) struct Answering {
     text: AnswerText,
     /// Parser of tool calls, if the answer may have some.
     calls: Option<ToolCallParser>,
+    /// The prompt, until it was sent back.
+    echo: Option<Echo>,
+    /// Whether that waits for its log probabilities.
+    echo_waits: bool,
+    /// Characters of the prompt in front of the answer.
+    echoed_chars: usize,
+    shows: Shows,
     state: State,
     stats: AnswerStats,
     class: Class,
@@ -35,8 +44,26 @@ pub(super) struct Answering {
     turn: Turn,
     /// Its permit, given back at the end.
     permit: Permit,
-    /// The charge for what it keeps, on its client's account.
-    _charge: Charge,
+    /// The charge for what it keeps, on its client's account, with the other answers to its request.
+    _charge: Arc<Charge>,
+}
+
+/// The text side of a request.
+pub(super) struct TextSide {
+    pub(super) text: AnswerText,
+    /// Syntax of tool calls, if the answer may have some.
+    pub(super) syntax: Option<ToolSyntax>,
+    /// The prompt, if it is to come back.
+    pub(super) echo: Option<Echo>,
+    pub(super) shows: Shows,
+}
+
+/// Whether an answer is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shows {
+    Answer,
+    /// Only the prompt was asked for; the engine makes one token all the same.
+    Nothing,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,8 +78,15 @@ enum State {
 
 /// An event in the course of an answer.
 pub(super) enum AnswerEvent {
+    /// The prompt that comes back, before everything else.
+    Prompt(Echoed),
     /// A token, and the text and calls that can be shown now.
-    Token { id: u32, said: Vec<Said> },
+    Token {
+        id: u32,
+        said: Vec<Said>,
+        /// Its log probabilities, if they are asked for.
+        scored: Option<ScoredToken>,
+    },
     /// The end of the answer, with the text and calls held back until now.
     End {
         said: Vec<Said>,
@@ -79,14 +113,14 @@ impl Answering {
     pub(super) fn submit(
         engine: &Engine,
         request: Request,
-        text: AnswerText,
-        syntax: Option<ToolSyntax>,
+        side: TextSide,
         turn: Turn,
-        (permit, charge): (Permit, Charge),
+        (permit, charge): (Permit, Arc<Charge>),
         metrics: &Arc<Metrics>,
     ) -> Self {
         let (sender, updates) = unbounded_channel();
         let class = request.class;
+        let echo_waits = request.prompt_log_probs.is_some();
         let stats = AnswerStats {
             prompt_tokens: request.prompt.len().try_into().unwrap_or(u32::MAX),
             ..AnswerStats::default()
@@ -97,8 +131,12 @@ impl Answering {
             engine: engine.clone(),
             id,
             updates,
-            text,
-            calls: syntax.map(ToolCallParser::new),
+            text: side.text,
+            calls: side.syntax.map(ToolCallParser::new),
+            echo: side.echo,
+            echo_waits,
+            echoed_chars: 0,
+            shows: side.shows,
             state: State::Running,
             stats,
             class,
@@ -120,16 +158,30 @@ impl Answering {
                 self.end(ending)?;
                 Err(out_of_turn())
             }
-            Update::Token(_) => Err(out_of_turn()),
+            Update::Prompt(_) | Update::Token { .. } => Err(out_of_turn()),
         }
     }
 
-    /// The next event of an accepted request. `End` and errors are the last.
+    /// The next event of an accepted request. `End` and errors are the last. Nothing is lost if the future is dropped.
     pub(super) async fn next(&mut self) -> Result<AnswerEvent> {
+        if let Some(echo) = self.echo.take_if(|_| !self.echo_waits) {
+            return self.echoed(echo.read(None)?);
+        }
         loop {
             match self.update().await? {
-                Update::Token(id) if self.state == State::Running => return self.token(id),
-                Update::Token(_) => {}
+                Update::Prompt(log_probs) => {
+                    if let Some(echo) = self.echo.take() {
+                        return self.echoed(echo.read(Some(log_probs))?);
+                    }
+                }
+                // The engine says what it knows of the prompt first.
+                Update::Token { .. } if self.echo.is_some() => return Err(out_of_turn()),
+                Update::Token { id, log_probs }
+                    if self.state == State::Running && self.shows == Shows::Answer =>
+                {
+                    return self.token(id, log_probs);
+                }
+                Update::Token { .. } => {}
                 Update::Finished(ending) => return self.end(ending),
                 Update::Accepted { .. } => return Err(out_of_turn()),
             }
@@ -149,8 +201,14 @@ impl Answering {
         &self.stats
     }
 
-    fn token(&mut self, id: u32) -> Result<AnswerEvent> {
+    fn echoed(&mut self, echoed: Echoed) -> Result<AnswerEvent> {
+        self.echoed_chars = echoed.text.chars().count();
+        Ok(AnswerEvent::Prompt(echoed))
+    }
+
+    fn token(&mut self, id: u32, log_probs: Option<Box<TokenLogProbs>>) -> Result<AnswerEvent> {
         self.stats.answer_tokens += 1;
+        let offset = self.echoed_chars + self.text.chars();
         let emit = self.text.push(id).map_err(RuntimeError::from)?;
         if emit.stopped {
             self.state = State::Stopped;
@@ -159,6 +217,11 @@ impl Answering {
         Ok(AnswerEvent::Token {
             id,
             said: self.said(emit.text),
+            scored: log_probs.map(|log_probs| ScoredToken {
+                id,
+                log_probs: Some(log_probs),
+                offset,
+            }),
         })
     }
 
@@ -200,10 +263,10 @@ impl Answering {
         match outcome {
             Outcome::Complete => Ok(AnswerEvent::End {
                 said: self.last_said()?,
-                reason: if stopped {
-                    FinishReason::Stop
-                } else {
-                    ending.reason
+                reason: match self.shows {
+                    Shows::Nothing => FinishReason::Length,
+                    Shows::Answer if stopped => FinishReason::Stop,
+                    Shows::Answer => ending.reason,
                 },
             }),
             // A client that cancels drops the answer, so this is the server's shutdown.

@@ -11,20 +11,24 @@ use super::State;
 use super::account::{Account, Charge, Scope};
 use super::admission::Permit;
 use super::answer::{ApiKind, Envelope, Piece, millis};
-use super::answering::{AnswerEvent, Answering};
+use super::answering::{AnswerEvent, Answering, Shows, TextSide};
 use super::body::RequestBody;
+use super::choices::Choices;
+use super::echo::Echo;
 use super::error::{ApiError, Result};
 use super::flows::FlowName;
 use super::preparation::Effort;
 use super::request::{
-    ChatRequest, CompletionParams, CompletionRequest, Delivery, EndToken, PromptText, TokenIds,
+    ChatRequest, CompletionParams, CompletionRequest, Delivery, EchoPrompt, EndToken, PromptText,
+    TokenIds,
 };
 use super::route::{Body, event_response, json_response};
 use super::stream::{Empty, Events};
 use super::supersede::{Key, Turn};
 use super::tools::{AnswerConstraint, Tooling};
+use heg_runtime::FinishReason;
 use heg_runtime::engine::{EndTokens, Request};
-use heg_text::{AnswerText, Conversation, TextStream};
+use heg_text::{AnswerText, Conversation, SamplingParams, TextStream};
 
 /// `/v1/chat/completions`.
 pub(super) async fn chat(
@@ -58,7 +62,10 @@ struct Prepared {
     prompt: Vec<u32>,
     /// The answer format; its grammar is compiled later.
     tooling: Option<Box<Tooling>>,
-    permit: Permit,
+    /// Most tokens of each answer.
+    answer_tokens: u32,
+    /// One for each answer.
+    permits: Vec<Permit>,
     turn: Turn,
     /// The charge for what the request keeps, in place of its body.
     charge: Charge,
@@ -85,56 +92,19 @@ async fn answer(
         .preparation
         .run(account.scope(), effort, prepare)
         .await?;
-    let Prepared {
-        mut params,
-        prompt,
-        tooling,
-        permit,
-        mut turn,
-        mut charge,
-    } = prepared;
-    let constraint = match tooling {
-        None => AnswerConstraint::default(),
-        Some(tooling) => {
-            let served = Arc::clone(&state.served);
-            let work = move || served.hold(&tooling);
-            let forms = &state.preparation;
-            forms.run(account.scope(), Effort::Form, work).await?
-        }
-    };
-    let kept_bytes = kept_bytes(&params, &prompt, constraint.kept_bytes);
-    charge_exactly(&mut charge, kept_bytes)?;
-    if turn.is_over() {
-        return Err(ApiError::Superseded);
-    }
-    if let Some(deadline) = &mut params.deadline {
-        let left = deadline.checked_sub(arrived.elapsed());
-        *deadline = left.ok_or(ApiError::Deadline)?;
-    }
-    let syntax = constraint.syntax;
-    let (ask, text) = ask(state, account.scope(), api, &params, prompt, constraint)?;
-    let engine = &state.served.engine;
-    let mut answering = Answering::submit(
-        engine,
-        ask,
-        text,
-        syntax,
-        turn,
-        (permit, charge),
-        &state.metrics,
-    );
+    let (params, mut choices) = submit(state, account.scope(), prepared, arrived).await?;
     // Nothing is sent before the scheduler has the request, so that a refusal has a status.
-    let predicted = answering.accepted().await?;
+    let predicted = choices.accepted().await?;
     let envelope = state.envelope(api);
     let mut response = match params.delivery {
-        Delivery::Whole => whole(&envelope, &mut answering, params.token_ids).await?,
+        Delivery::Whole => whole(&envelope, choices, params.token_ids).await?,
         Delivery::Stream { usage } => {
             // Clients of /v1/completions count tokens, and may have sent ids whose text means nothing.
             let empty = match (api, params.token_ids, &state.served.tokenizer) {
                 (ApiKind::Chat, TokenIds::Omitted, Some(_)) => Empty::Omitted,
                 _ => Empty::Sent,
             };
-            let events = Events::new(envelope, answering, usage, params.token_ids, empty);
+            let events = Events::new(envelope, choices, usage, params.token_ids, empty);
             event_response(events)
         }
     };
@@ -143,6 +113,69 @@ async fn answer(
         headers.insert("heg-predicted-ttft-ms", predicted);
     }
     Ok(response)
+}
+
+/// Compiles the form of a request, and hands one request for each of its answers to the engine.
+async fn submit(
+    state: &Arc<State>,
+    scope: Scope,
+    prepared: Prepared,
+    arrived: Instant,
+) -> Result<(CompletionParams, Choices)> {
+    let Prepared {
+        mut params,
+        prompt,
+        tooling,
+        answer_tokens,
+        permits,
+        mut turn,
+        mut charge,
+    } = prepared;
+    let constraints = match tooling {
+        None => permits
+            .iter()
+            .map(|_| AnswerConstraint::default())
+            .collect(),
+        Some(tooling) => {
+            let (served, count) = (Arc::clone(&state.served), permits.len());
+            let hold = move || (0..count).map(|_| served.hold(&tooling)).collect();
+            let held: Vec<_> = state.preparation.run(scope, Effort::Form, hold).await?;
+            held
+        }
+    };
+    let form_bytes = constraints.iter().map(|constraint| constraint.kept_bytes);
+    let kept_bytes = kept_bytes(&params, prompt.len(), answer_tokens, form_bytes.sum());
+    charge_exactly(&mut charge, kept_bytes)?;
+    if turn.is_over() {
+        return Err(ApiError::Superseded);
+    }
+    if let Some(deadline) = &mut params.deadline {
+        let left = deadline.checked_sub(arrived.elapsed());
+        *deadline = left.ok_or(ApiError::Deadline)?;
+    }
+    let charge = Arc::new(charge);
+    let parts = constraints.into_iter().zip(permits).enumerate();
+    let answerings = parts.map(|(index, (constraint, permit))| {
+        let ask = Ask {
+            params: &params,
+            prompt: &prompt,
+            answer_tokens,
+            index,
+        };
+        let (request, side) = ask.to_engine(state, scope, constraint);
+        let turn = std::mem::take(&mut turn);
+        let kept = (permit, Arc::clone(&charge));
+        Answering::submit(
+            &state.served.engine,
+            request,
+            side,
+            turn,
+            kept,
+            &state.metrics,
+        )
+    });
+    let choices = Choices::new(answerings.collect());
+    Ok((params, choices))
 }
 
 /// Parses a body, admits its request, and tokenizes its prompt. Runs outside of the event loop: a body may be large,
@@ -173,7 +206,15 @@ fn prepare(
         served.check_model(asked)?;
     }
     served.check_biases(&params.logit_bias)?;
-    let permit = state.admission.enter(scope, params.class)?;
+    if params.choices as usize > state.limits.requests {
+        return Err(ApiError::Unsupported {
+            field: "n".to_owned(),
+            found: format!("`{}`", params.choices),
+            limit: "has places for fewer requests",
+        });
+    }
+    let permits = (0..params.choices).map(|_| state.admission.enter(scope, params.class));
+    let permits = permits.collect::<Result<Vec<_>>>()?;
     let turn = match &params.supersede_key {
         Some(key) => state.superseding.begin(Key {
             scope,
@@ -188,23 +229,72 @@ fn prepare(
         }
         Prompt::Bare(text) => (served.bare_prompt(text)?, None),
     };
+    let answer_tokens = answer_tokens(state, api, &params, prompt.len())?;
     let form_bytes = tooling.as_ref().map_or(0, |tooling| tooling.kept_bytes());
-    charge_exactly(&mut charge, kept_bytes(&params, &prompt, form_bytes))?;
+    let form_bytes = form_bytes * params.choices as usize;
+    let kept_bytes = kept_bytes(&params, prompt.len(), answer_tokens, form_bytes);
+    if params.log_probs.is_some() && kept_bytes > state.limits.budgets.account_bytes {
+        return Err(ApiError::Unsupported {
+            field: "logprobs".to_owned(),
+            found: "asked of so many tokens".to_owned(),
+            limit: "has not the memory for one client; ask for fewer tokens, answers or alternatives",
+        });
+    }
+    charge_exactly(&mut charge, kept_bytes)?;
     Ok(Prepared {
         params,
         prompt,
         tooling,
-        permit,
+        answer_tokens,
+        permits,
         turn,
         charge,
     })
 }
 
-/// Memory that a request takes until it is answered, in bytes.
-fn kept_bytes(params: &CompletionParams, prompt: &[u32], form_bytes: usize) -> usize {
+/// Memory that the answers to a request take until they are sent, in bytes.
+fn kept_bytes(
+    params: &CompletionParams,
+    prompt_tokens: usize,
+    answer_tokens: u32,
+    form_bytes: usize,
+) -> usize {
     let stop: usize = params.stop.iter().map(String::len).sum();
     let biases = params.logit_bias.len() * BIAS_BYTES;
-    REQUEST_BYTES + prompt.len() * TOKEN_BYTES + stop * STOP_BYTE_BYTES + biases + form_bytes
+    let scored_tokens = match params.echo {
+        EchoPrompt::Included => prompt_tokens.saturating_add(answer_tokens as usize),
+        EchoPrompt::Omitted => answer_tokens as usize,
+    };
+    let log_probs = params.log_probs.map_or(0, |top| {
+        let bytes = (top as usize + 2) * LOG_PROB_BYTES;
+        scored_tokens.saturating_mul(bytes)
+    });
+    let each = REQUEST_BYTES + prompt_tokens * TOKEN_BYTES + stop * STOP_BYTE_BYTES + biases;
+    let all = each.saturating_add(log_probs);
+    all.saturating_mul(params.choices as usize)
+        .saturating_add(form_bytes)
+}
+
+/// Most tokens of each answer.
+///
+/// # Errors
+/// `TooLong`, if the requested answer does not fit after the prompt.
+fn answer_tokens(
+    state: &State,
+    api: ApiKind,
+    params: &CompletionParams,
+    prompt_tokens: usize,
+) -> Result<u32> {
+    let served = &state.served;
+    Ok(match (params.tokens_max, api) {
+        (Some(asked), _) => {
+            // The engine makes one token even if none is asked for.
+            served.bounds().check(prompt_tokens, asked.max(1))?;
+            asked
+        }
+        (None, ApiKind::Chat) => served.room(prompt_tokens).min(state.limits.answer_tokens),
+        (None, ApiKind::Completion) => served.room(prompt_tokens).min(COMPLETION_TOKENS),
+    })
 }
 
 /// Grows or shrinks a charge to this many bytes.
@@ -218,79 +308,108 @@ fn charge_exactly(charge: &mut Charge, bytes: usize) -> Result<()> {
     }
 }
 
-/// The request to the engine, and the text side of its answer.
-///
-/// # Errors
-/// `TooLong`, if the requested answer does not fit after the prompt.
-fn ask(
-    state: &State,
-    scope: Scope,
-    api: ApiKind,
-    params: &CompletionParams,
-    prompt: Vec<u32>,
-    constraint: AnswerConstraint,
-) -> Result<(Request, AnswerText)> {
-    let served = &state.served;
-    let tokens_max = match (params.tokens_max, api) {
-        (Some(asked), _) => {
-            served.bounds().check(prompt.len(), asked)?;
-            asked
-        }
-        (None, ApiKind::Chat) => served.room(prompt.len()).min(state.limits.answer_tokens),
-        (None, ApiKind::Completion) => served.room(prompt.len()).min(COMPLETION_TOKENS),
-    };
-    let (end_tokens, eos_ids) = match params.end_token {
-        EndToken::Ends => (EndTokens::End, served.eos_ids()),
-        EndToken::Ignored => (EndTokens::Ignored, &[][..]),
-    };
-    let tokenizer = served.tokenizer.clone();
-    let text = AnswerText::new(
-        tokenizer.map(|tokenizer| TextStream::with_calls(tokenizer, constraint.syntax)),
-        params.stop.clone(),
-        eos_ids,
-    );
-    let flow = match (&params.flow, &params.supersede_key) {
-        (Some(name), _) => Some(FlowName::Given(name.clone())),
-        (None, Some(key)) => Some(FlowName::Superseding(key.clone())),
-        (None, None) => None,
-    };
-    let ask = Request {
-        scope: state.prefix_scope(scope),
-        class: params.class,
-        tokens_max,
-        prompt,
-        end_tokens,
-        sampling: params.sampling,
-        logit_bias: params.logit_bias.clone(),
-        restriction: constraint.restriction,
-        flow: flow.map(|name| state.flows.named(&served.engine, scope, name)),
-        deadline: params.deadline,
-    };
-    Ok((ask, text))
+/// One of the answers that a request asks for.
+struct Ask<'a> {
+    params: &'a CompletionParams,
+    prompt: &'a [u32],
+    answer_tokens: u32,
+    index: usize,
+}
+
+impl Ask<'_> {
+    /// The request to the engine, and the text side of its answer.
+    fn to_engine(
+        &self,
+        state: &State,
+        scope: Scope,
+        constraint: AnswerConstraint,
+    ) -> (Request, TextSide) {
+        let (params, served) = (self.params, &state.served);
+        let (end_tokens, eos_ids) = match params.end_token {
+            EndToken::Ends => (EndTokens::End, served.eos_ids()),
+            EndToken::Ignored => (EndTokens::Ignored, &[][..]),
+        };
+        let stream = |tokenizer| TextStream::with_calls(tokenizer, constraint.syntax);
+        let text = AnswerText::new(
+            served.tokenizer.clone().map(stream),
+            params.stop.clone(),
+            eos_ids,
+        );
+        let flow = match (&params.flow, &params.supersede_key) {
+            (Some(name), _) => Some(FlowName::Given(name.clone())),
+            (None, Some(key)) => Some(FlowName::Superseding(key.clone())),
+            (None, None) => None,
+        };
+        let echoes = params.echo == EchoPrompt::Included;
+        let seed = params.sampling.seed.wrapping_add(self.index as u64);
+        let request = Request {
+            scope: state.prefix_scope(scope),
+            class: params.class,
+            tokens_max: self.answer_tokens.max(1),
+            prompt: self.prompt.to_vec(),
+            end_tokens,
+            sampling: SamplingParams {
+                seed,
+                ..params.sampling
+            },
+            logit_bias: params.logit_bias.clone(),
+            log_probs: params.log_probs,
+            prompt_log_probs: params.log_probs.filter(|_| echoes),
+            restriction: constraint.restriction,
+            flow: flow.map(|name| state.flows.named(&served.engine, scope, name)),
+            deadline: params.deadline,
+        };
+        let side = TextSide {
+            text,
+            syntax: constraint.syntax,
+            echo: echoes.then(|| Echo {
+                prompt: self.prompt.to_vec(),
+                tokenizer: served.tokenizer.clone(),
+            }),
+            shows: match self.answer_tokens {
+                0 => Shows::Nothing,
+                _ => Shows::Answer,
+            },
+        };
+        (request, side)
+    }
 }
 
 async fn whole(
     envelope: &Envelope,
-    answering: &mut Answering,
+    mut choices: Choices,
     token_ids: TokenIds,
 ) -> Result<Response<Body>> {
-    let mut piece = Piece {
+    let piece = |index| Piece {
+        index,
         token_ids: (token_ids == TokenIds::Included).then(Vec::new),
         ..Piece::default()
     };
-    loop {
-        match answering.next().await? {
-            AnswerEvent::Token { id, said } => {
+    let mut pieces: Vec<_> = (0..choices.count())
+        .map(|index| (piece(index), FinishReason::Length))
+        .collect();
+    while let Some((index, event)) = choices.next().await {
+        let Some((piece, ended)) = pieces.get_mut(index) else {
+            break;
+        };
+        match event? {
+            AnswerEvent::Prompt(echoed) => {
+                piece.text.push_str(&echoed.text);
+                piece.scored.extend(echoed.tokens);
+            }
+            AnswerEvent::Token { id, said, scored } => {
                 piece.add(said);
                 piece.token_ids.iter_mut().for_each(|ids| ids.push(id));
+                piece.scored.extend(scored);
             }
             AnswerEvent::End { said, reason } => {
                 piece.add(said);
-                let answer = envelope.whole(piece, reason, answering.stats());
-                return Ok(json_response(&answer));
+                *ended = reason;
             }
         }
     }
+    let answer = envelope.whole(pieces, &choices.stats());
+    Ok(json_response(&answer))
 }
 
 /// Maximum number of tokens of a completion whose request sets no limit: OpenAI's default.
@@ -304,6 +423,9 @@ const TOKEN_BYTES: usize = 8;
 
 /// Memory of a bias on a token, in bytes: here and in the engine.
 const BIAS_BYTES: usize = 16;
+
+/// Memory of a log probability, in bytes: as numbers while they wait, and as text while the answer is sent.
+const LOG_PROB_BYTES: usize = 128;
 
 /// Memory of a byte of a stop text, in bytes: the byte, and its entry in the failure table.
 const STOP_BYTE_BYTES: usize = 10;

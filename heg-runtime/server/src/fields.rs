@@ -5,6 +5,8 @@
 //!
 //! A field that is `null` counts as absent, as OpenAI's clients send it.
 
+use std::ops::RangeInclusive;
+
 use serde_json::{Map, Value};
 
 use super::bounded_json::{PromptField, Reader};
@@ -63,9 +65,19 @@ impl Fields {
 
     /// A whole number of things.
     pub(super) fn count(&mut self, name: &str) -> Result<Option<u32>> {
-        self.typed(name, "an integer from 1 to 4294967295", |value| {
-            let count = value.as_u64().and_then(|count| u32::try_from(count).ok());
-            count.filter(|&count| count > 0).ok_or(value)
+        self.within(name, 1..=u32::MAX, "an integer from 1 to 4294967295")
+    }
+
+    /// A whole number in a range, which `expected` describes.
+    pub(super) fn within(
+        &mut self,
+        name: &str,
+        range: RangeInclusive<u32>,
+        expected: &'static str,
+    ) -> Result<Option<u32>> {
+        self.typed(name, expected, |value| {
+            let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+            number.filter(|number| range.contains(number)).ok_or(value)
         })
     }
 

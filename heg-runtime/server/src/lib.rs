@@ -15,14 +15,17 @@ mod auth;
 mod body;
 mod body_bytes;
 mod bounded_json;
+mod choices;
 mod client_stream;
 mod complete;
 mod connection;
 mod dashboard;
+mod echo;
 mod error;
 mod fields;
 mod flows;
 mod listen;
+mod log_probs;
 mod message;
 mod metrics;
 mod pool;
@@ -70,8 +73,8 @@ pub use body::BodyPace;
 pub use error::ApiError;
 pub use listen::Address;
 pub use request::{
-    Bound, ChatRequest, CompletionParams, CompletionRequest, Delivery, EndToken, FIELD_HEADERS,
-    PromptBounds, PromptText, TokenIds, Usage, flow_to_end,
+    Bound, ChatRequest, CompletionParams, CompletionRequest, Delivery, EchoPrompt, EndToken,
+    FIELD_HEADERS, PromptBounds, PromptText, TokenIds, Usage, flow_to_end,
 };
 pub use served::ServedModel;
 pub use server_error::ServerError;
@@ -294,6 +297,8 @@ impl State {
             id: format!("{}-{:016x}", api.id_prefix(), self.ids.hash_one(number)),
             created: now.map_or(0, |time| time.as_secs()),
             model: self.served.name.clone(),
+            fingerprint: self.served.engine.fingerprint().to_owned(),
+            tokenizer: self.served.tokenizer.clone(),
         }
     }
 }

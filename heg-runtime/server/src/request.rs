@@ -15,7 +15,8 @@ use super::message::messages;
 use super::tools::Tooling;
 use heg_text::Conversation;
 
-pub use params::{CompletionParams, Delivery, EndToken, TokenIds, Usage};
+use params::OfRoute;
+pub use params::{CompletionParams, Delivery, EchoPrompt, EndToken, TokenIds, Usage};
 pub use prompt::{Bound, PromptBounds, PromptText};
 
 /// A request to `/v1/chat/completions`.
@@ -61,8 +62,7 @@ impl ChatRequest {
             now: None,
             variables: fields.map("chat_template_kwargs")?.unwrap_or_default(),
         };
-        fields.only("logprobs", is_false, "gives no log probabilities")?;
-        fields.only("top_logprobs", is_zero, "gives no log probabilities")?;
+        let log_probs = params::chat_log_probs(&mut fields)?;
         fields.only("modalities", is_text_only, "answers in text only")?;
         let tokens_max = match fields.count("max_completion_tokens")? {
             Some(tokens) => {
@@ -71,7 +71,12 @@ impl ChatRequest {
             }
             None => fields.count("max_tokens")?,
         };
-        let params = CompletionParams::take(&mut fields, tokens_max)?;
+        let of_route = OfRoute {
+            tokens_max,
+            log_probs,
+            echo: EchoPrompt::Omitted,
+        };
+        let params = CompletionParams::take(&mut fields, of_route)?;
         fields.end()?;
         Ok(Self {
             conversation,
@@ -93,12 +98,26 @@ impl CompletionRequest {
     ) -> Result<Self> {
         let (mut fields, prompt) = fields(body, headers, bounds, PromptField::Typed)?;
         let prompt = prompt.ok_or(ApiError::Missing { field: "prompt" })?;
-        fields.only("echo", is_false, "does not repeat the prompt")?;
-        fields.only("logprobs", |_| false, "gives no log probabilities")?;
-        fields.only("best_of", is_one, "gives one answer")?;
+        let echo = match fields.flag("echo")? {
+            Some(true) => EchoPrompt::Included,
+            Some(false) | None => EchoPrompt::Omitted,
+        };
+        let log_probs = fields.within("logprobs", 0..=5, "an integer from 0 to 5")?;
+        fields.only("best_of", is_one, "gives every answer that it makes (`n`)")?;
         fields.only("suffix", is_empty, "does not fill in")?;
-        let tokens_max = fields.count("max_tokens")?;
-        let params = CompletionParams::take(&mut fields, tokens_max)?;
+        let tokens_max = match echo {
+            EchoPrompt::Omitted => fields.count("max_tokens")?,
+            EchoPrompt::Included => {
+                let expected = "an integer from 0 to 4294967295";
+                fields.within("max_tokens", 0..=u32::MAX, expected)?
+            }
+        };
+        let of_route = OfRoute {
+            tokens_max,
+            log_probs,
+            echo,
+        };
+        let params = CompletionParams::take(&mut fields, of_route)?;
         fields.end()?;
         Ok(Self { prompt, params })
     }
@@ -142,14 +161,6 @@ fn name(fields: &mut Fields, field: &str) -> Result<Option<String>> {
         }
         name => Ok(name),
     }
-}
-
-fn is_false(value: &Value) -> bool {
-    value == &Value::Bool(false)
-}
-
-fn is_zero(value: &Value) -> bool {
-    value.as_f64() == Some(0.0)
 }
 
 fn is_one(value: &Value) -> bool {

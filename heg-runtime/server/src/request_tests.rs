@@ -74,7 +74,12 @@ fn invalid_utf8_is_refused() {
 #[test]
 fn fields_that_are_refused() {
     let cases = [
-        r#","n":2"#,
+        r#","n":0"#,
+        r#","n":9"#,
+        r#","n":1.5"#,
+        r#","n":2,"flow_id":"f""#,
+        r#","n":2,"supersede_key":"k""#,
+        r#","best_of":2"#,
         r#","temperature":-1"#,
         r#","temperature":"hot""#,
         r#","temperature":1e300"#,
@@ -90,7 +95,11 @@ fn fields_that_are_refused() {
         r#","logit_bias":{"-5":1}"#,
         r#","logit_bias":{"5":101}"#,
         r#","logit_bias":{"5":"1"}"#,
-        r#","logprobs":true"#,
+        r#","logprobs":5"#,
+        r#","top_logprobs":5"#,
+        r#","logprobs":true,"top_logprobs":21"#,
+        r#","logprobs":true,"top_logprobs":-1"#,
+        r#","echo":true"#,
         r#","max_tokens":0"#,
         r#","max_completion_tokens":-3"#,
         r#","max_tokens":1e9"#,
@@ -131,9 +140,13 @@ fn prompts_that_are_refused() {
         r#"{"prompt": [1, "a"]}"#,
         r#"{"prompt": ["a", "b"]}"#,
         r#"{"prompt": [[1], [2]]}"#,
-        r#"{"prompt": "a", "echo": true}"#,
+        r#"{"prompt": "a", "echo": "yes"}"#,
+        r#"{"prompt": "a", "max_tokens": 0}"#,
+        r#"{"prompt": "a", "max_tokens": -1, "echo": true}"#,
         r#"{"prompt": "a", "best_of": 2}"#,
-        r#"{"prompt": "a", "logprobs": 0}"#,
+        r#"{"prompt": "a", "logprobs": 6}"#,
+        r#"{"prompt": "a", "logprobs": true}"#,
+        r#"{"prompt": "a", "top_logprobs": 1}"#,
         r#"{"prompt": "a", "suffix": "b"}"#,
         r#"{"prompt": "a", "messages": []}"#,
         r#"{"prompt": true}"#,
@@ -209,6 +222,9 @@ fn a_request_without_wishes_gets_the_defaults_of_openai() {
     let expected = CompletionParams {
         model: None,
         tokens_max: None,
+        choices: 1,
+        log_probs: None,
+        echo: EchoPrompt::Omitted,
         sampling: SamplingParams {
             temperature: 1.0,
             seed,
@@ -243,11 +259,15 @@ fn wishes_are_read() {
         "min_p":0.1,"repetition_penalty":1.1,"seed":-1,"stop":"x","ignore_eos":true,"stream":true,
         "stream_options":{"include_usage":true},"return_token_ids":true,"priority":"proactive","flow_id":"f",
         "deadline_ms":1500,"supersede_key":"k","user":"me","n":1,"presence_penalty":0.5,
-        "frequency_penalty":-0.25,"logit_bias":{"5":-100,"7":1.5},"logprobs":null"#,
+        "frequency_penalty":-0.25,"logit_bias":{"5":-100,"7":1.5},"logprobs":true,
+        "top_logprobs":20"#,
     );
     let expected = CompletionParams {
         model: Some("m".into()),
         tokens_max: Some(7),
+        choices: 1,
+        log_probs: Some(20),
+        echo: EchoPrompt::Omitted,
         sampling: SamplingParams {
             temperature: 0.0,
             top_k: Some(40),
@@ -271,6 +291,32 @@ fn wishes_are_read() {
         supersede_key: Some("k".into()),
     };
     assert_eq!(read.unwrap(), expected);
+}
+
+#[test]
+fn log_probabilities_are_asked_for_in_two_ways() {
+    let chat = |fields: &str| params(fields).unwrap().log_probs;
+    assert_eq!(chat(r#","logprobs":true"#), Some(0));
+    assert_eq!(chat(r#","logprobs":true,"top_logprobs":3"#), Some(3));
+    assert_eq!(chat(r#","logprobs":false,"top_logprobs":0"#), None);
+    assert_eq!(chat(r#","logprobs":null,"top_logprobs":null"#), None);
+    let bare = |fields: &str| {
+        bare(&format!(r#"{{"prompt":"a"{fields}}}"#))
+            .unwrap()
+            .params
+    };
+    assert_eq!(bare(r#","logprobs":null"#).log_probs, None);
+    assert_eq!(bare(r#","logprobs":0"#).log_probs, Some(0));
+    let scored = bare(r#","logprobs":5,"echo":true,"max_tokens":0,"n":8"#);
+    assert_eq!(
+        (
+            scored.log_probs,
+            scored.echo,
+            scored.tokens_max,
+            scored.choices
+        ),
+        (Some(5), EchoPrompt::Included, Some(0), 8)
+    );
 }
 
 #[test]

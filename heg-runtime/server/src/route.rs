@@ -12,7 +12,8 @@ use hyper::header::{
 };
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use super::account::Account;
 use super::auth;
@@ -259,8 +260,10 @@ fn refusal(error: &ApiError) -> Response<Body> {
 }
 
 /// JSON as a response.
-pub(super) fn json_response(value: &Value) -> Response<Body> {
-    response(StatusCode::OK, JSON, whole(value.to_string()))
+pub(super) fn json_response(value: &impl Serialize) -> Response<Body> {
+    // Only what has no names as keys cannot be written.
+    let text = serde_json::to_string(value).unwrap_or_default();
+    response(StatusCode::OK, JSON, whole(text))
 }
 
 /// Events as a response.

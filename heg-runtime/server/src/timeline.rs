@@ -255,7 +255,7 @@ const SLICE_US: u64 = 50_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use heg_sched::{Finish, Submission};
+    use heg_sched::{Finish, PromptLogits, Submission};
 
     fn submit(id: u64, class: Class) -> Event {
         Event::Submit(Submission {
@@ -266,6 +266,7 @@ mod tests {
             shared_tokens: 0,
             output_tokens_max: 9,
             deadline: None,
+            prompt_logits: PromptLogits::LastRow,
         })
     }
 

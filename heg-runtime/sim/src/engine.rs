@@ -15,8 +15,8 @@ use super::memory::DramModel;
 use super::meter::{Meter, RequestRecord, ResourceUsage};
 use super::power::PowerModel;
 use heg_sched::{
-    Actions, Cost, Costs, Event, FlowId, Lane, Micros, RequestId, Scheduler, Submission, Ticket,
-    Transfer, WarmKernel, Work,
+    Actions, Cost, Costs, Event, FlowId, Lane, Micros, PromptLogits, RequestId, Scheduler,
+    Submission, Ticket, Transfer, WarmKernel, Work,
 };
 use heg_workload::{Arrival, Trace};
 
@@ -456,6 +456,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
             shared_tokens: request.shared_tokens,
             output_tokens_max: request.output_tokens_max,
             deadline: request.deadline_after.map(|after| self.now + after),
+            prompt_logits: PromptLogits::LastRow,
         })
     }
 

@@ -58,7 +58,7 @@ impl Generation {
         }
     }
 
-    /// Waits for the whole answer: the tokens that have not been taken yet, and how it ended.
+    /// Waits for the whole answer: the tokens that have not been taken yet, without log probabilities, and how it ended.
     ///
     /// # Errors
     ///
@@ -68,8 +68,8 @@ impl Generation {
         let mut tokens = Vec::new();
         for update in &mut self {
             match update {
-                Update::Accepted { .. } => {}
-                Update::Token(token) => tokens.push(token),
+                Update::Accepted { .. } | Update::Prompt(_) => {}
+                Update::Token { id, .. } => tokens.push(id),
                 Update::Finished(ending) => return Ok((tokens, ending)),
             }
         }

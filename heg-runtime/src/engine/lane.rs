@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::conductor::Message;
 use super::health::panic_text;
 use super::machine::LaneExecutor;
+use super::scores::Score;
 use super::served::{Member, NextToken, Prompt};
 use super::stopwatch::Longest;
 use super::thread::{Farewell, Thread};
@@ -31,7 +32,12 @@ pub(super) enum Job {
         kernel: Kernel,
     },
     /// The head on a prompt's last row.
-    Head { prompt: Prompt, last: u32 },
+    Head {
+        prompt: Prompt,
+        last: u32,
+        /// Rows before it whose logits are wanted too, because the lanes of the layers have no head.
+        unscored: Vec<u32>,
+    },
     /// Layers of a decode iteration, and after the last one the head.
     Decode {
         /// The requests, each with the tokens in its cache, the one that is fed now included.
@@ -86,6 +92,8 @@ pub(super) struct Done {
     pub(super) layers: u32,
     /// The next token of each request that has one now, to be committed.
     pub(super) tokens: Vec<(RequestId, NextToken)>,
+    /// Log probabilities of tokens of prompts.
+    pub(super) scores: Vec<(RequestId, Vec<Score>)>,
 }
 
 /// Why a job has no result.

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::request::{Ending, FinishReason, Listener, ScopeId, Update};
+use super::scores::{PromptScores, Score};
 use super::served::{Committed, Follows, NextToken, PromptRows, Served};
 use super::waits::Entry;
 use crate::error::RuntimeError;
 use heg_sched::{Class, Finish, FlowId};
+use heg_text::TokenLogProbs;
 
 /// A live request.
 pub(super) struct Live {
@@ -23,7 +25,9 @@ pub(super) struct Live {
     /// What went wrong last.
     pub(super) error: Option<Arc<RuntimeError>>,
     /// Committed tokens that the scheduler has not had emitted yet.
-    due: VecDeque<u32>,
+    due: VecDeque<Due>,
+    /// Log probabilities of the prompt's tokens, if they are wanted, until its listener has them.
+    scores: Option<PromptScores>,
     end: End,
     listener: Listener,
     submitted: Instant,
@@ -33,6 +37,12 @@ pub(super) struct Live {
     last_token: Option<Instant>,
     /// Tokens that the listener has.
     generated: u32,
+}
+
+/// A committed token.
+struct Due {
+    token: u32,
+    log_probs: Option<Box<TokenLogProbs>>,
 }
 
 /// Whether an answer has its last token.
@@ -60,11 +70,15 @@ impl Live {
         listener: Listener,
         (submitted, entry): (Instant, Entry),
     ) -> Self {
+        let prompt_tokens = served.with_tokens(<[u32]>::len) as u32;
         Self {
             class,
             scope,
             flow,
-            prompt_tokens: served.with_tokens(<[u32]>::len) as u32,
+            prompt_tokens,
+            scores: served
+                .scores_prompt()
+                .then(|| PromptScores::new(prompt_tokens)),
             reused_tokens: 0,
             served: Arc::new(served),
             prompt: None,
@@ -106,8 +120,12 @@ impl Live {
     /// Takes a lane's token into the answer, to be emitted later; says whether the answer goes on.
     pub(super) fn commit(&mut self, next: NextToken) -> Follows {
         match self.served.commit(next) {
-            Ok(Committed { token, follows }) => {
-                self.due.push_back(token);
+            Ok(Committed {
+                token,
+                log_probs,
+                follows,
+            }) => {
+                self.due.push_back(Due { token, log_probs });
                 if follows == Follows::Nothing {
                     self.end = End::Complete;
                 }
@@ -122,16 +140,35 @@ impl Live {
         }
     }
 
-    /// Passes the next token on to the listener.
+    /// Takes in log probabilities of the prompt's tokens.
+    pub(super) fn scored(&mut self, scores: Vec<Score>) {
+        if let Some(known) = &mut self.scores {
+            known.add(scores);
+        }
+    }
+
+    /// Rows of the prompt whose logits are wanted, and not known.
+    pub(super) fn unscored(&self) -> Vec<u32> {
+        let scores = self.scores.as_ref();
+        scores.map_or(Vec::new(), PromptScores::missing)
+    }
+
+    /// Passes the next token on to the listener, after what it wants to know of the prompt.
     pub(super) fn emit(&mut self) {
-        let Some(token) = self.due.pop_front() else {
+        let Some(Due { token, log_probs }) = self.due.pop_front() else {
             return;
         };
+        if let Some(scores) = self.scores.take().and_then(PromptScores::whole) {
+            (self.listener)(Update::Prompt(scores));
+        }
         let now = Instant::now();
         self.first_token.get_or_insert(now);
         self.last_token = Some(now);
         self.generated += 1;
-        (self.listener)(Update::Token(token));
+        (self.listener)(Update::Token {
+            id: token,
+            log_probs,
+        });
     }
 
     /// The first tokens of its prompt and answer.

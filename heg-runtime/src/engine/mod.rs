@@ -22,6 +22,7 @@ mod memory;
 mod pace;
 mod reclaim;
 mod request;
+mod scores;
 mod served;
 mod serving;
 mod single;
@@ -40,8 +41,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use heg_artifacts::Bundle;
 use heg_artifacts::manifest::Manifest;
+use heg_artifacts::{Bundle, SectionId};
 use heg_spec::Policy;
 
 use crate::error::RuntimeError;
@@ -95,6 +96,7 @@ struct Shared {
     flows: AtomicU64,
     bundle: Arc<Bundle>,
     kv_tokens: u32,
+    fingerprint: String,
     pulse: Pulse,
     /// One entry for each lane.
     descents: Vec<Descents>,
@@ -123,6 +125,7 @@ impl Engine {
         machine: Arc<dyn Machine>,
     ) -> Result<Self, RuntimeError> {
         let bundle = Arc::clone(loader.bundle());
+        let fingerprint = fingerprint(&loader, &policy);
         let (inbox, messages) = channel();
         let pulse = Pulse::default();
         let conductor = Conductor::new(loader, policy, options, machine, pulse.clone(), &inbox)?;
@@ -145,6 +148,7 @@ impl Engine {
             flows: AtomicU64::new(0),
             bundle,
             kv_tokens,
+            fingerprint,
             pulse,
             descents,
             conductor: Mutex::new(Some(thread)),
@@ -252,6 +256,12 @@ impl Engine {
         self.0.kv_tokens
     }
 
+    /// A text that changes where answers to equal requests may: with the bundle, the devices and their drivers, OpenVINO,
+    /// the policy, and the version of this library.
+    pub fn fingerprint(&self) -> &str {
+        &self.0.fingerprint
+    }
+
     /// The manifest of the bundle.
     pub fn manifest(&self) -> &Manifest {
         self.0.bundle.manifest()
@@ -291,4 +301,16 @@ impl Drop for Shared {
             let _ = thread.join();
         }
     }
+}
+
+/// See [`Engine::fingerprint`].
+fn fingerprint(loader: &Loader, policy: &Policy) -> String {
+    let parts = format!(
+        "{} {} {:?} {} {policy:?}",
+        env!("CARGO_PKG_VERSION"),
+        loader.bundle().manifest_id(),
+        loader.devices(),
+        loader.plugin_version(),
+    );
+    format!("heg-{}", SectionId::of(parts.as_bytes()).short())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::RuntimeError;
 use heg_sched::{Class, Finish, FlowId};
-use heg_text::{Restriction, SamplingParams};
+use heg_text::{Restriction, SamplingParams, TokenLogProbs};
 
 /// The owner of a request. Requests of one scope never find what another scope left in KV caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -35,6 +35,12 @@ pub struct Request {
     /// What is added to the logits of tokens, each from -100 (bans it) to 100 (forces it). A token outside the vocabulary is
     /// passed over.
     pub logit_bias: Vec<(u32, f32)>,
+    /// Number of most likely tokens that come with each token of the answer, all with their log probabilities: those of
+    /// the model, before biases, penalties, temperature and grammar. None where nothing of it is to be computed.
+    pub log_probs: Option<u32>,
+    /// The same for each token of the prompt but the first. Nothing of the prompt is taken from a KV cache then, and the
+    /// head runs on all of its rows.
+    pub prompt_log_probs: Option<u32>,
     /// The grammar that the answer follows; the answer ends where the grammar is complete.
     pub restriction: Option<Box<dyn Restriction>>,
     /// The flow that it continues. Calls of one flow run one after the other, and each reuses what the last one left in
@@ -75,6 +81,8 @@ impl Request {
             end_tokens: EndTokens::default(),
             sampling: SamplingParams::default(),
             logit_bias: Vec::new(),
+            log_probs: None,
+            prompt_log_probs: None,
             restriction: None,
             flow: None,
             deadline: None,
@@ -85,7 +93,8 @@ impl Request {
 /// Most tokens of an answer whose request does not say. Chosen: a paragraph or two.
 const TOKENS_MAX: u32 = 256;
 
-/// One step of a request, in this order: `Accepted`, tokens, `Finished`. A request that is refused hears only the last.
+/// One step of a request, in this order: `Accepted`, tokens, `Finished`, with `Prompt` before the first token where that
+/// is asked for. A request that is refused hears only the last.
 #[derive(Debug, Clone)]
 pub enum Update {
     /// The scheduler has the request.
@@ -93,8 +102,15 @@ pub enum Update {
         /// Predicted time from now to the first token.
         predicted_ttft: Duration,
     },
+    /// How likely the model finds each token of the prompt but the first.
+    Prompt(Vec<TokenLogProbs>),
     /// The next token of the answer, including the one that ends it.
-    Token(u32),
+    Token {
+        /// The token.
+        id: u32,
+        /// How likely the model finds it, where that is asked for.
+        log_probs: Option<Box<TokenLogProbs>>,
+    },
     /// The request is over.
     Finished(Ending),
 }

@@ -1,19 +1,26 @@
 //! A request as its lanes see it: its tokens, and how the next one is chosen.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::cache::RequestCache;
 use super::request::{EndTokens, Request};
+use super::scores::Score;
 use crate::error::RuntimeError;
 use crate::mem::Activations;
 use heg_sched::RequestId;
-use heg_text::{Choice, Sampler, TextError};
+use heg_text::{Choice, Sampler, TextError, TokenLogProbs, log_probabilities};
 
 /// A request. The conductor shares it with the lanes that run parts of it: lanes read, the conductor alone adds tokens.
 pub(super) struct Served {
     pub(super) id: RequestId,
     /// Tokens that end the answer.
     eos_ids: Vec<u32>,
+    prompt_tokens: u32,
+    /// Most likely tokens to report with each token of the answer, if its log probabilities are wanted.
+    log_probs: Option<u32>,
+    /// The same for tokens of the prompt.
+    prompt_log_probs: Option<u32>,
     answer: Mutex<Answer>,
 }
 
@@ -26,12 +33,16 @@ struct Answer {
 /// The token that a lane chose after a request's logits, or why there is none. It is no part of the answer before the
 /// conductor commits it: the report of a lane that was given up meanwhile is dropped.
 #[derive(Debug)]
-pub(super) struct NextToken(Result<Choice, TextError>);
+pub(super) struct NextToken {
+    choice: Result<Choice, TextError>,
+    log_probs: Option<Box<TokenLogProbs>>,
+}
 
 /// A token that has become part of an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Committed {
     pub(super) token: u32,
+    pub(super) log_probs: Option<Box<TokenLogProbs>>,
     pub(super) follows: Follows,
 }
 
@@ -58,6 +69,9 @@ impl Served {
                 EndTokens::End => eos_ids.to_vec(),
                 EndTokens::Ignored => Vec::new(),
             },
+            prompt_tokens: u32::try_from(request.prompt.len()).unwrap_or(u32::MAX),
+            log_probs: request.log_probs,
+            prompt_log_probs: request.prompt_log_probs,
             answer: Mutex::new(Answer {
                 sampler: sampler.restricted(request.restriction),
                 tokens: request.prompt,
@@ -78,7 +92,40 @@ impl Served {
     /// Chooses the next token after logits of V values: the lane's part. The same logits give the same token again
     /// until one is committed.
     pub(super) fn choose(&self, logits: &mut [f32]) -> NextToken {
-        NextToken(self.answer().sampler.choose(logits))
+        // Sampling changes the logits.
+        let of_model = self.log_probs.map(|top| (top, logits.to_vec()));
+        let choice = self.answer().sampler.choose(logits);
+        let log_probs = match (of_model, &choice) {
+            (Some((top, of_model)), Ok(choice)) => Some(Box::new(log_probabilities(
+                &of_model,
+                choice.token(),
+                top as usize,
+            ))),
+            _ => None,
+        };
+        NextToken { choice, log_probs }
+    }
+
+    /// Whether logits are wanted for every row of the prompt.
+    pub(super) fn scores_prompt(&self) -> bool {
+        self.prompt_log_probs.is_some()
+    }
+
+    /// The rows of a run, by position, whose logits are wanted: those before another token of the prompt.
+    pub(super) fn scored_rows(&self, from: u32, tokens: u32) -> Range<u32> {
+        let end = match self.scores_prompt() {
+            true => self.prompt_tokens.saturating_sub(1),
+            false => 0,
+        };
+        from..from.saturating_add(tokens).min(end).max(from)
+    }
+
+    /// Log probabilities of the prompt's token behind a row, after that row's logits.
+    pub(super) fn score(&self, row: u32, logits: &[f32]) -> Option<Score> {
+        let top = self.prompt_log_probs?;
+        let behind = |tokens: &[u32]| tokens.get(row as usize + 1).copied();
+        let token = self.with_tokens(behind)?;
+        Some((row, log_probabilities(logits, token, top as usize)))
     }
 
     /// Takes a lane's token into the answer: the conductor's part.
@@ -87,7 +134,7 @@ impl Served {
     ///
     /// Where the answer's grammar allows no token, or cannot be followed further.
     pub(super) fn commit(&self, next: NextToken) -> Result<Committed, RuntimeError> {
-        let choice = next.0?;
+        let choice = next.choice?;
         let token = choice.token();
         let mut answer = self.answer();
         let grammar = answer.sampler.commit(choice)?;
@@ -97,7 +144,11 @@ impl Served {
             true => Follows::Nothing,
             false => Follows::More,
         };
-        Ok(Committed { token, follows })
+        Ok(Committed {
+            token,
+            log_probs: next.log_probs,
+            follows,
+        })
     }
 }
 

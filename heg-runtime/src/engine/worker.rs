@@ -12,11 +12,12 @@ use heg_spec::Group;
 use super::conductor::Message;
 use super::lane::{Done, Failure, Job, Order, Report, Signals};
 use super::machine::LaneExecutor;
+use super::scores::Score;
 use super::served::{Member, NextToken, Prompt, Served};
 use super::stopwatch::Stopwatch;
 use crate::error::RuntimeError;
 use crate::exec::Batch;
-use crate::mem::KvCache;
+use crate::mem::{Activations, KvCache};
 use heg_sched::{Kernel, Lane, Launch, Logits, RequestId, Segment, Span, Ticket, launches};
 
 /// A lane's thread.
@@ -93,7 +94,11 @@ impl Worker {
                 layer,
                 kernel,
             } => self.prefill(prompt, *segment, *layer, *kernel),
-            Job::Head { prompt, last } => self.head(prompt, *last),
+            Job::Head {
+                prompt,
+                last,
+                unscored,
+            } => self.head(prompt, *last, unscored),
             Job::Decode { batch, layers } => self.decode(ticket, batch, layers.clone()),
             Job::Mixed { batch, prompts } => self.mixed(batch, prompts),
         }
@@ -131,25 +136,86 @@ impl Worker {
                 spans: &[span],
             },
         )?;
-        Ok(Done::default())
+        let is_last = (layer + 1, kernel) == (self.executor.layers(), Kernel::Ffn);
+        if !is_last {
+            return Ok(Done::default());
+        }
+        let served = &prompt.member.served;
+        let scores = match self.score_span(served, &prompt.rows.rows, span) {
+            // A lane of static kernels may have no head. The lane that has one looks at these rows too.
+            Err(RuntimeError::Launch { .. }) => Vec::new(),
+            scores => scores?,
+        };
+        Ok(Done {
+            scores: vec![(served.id, scores)],
+            ..Done::default()
+        })
     }
 
-    fn head(&mut self, prompt: &Prompt, last: u32) -> Result<Done, Failure> {
-        let segment = Segment {
-            position: last,
-            tokens: 1,
+    /// Runs the head on the rows of a span that have passed the last layer, as far as their logits are wanted.
+    fn score_span(
+        &mut self,
+        served: &Served,
+        rows: &Activations,
+        span: Span,
+    ) -> Result<Vec<Score>, RuntimeError> {
+        let wanted = served.scored_rows(span.position as u32, span.tokens as u32);
+        let spans: Vec<Span> = wanted
+            .zip(span.row..)
+            .map(|(position, row)| Span {
+                row,
+                tokens: 1,
+                position: position as usize,
+            })
+            .collect();
+        self.score_rows(served, rows, &spans)
+    }
+
+    fn score_rows(
+        &mut self,
+        served: &Served,
+        rows: &Activations,
+        spans: &[Span],
+    ) -> Result<Vec<Score>, RuntimeError> {
+        let mut scores = Vec::with_capacity(spans.len());
+        for spans in spans.chunks(self.executor.head_rows().max(1)) {
+            let batch = Batch {
+                rows,
+                caches: &[],
+                spans,
+            };
+            self.launch(HEAD, &batch)?;
+            let logits = self.executor.logits(spans.len())?;
+            let width = (logits.len() / spans.len()).max(1);
+            let rows = spans.iter().zip(logits.chunks_exact(width));
+            scores.extend(rows.filter_map(|(span, row)| served.score(span.position as u32, row)));
+        }
+        Ok(scores)
+    }
+
+    fn head(&mut self, prompt: &Prompt, last: u32, unscored: &[u32]) -> Result<Done, Failure> {
+        let row = |position| {
+            let segment = Segment {
+                position,
+                tokens: 1,
+            };
+            span_in(prompt, segment)
         };
+        let there = unscored.iter().filter(|row| **row >= prompt.rows.first);
+        let there: Vec<Span> = there.map(|&position| row(position)).collect();
+        let scores = self.score_rows(&prompt.member.served, &prompt.rows.rows, &there)?;
         self.launch(
             HEAD,
             &Batch {
                 rows: &prompt.rows.rows,
                 caches: &[],
-                spans: &[span_in(prompt, segment)],
+                spans: &[row(last)],
             },
         )?;
         Ok(Done {
             layers: 0,
             tokens: self.choose(&[&prompt.member.served])?,
+            scores: vec![(prompt.member.served.id, scores)],
         })
     }
 
@@ -192,7 +258,7 @@ impl Worker {
                 if self.signals.yields(ticket) {
                     return Ok(Done {
                         layers: launch.layer.unwrap_or(0),
-                        tokens: Vec::new(),
+                        ..Done::default()
                     });
                 }
                 self.stopwatch.may_yield();
@@ -203,6 +269,7 @@ impl Worker {
         Ok(Done {
             layers: layers.end,
             tokens: self.choose(&served)?,
+            scores: Vec::new(),
         })
     }
 
@@ -262,8 +329,12 @@ impl Worker {
             .collect();
         let mut done = Done {
             layers,
-            tokens: Vec::new(),
+            ..Done::default()
         };
+        for ((member, ..), span) in parts.iter().zip(&spans) {
+            let scores = self.score_span(&member.served, &rows, *span)?;
+            done.scores.push((member.served.id, scores));
+        }
         // More prompts may end here than the head takes at a time.
         for wanted in wanted.chunks(self.executor.head_rows().max(1)) {
             let (served, spans): (Vec<&Served>, Vec<Span>) = wanted.iter().copied().unzip();

@@ -10,6 +10,7 @@ pub struct AnswerText {
     stream: Option<TextStream>,
     stop: StopMatcher,
     eos_ids: Vec<u32>,
+    chars: usize,
 }
 
 impl AnswerText {
@@ -24,6 +25,7 @@ impl AnswerText {
             stream,
             stop: StopMatcher::new(stop_texts),
             eos_ids: eos_ids.to_vec(),
+            chars: 0,
         }
     }
 
@@ -36,7 +38,14 @@ impl AnswerText {
             Some(stream) if !self.eos_ids.contains(&token) => stream.push(token)?,
             _ => None,
         };
-        Ok(self.stop.push(&piece.unwrap_or_default()))
+        let piece = piece.unwrap_or_default();
+        self.chars += piece.chars().count();
+        Ok(self.stop.push(&piece))
+    }
+
+    /// Characters of its tokens so far, also of those that are held back or part of a stop text.
+    pub fn chars(&self) -> usize {
+        self.chars
     }
 
     /// Ends the answer: gives what was held back. Nothing, after a stop text.

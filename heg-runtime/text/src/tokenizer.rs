@@ -87,6 +87,21 @@ impl Tokenizer {
         added.or_else(|| self.inner.id_to_token(token))
     }
 
+    /// The bytes that a token stands for in the middle of a text; special tokens as the vocabulary writes them. `None`
+    /// outside the vocabulary.
+    pub fn token_bytes(&self, token: u32) -> Option<Vec<u8>> {
+        let text = self.token_text(token)?;
+        if self.visible_text(token).is_none() {
+            return Some(text.into_bytes());
+        }
+        if self.form == Form::Other {
+            return self.decode(&[token]).ok().map(String::into_bytes);
+        }
+        let mut bytes = Vec::new();
+        self.push_inner_bytes(token, &mut bytes);
+        Some(bytes)
+    }
+
     /// The id of a token as the vocabulary writes it.
     pub fn token_id(&self, text: &str) -> Option<u32> {
         self.inner.token_to_id(text)

@@ -251,7 +251,7 @@ const REQUESTS: u32 = 2;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use heg_sched::Finish;
+    use heg_sched::{Finish, PromptLogits};
 
     #[test]
     fn a_trace_has_launches_and_requests() {
@@ -267,6 +267,7 @@ mod tests {
             shared_tokens: 0,
             output_tokens_max: 1,
             deadline: None,
+            prompt_logits: PromptLogits::LastRow,
         };
         let ticket = Ticket(0);
         let launch = Action::Launch {

@@ -132,7 +132,8 @@ impl<C: Costs> AgentXpu<C> {
                 let shared = entry.submission.shared_tokens;
                 let reused = shared.min(entry.prompt_tokens.saturating_sub(1));
                 let (layers, chunk) = (self.model.layers, self.model.chunk_tokens);
-                fresh = Prefill::new(layers, reused, entry.prompt_tokens, chunk);
+                fresh = Prefill::new(layers, reused, entry.prompt_tokens, chunk)
+                    .wanting(entry.submission.prompt_logits);
                 &fresh
             }
         };
@@ -294,7 +295,8 @@ impl<C: Costs> AgentXpu<C> {
             Some(prefill) => prefill,
             None => {
                 let (layers, chunk) = (self.model.layers, self.model.chunk_tokens);
-                fresh = Prefill::new(layers, 0, entry.prompt_tokens, chunk);
+                fresh = Prefill::new(layers, 0, entry.prompt_tokens, chunk)
+                    .wanting(entry.submission.prompt_logits);
                 &fresh
             }
         };
@@ -344,7 +346,8 @@ impl<C: Costs> AgentXpu<C> {
             let Room::Reserved(reused) = room else {
                 return false;
             };
-            let prefill = Prefill::new(self.model.layers, reused, prompt, self.model.chunk_tokens);
+            let prefill = Prefill::new(self.model.layers, reused, prompt, self.model.chunk_tokens)
+                .wanting(submission.prompt_logits);
             if let Some(entry) = self.ledger.get_mut(id) {
                 entry.own.phase = Phase::Prefill(prefill);
             }

@@ -148,7 +148,10 @@ impl<C: Costs> AgentXpu<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Call, Class, Event, Micros, ModelShape, RequestId, Scheduler, Submission, Ticket};
+    use crate::{
+        Call, Class, Event, Micros, ModelShape, PromptLogits, RequestId, Scheduler, Submission,
+        Ticket,
+    };
 
     /// An NPU and an iGPU on which everything takes a second.
     struct Seconds;
@@ -201,6 +204,7 @@ mod tests {
                 shared_tokens: 0,
                 output_tokens_max: 1,
                 deadline: None,
+                prompt_logits: PromptLogits::LastRow,
             })
         };
         let kernel = |context| WarmKernel {

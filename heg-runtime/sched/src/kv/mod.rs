@@ -330,7 +330,7 @@ impl KvBudget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Class;
+    use crate::{Class, PromptLogits};
 
     fn call(id: u64, flow: Option<u64>, prompt: u32, shared: u32) -> Submission {
         Submission {
@@ -341,6 +341,7 @@ mod tests {
             shared_tokens: shared,
             output_tokens_max: 1,
             deadline: None,
+            prompt_logits: PromptLogits::LastRow,
         }
     }
 

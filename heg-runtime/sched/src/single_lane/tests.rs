@@ -1,7 +1,7 @@
 //! What the baselines say, step by step.
 
 use super::*;
-use crate::{Cost, FlowId, WarmKernel};
+use crate::{Cost, FlowId, PromptLogits, WarmKernel};
 
 /// A device whose calls take a millisecond each; a budget of 1 MiB holds 1024 tokens.
 #[derive(Debug)]
@@ -79,6 +79,7 @@ impl Driver {
             shared_tokens: 0,
             output_tokens_max: 2,
             deadline: None,
+            prompt_logits: PromptLogits::LastRow,
         }));
     }
 
@@ -206,6 +207,7 @@ fn a_passed_deadline_does_not_hide_that_an_iteration_hangs() {
         shared_tokens: 0,
         output_tokens_max: 2,
         deadline: Some(Micros(5000)),
+        prompt_logits: PromptLogits::LastRow,
     }));
     driver.now = Micros(6000);
     driver.actions.clear();
@@ -339,6 +341,7 @@ fn a_reservation_that_fails_is_tried_again_when_there_may_be_room() {
         shared_tokens: 0,
         output_tokens_max: 2,
         deadline: None,
+        prompt_logits: PromptLogits::LastRow,
     }));
     driver.done();
     // Of a launch with it nothing runs, and the other goes on without it.
@@ -378,6 +381,7 @@ fn a_cache_that_cannot_be_read_costs_time_and_nothing_else() {
         shared_tokens: 60,
         output_tokens_max: 2,
         deadline: None,
+        prompt_logits: PromptLogits::LastRow,
     }));
     assert_eq!(driver.iteration().1, [(2, 60, 80)]);
     driver.end(|ticket| Event::Unreadable {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{WITHOUT_EFFECT, is_one, name};
+use super::{WITHOUT_EFFECT, name};
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, describe};
 use heg_sched::Class;
@@ -15,8 +15,14 @@ use heg_text::SamplingParams;
 pub struct CompletionParams {
     /// The model, if named.
     pub model: Option<String>,
-    /// Maximum number of tokens of the answer, if limited.
+    /// Maximum number of tokens of each answer, if limited. 0 only where the prompt comes back.
     pub tokens_max: Option<u32>,
+    /// Number of answers.
+    pub choices: u32,
+    /// Number of most likely tokens beside each token, if log probabilities are wanted.
+    pub log_probs: Option<u32>,
+    /// Whether the prompt comes back in front of the answer.
+    pub echo: EchoPrompt,
     /// The sampling parameters.
     pub sampling: SamplingParams,
     /// What is added to the logits of tokens.
@@ -78,15 +84,34 @@ pub enum TokenIds {
     Omitted,
 }
 
+/// Whether the prompt comes back in front of the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EchoPrompt {
+    /// The answer begins with the prompt.
+    Included,
+    /// The answer is all there is.
+    Omitted,
+}
+
+/// The fields that each route has in a form of its own.
+pub(super) struct OfRoute {
+    pub(super) tokens_max: Option<u32>,
+    pub(super) log_probs: Option<u32>,
+    pub(super) echo: EchoPrompt,
+}
+
 impl CompletionParams {
-    pub(super) fn take(fields: &mut Fields, tokens_max: Option<u32>) -> Result<Self> {
-        fields.only("n", is_one, "gives one answer to a request")?;
+    pub(super) fn take(fields: &mut Fields, of_route: OfRoute) -> Result<Self> {
+        let choices = fields.within("n", 1..=CHOICES_MAX, "an integer from 1 to 8")?;
         for name in WITHOUT_EFFECT {
             fields.take(name);
         }
-        Ok(Self {
+        let params = Self {
             model: fields.text("model")?,
-            tokens_max,
+            tokens_max: of_route.tokens_max,
+            choices: choices.unwrap_or(1),
+            log_probs: of_route.log_probs,
+            echo: of_route.echo,
             sampling: sampling(fields)?,
             logit_bias: logit_bias(fields)?,
             stop: stop(fields)?,
@@ -105,7 +130,39 @@ impl CompletionParams {
                 .count("deadline_ms")?
                 .map(|millis| Duration::from_millis(millis.into())),
             supersede_key: name(fields, "supersede_key")?,
+        };
+        params.check_choices()?;
+        Ok(params)
+    }
+
+    /// A flow goes on with one answer.
+    fn check_choices(&self) -> Result<()> {
+        let beside = match (&self.flow, &self.supersede_key) {
+            _ if self.choices == 1 => return Ok(()),
+            (Some(_), _) => "flow_id",
+            (None, Some(_)) => "supersede_key",
+            (None, None) => return Ok(()),
+        };
+        Err(ApiError::Unsupported {
+            field: "n".to_owned(),
+            found: format!("`{}` beside `{beside}`", self.choices),
+            limit: "continues a flow with one answer",
         })
+    }
+}
+
+/// `logprobs` and `top_logprobs` of the chat interface.
+pub(super) fn chat_log_probs(fields: &mut Fields) -> Result<Option<u32>> {
+    let wanted = fields.flag("logprobs")?.unwrap_or(false);
+    let top = fields.within("top_logprobs", 0..=20, "an integer from 0 to 20")?;
+    match (wanted, top.unwrap_or(0)) {
+        (true, top) => Ok(Some(top)),
+        (false, 0) => Ok(None),
+        (false, _) => Err(ApiError::Field {
+            field: "top_logprobs".to_owned(),
+            expected: "`\"logprobs\": true` beside it",
+            found: "none".to_owned(),
+        }),
     }
 }
 
@@ -263,6 +320,9 @@ fn class(fields: &mut Fields) -> Result<Class> {
         )),
     }
 }
+
+/// Answers to a request. Chosen: each of them runs the prompt, and takes a place in the queue.
+const CHOICES_MAX: u32 = 8;
 
 /// Biases of a request. Chosen: OpenAI's and vLLM's users ban words, not vocabularies.
 const BIASES_MAX: usize = 1024;

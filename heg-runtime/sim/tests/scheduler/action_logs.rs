@@ -183,6 +183,7 @@ fn submission_text(submission: &Submission) -> String {
         shared_tokens,
         output_tokens_max,
         deadline,
+        prompt_logits: _,
     } = submission;
     let flow = flow.map(|FlowId(flow)| flow);
     let deadline = deadline.map(|Micros(deadline)| deadline);

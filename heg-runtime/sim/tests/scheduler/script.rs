@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use heg_sched::{
     Action, Actions, AgentXpu, Call, Class, Cost, Costs, Event, Finish, FlowId, Kernel, Lane,
-    Micros, ModelShape, RequestId, Scheduler, Submission, Ticket, WarmKernel, Work,
+    Micros, ModelShape, PromptLogits, RequestId, Scheduler, Submission, Ticket, WarmKernel, Work,
 };
 use heg_spec::Policy;
 
@@ -145,6 +145,7 @@ impl Script {
             shared_tokens: 0,
             output_tokens_max,
             deadline,
+            prompt_logits: PromptLogits::LastRow,
         }));
     }
 

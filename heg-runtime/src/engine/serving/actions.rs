@@ -91,9 +91,15 @@ impl Serving {
         if let Some(status) = self.status.lane_mut(lane) {
             status.busy = class;
         }
+        let scores = |id| {
+            let live = self.live.get(id);
+            live.is_some_and(|live| live.served.scores_prompt())
+        };
+        // How long the head takes on rows of a prompt says nothing of other requests.
+        let is_plain = !requests.iter().any(scores);
         self.running[lane as usize] = Some(Running {
             ticket,
-            expected: self.pace.expected(lane, &work),
+            expected: self.pace.expected(lane, &work).filter(|_| is_plain),
             work,
             abandoned: None,
         });

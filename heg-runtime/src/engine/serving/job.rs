@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Serving;
 use crate::engine::lane::Job;
+use crate::engine::live::Live;
 use crate::engine::memory::NoCache;
 use crate::engine::served::{Member, Prompt};
 use heg_sched::{RequestId, Work};
@@ -34,9 +35,11 @@ impl Serving {
             Work::Head(request) => {
                 let prompt = self.prompt(*request)?;
                 let tokens = prompt.member.served.with_tokens(<[u32]>::len) as u32;
+                let live = self.live.get(request);
                 Job::Head {
                     prompt,
                     last: tokens.saturating_sub(1),
+                    unscored: live.map_or(Vec::new(), Live::unscored),
                 }
             }
             Work::Decode(run) => Job::Decode {

@@ -27,8 +27,8 @@ use super::{Observer, Request};
 use crate::load::annotations;
 use heg_costs::{AnnotatedCosts, first_kernels};
 use heg_sched::{
-    Action, Actions, Class, Event, Finish, FlowId, Lane, Micros, ModelShape, RequestId, Scheduler,
-    Submission, Ticket, Work, scheduler,
+    Action, Actions, Class, Event, Finish, FlowId, Lane, Micros, ModelShape, PromptLogits,
+    RequestId, Scheduler, Submission, Ticket, Work, scheduler,
 };
 
 /// The conductor once kernels are ready.
@@ -304,6 +304,10 @@ impl Serving {
             shared_tokens,
             output_tokens_max: request.tokens_max,
             deadline,
+            prompt_logits: match request.prompt_log_probs {
+                Some(_) => PromptLogits::AllRows,
+                None => PromptLogits::LastRow,
+            },
         };
         let served = match Served::new(id, request, &self.eos_ids) {
             Ok(served) => served,
@@ -325,16 +329,21 @@ impl Serving {
     }
 
     /// The flow of a request, and how many tokens of its prompt are in that flow's cache. A request that names no flow
-    /// continues an ended request of its scope that began with the same tokens.
+    /// continues an ended request of its scope that began with the same tokens; one that wants to know of every token of
+    /// its prompt continues nothing.
     fn flow_of(&mut self, request: &Request) -> (FlowId, u32) {
         let memory = &self.room.memory;
-        if let Some(flow) = request.flow {
-            return (flow, memory.shared(request.scope, flow, &request.prompt));
+        let wants_all_rows = request.prompt_log_probs.is_some();
+        match request.flow {
+            Some(flow) if wants_all_rows => return (flow, 0),
+            Some(flow) => return (flow, memory.shared(request.scope, flow, &request.prompt)),
+            None => {}
         }
         let idle =
             |flow: FlowId| flow.0 >= UNNAMED && !self.live.values().any(|live| live.flow == flow);
         memory
             .most_shared(request.scope, &request.prompt, SHARED_MIN, idle)
+            .filter(|_| !wants_all_rows)
             .unwrap_or_else(|| {
                 self.unnamed_flows += 1;
                 (FlowId(UNNAMED + self.unnamed_flows), 0)

@@ -53,7 +53,16 @@ impl Serving {
 
     /// Takes the tokens of a launch into the answers of its requests.
     fn commit(&mut self, ticket: Ticket, done: Done) -> Event {
-        let Done { layers, tokens } = done;
+        let Done {
+            layers,
+            tokens,
+            scores,
+        } = done;
+        for (id, scores) in scores {
+            if let Some(live) = self.live.get_mut(&id) {
+                live.scored(scores);
+            }
+        }
         let mut ended = Vec::new();
         for (id, next) in tokens {
             if let Some(live) = self.live.get_mut(&id)

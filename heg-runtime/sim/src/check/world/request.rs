@@ -1,6 +1,6 @@
 //! A request as the checker knows it: its phase, its memory, and what is done of its prompt.
 
-use heg_sched::{Class, Kernel, Micros, ModelShape, Segment, Submission};
+use heg_sched::{Class, Kernel, Micros, ModelShape, PromptLogits, Segment, Submission};
 
 /// The phase of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +143,8 @@ impl Seen {
         parts.filter_map(move |part| {
             let (layer, kernel) = (part.done / 3, KERNELS[(part.done % 3) as usize]);
             let last = part.segment.context() == self.prompt_tokens;
-            let end = 3 * model.layers - if last { 0 } else { 2 };
+            let whole = last || self.submission.prompt_logits == PromptLogits::AllRows;
+            let end = 3 * model.layers - if whole { 0 } else { 2 };
             let keys = kernel != Kernel::Mha || layer < self.keys_before(part.segment.position);
             (!part.running && part.done < end && keys).then_some((part.segment, kernel))
         })

@@ -112,8 +112,8 @@ impl Question {
 
 const MODEL: &str = "smollm2-135m-instruct";
 
-/// In f32 each answer is right, and no token of `Paris` and `Rome` leads the runner-up by less than 1.5 (measured in
-/// PyTorch). The second question is about nothing without the first.
+/// In f32 each answer is right, and the tokens that matter lead the runner-up by 1.5 or more (measured in PyTorch); so
+/// are they with 8-bit weights on each of the host's SoCs. The second question is about nothing without the first.
 const QUESTIONS: [Question; 3] = [
     Question {
         text: "What is the capital of France?",

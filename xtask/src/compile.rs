@@ -147,6 +147,12 @@ fn emit(path: &Path, options: &CompileOptions, pass: Emit) -> Result<()> {
 
 /// Compiles the model at `path` to the bundle `output`, with a progress bar, and says what was done.
 pub fn compile(path: &Path, output: &Path, options: &CompileOptions) -> Result<()> {
+    println!("{}", compiled(path, output, options)?);
+    Ok(())
+}
+
+/// As [`compile`], and returns what was done.
+pub fn compiled(path: &Path, output: &Path, options: &CompileOptions) -> Result<String> {
     let begin = Instant::now();
     let bar = Bar::new();
     let places = Places {
@@ -163,15 +169,14 @@ pub fn compile(path: &Path, output: &Path, options: &CompileOptions) -> Result<(
         "up to date:"
     };
     report_blobs(&summary.npu);
-    println!(
+    Ok(format!(
         "{written} {} ({:.1} MB, {} kernels, {} weights, {:.1} s)",
         output.display(),
         summary.bundle_bytes as f64 / 1e6,
         summary.kernels,
         summary.weights,
         begin.elapsed().as_secs_f64()
-    );
-    Ok(())
+    ))
 }
 
 fn read_profile(file: &Path) -> Result<Profile> {

@@ -38,4 +38,10 @@ pub(crate) fn spell_out_help(mut arguments: Vec<OsString>) -> Vec<OsString> {
     arguments
 }
 
-const COMMANDS: [&str; 4] = ["bench-peers", "bench-serve", "evaluate", "model-sheet"];
+const COMMANDS: [&str; 5] = [
+    "bench-peers",
+    "bench-serve",
+    "evaluate",
+    "model-sheet",
+    "quality",
+];

@@ -57,6 +57,8 @@ enum Command {
     BenchServe(lab::Args),
     /// Run the papers' evaluation in virtual time: tables and figures beside theirs
     Evaluate(lab::Args),
+    /// Measure how far each form on each device is from the f32 model, beside OpenVINO GenAI
+    Quality(lab::Args),
     /// Write what the simulator has to know of a bundle's model: a RON file of some tens of kilobytes
     ModelSheet(lab::Args),
     /// Measure kernels on this machine, and check what is predicted from that
@@ -83,6 +85,7 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
         Command::BenchPeers(args) => return lab::run("bench-peers", args),
         Command::BenchServe(args) => return lab::run("bench-serve", args),
         Command::Evaluate(args) => return lab::run("evaluate", args),
+        Command::Quality(args) => return lab::run("quality", args),
         Command::ModelSheet(args) => return lab::run("model-sheet", args),
         Command::Profile(args) => profile::run(args),
     };
@@ -98,7 +101,7 @@ Start here:
   cargo xtask synth-model --like llama-3.2-1b       a model to measure with, no licence needed
   cargo xtask evaluate                              the papers' schedulers, side by side
 
-Exit status: 0 fine · 1 a check found something (test, ci, tidy, fuzz, demo, profile) · 2 your input ·
+Exit status: 0 fine · 1 a check found something (test, ci, tidy, fuzz, demo, profile, quality) · 2 your input ·
 3 the bundle · 4 this machine (files, network, missing programs) · 70 a bug of ours.";
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod bench_serve;
 mod evaluate;
 mod goal;
 mod model_sheet;
+mod quality;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -32,6 +33,8 @@ enum Command {
     BenchServe(bench_serve::Args),
     /// Run the papers' evaluation in virtual time: tables and figures beside theirs
     Evaluate(evaluate::Args),
+    /// Measure how far each form on each device is from the f32 model, beside OpenVINO GenAI
+    Quality(quality::Args),
     /// Write what the simulator has to know of a bundle's model: a RON file of some tens of kilobytes
     ModelSheet(model_sheet::Args),
 }
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         Command::BenchPeers(args) => bench_peers::run(args),
         Command::BenchServe(args) => bench_serve::run(args),
         Command::Evaluate(args) => evaluate::run(args),
+        Command::Quality(args) => quality::run(args),
         Command::ModelSheet(args) => model_sheet::run(args),
     };
     fail::conclude(outcome.map(|()| ExitCode::SUCCESS))

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use xtask::fail::Fail;
 use xtask::venv;
-use xtask::workspace::{self, note};
+use xtask::workspace::{self, note, target_dir};
 
 /// A Python that has the packages, and a model for them.
 pub(crate) struct GenAi {
@@ -29,12 +29,20 @@ pub(super) struct Start {
     pub(super) start_ms: f64,
 }
 
+/// The folder of programs of the Python environment, made if need be.
+pub(crate) fn environment() -> Result<PathBuf> {
+    match env::var_os("HEG_PEERS_VENV").filter(|dir| !dir.is_empty()) {
+        Some(venv) => Ok(PathBuf::from(venv).join("bin")),
+        None => {
+            let venv = target_dir().join("peers").join("venv");
+            venv::ensure(&venv, venv::GENAI, ABOUT_PACKAGES)
+        }
+    }
+}
+
 pub(crate) fn prepare(subject: &Subject, exported: Option<&Path>) -> Result<GenAi> {
     let peers = &subject.peers;
-    let bin = match env::var_os("HEG_PEERS_VENV").filter(|dir| !dir.is_empty()) {
-        Some(venv) => PathBuf::from(venv).join("bin"),
-        None => venv::ensure(&peers.join("venv"), venv::GENAI, ABOUT_PACKAGES)?,
-    };
+    let bin = environment()?;
     let script = peers.join("genai.py");
     fs::write(&script, SCRIPT).with_context(|| format!("cannot write `{}`", script.display()))?;
     let model = match exported {

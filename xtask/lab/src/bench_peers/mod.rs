@@ -6,6 +6,7 @@ pub(crate) mod genai;
 pub(crate) mod ours;
 mod report;
 
+use crate::quality;
 use anyhow::{Context, Result, bail};
 use report::{Report, Samples};
 use serde_json::Value;
@@ -51,12 +52,24 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         note(format!("round {round} of {}: GenAI", args.rounds));
         measure_genai(&genai, &mut report.genai)?;
     }
-    match args.json {
-        true => println!("{}", report.json()),
-        false => print!("{}", report.table()),
+    note("accuracy of the same build and settings");
+    let accuracy = quality::of_the_default();
+    if args.json {
+        let mut json = report.json();
+        json["accuracy"] = accuracy.map_or(Value::Null, |accuracy| accuracy.json());
+        println!("{json}");
+        return Ok(());
+    }
+    print!("{}", report.table());
+    if let Some(accuracy) = accuracy {
+        print!("{ABOUT_ACCURACY}{}", accuracy.table());
     }
     Ok(())
 }
+
+const ABOUT_ACCURACY: &str = "
+Accuracy at these settings, on a real model (random weights have no text to be right about):
+";
 
 /// What both sides do. Chosen: prompts of two chunks and of eight, an answer long enough to average over, and the batch
 /// of eight that servers are usually quoted at.
@@ -192,6 +205,9 @@ weights of llama-3.2-1b's shape (2.5 GB), exports them for GenAI with 8-bit weig
 compiles the same folder for HEG. Later runs start measuring at once.
 
 HEG_PEERS_VENV=DIR uses a Python environment that has the packages, and downloads nothing.
+
+Accuracy stands beside speed: SmolLM2 at the same settings on both sides, as `cargo xtask quality
+--models smollm2 --default-only` measures it (another 93 MB to download, once).
 
 The start of GenAI is counted from after Python's start and imports, which favours it; a line of
 its own gives both as whole processes.

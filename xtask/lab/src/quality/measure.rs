@@ -1,0 +1,184 @@
+//! Both sides' rows against the reference's: the same positions, and the same function that tells how far they are.
+
+use super::Extent;
+use super::model::{self, Model};
+use super::passages::passages;
+use super::report::{Entry, Report};
+use super::rows::{RowReader, RowWriter};
+use crate::bench_peers::{Subject, genai, text};
+use anyhow::{Context, Result};
+use heg_runtime::exec::{Executor, ExecutorOptions};
+use heg_runtime::score::{Figures, Passage, RowKind, Tally, Teacher, rows_of};
+use heg_runtime::{Loaded, read_soc};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use xtask::fetch::Consent;
+use xtask::workspace::{self, note};
+
+/// Measures a model; none where it is not on this machine.
+pub(super) fn model(
+    kind: Model,
+    consent: Consent,
+    positions: usize,
+    extent: Extent,
+) -> Result<Option<Report>> {
+    let Some(subject) = kind.subject(consent)? else {
+        return Ok(None);
+    };
+    let peer = genai::prepare(&subject, None)?;
+    let exact = model::bundle(&subject, model::FORMS[0])?;
+    let scratch = tempfile::tempdir().context("cannot create a folder")?;
+    note(format!("{}: reference", kind.name()));
+    let (passages, reference) = {
+        let loaded = Loaded::open(&exact)?;
+        let mut executor = executor(&loaded, REFERENCE_DEVICE)?;
+        let passages = passages(kind, &subject.folder, &loaded, &mut executor, positions)?;
+        let file = scratch.path().join("reference");
+        write_rows(&mut executor, &passages, &file)?;
+        let vocab = executor.manifest().model.vocab as usize;
+        (passages, Reference { file, vocab })
+    };
+    let mut entries = Vec::new();
+    for form in model::FORMS {
+        for device in DEVICES {
+            if extent == Extent::Default && (form.0, device) != DEFAULT {
+                continue;
+            }
+            note(format!("{}: {} on {device}", kind.name(), form.0));
+            let [prefill, decode] = ours(&subject, form, device, &passages, &reference)?;
+            entries.push(Entry {
+                form: form.0,
+                device,
+                prefill,
+                decode,
+            });
+        }
+    }
+    note(format!("{}: GenAI", kind.name()));
+    let ([prefill, decode], settings) = theirs(&peer, &passages, &reference, scratch.path())?;
+    entries.push(Entry {
+        form: "int8",
+        device: GENAI,
+        prefill,
+        decode,
+    });
+    Ok(Some(Report {
+        model: subject.name,
+        passages: passages.len(),
+        positions: prefill.tokens,
+        entries,
+        genai_settings: settings,
+    }))
+}
+
+/// The distributions that everything is held against.
+struct Reference {
+    file: PathBuf,
+    vocab: usize,
+}
+
+impl Reference {
+    fn rows(&self) -> Result<RowReader> {
+        RowReader::open(&self.file, self.vocab)
+    }
+}
+
+fn executor(loaded: &Loaded, device: &str) -> Result<Executor> {
+    Ok(loaded.executor(&read_soc(device)?, ExecutorOptions::default())?)
+}
+
+/// Writes a model's prefill rows of all passages.
+fn write_rows(model: &mut Executor, passages: &[Passage], file: &Path) -> Result<()> {
+    let mut writer = RowWriter::create(file)?;
+    for passage in passages {
+        let mut teacher = Teacher::new(model, passage, RowKind::Prefill)?;
+        while let Some(ready) = teacher.ready()? {
+            for row in rows_of(teacher.logits(ready)?, ready) {
+                writer.push(row)?;
+            }
+        }
+    }
+    writer.finish()
+}
+
+/// A form of ours on a device: prefill rows, then decode rows.
+fn ours(
+    subject: &Subject,
+    form: (&str, heg_spec::WeightForm),
+    device: &str,
+    passages: &[Passage],
+    reference: &Reference,
+) -> Result<[Figures; 2]> {
+    let loaded = Loaded::open(&model::bundle(subject, form)?)?;
+    let mut model = executor(&loaded, device)?;
+    let mut measure = |rows| -> Result<Figures> {
+        let mut expected = reference.rows()?;
+        let mut tally = Tally::default();
+        for passage in passages {
+            let mut teacher = Teacher::new(&mut model, passage, rows)?;
+            while let Some(ready) = teacher.ready()? {
+                let targets = teacher.targets(ready);
+                let logits = rows_of(teacher.logits(ready)?, ready);
+                for (row, next) in logits.zip(targets) {
+                    tally.add_against(row, expected.next()?, *next);
+                }
+            }
+        }
+        Ok(tally.figures())
+    };
+    Ok([measure(RowKind::Prefill)?, measure(RowKind::Decode)?])
+}
+
+/// The same of GenAI, and the settings that the plugin chose.
+fn theirs(
+    peer: &genai::GenAi,
+    passages: &[Passage],
+    reference: &Reference,
+    scratch: &Path,
+) -> Result<([Figures; 2], Value)> {
+    let script = scratch.join("genai_logits.py");
+    fs::write(&script, SCRIPT).context("cannot write a script")?;
+    let lines: Vec<String> = passages
+        .iter()
+        .map(|passage| json!({ "tokens": passage.tokens(), "from": passage.from() }).to_string())
+        .collect();
+    let listed = scratch.join("passages.jsonl");
+    fs::write(&listed, lines.join("\n")).context("cannot write the passages")?;
+    let mut settings = Value::Null;
+    let mut measure = |mode: &str| -> Result<Figures> {
+        let output = scratch.join("genai");
+        let mut command = Command::new(&peer.python);
+        command
+            .arg(&script)
+            .args([mode, &text(&peer.model)])
+            .arg(&listed)
+            .arg(&output);
+        let said = workspace::capture(&mut command, "running GenAI's model")?;
+        settings = serde_json::from_str(&said).context("genai_logits.py printed no JSON")?;
+        let mut found = RowReader::open(&output, reference.vocab)?;
+        let mut expected = reference.rows()?;
+        let mut tally = Tally::default();
+        for passage in passages {
+            for next in &passage.tokens()[passage.from()..] {
+                tally.add_against(found.next()?, expected.next()?, *next);
+            }
+        }
+        Ok(tally.figures())
+    };
+    let figures = [measure("prefill")?, measure("decode")?];
+    Ok((figures, settings))
+}
+
+/// Form and device that a user has who chooses nothing.
+pub(super) const DEFAULT: (&str, &str) = ("w8a16", "host-cpu");
+
+/// What stands for a device in GenAI's line.
+pub(super) const GENAI: &str = "GenAI";
+
+const REFERENCE_DEVICE: &str = "host-cpu-f32";
+
+const DEVICES: [&str; 3] = ["host-cpu", "host-cpu-f32", "host-roles"];
+
+const SCRIPT: &str = include_str!("genai_logits.py");

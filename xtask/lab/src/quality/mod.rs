@@ -1,0 +1,127 @@
+//! `cargo xtask quality`: how far a compiled model is from the same model in f32, for each form on each device, and
+//! OpenVINO GenAI's 8-bit weights beside it: the same weights, positions and reference, in the same run. Speed counts
+//! only beside this.
+
+mod measure;
+mod model;
+mod passages;
+mod report;
+mod rows;
+
+use anyhow::Result;
+use model::Model;
+pub(crate) use report::Report;
+use std::num::NonZeroUsize;
+use xtask::fail::Fail;
+use xtask::fetch::Consent;
+use xtask::workspace::note;
+
+/// Arguments of `cargo xtask quality`.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// Models to measure
+    #[arg(
+        long,
+        value_enum,
+        value_name = "MODEL",
+        value_delimiter = ',',
+        default_values_t = [Model::Smollm2, Model::Gemma3, Model::Agent30m]
+    )]
+    models: Vec<Model>,
+    /// About as many positions of each model are scored
+    #[arg(long, value_name = "N", default_value_t = POSITIONS)]
+    positions: NonZeroUsize,
+    /// Measure the default alone beside GenAI: w8a16 on host-cpu
+    #[arg(long)]
+    default_only: bool,
+    /// Accept the terms of a model that has some, instead of being asked
+    #[arg(long)]
+    accept_terms: bool,
+    /// Print one JSON object instead of the tables
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let consent = match args.accept_terms {
+        true => Consent::Given,
+        false => Consent::Ask,
+    };
+    let extent = match args.default_only {
+        true => Extent::Default,
+        false => Extent::All,
+    };
+    let mut reports = Vec::new();
+    for model in &args.models {
+        match measure::model(*model, consent, args.positions.get(), extent)? {
+            Some(report) => reports.push(report),
+            None => note(format!("{} is not on this machine: left out", model.name())),
+        }
+    }
+    if reports.is_empty() {
+        return Err(Fail::input("none of the models is on this machine").into());
+    }
+    match args.json {
+        true => println!("{}", report::json(&reports)),
+        false => print!("{}", report::tables(&reports)),
+    }
+    let missed: Vec<&str> = reports
+        .iter()
+        .filter(|report| !report.is_met())
+        .map(|report| report.model.as_str())
+        .collect();
+    match missed.is_empty() {
+        true => Ok(()),
+        false => Err(Fail::check(format!(
+            "the default is less accurate than GenAI's: {}",
+            missed.join(", ")
+        ))
+        .into()),
+    }
+}
+
+/// SmolLM2 in the default form on the default device beside GenAI: what other commands show next to speed. None where it
+/// cannot be measured here, which is said.
+pub(crate) fn of_the_default() -> Option<Report> {
+    let positions = POSITIONS.get();
+    let measured = measure::model(Model::Smollm2, Consent::Ask, positions, Extent::Default);
+    measured.unwrap_or_else(|error| {
+        note(format!("accuracy was not measured: {error:#}"));
+        None
+    })
+}
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// Every form on every device.
+    All,
+    /// 8-bit weights on `host-cpu`.
+    Default,
+}
+
+/// Chosen: 20 prompts with the longest answers that are scored.
+const POSITIONS: NonZeroUsize = match NonZeroUsize::new(960) {
+    Some(positions) => positions,
+    None => NonZeroUsize::MIN,
+};
+
+const AFTER_HELP: &str = "\
+The reference is the model in f32 on host-cpu-f32. Its distributions at every position are kept in a temporary file
+(four bytes for each token of the vocabulary and position: 1 GB for Gemma 3). What is scored: the f32 model's own greedy
+answers to 20 prompts, and held-out answers of agent-30m. Prefill and decode rows are measured apart.
+
+GenAI has no interface for distributions, so the model that it would load is run as its LLMPipeline runs it: no
+properties, which means keys and values in 8 bits, activations in groups of 32, and the precision that the plugin
+chooses for this machine.
+
+Goal: the default (w8a16 on host-cpu) has at most GenAI's KL on every model. Exit status 1 where it is missed.
+
+The first time, this fetches the models (93 MB; Gemma 238 MB, under terms of Google's) and makes the Python environment
+of bench-peers; HEG_PEERS_VENV=DIR uses one that has the packages.
+
+Examples:
+  cargo xtask quality
+  cargo xtask quality --models smollm2 --default-only
+  cargo xtask quality --models smollm2,agent-30m --positions 200 --json";

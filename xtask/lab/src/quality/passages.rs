@@ -1,0 +1,125 @@
+//! What is scored: prompts with the f32 model's own greedy answers, or prompts with their held-out answers.
+
+use super::model::Model;
+use anyhow::{Context, Result};
+use heg_runtime::Loaded;
+use heg_runtime::exec::Executor;
+use heg_runtime::score::Passage;
+use heg_runtime::text::{Conversation, Message, Special, most_likely};
+use heg_sched::{Logits, chunks};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+/// Passages of about `positions` scored positions. `model` answers the prompts.
+pub(super) fn passages(
+    kind: Model,
+    folder: &Path,
+    loaded: &Loaded,
+    model: &mut Executor,
+    positions: usize,
+) -> Result<Vec<Passage>> {
+    match kind {
+        Model::Smollm2 | Model::Gemma3 => answered(loaded, model, positions),
+        Model::Agent30m => held_out(folder, loaded, positions),
+    }
+}
+
+/// The prompts of this folder, each with an answer of the model's own: as long as a share of the positions.
+fn answered(loaded: &Loaded, model: &mut Executor, positions: usize) -> Result<Vec<Passage>> {
+    let tokenizer = loaded.tokenizer()?;
+    // A base model has no template.
+    let template = loaded.chat_template().ok();
+    let prompts: Vec<Value> = lines(PROMPTS)?;
+    let answer_tokens = (positions / prompts.len().max(1)).clamp(1, ANSWER_TOKENS_MAX);
+    let mut passages = Vec::new();
+    for prompt in &prompts {
+        let text = prompt["text"].as_str().context("a prompt has no text")?;
+        let mut tokens = match &template {
+            Some(template) => {
+                let conversation = Conversation {
+                    messages: vec![Message::new("user", text)],
+                    add_generation_prompt: true,
+                    ..Conversation::default()
+                };
+                tokenizer.encode(&template.render(&conversation)?, Special::AsWritten)?
+            }
+            None => tokenizer.encode(text, Special::Add)?,
+        };
+        let from = tokens.len();
+        tokens.extend(greedy(model, &tokens, answer_tokens)?);
+        passages.push(Passage::new(tokens, from, model.manifest())?);
+    }
+    Ok(passages)
+}
+
+/// Greedy tokens up to and with one that ends the answer.
+fn greedy(model: &mut Executor, prompt: &[u32], tokens_max: usize) -> Result<Vec<u32>> {
+    let mut sequence = model.sequence()?;
+    let mut next = 0;
+    for chunk in chunks(prompt.len(), model.options().chunk_tokens) {
+        let logits = match chunk.end == prompt.len() {
+            true => Logits::LastRows,
+            false => Logits::None,
+        };
+        next = most_likely(model.prefill(&mut sequence, &prompt[chunk], logits)?);
+    }
+    let mut answer = vec![next];
+    while answer.len() < tokens_max && !model.manifest().text.eos_ids.contains(&next) {
+        next = most_likely(model.decode(&mut [&mut sequence], &[next])?);
+        answer.push(next);
+    }
+    Ok(answer)
+}
+
+/// Held-out prompts of a trained model with the answers that were wanted.
+fn held_out(folder: &Path, loaded: &Loaded, positions: usize) -> Result<Vec<Passage>> {
+    let path = folder.join("eval.jsonl");
+    let text =
+        fs::read_to_string(&path).with_context(|| format!("cannot read `{}`", path.display()))?;
+    let tokenizer = loaded.tokenizer()?;
+    let (mut passages, mut scored) = (Vec::new(), 0);
+    for line in lines(&text)? {
+        let part = |key| {
+            line[key]
+                .as_str()
+                .with_context(|| format!("a line has no {key}"))
+        };
+        let mut tokens = tokenizer.encode(part("prompt")?, Special::AsWritten)?;
+        let from = tokens.len();
+        let answer = format!("{}<|eot_id|>", part("answer")?);
+        tokens.extend(tokenizer.encode(&answer, Special::AsWritten)?);
+        let passage = Passage::new(tokens, from, loaded.bundle().manifest())?;
+        scored += passage.scored();
+        passages.push(passage);
+        if scored >= positions {
+            break;
+        }
+    }
+    Ok(passages)
+}
+
+fn lines(text: &str) -> Result<Vec<Value>> {
+    let parsed = text.lines().map(serde_json::from_str);
+    parsed
+        .collect::<Result<_, _>>()
+        .context("a line is no JSON")
+}
+
+/// Own wording: six languages, code, a table query, JSON, emoji.
+const PROMPTS: &str = include_str!("prompts.jsonl");
+
+/// Longest answer. Chosen: small models repeat themselves soon after.
+const ANSWER_TOKENS_MAX: usize = 48;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_prompt_has_a_text() {
+        let prompts = lines(PROMPTS).unwrap();
+        assert_eq!(prompts.len(), 20);
+        assert!(prompts.iter().all(|prompt| prompt["text"].is_string()));
+    }
+}

@@ -1,0 +1,179 @@
+//! What quality says: a table for each model, and whether the default is as accurate as GenAI's.
+
+use super::measure::{DEFAULT, GENAI};
+use crate::goal::Goal;
+use heg_runtime::score::Figures;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// A form on a device, or GenAI.
+#[derive(Serialize)]
+pub(super) struct Entry {
+    pub(super) form: &'static str,
+    pub(super) device: &'static str,
+    pub(super) prefill: Figures,
+    pub(super) decode: Figures,
+}
+
+/// All figures of a model.
+pub(crate) struct Report {
+    pub(super) model: String,
+    pub(super) passages: usize,
+    pub(super) positions: u64,
+    pub(super) entries: Vec<Entry>,
+    /// What the plugin chose for GenAI's model on this machine.
+    pub(super) genai_settings: Value,
+}
+
+impl Report {
+    /// KL of the default over GenAI's: prefill rows, decode rows. Not a number where one was not measured.
+    fn ratios(&self) -> [f64; 2] {
+        let find = |form, device| {
+            let mut entries = self.entries.iter();
+            entries.find(|entry| (entry.form, entry.device) == (form, device))
+        };
+        let (Some(ours), Some(theirs)) = (find(DEFAULT.0, DEFAULT.1), find("int8", GENAI)) else {
+            return [f64::NAN; 2];
+        };
+        let ratio = |ours: &Figures, theirs: &Figures| {
+            ours.kl.unwrap_or(f64::NAN) / theirs.kl.unwrap_or(f64::NAN)
+        };
+        [
+            ratio(&ours.prefill, &theirs.prefill),
+            ratio(&ours.decode, &theirs.decode),
+        ]
+    }
+
+    /// Whether the default is no further from f32 than GenAI, in prefill and decode rows.
+    pub(super) fn is_met(&self) -> bool {
+        let met = |ratio: f64| GOAL.is_met(ratio) == Some(true);
+        self.ratios().into_iter().all(met)
+    }
+
+    /// All figures, and the goal.
+    pub(crate) fn table(&self) -> String {
+        let mut table = format!(
+            "{}, {} positions in {} passages, against f32 on host-cpu-f32\n\n",
+            self.model, self.positions, self.passages
+        );
+        let (indent, head) = ("", format!("{:>9}{:>8}{:>12}", "KL", "top-1", "perplexity"));
+        table.push_str(&format!(
+            "{indent:21}{:^31}{:>20}\n",
+            "prefill rows", "decode rows"
+        ));
+        table.push_str(&format!("{indent:21}{head}  {head}\n"));
+        for entry in &self.entries {
+            let [prefill, decode] = [&entry.prefill, &entry.decode].map(cells);
+            table.push_str(&format!(
+                "{:6} {:13} {prefill}  {decode}\n",
+                entry.form, entry.device
+            ));
+        }
+        let [prefill, decode] = self.ratios();
+        table.push_str(&format!(
+            "KL of {} on {} / GenAI's: prefill rows {prefill:.2} ({}), decode rows {decode:.2} ({})\n",
+            DEFAULT.0,
+            DEFAULT.1,
+            GOAL.verdict(prefill),
+            GOAL.verdict(decode)
+        ));
+        table
+    }
+
+    /// The same as JSON.
+    pub(crate) fn json(&self) -> Value {
+        let [prefill, decode] = self
+            .ratios()
+            .map(|ratio| json!({ "kl_ratio": ratio, "goal_met": GOAL.is_met(ratio) }));
+        json!({
+            "model": self.model,
+            "passages": self.passages,
+            "positions": self.positions,
+            "entries": self.entries,
+            "genai_settings": self.genai_settings,
+            "default_over_genai": { "prefill": prefill, "decode": decode },
+        })
+    }
+}
+
+/// Figures of a kind of rows.
+fn cells(figures: &Figures) -> String {
+    let (kl, top1) = (
+        figures.kl.unwrap_or(f64::NAN),
+        figures.top1.unwrap_or(f64::NAN),
+    );
+    format!("{kl:>9.6}{top1:>8.4}{:>12.4}", figures.perplexity)
+}
+
+pub(super) fn tables(reports: &[Report]) -> String {
+    let tables: Vec<String> = reports.iter().map(Report::table).collect();
+    format!("{}{NOTES}", tables.join("\n"))
+}
+
+pub(super) fn json(reports: &[Report]) -> Value {
+    json!({ "models": reports.iter().map(Report::json).collect::<Vec<_>>() })
+}
+
+/// The CPU's default is no less accurate than GenAI's default.
+const GOAL: Goal = Goal::AtMost(1.0);
+
+const NOTES: &str = "
+KL(f32 || form) in nats a token; top-1: share of positions with the same most likely token. int8 GenAI: asymmetric
+8-bit rows as optimum-cli exports them, run without any property.
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(kl: f64) -> Figures {
+        Figures {
+            tokens: 797,
+            nll: 0.69351,
+            perplexity: 2.00073,
+            top1: Some(0.96110),
+            kl: Some(kl),
+        }
+    }
+
+    fn report(decode_kl: f64) -> Report {
+        let entry = |form, device, prefill, decode| Entry {
+            form,
+            device,
+            prefill: figures(prefill),
+            decode: figures(decode),
+        };
+        Report {
+            model: "smollm2-135m-instruct".to_owned(),
+            passages: 20,
+            positions: 797,
+            entries: vec![
+                entry("f32", "host-cpu-f32", 0.0, 3e-9),
+                entry("w8a16", "host-cpu", 0.007979, decode_kl),
+                entry("int8", GENAI, 0.008230, 0.008329),
+            ],
+            genai_settings: Value::Null,
+        }
+    }
+
+    #[test]
+    fn the_table_says_whether_the_goal_is_met() {
+        insta::assert_snapshot!(tables(&[report(0.007979), report(0.009)]));
+    }
+
+    #[test]
+    fn one_kind_of_rows_that_misses_the_goal_is_enough() {
+        assert!(report(0.008329).is_met());
+        assert!(!report(0.008330).is_met());
+        assert!(!report(f64::NAN).is_met());
+    }
+
+    #[test]
+    fn json_has_both_ratios() {
+        let json = json(&[report(0.009)]);
+        let found = &json["models"][0]["default_over_genai"];
+        assert_eq!(found["prefill"]["goal_met"], true);
+        assert_eq!(found["decode"]["goal_met"], false);
+        assert_eq!(json["models"][0]["entries"][2]["prefill"]["kl"], 0.008230);
+    }
+}

@@ -18,6 +18,7 @@ use super::{Result, TextError, bpe_file};
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     form: Form,
+    token_count: usize,
     token_bytes_max: usize,
 }
 
@@ -61,10 +62,13 @@ impl Tokenizer {
             }
         }
         let form = form_of(inner.get_decoder());
-        let token_bytes_max = token_bytes_max(&inner, form);
+        // A copy of all texts, which the library makes for its count too: once is enough.
+        let vocab = inner.get_vocab(true);
+        let token_bytes_max = token_bytes_max(&inner, vocab.keys(), form);
         Ok(Self {
             inner,
             form,
+            token_count: vocab.len(),
             token_bytes_max,
         })
     }
@@ -118,7 +122,7 @@ impl Tokenizer {
 
     /// Number of tokens, added ones included. A model's head may be wider.
     pub fn token_count(&self) -> usize {
-        self.inner.get_vocab_size(true)
+        self.token_count
     }
 
     /// Bytes of text that one token stands for, at most: a text of more than `n` times as many has more than `n` tokens.
@@ -200,12 +204,15 @@ fn form_of(decoder: Option<&DecoderWrapper>) -> Form {
 ///
 /// The vocabulary may write a token longer than it is (`Ġ` and `▁` for a space), never shorter but by a normaliser: no
 /// form of Unicode has fewer than a third of the bytes of another.
-fn token_bytes_max(inner: &tokenizers::Tokenizer, form: Form) -> usize {
+fn token_bytes_max<'a>(
+    inner: &tokenizers::Tokenizer,
+    tokens: impl Iterator<Item = &'a String>,
+    form: Form,
+) -> usize {
     if form == Form::Other {
         return WORD_BYTES_MAX;
     }
-    let vocab = inner.get_vocab(true);
-    let longest = vocab.keys().map(|token| match form {
+    let longest = tokens.map(|token| match form {
         Form::ByteLevel => token.chars().count(),
         Form::SentencePiece | Form::Other => token.len(),
     });

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use heg_runtime::RuntimeError;
 use heg_runtime::exec::Executor;
-use heg_runtime::score::{Figures, Passage, RowKind, score, score_against};
+use heg_runtime::score::{Passage, RowKind, Scores, score, score_against};
 use heg_tests::{FAMILIES, Workbench, executor, fixture, openvino_or_skip};
 use serde_json::Value;
 
@@ -82,7 +82,7 @@ fn golden(
 const FAMILY_KEYS: (&str, &str, &str) = ("cases", "input_ids", "greedy_ids");
 const TRAINED_KEYS: (&str, &str, &str) = ("cases", "input_ids", "output_ids");
 
-fn both(model: &mut Executor, passages: &[Passage]) -> [Figures; 2] {
+fn both(model: &mut Executor, passages: &[Passage]) -> [Scores; 2] {
     [RowKind::Prefill, RowKind::Decode]
         .map(|rows| score(model, passages, rows, &mut |_| ()).unwrap())
 }

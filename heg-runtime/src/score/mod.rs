@@ -9,7 +9,7 @@ mod tally;
 mod teacher;
 
 pub use passage::Passage;
-pub use tally::{Figures, Tally};
+pub use tally::{Scores, Tally};
 pub use teacher::{RowKind, Teacher};
 
 use crate::error::RuntimeError;
@@ -25,7 +25,7 @@ pub fn score(
     passages: &[Passage],
     rows: RowKind,
     watch: &mut dyn FnMut(u64),
-) -> Result<Figures, RuntimeError> {
+) -> Result<Scores, RuntimeError> {
     let mut tally = Tally::default();
     for passage in passages {
         let mut teacher = Teacher::new(model, passage, rows)?;
@@ -38,7 +38,7 @@ pub fn score(
             watch(tally.tokens());
         }
     }
-    Ok(tally.figures())
+    Ok(tally.scores())
 }
 
 /// As [`score`], and compares every distribution with that of the model `against`.
@@ -52,7 +52,7 @@ pub fn score_against(
     passages: &[Passage],
     rows: RowKind,
     watch: &mut dyn FnMut(u64),
-) -> Result<Figures, RuntimeError> {
+) -> Result<Scores, RuntimeError> {
     let vocab = [&*model, &*against].map(|executor| executor.manifest().model.vocab);
     if vocab[0] != vocab[1] {
         return Err(RuntimeError::Vocabularies {
@@ -75,7 +75,7 @@ pub fn score_against(
             watch(tally.tokens());
         }
     }
-    Ok(tally.figures())
+    Ok(tally.scores())
 }
 
 /// The rows of a matrix of `count` rows.

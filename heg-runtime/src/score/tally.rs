@@ -16,7 +16,7 @@ pub struct Tally {
 
 /// Means over all scored tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Figures {
+pub struct Scores {
     /// Number of scored tokens.
     pub tokens: u64,
     /// Mean negative log likelihood of a token, in nats.
@@ -58,10 +58,10 @@ impl Tally {
     }
 
     /// The means; not a number before the first token.
-    pub fn figures(&self) -> Figures {
+    pub fn scores(&self) -> Scores {
         let nll = self.nll / self.tokens as f64;
         let mean = |sum: f64| (self.compared > 0).then(|| sum / self.compared as f64);
-        Figures {
+        Scores {
             tokens: self.tokens,
             nll,
             perplexity: nll.exp(),
@@ -99,7 +99,7 @@ mod tests {
         let (q, p) = (logits(&[0.5, 0.25, 0.25]), logits(&[0.25, 0.5, 0.25]));
         tally.add_against(&q, &p, 1);
         tally.add_against(&q, &q, 0);
-        let found = tally.figures();
+        let found = tally.scores();
         let near = |found: f64, expected: f64| (found - expected).abs() < 1e-6;
         assert_eq!((found.tokens, found.top1), (2, Some(0.5)));
         assert!(near(found.nll, 1.5 * 2_f64.ln()), "{found:?}");
@@ -113,6 +113,6 @@ mod tests {
         let mut tally = Tally::default();
         let row = [0.0, f32::NEG_INFINITY, 1.0];
         tally.add_against(&row, &row, 2);
-        assert_eq!((tally.figures().kl, tally.tokens()), (Some(0.0), 1));
+        assert_eq!((tally.scores().kl, tally.tokens()), (Some(0.0), 1));
     }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use heg_runtime::RuntimeError;
 use heg_runtime::exec::Executor;
-use heg_runtime::score::{Figures, Passage, RowKind, score, score_against};
+use heg_runtime::score::{Passage, RowKind, Scores, score, score_against};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -53,14 +53,14 @@ enum Rows {
     Both,
 }
 
-/// What was measured. Figures of prefill rows stand at the top, those of decode rows apart; where only decode rows were
+/// What was measured. Scores of prefill rows stand at the top, those of decode rows apart; where only decode rows were
 /// asked for, there is nothing else.
 #[derive(Serialize)]
 struct Report {
     #[serde(flatten)]
-    prefill: Option<Figures>,
+    prefill: Option<Scores>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    decode: Option<Figures>,
+    decode: Option<Scores>,
 }
 
 /// Runs the command.
@@ -108,7 +108,7 @@ fn figures(
     passages: &[Passage],
     rows: RowKind,
     name: &'static str,
-) -> Result<Figures, RuntimeError> {
+) -> Result<Scores, RuntimeError> {
     let tokens: usize = passages.iter().map(Passage::scored).sum();
     let style = ProgressStyle::with_template("{msg:8} {bar:30} {pos}/{len} tokens, {elapsed}");
     let bar = ProgressBar::new(tokens as u64).with_message(name);
@@ -135,7 +135,7 @@ impl Report {
     /// A column for each kind of rows.
     fn table(&self) -> String {
         let kinds = [("prefill", self.prefill), ("decode", self.decode)];
-        let measured: Vec<(&str, Figures)> = kinds
+        let measured: Vec<(&str, Scores)> = kinds
             .into_iter()
             .filter_map(|(name, figures)| Some((name, figures?)))
             .collect();
@@ -154,7 +154,7 @@ impl Report {
 }
 
 /// What a cell of the table says, by the kind of rows and its figures.
-type Show = fn(&str, &Figures) -> Option<String>;
+type Show = fn(&str, &Scores) -> Option<String>;
 
 /// Lines of the table: title, and what stands there; nothing where it was not measured.
 const LINES: [(&str, Show); 6] = [
@@ -191,14 +191,14 @@ mod tests {
 
     #[test]
     fn the_table_has_a_column_for_each_kind_of_rows() {
-        let alone = Figures {
+        let alone = Scores {
             tokens: 797,
             nll: 0.69351,
             perplexity: 2.00073,
             top1: None,
             kl: None,
         };
-        let compared = Figures {
+        let compared = Scores {
             top1: Some(0.96110),
             kl: Some(0.0079789),
             ..alone
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn json_has_prefill_at_the_top_and_decode_apart() {
-        let figures = Figures {
+        let figures = Scores {
             tokens: 2,
             nll: 0.0,
             perplexity: 1.0,

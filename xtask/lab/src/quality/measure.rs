@@ -8,7 +8,7 @@ use super::rows::{RowReader, RowWriter};
 use crate::bench_peers::{Subject, genai, text};
 use anyhow::{Context, Result};
 use heg_runtime::exec::{Executor, ExecutorOptions};
-use heg_runtime::score::{Figures, Passage, RowKind, Tally, Teacher, rows_of};
+use heg_runtime::score::{Passage, RowKind, Scores, Tally, Teacher, rows_of};
 use heg_runtime::{Loaded, read_soc};
 use serde_json::{Value, json};
 use std::fs;
@@ -110,10 +110,10 @@ fn ours(
     device: &str,
     passages: &[Passage],
     reference: &Reference,
-) -> Result<[Figures; 2]> {
+) -> Result<[Scores; 2]> {
     let loaded = Loaded::open(&model::bundle(subject, form)?)?;
     let mut model = executor(&loaded, device)?;
-    let mut measure = |rows| -> Result<Figures> {
+    let mut measure = |rows| -> Result<Scores> {
         let mut expected = reference.rows()?;
         let mut tally = Tally::default();
         for passage in passages {
@@ -126,7 +126,7 @@ fn ours(
                 }
             }
         }
-        Ok(tally.figures())
+        Ok(tally.scores())
     };
     Ok([measure(RowKind::Prefill)?, measure(RowKind::Decode)?])
 }
@@ -137,7 +137,7 @@ fn theirs(
     passages: &[Passage],
     reference: &Reference,
     scratch: &Path,
-) -> Result<([Figures; 2], Value)> {
+) -> Result<([Scores; 2], Value)> {
     let script = scratch.join("genai_logits.py");
     fs::write(&script, SCRIPT).context("cannot write a script")?;
     let lines: Vec<String> = passages
@@ -147,7 +147,7 @@ fn theirs(
     let listed = scratch.join("passages.jsonl");
     fs::write(&listed, lines.join("\n")).context("cannot write the passages")?;
     let mut settings = Value::Null;
-    let mut measure = |mode: &str| -> Result<Figures> {
+    let mut measure = |mode: &str| -> Result<Scores> {
         let output = scratch.join("genai");
         let mut command = Command::new(&peer.python);
         command
@@ -165,7 +165,7 @@ fn theirs(
                 tally.add_against(found.next()?, expected.next()?, *next);
             }
         }
-        Ok(tally.figures())
+        Ok(tally.scores())
     };
     let figures = [measure("prefill")?, measure("decode")?];
     Ok((figures, settings))

@@ -2,7 +2,7 @@
 
 use super::measure::{DEFAULT, GENAI};
 use crate::goal::Goal;
-use heg_runtime::score::Figures;
+use heg_runtime::score::Scores;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 pub(super) struct Entry {
     pub(super) form: &'static str,
     pub(super) device: &'static str,
-    pub(super) prefill: Figures,
-    pub(super) decode: Figures,
+    pub(super) prefill: Scores,
+    pub(super) decode: Scores,
 }
 
 /// All figures of a model.
@@ -35,7 +35,7 @@ impl Report {
         let (Some(ours), Some(theirs)) = (find(DEFAULT.0, DEFAULT.1), find("int8", GENAI)) else {
             return [f64::NAN; 2];
         };
-        let ratio = |ours: &Figures, theirs: &Figures| {
+        let ratio = |ours: &Scores, theirs: &Scores| {
             ours.kl.unwrap_or(f64::NAN) / theirs.kl.unwrap_or(f64::NAN)
         };
         [
@@ -96,8 +96,8 @@ impl Report {
     }
 }
 
-/// Figures of a kind of rows.
-fn cells(figures: &Figures) -> String {
+/// Scores of a kind of rows.
+fn cells(figures: &Scores) -> String {
     let (kl, top1) = (
         figures.kl.unwrap_or(f64::NAN),
         figures.top1.unwrap_or(f64::NAN),
@@ -126,8 +126,8 @@ KL(f32 || form) in nats a token; top-1: share of positions with the same most li
 mod tests {
     use super::*;
 
-    fn figures(kl: f64) -> Figures {
-        Figures {
+    fn figures(kl: f64) -> Scores {
+        Scores {
             tokens: 797,
             nll: 0.69351,
             perplexity: 2.00073,

@@ -160,7 +160,7 @@ impl World {
         });
     }
 
-    /// A request with one of the reference prompts, on a flow of its own.
+    /// A request with one of the reference prompts, on a flow of its own. Some want to know of every token of their prompt.
     pub(crate) fn submit(&self, at: usize) -> Answer {
         let class = match at % 3 {
             0 => Class::Reactive,
@@ -171,6 +171,7 @@ impl World {
             &self.engine,
             Request {
                 flow: Some(flow),
+                prompt_log_probs: (at % 4 == 1).then_some(1),
                 ..request(class, &self.references[at].prompt)
             },
         )
@@ -238,6 +239,8 @@ pub(crate) fn request(class: Class, prompt: &[u32]) -> Request {
 pub(crate) struct Answer {
     pub(crate) id: RequestId,
     pub(crate) flow: Option<FlowId>,
+    /// The prompt, if it is to hear how likely that is.
+    scored: Option<Vec<u32>>,
     updates: Receiver<Update>,
 }
 
@@ -245,10 +248,16 @@ impl Answer {
     pub(crate) fn of(engine: &Engine, request: Request) -> Self {
         let (sender, updates) = channel();
         let flow = request.flow;
+        let scored = request.prompt_log_probs.map(|_| request.prompt.clone());
         let id = engine.submit(request, move |update| {
             let _ = sender.send(update);
         });
-        Self { id, flow, updates }
+        Self {
+            id,
+            flow,
+            scored,
+            updates,
+        }
     }
 
     /// How it ended, if it has.
@@ -261,12 +270,20 @@ impl Answer {
     }
 
     /// Its tokens, and how it ended. Nothing may take minutes here.
-    pub(crate) fn wait(self) -> (Vec<u32>, Ending) {
+    pub(crate) fn wait(mut self) -> (Vec<u32>, Ending) {
         let mut tokens = Vec::new();
         loop {
             match self.updates.recv_timeout(Duration::from_secs(240)).unwrap() {
-                Update::Accepted { .. } | Update::Prompt(_) => assert!(tokens.is_empty()),
-                Update::Token { id, .. } => tokens.push(id),
+                Update::Accepted { .. } => assert!(tokens.is_empty()),
+                Update::Prompt(scores) => {
+                    // Whatever was lost on the way, each token is there once.
+                    let said: Vec<u32> = scores.iter().map(|score| score.token.token).collect();
+                    assert_eq!(said, self.scored.take().unwrap()[1..]);
+                }
+                Update::Token { id, .. } => {
+                    assert!(self.scored.is_none());
+                    tokens.push(id);
+                }
                 Update::Finished(ending) => return (tokens, ending),
             }
         }

@@ -206,15 +206,7 @@ fn prepare(
         served.check_model(asked)?;
     }
     served.check_biases(&params.logit_bias)?;
-    if params.choices as usize > state.limits.requests {
-        return Err(ApiError::Unsupported {
-            field: "n".to_owned(),
-            found: format!("`{}`", params.choices),
-            limit: "has places for fewer requests",
-        });
-    }
-    let permits = (0..params.choices).map(|_| state.admission.enter(scope, params.class));
-    let permits = permits.collect::<Result<Vec<_>>>()?;
+    let permits = permits(state, scope, &params)?;
     let turn = match &params.supersede_key {
         Some(key) => state.superseding.begin(Key {
             scope,
@@ -250,6 +242,19 @@ fn prepare(
         turn,
         charge,
     })
+}
+
+/// A permit for each answer to a request.
+fn permits(state: &State, scope: Scope, params: &CompletionParams) -> Result<Vec<Permit>> {
+    if params.choices as usize > state.limits.requests {
+        return Err(ApiError::Unsupported {
+            field: "n".to_owned(),
+            found: format!("`{}`", params.choices),
+            limit: "has places for fewer requests",
+        });
+    }
+    let permit = |_| state.admission.enter(scope, params.class);
+    (0..params.choices).map(permit).collect()
 }
 
 /// Memory that the answers to a request take until they are sent, in bytes.

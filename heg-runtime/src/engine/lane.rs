@@ -96,6 +96,15 @@ pub(super) struct Done {
     pub(super) scores: Vec<(RequestId, Vec<Score>)>,
 }
 
+impl Done {
+    /// Adds what was computed for a request, if anything.
+    pub(super) fn add_scores(&mut self, request: RequestId, scores: Vec<Score>) {
+        if !scores.is_empty() {
+            self.scores.push((request, scores));
+        }
+    }
+}
+
 /// Why a job has no result.
 #[derive(Debug)]
 pub(super) struct Failure {

@@ -146,10 +146,9 @@ impl Worker {
             Err(RuntimeError::Launch { .. }) => Vec::new(),
             scores => scores?,
         };
-        Ok(Done {
-            scores: vec![(served.id, scores)],
-            ..Done::default()
-        })
+        let mut done = Done::default();
+        done.add_scores(served.id, scores);
+        Ok(done)
     }
 
     /// Runs the head on the rows of a span that have passed the last layer, as far as their logits are wanted.
@@ -212,11 +211,12 @@ impl Worker {
                 spans: &[row(last)],
             },
         )?;
-        Ok(Done {
-            layers: 0,
+        let mut done = Done {
             tokens: self.choose(&[&prompt.member.served])?,
-            scores: vec![(prompt.member.served.id, scores)],
-        })
+            ..Done::default()
+        };
+        done.add_scores(prompt.member.served.id, scores);
+        Ok(done)
     }
 
     fn decode(
@@ -333,20 +333,31 @@ impl Worker {
         };
         for ((member, ..), span) in parts.iter().zip(&spans) {
             let scores = self.score_span(&member.served, &rows, *span)?;
-            done.scores.push((member.served.id, scores));
+            done.add_scores(member.served.id, scores);
         }
+        done.tokens = self.choose_after(&rows, &wanted)?;
+        Ok(done)
+    }
+
+    /// Runs the head on the last row of each span, and chooses the next tokens.
+    fn choose_after(
+        &mut self,
+        rows: &Activations,
+        wanted: &[(&Served, Span)],
+    ) -> Result<Vec<(RequestId, NextToken)>, RuntimeError> {
+        let mut tokens = Vec::with_capacity(wanted.len());
         // More prompts may end here than the head takes at a time.
         for wanted in wanted.chunks(self.executor.head_rows().max(1)) {
             let (served, spans): (Vec<&Served>, Vec<Span>) = wanted.iter().copied().unzip();
             let last = Batch {
-                rows: &rows,
+                rows,
                 caches: &[],
                 spans: &spans,
             };
             self.launch(HEAD, &last)?;
-            done.tokens.extend(self.choose(&served)?);
+            tokens.extend(self.choose(&served)?);
         }
-        Ok(done)
+        Ok(tokens)
     }
 
     fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {

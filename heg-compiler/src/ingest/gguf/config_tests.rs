@@ -132,6 +132,39 @@ fn rotary_scalings_become_hugging_faces() {
 }
 
 #[test]
+fn longrope_needs_both_lists() {
+    let both = |names: &[&str]| {
+        let mut file = Written::llama();
+        file.set("llama.rope.scaling.type", text("longrope"));
+        file.set("llama.rope.scaling.original_context_length", whole(32));
+        file.set("llama.rope.scaling.attn_factor", number(1.5));
+        for name in names {
+            let factors = (1..9_u8).flat_map(|n| f32::from(n).to_le_bytes());
+            file.add(
+                &format!("rope_factors_{name}.weight"),
+                &[8],
+                0,
+                factors.collect(),
+            );
+        }
+        match ModelSource::from_gguf_bytes("m", &file.bytes()) {
+            Ok(source) => source.config.value("rope_scaling").unwrap().to_string(),
+            Err(error) => error.to_string(),
+        }
+    };
+    let expected = "{\"rope_type\":\"longrope\",\
+                    \"long_factor\":[1.0,2.0,3.0,4.0,5.0,6.0,7.0,8.0],\
+                    \"short_factor\":[1.0,2.0,3.0,4.0,5.0,6.0,7.0,8.0],\
+                    \"original_max_position_embeddings\":32,\
+                    \"attention_factor\":1.5}";
+    assert_eq!(both(&["long", "short"]), expected);
+    let missing = |name| format!("no tensor `rope_factors_{name}.weight` in the weights");
+    assert_eq!(both(&["long"]), missing("short"));
+    assert_eq!(both(&["short"]), missing("long"));
+    assert_eq!(both(&[]), missing("long"));
+}
+
+#[test]
 fn a_window_in_a_llama_file_makes_it_mistral() {
     let mut file = Written::llama();
     file.set("llama.attention.sliding_window", whole(32));

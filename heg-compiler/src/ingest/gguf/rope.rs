@@ -50,11 +50,18 @@ fn scaling(
     theta: f64,
     original: Option<u64>,
 ) -> Result<Option<Value>, IngestError> {
-    if let (Some(long), Some(short)) = (
+    let missing = |name: &str| IngestError::MissingTensor {
+        name: name.to_owned(),
+        nearest: None,
+    };
+    match (
         factors(settings, ROPE_LONG)?,
         factors(settings, ROPE_SHORT)?,
     ) {
-        return Ok(Some(longrope(settings, &long, &short)?));
+        (Some(long), Some(short)) => return Ok(Some(longrope(settings, &long, &short)?)),
+        (Some(_), None) => return Err(missing(ROPE_SHORT)),
+        (None, Some(_)) => return Err(missing(ROPE_LONG)),
+        (None, None) => {}
     }
     if let Some(found) = factors(settings, ROPE_FREQS)? {
         return Ok(by_pair(settings, theta, &found));
@@ -66,6 +73,7 @@ fn scaling(
     };
     let factor = factor.filter(|factor| *factor != 0.0 && *factor != 1.0);
     match (settings.metadata.text(&kind)?, factor) {
+        (Some("longrope"), _) => Err(missing(ROPE_LONG)),
         (Some("none"), _) | (_, None) => Ok(None),
         (None | Some("linear"), Some(factor)) => {
             Ok(Some(json!({"rope_type": "linear", "factor": factor})))
@@ -113,14 +121,15 @@ fn longrope(
     long: &[f32],
     short: &[f32],
 ) -> Result<Value, IngestError> {
+    let original = settings.count_needed("rope.scaling.original_context_length")?;
+    let context = settings.count_needed("context_length")?;
     let mut scaling = json!({
         "rope_type": "longrope",
         "long_factor": decimals(long),
         "short_factor": decimals(short),
+        "original_max_position_embeddings": original,
     });
-    let length = |name| -> Result<f64, IngestError> { Ok(settings.count_needed(name)? as f64) };
-    let growth = length("context_length")? / length("rope.scaling.original_context_length")?;
-    let original = length("rope.scaling.original_context_length")?;
+    let (growth, original) = (context as f64 / original as f64, original as f64);
     let usual = match growth > 1.0 {
         true => libm::sqrt(1.0 + libm::log(growth) / libm::log(original)),
         false => 1.0,

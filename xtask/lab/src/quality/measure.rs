@@ -27,7 +27,14 @@ pub(super) fn model(
     let Some(subject) = kind.subject(consent)? else {
         return Ok(None);
     };
-    let peer = genai::prepare(&subject, None)?;
+    // GenAI's exporter does not take every model.
+    let peer = match genai::prepare(&subject, None) {
+        Ok(peer) => Some(peer),
+        Err(error) => {
+            note(format!("{}: no figures of GenAI: {error:#}", kind.name()));
+            None
+        }
+    };
     let exact = model::bundle(&subject, model::FORMS[0])?;
     let scratch = tempfile::tempdir().context("cannot create a folder")?;
     note(format!("{}: reference", kind.name()));
@@ -56,20 +63,24 @@ pub(super) fn model(
             });
         }
     }
-    note(format!("{}: GenAI", kind.name()));
-    let ([prefill, decode], settings) = theirs(&peer, &passages, &reference, scratch.path())?;
-    entries.push(Entry {
-        form: "int8",
-        device: GENAI,
-        prefill,
-        decode,
-    });
+    let mut genai_settings = Value::Null;
+    if let Some(peer) = peer {
+        note(format!("{}: GenAI", kind.name()));
+        let ([prefill, decode], settings) = theirs(&peer, &passages, &reference, scratch.path())?;
+        genai_settings = settings;
+        entries.push(Entry {
+            form: "int8",
+            device: GENAI,
+            prefill,
+            decode,
+        });
+    }
     Ok(Some(Report {
         model: subject.name,
         passages: passages.len(),
-        positions: prefill.tokens,
+        positions: passages.iter().map(Passage::scored).sum(),
         entries,
-        genai_settings: settings,
+        genai_settings,
     }))
 }
 

@@ -19,35 +19,32 @@ pub(super) struct Entry {
 pub(crate) struct Report {
     pub(super) model: String,
     pub(super) passages: usize,
-    pub(super) positions: u64,
+    pub(super) positions: usize,
     pub(super) entries: Vec<Entry>,
     /// What the plugin chose for GenAI's model on this machine.
     pub(super) genai_settings: Value,
 }
 
 impl Report {
-    /// KL of the default over GenAI's: prefill rows, decode rows. Not a number where one was not measured.
-    fn ratios(&self) -> [f64; 2] {
+    /// KL of the default over GenAI's: prefill rows, decode rows. None where a side was not measured.
+    fn ratios(&self) -> Option<[f64; 2]> {
         let find = |form, device| {
             let mut entries = self.entries.iter();
             entries.find(|entry| (entry.form, entry.device) == (form, device))
         };
-        let (Some(ours), Some(theirs)) = (find(DEFAULT.0, DEFAULT.1), find("int8", GENAI)) else {
-            return [f64::NAN; 2];
-        };
-        let ratio = |ours: &Scores, theirs: &Scores| {
-            ours.kl.unwrap_or(f64::NAN) / theirs.kl.unwrap_or(f64::NAN)
-        };
-        [
-            ratio(&ours.prefill, &theirs.prefill),
-            ratio(&ours.decode, &theirs.decode),
-        ]
+        let ours = find(DEFAULT.0, DEFAULT.1)?;
+        let theirs = find("int8", GENAI)?;
+        Some([
+            ours.prefill.kl? / theirs.prefill.kl?,
+            ours.decode.kl? / theirs.decode.kl?,
+        ])
     }
 
-    /// Whether the default is no further from f32 than GenAI, in prefill and decode rows.
-    pub(super) fn is_met(&self) -> bool {
+    /// Whether the default is no further from f32 than GenAI, in prefill and decode rows; none where a side was not
+    /// measured.
+    pub(super) fn is_met(&self) -> Option<bool> {
         let met = |ratio: f64| GOAL.is_met(ratio) == Some(true);
-        self.ratios().into_iter().all(met)
+        Some(self.ratios()?.into_iter().all(met))
     }
 
     /// All figures, and the goal.
@@ -69,29 +66,33 @@ impl Report {
                 entry.form, entry.device
             ));
         }
-        let [prefill, decode] = self.ratios();
-        table.push_str(&format!(
-            "KL of {} on {} / GenAI's: prefill rows {prefill:.2} ({}), decode rows {decode:.2} ({})\n",
-            DEFAULT.0,
-            DEFAULT.1,
-            GOAL.verdict(prefill),
-            GOAL.verdict(decode)
-        ));
+        let verdict = match self.ratios() {
+            Some([prefill, decode]) => format!(
+                "prefill rows {prefill:.2} ({}), decode rows {decode:.2} ({})",
+                GOAL.verdict(prefill),
+                GOAL.verdict(decode)
+            ),
+            None => "not measured".to_owned(),
+        };
+        let (form, device) = DEFAULT;
+        table.push_str(&format!("KL of {form} on {device} / GenAI's: {verdict}\n"));
         table
     }
 
     /// The same as JSON.
     pub(crate) fn json(&self) -> Value {
-        let [prefill, decode] = self
-            .ratios()
-            .map(|ratio| json!({ "kl_ratio": ratio, "goal_met": GOAL.is_met(ratio) }));
+        let over_genai = self.ratios().map(|ratios| {
+            let [prefill, decode] =
+                ratios.map(|ratio| json!({ "kl_ratio": ratio, "goal_met": GOAL.is_met(ratio) }));
+            json!({ "prefill": prefill, "decode": decode })
+        });
         json!({
             "model": self.model,
             "passages": self.passages,
             "positions": self.positions,
             "entries": self.entries,
             "genai_settings": self.genai_settings,
-            "default_over_genai": { "prefill": prefill, "decode": decode },
+            "default_over_genai": over_genai,
         })
     }
 }
@@ -163,9 +164,18 @@ mod tests {
 
     #[test]
     fn one_kind_of_rows_that_misses_the_goal_is_enough() {
-        assert!(report(0.008329).is_met());
-        assert!(!report(0.008330).is_met());
-        assert!(!report(f64::NAN).is_met());
+        assert_eq!(report(0.008329).is_met(), Some(true));
+        assert_eq!(report(0.008330).is_met(), Some(false));
+        assert_eq!(report(f64::NAN).is_met(), Some(false));
+    }
+
+    #[test]
+    fn without_genai_nothing_is_met() {
+        let mut alone = report(0.008);
+        alone.entries.pop();
+        assert_eq!(alone.is_met(), None);
+        assert!(alone.table().ends_with("/ GenAI's: not measured\n"));
+        assert_eq!(alone.json()["default_over_genai"], Value::Null);
     }
 
     #[test]

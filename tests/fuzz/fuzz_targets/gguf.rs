@@ -15,7 +15,9 @@ fuzz_target!(|input: &[u8]| {
     let checkpoint = &source.checkpoint;
     assert!(checkpoint.tensor_bytes() <= input.len() as u64);
     for name in checkpoint.names() {
-        let tensor = checkpoint.tensor(name).expect("all types of an opened file are read");
+        let tensor = checkpoint
+            .tensor(name)
+            .expect("all types of an opened file are read");
         let rows = tensor.row_count();
         assert!(tensor.stored_bytes() <= input.len() as u64);
         assert!(tensor.rows(0..rows + 1).is_err());

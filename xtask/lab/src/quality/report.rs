@@ -103,6 +103,8 @@ fn cells(figures: &Scores) -> String {
         figures.kl.unwrap_or(f64::NAN),
         figures.top1.unwrap_or(f64::NAN),
     );
+    // Below 0 by rounding only; without a sign, which a rounded -0 would keep.
+    let kl = if kl < 5e-7 { 0.0 } else { kl };
     format!("{kl:>9.6}{top1:>8.4}{:>12.4}", figures.perplexity)
 }
 

@@ -56,7 +56,10 @@ const VARIABLES: [(&str, &[&str]); 14] = [
             "xtask/src/workspace.rs",
         ],
     ),
-    ("HEG_FULL", &["tests/engine.rs", "tests/trained.rs"]),
+    (
+        "HEG_FULL",
+        &["tests/engine.rs", "tests/gguf.rs", "tests/trained.rs"],
+    ),
     ("HEG_MODELS", &["tests/src/questions.rs"]),
     ("HEG_PEERS_VENV", &["xtask/lab/src/bench_peers/genai.rs"]),
     ("HEG_REQUIRE_BROWSER", &["tests/serve/page.rs"]),

@@ -89,7 +89,7 @@ impl GenAi {
     }
 }
 
-/// The model as optimum-cli exports it, made once for each state of the model folder.
+/// The model as optimum exports it, made once for each state of the model folder.
 fn ensure_export(bin: &Path, subject: &Subject) -> Result<PathBuf> {
     let Subject {
         folder: model,
@@ -107,13 +107,11 @@ fn ensure_export(bin: &Path, subject: &Subject) -> Result<PathBuf> {
     ));
     let scratch = tempfile::tempdir_in(peers).context("cannot create a folder for the export")?;
     let fresh = scratch.path().join("model");
-    let mut command = Command::new(bin.join("optimum-cli"));
-    command
-        .args(["export", "openvino", "--model", &text(model)])
-        .args(["--task", "text-generation-with-past"])
-        .args(["--weight-format", "int8"])
-        .arg(&fresh);
-    workspace::capture(&mut command, "optimum-cli export")?;
+    let script = scratch.path().join("genai_export.py");
+    fs::write(&script, EXPORT).with_context(|| format!("cannot write `{}`", script.display()))?;
+    let mut command = Command::new(bin.join("python"));
+    command.arg(&script).arg(model).arg(&fresh);
+    workspace::capture(&mut command, "the export for GenAI")?;
     fs::write(fresh.join("source.txt"), source).context("cannot write the stamp")?;
     if exported.exists() {
         fs::remove_dir_all(&exported)
@@ -143,6 +141,8 @@ fn source(model: &Path) -> Result<String> {
 }
 
 const SCRIPT: &str = include_str!("genai.py");
+
+const EXPORT: &str = include_str!("genai_export.py");
 
 const ABOUT_PACKAGES: &str = "about 3 GB to download, 6 GB on disk, once; \
     set HEG_PEERS_VENV to an environment that has the packages to avoid this";

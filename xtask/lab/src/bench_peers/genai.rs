@@ -89,7 +89,7 @@ impl GenAi {
     }
 }
 
-/// The model as optimum exports it, made once for each state of the model folder.
+/// The model as optimum-cli exports it, made once for each state of the model folder.
 fn ensure_export(bin: &Path, subject: &Subject) -> Result<PathBuf> {
     let Subject {
         folder: model,
@@ -110,8 +110,13 @@ fn ensure_export(bin: &Path, subject: &Subject) -> Result<PathBuf> {
     let script = scratch.path().join("genai_export.py");
     fs::write(&script, EXPORT).with_context(|| format!("cannot write `{}`", script.display()))?;
     let mut command = Command::new(bin.join("python"));
-    command.arg(&script).arg(model).arg(&fresh);
-    workspace::capture(&mut command, "the export for GenAI")?;
+    command
+        .arg(&script)
+        .args(["export", "openvino", "--model", &text(model)])
+        .args(["--task", "text-generation-with-past"])
+        .args(["--weight-format", "int8"])
+        .arg(&fresh);
+    workspace::capture(&mut command, "optimum-cli export")?;
     fs::write(fresh.join("source.txt"), source).context("cannot write the stamp")?;
     if exported.exists() {
         fs::remove_dir_all(&exported)

@@ -5,7 +5,7 @@ use super::model::{self, Model};
 use super::passages::passages;
 use super::report::{Entry, Report};
 use super::rows::{RowReader, RowWriter};
-use crate::bench_peers::{Subject, genai, text};
+use crate::bench_peers::{genai, text};
 use anyhow::{Context, Result};
 use heg_runtime::exec::{Executor, ExecutorOptions};
 use heg_runtime::score::{Passage, RowKind, Scores, Tally, Teacher, rows_of};
@@ -24,18 +24,19 @@ pub(super) fn model(
     positions: usize,
     extent: Extent,
 ) -> Result<Option<Report>> {
-    let Some(subject) = kind.subject(consent)? else {
+    let Some(sources) = kind.sources(consent)? else {
         return Ok(None);
     };
+    let subject = &sources.subject;
     // GenAI's exporter does not take every model.
-    let peer = match genai::prepare(&subject, None) {
+    let peer = match genai::prepare(subject, None) {
         Ok(peer) => Some(peer),
         Err(error) => {
             note(format!("{}: no figures of GenAI: {error:#}", kind.name()));
             None
         }
     };
-    let exact = model::bundle(&subject, model::FORMS[0])?;
+    let exact = model::bundle(&sources, model::FORMS[0])?;
     let scratch = tempfile::tempdir().context("cannot create a folder")?;
     note(format!("{}: reference", kind.name()));
     let (passages, reference) = {
@@ -54,7 +55,7 @@ pub(super) fn model(
                 continue;
             }
             note(format!("{}: {} on {device}", kind.name(), form.0));
-            let [prefill, decode] = ours(&subject, form, device, &passages, &reference)?;
+            let [prefill, decode] = ours(&sources, form, device, &passages, &reference)?;
             entries.push(Entry {
                 form: form.0,
                 device,
@@ -76,7 +77,7 @@ pub(super) fn model(
         });
     }
     Ok(Some(Report {
-        model: subject.name,
+        model: subject.name.clone(),
         passages: passages.len(),
         positions: passages.iter().map(Passage::scored).sum(),
         entries,
@@ -116,13 +117,13 @@ fn write_rows(model: &mut Executor, passages: &[Passage], file: &Path) -> Result
 
 /// A form of ours on a device: prefill rows, then decode rows.
 fn ours(
-    subject: &Subject,
+    sources: &model::Sources,
     form: (&str, heg_spec::WeightForm),
     device: &str,
     passages: &[Passage],
     reference: &Reference,
 ) -> Result<[Scores; 2]> {
-    let loaded = Loaded::open(&model::bundle(subject, form)?)?;
+    let loaded = Loaded::open(&model::bundle(sources, form)?)?;
     let mut model = executor(&loaded, device)?;
     let mut measure = |rows| -> Result<Scores> {
         let mut expected = reference.rows()?;

@@ -34,16 +34,24 @@ impl Model {
         }
     }
 
-    /// Its Hugging Face folder, made if need be; none where it lies beside no checkout like this one.
-    pub(super) fn subject(self, consent: Consent) -> Result<Option<Subject>> {
-        let folder = match self {
-            Self::Smollm2 | Self::Gemma3 => self.unpacked(&fetch::ensure(self.name(), consent)?)?,
-            Self::Agent30m => root().join("../shared/models/agent-30m"),
+    /// What both sides take, made if need be; none where the model lies beside no checkout like this one.
+    pub(super) fn sources(self, consent: Consent) -> Result<Option<Sources>> {
+        let (ours, folder) = match self {
+            Self::Smollm2 | Self::Gemma3 => {
+                let file = fetch::ensure(self.name(), consent)?;
+                let folder = self.unpacked(&file)?;
+                (file, folder)
+            }
+            Self::Agent30m => {
+                let folder = root().join("../shared/models/agent-30m");
+                (folder.clone(), folder)
+            }
         };
-        match folder.is_dir() {
-            true => Subject::find(Some(&folder)).map(Some),
-            false => Ok(None),
+        if !folder.is_dir() {
+            return Ok(None);
         }
+        let subject = Subject::find(Some(&folder))?;
+        Ok(Some(Sources { ours, subject }))
     }
 
     /// The folder that transformers makes of a GGUF file: the same weights in f32.
@@ -68,6 +76,14 @@ impl Model {
     }
 }
 
+/// The same weights for either side.
+pub(super) struct Sources {
+    /// What bundles are compiled from: a GGUF file, or a Hugging Face folder.
+    ours: PathBuf,
+    /// The Hugging Face folder that GenAI's export is made from.
+    pub(super) subject: Subject,
+}
+
 /// The forms, the most exact first.
 pub(super) const FORMS: [(&str, WeightForm); 3] = [
     ("f32", WeightForm::F32),
@@ -76,12 +92,14 @@ pub(super) const FORMS: [(&str, WeightForm); 3] = [
 ];
 
 /// Compiles a model into a bundle of a form.
-pub(super) fn bundle(subject: &Subject, (name, form): (&str, WeightForm)) -> Result<PathBuf> {
+pub(super) fn bundle(sources: &Sources, (name, form): (&str, WeightForm)) -> Result<PathBuf> {
+    let Sources { ours, subject } = sources;
     let bundle = subject.peers.join(format!("{}-{name}.heg", subject.name));
     let mut options = compile::own_use();
     options.weights = Some(form);
-    let done = compile::compiled(&subject.folder, &bundle, &options)
-        .with_context(|| Fail::input(format!("cannot compile `{}`", subject.folder.display())))?;
+    options.name = Some(subject.name.clone());
+    let done = compile::compiled(ours, &bundle, &options)
+        .with_context(|| Fail::input(format!("cannot compile `{}`", ours.display())))?;
     note(done);
     Ok(bundle)
 }

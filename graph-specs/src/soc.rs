@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::error::SpecError;
 use crate::source::{Problems, Source};
-use crate::vocabulary::{DeviceClass, Group, NpuPlatform};
+use crate::vocabulary::{DeviceClass, NpuPlatform};
 
 /// A machine.
 #[derive(Debug, Clone, Deserialize)]
@@ -45,10 +45,9 @@ pub struct Device {
     /// OpenVINO properties that kernels are compiled with.
     #[serde(default)]
     pub properties: BTreeMap<String, String>,
-    /// Properties that replace those for kernels of a group; `None` leaves one to the plugin. Attention has its own
-    /// only over 16-bit keys and values.
+    /// Properties that replace those for attention over 16-bit keys and values; `None` leaves one to the plugin.
     #[serde(default)]
-    pub group_properties: BTreeMap<Group, BTreeMap<String, Option<String>>>,
+    pub mha_properties: BTreeMap<String, Option<String>>,
     /// Platform of an NPU, which decides which blobs it runs.
     #[serde(default)]
     pub npu: Option<Npu>,

@@ -17,8 +17,7 @@ pub(crate) fn properties_of<'d>(
     variant: &Variant,
 ) -> impl Iterator<Item = (&'d String, &'d String)> + use<'d> {
     let narrow = variant.elements().kv.bytes() == 2;
-    let own = device.group_properties.get(&group);
-    let own = own.filter(|_| group != Group::Mha || narrow);
+    let own = (group == Group::Mha && narrow).then_some(&device.mha_properties);
     let stays = move |name: &String| own.is_none_or(|own| !own.contains_key(name));
     let shared = device
         .properties
@@ -36,13 +35,10 @@ mod tests {
     use heg_spec::Source;
 
     #[test]
-    fn a_group_replaces_properties_and_leaves_some_to_the_plugin() {
+    fn narrow_attention_replaces_properties_and_leaves_some_to_the_plugin() {
         let text = r#"(name: "test", devices: [(class: Cpu, openvino: "CPU",
             properties: {"A": "1", "B": "2", "C": "3"},
-            group_properties: {
-                Qkv: {"C": Some("6")},
-                Mha: {"A": None, "B": Some("4"), "D": Some("5")},
-            })])"#;
+            mha_properties: {"A": None, "B": Some("4"), "D": Some("5")})])"#;
         let soc = Soc::parse(Source {
             file: "test.ron",
             text,
@@ -64,11 +60,8 @@ mod tests {
                 .map(|(name, value)| format!("{name}={value}"))
                 .collect()
         };
-        for group in [Group::Ffn, Group::Head] {
+        for group in [Group::Qkv, Group::Ffn, Group::Head] {
             assert_eq!(set(group, Some(ElementType::Bf16)), ["A=1", "B=2", "C=3"]);
-        }
-        for kv_cache in [None, Some(ElementType::Bf16)] {
-            assert_eq!(set(Group::Qkv, kv_cache), ["A=1", "B=2", "C=6"]);
         }
         assert_eq!(set(Group::Mha, None), ["A=1", "B=2", "C=3"]);
         assert_eq!(

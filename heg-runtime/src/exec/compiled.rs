@@ -61,7 +61,7 @@ impl CompiledCache {
             &facts.name,
             &facts.full_name,
             &facts.driver,
-            (&device.properties, &device.group_properties),
+            (&device.properties, &device.mha_properties),
             (variant.ir, shape, literals),
         );
         Some(SectionId::of(

@@ -454,7 +454,7 @@ impl Executor {
 /// Name of the file in which verdicts on these devices are remembered.
 fn verdicts_name(loader: &Loader) -> String {
     let devices = loader.soc().devices.iter();
-    let properties = devices.map(|device| (&device.properties, &device.group_properties));
+    let properties = devices.map(|device| (&device.properties, &device.mha_properties));
     let devices = format!(
         "{} {:?} {:?}",
         loader.plugin_version(),

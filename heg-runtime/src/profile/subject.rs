@@ -316,15 +316,18 @@ pub fn identities(loader: &Loader) -> Vec<DeviceIdentity> {
     usable(loader).map(identity).collect()
 }
 
-/// Properties that kernels are compiled with, and those of a group where they differ.
+/// Properties that kernels are compiled with, and those of attention where they differ.
 fn all_properties(device: &Device) -> BTreeMap<String, String> {
-    let own = device.group_properties.iter().flat_map(|(group, own)| {
-        own.iter().map(move |(name, value)| {
-            let value = value.as_deref().unwrap_or("the plugin's own");
-            (format!("{}: {name}", group.name()), value.to_owned())
-        })
+    let of_mha = device.mha_properties.iter().map(|(name, value)| {
+        let value = value.as_deref().unwrap_or("the plugin's own");
+        (format!("mha: {name}"), value.to_owned())
     });
-    device.properties.clone().into_iter().chain(own).collect()
+    device
+        .properties
+        .clone()
+        .into_iter()
+        .chain(of_mha)
+        .collect()
 }
 
 /// Bytes beyond the last-level cache of any client processor. Chosen.

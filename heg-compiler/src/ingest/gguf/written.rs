@@ -31,6 +31,14 @@ pub(super) fn number(value: f32) -> Vec<u8> {
     [6_u32.to_le_bytes(), value.to_le_bytes()].concat()
 }
 
+pub(super) fn texts(values: &[&str]) -> Vec<u8> {
+    let mut value = 9_u32.to_le_bytes().to_vec();
+    value.extend(8_u32.to_le_bytes());
+    value.extend((values.len() as u64).to_le_bytes());
+    values.iter().for_each(|text| value.extend(string(text)));
+    value
+}
+
 fn string(value: &str) -> Vec<u8> {
     [&(value.len() as u64).to_le_bytes(), value.as_bytes()].concat()
 }
@@ -54,6 +62,11 @@ impl Written {
         }
         file.set("llama.attention.layer_norm_rms_epsilon", number(1e-5));
         file.set("tokenizer.ggml.model", text("gpt2"));
+        file.set("tokenizer.ggml.pre", text("gpt-2"));
+        let tokens = ["<|endoftext|>", "a", "b", "c", "d", "e", "f", "ab"];
+        file.set("tokenizer.ggml.tokens", texts(&tokens));
+        file.set("tokenizer.ggml.merges", texts(&["a b"]));
+        file.set("tokenizer.ggml.eos_token_id", whole(0));
         for (name, shape) in [
             ("token_embd.weight", &[8, 32][..]),
             ("output_norm.weight", &[32]),

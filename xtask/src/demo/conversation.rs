@@ -112,12 +112,12 @@ impl Question {
 
 const MODEL: &str = "smollm2-135m-instruct";
 
-/// In f32 each answer is right, and the tokens that matter lead the runner-up by 1.5 or more (measured in PyTorch); so
-/// are they with 8-bit weights on each of the host's SoCs. The second question is about nothing without the first.
+/// In f32 each answer is right. No token of the first two leads the runner-up by less than 0.9 nats, nor do the first six
+/// of the third: rounding does not flip them. The second question is about nothing without the first.
 const QUESTIONS: [Question; 3] = [
     Question {
-        text: "What is the capital of France?",
-        holds: &["Paris"],
+        text: "What is the capital of Japan?",
+        holds: &["Tokyo"],
     },
     Question {
         text: "And of Italy?",
@@ -139,8 +139,8 @@ mod tests {
     #[test]
     fn an_answer_is_right_by_what_it_holds() {
         let [capital, follow_up, code] = &QUESTIONS;
-        assert!(capital.is_answered("The capital of France is Paris."));
-        assert!(!capital.is_answered("The capital of France is Lyon."));
+        assert!(capital.is_answered("The capital of Japan is Tokyo."));
+        assert!(!capital.is_answered("The capital of Japan is Lyon."));
         assert!(follow_up.is_answered("It is Rome."));
         assert!(!follow_up.is_answered("Italy is a country in Europe."));
         assert!(code.is_answered("```python\ndef add(a, b):\n    return a + b\n```"));

@@ -29,7 +29,7 @@ pub enum Error {
     #[error("{part} `{found}` is too new: this program reads up to `{supported}`")]
     TooNew {
         /// Which version number it is.
-        part: Part,
+        part: BundlePart,
         /// The number in the file.
         found: u32,
         /// The newest that is understood.
@@ -69,7 +69,7 @@ pub enum Error {
     #[error("{part} is corrupt: its blake3 is `{found}`, expected `{expected}`")]
     Corrupt {
         /// What the bytes are.
-        part: Part,
+        part: BundlePart,
         /// Hash that is recorded.
         expected: SectionId,
         /// Hash of the bytes.
@@ -82,7 +82,7 @@ pub enum Error {
     )]
     Padding {
         /// What the padding belongs to.
-        part: Part,
+        part: BundlePart,
         /// Position in the file, in bytes.
         offset: u64,
         /// The byte.
@@ -109,6 +109,44 @@ pub enum Error {
         found: String,
         /// What would do.
         expected: String,
+    },
+
+    /// The text of a CPU program does not parse.
+    #[error(
+        "the program of kernel `{kernel}` does not parse at line `{line}`, column `{column}`: {message}"
+    )]
+    Program {
+        /// The kernel that it is for.
+        kernel: String,
+        /// Line in the program, from 1.
+        line: usize,
+        /// Column in that line, from 1.
+        column: usize,
+        /// What the parser says.
+        message: String,
+    },
+
+    /// A CPU program contradicts itself or its kernel.
+    #[error(
+        "the program of kernel `{kernel}` is invalid: `{field}` is {found}, expected {expected}"
+    )]
+    InvalidProgram {
+        /// The kernel that it is for.
+        kernel: String,
+        /// Path of the field, e.g. `steps[3].parts[0].weight`.
+        field: String,
+        /// What it is.
+        found: String,
+        /// What would do.
+        expected: String,
+    },
+
+    /// A CPU program has no RON text.
+    #[error("a program cannot be written as RON")]
+    EncodeProgram {
+        /// Why.
+        #[source]
+        source: ron::Error,
     },
 
     /// A manifest has no RON text.
@@ -145,7 +183,7 @@ pub enum Error {
     #[error("the store holds `{found}` bytes as {part}, expected `{expected}`")]
     ObjectLength {
         /// What the object is.
-        part: Part,
+        part: BundlePart,
         /// Length that is recorded, in bytes.
         expected: u64,
         /// Length of the object, in bytes.
@@ -158,7 +196,7 @@ pub enum Error {
     )]
     ObjectChanged {
         /// What the object is.
-        part: Part,
+        part: BundlePart,
         /// Its name.
         expected: SectionId,
         /// Hash of what it holds.
@@ -237,7 +275,7 @@ impl Error {
 /// A piece of a bundle, for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Part {
+pub enum BundlePart {
     /// The fields at the start of the file.
     Header,
     /// The format version in the header.
@@ -255,7 +293,7 @@ pub enum Part {
     },
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for BundlePart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Header => f.write_str("the header"),

@@ -18,7 +18,7 @@
 use std::ops::Range;
 
 use crate::content_id::SectionId;
-use crate::error::{Error, Part};
+use crate::error::{BundlePart, Error};
 use crate::manifest::Section;
 
 /// The first bytes of every bundle, for ever.
@@ -117,7 +117,7 @@ impl Header {
             HEADER_BYTES as u64,
         )?;
         check_zero(&page[HEADER_HASH.end..], HEADER_HASH.end as u64, || {
-            Part::Header
+            BundlePart::Header
         })?;
         let header = Self {
             file_bytes: u64_at(page, FILE_LENGTH),
@@ -237,7 +237,7 @@ pub(crate) fn check_file_bytes(expected: u64, found: u64) -> Result<(), Error> {
 pub(crate) fn check_zero(
     padding: &[u8],
     offset: u64,
-    part: impl FnOnce() -> Part,
+    part: impl FnOnce() -> BundlePart,
 ) -> Result<(), Error> {
     match padding.iter().zip(offset..).find(|(byte, _)| **byte != 0) {
         None => Ok(()),
@@ -307,7 +307,7 @@ fn check_version(found: u32) -> Result<(), Error> {
     }
     if found > FORMAT_VERSION {
         return Err(Error::TooNew {
-            part: Part::FormatVersion,
+            part: BundlePart::FormatVersion,
             found,
             supported: FORMAT_VERSION,
         });
@@ -322,7 +322,7 @@ fn check_hash(page: &[u8]) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Corrupt {
-        part: Part::Header,
+        part: BundlePart::Header,
         expected,
         found,
     })

@@ -13,12 +13,14 @@
 mod answer;
 mod check;
 mod content_id;
+mod document;
 mod error;
 pub mod layout;
 pub mod manifest;
 mod mapping;
 pub mod plain;
 mod platform;
+pub mod program;
 mod question;
 mod reader;
 mod recipe;
@@ -30,7 +32,7 @@ mod writer;
 
 pub use answer::{AnswerMatch, Difference, judge};
 pub use content_id::SectionId;
-pub use error::{Error, Part};
+pub use error::{BundlePart, Error};
 pub use manifest::{MANIFEST_REVISION, Manifest, Section};
 pub use mapping::{FileIdentity, Mapping};
 pub use reader::Bundle;

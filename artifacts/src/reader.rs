@@ -18,7 +18,8 @@ use serde::Deserialize;
 
 use crate::check::check_manifest;
 use crate::content_id::SectionId;
-use crate::error::{Error, Part};
+use crate::document;
+use crate::error::{BundlePart, Error};
 use crate::layout::{self, Extent, Header};
 use crate::manifest::{MANIFEST_REVISION, Manifest};
 use crate::mapping::Mapping;
@@ -186,8 +187,8 @@ impl Bundle {
     }
 
     /// How errors name a section.
-    fn part(&self, id: SectionId) -> Part {
-        Part::Section {
+    fn part(&self, id: SectionId) -> BundlePart {
+        BundlePart::Section {
             id,
             label: self.label(id),
         }
@@ -273,7 +274,7 @@ fn read_manifest(file: &[u8], header: &Header) -> Result<Manifest, Error> {
     let text = file.get(header.manifest_range()?).unwrap_or_default();
     if let Err(found) = compare(header.manifest_id, text) {
         return Err(Error::Corrupt {
-            part: Part::Manifest,
+            part: BundlePart::Manifest,
             expected: header.manifest_id,
             found,
         });
@@ -284,25 +285,23 @@ fn read_manifest(file: &[u8], header: &Header) -> Result<Manifest, Error> {
     layout::check_zero(
         file.get(start..end).unwrap_or_default(),
         padding.start,
-        || Part::Manifest,
+        || BundlePart::Manifest,
     )?;
     parse_manifest(text)
 }
 
 /// Parses a manifest. A revision that is too new is reported as that, not as the unknown field it brings.
 pub(crate) fn parse_manifest(text: &[u8]) -> Result<Manifest, Error> {
-    let options = ron::Options::default().with_recursion_limit(RECURSION_MAX);
-    let manifest = options.from_bytes::<Manifest>(text);
+    let manifest = document::parse::<Manifest>(text);
     let revision = match &manifest {
         Ok(manifest) => Some(manifest.revision),
-        Err(_) => options
-            .from_bytes::<Probe>(text)
+        Err(_) => document::parse::<Probe>(text)
             .ok()
             .map(|probe| probe.revision),
     };
     if let Some(found) = revision.filter(|revision| *revision > MANIFEST_REVISION) {
         return Err(Error::TooNew {
-            part: Part::ManifestRevision,
+            part: BundlePart::ManifestRevision,
             found,
             supported: MANIFEST_REVISION,
         });
@@ -313,6 +312,3 @@ pub(crate) fn parse_manifest(text: &[u8]) -> Result<Manifest, Error> {
         message: error.code.to_string(),
     })
 }
-
-/// The manifest's types nest seven deep; the rest is room for newer revisions, which the probe reads over.
-const RECURSION_MAX: usize = 64;

@@ -32,6 +32,8 @@ pub enum Reference {
     Literals,
     /// `kernels[i].variants[j].ir`.
     VariantIr(usize, usize),
+    /// `kernels[i].variants[j].program`.
+    VariantProgram(usize, usize),
     /// `kernels[i].variants[j].blobs[k].section`.
     Blob(usize, usize, usize),
     /// `layers[i].qkv.answer`, `.mha.` or `.ffn.`, by the kernel's group; `head.answer` without a layer.
@@ -58,6 +60,9 @@ impl Reference {
             Self::WeightScales(index) => format!("weight `{}` scales", weight(index)),
             Self::Literals => "literals of the kernels".to_owned(),
             Self::VariantIr(kernel, variant) => variant_label(manifest, kernel, variant, "IR"),
+            Self::VariantProgram(kernel, variant) => {
+                variant_label(manifest, kernel, variant, "program")
+            }
             Self::Blob(kernel, variant, blob) => {
                 let platform = manifest
                     .kernels
@@ -89,6 +94,9 @@ impl fmt::Display for Reference {
             Self::Literals => f.write_str("literals"),
             Self::VariantIr(kernel, variant) => {
                 write!(f, "kernels[{kernel}].variants[{variant}].ir")
+            }
+            Self::VariantProgram(kernel, variant) => {
+                write!(f, "kernels[{kernel}].variants[{variant}].program")
             }
             Self::Blob(kernel, variant, blob) => write!(
                 f,
@@ -202,10 +210,12 @@ fn push_kernel(index: usize, kernel: &Kernel, found: &mut Vec<(Reference, Sectio
             activations: _,
             kv_cache: _,
             ir,
+            program,
             tolerance: _,
             blobs,
         } = variant;
         found.push((Reference::VariantIr(index, position), *ir));
+        found.extend(program.map(|id| (Reference::VariantProgram(index, position), id)));
         for (number, blob) in blobs.iter().enumerate() {
             let Blob {
                 platform: _,

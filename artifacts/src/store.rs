@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use heg_files::{TempFile, remove_stale};
 
 use crate::content_id::SectionId;
-use crate::error::{Error, Part};
+use crate::error::{BundlePart, Error};
 use crate::manifest::Section;
 use crate::mapping::Mapping;
 use crate::recipe::{self, RecipeKey};
@@ -214,7 +214,7 @@ pub fn check_object(
         return Ok(());
     }
     Err(Error::ObjectChanged {
-        part: Part::Section { id, label: label() },
+        part: BundlePart::Section { id, label: label() },
         expected: id,
         found,
     })

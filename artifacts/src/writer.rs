@@ -13,7 +13,8 @@ use heg_files::{TempFile, remove_stale};
 
 use crate::check::check_manifest;
 use crate::content_id::SectionId;
-use crate::error::{Error, Part};
+use crate::document;
+use crate::error::{BundlePart, Error};
 use crate::layout::{self, Extent, HEADER_BYTES, Header, MANIFEST_BYTES_MAX};
 use crate::manifest::{Manifest, Section};
 use crate::reader::Bundle;
@@ -94,15 +95,9 @@ pub fn write_bundle(
     })
 }
 
-/// The manifest's text: one line per list item, so that two manifests can be compared line by line.
+/// The manifest's text.
 pub(crate) fn encode_manifest(manifest: &Manifest) -> Result<Vec<u8>, Error> {
-    let style = ron::ser::PrettyConfig::new()
-        .new_line("\n")
-        .indentor(" ")
-        .depth_limit(2);
-    let text = ron::Options::default().to_string_pretty(manifest, style);
-    let mut text = text.map_err(|source| Error::EncodeManifest { source })?;
-    text.push('\n');
+    let text = document::to_text(manifest).map_err(|source| Error::EncodeManifest { source })?;
     let found = text.len() as u64;
     if found > MANIFEST_BYTES_MAX {
         return Err(Error::TooLarge {
@@ -151,7 +146,7 @@ fn check_length(manifest: &Manifest, section: Section, found: u64) -> Result<(),
     if found == section.bytes {
         return Ok(());
     }
-    let part = Part::Section {
+    let part = BundlePart::Section {
         id: section.id,
         label: references::label(manifest, section.id),
     };

@@ -6,8 +6,8 @@
 //! * [`Soc`]: the devices of a machine (`socs/*.ron`).
 //! * [`Policy`]: the constants and switches of a scheduler (`policies/*.ron`).
 //!
-//! The words that all of HEG shares are types of this crate as well: [`DeviceClass`], [`Group`], [`WeightForm`] and
-//! [`NpuPlatform`]. So is the one source of seeded numbers, [`Seeded`].
+//! The words that all of HEG shares are types of this crate as well: [`DeviceClass`], [`Group`], [`WeightForm`], [`Isa`] and
+//! [XX the one source of seeded numbers, [`Seeded`].
 //!
 //! A file refers to another kind by name; the shipped ones are in [`shipped`]. Every mistake is reported with
 //! file, line and column, what was expected, and the nearest valid name. No file here is ever written.
@@ -17,6 +17,7 @@ pub mod architecture;
 mod error;
 pub mod expr;
 pub mod fusion;
+mod isa;
 pub mod model;
 mod outline;
 pub mod policy;
@@ -29,9 +30,10 @@ mod vocabulary;
 pub use architecture::Architecture;
 pub use error::{Problem, SpecError, nearest};
 pub use fusion::Fusion;
+pub use isa::{Isa, UnknownIsa};
 pub use model::ModelSpec;
 pub use policy::Policy;
 pub use seeded::Seeded;
-pub use soc::Soc;
+pub use soc::{Activations, Soc};
 pub use source::Source;
 pub use vocabulary::{DeviceClass, Group, NpuPlatform, UnknownNpuPlatform, WeightForm};

@@ -4,10 +4,12 @@
 //! that have not been published are absent.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::SpecError;
+use crate::isa::Isa;
 use crate::source::{Problems, Source};
 use crate::vocabulary::{DeviceClass, NpuPlatform};
 
@@ -40,6 +42,9 @@ pub struct Dram {
 pub struct Device {
     /// Class of the kernel variants that it runs.
     pub class: DeviceClass,
+    /// CPU programs, for a device that is played by the CPU itself. They come before its OpenVINO device.
+    #[serde(default)]
+    pub programs: Option<Programs>,
     /// OpenVINO device, e.g. `CPU`, `GPU.0`, `NPU`.
     pub openvino: String,
     /// OpenVINO properties that kernels are compiled with.
@@ -60,6 +65,31 @@ pub struct Device {
     /// Share of the peaks that kernels achieve; the full peaks if absent.
     #[serde(default)]
     pub anchors: Option<Anchors>,
+}
+
+/// How the CPU runs programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Programs {
+    /// How products with 8-bit weights take their activations.
+    pub activations: Activations,
+    /// Number of threads; if absent, one for each core that this process may use.
+    #[serde(default)]
+    pub threads: Option<NonZeroU32>,
+    /// Instructions that kernels use; if absent, the best that the machine has.
+    #[serde(default)]
+    pub isa: Option<Isa>,
+}
+
+/// How products with 8-bit weights take their activations. Other weights are multiplied in f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Activations {
+    /// In f32.
+    F32,
+    /// Rounded to 8 bits, in groups of 32 that share a scale.
+    I8,
+    /// Rounded to 16 bits, in groups that share a scale.
+    I16,
 }
 
 /// The properties of an NPU that its blobs depend on.

@@ -1,4 +1,4 @@
-//! Assembles the manifest: kernels with the IR of their variants, rotary tables, text, weights and places.
+//! Assembles the manifest: kernels with the IR and the CPU program of their variants, rotary tables, text, weights and places.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use heg_artifacts::manifest::{
     Provenance, RopeId, RopeTable, Section, Text, Variant, Weight, WeightId,
 };
 use heg_artifacts::{MANIFEST_REVISION, SectionId, Store};
-use heg_spec::DeviceClass;
+use heg_spec::{DeviceClass, WeightForm};
 
 use crate::encode::{StoredWeight, weight_name};
 use crate::error::CompileError;
@@ -17,6 +17,7 @@ use crate::ingest::{ConfigJson, TextAssets};
 use crate::lower::{Literals, lower_verified, stored_element};
 use crate::options::Verify;
 use crate::plan::Plan;
+use crate::program::lower_program;
 use crate::reference::Answers;
 use crate::rope::rope_table;
 use crate::variants::{activations, variants};
@@ -65,7 +66,7 @@ impl<'a> Assembly<'a> {
         Ok(self.add(section))
     }
 
-    /// All kernels with the IR of their variants, and the pool of literals.
+    /// All kernels with the IR and the CPU program of their variants, and the pool of literals.
     pub(crate) fn kernels(&mut self) -> Result<(Vec<Kernel>, SectionId), CompileError> {
         let mut literals = Literals::default();
         let kernels = self
@@ -87,42 +88,28 @@ impl<'a> Assembly<'a> {
         body: &KernelBody,
         literals: &mut Literals,
     ) -> Result<Kernel, CompileError> {
-        let form = self.plan.weights;
-        let mut lowered = Vec::new();
+        let mut kernel = kernel_of(body, self.plan.weights);
+        let program = lower_program(body, &kernel)?;
         for variant in variants(self.plan, body.group) {
             let ir = lower_verified(body, variant.lowering, literals, self.verify)?;
             let ir = self.put(ir.as_bytes())?;
-            lowered.push(Variant {
+            let program = match variant.device {
+                DeviceClass::Cpu => Some(self.put(&program.to_bytes()?)?),
+                DeviceClass::Igpu | DeviceClass::Npu => None,
+            };
+            kernel.variants.push(Variant {
                 device: variant.device,
                 shape: variant.lowering.shape,
                 binding: variant.lowering.binding,
                 activations: variant.lowering.activations,
                 kv_cache: variant.lowering.kv_cache,
                 ir,
+                program,
                 tolerance: variant.tolerance,
                 blobs: Vec::new(),
             });
         }
-        let parameters: Vec<Parameter> = body
-            .params()
-            .map(|param| Parameter {
-                name: param.slot.clone(),
-                element: stored_element(param.kind, form),
-                shape: param.shape.clone(),
-            })
-            .collect();
-        let weight_bytes = parameters.iter().map(parameter_bytes).sum();
-        let element = activations(DeviceClass::Npu, form);
-        Ok(Kernel {
-            name: body.name.clone(),
-            group: body.group,
-            ops: body.ops.iter().map(|op| op.name.clone()).collect(),
-            inputs: body.inputs.clone(),
-            outputs: body.outputs.clone(),
-            parameters,
-            work: body.work(weight_bytes, element.bytes()),
-            variants: lowered,
-        })
+        Ok(kernel)
     }
 
     pub(crate) fn rope(
@@ -261,6 +248,30 @@ impl<'a> Assembly<'a> {
             chunk_tokens: plan.chunk_tokens.clone(),
             parameters: params.iter().map(elements).sum(),
         }
+    }
+}
+
+/// A kernel as the manifest describes it, without its variants.
+pub(crate) fn kernel_of(body: &KernelBody, form: WeightForm) -> Kernel {
+    let parameters: Vec<Parameter> = body
+        .params()
+        .map(|param| Parameter {
+            name: param.slot.clone(),
+            element: stored_element(param.kind, form),
+            shape: param.shape.clone(),
+        })
+        .collect();
+    let weight_bytes = parameters.iter().map(parameter_bytes).sum();
+    let element = activations(DeviceClass::Npu, form);
+    Kernel {
+        name: body.name.clone(),
+        group: body.group,
+        ops: body.ops.iter().map(|op| op.name.clone()).collect(),
+        inputs: body.inputs.clone(),
+        outputs: body.outputs.clone(),
+        parameters,
+        work: body.work(weight_bytes, element.bytes()),
+        variants: Vec::new(),
     }
 }
 

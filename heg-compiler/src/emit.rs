@@ -2,11 +2,13 @@
 
 use std::fmt::Write as _;
 
+use crate::assemble::kernel_of;
 use crate::error::CompileError;
 use crate::ingest::ModelSource;
 use crate::lower::{IrDocument, Literals, lower_verified};
 use crate::options::CompileOptions;
 use crate::plan::{Graphs, Plan};
+use crate::program::lower_program;
 use crate::target::Target;
 use crate::variants::variants;
 
@@ -19,6 +21,8 @@ pub enum Emit {
     Heg,
     /// Variants, stored weights, and what each place uses.
     Plan,
+    /// CPU program of every kernel.
+    Programs,
     /// OpenVINO IR of every variant.
     Ir,
 }
@@ -39,8 +43,21 @@ pub fn emit(target: &Target, options: &CompileOptions, pass: Emit) -> Result<Str
     match pass {
         Emit::Graph | Emit::Heg => Ok(plan.heg.to_string()),
         Emit::Plan => Ok(plan.to_string()),
+        Emit::Programs => programs(&plan),
         Emit::Ir => ir(&plan, options),
     }
+}
+
+/// The CPU program of every kernel.
+fn programs(plan: &Plan) -> Result<String, CompileError> {
+    let mut text = String::new();
+    for body in &plan.heg.kernels {
+        let kernel = kernel_of(body, plan.weights);
+        let program = lower_program(body, &kernel)?;
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}", program.text(&kernel));
+    }
+    Ok(text)
 }
 
 /// The IR of every variant, as lines instead of XML.
@@ -82,6 +99,7 @@ mod tests {
         assert_snapshot!("graph", emitted(Emit::Graph));
         assert_snapshot!("heg", emitted(Emit::Heg));
         assert_snapshot!("plan", emitted(Emit::Plan));
+        assert_snapshot!("programs", emitted(Emit::Programs));
         assert_snapshot!("ir", emitted(Emit::Ir));
     }
 }

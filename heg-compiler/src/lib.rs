@@ -2,7 +2,7 @@
 //!
 //! The road, one module a station: [`target`] (what to compile) → [`ingest`] (config, weights, text) →
 //! [`graph`] (operators of each layer) → [`fuse`] (op groups) → [`heg`] (kernels and their uses) → `lower`
-//! (OpenVINO IR), `precompile` and [`npu`] (blobs), `quant`/`encode` (weights) and `reference` (known answers) →
+//! (OpenVINO IR) and `program` (CPU programs), `precompile` and [`npu`] (blobs), `quant`/`encode` (weights) and `reference` (known answers) →
 //! [`compile`](compile()) (the bundle). The runtime depends on none of it.
 
 mod assemble;
@@ -26,6 +26,7 @@ mod options;
 mod phase;
 mod plan;
 mod precompile;
+mod program;
 mod provenance;
 pub mod quant;
 mod reference;

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::manifest::{
     Blob, Compatibility, ElementType, Kernel, Parameter, Port, Role, Rows, ShapeClass, Variant,
 };
-use heg_spec::Group;
+use heg_spec::{DeviceClass, Group};
 
 /// What a group has on one side.
 struct Side {
@@ -232,6 +232,7 @@ fn check_variants(field: &str, group: Group, variants: &[Variant]) -> Result<(),
             activations,
             kv_cache,
             ir: _,
+            program,
             tolerance,
             blobs,
         } = variant;
@@ -254,6 +255,13 @@ fn check_variants(field: &str, group: Group, variants: &[Variant]) -> Result<(),
             ));
         }
         check_shape_class(field, group, *shape)?;
+        if program.is_some() && (*device, *shape) != (DeviceClass::Cpu, ShapeClass::Dynamic) {
+            return Err(Error::invalid(
+                format!("{}.program", field()),
+                format!("a program for {device:?}, {shape:?}"),
+                "`None`, or a dynamic variant for the CPU",
+            ));
+        }
         if !tolerance.is_finite() || *tolerance <= 0.0 {
             return Err(Error::invalid(
                 format!("{}.tolerance", field()),

@@ -16,7 +16,7 @@ mod uses;
 
 use std::fmt::Display;
 
-use crate::error::{Error, Part};
+use crate::error::{BundlePart, Error};
 use crate::manifest::{MANIFEST_REVISION, Manifest, Provenance};
 use crate::plain::is_plain;
 
@@ -57,7 +57,7 @@ pub(crate) fn check_manifest(manifest: &Manifest) -> Result<(), Error> {
 fn check_revision(found: u32) -> Result<(), Error> {
     if found > MANIFEST_REVISION {
         return Err(Error::TooNew {
-            part: Part::ManifestRevision,
+            part: BundlePart::ManifestRevision,
             found,
             supported: MANIFEST_REVISION,
         });

@@ -54,6 +54,9 @@ pub struct Variant {
     /// constants at `offset="@c+N"`, N bytes into [`Manifest::literals`](super::Manifest::literals). Each is followed by ` size="S"/>`, S bytes that
     /// are within the section; a runtime refuses attributes `offset` and `size` of any other form.
     pub ir: SectionId,
+    /// [CPU program](crate::program) of the kernel; only dynamic variants for the CPU have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<SectionId>,
     /// How far outputs may lie from the known answers of a place: the largest difference, as a share of the
     /// largest expected value of the same port. [`crate::judge`] compares so.
     #[serde(default = "default_tolerance")]

@@ -2,7 +2,7 @@
 //! nothing panics, not even when the damage comes with matching hashes.
 
 use heg_artifacts::layout::{ALIGNMENT, HEADER_BYTES, reseal};
-use heg_artifacts::{Bundle, Error, Part};
+use heg_artifacts::{Bundle, BundlePart, Error};
 
 use crate::tiny::{self, Plan};
 
@@ -73,7 +73,7 @@ fn every_flipped_byte_is_an_error_that_says_where() {
             (
                 Some((range, label)),
                 Error::Corrupt {
-                    part: Part::Section { label: found, .. },
+                    part: BundlePart::Section { label: found, .. },
                     ..
                 },
             ) => {
@@ -83,7 +83,7 @@ fn every_flipped_byte_is_an_error_that_says_where() {
             (
                 Some((range, label)),
                 Error::Padding {
-                    part: Part::Section { label: found, .. },
+                    part: BundlePart::Section { label: found, .. },
                     offset,
                     ..
                 },

@@ -11,6 +11,7 @@
 
 mod corruption;
 mod fixture;
+mod program;
 mod properties;
 mod reject;
 mod reject_manifest;

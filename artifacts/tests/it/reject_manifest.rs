@@ -398,6 +398,13 @@ fn blobs_and_buckets() {
         },
     );
     check(
+        "`kernels[0].variants[1].program` is a program for Npu, Static { tokens: 4 }, \
+         expected `None`, or a dynamic variant for the CPU",
+        |manifest| {
+            manifest.kernels[0].variants[1].program = manifest.kernels[0].variants[0].program;
+        },
+    );
+    check(
         "`kernels[0].variants[0].tolerance` is `NaN`, expected a finite share above `0`",
         |manifest| manifest.kernels[0].variants[0].tolerance = f32::NAN,
     );

@@ -320,6 +320,7 @@ fn variants(
     maker: &mut Maker,
 ) -> Result<Vec<Variant>, Error> {
     let ir = maker.section(format!("<net name=\"{name}\"/>").as_bytes())?;
+    let program = maker.section(format!("program of {name}").as_bytes())?;
     let mut variants = vec![Variant {
         device: DeviceClass::Cpu,
         shape: ShapeClass::Dynamic,
@@ -327,6 +328,7 @@ fn variants(
         activations: ElementType::F32,
         kv_cache: None,
         ir,
+        program: Some(program),
         tolerance: 1e-4,
         blobs: Vec::new(),
     }];
@@ -344,6 +346,7 @@ fn variants(
             activations: ElementType::F16,
             kv_cache: None,
             ir,
+            program: None,
             tolerance: 1e-2,
             blobs: vec![Blob {
                 platform: NpuPlatform::NPU3720,

@@ -234,12 +234,14 @@ fn sections_have_names_for_people() {
         ]
     );
     assert_eq!(
-        lines[11..16],
+        lines[11..18],
         [
+            "kernels[0].variants[0].program: kernel `qkv` program for cpu, dynamic",
             "kernels[0].variants[1].ir: kernel `qkv` IR for npu, static 4",
             "kernels[0].variants[1].blobs[0].section: \
              kernel `qkv` blob (platform 3720) for npu, static 4",
             "kernels[1].variants[0].ir: kernel `mha` IR for cpu, dynamic",
+            "kernels[1].variants[0].program: kernel `mha` program for cpu, dynamic",
             "kernels[1].variants[1].ir: kernel `mha` IR for npu, static 4 over 32",
             "kernels[1].variants[1].blobs[0].section: \
              kernel `mha` blob (platform 3720) for npu, static 4 over 32",

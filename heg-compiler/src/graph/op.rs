@@ -3,6 +3,7 @@
 //! The set is closed: fusion, lowering and cost each match on all of it.
 
 use heg_artifacts::manifest::Rows;
+pub use heg_artifacts::program::{Activation, Attention};
 
 /// An operator and the rows it gives.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,34 +78,6 @@ pub enum Op {
         /// Cap.
         cap: f32,
     },
-}
-
-/// Attributes of an attention.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Attention {
-    /// Query heads H, a multiple of `kv_heads`.
-    pub heads: u32,
-    /// Key/value heads K.
-    pub kv_heads: u32,
-    /// Head dimension d.
-    pub head_dim: u32,
-    /// Factor on q·k.
-    pub scale: f32,
-    /// Sliding window in tokens, the current one included.
-    pub window: Option<u32>,
-    /// Soft cap on the scores.
-    pub softcap: Option<f32>,
-}
-
-/// Activations of gated feed-forward blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
-    /// `x · sigmoid(x)`.
-    Silu,
-    /// Exact GELU.
-    Gelu,
-    /// GELU by tanh.
-    GeluTanh,
 }
 
 /// A weight an operator takes.

@@ -42,7 +42,7 @@ pub struct BodyOp {
 }
 
 /// Where an operand comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operand {
     /// An activation input of the kernel.
     Input(usize),
@@ -195,7 +195,7 @@ impl KernelBody {
     }
 
     /// Width of an operand's rows.
-    pub(super) fn width(&self, operand: Operand) -> u32 {
+    pub(crate) fn width(&self, operand: Operand) -> u32 {
         match operand {
             Operand::Input(index) => self.inputs.get(index).map_or(0, |port| port.width),
             Operand::Op(index) => self.ops.get(index).map_or(0, |op| self.op_width(op)),
@@ -203,7 +203,7 @@ impl KernelBody {
     }
 
     /// Width of an operator's rows: a linear operator's own, an attention's H·d, otherwise its operand's.
-    pub(super) fn op_width(&self, op: &BodyOp) -> u32 {
+    pub(crate) fn op_width(&self, op: &BodyOp) -> u32 {
         match &op.op {
             Op::Linear { weight, .. } => weight.shape[0],
             Op::Attention(a) => a.heads * a.head_dim,

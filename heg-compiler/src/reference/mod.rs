@@ -11,6 +11,8 @@ mod elementwise;
 mod evaluate;
 mod linear;
 #[cfg(test)]
+mod program_tests;
+#[cfg(test)]
 mod tests;
 mod weight;
 

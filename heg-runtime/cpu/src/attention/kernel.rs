@@ -1,0 +1,383 @@
+//! The kernel: one work item, block by block.
+
+use super::block::{Bf16, Element, F32, HeadRows, Next, transpose, transpose_steps, widen};
+use super::scratch::STRIP;
+use super::softmax::{Strip, weigh};
+use super::tile::{Products, Start, TILE_ROWS, sum_products, sum_rows};
+use super::{AttentionCall, AttentionScratch, BLOCK, KvElement, Shape};
+use crate::lanes::{Kernel, LANES, Lanes};
+use std::f32::consts::LOG2_E;
+use std::ops::Range;
+
+/// A work item. Its query rows are numbered by key/value head, then token, then query head.
+pub(super) struct Item<'a> {
+    call: &'a AttentionCall,
+    kv_heads: Range<usize>,
+    /// Tokens, counted from the call's first.
+    tokens: Range<usize>,
+    shape: Shape,
+    /// Tokens that a row sees, itself included.
+    window: usize,
+    scratch: &'a mut AttentionScratch,
+}
+
+impl<'a> Item<'a> {
+    pub(super) fn new(
+        call: &'a AttentionCall,
+        kv_heads: Range<usize>,
+        tokens: Range<usize>,
+        scratch: &'a mut AttentionScratch,
+    ) -> Self {
+        let window = call.attributes.window;
+        Self {
+            call,
+            kv_heads,
+            tokens,
+            shape: Shape::of(&call.attributes),
+            window: window.map_or(usize::MAX, |window| window.max(1) as usize),
+            scratch,
+        }
+    }
+}
+
+impl Kernel for Item<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(mut self) {
+        if self.tokens.is_empty() {
+            return;
+        }
+        let first = self.call.position + self.tokens.start;
+        let end = self.call.position + self.tokens.end;
+        let first_seen = (first + 1).saturating_sub(self.window);
+        // SAFETY: the caller of `attend` vouches for rows, and scratch memory has room for an item of the call.
+        unsafe {
+            self.start::<L>();
+            for block in first_seen / BLOCK..end.div_ceil(BLOCK) {
+                let seen = first_seen.max(block * BLOCK)..end.min((block + 1) * BLOCK);
+                for head in 0..self.kv_heads.len() {
+                    self.attend_block::<L>(head, seen.clone(), end);
+                }
+            }
+            self.finish::<L>();
+        }
+    }
+}
+
+/// A query row.
+struct QueryRow {
+    /// Its number within the item.
+    number: usize,
+    /// Its token, counted from the call's first.
+    token: usize,
+    /// Its first element in a row of all heads.
+    first: usize,
+}
+
+/// A block of one key/value head.
+#[derive(Clone, Copy)]
+struct Block {
+    /// Index of the key/value head within the item.
+    head: usize,
+    /// Position of the block's first token.
+    start: usize,
+    /// Values, as they lie or widened.
+    values: HeadRows,
+    /// Their element type.
+    element: KvElement,
+}
+
+// SAFETY of the blocks below: query, key, value and output rows are those of the item, for which the caller of `attend`
+// vouches; scratch memory has room for the item's query rows, a strip of scores and a block of keys and values.
+impl Item<'_> {
+    /// The number of a token's first query row. Key/value heads and tokens are counted from the item's first.
+    fn first_row(&self, head: usize, token: usize) -> usize {
+        (head * self.tokens.len() + token) * self.shape.group
+    }
+
+    /// All query rows, in the order of their numbers.
+    fn query_rows(&self) -> impl Iterator<Item = QueryRow> + use<> {
+        let (group, head_dim) = (self.shape.group, self.shape.head_dim);
+        let (kv_heads, tokens) = (self.kv_heads.clone(), self.tokens.clone());
+        let tokens =
+            kv_heads.flat_map(move |kv_head| tokens.clone().map(move |token| (kv_head, token)));
+        let rows = tokens.flat_map(move |(kv_head, token)| {
+            let heads = kv_head * group..(kv_head + 1) * group;
+            heads.map(move |head| (token, head * head_dim))
+        });
+        let rows = rows.enumerate();
+        rows.map(|(number, (token, first))| QueryRow {
+            number,
+            token,
+            first,
+        })
+    }
+
+    /// Scales queries, and clears what is summed up.
+    ///
+    /// # Safety
+    ///
+    /// See above.
+    #[inline(always)]
+    unsafe fn start<L: Lanes>(&mut self) {
+        let (head_dim, width) = (self.shape.head_dim, self.shape.width);
+        let attributes = &self.call.attributes;
+        let factor = match attributes.softcap {
+            Some(cap) => attributes.scale / cap,
+            None => attributes.scale * LOG2_E,
+        };
+        for row in self.query_rows() {
+            // SAFETY: see above.
+            unsafe {
+                let at = row.token * self.call.query_stride + row.first;
+                let query = self.call.query.add(at);
+                let scaled = self.scratch.queries.start().add(row.number * width);
+                let sums = self.scratch.sums.start().add(row.number * width);
+                for first in (0..head_dim).step_by(LANES) {
+                    let lanes = L::load_first(query.add(first), LANES.min(head_dim - first));
+                    lanes.mul(L::splat(factor)).store(scaled.add(first));
+                    L::splat(0.0).store(sums.add(first));
+                }
+                L::splat(0.0).store(self.scratch.totals.start().add(row.number * LANES));
+                *self.scratch.largest.start().add(row.number) = f32::NEG_INFINITY;
+            }
+        }
+    }
+
+    /// Divides sums by totals, into the output rows.
+    ///
+    /// # Safety
+    ///
+    /// See above.
+    #[inline(always)]
+    unsafe fn finish<L: Lanes>(&mut self) {
+        let (head_dim, width) = (self.shape.head_dim, self.shape.width);
+        for row in self.query_rows() {
+            // SAFETY: see above.
+            unsafe {
+                let at = row.token * self.call.out_stride + row.first;
+                let out = self.call.out.add(at);
+                let sums = self.scratch.sums.start().add(row.number * width);
+                let totals = self.scratch.totals.start().add(row.number * LANES);
+                let total = L::splat(L::load(totals).sum());
+                for first in (0..head_dim).step_by(LANES) {
+                    let lanes = L::load(sums.add(first)).div(total);
+                    lanes.store_first(out.add(first), LANES.min(head_dim - first));
+                }
+            }
+        }
+    }
+
+    /// Takes a block into the rows that see any of it. `seen` are the positions of the block that any row of the item
+    /// sees, and `end` is where the last row's stop.
+    ///
+    /// # Safety
+    ///
+    /// See above.
+    #[inline(always)]
+    unsafe fn attend_block<L: Lanes>(&mut self, head: usize, seen: Range<usize>, end: usize) {
+        let start = seen.start / BLOCK * BLOCK;
+        let first = self.call.position + self.tokens.start;
+        // Rows from the block's first token on see some of it, until their window has passed its last.
+        let past = (start + BLOCK - 1).saturating_add(self.window);
+        let past = past.saturating_sub(first).min(self.tokens.len());
+        let rows = self.first_row(head, start.saturating_sub(first))..self.first_row(head, past);
+        let visible = seen.start - start..seen.end - start;
+        // SAFETY: see above.
+        unsafe {
+            let (block, mut next) = match self.call.element {
+                KvElement::F32 => self.block::<L, F32>(head, start, visible, rows.len(), end),
+                KvElement::Bf16 => self.block::<L, Bf16>(head, start, visible, rows.len(), end),
+            };
+            for first in rows.clone().step_by(STRIP) {
+                let rows = first..rows.end.min(first + STRIP);
+                self.attend_strip::<L>(block, rows, &mut next);
+            }
+        }
+    }
+
+    /// Transposes the `visible` tokens of a block's keys, and widens its values if `rows` rows make that worthwhile. What
+    /// there is of the next block before the position `end` is prefetched from now on.
+    ///
+    /// # Safety
+    ///
+    /// See above.
+    #[inline(always)]
+    unsafe fn block<L: Lanes, E: Element>(
+        &mut self,
+        head: usize,
+        start: usize,
+        visible: Range<usize>,
+        rows: usize,
+        end: usize,
+    ) -> (Block, Next) {
+        let keys = self.head_rows::<E>(self.call.keys, head, start);
+        let values = self.head_rows::<E>(self.call.values, head, start);
+        // Each tile takes a step of prefetching for scores and one for values.
+        let steps = transpose_steps(self.shape.head_dim, &visible) + 2 * rows.div_ceil(TILE_ROWS);
+        let next_tokens = end.saturating_sub(start + BLOCK).min(BLOCK);
+        let mut next = Next::new::<E>(keys.from(BLOCK), values.from(BLOCK), next_tokens, steps);
+        let mut block = Block {
+            head,
+            start,
+            values,
+            element: self.call.element,
+        };
+        // SAFETY: see above.
+        unsafe {
+            transpose::<L, E>(keys, visible.clone(), self.scratch.keys.start(), &mut next);
+            if rows > TILE_ROWS || self.shape.head_dim < self.shape.width {
+                let to = self.scratch.values.start();
+                widen::<L, E>(values, visible, to, self.shape.width);
+                block.element = KvElement::F32;
+                block.values = HeadRows {
+                    start: to.cast_const().cast(),
+                    stride_bytes: self.shape.width * size_of::<f32>(),
+                    len: self.shape.width,
+                };
+            }
+        }
+        (block, next)
+    }
+
+    /// A head's rows from a position on.
+    fn head_rows<E: Element>(&self, rows: *const u8, head: usize, position: usize) -> HeadRows {
+        let head_start = (self.kv_heads.start + head) * self.shape.head_dim * E::BYTES;
+        HeadRows {
+            start: rows.wrapping_add(position * self.call.kv_stride_bytes + head_start),
+            stride_bytes: self.call.kv_stride_bytes,
+            len: self.shape.head_dim,
+        }
+    }
+
+    /// Takes a block into a strip of query rows that see some of it.
+    ///
+    /// # Safety
+    ///
+    /// See above.
+    #[inline(always)]
+    unsafe fn attend_strip<L: Lanes>(&mut self, block: Block, rows: Range<usize>, next: &mut Next) {
+        let mut visible = [const { 0..0 }; STRIP];
+        for (row, tokens) in rows.clone().zip(&mut visible) {
+            *tokens = self.visible(block, row);
+        }
+        let visible = &visible[..rows.len()];
+        // SAFETY: see above.
+        unsafe {
+            for (tile, visible) in visible.chunks(TILE_ROWS).enumerate() {
+                next.step();
+                self.score::<L>(rows.start, tile * TILE_ROWS, visible);
+            }
+            let strip = Strip {
+                scores: self.scratch.scores.start(),
+                largest: self.scratch.largest.start().add(rows.start),
+                totals: self.scratch.totals.start().add(rows.start * LANES),
+                factors: self.scratch.factors.start(),
+            };
+            let softcap = self.call.attributes.softcap.map(|cap| cap * LOG2_E);
+            weigh::<L>(strip, visible, softcap);
+            for (tile, visible) in visible.chunks(TILE_ROWS).enumerate() {
+                next.step();
+                let row = tile * TILE_ROWS;
+                match block.element {
+                    KvElement::F32 => self.add_values::<L, F32>(block, rows.start, row, visible),
+                    KvElement::Bf16 => self.add_values::<L, Bf16>(block, rows.start, row, visible),
+                }
+            }
+        }
+    }
+
+    /// Tokens of the block that a query row sees.
+    fn visible(&self, block: Block, row: usize) -> Range<usize> {
+        let token = row / self.shape.group - block.head * self.tokens.len();
+        let end = self.call.position + self.tokens.start + token + 1;
+        let start = end.saturating_sub(self.window);
+        start.saturating_sub(block.start)..(end - block.start).min(BLOCK)
+    }
+
+    /// Scores of a tile's rows with all tokens that any of them sees. Row `row` of the strip, which starts with query row
+    /// `first`, is the tile's first.
+    ///
+    /// # Safety
+    ///
+    /// See above.
+    #[inline(always)]
+    unsafe fn score<L: Lanes>(&mut self, first: usize, row: usize, visible: &[Range<usize>]) {
+        let (Some(first_row), Some(last_row)) = (visible.first(), visible.last()) else {
+            return;
+        };
+        let first_token = first_row.start / LANES * LANES;
+        let vectors = (last_row.end - first_token).div_ceil(LANES);
+        let width = self.shape.width;
+        // SAFETY: see above.
+        unsafe {
+            let keys = self.scratch.keys.start().add(first_token);
+            let products = Products {
+                factors: self.scratch.queries.start().add((first + row) * width),
+                factors_stride: width,
+                terms: keys.cast_const().cast(),
+                terms_stride_bytes: BLOCK * size_of::<f32>(),
+                count: self.shape.head_dim,
+                start: Start::Zero,
+                sums: self.scratch.scores.start().add(row * BLOCK + first_token),
+                sums_stride: BLOCK,
+            };
+            sum_products::<L, F32>(products, visible.len(), vectors);
+        }
+    }
+
+    /// Adds weighted values of a tile's rows, as [`score`](Self::score) numbers them.
+    ///
+    /// # Safety
+    ///
+    /// See above.
+    #[inline(always)]
+    unsafe fn add_values<L: Lanes, E: Element>(
+        &mut self,
+        block: Block,
+        first: usize,
+        row: usize,
+        visible: &[Range<usize>],
+    ) {
+        let (Some(first_row), Some(last_row)) = (visible.first(), visible.last()) else {
+            return;
+        };
+        let width = self.shape.width;
+        let vectors = width / LANES;
+        // SAFETY: see above. The ranges of tokens are those of rows, or within them.
+        unsafe {
+            let factors = self.scratch.factors.start().add(row);
+            let weights = self.scratch.scores.start().add(row * BLOCK);
+            let sums = self.scratch.sums.start().add((first + row) * width);
+            let values = block.values;
+            let products = |row: usize, tokens: &Range<usize>| Products {
+                factors: weights.add(row * BLOCK + tokens.start).cast_const(),
+                factors_stride: BLOCK,
+                terms: values.start.add(tokens.start * values.stride_bytes),
+                terms_stride_bytes: values.stride_bytes,
+                count: tokens.len(),
+                start: Start::Scaled(factors.add(row)),
+                sums: sums.add(row * width),
+                sums_stride: width,
+            };
+            // Tokens that all rows see are added to all at once; those before and behind, row by row.
+            let common = last_row.start..first_row.end.max(last_row.start);
+            for (row, tokens) in visible.iter().enumerate() {
+                let before = tokens.start..tokens.end.min(common.start);
+                if !before.is_empty() {
+                    sum_rows::<L, E, 1>(products(row, &before), vectors);
+                    *factors.add(row) = 1.0;
+                }
+            }
+            sum_products::<L, E>(products(0, &common), visible.len(), vectors);
+            for (row, tokens) in visible.iter().enumerate() {
+                let behind = common.end..tokens.end;
+                if !behind.is_empty() {
+                    *factors.add(row) = 1.0;
+                    sum_rows::<L, E, 1>(products(row, &behind), vectors);
+                }
+            }
+        }
+    }
+}

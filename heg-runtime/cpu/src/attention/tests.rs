@@ -1,0 +1,294 @@
+//! Attention against plain arithmetic in f64, and all forms against each other.
+
+use super::item::most_query_rows;
+use super::{AttentionCall, AttentionScratch, KvElement, Shape, WorkItem, WorkItems, attend};
+use crate::Isa;
+use half::bf16;
+use heg_artifacts::program::Attention;
+use proptest::prelude::*;
+
+/// Elements between rows, which are none of the call's.
+const GAP: usize = 3;
+
+/// Attention of a sequence's last tokens.
+#[derive(Debug, Clone)]
+struct Case {
+    attributes: Attention,
+    position: usize,
+    rows: usize,
+    element: KvElement,
+    seed: u64,
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let head_dims = prop::sample::select(vec![8, 12, 16, 24, 32, 64, 72, 80, 96, 128]);
+    let heads = (
+        1..4u32,
+        prop::sample::select(vec![1, 2, 3, 4, 5, 8]),
+        head_dims,
+    );
+    let windows = prop::option::of(prop_oneof![Just(1u32), 2..20u32, 20..200u32]);
+    let softcaps = prop::option::of(prop_oneof![Just(0.5f32), Just(30.0)]);
+    let tokens = (0..200usize, 1..90usize);
+    (
+        heads,
+        windows,
+        softcaps,
+        tokens,
+        any::<bool>(),
+        any::<u64>(),
+    )
+        .prop_map(
+            |((kv_heads, group, head_dim), window, softcap, (position, rows), wide, seed)| Case {
+                attributes: Attention {
+                    heads: kv_heads * group,
+                    kv_heads,
+                    head_dim,
+                    scale: 1.0 / (head_dim as f32).sqrt(),
+                    window,
+                    softcap,
+                },
+                position,
+                rows,
+                element: if wide {
+                    KvElement::F32
+                } else {
+                    KvElement::Bf16
+                },
+                seed,
+            },
+        )
+}
+
+/// Rows of a case, in f32: those of keys and values are such that bf16 holds them.
+struct Rows {
+    query: Vec<f32>,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+}
+
+impl Case {
+    fn query_width(&self) -> usize {
+        (self.attributes.heads * self.attributes.head_dim) as usize
+    }
+
+    fn kv_width(&self) -> usize {
+        (self.attributes.kv_heads * self.attributes.head_dim) as usize
+    }
+
+    fn end(&self) -> usize {
+        self.position + self.rows
+    }
+
+    fn rows(&self) -> Rows {
+        let mut state = self.seed | 1;
+        let mut random = |len: usize, scale: f32| -> Vec<f32> {
+            let mut next = || {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                bf16::from_f32(((state >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * scale).to_f32()
+            };
+            (0..len).map(|_| next()).collect()
+        };
+        Rows {
+            query: random(self.rows * self.query_width(), 4.0),
+            keys: random(self.end() * self.kv_width(), 2.0),
+            values: random(self.end() * self.kv_width(), 1.0),
+        }
+    }
+
+    /// The first position that a token sees.
+    fn first_seen(&self, position: usize) -> usize {
+        let window = self
+            .attributes
+            .window
+            .map_or(usize::MAX, |window| window as usize);
+        (position + 1).saturating_sub(window)
+    }
+
+    /// Output rows of the tokens, computed `chunk` at a time. What a chunk does not see is NaN.
+    fn output(&self, isa: Isa, rows: &Rows, chunk: usize, cut: Cut) -> Vec<f32> {
+        let mut out = vec![f32::NAN; self.rows * self.query_width()];
+        let mut scratch = AttentionScratch::new([&self.attributes]);
+        for first in (0..self.rows).step_by(chunk) {
+            let end = self.rows.min(first + chunk);
+            let visible = self.first_seen(self.position + first)..self.position + end;
+            let keys = self.cache(&rows.keys, visible.clone());
+            let values = self.cache(&rows.values, visible);
+            let call = AttentionCall {
+                attributes: self.attributes,
+                query: rows.query[first * self.query_width()..].as_ptr(),
+                query_stride: self.query_width(),
+                out: out[first * self.query_width()..].as_mut_ptr(),
+                out_stride: self.query_width(),
+                rows: end - first,
+                position: self.position + first,
+                keys: keys.as_ptr().cast(),
+                values: values.as_ptr().cast(),
+                kv_stride_bytes: (self.kv_width() + GAP) * self.element.bytes(),
+                element: self.element,
+            };
+            for WorkItem { kv_heads, rows } in cut.items(&call) {
+                // SAFETY: the instruction set is available, and rows are those of the case.
+                unsafe { attend(isa, &call, kv_heads, rows, &mut scratch) };
+            }
+        }
+        out
+    }
+
+    /// Rows of all positions as they lie in a cache, in whole words: those outside of `visible` and gaps are NaN.
+    fn cache(&self, rows: &[f32], visible: std::ops::Range<usize>) -> Vec<u32> {
+        let mut elements = Vec::new();
+        for (position, row) in rows.chunks(self.kv_width()).enumerate() {
+            let seen = visible.contains(&position);
+            elements.extend(row.iter().map(|x| if seen { *x } else { f32::NAN }));
+            elements.extend([f32::NAN; GAP]);
+        }
+        if self.element == KvElement::F32 {
+            return elements.into_iter().map(f32::to_bits).collect();
+        }
+        let bits = |x: &f32| u32::from(bf16::from_f32(*x).to_bits());
+        let words = elements.chunks(2);
+        words
+            .map(|pair| bits(&pair[0]) | pair.get(1).map_or(0, bits) << 16)
+            .collect()
+    }
+
+    /// Output rows by the definition.
+    fn reference(&self, rows: &Rows) -> Vec<f64> {
+        let Attention {
+            heads,
+            kv_heads,
+            head_dim,
+            ..
+        } = self.attributes;
+        let (head_dim, group) = (head_dim as usize, (heads / kv_heads) as usize);
+        let mut out = Vec::new();
+        for token in 0..self.rows {
+            let position = self.position + token;
+            let visible = self.first_seen(position)..position + 1;
+            for head in 0..heads as usize {
+                let query = &rows.query[token * self.query_width() + head * head_dim..][..head_dim];
+                let of = |rows: &'_ [f32], position: usize| -> Vec<f64> {
+                    let at = position * self.kv_width() + head / group * head_dim;
+                    rows[at..at + head_dim]
+                        .iter()
+                        .map(|x| f64::from(*x))
+                        .collect()
+                };
+                let scores = visible.clone().map(|position| {
+                    let products = of(&rows.keys, position).into_iter().zip(query);
+                    let dot: f64 = products.map(|(key, query)| key * f64::from(*query)).sum();
+                    let score = dot * f64::from(self.attributes.scale);
+                    let cap = self.attributes.softcap.map(f64::from);
+                    cap.map_or(score, |cap| cap * (score / cap).tanh())
+                });
+                let scores: Vec<f64> = scores.collect();
+                let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> =
+                    scores.iter().map(|score| (score - largest).exp()).collect();
+                let total: f64 = weights.iter().sum();
+                let mut sums = vec![0.0; head_dim];
+                for (position, weight) in visible.clone().zip(weights) {
+                    for (sum, value) in sums.iter_mut().zip(of(&rows.values, position)) {
+                        *sum += weight * value / total;
+                    }
+                }
+                out.extend(sums);
+            }
+        }
+        out
+    }
+}
+
+/// How calls are cut into work items.
+#[derive(Debug, Clone, Copy)]
+enum Cut {
+    /// As for so many threads.
+    Threads(usize),
+    /// One head and so many tokens each.
+    Tokens(usize),
+}
+
+impl Cut {
+    fn items(self, call: &AttentionCall) -> Vec<WorkItem> {
+        match self {
+            Self::Threads(threads) => {
+                let items = WorkItems::of(call, threads);
+                (0..items.len()).map(|index| items.get(index)).collect()
+            }
+            Self::Tokens(tokens) => (0..call.attributes.kv_heads as usize)
+                .flat_map(|head| {
+                    (0..call.rows).step_by(tokens).map(move |first| WorkItem {
+                        kv_heads: head..head + 1,
+                        rows: first..call.rows.min(first + tokens),
+                    })
+                })
+                .collect(),
+        }
+    }
+}
+
+fn bits(rows: &[f32]) -> Vec<u32> {
+    rows.iter().map(|x| x.to_bits()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn portable_form_is_exact_but_for_rounding(case in cases()) {
+        let rows = case.rows();
+        let out = case.output(Isa::Portable, &rows, case.rows, Cut::Threads(2));
+        for (at, (out, exact)) in out.iter().zip(case.reference(&rows)).enumerate() {
+            // Values are below 1.
+            prop_assert!((f64::from(*out) - exact).abs() < 4e-6, "at {at}: {out} for {exact}");
+        }
+    }
+
+    #[test]
+    fn bits_depend_on_nothing_but_the_row(case in cases(), tokens in 1..20usize) {
+        let rows = case.rows();
+        let whole = bits(&case.output(Isa::Portable, &rows, case.rows, Cut::Threads(1)));
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            for chunk in [1, 3, 17, case.rows] {
+                for cut in [Cut::Threads(1), Cut::Threads(3), Cut::Tokens(tokens)] {
+                    let out = bits(&case.output(isa, &rows, chunk, cut));
+                    prop_assert!(out == whole, "{isa}, chunks of {chunk}, {cut:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn work_items_cover_a_call_once_and_fit_in_scratch_memory(
+        case in cases(),
+        rows in 1..5000usize,
+        threads in 1..40usize,
+    ) {
+        let call = AttentionCall {
+            attributes: case.attributes,
+            query: std::ptr::null(),
+            query_stride: 0,
+            out: std::ptr::null_mut(),
+            out_stride: 0,
+            rows,
+            position: case.position,
+            keys: std::ptr::null(),
+            values: std::ptr::null(),
+            kv_stride_bytes: 0,
+            element: case.element,
+        };
+        let shape = Shape::of(&case.attributes);
+        let mut covered = vec![0; rows * case.attributes.kv_heads as usize];
+        for WorkItem { kv_heads, rows: tokens } in Cut::Threads(threads).items(&call) {
+            let query_rows = kv_heads.len() * tokens.len() * shape.group;
+            prop_assert!(query_rows <= most_query_rows(&case.attributes));
+            for head in kv_heads {
+                covered[head * rows..][tokens.clone()].iter_mut().for_each(|count| *count += 1);
+            }
+        }
+        prop_assert!(covered.into_iter().all(|count| count == 1));
+    }
+}

@@ -1,0 +1,161 @@
+//! A call of a kernel: the rows and weights that it works on.
+
+use heg_artifacts::manifest::{ElementType, Role};
+use heg_artifacts::program::{BufferId, BufferPlace, Step};
+
+use crate::error::Error;
+use crate::kernel::{Kernel, Port};
+use crate::memory::Rows;
+
+/// What a kernel works on in one call.
+#[derive(Debug, Clone, Copy)]
+pub struct Call<'a> {
+    /// Tokens of all sequences together.
+    pub rows: usize,
+    /// One for each parameter of the kernel.
+    pub weights: &'a [Weight<'a>],
+    /// For each input port the runs of rows that make it up, in order; none for keys, values and position of attention,
+    /// which are those of the contexts.
+    pub inputs: &'a [&'a [Rows<'a>]],
+    /// For each output port the runs of rows that make it up, in order.
+    pub outputs: &'a [&'a [Rows<'a>]],
+    /// For attention: the sequences of the call, in order of their rows.
+    pub contexts: &'a [Context<'a>],
+}
+
+/// A weight where it lies.
+#[derive(Debug, Clone, Copy)]
+pub struct Weight<'a> {
+    /// Elements, row-major.
+    pub values: &'a [u8],
+    /// A factor in f32 for each row; there where the elements are 8-bit integers.
+    pub scales: Option<&'a [u8]>,
+}
+
+/// A sequence that attention works on.
+#[derive(Debug, Clone, Copy)]
+pub struct Context<'a> {
+    /// New tokens, each with a row of queries.
+    pub tokens: usize,
+    /// Position of the first of them.
+    pub position: usize,
+    /// Keys from position 0 on, up to the last new token at least.
+    pub keys: Rows<'a>,
+    /// Values, likewise.
+    pub values: Rows<'a>,
+}
+
+impl Call<'_> {
+    /// Checks all that kernels rely on: what they read and write is there, and as wide as they take it to be.
+    pub(crate) fn check(&self, kernel: &Kernel) -> Result<(), Error> {
+        self.check_weights(kernel)?;
+        let has_contexts = kernel.attention().is_some();
+        for (index, port) in kernel.inputs.iter().enumerate() {
+            if has_contexts && matches!(port.role, Role::Key | Role::Value | Role::Position) {
+                continue;
+            }
+            self.check_port("rows of an input", index, *port, self.inputs.get(index))?;
+        }
+        for (index, port) in kernel.outputs.iter().enumerate() {
+            self.check_port("rows of an output", index, *port, self.outputs.get(index))?;
+        }
+        self.check_strides(kernel)?;
+        match has_contexts {
+            true => self.check_contexts(kernel),
+            false => Ok(()),
+        }
+    }
+
+    fn check_weights(&self, kernel: &Kernel) -> Result<(), Error> {
+        expect("weights", 0, kernel.parameters.len(), self.weights.len())?;
+        for (index, (weight, (element, shape))) in
+            self.weights.iter().zip(&kernel.parameters).enumerate()
+        {
+            let elements: usize = shape.iter().product();
+            let bytes = elements * element.bytes() as usize;
+            expect("bytes of a weight", index, bytes, weight.values.len())?;
+            if *element == ElementType::I8 {
+                let rows = shape.first().copied().unwrap_or(0);
+                let found = weight.scales.map_or(0, <[u8]>::len);
+                expect("bytes of a weight's scales", index, 4 * rows, found)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_port(
+        &self,
+        what: &'static str,
+        index: usize,
+        port: Port,
+        runs: Option<&&[Rows<'_>]>,
+    ) -> Result<(), Error> {
+        let runs = runs.copied().unwrap_or_default();
+        let found = runs.iter().map(Rows::count).sum();
+        expect(what, index, self.rows, found)?;
+        for run in runs {
+            expect("bytes of a row", index, port.row_bytes(), run.row_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Products write rows at one distance from each other, and so do the terms that they are added to.
+    fn check_strides(&self, kernel: &Kernel) -> Result<(), Error> {
+        let single = |id: BufferId| {
+            let runs = match kernel.buffer(id).map(|buffer| buffer.place) {
+                Some(BufferPlace::Input(port)) => self.inputs.get(port as usize),
+                Some(BufferPlace::Output(port)) => self.outputs.get(port as usize),
+                Some(BufferPlace::Scratch { .. }) | None => return Ok(()),
+            };
+            let found = runs.map_or(0, |runs| runs.len());
+            expect("runs of rows of a product", id.0 as usize, 1, found)
+        };
+        for step in &kernel.program.steps {
+            match step {
+                Step::Product { parts, .. } => {
+                    for part in parts {
+                        single(part.out)?;
+                        part.residual
+                            .map_or(Ok(()), |residual| single(residual.to))?;
+                    }
+                }
+                Step::Attention { out, .. } => single(*out)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn check_contexts(&self, kernel: &Kernel) -> Result<(), Error> {
+        let tokens = self.contexts.iter().map(|context| context.tokens).sum();
+        expect("tokens of the contexts", 0, self.rows, tokens)?;
+        for (index, context) in self.contexts.iter().enumerate() {
+            let visible = context.position + context.tokens;
+            for (role, rows) in [(Role::Key, &context.keys), (Role::Value, &context.values)] {
+                let port = kernel.inputs.iter().find(|port| port.role == role);
+                let row_bytes = port.map_or(0, |port| port.row_bytes());
+                expect(
+                    "bytes of a row of the cache",
+                    index,
+                    row_bytes,
+                    rows.row_bytes(),
+                )?;
+                let found = rows.count().min(visible);
+                expect("rows of the cache", index, visible, found)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn expect(what: &'static str, index: usize, expected: usize, found: usize) -> Result<(), Error> {
+    match expected == found {
+        true => Ok(()),
+        false => Err(Error::Call {
+            what,
+            index,
+            expected,
+            found,
+        }),
+    }
+}

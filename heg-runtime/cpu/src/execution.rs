@@ -1,0 +1,319 @@
+//! One call on all threads of a device: phase after phase, with a meeting of the threads between them.
+//!
+//! Work within a phase is shared out in pieces. Which thread takes which piece changes nothing in the results: every
+//! output is computed by one thread, in an order that knows nothing of pieces.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use heg_artifacts::manifest::{ElementType, Role};
+use heg_artifacts::program::{Attention, BufferId, ParameterId, Part, Phase, Step, scratch_width};
+
+use crate::attention::{self, AttentionCall, KvElement, WorkItem, WorkItems};
+use crate::call::{Call, Context};
+use crate::device::{Address, OfThread};
+use crate::kernel::{Kernel, Layout};
+use crate::lanes::elements::Element;
+use crate::pool::Barrier;
+use crate::product::{FloatProduct, IntegerProduct, Residual, float_product, integer_product};
+use heg_spec::Isa;
+
+/// A call that is under way.
+pub(crate) struct Execution<'a> {
+    pub(crate) isa: Isa,
+    pub(crate) kernel: &'a Kernel,
+    pub(crate) call: &'a Call<'a>,
+    pub(crate) scratch: Address,
+    /// Addresses of rows, by port: inputs, then outputs.
+    pub(crate) tables: &'a [Vec<Address>],
+    /// Pieces that were taken, by phase.
+    pub(crate) taken: &'a [AtomicUsize],
+    /// Pieces of attention.
+    pub(crate) items: &'a mut Vec<Item>,
+    pub(crate) threads: &'a [OfThread],
+}
+
+/// A piece of attention: some heads of some rows of one sequence.
+#[derive(Debug, Clone)]
+pub(crate) struct Item {
+    /// Index of the sequence.
+    context: usize,
+    work: WorkItem,
+}
+
+/// Rows of a buffer at one distance from each other.
+#[derive(Clone, Copy)]
+pub(crate) struct Strided {
+    pub(crate) first: *mut f32,
+    /// Elements from a row to the next.
+    pub(crate) stride: usize,
+}
+
+impl Execution<'_> {
+    /// Lists the pieces of the call's attention, if it has one.
+    pub(crate) fn list_items(&mut self) {
+        self.items.clear();
+        let mut steps = self.kernel.program.steps.iter();
+        let attention = steps.find_map(|step| match step {
+            Step::Attention { attributes, out } => Some((attributes, *out)),
+            _ => None,
+        });
+        let Some((attributes, out)) = attention else {
+            return;
+        };
+        for context in 0..self.call.contexts.len() {
+            let Some(call) = self.attention_call(attributes, out, context) else {
+                return;
+            };
+            let pieces = WorkItems::of(&call, self.threads.len());
+            let item = |index| Item {
+                context,
+                work: pieces.get(index),
+            };
+            self.items.extend((0..pieces.len()).map(item));
+        }
+    }
+
+    /// The part of one thread.
+    pub(crate) fn run(&self, thread: usize, barrier: &Barrier) {
+        let last = self.kernel.phases.len().saturating_sub(1);
+        for (index, phase) in self.kernel.phases.iter().enumerate() {
+            match phase {
+                Phase::Rows(steps) => self.rows(thread, steps.clone()),
+                Phase::Product(step) => self.product(thread, index, *step),
+                Phase::Attention(step) => self.attention(thread, index, *step),
+            }
+            // The end of the call is a meeting too.
+            if index < last && !barrier.wait() {
+                return;
+            }
+        }
+    }
+
+    /// Runs steps on the rows of this thread.
+    fn rows(&self, thread: usize, steps: Range<usize>) {
+        let (rows, threads) = (self.call.rows, self.threads.len());
+        let steps = self.kernel.program.steps.get(steps).unwrap_or_default();
+        for row in rows * thread / threads..rows * (thread + 1) / threads {
+            for step in steps {
+                self.row_step(thread, step, row);
+            }
+        }
+    }
+
+    /// Takes pieces of a product until none is left.
+    fn product(&self, thread: usize, phase: usize, step: usize) {
+        let Some(Step::Product { x, parts }) = self.kernel.program.steps.get(step) else {
+            return;
+        };
+        while let Some((part, outputs)) = self.next_piece(phase, parts) {
+            self.multiply(thread, *x, part, outputs);
+        }
+    }
+
+    /// The next piece of a product: a part, and some of its outputs.
+    fn next_piece<'p>(&self, phase: usize, parts: &'p [Part]) -> Option<(&'p Part, Range<usize>)> {
+        let taken = self.taken.get(phase)?;
+        let mut piece = taken.fetch_add(1, Ordering::Relaxed);
+        let outputs = |part: &Part| self.kernel.width(part.out);
+        let all: usize = parts.iter().map(outputs).sum();
+        for part in parts {
+            let size = piece_outputs(all, self.row_bytes(part), self.threads.len());
+            let pieces = outputs(part).div_ceil(size);
+            if piece < pieces {
+                let end = outputs(part).min((piece + 1) * size);
+                return Some((part, piece * size..end));
+            }
+            piece -= pieces;
+        }
+        None
+    }
+
+    /// Bytes of a row of a part's matrix.
+    fn row_bytes(&self, part: &Part) -> usize {
+        let parameter = self.kernel.parameters.get(part.weight.0 as usize);
+        parameter.map_or(1, |(element, shape)| {
+            shape.last().copied().unwrap_or(1) * element.bytes() as usize
+        })
+    }
+
+    fn multiply(&self, thread: usize, x: BufferId, part: &Part, outputs: Range<usize>) {
+        let Some((element, _)) = self.kernel.parameters.get(part.weight.0 as usize) else {
+            return;
+        };
+        let Some(weight) = self.call.weights.get(part.weight.0 as usize) else {
+            return;
+        };
+        let (Some(out), Some(local)) = (self.strided(part.out), self.threads.get(thread)) else {
+            return;
+        };
+        let scales = weight.scales.map(|scales| scales.as_ptr().cast::<f32>());
+        let bias = part.bias.and_then(|bias| self.vector(bias));
+        let residual = part.residual.and_then(|residual| {
+            let to = self.strided(residual.to)?;
+            Some(Residual {
+                from: to.first.cast_const(),
+                stride: to.stride,
+                factor: residual.factor,
+            })
+        });
+        let rows = self.call.rows;
+        match (self.kernel.layouts.get(x.0 as usize), scales) {
+            (Some(Layout::Rounded(first, form)), Some(scales)) => {
+                let product = IntegerProduct {
+                    weights: weight.values.as_ptr().cast(),
+                    scales,
+                    form: *form,
+                    operand: self.scratch_at(*first).cast_const().cast(),
+                    rows,
+                    bias,
+                    residual,
+                    out: out.first,
+                    out_stride: out.stride,
+                };
+                // SAFETY: `Program::read` checked widths and that buffers do not overlap, `Call::check` that weights and
+                // rows are there; every output is in one piece, which one thread has; a thread has its own memory.
+                unsafe { integer_product(self.isa, &product, outputs, &mut local.get().panel) };
+            }
+            (Some(Layout::Plain(first)), scales) => {
+                let Some(element) = Element::of(*element) else {
+                    return;
+                };
+                let width = self.kernel.width(x);
+                let product = FloatProduct {
+                    weights: weight.values.as_ptr(),
+                    element,
+                    scales,
+                    width,
+                    x: self.scratch_at(*first).cast_const(),
+                    x_stride: plain_stride(width),
+                    rows,
+                    bias,
+                    residual,
+                    out: out.first,
+                    out_stride: out.stride,
+                };
+                // SAFETY: as above.
+                unsafe { float_product(self.isa, &product, outputs) };
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes pieces of attention until none is left.
+    fn attention(&self, thread: usize, phase: usize, step: usize) {
+        let Some(Step::Attention { attributes, out }) = self.kernel.program.steps.get(step) else {
+            return;
+        };
+        let (Some(taken), Some(local)) = (self.taken.get(phase), self.threads.get(thread)) else {
+            return;
+        };
+        while let Some(item) = self.items.get(taken.fetch_add(1, Ordering::Relaxed)) {
+            let Some(call) = self.attention_call(attributes, *out, item.context) else {
+                return;
+            };
+            // SAFETY: `Call::check` found all rows that are visible; each piece has rows and heads of its own, and each
+            // thread its memory.
+            unsafe {
+                attention::attend(
+                    self.isa,
+                    &call,
+                    item.work.kv_heads.clone(),
+                    item.work.rows.clone(),
+                    &mut local.get().attention,
+                );
+            }
+        }
+    }
+
+    fn attention_call(
+        &self,
+        attributes: &Attention,
+        out: BufferId,
+        index: usize,
+    ) -> Option<AttentionCall> {
+        let before = self.call.contexts.get(..index)?;
+        let first: usize = before.iter().map(|context| context.tokens).sum();
+        let context: &Context<'_> = self.call.contexts.get(index)?;
+        let mut inputs = self.kernel.inputs.iter();
+        let queries = inputs.position(|port| port.role == Role::Query)?;
+        let query = self.port_rows(queries, self.call.inputs)?;
+        let out = self.strided(out)?;
+        let mut inputs = self.kernel.inputs.iter();
+        let keys = inputs.find(|port| port.role == Role::Key)?;
+        Some(AttentionCall {
+            attributes: *attributes,
+            query: query.first.wrapping_add(first * query.stride).cast_const(),
+            query_stride: query.stride,
+            out: out.first.wrapping_add(first * out.stride),
+            out_stride: out.stride,
+            rows: context.tokens,
+            position: context.position,
+            keys: context.keys.row(0).cast_const(),
+            values: context.values.row(0).cast_const(),
+            kv_stride_bytes: context.keys.stride_bytes(),
+            element: match keys.element {
+                ElementType::Bf16 => KvElement::Bf16,
+                _ => KvElement::F32,
+            },
+        })
+    }
+
+    /// A vector of f32 among the weights.
+    pub(crate) fn vector(&self, id: ParameterId) -> Option<*const f32> {
+        let weight = self.call.weights.get(id.0 as usize)?;
+        Some(weight.values.as_ptr().cast())
+    }
+
+    /// Address in scratch memory that is an element of it for calls of one row.
+    pub(crate) fn scratch_at(&self, first: usize) -> *mut f32 {
+        let elements = self.scratch.0.cast::<f32>();
+        elements.wrapping_add(first * self.call.rows)
+    }
+
+    /// The rows of a buffer that has them at one distance.
+    fn strided(&self, id: BufferId) -> Option<Strided> {
+        match self.kernel.layouts.get(id.0 as usize)? {
+            Layout::Plain(first) => Some(Strided {
+                first: self.scratch_at(*first),
+                stride: plain_stride(self.kernel.width(id)),
+            }),
+            Layout::Input(port) => self.port_rows(*port, self.call.inputs),
+            Layout::Output(port) => self.port_rows(*port, self.call.outputs),
+            Layout::Rounded(..) => None,
+        }
+    }
+
+    /// The rows of a port that is one run.
+    fn port_rows(&self, port: usize, ports: &[&[crate::Rows<'_>]]) -> Option<Strided> {
+        let run = ports.get(port)?.first()?;
+        Some(Strided {
+            first: run.row(0).cast(),
+            stride: run.stride_bytes() / size_of::<f32>(),
+        })
+    }
+}
+
+/// Elements from a row of scratch memory to the next.
+pub(crate) const fn plain_stride(width: usize) -> usize {
+    // Widths come from buffers, where they are 32 bits.
+    scratch_width(width as u32) as usize
+}
+
+/// Outputs of a piece: so few that all threads end at about the same time, and enough for the work to be worth taking.
+fn piece_outputs(all: usize, row_bytes: usize, threads: usize) -> usize {
+    let fair = all.div_ceil(threads * PIECES_OF_A_THREAD);
+    let most = PIECE_BYTES / row_bytes.max(1);
+    let outputs = fair.min(most);
+    outputs.div_ceil(OUTPUT_STEP).max(1) * OUTPUT_STEP
+}
+
+/// Pieces that a thread takes of a product that is not large. Chosen: a thread that was held up leaves a fifth of its
+/// share to the others at most.
+const PIECES_OF_A_THREAD: usize = 4;
+
+/// Bytes of weights of a piece at most. Chosen: reading them takes some 15 µs, so that taking a piece costs nothing.
+const PIECE_BYTES: usize = 1 << 19;
+
+/// Pieces are multiples of this many outputs, as wide as the widest tile of a kernel.
+const OUTPUT_STEP: usize = 64;

@@ -1,0 +1,171 @@
+//! A program made ready: its steps in phases, and how each buffer is laid out.
+
+use heg_artifacts::manifest::{ElementType, Kernel as Declared, Role};
+use heg_artifacts::program::{
+    Attention, Buffer, BufferId, BufferPlace, Part, Phase, Program, RowForm, Step, scratch_width,
+};
+
+use crate::error::Error;
+use crate::execution::plain_stride;
+use crate::product::{Bits, Rounded};
+use heg_spec::Activations;
+
+/// A kernel that a device can run, the same at all places that use it.
+#[derive(Debug)]
+pub struct Kernel {
+    pub(crate) program: Program,
+    pub(crate) phases: Vec<Phase>,
+    /// By buffer.
+    pub(crate) layouts: Vec<Layout>,
+    /// By input port.
+    pub(crate) inputs: Vec<Port>,
+    /// By output port.
+    pub(crate) outputs: Vec<Port>,
+    /// By parameter: element type and elements.
+    pub(crate) parameters: Vec<(ElementType, Vec<usize>)>,
+    /// Elements of the widest row.
+    pub(crate) widest: usize,
+    /// Elements of scratch memory that a row takes.
+    pub(crate) scratch_elements: usize,
+}
+
+/// A port of a kernel.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Port {
+    pub(crate) role: Role,
+    pub(crate) width: usize,
+    pub(crate) element: ElementType,
+}
+
+impl Port {
+    pub(crate) const fn row_bytes(self) -> usize {
+        self.width * self.element.bytes() as usize
+    }
+}
+
+/// Where the rows of a buffer are, and what they are made of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Layout {
+    /// Rows of an input port.
+    Input(usize),
+    /// Rows of an output port.
+    Output(usize),
+    /// Rows of f32 in scratch memory, at an element of it for calls of one row.
+    Plain(usize),
+    /// Rows rounded to integers, likewise.
+    Rounded(usize, Rounded),
+}
+
+impl Kernel {
+    /// Makes a checked program ready for products with such activations, for keys and values of type `kv`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Program`] where the kernel's ports have element types that its kernels do not read.
+    pub fn new(
+        program: Program,
+        declared: &Declared,
+        kv: ElementType,
+        activations: Activations,
+    ) -> Result<Self, Error> {
+        let ports = |ports: &[heg_artifacts::manifest::Port]| -> Vec<Port> {
+            let port = |port: &heg_artifacts::manifest::Port| Port {
+                role: port.role,
+                width: port.width as usize,
+                element: match port.role {
+                    Role::Key | Role::Value => kv,
+                    Role::Position => ElementType::I64,
+                    _ => ElementType::F32,
+                },
+            };
+            ports.iter().map(port).collect()
+        };
+        if !matches!(kv, ElementType::F32 | ElementType::Bf16) {
+            return Err(Error::Program {
+                what: format!("keys and values of kernel `{}`", declared.name),
+                expected: "f32 or bf16",
+                found: format!("{kv:?}"),
+            });
+        }
+        let parameters: Vec<(ElementType, Vec<usize>)> = declared
+            .parameters
+            .iter()
+            .map(|parameter| {
+                let shape = parameter.shape.iter().map(|dim| *dim as usize);
+                (parameter.element, shape.collect())
+            })
+            .collect();
+        let layout = |(index, buffer): (u32, &Buffer)| match buffer.place {
+            BufferPlace::Input(port) => Layout::Input(port as usize),
+            BufferPlace::Output(port) => Layout::Output(port as usize),
+            BufferPlace::Scratch { first } => {
+                let is_operand = buffer.form == RowForm::Operand;
+                let bits = match activations {
+                    Activations::F32 => None,
+                    Activations::I8 => Some(Bits::Eight),
+                    Activations::I16 => Some(Bits::Sixteen),
+                };
+                let is_rounded =
+                    is_operand && meets_integers(&program, BufferId(index), &parameters);
+                match bits.filter(|_| is_rounded) {
+                    Some(bits) => {
+                        let width = buffer.width as usize;
+                        let form = Rounded { width, bits };
+                        debug_assert!(form.bytes(1) <= size_of::<f32>() * plain_stride(width));
+                        Layout::Rounded(first as usize, form)
+                    }
+                    None => Layout::Plain(first as usize),
+                }
+            }
+        };
+        Ok(Self {
+            layouts: (0..).zip(&program.buffers).map(layout).collect(),
+            phases: program.phases(),
+            inputs: ports(&declared.inputs),
+            outputs: ports(&declared.outputs),
+            parameters,
+            widest: widest(&program),
+            scratch_elements: program.scratch_elements() as usize,
+            program,
+        })
+    }
+
+    /// Its attention, if it has one.
+    pub(crate) fn attention(&self) -> Option<&Attention> {
+        let mut steps = self.program.steps.iter();
+        steps.find_map(|step| match step {
+            Step::Attention { attributes, .. } => Some(attributes),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn buffer(&self, id: BufferId) -> Option<&Buffer> {
+        self.program.buffers.get(id.0 as usize)
+    }
+
+    /// Elements of a buffer's row.
+    pub(crate) fn width(&self, id: BufferId) -> usize {
+        self.buffer(id).map_or(0, |buffer| buffer.width as usize)
+    }
+}
+
+/// Whether all matrices that an operand meets are rows of 8-bit integers.
+fn meets_integers(
+    program: &Program,
+    operand: BufferId,
+    parameters: &[(ElementType, Vec<usize>)],
+) -> bool {
+    let of_part = |part: &Part| {
+        let parameter = parameters.get(part.weight.0 as usize);
+        parameter.is_some_and(|(element, _)| *element == ElementType::I8)
+    };
+    program.steps.iter().all(|step| match step {
+        Step::Product { x, parts } if *x == operand => parts.iter().all(of_part),
+        _ => true,
+    })
+}
+
+fn widest(program: &Program) -> usize {
+    let widths = program.buffers.iter().map(|buffer| buffer.width);
+    scratch_width(widths.max().unwrap_or(0)) as usize
+}

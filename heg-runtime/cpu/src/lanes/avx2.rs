@@ -1,0 +1,407 @@
+//! Lanes in two AVX2 registers.
+
+use super::{Kernel, LANES, Lanes};
+use std::arch::x86_64::*;
+
+/// Sixteen f32 in two registers, the lower eight first.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(__m256, __m256);
+
+/// Runs a kernel with these lanes.
+///
+/// # Safety
+///
+/// The machine has [`Isa::Avx2`](crate::Isa::Avx2), and the kernel may run.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: this function has the instructions, and the caller vouches for the kernel.
+    unsafe { kernel.run::<Avx2>() }
+}
+
+/// All bits set, then none: from 16 − n on, masks of the first n lanes.
+static MASKS: [i32; 2 * LANES] = {
+    let mut masks = [0; 2 * LANES];
+    let mut lane = 0;
+    while lane < LANES {
+        masks[lane] = -1;
+        lane += 1;
+    }
+    masks
+};
+
+/// Masks of the first `count` lanes.
+///
+/// # Safety
+///
+/// See [`Lanes`].
+#[inline(always)]
+unsafe fn first(count: usize) -> (__m256i, __m256i) {
+    let masks = MASKS.as_ptr();
+    // SAFETY: the masks have 32 elements, and `count` is at most 16, so 16 are left.
+    unsafe {
+        let at = masks.add(LANES - count);
+        (
+            _mm256_loadu_si256(at.cast()),
+            _mm256_loadu_si256(at.add(8).cast()),
+        )
+    }
+}
+
+/// The first `count` elements; zeros behind them.
+///
+/// # Safety
+///
+/// `from` has `count` elements, at any alignment, and `count` is at most 16.
+#[inline(always)]
+unsafe fn padded<T: Copy + Default>(from: *const T, count: usize) -> [T; LANES] {
+    let mut elements = [T::default(); LANES];
+    // SAFETY: both have `count` elements; bytes need no alignment.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            from.cast::<u8>(),
+            elements.as_mut_ptr().cast::<u8>(),
+            count * size_of::<T>(),
+        );
+    }
+    elements
+}
+
+// SAFETY of the blocks below: the instructions are those of `run`, which all calls are inlined into. Memory is read and
+// written below `count` only, or below 16, which the caller has: masked elements are not touched.
+impl Lanes for Avx2 {
+    const REGISTERS: usize = 8;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        // SAFETY: see above.
+        unsafe { Self(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: see above.
+        unsafe { Self(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
+    }
+    #[inline(always)]
+    unsafe fn load_first(from: *const f32, count: usize) -> Self {
+        // SAFETY: see above. The upper half may begin behind the elements, where it is masked.
+        unsafe {
+            let (lower, upper) = first(count);
+            Self(
+                _mm256_maskload_ps(from, lower),
+                _mm256_maskload_ps(from.wrapping_add(8), upper),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> Self {
+        // SAFETY: see above.
+        unsafe { Self(bf16_eight(from), bf16_eight(from.add(8))) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_first(from: *const u16, count: usize) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            match count {
+                LANES => Self::load_bf16(from),
+                _ => Self::load_bf16(padded(from, count).as_ptr()),
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            Self(
+                _mm256_cvtph_ps(_mm_loadu_si128(from.cast())),
+                _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast())),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16_first(from: *const u16, count: usize) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            match count {
+                LANES => Self::load_f16(from),
+                _ => Self::load_f16(padded(from, count).as_ptr()),
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Self {
+        // SAFETY: see above.
+        unsafe { Self(i8_eight(from), i8_eight(from.add(8))) }
+    }
+    #[inline(always)]
+    unsafe fn load_i8_first(from: *const i8, count: usize) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            match count {
+                LANES => Self::load_i8(from),
+                _ => Self::load_i8(padded(from, count).as_ptr()),
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: see above.
+        unsafe {
+            _mm256_storeu_ps(to, self.0);
+            _mm256_storeu_ps(to.add(8), self.1);
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_first(self, to: *mut f32, count: usize) {
+        // SAFETY: see above. The upper half may begin behind the elements, where it is masked.
+        unsafe {
+            let (lower, upper) = first(count);
+            _mm256_maskstore_ps(to, lower, self.0);
+            _mm256_maskstore_ps(to.wrapping_add(8), upper, self.1);
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16_first(self, to: *mut u16, count: usize) {
+        let mut elements = [0u16; LANES];
+        // SAFETY: see above. The array has 16 elements, of which `count` are copied.
+        unsafe {
+            let packed = _mm256_packus_epi32(rounded_bf16(self.0), rounded_bf16(self.1));
+            // Packing goes by halves of registers.
+            let bits = _mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
+            if count == LANES {
+                _mm256_storeu_si256(to.cast(), bits);
+            } else {
+                _mm256_storeu_si256(elements.as_mut_ptr().cast(), bits);
+                std::ptr::copy_nonoverlapping(
+                    elements.as_ptr().cast::<u8>(),
+                    to.cast::<u8>(),
+                    2 * count,
+                );
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            Self(
+                _mm256_add_ps(self.0, other.0),
+                _mm256_add_ps(self.1, other.1),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn sub(self, other: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            Self(
+                _mm256_sub_ps(self.0, other.0),
+                _mm256_sub_ps(self.1, other.1),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn mul(self, other: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            Self(
+                _mm256_mul_ps(self.0, other.0),
+                _mm256_mul_ps(self.1, other.1),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn div(self, other: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            Self(
+                _mm256_div_ps(self.0, other.0),
+                _mm256_div_ps(self.1, other.1),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn mul_add(self, factor: Self, term: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            Self(
+                _mm256_fmadd_ps(self.0, factor.0, term.0),
+                _mm256_fmadd_ps(self.1, factor.1, term.1),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn max(self, other: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            Self(
+                _mm256_max_ps(self.0, other.0),
+                _mm256_max_ps(self.1, other.1),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn min(self, other: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            Self(
+                _mm256_min_ps(self.0, other.0),
+                _mm256_min_ps(self.1, other.1),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn abs(self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            let sign = _mm256_set1_ps(-0.0);
+            Self(
+                _mm256_andnot_ps(sign, self.0),
+                _mm256_andnot_ps(sign, self.1),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn round(self) -> Self {
+        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+        // SAFETY: see above.
+        unsafe {
+            Self(
+                _mm256_round_ps::<NEAREST>(self.0),
+                _mm256_round_ps::<NEAREST>(self.1),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn times_power(self, exponent: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { self.mul(Self(power_of_two(exponent.0), power_of_two(exponent.1))) }
+    }
+    #[inline(always)]
+    unsafe fn first_or(self, count: usize, other: Self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            let (lower, upper) = first(count);
+            Self(
+                _mm256_blendv_ps(other.0, self.0, _mm256_castsi256_ps(lower)),
+                _mm256_blendv_ps(other.1, self.1, _mm256_castsi256_ps(upper)),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn interleave(self, other: Self) -> (Self, Self) {
+        // SAFETY: see above.
+        unsafe {
+            (
+                interleave_eight(self.0, other.0),
+                interleave_eight(self.1, other.1),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        // SAFETY: see above.
+        unsafe { sum_of_eight(_mm256_add_ps(self.0, self.1)) }
+    }
+    #[inline(always)]
+    unsafe fn largest(self) -> f32 {
+        // SAFETY: see above.
+        unsafe { largest_of_eight(_mm256_max_ps(self.0, self.1)) }
+    }
+}
+
+/// # Safety
+///
+/// See [`Lanes`]: `from` has eight bf16.
+#[inline(always)]
+unsafe fn bf16_eight(from: *const u16) -> __m256 {
+    // SAFETY: the caller has the instructions and the elements.
+    unsafe {
+        let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
+    }
+}
+
+/// # Safety
+///
+/// See [`Lanes`]: `from` has eight integers.
+#[inline(always)]
+unsafe fn i8_eight(from: *const i8) -> __m256 {
+    // SAFETY: the caller has the instructions and the elements.
+    unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))) }
+}
+
+/// The bits of bf16, one in each lane of 32 bits.
+///
+/// # Safety
+///
+/// See [`Lanes`].
+#[inline(always)]
+unsafe fn rounded_bf16(x: __m256) -> __m256i {
+    // SAFETY: the caller has the instructions.
+    unsafe {
+        let bits = _mm256_castps_si256(x);
+        let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+        let below_half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF));
+        _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, below_half))
+    }
+}
+
+/// # Safety
+///
+/// See [`Lanes`].
+#[inline(always)]
+unsafe fn power_of_two(exponent: __m256) -> __m256 {
+    // SAFETY: the caller has the instructions.
+    unsafe {
+        let biased = _mm256_add_epi32(_mm256_cvtps_epi32(exponent), _mm256_set1_epi32(127));
+        _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
+    }
+}
+
+/// Eight lanes each, interleaved.
+///
+/// # Safety
+///
+/// See [`Lanes`].
+#[inline(always)]
+unsafe fn interleave_eight(a: __m256, b: __m256) -> Avx2 {
+    // SAFETY: the caller has the instructions.
+    unsafe {
+        // Unpacking goes by halves of registers.
+        let (lower, upper) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+        Avx2(
+            _mm256_permute2f128_ps::<0x20>(lower, upper),
+            _mm256_permute2f128_ps::<0x31>(lower, upper),
+        )
+    }
+}
+
+/// The sum of eight lanes, in the order of [`Lanes::sum`].
+///
+/// # Safety
+///
+/// See [`Lanes`].
+#[inline(always)]
+pub(super) unsafe fn sum_of_eight(x: __m256) -> f32 {
+    // SAFETY: the caller has the instructions.
+    unsafe {
+        let four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+    }
+}
+
+/// The largest of eight lanes, in the order of [`Lanes::largest`].
+///
+/// # Safety
+///
+/// See [`Lanes`].
+#[inline(always)]
+pub(super) unsafe fn largest_of_eight(x: __m256) -> f32 {
+    // SAFETY: the caller has the instructions.
+    unsafe {
+        let four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+        let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
+    }
+}

@@ -1,0 +1,181 @@
+//! Lanes in Rust alone. Every operation is a call: inlined into tiles, they would take minutes to compile.
+
+use super::{LANES, Lanes};
+use half::{bf16, f16};
+
+/// Sixteen f32 in an array.
+#[derive(Clone, Copy)]
+pub(crate) struct Portable([f32; LANES]);
+
+impl Portable {
+    #[inline(never)]
+    fn each(self, f: impl Fn(f32) -> f32) -> Self {
+        Self(self.0.map(f))
+    }
+
+    #[inline(never)]
+    fn with(self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
+        Self(std::array::from_fn(|lane| f(self.0[lane], other.0[lane])))
+    }
+
+    /// Lanes from the first `count` elements, converted.
+    #[inline(never)]
+    unsafe fn converted<T: Copy>(from: *const T, count: usize, f: impl Fn(T) -> f32) -> Self {
+        Self(std::array::from_fn(|lane| match lane < count {
+            // SAFETY: only the first `count` elements are read, which the caller has.
+            true => f(unsafe { from.add(lane).read_unaligned() }),
+            false => 0.0,
+        }))
+    }
+}
+
+// SAFETY of the blocks below: elements are read and written below `count` only, or below 16, which the caller has.
+impl Lanes for Portable {
+    const REGISTERS: usize = 4;
+
+    #[inline(never)]
+    unsafe fn splat(x: f32) -> Self {
+        Self([x; LANES])
+    }
+    #[inline(never)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: see above.
+        unsafe { Self::converted(from, LANES, |x| x) }
+    }
+    #[inline(never)]
+    unsafe fn load_first(from: *const f32, count: usize) -> Self {
+        // SAFETY: see above.
+        unsafe { Self::converted(from, count, |x| x) }
+    }
+    #[inline(never)]
+    unsafe fn load_bf16(from: *const u16) -> Self {
+        // SAFETY: see above.
+        unsafe { Self::load_bf16_first(from, LANES) }
+    }
+    #[inline(never)]
+    unsafe fn load_bf16_first(from: *const u16, count: usize) -> Self {
+        // SAFETY: see above.
+        unsafe { Self::converted(from, count, |x: u16| bf16::from_bits(x).to_f32()) }
+    }
+    #[inline(never)]
+    unsafe fn load_f16(from: *const u16) -> Self {
+        // SAFETY: see above.
+        unsafe { Self::load_f16_first(from, LANES) }
+    }
+    #[inline(never)]
+    unsafe fn load_f16_first(from: *const u16, count: usize) -> Self {
+        // SAFETY: see above.
+        unsafe { Self::converted(from, count, |x: u16| f16::from_bits(x).to_f32()) }
+    }
+    #[inline(never)]
+    unsafe fn load_i8(from: *const i8) -> Self {
+        // SAFETY: see above.
+        unsafe { Self::load_i8_first(from, LANES) }
+    }
+    #[inline(never)]
+    unsafe fn load_i8_first(from: *const i8, count: usize) -> Self {
+        // SAFETY: see above.
+        unsafe { Self::converted(from, count, f32::from) }
+    }
+    #[inline(never)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: see above.
+        unsafe { self.store_first(to, LANES) }
+    }
+    #[inline(never)]
+    unsafe fn store_first(self, to: *mut f32, count: usize) {
+        for (lane, x) in self.0.iter().take(count).enumerate() {
+            // SAFETY: see above.
+            unsafe { to.add(lane).write_unaligned(*x) };
+        }
+    }
+    #[inline(never)]
+    unsafe fn store_bf16_first(self, to: *mut u16, count: usize) {
+        for (lane, x) in self.0.iter().take(count).enumerate() {
+            // SAFETY: see above.
+            unsafe { to.add(lane).write_unaligned(bf16::from_f32(*x).to_bits()) };
+        }
+    }
+    #[inline(never)]
+    unsafe fn add(self, other: Self) -> Self {
+        self.with(other, |a, b| a + b)
+    }
+    #[inline(never)]
+    unsafe fn sub(self, other: Self) -> Self {
+        self.with(other, |a, b| a - b)
+    }
+    #[inline(never)]
+    unsafe fn mul(self, other: Self) -> Self {
+        self.with(other, |a, b| a * b)
+    }
+    #[inline(never)]
+    unsafe fn div(self, other: Self) -> Self {
+        self.with(other, |a, b| a / b)
+    }
+    #[inline(never)]
+    unsafe fn mul_add(self, factor: Self, term: Self) -> Self {
+        Self(std::array::from_fn(|lane| {
+            self.0[lane].mul_add(factor.0[lane], term.0[lane])
+        }))
+    }
+    #[inline(never)]
+    unsafe fn max(self, other: Self) -> Self {
+        self.with(other, |a, b| if a > b { a } else { b })
+    }
+    #[inline(never)]
+    unsafe fn min(self, other: Self) -> Self {
+        self.with(other, |a, b| if a < b { a } else { b })
+    }
+    #[inline(never)]
+    unsafe fn abs(self) -> Self {
+        self.each(f32::abs)
+    }
+    #[inline(never)]
+    unsafe fn round(self) -> Self {
+        self.each(f32::round_ties_even)
+    }
+    #[inline(never)]
+    unsafe fn times_power(self, exponent: Self) -> Self {
+        self.with(exponent, |x, power| {
+            x * f32::from_bits(((power as i32 + 127) as u32) << 23)
+        })
+    }
+    #[inline(never)]
+    unsafe fn first_or(self, count: usize, other: Self) -> Self {
+        Self(std::array::from_fn(|lane| match lane < count {
+            true => self.0[lane],
+            false => other.0[lane],
+        }))
+    }
+    #[inline(never)]
+    unsafe fn interleave(self, other: Self) -> (Self, Self) {
+        let half = |first: usize| {
+            Self(std::array::from_fn(|lane| match lane % 2 {
+                0 => self.0[first + lane / 2],
+                _ => other.0[first + lane / 2],
+            }))
+        };
+        (half(0), half(LANES / 2))
+    }
+    #[inline(never)]
+    unsafe fn sum(self) -> f32 {
+        let mut lanes = self.0;
+        for half in [8, 4, 2, 1] {
+            for lane in 0..half {
+                lanes[lane] += lanes[lane + half];
+            }
+        }
+        lanes[0]
+    }
+    #[inline(never)]
+    unsafe fn largest(self) -> f32 {
+        let mut lanes = self.0;
+        for half in [8, 4, 2, 1] {
+            for lane in 0..half {
+                let (a, b) = (lanes[lane], lanes[lane + half]);
+                lanes[lane] = if a > b { a } else { b };
+            }
+        }
+        lanes[0]
+    }
+}

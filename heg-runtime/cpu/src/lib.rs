@@ -1,0 +1,32 @@
+//! The CPU role: kernels of our own, which run programs compiled ahead of time over rows of the mapped bundle.
+//!
+//! Weights are read where they lie: nothing is packed, copied or compiled at a start. A row's result does not depend on
+//! the other rows of a call, on how long a chunk is, on the number of threads, nor on the instruction set: every sum has
+//! one order, which all forms of a kernel keep. `lanes` has the vectors that kernels are written over, one module for
+//! each instruction set; `rows`, `product` and `attention` have the kernels.
+
+mod attention;
+mod call;
+#[allow(unsafe_code, reason = "threads have memory of their own")]
+mod device;
+mod error;
+#[allow(unsafe_code, reason = "calls of kernels")]
+mod execution;
+mod kernel;
+#[allow(unsafe_code, reason = "intrinsics")]
+mod lanes;
+#[allow(unsafe_code, reason = "rows in memory that others own")]
+mod memory;
+#[allow(unsafe_code, reason = "a call lives as long as its threads work on it")]
+mod pool;
+mod product;
+#[allow(unsafe_code, reason = "calls of kernels")]
+mod row_steps;
+mod rows;
+
+pub use call::{Call, Context, Weight};
+pub use device::{Device, DeviceOptions};
+pub use error::Error;
+pub use heg_spec::{Activations, Isa};
+pub use kernel::Kernel;
+pub use memory::Rows;

@@ -1,0 +1,227 @@
+//! Integer products by AVX-512 and its dot products of bytes.
+
+use super::IntegerProduct;
+use super::chunk::{self, Tile};
+use super::few_rows;
+use super::one_row;
+use super::operand::{self, Rounded};
+use super::vector::{Kernels, Vector};
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+/// 64 bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Avx512(__m512i);
+
+/// Lanes of 32 bits.
+pub(super) const LANES: usize = 16;
+
+/// Mask of the first `count` of 16.
+#[inline(always)]
+fn first(count: usize) -> __mmask16 {
+    ((1_u32 << count) - 1) as __mmask16
+}
+
+impl Vector<LANES> for Avx512 {
+    type Sums = __m512;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: the caller has the instructions.
+        unsafe { Self(_mm512_setzero_si512()) }
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const i8) -> Self {
+        // SAFETY: as above, and 64 bytes.
+        unsafe { Self(_mm512_loadu_si512(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_first(from: *const i8, count: usize) -> Self {
+        let mask = u64::MAX.unbounded_shr(64 - count as u32);
+        // SAFETY: as above; masked bytes are not read.
+        unsafe { Self(_mm512_maskz_loadu_epi8(mask, from)) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut i8) {
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_si512(to.cast(), self.0) }
+    }
+    #[inline(always)]
+    unsafe fn splat(from: *const i8) -> Self {
+        // SAFETY: as above, and four bytes.
+        unsafe { Self(_mm512_set1_epi32(from.cast::<i32>().read_unaligned())) }
+    }
+    #[inline(always)]
+    unsafe fn weights(self) -> Self {
+        // `vpdpbusd` takes one side unsigned: 128 is added to every weight.
+        // SAFETY: as above.
+        unsafe { Self(_mm512_xor_si512(self.0, _mm512_set1_epi8(i8::MIN))) }
+    }
+    #[inline(always)]
+    unsafe fn dot(self, weights: Self, digits: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { Self(_mm512_dpbusd_epi32(self.0, weights.0, digits.0)) }
+    }
+    #[inline(always)]
+    unsafe fn offset(self, offset: i32) -> Self {
+        // SAFETY: as above.
+        unsafe { Self(_mm512_add_epi32(self.0, _mm512_set1_epi32(offset))) }
+    }
+    #[inline(always)]
+    unsafe fn times_base(self) -> Self {
+        // SAFETY: as above.
+        unsafe { Self(_mm512_sub_epi32(_mm512_slli_epi32::<8>(self.0), self.0)) }
+    }
+    #[inline(always)]
+    unsafe fn transpose(rows: [Self; LANES]) -> [Self; LANES] {
+        // SAFETY: as above.
+        unsafe { transpose(rows.map(|row| row.0)).map(Self) }
+    }
+    #[inline(always)]
+    unsafe fn totals(parts: [Self; 8]) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            let pair = |a: Self, b: Self| {
+                let (low, high) = (
+                    _mm512_unpacklo_epi32(a.0, b.0),
+                    _mm512_unpackhi_epi32(a.0, b.0),
+                );
+                _mm512_add_epi32(low, high)
+            };
+            let four =
+                |a, b| _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+            let low = four(pair(parts[0], parts[1]), pair(parts[2], parts[3]));
+            let high = four(pair(parts[4], parts[5]), pair(parts[6], parts[7]));
+            let totals = _mm512_add_epi32(
+                _mm512_shuffle_i32x4::<0x88>(low, high),
+                _mm512_shuffle_i32x4::<0xdd>(low, high),
+            );
+            // First halves of four vectors, second halves of them, and so on for the other four.
+            let order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+            Self(_mm512_permutexvar_epi32(order, totals))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn no_sums() -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_setzero_ps() }
+    }
+    #[inline(always)]
+    unsafe fn add_scaled(self, scale: f32, sums: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_fmadd_ps(_mm512_cvtepi32_ps(self.0), _mm512_set1_ps(scale), sums) }
+    }
+    #[inline(always)]
+    unsafe fn load_sums(from: *const f32, count: usize) -> __m512 {
+        // SAFETY: as above; masked elements are not read.
+        unsafe { _mm512_maskz_loadu_ps(first(count), from) }
+    }
+    #[inline(always)]
+    unsafe fn store_sums(sums: __m512, to: *mut f32, count: usize) {
+        // SAFETY: as above; masked elements are not written.
+        unsafe { _mm512_mask_storeu_ps(to, first(count), sums) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn multiply(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn multiply_add(a: __m512, factor: f32, term: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_fmadd_ps(a, _mm512_set1_ps(factor), term) }
+    }
+}
+
+/// Transposes 16 × 16 elements of 32 bits: by pairs, by fours, and twice by quarters of a vector.
+#[inline(always)]
+unsafe fn transpose(rows: [__m512i; 16]) -> [__m512i; 16] {
+    // SAFETY: the caller has the instructions.
+    unsafe {
+        let mut pairs = rows;
+        for i in 0..8 {
+            let (a, b) = (rows[2 * i], rows[2 * i + 1]);
+            pairs[2 * i] = _mm512_unpacklo_epi32(a, b);
+            pairs[2 * i + 1] = _mm512_unpackhi_epi32(a, b);
+        }
+        let mut fours = pairs;
+        for i in 0..4 {
+            for half in 0..2 {
+                let (a, b) = (pairs[4 * i + half], pairs[4 * i + 2 + half]);
+                fours[4 * i + 2 * half] = _mm512_unpacklo_epi64(a, b);
+                fours[4 * i + 2 * half + 1] = _mm512_unpackhi_epi64(a, b);
+            }
+        }
+        let mut eights = fours;
+        for i in 0..4 {
+            for half in 0..2 {
+                let (a, b) = (fours[8 * half + i], fours[8 * half + 4 + i]);
+                eights[8 * half + i] = _mm512_shuffle_i32x4::<0x88>(a, b);
+                eights[8 * half + 4 + i] = _mm512_shuffle_i32x4::<0xdd>(a, b);
+            }
+        }
+        let mut columns = eights;
+        for i in 0..8 {
+            let (a, b) = (eights[i], eights[8 + i]);
+            columns[i] = _mm512_shuffle_i32x4::<0x88>(a, b);
+            columns[8 + i] = _mm512_shuffle_i32x4::<0xdd>(a, b);
+        }
+        columns
+    }
+}
+
+impl Kernels<LANES> for Avx512 {
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
+    unsafe fn round<const DIGITS: usize>(
+        form: Rounded,
+        rows: usize,
+        row: usize,
+        x: *const f32,
+        operand: *mut u8,
+    ) {
+        // SAFETY: passed on.
+        unsafe { operand::round::<DIGITS>(form, rows, row, x, operand) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
+    unsafe fn one_row<const DIGITS: usize>(
+        product: &IntegerProduct,
+        outputs: Range<usize>,
+        parked: *mut i8,
+    ) {
+        // SAFETY: passed on.
+        unsafe { one_row::one_row::<Self, LANES, DIGITS>(product, outputs, parked) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
+    unsafe fn few_rows<const DIGITS: usize, const ROWS: usize>(
+        product: &IntegerProduct,
+        outputs: Range<usize>,
+    ) {
+        // SAFETY: passed on.
+        unsafe { few_rows::few_rows::<Self, LANES, DIGITS, ROWS>(product, outputs) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
+    unsafe fn pack(
+        product: &IntegerProduct,
+        outputs: Range<usize>,
+        columns: Range<usize>,
+        to: *mut i8,
+    ) {
+        // SAFETY: passed on.
+        unsafe { chunk::pack::<Self, LANES>(product, outputs, columns, to) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
+    unsafe fn tile<const DIGITS: usize, const ROWS: usize>(tile: &Tile<'_>, row: usize) {
+        // SAFETY: passed on.
+        unsafe { chunk::tile::<Self, LANES, DIGITS, ROWS>(tile, row) }
+    }
+}

@@ -1,0 +1,254 @@
+//! Products whose activations stay in f32.
+//!
+//! An element of the result is a sum over sixteen lanes: lane i has the products of the columns i, i + 16, …, added in
+//! that order by fused multiply-adds, and [`Lanes::sum`] adds the lanes. No tile, split or number of rows changes that.
+
+#![allow(unsafe_code, reason = "intrinsics, and weights where they lie")]
+
+use super::Residual;
+use crate::Isa;
+use crate::lanes::elements::Element;
+use crate::lanes::{self, Kernel, LANES, Lanes, prefetch};
+use std::ops::Range;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Bytes of activations that weights are multiplied with in one go. Chosen: half of the smallest second-level cache.
+const BLOCK_BYTES: usize = 1 << 17;
+
+/// `y = x · Wᵀ · scale + bias`, and `residual + factor · y` of it.
+#[derive(Clone, Copy)]
+pub(crate) struct FloatProduct {
+    /// Weights `[outputs, width]`, row-major, at any alignment.
+    pub(crate) weights: *const u8,
+    /// Their elements.
+    pub(crate) element: Element,
+    /// A factor on each output, at any alignment.
+    pub(crate) scales: Option<*const f32>,
+    /// Columns: the width of activations.
+    pub(crate) width: usize,
+    /// Activations `[rows, width]`.
+    pub(crate) x: *const f32,
+    /// Elements from one of their rows to the next.
+    pub(crate) x_stride: usize,
+    /// Rows of activations.
+    pub(crate) rows: usize,
+    /// A term for each output, at any alignment.
+    pub(crate) bias: Option<*const f32>,
+    /// The residual.
+    pub(crate) residual: Option<Residual>,
+    /// Results `[rows, outputs]`; they may be the residual itself.
+    pub(crate) out: *mut f32,
+    /// Elements from one of their rows to the next.
+    pub(crate) out_stride: usize,
+}
+
+/// Computes some outputs of all rows.
+///
+/// # Safety
+///
+/// The machine has `isa`. All pointers have the elements that their docs say, and nothing else writes or reads these
+/// outputs meanwhile.
+pub(crate) unsafe fn float_product(isa: Isa, product: &FloatProduct, outputs: Range<usize>) {
+    // SAFETY: the caller vouches for both.
+    unsafe { lanes::run(isa, Outputs { product, outputs }) }
+}
+
+/// Some outputs of a product.
+struct Outputs<'a> {
+    product: &'a FloatProduct,
+    outputs: Range<usize>,
+}
+
+impl Kernel for Outputs<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        // SAFETY: the caller vouches for the product. Each element type has loops of its own.
+        unsafe {
+            match self.product.element {
+                Element::I8 => self.tiles::<L>(Element::I8),
+                Element::F16 => self.tiles::<L>(Element::F16),
+                Element::Bf16 => self.tiles::<L>(Element::Bf16),
+                Element::F32 => self.tiles::<L>(Element::F32),
+            }
+        }
+    }
+}
+
+impl Outputs<'_> {
+    /// Chooses tiles by what registers hold: those that load least for each multiply-add. For one row of activations,
+    /// four sums hide the latency of an addition; measured against one, two and eight.
+    ///
+    /// # Safety
+    ///
+    /// See [`float_product`].
+    #[inline(always)]
+    unsafe fn tiles<L: Lanes>(&self, element: Element) {
+        // SAFETY: the caller vouches for the product.
+        unsafe {
+            match (self.product.rows, L::REGISTERS) {
+                (0, _) => {}
+                (1, _) => self.all_tiles::<L, 4, 1>(element),
+                (_, 32..) => self.all_tiles::<L, 4, 6>(element),
+                (_, _) => self.all_tiles::<L, 2, 2>(element),
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// See [`float_product`].
+    #[inline(always)]
+    unsafe fn all_tiles<L: Lanes, const W: usize, const X: usize>(&self, element: Element) {
+        let rows = self.product.rows;
+        let block = (BLOCK_BYTES / (4 * self.product.width.max(1)) / X).max(1) * X;
+        for first_row in (0..rows).step_by(block) {
+            let block = first_row..rows.min(first_row + block);
+            for first in self.outputs.clone().step_by(W) {
+                let outputs = first..self.outputs.end.min(first + W);
+                for first in block.clone().step_by(X) {
+                    let (product, outputs) = (self.product, outputs.clone());
+                    let rows = first..block.end.min(first + X);
+                    // SAFETY: these outputs and rows are in the ranges.
+                    unsafe {
+                        match rows.len() {
+                            1..=2 if X > 2 => tile::<L, W, 2>(product, element, outputs, rows),
+                            3..=4 if X > 4 => tile::<L, W, 4>(product, element, outputs, rows),
+                            _ => tile::<L, W, X>(product, element, outputs, rows),
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Computes up to W outputs of up to X rows, at least one of each. Where there are fewer, the last stands for those that
+/// lack, and is stored once.
+///
+/// # Safety
+///
+/// See [`float_product`].
+#[inline(always)]
+#[allow(
+    clippy::needless_range_loop,
+    reason = "what iterators call is not always inlined"
+)]
+unsafe fn tile<L: Lanes, const W: usize, const X: usize>(
+    product: &FloatProduct,
+    element: Element,
+    outputs: Range<usize>,
+    rows: Range<usize>,
+) {
+    let bytes = element.bytes();
+    let row_bytes = product.width * bytes;
+    let (mut weights, mut x) = ([product.weights; W], [product.x; X]);
+    // SAFETY: the caller has these rows, and `at + count` stays within the width.
+    unsafe {
+        for index in 0..W {
+            let output = (outputs.start + index).min(outputs.end - 1);
+            weights[index] = product.weights.add(output * row_bytes);
+        }
+        for index in 0..X {
+            let row = (rows.start + index).min(rows.end - 1);
+            x[index] = product.x.add(row * product.x_stride);
+        }
+        let mut sums = [[L::splat(0.0); X]; W];
+        let (mut at, line) = (0, LINE / bytes);
+        while at + line <= product.width {
+            for index in 0..W {
+                prefetch(weights[index].wrapping_add(W * row_bytes + at * bytes));
+            }
+            for step in 0..line / LANES {
+                let at = at + step * LANES;
+                multiply_add(&mut sums, element, &weights, &x, at, LANES);
+            }
+            at += line;
+        }
+        while at < product.width {
+            let count = LANES.min(product.width - at);
+            multiply_add(&mut sums, element, &weights, &x, at, count);
+            at += count;
+        }
+        // By constant bounds, so that the lanes stay in registers.
+        let mut totals = [[0.0; X]; W];
+        for output in 0..W {
+            for row in 0..X {
+                totals[output][row] = sums[output][row].sum();
+            }
+        }
+        for (output, totals) in outputs.zip(&totals) {
+            for (row, total) in rows.clone().zip(totals) {
+                product.finish(*total, row, output);
+            }
+        }
+    }
+}
+
+/// Adds the products of the columns from `at` on, `count` of them: at most 16.
+///
+/// # Safety
+///
+/// See [`Lanes`]: all rows have these columns.
+#[inline(always)]
+#[allow(
+    clippy::needless_range_loop,
+    reason = "what iterators call is not always inlined"
+)]
+unsafe fn multiply_add<L: Lanes, const W: usize, const X: usize>(
+    sums: &mut [[L; X]; W],
+    element: Element,
+    weights: &[*const u8; W],
+    x: &[*const f32; X],
+    at: usize,
+    count: usize,
+) {
+    // SAFETY: the caller has the instructions and the columns.
+    unsafe {
+        let mut columns = [L::splat(0.0); W];
+        for output in 0..W {
+            let from = weights[output].add(at * element.bytes());
+            columns[output] = element.load_first(from, count);
+        }
+        for row in 0..X {
+            let x = L::load_first(x[row].add(at), count);
+            for output in 0..W {
+                sums[output][row] = columns[output].mul_add(x, sums[output][row]);
+            }
+        }
+    }
+}
+
+impl FloatProduct {
+    /// Stores an element of the result whose sum is known.
+    ///
+    /// # Safety
+    ///
+    /// See [`float_product`]: `row` and `output` are in their ranges.
+    #[inline(always)]
+    unsafe fn finish(&self, sum: f32, row: usize, output: usize) {
+        let mut y = sum;
+        // SAFETY: the caller has these elements.
+        unsafe {
+            if let Some(scales) = self.scales {
+                y *= scales.add(output).read_unaligned();
+            }
+            if let Some(bias) = self.bias {
+                y += bias.add(output).read_unaligned();
+            }
+            if let Some(residual) = self.residual {
+                let to = residual.from.add(row * residual.stride + output);
+                y = residual.factor.mul_add(y, to.read_unaligned());
+            }
+            self.out
+                .add(row * self.out_stride + output)
+                .write_unaligned(y);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+//! Operands: rows rounded to integers, as the integer products read them.
+
+/// Columns that share a scale.
+pub(super) const GROUP: usize = 32;
+
+/// Quads of columns in a group: four bytes are multiplied and summed at once.
+pub(super) const QUADS: usize = GROUP / 4;
+
+/// Columns of a block, two groups: a row's digits of one block fill a cache line.
+pub(super) const BLOCK: usize = 64;
+
+/// Base of the digits of a 16-bit activation. A digit is thus never −128, which AVX2's `vpsignb` could not negate.
+pub(super) const BASE: i32 = 255;
+
+/// Largest digit.
+const DIGIT_MAX: i32 = 127;
+
+/// Integers that activations are rounded to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bits {
+    /// Of 8 bits: one digit, −127 to 127.
+    Eight,
+    /// Of 16 bits: two digits of base 255, −32512 to 32512.
+    Sixteen,
+}
+
+/// Form of an operand.
+///
+/// Blocks of columns come one after another, and in each the rows of the call: `[block][row][digit][column]` in 8-bit
+/// integers, the most significant digit first; then `[block][row][group]` in f32, the scales; then the same in i32, the
+/// offsets. An offset is −128 times the sum of a group's activations, which undoes 128 added to each weight. Columns
+/// behind the last are zeros, with scales of zero where a group has none of the row's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rounded {
+    /// Columns, at least one.
+    pub(crate) width: usize,
+    /// Integers that activations are rounded to.
+    pub(crate) bits: Bits,
+}
+
+impl Rounded {
+    /// Blocks of a row.
+    pub(super) const fn blocks(self) -> usize {
+        self.width.div_ceil(BLOCK)
+    }
+
+    /// Digits of an activation.
+    pub(super) const fn digits(self) -> usize {
+        match self.bits {
+            Bits::Eight => 1,
+            Bits::Sixteen => 2,
+        }
+    }
+
+    /// Bytes of an operand of so many rows; at most four for each element, with rows of whole blocks.
+    pub(crate) const fn bytes(self, rows: usize) -> usize {
+        let block = BLOCK * self.digits() + BLOCK / GROUP * (size_of::<f32>() + size_of::<i32>());
+        rows * self.blocks() * block
+    }
+}
+
+/// An operand in memory.
+#[derive(Clone, Copy)]
+pub(super) struct Operand {
+    digits: *const i8,
+    scales: *const f32,
+    offsets: *const i32,
+    /// Rows of the call.
+    pub(super) rows: usize,
+    digit_count: usize,
+}
+
+impl Operand {
+    /// The operand at `bits`, which has [`Rounded::bytes`] bytes.
+    pub(super) fn new(form: Rounded, rows: usize, bits: *const u8) -> Self {
+        let lines = rows * form.blocks();
+        let scales = bits.wrapping_add(lines * form.digits() * BLOCK);
+        let offsets = scales.wrapping_add(lines * BLOCK / GROUP * size_of::<f32>());
+        Self {
+            digits: bits.cast(),
+            scales: scales.cast(),
+            offsets: offsets.cast(),
+            rows,
+            digit_count: form.digits(),
+        }
+    }
+
+    /// A row's digits of a block.
+    #[inline(always)]
+    pub(super) fn digits(&self, block: usize, row: usize) -> *const i8 {
+        let line = (block * self.rows + row) * self.digit_count;
+        self.digits.wrapping_add(line * BLOCK)
+    }
+
+    /// A row's scales of a block.
+    #[inline(always)]
+    pub(super) fn scales(&self, block: usize, row: usize) -> *const f32 {
+        self.scales
+            .wrapping_add((block * self.rows + row) * (BLOCK / GROUP))
+    }
+
+    /// A row's offsets of a block.
+    #[inline(always)]
+    pub(super) fn offsets(&self, block: usize, row: usize) -> *const i32 {
+        self.offsets
+            .wrapping_add((block * self.rows + row) * (BLOCK / GROUP))
+    }
+}
+
+/// Rounds one row of an operand, of `form.digits()` digits.
+///
+/// Plain Rust, which each instruction set compiles to vectors of its own: all of it is exact or rounded once.
+///
+/// # Safety
+///
+/// `x` has `form.width` elements and `operand` the bytes of an operand of `rows` rows, more than `row`.
+#[inline(always)]
+pub(super) unsafe fn round<const DIGITS: usize>(
+    form: Rounded,
+    rows: usize,
+    row: usize,
+    x: *const f32,
+    operand: *mut u8,
+) {
+    let operand = Operand::new(form, rows, operand);
+    for group in 0..form.blocks() * (BLOCK / GROUP) {
+        let (block, half) = (group / 2, group % 2);
+        let mut elements = [0.0; GROUP];
+        let present = form.width.saturating_sub(group * GROUP).min(GROUP);
+        // SAFETY: as many elements are read as the row has in this group, and the operand has every group of the row.
+        unsafe {
+            let from = x.wrapping_add(group * GROUP);
+            match present {
+                GROUP => elements.copy_from_slice(&*from.cast::<[f32; GROUP]>()),
+                _ => std::ptr::copy_nonoverlapping(from, elements.as_mut_ptr(), present),
+            }
+            let rounded = RoundedGroup::<DIGITS>::of(&elements);
+            let digits = operand.digits(block, row).cast_mut();
+            for (digit, bytes) in rounded.digits.iter().enumerate() {
+                let to = digits.add(digit * BLOCK + half * GROUP);
+                to.cast::<[i8; GROUP]>().write(*bytes);
+            }
+            let scales = operand.scales(block, row).cast_mut();
+            scales.add(half).write(rounded.scale);
+            let offsets = operand.offsets(block, row).cast_mut();
+            offsets.add(half).write(rounded.offset);
+        }
+    }
+}
+
+/// A group of a row, rounded.
+struct RoundedGroup<const DIGITS: usize> {
+    digits: [[i8; GROUP]; DIGITS],
+    scale: f32,
+    offset: i32,
+}
+
+impl<const DIGITS: usize> RoundedGroup<DIGITS> {
+    /// Of elements that are not all finite, the scale is NaN; of those too small to be divided by, everything is zero.
+    #[inline(always)]
+    fn of(elements: &[f32; GROUP]) -> Self {
+        // As integers, magnitudes have the order of floats, and NaN is the largest.
+        let magnitudes = elements.map(|x| x.to_bits() & 0x7fff_ffff);
+        let largest = f32::from_bits(magnitudes.into_iter().fold(0, u32::max));
+        let steps = match DIGITS {
+            1 => DIGIT_MAX,
+            _ => DIGIT_MAX * (BASE + 1),
+        } as f32;
+        let inverse = match steps / largest {
+            inverse if inverse.is_finite() => inverse,
+            _ => 0.0,
+        };
+        let rounded = elements.map(|x| nearest(x * inverse));
+        let digits = std::array::from_fn(|digit| {
+            rounded.map(|q| {
+                let high = nearest(q as f32 * (1.0 / BASE as f32));
+                match (DIGITS, digit) {
+                    (1, _) => q as i8,
+                    (_, 0) => high as i8,
+                    _ => q.wrapping_sub(high.wrapping_mul(BASE)) as i8,
+                }
+            })
+        });
+        let sum = rounded.into_iter().fold(0, i32::wrapping_add);
+        Self {
+            digits,
+            scale: match largest.is_finite() {
+                true => largest / steps,
+                false => f32::NAN,
+            },
+            offset: sum.wrapping_mul(-128),
+        }
+    }
+}
+
+/// The nearest integer, ties to even, of less than 2²² in magnitude.
+#[inline(always)]
+fn nearest(x: f32) -> i32 {
+    // Of floats from 2²³ to 2²⁴, neighbours are one apart, and so are their bits.
+    const SHIFT: f32 = 12_582_912.0;
+    ((x + SHIFT).to_bits() as i32).wrapping_sub(SHIFT.to_bits() as i32)
+}

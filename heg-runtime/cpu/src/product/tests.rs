@@ -1,0 +1,319 @@
+//! Every form against the portable one, bit for bit, and that one against f64.
+
+use super::{Bits, IntegerProduct, Line, Panel, Residual, Rounded, integer_product, round_row};
+use crate::Isa;
+use proptest::prelude::*;
+use std::ops::Range;
+
+/// A product with all that it reads, weights at an address of no alignment and without a byte behind them.
+struct Case {
+    form: Rounded,
+    outputs: usize,
+    weights: Vec<i8>,
+    scales: Vec<f32>,
+    x: Vec<f32>,
+    bias: Option<Vec<f32>>,
+    /// One element wider than the outputs.
+    residual: Option<(Vec<f32>, f32)>,
+}
+
+/// Numbers of a linear congruence, from −1 to 1.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> f32 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    fn floats(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.next()).collect()
+    }
+}
+
+impl Case {
+    fn new(seed: u64, form: Rounded, outputs: usize, rows: usize, terms: bool) -> Self {
+        let mut numbers = Numbers(seed);
+        let mut x = numbers.floats(rows * form.width);
+        // Outliers, and a group of zeros.
+        x.iter_mut().step_by(37).for_each(|x| *x *= 50.0);
+        x.iter_mut().take(40).for_each(|x| *x = 0.0);
+        Self {
+            form,
+            outputs,
+            weights: numbers
+                .floats(outputs * form.width)
+                .into_iter()
+                .map(|w| (w * 128.9) as i8)
+                .collect::<Vec<_>>(),
+            scales: numbers.floats(outputs),
+            x,
+            bias: terms.then(|| numbers.floats(outputs)),
+            residual: terms.then(|| (numbers.floats(rows * (outputs + 1)), 0.37)),
+        }
+    }
+
+    /// The operand of some rows.
+    fn operand(&self, isa: Isa, rows: Range<usize>) -> Vec<Line> {
+        let mut operand = vec![Line([0x55; 64]); self.form.bytes(rows.len()).div_ceil(64)];
+        for row in rows.clone() {
+            let x = self.x[row * self.form.width..].as_ptr();
+            let (count, row) = (rows.len(), row - rows.start);
+            // SAFETY: the row has the form's width and the operand its bytes.
+            unsafe { round_row(isa, self.form, count, row, x, operand.as_mut_ptr().cast()) };
+        }
+        operand
+    }
+
+    /// The results of some rows, with outputs divided at multiples of `step`.
+    fn run(&self, isa: Isa, rows: Range<usize>, step: usize) -> Vec<f32> {
+        let operand = self.operand(isa, rows.clone());
+        // In the case of a residual, results take its place.
+        let mut out = vec![f32::NAN; rows.len() * (self.outputs + 1)];
+        if let Some((residual, _)) = &self.residual {
+            out.copy_from_slice(
+                &residual[rows.start * (self.outputs + 1)..rows.end * (self.outputs + 1)],
+            );
+        }
+        let to = out.as_mut_ptr();
+        let product = IntegerProduct {
+            weights: self.weights.as_ptr(),
+            scales: self.scales.as_ptr(),
+            form: self.form,
+            operand: operand.as_ptr().cast(),
+            rows: rows.len(),
+            bias: self.bias.as_ref().map(|bias| bias.as_ptr()),
+            residual: self.residual.as_ref().map(|(_, factor)| Residual {
+                from: to,
+                stride: self.outputs + 1,
+                factor: *factor,
+            }),
+            out: to,
+            out_stride: self.outputs + 1,
+        };
+        let mut panel = Panel::new();
+        for start in (0..self.outputs).step_by(step) {
+            let outputs = start..self.outputs.min(start + step);
+            // SAFETY: everything has the outputs and rows.
+            unsafe { integer_product(isa, &product, outputs, &mut panel) };
+        }
+        out
+    }
+
+    /// The results for activations `x`, in f64.
+    fn exact(&self, x: &[f64]) -> Vec<f64> {
+        let (width, stride) = (self.form.width, self.outputs + 1);
+        let mut out = Vec::new();
+        for (row, x) in x.chunks(width).enumerate() {
+            for output in 0..self.outputs {
+                let weights = &self.weights[output * width..][..width];
+                let products = weights.iter().zip(x).map(|(w, x)| f64::from(*w) * x);
+                let mut y = products.sum::<f64>() * f64::from(self.scales[output]);
+                if let Some(bias) = &self.bias {
+                    y += f64::from(bias[output]);
+                }
+                if let Some((residual, factor)) = &self.residual {
+                    y = f64::from(residual[row * stride + output]) + f64::from(*factor) * y;
+                }
+                out.push(y);
+            }
+        }
+        out
+    }
+
+    /// Activations, and what they are rounded to.
+    fn activations(&self) -> [Vec<f64>; 2] {
+        let steps = match self.form.bits {
+            Bits::Eight => 127.0,
+            Bits::Sixteen => 32512.0,
+        };
+        let rows = self.x.chunks(self.form.width);
+        let groups = rows.flat_map(|row| row.chunks(32));
+        let rounded = groups.flat_map(|group| {
+            let largest = group.iter().fold(0.0, |a: f32, x| a.max(x.abs()));
+            let rounded = move |x: &f32| match largest {
+                0.0 => 0.0,
+                _ => {
+                    f64::from((x * (steps / largest)).round_ties_even())
+                        * f64::from(largest / steps)
+                }
+            };
+            group.iter().map(rounded)
+        });
+        [
+            self.x.iter().map(|x| f64::from(*x)).collect(),
+            rounded.collect(),
+        ]
+    }
+}
+
+/// The root of the mean squared error, relative to the mean square.
+fn error(found: &[f32], exact: &[f64]) -> f64 {
+    let squares = |difference: &dyn Fn(f32, f64) -> f64| -> f64 {
+        found
+            .iter()
+            .zip(exact)
+            .map(|(found, exact)| difference(*found, *exact).powi(2))
+            .sum()
+    };
+    (squares(&|found, exact| f64::from(found) - exact) / squares(&|_, exact| exact)).sqrt()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+fn forms() -> impl Iterator<Item = Isa> {
+    Isa::ALL.into_iter().filter(|isa| isa.is_available())
+}
+
+fn any_bits() -> impl Strategy<Value = Bits> {
+    prop_oneof![Just(Bits::Eight), Just(Bits::Sixteen)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn every_form_has_the_bits_of_the_portable_one(
+        seed: u64,
+        bits_of in any_bits(),
+        width in prop_oneof![1..200_usize, Just(576), 2000..2300_usize],
+        outputs in 1..100_usize,
+        rows in prop_oneof![1..20_usize, Just(33)],
+        terms: bool,
+    ) {
+        let form = Rounded { width, bits: bits_of };
+        let case = Case::new(seed, form, outputs, rows, terms);
+        let expected = bits(&case.run(Isa::Portable, 0..rows, outputs));
+        for isa in forms() {
+            let found = case.run(isa, 0..rows, 64);
+            prop_assert!(bits(&found) == expected, "{isa}");
+        }
+    }
+
+    #[test]
+    fn rows_do_not_depend_on_their_company(
+        seed: u64,
+        bits_of in any_bits(),
+        width in 1..300_usize,
+        outputs in 1..80_usize,
+        rows in 2..30_usize,
+        first in 0..30_usize,
+        count in 1..30_usize,
+    ) {
+        let form = Rounded { width, bits: bits_of };
+        let case = Case::new(seed, form, outputs, rows, true);
+        let first = first % rows;
+        let some = first..rows.min(first + count);
+        for isa in forms() {
+            let all = case.run(isa, 0..rows, outputs);
+            let found = case.run(isa, some.clone(), outputs);
+            let expected = &all[some.start * (outputs + 1)..some.end * (outputs + 1)];
+            prop_assert!(bits(&found) == bits(expected), "{isa}");
+        }
+    }
+
+    #[test]
+    fn every_form_rounds_alike(
+        bits_of in any_bits(),
+        x in prop::collection::vec(prop::num::f32::NORMAL | prop::num::f32::SUBNORMAL | prop::num::f32::ZERO, 1..150),
+    ) {
+        let form = Rounded { width: x.len(), bits: bits_of };
+        let case = Case { form, outputs: 0, weights: vec![], scales: vec![], x, bias: None, residual: None };
+        let bytes = |isa| {
+            let lines = case.operand(isa, 0..1);
+            let bytes = lines.into_iter().flat_map(|line| line.0);
+            bytes.take(form.bytes(1)).collect::<Vec<_>>()
+        };
+        for isa in forms() {
+            prop_assert_eq!(bytes(isa), bytes(Isa::Portable));
+        }
+    }
+}
+
+/// Slices and passes of the kernels: more columns and rows than one holds.
+#[test]
+fn long_rows_and_many_rows_have_the_same_bits() {
+    for (width, outputs, rows) in [
+        (8192 + 4160, 17, 1),
+        (4200, 35, 13),
+        (70, 33, 300),
+        (2100, 9, 259),
+    ] {
+        for bits_of in [Bits::Eight, Bits::Sixteen] {
+            let form = Rounded {
+                width,
+                bits: bits_of,
+            };
+            let case = Case::new(7, form, outputs, rows, true);
+            let expected = bits(&case.run(Isa::Portable, 0..rows, outputs));
+            for isa in forms() {
+                assert!(
+                    bits(&case.run(isa, 0..rows, outputs)) == expected,
+                    "{isa} {width}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn results_are_near_the_exact_ones() {
+    for (bits_of, bound) in [(Bits::Eight, 2.0e-2), (Bits::Sixteen, 8.0e-5)] {
+        for width in [7, 576, 1000] {
+            let case = Case::new(
+                11,
+                Rounded {
+                    width,
+                    bits: bits_of,
+                },
+                50,
+                4,
+                true,
+            );
+            let found = case.run(Isa::Portable, 0..4, 50);
+            let rows = found.chunks(51).flat_map(|row| row[..50].iter().copied());
+            let found: Vec<f32> = rows.collect();
+            let [exact, rounded] = case.activations().map(|x| error(&found, &case.exact(&x)));
+            assert!(exact < bound, "{exact}");
+            assert!(rounded < 5.0e-7, "{rounded}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_makes_a_row_nan() {
+    for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for bits_of in [Bits::Eight, Bits::Sixteen] {
+            let form = Rounded {
+                width: 70,
+                bits: bits_of,
+            };
+            let mut case = Case::new(3, form, 20, 3, false);
+            case.x[70 + 5] = value;
+            for isa in forms() {
+                let found = case.run(isa, 0..3, 20);
+                assert!(found[21..41].iter().all(|y| y.is_nan()), "{isa}");
+                assert!(found[..20].iter().all(|y| y.is_finite()), "{isa}");
+            }
+        }
+    }
+}
+
+#[test]
+fn operands_fit_in_scratch_memory() {
+    for bits_of in [Bits::Eight, Bits::Sixteen] {
+        for width in [1, 31, 64, 65, 576, 8192] {
+            let form = Rounded {
+                width,
+                bits: bits_of,
+            };
+            let scratch = heg_artifacts::program::scratch_width(width as u32) as usize;
+            assert!(form.bytes(3) <= 3 * 4 * scratch);
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! Integer products by vectors of 256 bits: AVX2, with or without the dot products of bytes of AVX-VNNI.
+
+use super::IntegerProduct;
+use super::chunk::{self, Tile};
+use super::few_rows;
+use super::one_row;
+use super::operand::{self, Rounded};
+use super::vector::{Kernels, Vector};
+use std::arch::x86_64::*;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// 32 bytes, multiplied as `D` does.
+#[derive(Clone, Copy)]
+pub(super) struct Ymm<D>(__m256i, PhantomData<D>);
+
+/// Lanes of 32 bits.
+pub(super) const LANES: usize = 8;
+
+/// How bytes are multiplied; methods as those of [`Vector`].
+pub(super) trait Dots: Copy {
+    unsafe fn weights(weights: __m256i) -> __m256i;
+    unsafe fn dot(sums: __m256i, weights: __m256i, digits: __m256i) -> __m256i;
+    unsafe fn offset(sums: __m256i, offset: i32) -> __m256i;
+}
+
+/// By `vpdpbusd`.
+#[derive(Clone, Copy)]
+pub(super) struct Vnni;
+
+impl Dots for Vnni {
+    #[inline(always)]
+    unsafe fn weights(weights: __m256i) -> __m256i {
+        // `vpdpbusd` takes one side unsigned: 128 is added to every weight.
+        // SAFETY: the caller has the instructions.
+        unsafe { _mm256_xor_si256(weights, _mm256_set1_epi8(i8::MIN)) }
+    }
+    #[inline(always)]
+    unsafe fn dot(sums: __m256i, weights: __m256i, digits: __m256i) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_dpbusd_avx_epi32(sums, weights, digits) }
+    }
+    #[inline(always)]
+    unsafe fn offset(sums: __m256i, offset: i32) -> __m256i {
+        // SAFETY: as above.
+        unsafe { _mm256_add_epi32(sums, _mm256_set1_epi32(offset)) }
+    }
+}
+
+/// By `vpmaddubsw`: the weights' magnitudes are the unsigned side, and their signs go over to the digits. As no digit is
+/// −128, both are exact, and so are the sums of two products: at most 128 · 127 · 2, less than 2¹⁵.
+#[derive(Clone, Copy)]
+pub(super) struct Magnitudes;
+
+impl Dots for Magnitudes {
+    #[inline(always)]
+    unsafe fn weights(weights: __m256i) -> __m256i {
+        weights
+    }
+    #[inline(always)]
+    unsafe fn dot(sums: __m256i, weights: __m256i, digits: __m256i) -> __m256i {
+        // SAFETY: the caller has the instructions.
+        unsafe {
+            let (magnitudes, signed) =
+                (_mm256_abs_epi8(weights), _mm256_sign_epi8(digits, weights));
+            let pairs = _mm256_maddubs_epi16(magnitudes, signed);
+            _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn offset(sums: __m256i, _: i32) -> __m256i {
+        sums
+    }
+}
+
+impl<D: Dots> Ymm<D> {
+    #[inline(always)]
+    fn of(bits: __m256i) -> Self {
+        Self(bits, PhantomData)
+    }
+}
+
+/// Mask of the first `count` of 8.
+#[inline(always)]
+unsafe fn first(count: usize) -> __m256i {
+    // SAFETY: the caller has the instructions.
+    unsafe {
+        let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        _mm256_cmpgt_epi32(_mm256_set1_epi32(count as i32), lanes)
+    }
+}
+
+impl<D: Dots> Vector<LANES> for Ymm<D> {
+    type Sums = __m256;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: the caller has the instructions.
+        unsafe { Self::of(_mm256_setzero_si256()) }
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const i8) -> Self {
+        // SAFETY: as above, and 32 bytes.
+        unsafe { Self::of(_mm256_loadu_si256(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_first(from: *const i8, count: usize) -> Self {
+        let mut bytes = [0; LANES * 4];
+        // SAFETY: as above, and so many bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), count);
+            Self::load(bytes.as_ptr())
+        }
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut i8) {
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_si256(to.cast(), self.0) }
+    }
+    #[inline(always)]
+    unsafe fn splat(from: *const i8) -> Self {
+        // SAFETY: as above, and four bytes.
+        unsafe { Self::of(_mm256_set1_epi32(from.cast::<i32>().read_unaligned())) }
+    }
+    #[inline(always)]
+    unsafe fn weights(self) -> Self {
+        // SAFETY: as above.
+        unsafe { Self::of(D::weights(self.0)) }
+    }
+    #[inline(always)]
+    unsafe fn dot(self, weights: Self, digits: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { Self::of(D::dot(self.0, weights.0, digits.0)) }
+    }
+    #[inline(always)]
+    unsafe fn offset(self, offset: i32) -> Self {
+        // SAFETY: as above.
+        unsafe { Self::of(D::offset(self.0, offset)) }
+    }
+    #[inline(always)]
+    unsafe fn times_base(self) -> Self {
+        // SAFETY: as above.
+        unsafe { Self::of(_mm256_sub_epi32(_mm256_slli_epi32::<8>(self.0), self.0)) }
+    }
+    #[inline(always)]
+    unsafe fn transpose(rows: [Self; LANES]) -> [Self; LANES] {
+        // SAFETY: as above.
+        unsafe { transpose(rows.map(|row| row.0)).map(Self::of) }
+    }
+    #[inline(always)]
+    unsafe fn totals(parts: [Self; 8]) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            let pair = |a: Self, b: Self| _mm256_hadd_epi32(a.0, b.0);
+            let low = _mm256_hadd_epi32(pair(parts[0], parts[1]), pair(parts[2], parts[3]));
+            let high = _mm256_hadd_epi32(pair(parts[4], parts[5]), pair(parts[6], parts[7]));
+            Self::of(_mm256_add_epi32(
+                _mm256_permute2x128_si256::<0x20>(low, high),
+                _mm256_permute2x128_si256::<0x31>(low, high),
+            ))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn no_sums() -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_setzero_ps() }
+    }
+    #[inline(always)]
+    unsafe fn add_scaled(self, scale: f32, sums: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_fmadd_ps(_mm256_cvtepi32_ps(self.0), _mm256_set1_ps(scale), sums) }
+    }
+    #[inline(always)]
+    unsafe fn load_sums(from: *const f32, count: usize) -> __m256 {
+        // SAFETY: as above; masked elements are not read.
+        unsafe {
+            match count {
+                LANES => _mm256_loadu_ps(from),
+                _ => _mm256_maskload_ps(from, first(count)),
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_sums(sums: __m256, to: *mut f32, count: usize) {
+        // SAFETY: as above; masked elements are not written.
+        unsafe {
+            match count {
+                LANES => _mm256_storeu_ps(to, sums),
+                _ => _mm256_maskstore_ps(to, first(count), sums),
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn multiply(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn multiply_add(a: __m256, factor: f32, term: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_fmadd_ps(a, _mm256_set1_ps(factor), term) }
+    }
+}
+
+/// Transposes 8 × 8 elements of 32 bits: by pairs, by fours, and by halves of a vector.
+#[inline(always)]
+unsafe fn transpose(rows: [__m256i; 8]) -> [__m256i; 8] {
+    // SAFETY: the caller has the instructions.
+    unsafe {
+        let mut pairs = rows;
+        for i in 0..4 {
+            let (a, b) = (rows[2 * i], rows[2 * i + 1]);
+            pairs[2 * i] = _mm256_unpacklo_epi32(a, b);
+            pairs[2 * i + 1] = _mm256_unpackhi_epi32(a, b);
+        }
+        let mut fours = pairs;
+        for i in 0..2 {
+            for half in 0..2 {
+                let (a, b) = (pairs[4 * i + half], pairs[4 * i + 2 + half]);
+                fours[4 * i + 2 * half] = _mm256_unpacklo_epi64(a, b);
+                fours[4 * i + 2 * half + 1] = _mm256_unpackhi_epi64(a, b);
+            }
+        }
+        let mut columns = fours;
+        for i in 0..4 {
+            let (a, b) = (fours[i], fours[4 + i]);
+            columns[i] = _mm256_permute2x128_si256::<0x20>(a, b);
+            columns[4 + i] = _mm256_permute2x128_si256::<0x31>(a, b);
+        }
+        columns
+    }
+}
+
+impl Kernels<LANES> for Ymm<Vnni> {
+    #[target_feature(enable = "avx2,fma,avxvnni")]
+    unsafe fn round<const DIGITS: usize>(
+        form: Rounded,
+        rows: usize,
+        row: usize,
+        x: *const f32,
+        operand: *mut u8,
+    ) {
+        // SAFETY: passed on.
+        unsafe { operand::round::<DIGITS>(form, rows, row, x, operand) }
+    }
+
+    #[target_feature(enable = "avx2,fma,avxvnni")]
+    unsafe fn one_row<const DIGITS: usize>(
+        product: &IntegerProduct,
+        outputs: Range<usize>,
+        parked: *mut i8,
+    ) {
+        // SAFETY: passed on.
+        unsafe { one_row::one_row::<Self, LANES, DIGITS>(product, outputs, parked) }
+    }
+
+    #[target_feature(enable = "avx2,fma,avxvnni")]
+    unsafe fn few_rows<const DIGITS: usize, const ROWS: usize>(
+        product: &IntegerProduct,
+        outputs: Range<usize>,
+    ) {
+        // SAFETY: passed on.
+        unsafe { few_rows::few_rows::<Self, LANES, DIGITS, ROWS>(product, outputs) }
+    }
+
+    #[target_feature(enable = "avx2,fma,avxvnni")]
+    unsafe fn pack(
+        product: &IntegerProduct,
+        outputs: Range<usize>,
+        columns: Range<usize>,
+        to: *mut i8,
+    ) {
+        // SAFETY: passed on.
+        unsafe { chunk::pack::<Self, LANES>(product, outputs, columns, to) }
+    }
+
+    #[target_feature(enable = "avx2,fma,avxvnni")]
+    unsafe fn tile<const DIGITS: usize, const ROWS: usize>(tile: &Tile<'_>, row: usize) {
+        // SAFETY: passed on.
+        unsafe { chunk::tile::<Self, LANES, DIGITS, ROWS>(tile, row) }
+    }
+}
+
+impl Kernels<LANES> for Ymm<Magnitudes> {
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn round<const DIGITS: usize>(
+        form: Rounded,
+        rows: usize,
+        row: usize,
+        x: *const f32,
+        operand: *mut u8,
+    ) {
+        // SAFETY: passed on.
+        unsafe { operand::round::<DIGITS>(form, rows, row, x, operand) }
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn one_row<const DIGITS: usize>(
+        product: &IntegerProduct,
+        outputs: Range<usize>,
+        parked: *mut i8,
+    ) {
+        // SAFETY: passed on.
+        unsafe { one_row::one_row::<Self, LANES, DIGITS>(product, outputs, parked) }
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn few_rows<const DIGITS: usize, const ROWS: usize>(
+        product: &IntegerProduct,
+        outputs: Range<usize>,
+    ) {
+        // SAFETY: passed on.
+        unsafe { few_rows::few_rows::<Self, LANES, DIGITS, ROWS>(product, outputs) }
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn pack(
+        product: &IntegerProduct,
+        outputs: Range<usize>,
+        columns: Range<usize>,
+        to: *mut i8,
+    ) {
+        // SAFETY: passed on.
+        unsafe { chunk::pack::<Self, LANES>(product, outputs, columns, to) }
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn tile<const DIGITS: usize, const ROWS: usize>(tile: &Tile<'_>, row: usize) {
+        // SAFETY: passed on.
+        unsafe { chunk::tile::<Self, LANES, DIGITS, ROWS>(tile, row) }
+    }
+}

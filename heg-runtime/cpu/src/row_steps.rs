@@ -1,0 +1,228 @@
+//! Steps on single rows: finds the row of each buffer, runs the step's kernel, and stores what it gives in the form that
+//! the buffer of the output has.
+
+use heg_artifacts::manifest::{ElementType, Role};
+use heg_artifacts::program::{BufferId, ParameterId, Step};
+
+use crate::device::Address;
+use crate::execution::{Execution, plain_stride};
+use crate::kernel::Layout;
+use crate::lanes::{self, Kernel as RowKernel};
+use crate::product::{Rounded, round_row};
+use crate::rows::{Add, Gated, LayerNorm, RmsNorm, Rope, RoundToBf16, Scale, SoftCap};
+
+/// Where a step's output goes.
+enum Target {
+    /// To the row itself.
+    Row(*mut f32),
+    /// To a row in bf16, by way of the thread's own row.
+    Bf16(*mut u16),
+    /// To a row of an operand, likewise.
+    Operand(*mut u8, Rounded),
+}
+
+impl Execution<'_> {
+    /// Runs a step on one row. Nothing happens where the step is none of single rows.
+    pub(crate) fn row_step(&self, thread: usize, step: &Step, row: usize) {
+        // What a checked program and call do not lack: see `Program::read` and `Call::check`.
+        let _ = self.try_row_step(thread, step, row);
+    }
+
+    fn try_row_step(&self, thread: usize, step: &Step, row: usize) -> Option<()> {
+        let input = |id| self.input_row(id, row);
+        let width = |id| self.kernel.width(id);
+        match step {
+            Step::RmsNorm {
+                x,
+                weight,
+                eps,
+                offset,
+                groups,
+                out,
+            } => {
+                let (from, weight) = (input(*x)?, self.vector(*weight)?);
+                self.stored(thread, *out, row, |out| RmsNorm {
+                    x: from,
+                    weight,
+                    width: width(*x),
+                    groups: *groups as usize,
+                    eps: *eps,
+                    offset: *offset,
+                    out,
+                })
+            }
+            Step::LayerNorm {
+                x,
+                weight,
+                bias,
+                eps,
+                out,
+            } => {
+                let (from, weight) = (input(*x)?, self.vector(*weight)?);
+                let bias = bias.and_then(|bias: ParameterId| self.vector(bias));
+                self.stored(thread, *out, row, |out| LayerNorm {
+                    x: from,
+                    weight,
+                    bias,
+                    width: width(*x),
+                    eps: *eps,
+                    out,
+                })
+            }
+            Step::Copy { x, out } => self.scaled(thread, (*x, 1.0), *out, row),
+            Step::Scale { x, factor, out } => self.scaled(thread, (*x, *factor), *out, row),
+            Step::Rope {
+                x,
+                heads,
+                rotated,
+                out,
+            } => {
+                let (from, cos) = (input(*x)?, self.rotary_row(Role::Cos, row)?);
+                let sin = self.rotary_row(Role::Sin, row)?;
+                self.stored(thread, *out, row, |out| Rope {
+                    x: from,
+                    cos,
+                    sin,
+                    heads: *heads as usize,
+                    head_dim: width(*x) / (*heads as usize).max(1),
+                    rotated: *rotated as usize,
+                    out,
+                })
+            }
+            Step::Gated {
+                gate,
+                up,
+                activation,
+                out,
+            } => {
+                let (gate, up) = (input(*gate)?, input(*up)?);
+                self.stored(thread, *out, row, |to| Gated {
+                    gate,
+                    up,
+                    activation: *activation,
+                    width: width(*out),
+                    out: to,
+                })
+            }
+            Step::Add { a, b, b_scale, out } => {
+                let (a, b) = (input(*a)?, input(*b)?);
+                self.stored(thread, *out, row, |to| Add {
+                    a,
+                    b,
+                    b_scale: *b_scale,
+                    width: width(*out),
+                    out: to,
+                })
+            }
+            Step::SoftCap { x, cap, out } => {
+                let from = input(*x)?;
+                self.stored(thread, *out, row, |to| SoftCap {
+                    x: from,
+                    cap: *cap,
+                    width: width(*out),
+                    out: to,
+                })
+            }
+            Step::Product { .. } | Step::Attention { .. } => None,
+        }
+    }
+
+    fn scaled(
+        &self,
+        thread: usize,
+        (x, factor): (BufferId, f32),
+        out: BufferId,
+        row: usize,
+    ) -> Option<()> {
+        let x = self.input_row(x, row)?;
+        let width = self.kernel.width(out);
+        // Times one changes no number.
+        self.stored(thread, out, row, |out| Scale {
+            x,
+            factor,
+            width,
+            out,
+        })
+    }
+
+    /// Runs a kernel that writes a row in f32, and brings it into the form of the buffer.
+    fn stored<K: RowKernel<Output = ()>>(
+        &self,
+        thread: usize,
+        out: BufferId,
+        row: usize,
+        kernel: impl FnOnce(*mut f32) -> K,
+    ) -> Option<()> {
+        let target = self.target(out, row)?;
+        // SAFETY: each thread uses its own memory, and for one row at a time.
+        let local = unsafe { self.threads.get(thread)?.get() };
+        let own = local.row.as_ptr().cast::<f32>();
+        let direct = match target {
+            Target::Row(row) => row,
+            Target::Bf16(_) | Target::Operand(..) => own,
+        };
+        // SAFETY: the machine has the instructions; `Program::read` and `Call::check` found every row as wide as the
+        // kernel takes it, `Device::run` made the thread's own row as wide as any, and each row has one thread.
+        unsafe { lanes::run(self.isa, kernel(direct)) };
+        match target {
+            Target::Row(_) => {}
+            Target::Bf16(to) => {
+                let rounded = RoundToBf16 {
+                    x: own,
+                    width: self.kernel.width(out),
+                    out: to,
+                };
+                // SAFETY: as above.
+                unsafe { lanes::run(self.isa, rounded) };
+            }
+            Target::Operand(operand, form) => {
+                // SAFETY: as above; the operand has its place in scratch memory.
+                unsafe { round_row(self.isa, form, self.call.rows, row, own, operand) };
+            }
+        }
+        Some(())
+    }
+
+    /// A row that a step reads.
+    fn input_row(&self, id: BufferId, row: usize) -> Option<*const f32> {
+        match self.kernel.layouts.get(id.0 as usize)? {
+            Layout::Plain(first) => Some(self.plain_row(*first, id, row).cast_const()),
+            Layout::Input(port) => Some(self.table_row(*port, row)?.cast_const().cast()),
+            Layout::Output(_) | Layout::Rounded(..) => None,
+        }
+    }
+
+    fn target(&self, id: BufferId, row: usize) -> Option<Target> {
+        match self.kernel.layouts.get(id.0 as usize)? {
+            Layout::Plain(first) => Some(Target::Row(self.plain_row(*first, id, row))),
+            Layout::Rounded(first, form) => {
+                Some(Target::Operand(self.scratch_at(*first).cast(), *form))
+            }
+            Layout::Output(port) => {
+                let address = self.table_row(self.kernel.inputs.len() + port, row)?;
+                Some(match self.kernel.outputs.get(*port)?.element {
+                    ElementType::Bf16 => Target::Bf16(address.cast()),
+                    _ => Target::Row(address.cast()),
+                })
+            }
+            Layout::Input(_) => None,
+        }
+    }
+
+    fn plain_row(&self, first: usize, id: BufferId, row: usize) -> *mut f32 {
+        let stride = plain_stride(self.kernel.width(id));
+        self.scratch_at(first).wrapping_add(row * stride)
+    }
+
+    /// Cosines or sines of a row's position.
+    fn rotary_row(&self, role: Role, row: usize) -> Option<*const f32> {
+        let mut inputs = self.kernel.inputs.iter();
+        let port = inputs.position(|port| port.role == role)?;
+        Some(self.table_row(port, row)?.cast_const().cast())
+    }
+
+    fn table_row(&self, port: usize, row: usize) -> Option<*mut u8> {
+        let Address(address) = *self.tables.get(port)?.get(row)?;
+        Some(address)
+    }
+}

@@ -1,0 +1,49 @@
+//! Kernels that work on each row by itself: norms, rotary embedding, gates, sums, conversions.
+//!
+//! Each is a [`Kernel`](crate::lanes::Kernel) with the arguments of one row, for [`lanes::run`](crate::lanes::run).
+//! Pointers need no alignment and have the elements that their widths say. Where an output has the type of an input, the
+//! row may be changed in place: both are the same then, or do not overlap.
+
+#![allow(unsafe_code, reason = "intrinsics, and rows by pointer")]
+
+mod elementwise;
+mod norm;
+mod rope;
+#[cfg(test)]
+mod tests;
+
+use crate::lanes::{LANES, Lanes};
+
+pub(crate) use elementwise::{Add, Gated, RoundToBf16, Scale, SoftCap};
+pub(crate) use norm::{LayerNorm, RmsNorm};
+pub(crate) use rope::Rope;
+
+/// A kernel whose output at an index depends on its inputs there only.
+trait Elementwise {
+    /// The elements from `at` on, `count` of them: at most 16.
+    ///
+    /// # Safety
+    ///
+    /// See [`Lanes`]: all pointers have these elements.
+    unsafe fn block<L: Lanes>(&self, at: usize, count: usize);
+}
+
+/// Runs a kernel over all elements.
+///
+/// # Safety
+///
+/// See [`Lanes`]: all pointers have `width` elements.
+#[inline(always)]
+unsafe fn for_each_block<L: Lanes>(kernel: &impl Elementwise, width: usize) {
+    let whole = width / LANES * LANES;
+    let mut at = 0;
+    while at < whole {
+        // SAFETY: these elements are below the width. With a constant count no load is masked.
+        unsafe { kernel.block::<L>(at, LANES) };
+        at += LANES;
+    }
+    if whole < width {
+        // SAFETY: what is left is below the width.
+        unsafe { kernel.block::<L>(whole, width - whole) };
+    }
+}

@@ -1,0 +1,332 @@
+//! One layer of a small model with random weights, and sequences that pass through it.
+
+mod programs;
+
+use heg_artifacts::manifest::{ElementType, Kernel as Declared};
+use heg_cpu::{Activations, Call, Context, Device, Kernel, Rows, Weight};
+use std::ptr::NonNull;
+
+/// Dimensions of the layer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    pub(crate) hidden: usize,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) ffn: usize,
+}
+
+impl Sizes {
+    fn query(self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    fn key(self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+}
+
+/// The kernels of the layer, with their weights.
+pub(crate) struct Layer {
+    sizes: Sizes,
+    kv: ElementType,
+    qkv: (Kernel, Vec<Tensor>),
+    mha: (Kernel, Vec<Tensor>),
+    ffn: (Kernel, Vec<Tensor>),
+    cos: Vec<u8>,
+    sin: Vec<u8>,
+}
+
+/// A weight's bytes.
+struct Tensor {
+    values: Vec<u8>,
+    scales: Option<Vec<u8>>,
+}
+
+impl Tensor {
+    fn weight(&self) -> Weight<'_> {
+        Weight {
+            values: &self.values,
+            scales: self.scales.as_deref(),
+        }
+    }
+}
+
+/// Numbers that follow from a seed.
+struct Noise(u64);
+
+impl Noise {
+    fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// From −1 to 1.
+    fn number(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    fn bytes(&mut self, count: usize, element: ElementType) -> Vec<u8> {
+        let mut all = Vec::new();
+        for _ in 0..count {
+            let x = self.number() * 0.2;
+            match element {
+                ElementType::I8 => all.push(((self.bits() % 255) as i16 - 127) as i8 as u8),
+                ElementType::F16 => all.extend(half::f16::from_f32(x).to_le_bytes()),
+                ElementType::Bf16 => all.extend(half::bf16::from_f32(x).to_le_bytes()),
+                _ => all.extend(x.to_le_bytes()),
+            }
+        }
+        all
+    }
+}
+
+impl Layer {
+    pub(crate) fn random(
+        sizes: Sizes,
+        weights: ElementType,
+        activations: Activations,
+        kv: ElementType,
+        seed: u64,
+    ) -> Self {
+        let mut noise = Noise(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut kernel = |(declared, program): (Declared, _)| {
+            let tensor = |parameter: &heg_artifacts::manifest::Parameter| {
+                let elements = parameter.shape.iter().product::<u32>() as usize;
+                let scale = |_| (0.001 + noise.number().abs() * 0.001).to_le_bytes();
+                let is_integer = parameter.element == ElementType::I8;
+                let rows = parameter.shape[0];
+                Tensor {
+                    scales: is_integer.then(|| (0..rows).flat_map(scale).collect()),
+                    values: noise.bytes(elements, parameter.element),
+                }
+            };
+            let weights = declared.parameters.iter().map(tensor).collect();
+            let kernel = Kernel::new(program, &declared, kv, activations).unwrap();
+            (kernel, weights)
+        };
+        let qkv = kernel(programs::qkv(sizes, weights));
+        let mha = kernel(programs::mha(sizes));
+        let ffn = kernel(programs::ffn(sizes, weights));
+        let angles = 256 * sizes.head_dim / 2;
+        Self {
+            sizes,
+            kv,
+            qkv,
+            mha,
+            ffn,
+            cos: noise.bytes(angles, ElementType::F32),
+            sin: noise.bytes(angles, ElementType::F32),
+        }
+    }
+}
+
+/// Sequences with all that the layer computes for them.
+#[derive(PartialEq)]
+pub(crate) struct Sequences(Vec<Sequence>);
+
+/// One sequence.
+#[derive(PartialEq, Clone)]
+struct Sequence {
+    hidden: Vec<u8>,
+    keys: Vec<u8>,
+    values: Vec<u8>,
+    out: Vec<u8>,
+}
+
+/// Rows of one buffer.
+fn rows(bytes: &[u8], row_bytes: usize, first: usize, count: usize) -> Rows<'_> {
+    Rows::of(
+        &bytes[first * row_bytes..(first + count) * row_bytes],
+        row_bytes,
+    )
+}
+
+fn rows_mut(bytes: &mut [u8], row_bytes: usize, first: usize, count: usize) -> Rows<'_> {
+    let part = &mut bytes[first * row_bytes..(first + count) * row_bytes];
+    // SAFETY: the rows are borrowed for as long as the call has them.
+    unsafe { Rows::new(NonNull::from(part).cast(), count, row_bytes, row_bytes) }
+}
+
+impl Sequences {
+    pub(crate) fn new(layer: &Layer, tokens: &[usize], seed: u64) -> Self {
+        let sizes = layer.sizes;
+        let mut noise = Noise(seed.wrapping_mul(0xd1b5_4a32_d192_ed03));
+        let sequence = |tokens: &usize| {
+            let hidden = noise.bytes(tokens * sizes.hidden, ElementType::F32);
+            // NaN in all that no token was written to yet.
+            let cache = vec![0xff; tokens * sizes.key() * layer.kv.bytes() as usize];
+            Sequence {
+                out: vec![0; hidden.len()],
+                hidden,
+                keys: cache.clone(),
+                values: cache,
+            }
+        };
+        Self(tokens.iter().map(sequence).collect())
+    }
+
+    /// Runs all tokens through the layer: chunks of `cut`, one sequence after the other or side by side.
+    pub(crate) fn run(
+        &mut self,
+        device: &mut Device,
+        layer: &Layer,
+        cut: &[usize],
+        together: bool,
+    ) {
+        let row_bytes = layer.sizes.hidden * 4;
+        let lengths: Vec<usize> = self
+            .0
+            .iter()
+            .map(|one| one.hidden.len() / row_bytes)
+            .collect();
+        let mut done = vec![0; lengths.len()];
+        for step in 0.. {
+            let size = cut[step.min(cut.len() - 1)];
+            let left = |index: &usize| done[*index] < lengths[*index];
+            let mut chosen: Vec<usize> = (0..lengths.len()).filter(left).collect();
+            if chosen.is_empty() {
+                return;
+            }
+            if !together {
+                chosen.truncate(1);
+            }
+            let parts: Vec<(usize, usize, usize)> = chosen
+                .into_iter()
+                .map(|index| (index, done[index], size.min(lengths[index] - done[index])))
+                .collect();
+            self.pass(device, layer, &parts);
+            parts
+                .iter()
+                .for_each(|(index, _, count)| done[*index] += count);
+        }
+    }
+
+    /// One pass: sequence, first token, number of tokens.
+    fn pass(&mut self, device: &mut Device, layer: &Layer, parts: &[(usize, usize, usize)]) {
+        let sizes = layer.sizes;
+        let tokens: usize = parts.iter().map(|(.., count)| count).sum();
+        let mut hidden = Vec::new();
+        let row = sizes.hidden * 4;
+        for (index, first, count) in parts {
+            hidden.extend(&self.0[*index].hidden[first * row..(first + count) * row]);
+        }
+        let mut query = vec![0; tokens * sizes.query() * 4];
+        let mut attended = vec![0; tokens * sizes.query() * 4];
+        let mut out = vec![0; tokens * row];
+        self.qkv(device, layer, parts, &hidden, &mut query);
+        self.mha(device, layer, parts, &query, &mut attended);
+        let inputs = [
+            rows(&attended, sizes.query() * 4, 0, tokens),
+            rows(&hidden, row, 0, tokens),
+        ];
+        let outputs = [rows_mut(&mut out, row, 0, tokens)];
+        call(
+            device,
+            &layer.ffn,
+            tokens,
+            &[&inputs[..1], &inputs[1..]],
+            &[&outputs],
+            &[],
+        );
+        let mut rest = out.as_slice();
+        for (index, first, count) in parts {
+            let (own, behind) = rest.split_at(count * row);
+            self.0[*index].out[first * row..(first + count) * row].copy_from_slice(own);
+            rest = behind;
+        }
+    }
+
+    fn qkv(
+        &mut self,
+        device: &mut Device,
+        layer: &Layer,
+        parts: &[(usize, usize, usize)],
+        hidden: &[u8],
+        query: &mut [u8],
+    ) {
+        let sizes = layer.sizes;
+        let tokens: usize = parts.iter().map(|(.., count)| count).sum();
+        let key_bytes = sizes.key() * layer.kv.bytes() as usize;
+        let half = sizes.head_dim / 2 * 4;
+        let rotary = |table: &'_ [u8]| -> Vec<Rows<'_>> {
+            let of_part = |(_, first, count): &(usize, usize, usize)| {
+                let part = &table[first * half..(first + count) * half];
+                // SAFETY: the table outlives the call, which does not write it.
+                unsafe { Rows::new(NonNull::from(part).cast(), *count, half, half) }
+            };
+            parts.iter().map(of_part).collect()
+        };
+        let (cos, sin) = (rotary(&layer.cos), rotary(&layer.sin));
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        for (index, sequence) in self.0.iter_mut().enumerate() {
+            if let Some((_, first, count)) = parts.iter().find(|(part, ..)| *part == index) {
+                keys.push(rows_mut(&mut sequence.keys, key_bytes, *first, *count));
+                values.push(rows_mut(&mut sequence.values, key_bytes, *first, *count));
+            }
+        }
+        let hidden = [rows(hidden, sizes.hidden * 4, 0, tokens)];
+        let query = [rows_mut(query, sizes.query() * 4, 0, tokens)];
+        call(
+            device,
+            &layer.qkv,
+            tokens,
+            &[&hidden, &cos, &sin],
+            &[&query, &keys, &values],
+            &[],
+        );
+    }
+
+    fn mha(
+        &self,
+        device: &mut Device,
+        layer: &Layer,
+        parts: &[(usize, usize, usize)],
+        query: &[u8],
+        attended: &mut [u8],
+    ) {
+        let sizes = layer.sizes;
+        let tokens: usize = parts.iter().map(|(.., count)| count).sum();
+        let key_bytes = sizes.key() * layer.kv.bytes() as usize;
+        let contexts: Vec<Context<'_>> = parts
+            .iter()
+            .map(|(index, first, count)| Context {
+                tokens: *count,
+                position: *first,
+                keys: rows(&self.0[*index].keys, key_bytes, 0, first + count),
+                values: rows(&self.0[*index].values, key_bytes, 0, first + count),
+            })
+            .collect();
+        let query = [rows(query, sizes.query() * 4, 0, tokens)];
+        let attended = [rows_mut(attended, sizes.query() * 4, 0, tokens)];
+        call(
+            device,
+            &layer.mha,
+            tokens,
+            &[&query, &[], &[], &[]],
+            &[&attended],
+            &contexts,
+        );
+    }
+}
+
+fn call(
+    device: &mut Device,
+    (kernel, tensors): &(Kernel, Vec<Tensor>),
+    tokens: usize,
+    inputs: &[&[Rows<'_>]],
+    outputs: &[&[Rows<'_>]],
+    contexts: &[Context<'_>],
+) {
+    let weights: Vec<Weight<'_>> = tensors.iter().map(Tensor::weight).collect();
+    let call = Call {
+        rows: tokens,
+        weights: &weights,
+        inputs,
+        outputs,
+        contexts,
+    };
+    device.run(kernel, &call).unwrap();
+}

@@ -287,7 +287,8 @@ fn damaged_sections_are_refused_at_their_first_use() {
         ),
         ("host-cpu", "rope table `0` cosines"),
         ("host-roles", "literals of the kernels"),
-        ("host-cpu", "kernel `mha` IR for cpu, dynamic"),
+        ("host-cpu-openvino", "kernel `mha` IR for cpu, dynamic"),
+        ("host-cpu", "kernel `mha` program for cpu, dynamic"),
     ] {
         let bundle = damaged(&workbench, part);
         let Err(error) = use_all(&bundle, soc) else {
@@ -341,7 +342,7 @@ fn constants_that_are_no_part_of_their_place_are_refused() {
             manifest.sections.push(section);
             drop_unused(manifest);
         });
-        let Err(error) = use_all(&changed, "host-cpu") else {
+        let Err(error) = use_all(&changed, "host-cpu-openvino") else {
             panic!("{name}: used");
         };
         assert_eq!(error.exit_status(), ExitStatus::Incompatible, "{name}");

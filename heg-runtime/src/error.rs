@@ -85,6 +85,14 @@ pub enum RuntimeError {
         /// Message of the device.
         message: String,
     },
+    /// A CPU program cannot run.
+    #[error("run the CPU program of kernel `{kernel}`")]
+    Program {
+        /// The kernel.
+        kernel: String,
+        /// Why.
+        source: heg_cpu::Error,
+    },
     /// Bytes of the bundle are not what they were when they were verified.
     #[error("{part} has changed in memory since it was verified")]
     ChangedInMemory {
@@ -300,6 +308,7 @@ impl RuntimeError {
             | Self::Flash { .. }
             | Self::Reserve { .. }
             | Self::Refused { .. }
+            | Self::Program { .. }
             | Self::ChangedInMemory { .. }
             | Self::Cache { .. }
             | Self::ProfileFile { .. }

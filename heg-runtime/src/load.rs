@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use heg_artifacts::{Bundle, SectionId};
-use heg_openvino::Core;
 use heg_profiler::annotation::Annotations;
 use heg_spec::{Policy, Soc};
 
 use crate::engine::{Engine, EngineOptions};
-use crate::error::{RuntimeError, openvino};
+use crate::error::RuntimeError;
 use crate::exec::{Executor, ExecutorOptions, Loader};
 use heg_text::{ChatTemplate, Tokenizer};
 
@@ -66,8 +65,7 @@ impl Loaded {
 
     /// A loader of its kernels on the devices of `soc`.
     pub fn loader(&self, soc: &Soc) -> Result<Loader, RuntimeError> {
-        let core = Core::load().map_err(openvino("load the libraries"))?;
-        Ok(Loader::new(core, Arc::clone(&self.bundle), soc.clone()))
+        Loader::open(Arc::clone(&self.bundle), soc.clone())
     }
 
     /// Starts an engine on the devices of `soc`; returns before kernels are ready.

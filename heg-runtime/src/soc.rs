@@ -52,6 +52,7 @@ mod tests {
                 activations: ElementType::F32,
                 kv_cache,
                 ir: SectionId::of(b"ir"),
+                program: None,
                 tolerance: 0.05,
                 blobs: Vec::new(),
             };

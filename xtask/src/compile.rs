@@ -85,7 +85,7 @@ const NPU_BLOBS: [Choice<NpuBlobs>; 3] = [
 ];
 
 /// Values of `--emit`.
-const PASSES: [Choice<Emit>; 4] = [
+const PASSES: [Choice<Emit>; 5] = [
     (
         Emit::Graph,
         "graph",
@@ -100,6 +100,11 @@ const PASSES: [Choice<Emit>; 4] = [
         Emit::Plan,
         "plan",
         "Variants of each kernel, weights as they will be stored, and what each layer uses",
+    ),
+    (
+        Emit::Programs,
+        "programs",
+        "CPU program of each kernel, a line for each buffer that a step writes",
     ),
     (
         Emit::Ir,

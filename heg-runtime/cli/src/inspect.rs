@@ -1,8 +1,9 @@
 //! `heg inspect`: what a bundle holds, for people or as JSON; `inspect/kernels.rs`, what its kernels cost;
-//! `inspect/page.rs`, both as a page with pictures.
+//! `inspect/page.rs`, both as a page with pictures; `inspect/programs.rs`, what its kernels do on the CPU.
 
 mod kernels;
 mod page;
+mod programs;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ pub(crate) struct Arguments {
     /// The bundle
     #[arg(value_name = "BUNDLE")]
     bundle: PathBuf,
-    /// Print the whole manifest, or what `--kernels` shows, as JSON
+    /// Print the whole manifest, or what `--kernels` or `--program` shows, as JSON
     #[arg(long)]
     json: bool,
     /// Show what a call costs with each variant of each kernel, and how the chunk was chosen
@@ -28,6 +29,9 @@ pub(crate) struct Arguments {
     /// Write a page with the HEG and the rooflines as pictures, and all that `--kernels` shows
     #[arg(long, value_name = "FILE", group = "costs", conflicts_with = "json")]
     html: Option<PathBuf>,
+    /// Show the CPU program of a kernel [default: of each kernel], step by step
+    #[arg(long, value_name = "KERNEL", conflicts_with = "costs")]
+    program: Option<Option<String>>,
     #[command(flatten)]
     question: kernels::Question,
 }
@@ -50,6 +54,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         return page::run(&loaded, &arguments.question, file);
     }
     let bundle = loaded.bundle();
+    if let Some(kernel) = &arguments.program {
+        return programs::run(bundle, kernel.as_deref(), arguments.json);
+    }
     let mut out = std::io::stdout().lock();
     if arguments.json {
         let report = Report {

@@ -7,6 +7,7 @@ use heg_artifacts::plain::escape;
 use heg_runtime::engine::Engine;
 use heg_runtime::exec::{Executor, ExecutorOptions, Loader};
 use heg_runtime::{Descent, Loaded, RuntimeError, read_soc, summary, verified};
+use heg_spec::{Isa, Soc};
 use heg_text::SamplingParams;
 
 /// Where to run.
@@ -15,9 +16,12 @@ pub(crate) struct Machine {
     /// The bundle
     #[arg(value_name = "BUNDLE")]
     pub(crate) bundle: PathBuf,
-    /// Devices to run on: a shipped SoC (`host-cpu`, `host-cpu-f32`, `host-roles`) or a .ron file
+    /// Devices to run on: a shipped SoC (`host-cpu`, `host-cpu-f32`, `host-cpu-openvino`, `host-roles`) or a .ron file
     #[arg(long, value_name = "SOC", default_value = "host-cpu")]
     soc: String,
+    /// Instructions that CPU programs use: `avx512-vnni`, `avx-vnni`, `avx2` or `portable` [default: the best here]
+    #[arg(long, value_name = "ISA")]
+    isa: Option<Isa>,
     /// Largest number of prompt tokens per prefill chunk
     #[arg(long, value_name = "TOKENS", default_value_t = ExecutorOptions::default().chunk_tokens)]
     chunk: usize,
@@ -43,11 +47,21 @@ impl Machine {
 
     /// A loader on the devices asked for, with the user's cache.
     pub(crate) fn loader(&self, loaded: &Loaded) -> Result<Loader, RuntimeError> {
-        let loader = loaded.loader(&read_soc(&self.soc)?)?;
+        let loader = loaded.loader(&self.soc()?)?;
         Ok(match verified::cache_folder()? {
             Some(cache) => loader.with_cache(cache),
             None => loader,
         })
+    }
+
+    /// The devices, with the instructions that were asked for.
+    fn soc(&self) -> Result<Soc, RuntimeError> {
+        let mut soc = read_soc(&self.soc)?;
+        let devices = soc.devices.iter_mut();
+        for programs in devices.filter_map(|device| device.programs.as_mut()) {
+            programs.isa = self.isa.or(programs.isa);
+        }
+        Ok(soc)
     }
 
     /// An executor for up to `batch` sequences.
@@ -69,6 +83,7 @@ impl Machine {
         Self {
             bundle: bundle.to_owned(),
             soc: soc.to_owned(),
+            isa: self.isa,
             chunk: self.chunk,
         }
     }

@@ -70,6 +70,9 @@ fn inspect_json_is_the_manifest() {
             .map(|key| format!("{key}\n"))
             .collect::<String>()
     );
+    let variants = &json["kernels"][0]["variants"];
+    assert!(variants[0]["program"].is_string());
+    assert!(variants[1].get("program").is_none());
 }
 
 #[test]

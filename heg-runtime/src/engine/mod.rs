@@ -306,7 +306,7 @@ impl Drop for Shared {
 /// See [`Engine::fingerprint`].
 fn fingerprint(loader: &Loader, policy: &Policy) -> String {
     let parts = format!(
-        "{} {} {:?} {} {policy:?}",
+        "{} {} {:?} {:?} {policy:?}",
         env!("CARGO_PKG_VERSION"),
         loader.bundle().manifest_id(),
         loader.devices(),

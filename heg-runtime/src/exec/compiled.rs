@@ -307,6 +307,7 @@ mod tests {
                 activations: heg_artifacts::manifest::ElementType::F16,
                 kv_cache: None,
                 ir: SectionId::of(ir),
+                program: None,
                 tolerance: 0.05,
                 blobs: Vec::new(),
             };
@@ -326,6 +327,7 @@ mod tests {
             full_name: "Intel(R) AI Boost".to_owned(),
             driver: Some(driver.to_owned()),
             npu: None,
+            programs: None,
             missing: None,
         };
         let first = key(facts("1"), "NO", b"ir");

@@ -6,19 +6,40 @@ use heg_openvino::Core;
 use heg_spec::soc::Device;
 use heg_spec::{DeviceClass, NpuPlatform, Soc};
 
+use super::processors::Processors;
 use crate::ladder::{DeviceFacts, NpuFacts};
 
-/// Facts about the devices of a SoC as the devices report them, one for each role.
-pub(super) fn read(core: &Core, soc: &Soc) -> Vec<DeviceFacts> {
+/// Facts about the devices of a SoC as the devices report them, one for each role. Without OpenVINO, all that is known
+/// is what runs programs.
+pub(super) fn read(core: Option<&Core>, soc: &Soc, processors: &Processors) -> Vec<DeviceFacts> {
     let mut facts: Vec<DeviceFacts> = Vec::new();
     for device in &soc.devices {
         let role = device.class;
         // The first device of a class plays its role.
         if !facts.iter().any(|known| known.role == role) {
-            facts.push(read_device(core, device, role));
+            let programs = processors.name(role);
+            facts.push(match core {
+                Some(core) => DeviceFacts {
+                    programs,
+                    ..read_device(core, device, role)
+                },
+                None => without_plugin(device, role, programs),
+            });
         }
     }
     facts
+}
+
+fn without_plugin(device: &Device, role: DeviceClass, programs: Option<String>) -> DeviceFacts {
+    DeviceFacts {
+        role,
+        name: device.openvino.clone(),
+        full_name: String::new(),
+        driver: None,
+        npu: None,
+        programs,
+        missing: None,
+    }
 }
 
 fn read_device(core: &Core, device: &Device, role: DeviceClass) -> DeviceFacts {
@@ -51,6 +72,7 @@ fn read_device(core: &Core, device: &Device, role: DeviceClass) -> DeviceFacts {
             .filter(|_| usable && role != DeviceClass::Cpu)
             .find_map(|name| known(name)),
         npu: (is_npu && usable).then(npu),
+        programs: None,
         missing,
     }
 }

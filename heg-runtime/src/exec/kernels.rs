@@ -10,7 +10,7 @@ use heg_artifacts::{Bundle, SectionId};
 use heg_spec::Group;
 
 use super::duty::Duty;
-use super::loader::{Form, Loader, refusal};
+use super::loader::{Form, Loader, Runner, refusal};
 use super::place::{Place, all_places, place_kernel, place_use, unknown, use_sections};
 use crate::error::RuntimeError;
 use crate::ladder::{Calls, Descent, Ladder, Reason, Refused, Rung};
@@ -125,7 +125,8 @@ impl Prepared {
         let kernel = place_kernel(manifest, place)?;
         let constant = |form: &Form| {
             let variant = kernel.variants.get(form.rung.variant);
-            variant.is_some_and(|variant| variant.binding == Binding::Constant)
+            let is_constant = variant.is_some_and(|variant| variant.binding == Binding::Constant);
+            is_constant && matches!(form.runner, Runner::Plugin(_))
         };
         self.packed = if self.forms.iter().all(constant) {
             use_sections(manifest, place_use(manifest, place)?)

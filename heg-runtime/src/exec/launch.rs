@@ -13,6 +13,7 @@ use heg_openvino::{InferRequest, Progress, Tensor};
 use heg_spec::{DeviceClass, Group};
 
 use super::Executor;
+use super::loader::Runner;
 use super::streams::Slot;
 use super::table::Target;
 use crate::error::{RuntimeError, openvino};
@@ -28,13 +29,19 @@ pub(crate) struct Batch<'a> {
 
 impl Batch<'_> {
     /// First row.
-    fn first(&self) -> usize {
+    pub(super) fn first(&self) -> usize {
         self.spans.first().map_or(0, |span| span.row)
     }
 
     /// Rows that the spans fill.
-    fn tokens(&self) -> usize {
+    pub(super) fn tokens(&self) -> usize {
         self.spans.iter().map(|span| span.tokens).sum()
+    }
+
+    /// Rows of the longest cache that a span sees.
+    pub(super) fn longest_context(&self) -> usize {
+        let visible = self.spans.iter().map(|span| span.position + span.tokens);
+        visible.max().unwrap_or(0)
     }
 }
 
@@ -42,6 +49,9 @@ impl Executor {
     /// Runs one launch.
     pub(crate) fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {
         let target = self.forms.target(launch)?;
+        if self.run_program(target, launch, batch)? {
+            return Ok(());
+        }
         match (launch.group, launch.layer) {
             (Group::Qkv, Some(layer)) => self.qkv(target, layer as usize, batch),
             (Group::Mha, Some(layer)) => self.mha(target, layer as usize, batch),
@@ -255,7 +265,9 @@ impl Executor {
         outputs: Vec<Tensor>,
     ) -> Result<(), RuntimeError> {
         let kernel = target.kernel(self.bundle.manifest())?;
-        let form = self.forms.form(target, tokens, context)?;
+        let Runner::Plugin(form) = &mut self.forms.form(target, tokens, context)?.runner else {
+            return Err(target.unknown());
+        };
         if let Some(class) = self.class {
             form.band.select(class, form.request.model());
         }

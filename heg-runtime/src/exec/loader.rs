@@ -4,7 +4,7 @@
 //! weights are bound once. Which forms there are is decided elsewhere (`ladder`).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use heg_artifacts::manifest::{Binding, ElementType, Kernel, KernelUse, ShapeClass, Variant};
 use heg_artifacts::{Bundle, SectionId};
@@ -17,6 +17,7 @@ use heg_spec::{DeviceClass, Soc};
 use super::band::Band;
 use super::compiled::{CompiledCache, is_cpu, plugin_properties};
 use super::place::{Place, place_kernel, place_use, unknown, use_sections};
+use super::processors::{self, Processors, ProgramForm};
 use super::sections::Sections;
 use super::streams::Streams;
 use super::{devices, ir};
@@ -25,10 +26,33 @@ use crate::ladder::{DeviceFacts, Ladder, Rung, Source, holds_weights};
 use crate::mem::BundleMemory;
 use crate::soc::{device_of, properties_of};
 
-/// One compiled form of the kernel at one place.
+/// One form of the kernel at one place, ready to run.
 pub(super) struct Form {
     pub(super) rung: Rung,
     pub(super) shape: ShapeClass,
+    pub(super) runner: Runner,
+}
+
+/// What runs a form.
+pub(super) enum Runner {
+    /// A device of OpenVINO.
+    Plugin(PluginForm),
+    /// Our own kernels on the CPU.
+    Program(ProgramForm),
+}
+
+impl Runner {
+    /// The program, if it is one.
+    pub(super) fn program(&self) -> Option<&ProgramForm> {
+        match self {
+            Self::Program(program) => Some(program),
+            Self::Plugin(_) => None,
+        }
+    }
+}
+
+/// A form that OpenVINO runs.
+pub(super) struct PluginForm {
     pub(super) request: InferRequest,
     /// Priority of the compiled model, shared by all its requests.
     pub(super) band: Arc<Band>,
@@ -42,10 +66,13 @@ struct Compiled {
 }
 
 impl Form {
-    /// Rows that it computes for `tokens` tokens: the chunk of a static form, else [`padded`].
+    /// Rows that it computes for `tokens` tokens: the chunk of a static form, else those of a program, or [`padded`].
     pub(super) fn rows(&self, tokens: usize) -> usize {
-        let chunk = self.shape.chunk();
-        chunk.map_or(padded(tokens), |chunk| chunk as usize)
+        match (&self.runner, self.shape.chunk()) {
+            (_, Some(chunk)) => chunk as usize,
+            (Runner::Program(_), None) => tokens,
+            (Runner::Plugin(_), None) => padded(tokens),
+        }
     }
 
     /// Rows of the KV cache that it reads when `context` are visible: the bucket of a static form, else those.
@@ -70,8 +97,10 @@ pub(crate) fn padded(tokens: usize) -> usize {
 
 /// Makes forms ready to run. The threads that load share it.
 pub struct Loader {
-    core: Core,
+    /// OpenVINO: loaded at once, or when a kernel first needs it.
+    core: OnceLock<Core>,
     bundle: Arc<Bundle>,
+    processors: Processors,
     sections: Sections,
     soc: Soc,
     ladder: Ladder,
@@ -94,13 +123,34 @@ struct Parts<'m> {
 }
 
 impl Loader {
-    /// A loader for one bundle on the devices of `soc`, whose names and drivers it reads.
+    /// A loader for one bundle on the devices of `soc`, whose names and drivers it reads. OpenVINO is loaded only where a
+    /// device needs it: a CPU that runs programs does not.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::OpenVino`] where its libraries are needed and missing.
+    pub fn open(bundle: Arc<Bundle>, soc: Soc) -> Result<Self, RuntimeError> {
+        let core = match processors::serve_all(bundle.manifest(), &soc) {
+            true => OnceLock::new(),
+            false => OnceLock::from(load_core()?),
+        };
+        Ok(Self::over(core, bundle, soc))
+    }
+
+    /// As [`open`](Self::open), with OpenVINO loaded already.
     pub fn new(core: Core, bundle: Arc<Bundle>, soc: Soc) -> Self {
+        Self::over(OnceLock::from(core), bundle, soc)
+    }
+
+    fn over(core: OnceLock<Core>, bundle: Arc<Bundle>, soc: Soc) -> Self {
         let memory: Arc<dyn Memory> = Arc::new(BundleMemory(Arc::clone(&bundle)));
-        let ladder = Ladder::new(bundle.manifest(), devices::read(&core, &soc));
+        let processors = Processors::new(&soc);
+        let devices = devices::read(core.get(), &soc, &processors);
+        let ladder = Ladder::new(bundle.manifest(), devices);
         Self {
             sections: Sections::mapped(Arc::clone(&bundle), memory),
             core,
+            processors,
             bundle,
             soc,
             ladder,
@@ -110,11 +160,22 @@ impl Loader {
         }
     }
 
+    /// OpenVINO, loaded now if it was not.
+    fn core(&self) -> Result<&Core, RuntimeError> {
+        if let Some(core) = self.core.get() {
+            return Ok(core);
+        }
+        let core = load_core()?;
+        Ok(self.core.get_or_init(|| core))
+    }
+
     /// Keeps verdicts and compiled forms in a folder, for the next start.
     #[must_use]
     pub fn with_cache(mut self, folder: OwnFolder) -> Self {
-        if !self.has_only_cpu() {
-            self.compiled = CompiledCache::open(&folder, &self.core, self.ladder.devices());
+        if !self.has_only_cpu()
+            && let Some(core) = self.core.get()
+        {
+            self.compiled = CompiledCache::open(&folder, core, self.ladder.devices());
         }
         self.cache = Some(folder);
         self
@@ -167,9 +228,9 @@ impl Loader {
         devices.all(|device| is_cpu(&device.name))
     }
 
-    /// Version of OpenVINO.
-    pub(crate) fn plugin_version(&self) -> &str {
-        self.core.version()
+    /// Version of OpenVINO; none where it was not needed.
+    pub(crate) fn plugin_version(&self) -> Option<&str> {
+        self.core.get().map(Core::version)
     }
 
     pub(super) fn ladder(&self) -> &Ladder {
@@ -184,6 +245,9 @@ impl Loader {
     /// Makes the kernel of `place` ready on a rung of its ladder.
     pub(super) fn form(&self, place: Place, rung: Rung) -> Result<Form, RuntimeError> {
         let parts = self.parts(place, rung)?;
+        if rung.source == Source::Program {
+            return self.program(&parts, rung);
+        }
         let compiled = if holds_weights(parts.kernel, parts.variant) {
             self.compiled(&parts, rung, &self.sections)?
         } else {
@@ -214,6 +278,11 @@ impl Loader {
     /// As [`form`](Self::form), from a copy of its sections that is hashed again.
     pub(super) fn form_from_copy(&self, place: Place, rung: Rung) -> Result<Form, RuntimeError> {
         let parts = self.parts(place, rung)?;
+        if rung.source == Source::Program {
+            // Its weights are read where they lie, again and again: a copy would tell nothing of them.
+            self.verify_again(&parts)?;
+            return self.program(&parts, rung);
+        }
         let mut ids = parts.weights.clone();
         ids.push(self.bundle.manifest().literals);
         if let Source::Blob(at) = rung.source {
@@ -233,7 +302,7 @@ impl Loader {
         calls: usize,
     ) -> Result<Option<Streams>, RuntimeError> {
         let parts = self.parts(place, rung)?;
-        if holds_weights(parts.kernel, parts.variant) {
+        if rung.source == Source::Program || holds_weights(parts.kernel, parts.variant) {
             return Ok(None);
         }
         let threads = self
@@ -276,16 +345,46 @@ impl Loader {
             .model
             .request()
             .map_err(openvino(format!("request for `{}`", parts.kernel.name)))?;
-        let mut form = Form {
-            rung,
-            shape: parts.shape,
+        let mut form = PluginForm {
             request,
             band: Arc::clone(&compiled.band),
         };
         if parts.variant.binding == Binding::Input {
             self.bind_weights(parts, &mut form, sections)?;
         }
-        Ok(form)
+        Ok(Form {
+            rung,
+            shape: parts.shape,
+            runner: Runner::Plugin(form),
+        })
+    }
+
+    /// Makes a place's CPU program ready.
+    fn program(&self, parts: &Parts<'_>, rung: Rung) -> Result<Form, RuntimeError> {
+        let form = self.processors.form(
+            &self.bundle,
+            rung.role,
+            parts.used,
+            parts.kernel,
+            parts.variant,
+        )?;
+        Ok(Form {
+            rung,
+            shape: parts.shape,
+            runner: Runner::Program(form),
+        })
+    }
+
+    /// Hashes the sections of a place as they are now.
+    fn verify_again(&self, parts: &Parts<'_>) -> Result<(), RuntimeError> {
+        for id in &parts.weights {
+            self.bundle
+                .section_copy(*id)
+                .map_err(|_| RuntimeError::ChangedInMemory {
+                    part: self.bundle.label(*id),
+                })?;
+        }
+        Ok(())
     }
 
     /// Compiles a form without weights for the first place that needs it; the other places share it.
@@ -349,12 +448,12 @@ impl Loader {
             // Import takes no properties; what is compiled is given its own, and heeds none of these.
             for (property, value) in properties_of(parts.device, parts.kernel.group, parts.variant)
             {
-                self.core
+                self.core()?
                     .set_property(device, property, value)
                     .map_err(openvino(format!("set `{property}` of `{device}`")))?;
             }
             return self
-                .core
+                .core()?
                 .import(&bytes, device)
                 .map_err(openvino(format!("import a blob of `{name}` on `{device}`")));
         }
@@ -372,7 +471,7 @@ impl Loader {
                 .map(|key| (cache, key))
         });
         if let Some((cache, key)) = &keep
-            && let Some(compiled) = cache.recall(key, &self.core, device)
+            && let Some(compiled) = cache.recall(key, self.core()?, device)
         {
             return Ok(compiled);
         }
@@ -413,7 +512,7 @@ impl Loader {
             xml = ir::narrow(&xml, name, from, to)?;
         }
         let model = self
-            .core
+            .core()?
             .read_model(xml.as_bytes(), Some(&sections.whole()?))
             .map_err(openvino(format!("read the IR of kernel `{name}`")))?;
         let device = parts.device;
@@ -430,7 +529,7 @@ impl Loader {
             .chain(own.iter().map(|(name, value)| (*name, value.as_str())))
             .collect();
         let properties: Vec<(&str, &str)> = properties.into_iter().collect();
-        self.core
+        self.core()?
             .compile(&model, &device.openvino, &properties)
             .map_err(openvino(format!(
                 "compile kernel `{name}` for `{}`",
@@ -442,7 +541,7 @@ impl Loader {
     fn bind_weights(
         &self,
         parts: &Parts<'_>,
-        form: &mut Form,
+        form: &mut PluginForm,
         sections: &Sections,
     ) -> Result<(), RuntimeError> {
         let weights = &self.bundle.manifest().weights;
@@ -473,6 +572,10 @@ impl Loader {
 /// grew from 80 to 700 MB.
 const SHAPES_KEPT: (&str, &str) = ("CPU_RUNTIME_CACHE_CAPACITY", "64");
 
+fn load_core() -> Result<Core, RuntimeError> {
+    Core::load().map_err(openvino("load the libraries"))
+}
+
 /// Property for the number of CPU threads that a form runs on.
 const THREADS: &str = "INFERENCE_NUM_THREADS";
 
@@ -483,6 +586,7 @@ pub(super) fn refusal(error: &RuntimeError) -> Option<String> {
             Some(format!("{doing}: {}", devices::last_line(source)))
         }
         RuntimeError::Refused { message, .. } => Some(message.clone()),
+        RuntimeError::Program { source, .. } => Some(source.to_string()),
         _ => None,
     }
 }

@@ -8,12 +8,15 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use heg_artifacts::Bundle;
 use heg_artifacts::manifest::{ElementType, Port, Role, Rows as PortRows, Variant};
+use heg_cpu::Context;
+use heg_spec::Group;
 
-use super::loader::{Form, Loader, tensor_element};
+use super::loader::{Form, Loader, Runner, tensor_element};
 use super::place::{Place, place_kernel, place_use, unknown};
+use super::processors::ProgramCall;
 use crate::error::{RuntimeError, openvino};
 use crate::ladder::Rung;
-use crate::mem::Rows;
+use crate::mem::{ProgramRows, Rows};
 
 /// One kernel, ready to run on values that the caller sets.
 ///
@@ -28,6 +31,8 @@ pub struct LoneKernel {
     outputs: Vec<Bound>,
     tokens: usize,
     context: usize,
+    /// Position of the first token.
+    position: usize,
 }
 
 /// A port with the buffer behind it.
@@ -79,6 +84,7 @@ impl LoneKernel {
             outputs: Vec::new(),
             tokens: 1,
             context: 1,
+            position: 0,
         };
         lone.size(1, 1)?;
         Ok(lone)
@@ -149,18 +155,15 @@ impl LoneKernel {
                 .collect()
         };
         let (inputs, outputs) = (buffers(&kernel.inputs)?, buffers(&kernel.outputs)?);
-        let request = &mut self.form.request;
-        for (index, bound) in inputs.iter().enumerate() {
-            let tensor = bound.tensor()?;
-            request
-                .bind_input(index, tensor)
-                .map_err(openvino(format!("bind an input of `{}`", kernel.name)))?;
-        }
-        for (index, bound) in outputs.iter().enumerate() {
-            let tensor = bound.tensor()?;
-            request
-                .bind_output(index, tensor)
-                .map_err(openvino(format!("bind an output of `{}`", kernel.name)))?;
+        if let Runner::Plugin(form) = &mut self.form.runner {
+            for (index, bound) in inputs.iter().enumerate() {
+                let bind = form.request.bind_input(index, bound.tensor()?);
+                bind.map_err(openvino(format!("bind an input of `{}`", kernel.name)))?;
+            }
+            for (index, bound) in outputs.iter().enumerate() {
+                let bind = form.request.bind_output(index, bound.tensor()?);
+                bind.map_err(openvino(format!("bind an output of `{}`", kernel.name)))?;
+            }
         }
         (self.inputs, self.outputs) = (inputs, outputs);
         (self.tokens, self.context) = (tokens, context);
@@ -204,6 +207,7 @@ impl LoneKernel {
     ///
     /// [`RuntimeError::Section`] where the table is damaged, [`RuntimeError::Context`] where it is too short.
     pub fn set_position(&mut self, position: usize) -> Result<(), RuntimeError> {
+        self.position = position;
         for bound in &self.inputs {
             if bound.port.role == Role::Position {
                 let position = position as i64;
@@ -231,16 +235,54 @@ impl LoneKernel {
         Ok(())
     }
 
-    /// Runs the kernel once and waits for its end. Allocates nothing.
+    /// Runs the kernel once and waits for its end.
     ///
     /// # Errors
     ///
-    /// [`RuntimeError::OpenVino`] where the device fails.
+    /// [`RuntimeError::OpenVino`] or [`RuntimeError::Program`] where the device fails.
     pub fn infer(&mut self) -> Result<(), RuntimeError> {
-        self.form
-            .request
-            .infer()
-            .map_err(openvino("run a lone kernel"))
+        if let Some(program) = self.form.runner.program() {
+            return program.run(&self.program_call()?);
+        }
+        match &mut self.form.runner {
+            Runner::Plugin(form) => form.request.infer().map_err(openvino("run a lone kernel")),
+            Runner::Program(_) => Ok(()),
+        }
+    }
+
+    /// The rows of ports, but for those of the cache.
+    fn runs<'b>(&self, ports: &'b [Bound]) -> Result<Vec<Vec<ProgramRows<'b>>>, RuntimeError> {
+        let of_port = |bound: &'b Bound| match bound.port.rows {
+            PortRows::Tokens => Ok(vec![bound.program_rows(self.tokens)?]),
+            PortRows::Context | PortRows::One => Ok(Vec::new()),
+        };
+        ports.iter().map(of_port).collect()
+    }
+
+    /// The call as a program takes it: keys and values are those of one sequence.
+    fn program_call(&self) -> Result<ProgramCall<'_>, RuntimeError> {
+        let is_attention = self.place.group == Group::Mha;
+        let half = |role| {
+            let mut inputs = self.inputs.iter();
+            let bound = inputs.find(|bound| bound.port.role == role);
+            let bound = bound.ok_or_else(|| unknown(self.place))?;
+            bound.program_rows(self.position + self.tokens)
+        };
+        let contexts = match is_attention {
+            false => Vec::new(),
+            true => vec![Context {
+                tokens: self.tokens,
+                position: self.position,
+                keys: half(Role::Key)?,
+                values: half(Role::Value)?,
+            }],
+        };
+        Ok(ProgramCall {
+            rows: self.tokens,
+            inputs: self.runs(&self.inputs)?,
+            outputs: self.runs(&self.outputs)?,
+            contexts,
+        })
     }
 
     /// An output of the last run as f32, row-major, without padding; none where the kernel has no such output.
@@ -260,6 +302,11 @@ impl LoneKernel {
 }
 
 impl Bound {
+    /// The first rows, for a program.
+    fn program_rows(&self, count: usize) -> Result<ProgramRows<'_>, RuntimeError> {
+        self.rows.for_program(0, count)
+    }
+
     fn tensor(&self) -> Result<heg_openvino::Tensor, RuntimeError> {
         match self.port.rows {
             PortRows::One => self.rows.vector(1),

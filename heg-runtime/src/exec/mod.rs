@@ -1,4 +1,4 @@
-//! The executor: runs launches on OpenVINO, with tensors that are views of the runtime's own memory.
+//! The executor: runs launches as CPU programs or on OpenVINO, over views of the runtime's own memory.
 //!
 //! An executor serves one lane and is synchronous: a launch returns when its kernel is done. The scheduler decides
 //! which launch comes next; `launch` runs it, `kernels` prepares the kernels, and `answers` checks what they compute.
@@ -17,6 +17,8 @@ mod launch;
 mod loader;
 mod lone;
 mod place;
+mod processors;
+mod programs;
 mod rotary;
 mod sections;
 mod streams;
@@ -457,7 +459,7 @@ fn verdicts_name(loader: &Loader) -> String {
     let properties = devices.map(|device| (&device.properties, &device.mha_properties));
     let devices = format!(
         "{} {:?} {:?}",
-        loader.plugin_version(),
+        loader.plugin_version().unwrap_or("without OpenVINO"),
         loader.devices(),
         properties.collect::<Vec<_>>()
     );

@@ -125,6 +125,21 @@ impl FormTable {
             .ok_or(target.unknown())
     }
 
+    /// As [`form`](Self::form), to look at.
+    pub(super) fn ready(
+        &self,
+        target: Target,
+        tokens: usize,
+        context: usize,
+    ) -> Result<&Form, RuntimeError> {
+        let prepared = self.prepared.get(target.prepared);
+        let (_, prepared) = prepared.ok_or(target.unknown())?;
+        let mut forms = prepared.forms.iter();
+        forms
+            .find(|form| form.shape.admits(tokens, context))
+            .ok_or(target.unknown())
+    }
+
     /// All that is ready for a target.
     pub(super) fn prepared(&mut self, target: Target) -> Result<&mut Prepared, RuntimeError> {
         let prepared = self.prepared.get_mut(target.prepared);

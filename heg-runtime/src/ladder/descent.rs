@@ -31,7 +31,7 @@ pub struct Step {
     pub role: &'static str,
     /// Calls that the variant admits, e.g. `dynamic`, `256`, `256×2048`; none for the whole device.
     pub shape: Option<String>,
-    /// `blob 3720`, or `IR`; none for the whole device.
+    /// `program`, `blob 3720` or `IR`; none for the whole device.
     pub source: Option<String>,
 }
 
@@ -85,6 +85,7 @@ impl Step {
     pub(crate) fn of(device: &DeviceFacts, kernel: &Kernel, rung: Rung) -> Self {
         let variant = kernel.variants.get(rung.variant);
         let source = match rung.source {
+            Source::Program => "program".to_owned(),
             Source::Ir => "IR".to_owned(),
             Source::Blob(at) => {
                 let blob = variant.and_then(|variant| variant.blobs.get(at));

@@ -23,6 +23,8 @@ pub struct DeviceFacts {
     pub driver: Option<String>,
     /// Facts about an NPU; none for other devices.
     pub npu: Option<NpuFacts>,
+    /// What runs CPU programs in this role, e.g. `avx512-vnni, I8`; none where OpenVINO's device alone plays it.
+    pub programs: Option<String>,
     /// Why it cannot be used; none if it can.
     pub missing: Option<String>,
 }

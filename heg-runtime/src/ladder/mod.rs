@@ -1,8 +1,8 @@
 //! The ladder: the rungs that a kernel runs on, given the devices and what was refused so far. Pure.
 //!
 //! For token-wise kernels the devices are NPU, iGPU, CPU, for attention iGPU, NPU, CPU, as far as the SoC has them
-//! (HeteroLLM §4). On a device, each variant is taken from the bundle's blob that fits, else from another that
-//! fits, else compiled from its IR. A device whose variants do not admit every call is followed by the next one.
+//! (HeteroLLM §4). On a device, each variant is its CPU program where the CPU plays the device, else the bundle's blob
+//! that fits, else another that fits, else it is compiled from its IR. A device whose variants do not admit every call is followed by the next one.
 //! Every rung that is passed over is reported with its reason; a device that the SoC does not list has no rungs.
 //!
 //! Kernels pass tensors to each other, so all of them share one element type: that of the first device of the
@@ -39,6 +39,8 @@ pub struct Rung {
 /// The part of a variant that a device is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Source {
+    /// The CPU program, which our own kernels run.
+    Program,
     /// One of [`Variant::blobs`], compiled ahead of time.
     Blob(usize),
     /// The IR, which the device compiles.
@@ -261,7 +263,8 @@ impl Ladder {
         plan: &mut Plan,
     ) {
         let (rungs, misfits) = self.sources(device, index, variant);
-        if rungs.iter().all(|rung| rung.source == Source::Ir) {
+        let is_blob = |rung: &Rung| matches!(rung.source, Source::Blob(_));
+        if !rungs.iter().any(is_blob) {
             // One reason is enough where no blob fits: that of the nearest.
             if let Some((misfit, at)) = misfits.into_iter().max() {
                 let rung = Rung {
@@ -299,6 +302,9 @@ impl Ladder {
         };
         let mut misfits = Vec::new();
         let mut rungs = Vec::new();
+        if device.programs.is_some() && variant.program.is_some() {
+            rungs.push(rung(Source::Program));
+        }
         for (at, blob) in variant.blobs.iter().enumerate() {
             match device.accepts(blob) {
                 Ok(()) => rungs.push(rung(Source::Blob(at))),

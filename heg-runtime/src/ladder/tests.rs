@@ -23,6 +23,7 @@ fn variant(device: DeviceClass, shape: ShapeClass, activations: ElementType) -> 
         activations,
         kv_cache: None,
         ir: SectionId::of(b"ir"),
+        program: None,
         tolerance: 0.05,
         blobs: Vec::new(),
     }
@@ -89,6 +90,7 @@ fn device(role: DeviceClass) -> DeviceFacts {
         full_name: name.to_owned(),
         driver: None,
         npu: (role == DeviceClass::Npu).then_some(npu),
+        programs: None,
         missing: None,
     }
 }

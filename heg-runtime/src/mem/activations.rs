@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use heg_openvino::{HostBuffer, Memory, Tensor, TensorType};
 
+use super::program_rows::{ProgramRows, program_rows};
 use crate::error::{RuntimeError, openvino};
 
 /// A matrix of rows in a buffer of its own.
@@ -38,6 +39,19 @@ impl Rows {
             &[count, self.width],
         )
         .map_err(openvino("view of activation rows"))
+    }
+
+    /// Rows [first, first + count) for a CPU program.
+    pub(crate) fn for_program(
+        &self,
+        first: usize,
+        count: usize,
+    ) -> Result<ProgramRows<'_>, RuntimeError> {
+        let rows = program_rows(&*self.buffer, 0, (first, count), self.row_bytes());
+        rows.ok_or(RuntimeError::Batch {
+            asked: first + count,
+            rows: self.count(),
+        })
     }
 
     /// The first `count` elements as a vector.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use heg_openvino::{Memory, Tensor, TensorType};
 
+use super::program_rows::{ProgramRows, program_rows};
 use super::region::Region;
 use crate::error::{RuntimeError, openvino};
 
@@ -107,6 +108,24 @@ impl KvCache {
             &[count, self.shape.width],
         )
         .map_err(openvino("view of the KV cache"))
+    }
+
+    /// Rows [first, first + count) of one half of a layer, for a CPU program.
+    pub(crate) fn for_program(
+        &self,
+        layer: usize,
+        half: Half,
+        first: usize,
+        count: usize,
+    ) -> Result<ProgramRows<'_>, RuntimeError> {
+        let start = self.offset(layer, half, 0);
+        let limit = self.shape.context_tokens + self.shape.padding_rows;
+        let rows = (first + count <= limit && layer < self.shape.layers)
+            .then(|| program_rows(&*self.region, start, (first, count), self.shape.row_bytes()));
+        rows.flatten().ok_or(RuntimeError::Context {
+            asked: first + count,
+            context: self.shape.context_tokens,
+        })
     }
 
     /// Writes one row of one half of a layer.

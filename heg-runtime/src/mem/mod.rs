@@ -5,10 +5,13 @@
 
 mod activations;
 mod kv;
+#[allow(unsafe_code, reason = "rows that our own kernels work on")]
+mod program_rows;
 #[allow(unsafe_code, reason = "memory mappings shared with OpenVINO")]
 mod region;
 
 pub(crate) use activations::{Activations, Rows, Scratch, Widths};
 pub use kv::KvCache;
 pub(crate) use kv::{Half, KvShape};
+pub(crate) use program_rows::ProgramRows;
 pub(crate) use region::BundleMemory;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use heg_artifacts::manifest::{Kernel, Manifest, Role};
+use heg_artifacts::manifest::{Kernel, Manifest, Role, Variant};
 use heg_profiler::measure::{Case, DeviceIdentity, Subject};
 use heg_profiler::predict::CallShape;
 use heg_spec::Group;
@@ -85,11 +85,7 @@ impl BundleSubject {
                     if places.is_empty() {
                         continue;
                     }
-                    let blob = of_kernel
-                        .blobs
-                        .iter()
-                        .position(|blob| device.accepts(blob).is_ok());
-                    let source = blob.map_or(Source::Ir, Source::Blob);
+                    let source = source(device, of_kernel);
                     cases.push(Case {
                         kernel: kernel.name.clone(),
                         device: role,
@@ -291,6 +287,16 @@ fn context_step(group: Group) -> u32 {
     }
 }
 
+/// What a device runs of a variant: the first that the ladder tries.
+fn source(device: &DeviceFacts, variant: &Variant) -> Source {
+    if device.programs.is_some() && variant.program.is_some() {
+        return Source::Program;
+    }
+    let mut blobs = variant.blobs.iter();
+    let blob = blobs.position(|blob| device.accepts(blob).is_ok());
+    blob.map_or(Source::Ir, Source::Blob)
+}
+
 /// Devices that can be used.
 fn usable(loader: &Loader) -> impl Iterator<Item = &DeviceFacts> {
     let devices = loader.devices().iter();
@@ -299,15 +305,16 @@ fn usable(loader: &Loader) -> impl Iterator<Item = &DeviceFacts> {
 
 /// Identities of the devices that can be used: names, drivers, properties.
 pub fn identities(loader: &Loader) -> Vec<DeviceIdentity> {
-    let openvino = loader.plugin_version();
+    let openvino = loader.plugin_version().unwrap_or("not used");
     let identity = |device: &DeviceFacts| DeviceIdentity {
         class: device.role,
         openvino: device.name.clone(),
         name: device.full_name.trim().to_owned(),
         // Those without a driver change with OpenVINO only.
-        driver: match &device.driver {
-            Some(driver) => format!("OpenVINO {openvino}, driver {driver}"),
-            None => format!("OpenVINO {openvino}"),
+        driver: match (&device.programs, &device.driver) {
+            (Some(programs), _) => format!("programs {}, {programs}", env!("CARGO_PKG_VERSION")),
+            (None, Some(driver)) => format!("OpenVINO {openvino}, driver {driver}"),
+            (None, None) => format!("OpenVINO {openvino}"),
         },
         properties: device_of(loader.soc(), device.role)
             .map(all_properties)

@@ -197,6 +197,7 @@ fn variant(device: DeviceClass, shape: ShapeClass, binding: Binding) -> Variant 
         activations: ElementType::F16,
         kv_cache: None,
         ir: SectionId::of(b""),
+        program: None,
         tolerance: 0.05,
         blobs: Vec::new(),
     }

@@ -85,6 +85,7 @@ fn kernel(entry: &VariantAnnotation) -> Kernel {
             activations: ElementType::F16,
             kv_cache: None,
             ir: SectionId::of(b""),
+            program: None,
             tolerance: 0.05,
             blobs: Vec::new(),
         }],

@@ -60,7 +60,7 @@ fn public_type(line: &str) -> Option<&str> {
 const DUPLICATES: usize = 0;
 
 /// Names that several types may have, and why. At most ten.
-const EXCEPTIONS: [(&str, &str); 8] = [
+const EXCEPTIONS: [(&str, &str); 9] = [
     (
         "Args",
         "a command's arguments, named with its module: `setup::Args`",
@@ -88,6 +88,10 @@ const EXCEPTIONS: [(&str, &str); 8] = [
     (
         "Source",
         "a spec's text, and what a device is given of a variant",
+    ),
+    (
+        "Step",
+        "one of a CPU program, and one down the ladder of variants; no code sees both",
     ),
     (
         "Work",

@@ -114,7 +114,7 @@ const BY_TOKENIZERS: &[(&str, &str)] = &[
     ("rayon_core", "rayon's"),
 ];
 
-const PROMISES: [Promise; 3] = [
+const PROMISES: [Promise; 4] = [
     Promise {
         name: "heg-sched",
         folder: "heg-runtime/sched",
@@ -126,6 +126,12 @@ const PROMISES: [Promise; 3] = [
         folder: "heg-runtime/text",
         forbidden: PURE,
         exceptions: BY_TOKENIZERS,
+    },
+    Promise {
+        name: "heg-cpu",
+        folder: "heg-runtime/cpu",
+        forbidden: &[OPENVINO, NETWORK, THREADS, COMPILER, PROGRAM],
+        exceptions: &[],
     },
     Promise {
         name: "heg-runtime",

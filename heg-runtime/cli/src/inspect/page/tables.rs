@@ -308,10 +308,11 @@ fn kind(manifest: &Manifest, reference: Reference) -> (u8, String) {
         }
         Reference::VariantIr(..) => (2, "OpenVINO IRs"),
         Reference::Literals => (3, "literals of the IRs"),
-        Reference::RopeCos(_) | Reference::RopeSin(_) => (4, "rotary tables"),
-        Reference::Tokenizer | Reference::ChatTemplate => (5, "tokenizer and chat template"),
-        Reference::Answer(..) => (6, "known answers"),
-        Reference::Annotations => (7, "annotations"),
+        Reference::VariantProgram(..) => (4, "CPU programs"),
+        Reference::RopeCos(_) | Reference::RopeSin(_) => (5, "rotary tables"),
+        Reference::Tokenizer | Reference::ChatTemplate => (6, "tokenizer and chat template"),
+        Reference::Answer(..) => (7, "known answers"),
+        Reference::Annotations => (8, "annotations"),
     };
     (order, name.to_owned())
 }

@@ -1,0 +1,226 @@
+//! Forms that are CPU programs: our own kernels, over the rows of the mapped bundle.
+//!
+//! A processor is the CPU in one role: threads, instructions and scratch memory. All forms of the role share it, as a
+//! lane runs one at a time. Nothing is compiled, packed or copied: a form is a checked program and the places of its
+//! weights.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use heg_artifacts::manifest::{Kernel, KernelUse, Manifest, Variant};
+use heg_artifacts::program::Program;
+use heg_artifacts::{Bundle, SectionId};
+use heg_cpu::{Call, Context, Device, DeviceOptions, Isa, Weight};
+use heg_spec::soc::Programs;
+use heg_spec::{DeviceClass, Soc};
+
+use crate::error::RuntimeError;
+use crate::mem::ProgramRows;
+use crate::soc::device_of;
+
+/// The processors of a SoC, by role.
+pub(super) struct Processors {
+    of_role: BTreeMap<DeviceClass, Processor>,
+}
+
+/// The CPU in one role.
+struct Processor {
+    programs: Programs,
+    isa: Isa,
+    /// Made when the first kernel needs it.
+    device: Mutex<Option<Arc<Mutex<Device>>>>,
+    /// Kernels that are ready, by index.
+    kernels: Mutex<BTreeMap<u32, Arc<heg_cpu::Kernel>>>,
+}
+
+/// The kernel of one place, as a program.
+pub(super) struct ProgramForm {
+    name: String,
+    kernel: Arc<heg_cpu::Kernel>,
+    weights: Vec<WeightPlace>,
+    bundle: Arc<Bundle>,
+    device: Arc<Mutex<Device>>,
+}
+
+/// Where a weight lies in the bundle, in bytes.
+struct WeightPlace {
+    values: Range<usize>,
+    scales: Option<Range<usize>>,
+}
+
+/// Whether programs serve every kernel of a model on every device of a SoC, so that nothing needs OpenVINO.
+pub(super) fn serve_all(manifest: &Manifest, soc: &Soc) -> bool {
+    let has_program = |kernel: &Kernel| {
+        let mut variants = kernel.variants.iter();
+        variants.any(|variant| variant.program.is_some())
+    };
+    let mut devices = soc.devices.iter();
+    devices.all(|device| device.programs.is_some()) && manifest.kernels.iter().all(has_program)
+}
+
+impl Processors {
+    /// For the devices of a SoC that the CPU plays with programs.
+    pub(super) fn new(soc: &Soc) -> Self {
+        let processor = |role| {
+            let programs = device_of(soc, role)?.programs?;
+            let processor = Processor {
+                programs,
+                isa: programs.isa.unwrap_or_else(Isa::best),
+                device: Mutex::default(),
+                kernels: Mutex::default(),
+            };
+            Some((role, processor))
+        };
+        let roles = [DeviceClass::Npu, DeviceClass::Igpu, DeviceClass::Cpu];
+        Self {
+            of_role: roles.into_iter().filter_map(processor).collect(),
+        }
+    }
+
+    /// What runs programs in a role, if anything does: what results depend on.
+    pub(super) fn name(&self, role: DeviceClass) -> Option<String> {
+        let processor = self.of_role.get(&role)?;
+        Some(format!(
+            "{}, {:?}",
+            processor.isa, processor.programs.activations
+        ))
+    }
+
+    /// The program of a place, in a role. Hashes of what it is made of are checked.
+    pub(super) fn form(
+        &self,
+        bundle: &Arc<Bundle>,
+        role: DeviceClass,
+        used: &KernelUse,
+        kernel: &Kernel,
+        variant: &Variant,
+    ) -> Result<ProgramForm, RuntimeError> {
+        let missing = || RuntimeError::Refused {
+            kernel: kernel.name.clone(),
+            message: "there is no program for it".to_owned(),
+        };
+        let processor = self.of_role.get(&role).ok_or_else(missing)?;
+        let section = variant.program.ok_or_else(missing)?;
+        let weights = used
+            .weights
+            .iter()
+            .filter_map(|id| bundle.manifest().weights.get(id.0 as usize))
+            .map(|weight| {
+                Ok(WeightPlace {
+                    values: verified(bundle, weight.values)?,
+                    scales: weight.scales.map(|id| verified(bundle, id)).transpose()?,
+                })
+            })
+            .collect::<Result<_, RuntimeError>>()?;
+        Ok(ProgramForm {
+            name: kernel.name.clone(),
+            kernel: processor.kernel(bundle, used, kernel, variant, section)?,
+            weights,
+            bundle: Arc::clone(bundle),
+            device: processor.device(&kernel.name)?,
+        })
+    }
+}
+
+/// The place of a section, after its hash was checked.
+fn verified(bundle: &Bundle, id: SectionId) -> Result<Range<usize>, RuntimeError> {
+    bundle.section(id).map_err(RuntimeError::Section)?;
+    let range = bundle.section_range(id).map_err(RuntimeError::Section)?;
+    Ok(range.start as usize..range.end as usize)
+}
+
+impl Processor {
+    fn device(&self, kernel: &str) -> Result<Arc<Mutex<Device>>, RuntimeError> {
+        // What a panicking thread left is a whole value.
+        let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = &*device {
+            return Ok(Arc::clone(device));
+        }
+        let threads = self.programs.threads.map(|threads| threads.get() as usize);
+        let threads = threads.and_then(NonZeroUsize::new);
+        let options = DeviceOptions {
+            isa: self.isa,
+            threads: threads.unwrap_or_else(all_cores),
+        };
+        let made = Device::new(options).map_err(running(kernel))?;
+        Ok(Arc::clone(device.insert(Arc::new(Mutex::new(made)))))
+    }
+
+    fn kernel(
+        &self,
+        bundle: &Bundle,
+        used: &KernelUse,
+        kernel: &Kernel,
+        variant: &Variant,
+        section: SectionId,
+    ) -> Result<Arc<heg_cpu::Kernel>, RuntimeError> {
+        let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ready) = kernels.get(&used.kernel.0) {
+            return Ok(Arc::clone(ready));
+        }
+        let text = bundle
+            .section_copy(section)
+            .map_err(RuntimeError::Section)?;
+        let program = Program::read(&text, kernel).map_err(RuntimeError::Section)?;
+        let kv = variant.elements().kv;
+        let ready = heg_cpu::Kernel::new(program, kernel, kv, self.programs.activations);
+        let ready = Arc::new(ready.map_err(running(&kernel.name))?);
+        kernels.insert(used.kernel.0, Arc::clone(&ready));
+        Ok(ready)
+    }
+}
+
+fn all_cores() -> NonZeroUsize {
+    thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+/// An error of a program.
+fn running(kernel: &str) -> impl Fn(heg_cpu::Error) -> RuntimeError {
+    let kernel = kernel.to_owned();
+    move |source| RuntimeError::Program {
+        kernel: kernel.clone(),
+        source,
+    }
+}
+
+/// What a program works on: rows for each port, and the sequences of its attention.
+pub(super) struct ProgramCall<'a> {
+    pub(super) rows: usize,
+    pub(super) inputs: Vec<Vec<ProgramRows<'a>>>,
+    pub(super) outputs: Vec<Vec<ProgramRows<'a>>>,
+    pub(super) contexts: Vec<Context<'a>>,
+}
+
+impl ProgramForm {
+    /// Runs the program once.
+    pub(super) fn run(&self, call: &ProgramCall<'_>) -> Result<(), RuntimeError> {
+        let bytes: &[u8] = self.bundle.mapping();
+        let slice = |place: &Range<usize>| bytes.get(place.clone()).unwrap_or_default();
+        let weights: Vec<Weight<'_>> = self
+            .weights
+            .iter()
+            .map(|weight| Weight {
+                values: slice(&weight.values),
+                scales: weight.scales.as_ref().map(slice),
+            })
+            .collect();
+        let inputs: Vec<&[ProgramRows<'_>]> = call.inputs.iter().map(Vec::as_slice).collect();
+        let outputs: Vec<&[ProgramRows<'_>]> = call.outputs.iter().map(Vec::as_slice).collect();
+        let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        device
+            .run(
+                &self.kernel,
+                &Call {
+                    rows: call.rows,
+                    weights: &weights,
+                    inputs: &inputs,
+                    outputs: &outputs,
+                    contexts: &call.contexts,
+                },
+            )
+            .map_err(running(&self.name))
+    }
+}

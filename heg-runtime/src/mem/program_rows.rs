@@ -1,0 +1,27 @@
+//! Rows of the runtime's memory as CPU programs take them.
+
+use std::ptr::NonNull;
+
+use heg_openvino::Memory;
+
+pub(crate) use heg_cpu::Rows as ProgramRows;
+
+/// Rows `first..first + count`, each `row_bytes` long, from `offset` on; none where they are not all there.
+pub(super) fn program_rows(
+    memory: &dyn Memory,
+    offset: usize,
+    (first, count): (usize, usize),
+    row_bytes: usize,
+) -> Option<ProgramRows<'_>> {
+    let start = first.checked_mul(row_bytes)?.checked_add(offset)?;
+    let end = count.checked_mul(row_bytes)?.checked_add(start)?;
+    if end > memory.len() {
+        return None;
+    }
+    let address = NonNull::new(memory.as_ptr().cast_mut())?;
+    // SAFETY: the rows lie within the memory, which the caller borrows. It may be written: activations and caches are
+    // `Access::ReadWrite`, and a program writes no input. A launch has its rows to itself: the scheduler gives a
+    // request's cache and a batch's activations to one lane at a time, and a lane runs one launch at a time.
+    let rows = unsafe { ProgramRows::new(address.add(start), count, row_bytes, row_bytes) };
+    Some(rows)
+}

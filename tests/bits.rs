@@ -1,0 +1,215 @@
+//! The same question gets the same answer however busy the machine is: CPU programs give the same logits, bit for bit,
+//! for any chunks, batches, numbers of threads and instruction sets.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+
+use heg_runtime::Loaded;
+use heg_runtime::exec::{Executor, ExecutorOptions, Sequence};
+use heg_sched::{Logits, chunks};
+use heg_spec::{Activations, Isa, Soc, shipped};
+use heg_tests::{Seeded, Workbench, fixture};
+
+/// How a machine computes.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    threads: u32,
+    isa: Isa,
+    chunk_tokens: usize,
+    /// Sequences that are decoded side by side.
+    batch: usize,
+}
+
+const PLAIN: Way = Way {
+    threads: 1,
+    isa: Isa::Avx2,
+    chunk_tokens: 256,
+    batch: 1,
+};
+
+/// Ways that differ from the plain one in everything.
+const WAYS: [Way; 5] = [
+    Way {
+        threads: 2,
+        isa: Isa::Avx512Vnni,
+        chunk_tokens: 1,
+        batch: 2,
+    },
+    Way {
+        threads: 2,
+        isa: Isa::AvxVnni,
+        chunk_tokens: 7,
+        batch: 3,
+    },
+    Way {
+        threads: 1,
+        isa: Isa::Avx512Vnni,
+        chunk_tokens: 32,
+        batch: 8,
+    },
+    Way {
+        threads: 2,
+        isa: Isa::Avx512Vnni,
+        chunk_tokens: 256,
+        batch: 32,
+    },
+    Way {
+        threads: 1,
+        isa: Isa::Portable,
+        chunk_tokens: 64,
+        batch: 20,
+    },
+];
+
+fn soc(way: Way, activations: Activations) -> Soc {
+    let mut soc = shipped::soc("host-cpu").unwrap();
+    for programs in soc.devices.iter_mut().filter_map(|device| device.programs.as_mut()) {
+        programs.threads = NonZeroU32::new(way.threads);
+        programs.isa = Some(way.isa);
+        programs.activations = activations;
+    }
+    soc
+}
+
+/// A prompt on its way: its logits so far, and the token that is next.
+struct Asked {
+    sequence: Sequence,
+    /// A hash of the logits of each step.
+    bits: Vec<blake3::Hash>,
+    tokens: Vec<u32>,
+}
+
+impl Asked {
+    fn take(&mut self, logits: &[f32]) {
+        let bytes: Vec<u8> = logits.iter().flat_map(|x| x.to_le_bytes()).collect();
+        self.bits.push(blake3::hash(&bytes));
+        let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
+        self.tokens.push(best.unwrap() as u32);
+    }
+}
+
+/// Answers all prompts with `steps` tokens. Gives the tokens and the hashes of all logits.
+fn answers(
+    bundle: &Path,
+    prompts: &[Vec<u32>],
+    steps: usize,
+    (way, activations): (Way, Activations),
+) -> Vec<(Vec<u32>, Vec<blake3::Hash>)> {
+    let options = ExecutorOptions {
+        chunk_tokens: way.chunk_tokens,
+        batch: way.batch,
+        ..ExecutorOptions::default()
+    };
+    let loaded = Loaded::open(bundle).unwrap();
+    let mut executor = loaded.executor(&soc(way, activations), options).unwrap();
+    let mut asked: Vec<Asked> = prompts
+        .iter()
+        .map(|prompt| prefilled(&mut executor, prompt, way.chunk_tokens))
+        .collect();
+    for _ in 1..steps {
+        for together in asked.chunks_mut(way.batch) {
+            decode(&mut executor, together);
+        }
+    }
+    asked.into_iter().map(|one| (one.tokens, one.bits)).collect()
+}
+
+fn prefilled(executor: &mut Executor, prompt: &[u32], chunk_tokens: usize) -> Asked {
+    let mut asked = Asked {
+        sequence: executor.sequence().unwrap(),
+        bits: Vec::new(),
+        tokens: Vec::new(),
+    };
+    for chunk in chunks(prompt.len(), chunk_tokens) {
+        let is_last = chunk.end == prompt.len();
+        let tokens = &prompt[chunk];
+        let sequence = &mut asked.sequence;
+        let logits = executor.prefill(sequence, tokens, Logits::LastRows).unwrap();
+        if is_last {
+            let logits = logits.to_vec();
+            asked.take(&logits);
+        }
+    }
+    asked
+}
+
+fn decode(executor: &mut Executor, together: &mut [Asked]) {
+    let tokens: Vec<u32> = together.iter().map(|one| one.tokens[one.tokens.len() - 1]).collect();
+    let mut sequences: Vec<&mut Sequence> =
+        together.iter_mut().map(|one| &mut one.sequence).collect();
+    let logits = executor.decode(&mut sequences, &tokens).unwrap().to_vec();
+    let width = logits.len() / tokens.len();
+    for (one, logits) in together.iter_mut().zip(logits.chunks(width)) {
+        one.take(logits);
+    }
+}
+
+/// Compares all ways with the plain one; the portable form answers only some prompts, because it is slow.
+fn check(bundle: &Path, prompts: &[Vec<u32>], steps: usize, activations: Activations) {
+    let expected = answers(bundle, prompts, steps, (PLAIN, activations));
+    for way in WAYS.into_iter().filter(|way| way.isa.is_available()) {
+        let count = match way.isa {
+            Isa::Portable => prompts.len().min(4),
+            _ => prompts.len(),
+        };
+        let found = answers(bundle, &prompts[..count], steps, (way, activations));
+        for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_eq!(found, expected, "{way:?}, prompt {index}");
+        }
+    }
+}
+
+fn tiny_agent() -> (Workbench, PathBuf) {
+    let workbench = Workbench::new().unwrap();
+    let compiled = workbench.compile(&fixture("tiny-agent"), "tiny-agent", |_| ());
+    let bundle = compiled.unwrap().0;
+    (workbench, bundle)
+}
+
+/// Prompts of many lengths, cut from one after the other.
+fn prompts(count: usize, vocab: usize) -> Vec<Vec<u32>> {
+    let mut noise = Seeded::new(7);
+    let length = |index: usize| 1 + index * 29 % 190;
+    (0..count)
+        .map(|index| {
+            let token = |_| noise.below(vocab) as u32;
+            (0..length(index)).map(token).collect()
+        })
+        .collect()
+}
+
+#[test]
+fn tiny_agent_says_the_same_in_any_company() {
+    let (_workbench, bundle) = tiny_agent();
+    check(&bundle, &prompts(200, 2048), 6, Activations::I8);
+}
+
+#[test]
+fn tiny_agent_says_the_same_with_finer_activations() {
+    let (_workbench, bundle) = tiny_agent();
+    for activations in [Activations::I16, Activations::F32] {
+        check(&bundle, &prompts(24, 2048), 4, activations);
+    }
+}
+
+#[test]
+fn smollm2_says_the_same_in_any_company() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../artifacts/models/smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf");
+    if !file.exists() {
+        println!("skipped: no model (run: cargo xtask fetch-model smollm2-135m-instruct)");
+        return;
+    }
+    let workbench = Workbench::new().unwrap();
+    let bundle = workbench.compile(&file, "smollm2", |_| ()).unwrap().0;
+    // All 50 with HEG_FULL=1: the portable form takes minutes for them.
+    let count = match std::env::var_os("HEG_FULL") {
+        Some(_) => 50,
+        None => 6,
+    };
+    check(&bundle, &prompts(count, 49_000), 4, Activations::I8);
+}

@@ -31,8 +31,8 @@ enum Work {
 struct Weights<'a>(&'a [i8]);
 
 impl Weights<'_> {
-    /// Microseconds that `work` takes on a piece of a matrix, the first quartile over all pieces: work of others on the machine
-    /// disturbs some, not all.
+    /// Microseconds that `work` takes on a piece of a matrix, the first quartile over all pieces: others on the machine
+    /// disturb some, not all.
     fn quartile(&self, work: impl Fn(usize, Range<usize>, &mut Panel) + Sync) -> f64 {
         let next = AtomicUsize::new(0);
         let pieces = || {

@@ -1,14 +1,15 @@
 //! Phases: steps that threads may be at together.
 //!
 //! Threads share out the rows of a call for steps on single rows, and each runs all of these that follow each other on
-//! its own rows; they meet before and after a product and attention. While one thread still reads a row in one step of
+//! the rows that it took; products and attention are phases of their own, and one begins when all of the one before is
+//! done. While one thread still reads a row in one step of
 //! a phase, another may be writing in a later one, so buffers of one phase have places of their own.
 
 use std::ops::Range;
 
 use super::{Program, Step};
 
-/// Steps between two meetings of the threads.
+/// Steps that are begun when all before them are done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
     /// Steps on single rows, one after the other on the same thread.

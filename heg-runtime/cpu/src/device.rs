@@ -2,7 +2,6 @@
 
 use std::cell::UnsafeCell;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use heg_artifacts::program::Attention;
 
@@ -33,8 +32,6 @@ pub struct Device {
     threads: Vec<OfThread>,
     /// Addresses of rows, by port: inputs, then outputs.
     tables: Vec<Vec<Address>>,
-    /// Pieces of work that were taken, by phase.
-    taken: Vec<AtomicUsize>,
     /// Pieces of the call's attention.
     items: Vec<Item>,
     /// Attention that the threads have memory for.
@@ -106,7 +103,6 @@ impl Device {
             scratch: Scratch::empty(),
             threads: (0..threads.get()).map(local).collect(),
             tables: Vec::new(),
-            taken: Vec::new(),
             items: Vec::new(),
             attended: Vec::new(),
         })
@@ -135,24 +131,18 @@ impl Device {
         }
         self.make_room(kernel, call.rows)?;
         list_rows(&mut self.tables, call);
-        self.taken
-            .resize_with(kernel.phases.len(), AtomicUsize::default);
-        self.taken
-            .iter()
-            .for_each(|taken| taken.store(0, Ordering::Relaxed));
         let mut execution = Execution {
             isa: self.isa,
             kernel,
             call,
             scratch: Address(self.scratch.as_ptr()),
             tables: &self.tables,
-            taken: &self.taken,
             items: &mut self.items,
             threads: &self.threads,
         };
         execution.list_items();
-        self.pool
-            .run(&|thread, barrier| execution.run(thread, barrier))
+        let work = |thread, phase, piece| execution.run(thread, phase, piece);
+        self.pool.run(execution.pieces(), &work)
     }
 
     fn make_room(&mut self, kernel: &Kernel, rows: usize) -> Result<(), Error> {

@@ -1,10 +1,9 @@
-//! One call on all threads of a device: phase after phase, with a meeting of the threads between them.
+//! One call on all threads of a device: phase after phase, each in pieces.
 //!
-//! Work within a phase is shared out in pieces. Which thread takes which piece changes nothing in the results: every
-//! output is computed by one thread, in an order that knows nothing of pieces.
+//! Which thread takes which piece changes nothing in the results: every output is computed by one thread, in an order
+//! that knows nothing of pieces.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use heg_artifacts::manifest::{ElementType, Role};
 use heg_artifacts::program::{Attention, BufferId, ParameterId, Part, Phase, Step, scratch_width};
@@ -14,7 +13,6 @@ use crate::call::{Call, Context};
 use crate::device::{Address, OfThread};
 use crate::kernel::{Kernel, Layout};
 use crate::lanes::elements::Element;
-use crate::pool::Barrier;
 use crate::product::{FloatProduct, IntegerProduct, Residual, float_product, integer_product};
 use heg_spec::Isa;
 
@@ -26,8 +24,6 @@ pub(crate) struct Execution<'a> {
     pub(crate) scratch: Address,
     /// Addresses of rows, by port: inputs, then outputs.
     pub(crate) tables: &'a [Vec<Address>],
-    /// Pieces that were taken, by phase.
-    pub(crate) taken: &'a [AtomicUsize],
     /// Pieces of attention.
     pub(crate) items: &'a mut Vec<Item>,
     pub(crate) threads: &'a [OfThread],
@@ -74,59 +70,75 @@ impl Execution<'_> {
         }
     }
 
-    /// The part of one thread.
-    pub(crate) fn run(&self, thread: usize, barrier: &Barrier) {
-        let last = self.kernel.phases.len().saturating_sub(1);
-        for (index, phase) in self.kernel.phases.iter().enumerate() {
-            match phase {
-                Phase::Rows(steps) => self.rows(thread, steps.clone()),
-                Phase::Product(step) => self.product(thread, index, *step),
-                Phase::Attention(step) => self.attention(thread, index, *step),
-            }
-            // The end of the call is a meeting too.
-            if index < last && !barrier.wait() {
-                return;
-            }
+    /// Number of pieces of each phase.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = usize> {
+        let steps = &self.kernel.program.steps;
+        self.kernel.phases.iter().map(move |phase| match phase {
+            Phase::Rows(_) => self.call.rows.div_ceil(self.rows_of_piece()),
+            Phase::Product(step) => match steps.get(*step) {
+                Some(Step::Product { parts, .. }) => self.pieces_of(parts).sum(),
+                _ => 0,
+            },
+            Phase::Attention(_) => self.items.len(),
+        })
+    }
+
+    /// Works on a piece of a phase.
+    pub(crate) fn run(&self, thread: usize, phase: usize, piece: usize) {
+        match self.kernel.phases.get(phase) {
+            Some(Phase::Rows(steps)) => self.rows(thread, steps.clone(), piece),
+            Some(Phase::Product(step)) => self.product(thread, *step, piece),
+            Some(Phase::Attention(step)) => self.attention(thread, *step, piece),
+            None => {}
         }
     }
 
-    /// Runs steps on the rows of this thread.
-    fn rows(&self, thread: usize, steps: Range<usize>) {
-        let (rows, threads) = (self.call.rows, self.threads.len());
+    /// Runs steps on some rows.
+    fn rows(&self, thread: usize, steps: Range<usize>, piece: usize) {
+        let size = self.rows_of_piece();
         let steps = self.kernel.program.steps.get(steps).unwrap_or_default();
-        for row in rows * thread / threads..rows * (thread + 1) / threads {
+        for row in piece * size..self.call.rows.min((piece + 1) * size) {
             for step in steps {
                 self.row_step(thread, step, row);
             }
         }
     }
 
-    /// Takes pieces of a product until none is left.
-    fn product(&self, thread: usize, phase: usize, step: usize) {
+    fn rows_of_piece(&self) -> usize {
+        let pieces = self.threads.len() * PIECES_OF_A_THREAD;
+        self.call.rows.div_ceil(pieces).max(1)
+    }
+
+    /// Computes some outputs of a product.
+    fn product(&self, thread: usize, step: usize, mut piece: usize) {
         let Some(Step::Product { x, parts }) = self.kernel.program.steps.get(step) else {
             return;
         };
-        while let Some((part, outputs)) = self.next_piece(phase, parts) {
-            self.multiply(thread, *x, part, outputs);
-        }
-    }
-
-    /// The next piece of a product: a part, and some of its outputs.
-    fn next_piece<'p>(&self, phase: usize, parts: &'p [Part]) -> Option<(&'p Part, Range<usize>)> {
-        let taken = self.taken.get(phase)?;
-        let mut piece = taken.fetch_add(1, Ordering::Relaxed);
-        let outputs = |part: &Part| self.kernel.width(part.out);
-        let all: usize = parts.iter().map(outputs).sum();
-        for part in parts {
-            let size = piece_outputs(all, self.row_bytes(part), self.threads.len());
-            let pieces = outputs(part).div_ceil(size);
+        for (part, pieces) in parts.iter().zip(self.pieces_of(parts)) {
             if piece < pieces {
-                let end = outputs(part).min((piece + 1) * size);
-                return Some((part, piece * size..end));
+                let size = self.outputs_of_piece(parts, part);
+                let end = self.kernel.width(part.out).min((piece + 1) * size);
+                return self.multiply(thread, *x, part, piece * size..end);
             }
             piece -= pieces;
         }
-        None
+    }
+
+    /// Number of pieces of each part of a product.
+    fn pieces_of<'p>(&self, parts: &'p [Part]) -> impl Iterator<Item = usize> + use<'p, '_> {
+        let pieces = |part: &Part| {
+            let outputs = self.kernel.width(part.out);
+            outputs.div_ceil(self.outputs_of_piece(parts, part))
+        };
+        parts.iter().map(pieces)
+    }
+
+    /// Outputs of a part's pieces: so few that all threads end at about the same time, and enough to be worth taking.
+    fn outputs_of_piece(&self, parts: &[Part], part: &Part) -> usize {
+        let all: usize = parts.iter().map(|part| self.kernel.width(part.out)).sum();
+        let fair = all.div_ceil(self.threads.len() * PIECES_OF_A_THREAD);
+        let most = PIECE_BYTES / self.row_bytes(part).max(1);
+        fair.min(most).div_ceil(OUTPUT_STEP).max(1) * OUTPUT_STEP
     }
 
     /// Bytes of a row of a part's matrix.
@@ -200,29 +212,27 @@ impl Execution<'_> {
         }
     }
 
-    /// Takes pieces of attention until none is left.
-    fn attention(&self, thread: usize, phase: usize, step: usize) {
+    /// Works on one item of attention.
+    fn attention(&self, thread: usize, step: usize, piece: usize) {
         let Some(Step::Attention { attributes, out }) = self.kernel.program.steps.get(step) else {
             return;
         };
-        let (Some(taken), Some(local)) = (self.taken.get(phase), self.threads.get(thread)) else {
+        let (Some(item), Some(local)) = (self.items.get(piece), self.threads.get(thread)) else {
             return;
         };
-        while let Some(item) = self.items.get(taken.fetch_add(1, Ordering::Relaxed)) {
-            let Some(call) = self.attention_call(attributes, *out, item.context) else {
-                return;
-            };
-            // SAFETY: `Call::check` found all rows that are visible; each piece has rows and heads of its own, and each
-            // thread its memory.
-            unsafe {
-                attention::attend(
-                    self.isa,
-                    &call,
-                    item.work.kv_heads.clone(),
-                    item.work.rows.clone(),
-                    &mut local.get().attention,
-                );
-            }
+        let Some(call) = self.attention_call(attributes, *out, item.context) else {
+            return;
+        };
+        // SAFETY: `Call::check` found all rows that are visible; each piece has rows and heads of its own, and each
+        // thread its memory.
+        unsafe {
+            attention::attend(
+                self.isa,
+                &call,
+                item.work.kv_heads.clone(),
+                item.work.rows.clone(),
+                &mut local.get().attention,
+            );
         }
     }
 
@@ -300,15 +310,7 @@ pub(crate) const fn plain_stride(width: usize) -> usize {
     scratch_width(width as u32) as usize
 }
 
-/// Outputs of a piece: so few that all threads end at about the same time, and enough for the work to be worth taking.
-fn piece_outputs(all: usize, row_bytes: usize, threads: usize) -> usize {
-    let fair = all.div_ceil(threads * PIECES_OF_A_THREAD);
-    let most = PIECE_BYTES / row_bytes.max(1);
-    let outputs = fair.min(most);
-    outputs.div_ceil(OUTPUT_STEP).max(1) * OUTPUT_STEP
-}
-
-/// Pieces that a thread takes of a product that is not large. Chosen: a thread that was held up leaves a fifth of its
+/// Pieces that a thread takes of a phase that is not large. Chosen: a thread that was held up leaves a fifth of its
 /// share to the others at most.
 const PIECES_OF_A_THREAD: usize = 4;
 

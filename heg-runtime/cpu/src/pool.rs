@@ -1,116 +1,92 @@
-//! Threads that carry out the steps of a call together.
+//! Threads that carry out the phases of a call together.
 //!
-//! A call is handed to all threads at once, and they meet between steps. They spin while they wait, because a step takes
-//! microseconds; a thread that waits longer gives its core away, and parks when no call comes.
+//! A phase is a number of pieces, which threads take one after the other. It has ended when all its pieces are done, and
+//! nobody waits for a thread that took none: on a machine whose cores others use too, a thread may not be running just
+//! then, and the rest goes on without it. Threads spin between phases, because a phase takes microseconds; one that waits
+//! longer gives its core away, and parks when no call comes.
 
-use std::cell::UnsafeCell;
 use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use crate::error::Error;
 
-/// What every thread runs, with its number.
-type Job<'a> = dyn Fn(usize) + Sync + 'a;
+/// A piece of work: thread, phase, and the piece's number in it.
+type Work<'a> = dyn Fn(usize, usize, usize) + Sync + 'a;
 
 /// Threads of one device, the caller's included.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// Calls of before, to be used again.
+    calls: Vec<Arc<Call>>,
 }
 
 struct Shared {
     /// Number of calls so far; raised when the next one is there.
-    calls: AtomicU32,
-    /// Threads that have not yet ended the call, without the caller's.
-    running: AtomicUsize,
-    job: UnsafeCell<*const Job<'static>>,
+    count: AtomicU32,
+    call: Mutex<Arc<Call>>,
     /// Threads that are parked or about to be.
     parked: AtomicUsize,
     ends: AtomicBool,
-    barrier: Barrier,
-}
-
-// SAFETY: the job is written by the caller alone, before it raises `calls` and after every thread has ended the call
-// before; threads read it between. All of it goes through atomics with the orders that this needs.
-unsafe impl Send for Shared {}
-// SAFETY: as above.
-unsafe impl Sync for Shared {}
-
-/// A place where all threads of a call wait for each other.
-pub(crate) struct Barrier {
-    threads: usize,
-    arrived: AtomicUsize,
-    rounds: AtomicU32,
-    /// Whether a thread panicked: nobody waits for it.
+    /// Whether a piece panicked.
     is_broken: AtomicBool,
 }
 
-impl Barrier {
-    const fn new(threads: usize) -> Self {
+/// A call. A thread that comes late may hold it after its end.
+struct Call {
+    phases: Vec<Phase>,
+    /// Used by whoever has taken a piece that is there, so not after the end.
+    work: *const Work<'static>,
+}
+
+// SAFETY: `work` is shared by reference between threads, as it is `Sync`, and only while `Pool::run` borrows it.
+unsafe impl Send for Call {}
+// SAFETY: as above.
+unsafe impl Sync for Call {}
+
+/// Counts of one phase, on cache lines of their own: others wait for one phase while the next is not yet begun.
+#[repr(align(128))]
+struct Phase {
+    pieces: usize,
+    taken: AtomicUsize,
+    done: AtomicUsize,
+}
+
+impl Phase {
+    fn new(pieces: usize) -> Self {
         Self {
-            threads,
-            arrived: AtomicUsize::new(0),
-            rounds: AtomicU32::new(0),
-            is_broken: AtomicBool::new(false),
+            pieces,
+            taken: AtomicUsize::new(0),
+            done: AtomicUsize::new(0),
         }
     }
 
-    /// Waits for the other threads. False where one of them is lost: the call is to be left.
-    #[must_use]
-    pub(crate) fn wait(&self) -> bool {
-        if self.threads == 1 {
-            return true;
-        }
-        let round = self.rounds.load(Ordering::Relaxed);
-        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.threads {
-            self.arrived.store(0, Ordering::Relaxed);
-            self.rounds.store(round.wrapping_add(1), Ordering::Release);
-            return true;
-        }
-        patiently(|| {
-            self.rounds.load(Ordering::Acquire) != round || self.is_broken.load(Ordering::Relaxed)
-        });
-        !self.is_broken.load(Ordering::Relaxed)
+    fn is_over(&self) -> bool {
+        self.done.load(Ordering::Acquire) == self.pieces
     }
 }
-
-/// Spins until `done`, and gives the core away now and then once it takes long: on a machine whose cores are all busy,
-/// the thread that is waited for may not be running.
-fn patiently(done: impl Fn() -> bool) {
-    let mut spins = 0_u32;
-    while !done() {
-        spins = spins.wrapping_add(1);
-        match spins.is_multiple_of(SPINS_TO_YIELD) {
-            true => thread::yield_now(),
-            false => spin_loop(),
-        }
-    }
-}
-
-/// Spins before a thread gives its core away. Chosen: some 30 µs, longer than the difference between two threads in
-/// most steps.
-const SPINS_TO_YIELD: u32 = 1 << 10;
-
-/// Spins before a thread parks when no call comes. Chosen: about a millisecond, longer than from one launch to the next.
-const SPINS_TO_PARK: u32 = 1 << 15;
 
 impl Pool {
     /// A pool of `threads`, one of them the caller's.
     pub(crate) fn new(threads: usize) -> Result<Self, Error> {
+        let nothing = Call {
+            phases: Vec::new(),
+            work: std::ptr::from_ref::<Work<'static>>(&|_, _, _| ()),
+        };
         let shared = Arc::new(Shared {
-            calls: AtomicU32::new(0),
-            running: AtomicUsize::new(0),
-            job: UnsafeCell::new(std::ptr::from_ref::<Job<'static>>(&|_| ())),
+            count: AtomicU32::new(0),
+            call: Mutex::new(Arc::new(nothing)),
             parked: AtomicUsize::new(0),
             ends: AtomicBool::new(false),
-            barrier: Barrier::new(threads.max(1)),
+            is_broken: AtomicBool::new(false),
         });
         let mut pool = Self {
             shared,
             threads: Vec::new(),
+            calls: Vec::new(),
         };
         for number in 1..threads {
             let shared = Arc::clone(&pool.shared);
@@ -128,29 +104,72 @@ impl Pool {
         self.threads.len() + 1
     }
 
-    /// Runs a job on all threads, and returns when all of them are through. They meet at the barrier that it is given.
-    pub(crate) fn run(&mut self, job: &(dyn Fn(usize, &Barrier) + Sync)) -> Result<(), Error> {
+    /// Runs phases of so many pieces each, one after the other, and returns when all are done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] where a piece panicked, now or before.
+    pub(crate) fn run(
+        &mut self,
+        pieces: impl Iterator<Item = usize>,
+        work: &Work<'_>,
+    ) -> Result<(), Error> {
+        // SAFETY: only the lifetime changes. `work` is used by threads that have taken a piece, and this function returns
+        // when all pieces are done.
+        let work = unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) };
+        let call = self.next_call(pieces, work);
         let shared = &*self.shared;
-        let job = |thread: usize| job(thread, &shared.barrier);
-        let job: &Job<'_> = &job;
-        // SAFETY: only the lifetime changes. Every thread has ended the call when this function returns, as it waits
-        // for `running`, and reads the job only within a call.
-        let job = unsafe { std::mem::transmute::<*const Job<'_>, *const Job<'static>>(job) };
-        // SAFETY: no thread reads it before `calls` is raised below, and `&mut self` keeps other callers out.
-        unsafe { *shared.job.get() = job };
-        shared.running.store(self.threads.len(), Ordering::Relaxed);
-        shared.calls.fetch_add(1, Ordering::SeqCst);
-        if shared.parked.load(Ordering::SeqCst) > 0 {
-            self.threads
-                .iter()
-                .for_each(|thread| thread.thread().unpark());
+        if !self.threads.is_empty() {
+            let mut current = shared.call.lock().unwrap_or_else(PoisonError::into_inner);
+            *current = Arc::clone(&call);
+            drop(current);
+            shared.count.fetch_add(1, Ordering::SeqCst);
+            if shared.parked.load(Ordering::SeqCst) > 0 {
+                self.threads
+                    .iter()
+                    .for_each(|thread| thread.thread().unpark());
+            }
         }
-        shared.carry_out(0);
-        patiently(|| shared.running.load(Ordering::Acquire) == 0);
-        match shared.barrier.is_broken.load(Ordering::Relaxed) {
+        shared.carry_out(&call, 0);
+        match shared.is_broken.load(Ordering::Relaxed) {
             true => Err(Error::Lost),
             false => Ok(()),
         }
+    }
+
+    /// A call that no thread holds any more, or a new one.
+    fn next_call(
+        &mut self,
+        pieces: impl Iterator<Item = usize>,
+        work: *const Work<'static>,
+    ) -> Arc<Call> {
+        let free = self
+            .calls
+            .iter()
+            .position(|call| Arc::strong_count(call) == 1);
+        let mut call = match free {
+            Some(free) => self.calls.swap_remove(free),
+            None => Arc::new(Call {
+                phases: Vec::new(),
+                work,
+            }),
+        };
+        match Arc::get_mut(&mut call) {
+            Some(call) => {
+                call.phases.clear();
+                call.phases.extend(pieces.map(Phase::new));
+                call.work = work;
+            }
+            // Nobody takes one that is not the current call, so this does not happen.
+            None => {
+                call = Arc::new(Call {
+                    phases: pieces.map(Phase::new).collect(),
+                    work,
+                });
+            }
+        }
+        self.calls.push(Arc::clone(&call));
+        call
     }
 }
 
@@ -160,25 +179,21 @@ impl Shared {
         let mut seen = 0;
         loop {
             self.wait_for_call(seen);
-            seen = self.calls.load(Ordering::Acquire);
             if self.ends.load(Ordering::Relaxed) {
                 return;
             }
-            self.carry_out(number);
-            self.running.fetch_sub(1, Ordering::Release);
+            seen = self.count.load(Ordering::Acquire);
+            let current = self.call.lock().unwrap_or_else(PoisonError::into_inner);
+            let call = Arc::clone(&current);
+            drop(current);
+            self.carry_out(&call, number);
         }
     }
 
     fn wait_for_call(&self, seen: u32) {
-        let is_there = || self.calls.load(Ordering::SeqCst) != seen;
-        for spin in 0..SPINS_TO_PARK {
-            if is_there() {
-                return;
-            }
-            match spin % SPINS_TO_YIELD == SPINS_TO_YIELD - 1 {
-                true => thread::yield_now(),
-                false => spin_loop(),
-            }
+        let is_there = || self.count.load(Ordering::SeqCst) != seen;
+        if patiently(SPINS_TO_PARK, is_there) {
+            return;
         }
         self.parked.fetch_add(1, Ordering::SeqCst);
         while !is_there() {
@@ -187,19 +202,51 @@ impl Shared {
         self.parked.fetch_sub(1, Ordering::SeqCst);
     }
 
-    fn carry_out(&self, number: usize) {
-        // SAFETY: the caller wrote it before it raised `calls`, and does not return before this call has ended.
-        let job = unsafe { &**self.job.get() };
-        if catch_unwind(AssertUnwindSafe(|| job(number))).is_err() {
-            self.barrier.is_broken.store(true, Ordering::Relaxed);
+    /// Takes pieces of each phase until none is left, and waits for those that others took.
+    fn carry_out(&self, call: &Call, thread: usize) {
+        for (index, phase) in call.phases.iter().enumerate() {
+            loop {
+                let piece = phase.taken.fetch_add(1, Ordering::Relaxed);
+                if piece >= phase.pieces {
+                    break;
+                }
+                // SAFETY: the piece is not done, so `Pool::run` has not returned and still borrows the work.
+                let work = unsafe { &*call.work };
+                if catch_unwind(AssertUnwindSafe(|| work(thread, index, piece))).is_err() {
+                    self.is_broken.store(true, Ordering::Relaxed);
+                }
+                // A piece that panicked is done as well: nobody works on it any more.
+                phase.done.fetch_add(1, Ordering::Release);
+            }
+            while !patiently(u32::MAX, || phase.is_over()) {}
         }
     }
 }
 
+/// Spins until `done`, so many times at most, and gives the core away now and then. Returns whether it is done.
+fn patiently(spins: u32, done: impl Fn() -> bool) -> bool {
+    for spin in 0..spins {
+        if done() {
+            return true;
+        }
+        match spin % SPINS_TO_YIELD == SPINS_TO_YIELD - 1 {
+            true => thread::yield_now(),
+            false => spin_loop(),
+        }
+    }
+    done()
+}
+
+/// Spins before a thread gives its core away. Chosen: some 30 µs, longer than most pieces take.
+const SPINS_TO_YIELD: u32 = 1 << 10;
+
+/// Spins before a thread parks when no call comes. Chosen: about a millisecond, longer than from one launch to the next.
+const SPINS_TO_PARK: u32 = 1 << 15;
+
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.ends.store(true, Ordering::Relaxed);
-        self.shared.calls.fetch_add(1, Ordering::SeqCst);
+        self.shared.count.fetch_add(1, Ordering::SeqCst);
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
             // It catches what it runs, so there is nothing to learn from how it ended.
@@ -211,20 +258,27 @@ impl Drop for Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
-    fn all_threads_pass_each_step_together() {
+    fn every_piece_is_done_once_and_phases_follow_each_other() {
         let mut pool = Pool::new(3).unwrap();
-        for _ in 0..200 {
-            let steps: Vec<AtomicUsize> = (0..20).map(|_| AtomicUsize::new(0)).collect();
-            pool.run(&|_, barrier| {
-                for step in &steps {
-                    step.fetch_add(1, Ordering::Relaxed);
-                    assert!(barrier.wait());
-                    assert_eq!(step.load(Ordering::Relaxed), 3);
-                }
-            })
-            .unwrap();
+        for round in 0..300 {
+            let pieces: Vec<usize> = (0..12).map(|phase| (phase + round) % 5).collect();
+            let done: Vec<AtomicUsize> = pieces.iter().map(|_| AtomicUsize::new(0)).collect();
+            let work = |_: usize, phase: usize, piece: usize| {
+                assert!(piece < pieces[phase]);
+                let before = pieces[..phase].iter().zip(&done);
+                assert!(
+                    before
+                        .into_iter()
+                        .all(|(pieces, done)| done.load(Ordering::Relaxed) == *pieces)
+                );
+                done[phase].fetch_add(1, Ordering::Relaxed);
+            };
+            pool.run(pieces.iter().copied(), &work).unwrap();
+            let done: Vec<usize> = done.into_iter().map(AtomicUsize::into_inner).collect();
+            assert_eq!(done, pieces);
         }
     }
 
@@ -232,23 +286,26 @@ mod tests {
     fn a_parked_pool_wakes_up() {
         let mut pool = Pool::new(2).unwrap();
         for _ in 0..3 {
-            thread::sleep(std::time::Duration::from_millis(30));
-            let count = AtomicUsize::new(0);
-            pool.run(&|_, _| {
-                count.fetch_add(1, Ordering::Relaxed);
-            })
-            .unwrap();
-            assert_eq!(count.into_inner(), 2);
+            thread::sleep(Duration::from_millis(30));
+            let threads = Mutex::new(Vec::new());
+            let work = |thread: usize, _: usize, _: usize| {
+                threads.lock().unwrap().push(thread);
+                thread::sleep(Duration::from_millis(20));
+            };
+            pool.run([2].into_iter(), &work).unwrap();
+            let mut threads = threads.into_inner().unwrap();
+            threads.sort_unstable();
+            assert_eq!(threads, [0, 1]);
         }
     }
 
     #[test]
-    fn a_lost_thread_is_an_error_and_nobody_waits_for_it() {
+    fn a_piece_that_panics_is_an_error_from_then_on() {
         let mut pool = Pool::new(2).unwrap();
-        let lost = pool.run(&|thread, barrier| {
-            assert_ne!(thread, 1, "on purpose");
-            assert!(!barrier.wait());
-        });
-        assert!(matches!(lost, Err(Error::Lost)));
+        let work = |_: usize, _: usize, piece: usize| assert_ne!(piece, 1, "on purpose");
+        for _ in 0..2 {
+            let lost = pool.run([4, 2].into_iter(), &work);
+            assert!(matches!(lost, Err(Error::Lost)));
+        }
     }
 }

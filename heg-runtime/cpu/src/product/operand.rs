@@ -159,9 +159,13 @@ impl<const DIGITS: usize> RoundedGroup<DIGITS> {
     /// Of elements that are not all finite, the scale is NaN; of those too small to be divided by, everything is zero.
     #[inline(always)]
     fn of(elements: &[f32; GROUP]) -> Self {
-        // As integers, magnitudes have the order of floats, and NaN is the largest.
-        let magnitudes = elements.map(|x| x.to_bits() & 0x7fff_ffff);
-        let largest = f32::from_bits(magnitudes.into_iter().fold(0, u32::max));
+        // As integers, magnitudes have the order of floats, and NaN is the largest. These are loops, because maps of arrays
+        // are not inlined, and what is not inlined is compiled without the instructions.
+        let mut largest = 0;
+        for x in elements {
+            largest = u32::max(largest, x.to_bits() & 0x7fff_ffff);
+        }
+        let largest = f32::from_bits(largest);
         let steps = match DIGITS {
             1 => DIGIT_MAX,
             _ => DIGIT_MAX * (BASE + 1),
@@ -170,18 +174,20 @@ impl<const DIGITS: usize> RoundedGroup<DIGITS> {
             inverse if inverse.is_finite() => inverse,
             _ => 0.0,
         };
-        let rounded = elements.map(|x| nearest(x * inverse));
-        let digits = std::array::from_fn(|digit| {
-            rounded.map(|q| {
-                let high = nearest(q as f32 * (1.0 / BASE as f32));
-                match (DIGITS, digit) {
-                    (1, _) => q as i8,
-                    (_, 0) => high as i8,
-                    _ => q.wrapping_sub(high.wrapping_mul(BASE)) as i8,
+        let mut digits = [[0; GROUP]; DIGITS];
+        let mut sum = 0_i32;
+        for (column, x) in elements.iter().enumerate() {
+            let q = nearest(x * inverse);
+            sum = sum.wrapping_add(q);
+            match DIGITS {
+                1 => digits[0][column] = q as i8,
+                _ => {
+                    let high = nearest(q as f32 * (1.0 / BASE as f32));
+                    digits[0][column] = high as i8;
+                    digits[1][column] = q.wrapping_sub(high.wrapping_mul(BASE)) as i8;
                 }
-            })
-        });
-        let sum = rounded.into_iter().fold(0, i32::wrapping_add);
+            }
+        }
         Self {
             digits,
             scale: match largest.is_finite() {

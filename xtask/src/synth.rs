@@ -67,6 +67,11 @@ pub fn ensure_model(args: &Args) -> Result<PathBuf> {
     Ok(dir)
 }
 
+/// Whether `name` is one of the models whose shapes we know.
+pub fn is_known(name: &str) -> bool {
+    catalogue::find(name).is_ok()
+}
+
 /// What to write and how.
 struct Job<'a> {
     model: &'a Model,

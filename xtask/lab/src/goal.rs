@@ -5,30 +5,26 @@
 pub(crate) enum Goal {
     AtLeast(f64),
     AtMost(f64),
-    None,
 }
 
 impl Goal {
-    /// Whether a ratio keeps it; `None` without a bound.
-    pub(crate) fn is_met(&self, ratio: f64) -> Option<bool> {
+    /// Whether a ratio keeps it.
+    pub(crate) fn is_met(&self, ratio: f64) -> bool {
         match self {
-            Self::AtLeast(bound) => Some(ratio >= *bound),
-            Self::AtMost(bound) => Some(ratio <= *bound),
-            Self::None => None,
+            Self::AtLeast(bound) => ratio >= *bound,
+            Self::AtMost(bound) => ratio <= *bound,
         }
     }
 
     /// The bound and whether it is met, in words.
     pub(crate) fn verdict(&self, ratio: f64) -> String {
         let met = match self.is_met(ratio) {
-            Some(true) => "met",
-            Some(false) => "MISSED",
-            None => "",
+            true => "met",
+            false => "MISSED",
         };
         match self {
             Self::AtLeast(bound) => format!("at least {bound:.2}: {met}"),
             Self::AtMost(bound) => format!("at most {bound:.2}: {met}"),
-            Self::None => String::new(),
         }
     }
 }

@@ -5,8 +5,11 @@ mod bench_peers;
 mod bench_serve;
 mod evaluate;
 mod goal;
+mod llama_cpp;
 mod model_sheet;
+mod process;
 mod quality;
+mod subject;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -27,7 +30,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Measure HEG beside OpenVINO GenAI on the same model, and print one table
+    /// Measure HEG beside OpenVINO GenAI and llama.cpp on the same model, and print one table
     BenchPeers(bench_peers::Args),
     /// Replay mixed traces against HEG, OpenVINO GenAI and llama-server, and print one table
     BenchServe(bench_serve::Args),

@@ -1,9 +1,9 @@
 //! OpenVINO GenAI's side: a Python environment (`venv`) with pinned packages, the same model exported
 //! with 8-bit weights, and the script that measures it (`genai.py`, held in this program).
 
-use super::{
-    BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS, Subject, listed, text, timed_json,
-};
+use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS};
+use crate::process::{listed, text, timed_json};
+use crate::subject::Subject;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::env;
@@ -95,6 +95,7 @@ fn ensure_export(bin: &Path, subject: &Subject) -> Result<PathBuf> {
         folder: model,
         name,
         peers,
+        ..
     } = subject;
     let exported = peers.join(format!("{name}-genai-int8"));
     let stamp = exported.join("source.txt");

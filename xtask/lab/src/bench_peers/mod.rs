@@ -1,64 +1,92 @@
-//! `cargo xtask bench-peers`: HEG beside OpenVINO GenAI on the same weights, in the same run.
-//! Both sides take turns (A B A B …), each measurement in a process of its own, and medians are
+//! `cargo xtask bench-peers`: HEG beside OpenVINO GenAI and llama.cpp on the same weights, in the same run.
+//! All sides take turns (A B C A B C …), each measurement in a process of its own, and medians are
 //! compared: figures of a shared machine drift, ratios of one run hardly do.
 
 pub(crate) mod genai;
+mod goals;
+mod llama;
 pub(crate) mod ours;
 mod report;
+mod samples;
 
 use crate::quality;
-use anyhow::{Context, Result, bail};
-use report::{Report, Samples};
-use serde_json::Value;
+use crate::subject::Subject;
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use report::Report;
+use samples::Samples;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::path::PathBuf;
 use xtask::fail::Fail;
-use xtask::workspace::{note, target_dir};
-use xtask::{setup, synth};
+use xtask::workspace::note;
 
 /// Arguments of `cargo xtask bench-peers`.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// A Hugging Face folder to measure with [default: llama-3.2-1b, synthesised]
-    #[arg(long, value_name = "DIR")]
-    model: Option<PathBuf>,
-    /// The same model, exported with 8-bit weights already [default: exported with optimum-cli]
+    /// A model by name, or a Hugging Face folder [default: llama-3.2-1b, synthesised]
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
+    /// The same model, exported for GenAI with 8-bit weights already [default: exported with optimum-cli]
     #[arg(long, value_name = "DIR")]
     genai_model: Option<PathBuf>,
+    /// Engines to measure beside HEG
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Peer::Genai, Peer::Llama])]
+    peers: Vec<Peer>,
     /// Number of rounds for each side
     #[arg(long, value_name = "N", default_value_t = ROUNDS)]
     rounds: NonZeroU32,
-    /// Print one JSON object instead of the table
-    #[arg(long)]
-    json: bool,
+    /// Print one JSON object for each line instead of the table, or write them to FILE beside it
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    json: Option<Option<PathBuf>>,
+}
+
+/// An engine that HEG is measured beside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Peer {
+    /// OpenVINO GenAI
+    Genai,
+    /// llama.cpp
+    Llama,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let subject = Subject::find(args.model.as_deref())?;
-    let genai = genai::prepare(&subject, args.genai_model.as_deref())?;
+    let genai = match args.peers.contains(&Peer::Genai) {
+        true => Some(genai::prepare(&subject, args.genai_model.as_deref())?),
+        false => None,
+    };
+    let llama = match args.peers.contains(&Peer::Llama) {
+        true => Some(llama::prepare(&subject)?),
+        false => None,
+    };
     let ours = ours::prepare(&subject)?;
-    note("one start of each, not counted, so that both find their files in memory");
-    ours.start()?;
-    genai.start_with("start-sdpa")?;
-    let mut report = Report::new(&subject.name);
+    let mut report = Report::new(&subject.name, args.rounds);
     for round in 1..=args.rounds.get() {
-        note(format!("round {round} of {}: HEG", args.rounds));
+        let announce = |side| note(format!("round {round} of {}: {side}", args.rounds));
+        announce("HEG");
         measure_ours(&ours, &mut report.ours)?;
-        note(format!("round {round} of {}: GenAI", args.rounds));
-        measure_genai(&genai, &mut report.genai)?;
+        if let Some(genai) = &genai {
+            announce("GenAI");
+            measure_genai(genai, &mut report.genai)?;
+        }
+        if let Some(llama) = &llama {
+            announce("llama.cpp");
+            measure_llama(llama, &mut report.llama)?;
+        }
     }
     note("accuracy of the same build and settings");
     let accuracy = quality::of_the_default();
-    if args.json {
-        let mut json = report.json();
-        json["accuracy"] = accuracy.map_or(Value::Null, |accuracy| accuracy.json());
-        println!("{json}");
-        return Ok(());
+    report.accuracy = accuracy.as_ref().and_then(quality::Report::default_kl);
+    match &args.json {
+        Some(None) => {
+            print!("{}", report.json_lines());
+            return Ok(());
+        }
+        Some(Some(file)) => fs::write(file, report.json_lines())
+            .with_context(|| Fail::environment(format!("cannot write `{}`", file.display())))?,
+        None => {}
     }
     print!("{}", report.table());
     if let Some(accuracy) = accuracy {
@@ -79,172 +107,78 @@ const BATCH: u32 = 8;
 const START_PROMPT_TOKENS: u32 = 32;
 
 fn measure_ours(ours: &ours::Ours, samples: &mut Samples) -> Result<()> {
-    samples.add_all(&ours.bench()?, &report::BENCH_KEYS)?;
-    let process_ms = ours.start()?;
+    let measured = ours.bench()?;
+    samples.add_all(&measured, &report::BENCH_KEYS)?;
+    samples.add_all(&measured, &[report::LOAD_KEY])?;
+    samples.add_found(&measured, report::DECODE_LIMIT_KEY);
+    let process_ms = second(|| ours.start())?;
     samples.add("process_ms", process_ms);
     samples.add("start_ms", process_ms);
     Ok(())
 }
 
 fn measure_genai(genai: &genai::GenAi, samples: &mut Samples) -> Result<()> {
-    samples.add_all(&genai.micro()?, &report::BENCH_KEYS)?;
+    let measured = genai.micro()?;
+    samples.add_all(&measured, &report::BENCH_KEYS)?;
+    samples.add_all(&measured, &[report::LOAD_KEY])?;
     // Its attention has two implementations, and which starts faster depends on the machine:
     // take the better one.
-    let (first, second) = (
-        genai.start_with("start-sdpa")?,
-        genai.start_with("start-pa")?,
-    );
-    let better = match first.start_ms <= second.start_ms {
-        true => first,
-        false => second,
+    let sdpa = second(|| genai.start_with("start-sdpa"))?;
+    let pa = second(|| genai.start_with("start-pa"))?;
+    let better = match sdpa.start_ms <= pa.start_ms {
+        true => sdpa,
+        false => pa,
     };
     samples.add("process_ms", better.process_ms);
     samples.add("start_ms", better.start_ms);
     Ok(())
 }
 
-/// The model that all sides run.
-pub(crate) struct Subject {
-    /// The Hugging Face folder.
-    pub(crate) folder: PathBuf,
-    pub(crate) name: String,
-    /// Where its other forms and the other sides' programs are kept.
-    pub(crate) peers: PathBuf,
+fn measure_llama(llama: &llama::Llama, samples: &mut Samples) -> Result<()> {
+    samples.add_all(&llama.bench()?, &report::BENCH_KEYS)?;
+    let process_ms = second(|| llama.start())?;
+    samples.add("process_ms", process_ms);
+    samples.add("start_ms", process_ms);
+    Ok(())
 }
 
-impl Subject {
-    /// A Hugging Face folder; of llama-3.2-1b's shape, synthesised, unless one is given.
-    pub(crate) fn find(model: Option<&Path>) -> Result<Self> {
-        setup::ensure_openvino()?;
-        let peers = target_dir().join("peers");
-        fs::create_dir_all(&peers)
-            .with_context(|| format!("cannot create `{}`", peers.display()))?;
-        let folder = match model {
-            Some(folder) => folder.to_path_buf(),
-            None => synth::ensure_model(&synth::Args {
-                like: "llama-3.2-1b".to_string(),
-                output: None,
-                seed: 0,
-            })?,
-        };
-        let shown = folder.display();
-        let folder = folder
-            .canonicalize()
-            .map_err(anyhow::Error::new)
-            .with_context(|| Fail::input(format!("no model at `{shown}`")))?;
-        let name = folder.file_name().context("the model folder has no name")?;
-        let name = name.to_string_lossy().into_owned();
-        Ok(Self {
-            folder,
-            name,
-            peers,
-        })
-    }
+/// Starts twice, and returns what the second start took: it finds its files in memory.
+fn second<T>(start: impl Fn() -> Result<T>) -> Result<T> {
+    start()?;
+    start()
 }
 
-/// Runs a program until it ends. Returns its first line on standard output as JSON, and the
-/// milliseconds from before its start to that line.
-pub(crate) fn timed_json(command: &mut Command, what: &str) -> Result<(Value, f64)> {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let start = Instant::now();
-    let mut child = command
-        .spawn()
-        .map_err(anyhow::Error::new)
-        .with_context(|| {
-            let program = command.get_program().to_string_lossy().into_owned();
-            Fail::environment(format!("cannot start `{program}`"))
-        })?;
-    let (Some(stdout), Some(mut stderr)) = (child.stdout.take(), child.stderr.take()) else {
-        bail!("a piped program has no output");
-    };
-    // Read beside standard output: a full pipe would stop the program.
-    let complaints = std::thread::spawn(move || {
-        let mut text = Vec::new();
-        let _ = stderr.read_to_end(&mut text);
-        String::from_utf8_lossy(&text).into_owned()
-    });
-    let mut stdout = BufReader::new(stdout);
-    let mut text = String::new();
-    stdout
-        .read_line(&mut text)
-        .with_context(|| what.to_string())?;
-    let elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
-    stdout
-        .read_to_string(&mut text)
-        .with_context(|| what.to_string())?;
-    let status = child.wait().with_context(|| what.to_string())?;
-    let said = complaints.join().unwrap_or_default();
-    if !status.success() {
-        let failed = Fail::child(status.code(), format!("{what} failed: {status}"));
-        return Err(anyhow::anyhow!(xtask::workspace::last_lines(&said)).context(failed));
-    }
-    let value = serde_json::from_str(&text).with_context(|| format!("{what} printed no JSON"))?;
-    Ok((value, elapsed_ms))
-}
-
-/// Numbers for programs' arguments: `512,2048`.
-fn listed(numbers: &[u32]) -> String {
-    let texts: Vec<String> = numbers.iter().map(u32::to_string).collect();
-    texts.join(",")
-}
-
-/// A path as text, for programs' arguments.
-pub(crate) fn text(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
-}
-
-const ROUNDS: NonZeroU32 = match NonZeroU32::new(3) {
+const ROUNDS: NonZeroU32 = match NonZeroU32::new(5) {
     Some(rounds) => rounds,
     None => NonZeroU32::MIN,
 };
 
 const AFTER_HELP: &str = "\
-The first time, this makes a Python environment in <target folder>/peers with pinned packages
-(about 3 GB to download, 6 GB on disk, mostly PyTorch, which exports the model), writes random
-weights of llama-3.2-1b's shape (2.5 GB), exports them for GenAI with 8-bit weights (1.2 GB) and
-compiles the same folder for HEG. Later runs start measuring at once.
+Models by name: the shapes of `cargo xtask synth-model`, such as llama-3.2-1b, with random weights; the
+models of `cargo xtask fetch-model`, such as smollm2-135m-instruct. Write ./NAME for a folder of such a
+name. Goals are the project's for llama-3.2-1b and smollm2-135m-instruct; other models have none.
 
-HEG_PEERS_VENV=DIR uses a Python environment that has the packages, and downloads nothing.
+The first time, this makes a Python environment in <target folder>/peers with pinned packages
+(about 3 GB to download, 6 GB on disk, mostly PyTorch, which exports the model), builds llama.cpp from
+the source that llama-cpp-python comes with (a C++ compiler is needed; ten minutes on two cores), writes
+random weights of llama-3.2-1b's shape (2.5 GB), exports them with 8-bit weights for GenAI (1.2 GB) and
+llama.cpp (1.3 GB) and compiles the same folder for HEG. A fetched model is compiled from its GGUF file,
+which llama-quantize brings to Q8_0. Later runs start measuring at once.
+
+HEG_PEERS_VENV=DIR uses a Python environment that has the packages, and downloads nothing for GenAI.
 
 Accuracy stands beside speed: SmolLM2 at the same settings on both sides, as `cargo xtask quality
 --models smollm2 --default-only` measures it (another 93 MB to download, once).
 
-The start of GenAI is counted from after Python's start and imports, which favours it; a line of
-its own gives both as whole processes.
+Each side is started twice, and the second start counts. The start of GenAI is counted from after
+Python's start and imports, which favours it; a line of its own gives all as whole processes.
+
+JSON: an object a line with name, heg, genai, llama (medians; the name says the unit), ratio (HEG to the
+better), limit (a rate that memory allows, where it was measured), accuracy (KL of HEG's default on
+SmolLM2: of prefill rows for prefill, else of decode rows), model and goals. What was not measured is null.
 
 Examples:
   cargo xtask bench-peers
-  cargo xtask bench-peers --rounds 5 --json
+  cargo xtask bench-peers --model smollm2-135m-instruct --json smollm2.jsonl
+  cargo xtask bench-peers --peers llama --rounds 3
   HEG_PEERS_VENV=~/venv cargo xtask bench-peers --model m1b --genai-model ov1b";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use xtask::fail::{exit_status, render};
-
-    fn shell(script: &str) -> Result<(Value, f64)> {
-        timed_json(Command::new("sh").args(["-c", script]), "the script")
-    }
-
-    #[test]
-    fn the_clock_stops_at_the_first_line() {
-        let start = Instant::now();
-        let (value, ms) = shell("echo '{\"a\": 1}'; sleep 1").unwrap();
-        assert_eq!(value["a"], 1);
-        let after_the_line_ms = start.elapsed().as_secs_f64() * 1e3 - ms;
-        assert!(after_the_line_ms > 300.0, "{after_the_line_ms}");
-    }
-
-    #[test]
-    fn an_object_over_several_lines_is_read_whole() {
-        let (value, _) = shell("echo '{'; echo '\"a\": 2 }'").unwrap();
-        assert_eq!(value["a"], 2);
-    }
-
-    #[test]
-    fn a_failing_program_keeps_its_status_and_last_words() {
-        let error = shell("echo 'error: no such bundle' >&2; exit 3").unwrap_err();
-        assert_eq!(exit_status(&error), 3);
-        assert!(render(&error).contains("caused by: error: no such bundle"));
-    }
-}

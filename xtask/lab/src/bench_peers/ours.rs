@@ -1,12 +1,11 @@
 //! HEG's side: the bundle and the two commands that measure it.
 
-use super::{
-    BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS, Subject, listed, text, timed_json,
-};
+use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS};
+use crate::process::{listed, text, timed_json};
+use crate::subject::{DEFAULT_FORM, Subject};
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::path::PathBuf;
-use xtask::compile;
 use xtask::workspace::{self, Build, note};
 
 /// A built `heg` and a compiled bundle.
@@ -17,13 +16,11 @@ pub(crate) struct Ours {
 
 pub(crate) fn prepare(subject: &Subject) -> Result<Ours> {
     let heg = workspace::build_heg(Build::Release)?;
-    let bundle = subject.peers.join(format!("{}-w8a16.heg", subject.name));
     note(format!(
         "compiling {} for HEG (8-bit weights)",
         subject.name
     ));
-    compile::compile(&subject.folder, &bundle, &compile::own_use())
-        .with_context(|| format!("cannot compile `{}`", subject.folder.display()))?;
+    let bundle = subject.bundle(DEFAULT_FORM)?;
     Ok(Ours { heg, bundle })
 }
 

@@ -2,12 +2,11 @@
 //! other on the same machine, model and requests. What each run gave is kept in the output folder: a command
 //! that was stopped goes on where it was.
 
-mod llama;
 mod report;
 mod results;
 mod systems;
 
-use crate::bench_peers::Subject;
+use crate::subject::Subject;
 use anyhow::{Context, Result};
 use heg_sched::Micros;
 use heg_workload::{Figures, Prompts, ReplayRequest, TraceSpec, Workload};
@@ -22,9 +21,9 @@ use xtask::workspace::{note, target_dir};
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// A Hugging Face folder to measure with [default: llama-3.2-1b, synthesised]
-    #[arg(long, value_name = "DIR")]
-    model: Option<PathBuf>,
+    /// A model by name, or a Hugging Face folder [default: llama-3.2-1b, synthesised]
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
     /// The same model, exported for GenAI with 8-bit weights already [default: exported with optimum-cli]
     #[arg(long, value_name = "DIR")]
     genai_model: Option<PathBuf>,

@@ -1,11 +1,12 @@
 //! The systems that are compared: how each is started, and how a trace gets to it. Every replay has a fresh
 //! process, so that nothing is in a cache.
 
-use super::llama::{self, Llama};
 use super::results::Run;
 use crate::bench_peers::genai::{self, GenAi};
 use crate::bench_peers::ours::{self, Ours};
-use crate::bench_peers::{Subject, text, timed_json};
+use crate::llama_cpp::LlamaCpp;
+use crate::process::{text, timed_json};
+use crate::subject::Subject;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use std::fmt;
@@ -44,6 +45,23 @@ pub(super) struct Systems {
     ours: Ours,
     genai: Option<(GenAi, PathBuf)>,
     llama: Option<Llama>,
+}
+
+/// A built llama-server and a model for it.
+struct Llama {
+    server: PathBuf,
+    model: PathBuf,
+}
+
+impl Llama {
+    fn prepare(subject: &Subject) -> Result<Self> {
+        let llama = LlamaCpp::open(subject)?;
+        let server = "llama-server";
+        Ok(Self {
+            server: llama.programs(&[server])?.join(server),
+            model: llama.model(subject)?,
+        })
+    }
 }
 
 impl System {
@@ -91,7 +109,7 @@ impl Systems {
             false => None,
         };
         let llama = match wanted.contains(&System::LlamaServer) {
-            true => Some(llama::prepare(subject)?),
+            true => Some(Llama::prepare(subject)?),
             false => None,
         };
         Ok(Self { ours, genai, llama })

@@ -1,11 +1,13 @@
 //! Both sides' rows against the reference's: the same positions, and the same function that tells how far they are.
 
 use super::Extent;
-use super::model::{self, Model};
+use super::model::{FORMS, Model};
 use super::passages::passages;
 use super::report::{Entry, Report};
 use super::rows::{RowReader, RowWriter};
-use crate::bench_peers::{genai, text};
+use crate::bench_peers::genai;
+use crate::process::text;
+use crate::subject::{DEFAULT_FORM, Subject};
 use anyhow::{Context, Result};
 use heg_runtime::exec::{Executor, ExecutorOptions};
 use heg_runtime::score::{Passage, RowKind, Scores, Tally, Teacher, rows_of};
@@ -24,19 +26,18 @@ pub(super) fn model(
     positions: usize,
     extent: Extent,
 ) -> Result<Option<Report>> {
-    let Some(sources) = kind.sources(consent)? else {
+    let Some(subject) = kind.subject(consent)? else {
         return Ok(None);
     };
-    let subject = &sources.subject;
     // GenAI's exporter does not take every model.
-    let peer = match genai::prepare(subject, None) {
+    let peer = match genai::prepare(&subject, None) {
         Ok(peer) => Some(peer),
         Err(error) => {
             note(format!("{}: no figures of GenAI: {error:#}", kind.name()));
             None
         }
     };
-    let exact = model::bundle(&sources, model::FORMS[0])?;
+    let exact = subject.bundle(FORMS[0])?;
     let scratch = tempfile::tempdir().context("cannot create a folder")?;
     note(format!("{}: reference", kind.name()));
     let (passages, reference) = {
@@ -49,13 +50,13 @@ pub(super) fn model(
         (passages, Reference { file, vocab })
     };
     let mut entries = Vec::new();
-    for form in model::FORMS {
+    for form in FORMS {
         for device in DEVICES {
             if extent == Extent::Default && (form.0, device) != DEFAULT {
                 continue;
             }
             note(format!("{}: {} on {device}", kind.name(), form.0));
-            let [prefill, decode] = ours(&sources, form, device, &passages, &reference)?;
+            let [prefill, decode] = ours(&subject, form, device, &passages, &reference)?;
             entries.push(Entry {
                 form: form.0,
                 device,
@@ -117,13 +118,13 @@ fn write_rows(model: &mut Executor, passages: &[Passage], file: &Path) -> Result
 
 /// A form of ours on a device: prefill rows, then decode rows.
 fn ours(
-    sources: &model::Sources,
+    subject: &Subject,
     form: (&str, heg_spec::WeightForm),
     device: &str,
     passages: &[Passage],
     reference: &Reference,
 ) -> Result<[Scores; 2]> {
-    let loaded = Loaded::open(&model::bundle(sources, form)?)?;
+    let loaded = Loaded::open(&subject.bundle(form)?)?;
     let mut model = executor(&loaded, device)?;
     let mut measure = |rows| -> Result<Scores> {
         let mut expected = reference.rows()?;
@@ -184,7 +185,7 @@ fn theirs(
 }
 
 /// Form and device that a user has who chooses nothing.
-pub(super) const DEFAULT: (&str, &str) = ("w8a16", "host-cpu");
+pub(super) const DEFAULT: (&str, &str) = (DEFAULT_FORM.0, "host-cpu");
 
 /// What stands for a device in GenAI's line.
 pub(super) const GENAI: &str = "GenAI";

@@ -9,7 +9,7 @@ mod report;
 mod rows;
 
 use anyhow::Result;
-use model::Model;
+pub(crate) use model::Model;
 pub(crate) use report::Report;
 use std::num::NonZeroUsize;
 use xtask::fail::Fail;

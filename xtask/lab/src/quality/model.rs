@@ -1,14 +1,13 @@
 //! The models that are measured: where each comes from, as a Hugging Face folder that both sides take, and its bundles.
 
-use crate::bench_peers::{Subject, genai};
+use crate::bench_peers::genai;
+use crate::subject::{DEFAULT_FORM, SMOLLM2, Subject};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use heg_spec::WeightForm;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use xtask::compile;
-use xtask::fail::Fail;
 use xtask::fetch::{self, Consent};
 use xtask::workspace::{self, note, root, target_dir};
 
@@ -28,30 +27,32 @@ impl Model {
     /// Name in tables and of its files.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Smollm2 => "smollm2-135m-instruct",
+            Self::Smollm2 => SMOLLM2,
             Self::Gemma3 => "gemma3-270m",
             Self::Agent30m => "agent-30m",
         }
     }
 
+    /// The model of a name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        let mut all = Self::value_variants().iter().copied();
+        all.find(|model| model.name() == name)
+    }
+
     /// What both sides take, made if need be; none where the model lies beside no checkout like this one.
-    pub(super) fn sources(self, consent: Consent) -> Result<Option<Sources>> {
-        let (ours, folder) = match self {
+    pub(crate) fn subject(self, consent: Consent) -> Result<Option<Subject>> {
+        let (gguf, folder) = match self {
             Self::Smollm2 | Self::Gemma3 => {
                 let file = fetch::ensure(self.name(), consent)?;
                 let folder = self.unpacked(&file)?;
-                (file, folder)
+                (Some(file), folder)
             }
-            Self::Agent30m => {
-                let folder = root().join("../shared/models/agent-30m");
-                (folder.clone(), folder)
-            }
+            Self::Agent30m => (None, root().join("../shared/models/agent-30m")),
         };
         if !folder.is_dir() {
             return Ok(None);
         }
-        let subject = Subject::find(Some(&folder))?;
-        Ok(Some(Sources { ours, subject }))
+        Subject::of_folder(&folder, gguf).map(Some)
     }
 
     /// The folder that transformers makes of a GGUF file: the same weights in f32.
@@ -76,32 +77,11 @@ impl Model {
     }
 }
 
-/// The same weights for either side.
-pub(super) struct Sources {
-    /// What bundles are compiled from: a GGUF file, or a Hugging Face folder.
-    ours: PathBuf,
-    /// The Hugging Face folder that GenAI's export is made from.
-    pub(super) subject: Subject,
-}
-
 /// The forms, the most exact first.
 pub(super) const FORMS: [(&str, WeightForm); 3] = [
     ("f32", WeightForm::F32),
     ("f16", WeightForm::F16),
-    ("w8a16", WeightForm::W8A16),
+    DEFAULT_FORM,
 ];
-
-/// Compiles a model into a bundle of a form.
-pub(super) fn bundle(sources: &Sources, (name, form): (&str, WeightForm)) -> Result<PathBuf> {
-    let Sources { ours, subject } = sources;
-    let bundle = subject.peers.join(format!("{}-{name}.heg", subject.name));
-    let mut options = compile::own_use();
-    options.weights = Some(form);
-    options.name = Some(subject.name.clone());
-    let done = compile::compiled(ours, &bundle, &options)
-        .with_context(|| Fail::input(format!("cannot compile `{}`", ours.display())))?;
-    note(done);
-    Ok(bundle)
-}
 
 const SCRIPT: &str = include_str!("gguf_folder.py");

@@ -26,25 +26,29 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// KL of the default: prefill rows, decode rows. None where it was not measured.
+    pub(crate) fn default_kl(&self) -> Option<[f64; 2]> {
+        let entry = self.entry(DEFAULT.0, DEFAULT.1)?;
+        Some([entry.prefill.kl?, entry.decode.kl?])
+    }
+
+    fn entry(&self, form: &str, device: &str) -> Option<&Entry> {
+        let mut entries = self.entries.iter();
+        entries.find(|entry| (entry.form, entry.device) == (form, device))
+    }
+
     /// KL of the default over GenAI's: prefill rows, decode rows. None where a side was not measured.
     fn ratios(&self) -> Option<[f64; 2]> {
-        let find = |form, device| {
-            let mut entries = self.entries.iter();
-            entries.find(|entry| (entry.form, entry.device) == (form, device))
-        };
-        let ours = find(DEFAULT.0, DEFAULT.1)?;
-        let theirs = find("int8", GENAI)?;
-        Some([
-            ours.prefill.kl? / theirs.prefill.kl?,
-            ours.decode.kl? / theirs.decode.kl?,
-        ])
+        let [prefill, decode] = self.default_kl()?;
+        let theirs = self.entry("int8", GENAI)?;
+        Some([prefill / theirs.prefill.kl?, decode / theirs.decode.kl?])
     }
 
     /// Whether the default is no further from f32 than GenAI, in prefill and decode rows; none where a side was not
     /// measured.
     pub(super) fn is_met(&self) -> Option<bool> {
-        let met = |ratio: f64| GOAL.is_met(ratio) == Some(true);
-        Some(self.ratios()?.into_iter().all(met))
+        let mut ratios = self.ratios()?.into_iter();
+        Some(ratios.all(|ratio| GOAL.is_met(ratio)))
     }
 
     /// All figures, and the goal.

@@ -1,4 +1,4 @@
-"""A Hugging Face folder as GGUF with 8-bit weights (Q8_0), for llama-server.
+"""A Hugging Face folder as GGUF with 8-bit weights (Q8_0), for llama.cpp.
 
 usage: gguf_model.py MODEL OUT
 

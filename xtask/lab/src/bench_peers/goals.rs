@@ -1,0 +1,63 @@
+//! The project's goals for HEG's figures beside the others', which depend on the model.
+
+use crate::goal::Goal;
+use crate::subject::{LLAMA_1B, SMOLLM2};
+
+/// What HEG's figure is divided by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Beside {
+    Genai,
+    Llama,
+    /// The better one of both.
+    Better,
+}
+
+impl Beside {
+    /// Name in tables and in JSON.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Genai => "GenAI",
+            Self::Llama => "llama.cpp",
+            Self::Better => "the better",
+        }
+    }
+}
+
+/// The goals of the line `key` for a model; none for one that the project has set none for.
+pub(super) fn goals(model: &str, key: &str) -> &'static [(Beside, Goal)] {
+    let lines: &[Line] = match model {
+        LLAMA_1B => &OF_LLAMA_1B,
+        SMOLLM2 => &OF_SMOLLM2,
+        _ => &[],
+    };
+    let found = lines.iter().find(|(of, _)| *of == key);
+    found.map_or(&[], |(_, goals)| goals)
+}
+
+/// Goals of a line.
+type Line = (&'static str, &'static [(Beside, Goal)]);
+
+use Beside::{Better, Genai, Llama};
+use Goal::{AtLeast, AtMost};
+
+const OF_LLAMA_1B: [Line; 6] = [
+    ("prefill_tokens_per_s/512", &[(Better, AtLeast(1.3))]),
+    ("prefill_tokens_per_s/2048", &[(Better, AtLeast(1.25))]),
+    (
+        "decode_tokens_per_s",
+        &[(Genai, AtLeast(1.15)), (Llama, AtLeast(1.05))],
+    ),
+    ("batch_decode_tokens_per_s", &[(Better, AtLeast(1.2))]),
+    ("process_ms", &[(Genai, AtMost(0.25)), (Llama, AtMost(0.6))]),
+    ("peak_rss_bytes", &[(Genai, AtMost(0.5))]),
+];
+
+const OF_SMOLLM2: [Line; 4] = [
+    ("prefill_tokens_per_s/512", &[(Better, AtLeast(1.2))]),
+    (
+        "decode_tokens_per_s",
+        &[(Genai, AtLeast(2.8)), (Llama, AtLeast(1.15))],
+    ),
+    ("batch_decode_tokens_per_s", &[(Better, AtLeast(1.2))]),
+    ("process_ms", &[(Llama, AtMost(0.6))]),
+];

@@ -1,0 +1,167 @@
+//! llama.cpp: its programs, built from the source that llama-cpp-python comes with, and models as GGUF files with 8-bit
+//! weights for them.
+
+use crate::process::text;
+use crate::subject::Subject;
+use anyhow::{Context, Result};
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use xtask::fail::Fail;
+use xtask::venv;
+use xtask::workspace::{capture, note};
+
+/// Where llama.cpp is built.
+pub(crate) struct LlamaCpp {
+    folder: PathBuf,
+}
+
+impl LlamaCpp {
+    /// What is there already, or nothing yet.
+    pub(crate) fn open(subject: &Subject) -> Result<Self> {
+        let folder = subject.peers.join("llama");
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("cannot create `{}`", folder.display()))?;
+        Ok(Self { folder })
+    }
+
+    /// The folder that holds `programs`; those that are missing are built, which are CMake's targets of these names.
+    pub(crate) fn programs(&self, programs: &[&str]) -> Result<PathBuf> {
+        let bin = self.folder.join("build").join("bin");
+        let is_missing = |program: &&str| !bin.join(program).is_file();
+        let missing: Vec<&str> = programs.iter().copied().filter(is_missing).collect();
+        if missing.is_empty() {
+            return Ok(bin);
+        }
+        let listed = missing.join(", ");
+        note(format!("building {listed}: minutes on two cores, once"));
+        self.build(&missing).with_context(|| {
+            Fail::environment(format!("cannot build {listed}"))
+                .hint("a C++ compiler is needed (Debian: `apt-get install g++`)")
+        })?;
+        Ok(bin)
+    }
+
+    /// The model with 8-bit weights (Q8_0), written once.
+    pub(crate) fn model(&self, subject: &Subject) -> Result<PathBuf> {
+        let model = self.folder.join(format!("{}-q8_0.gguf", subject.name));
+        if model.is_file() {
+            return Ok(model);
+        }
+        note(format!("writing {} as GGUF (8-bit weights)", subject.name));
+        let partial = model.with_extension("partial");
+        let mut command = match &subject.gguf {
+            Some(gguf) => self.requantize(gguf, &partial)?,
+            None => self.convert(&subject.folder, &partial)?,
+        };
+        capture(&mut command, "writing the GGUF file")?;
+        fs::rename(&partial, &model).context("cannot move the GGUF file to its place")?;
+        Ok(model)
+    }
+
+    /// Writes a GGUF file again, whatever its weights are quantised to.
+    fn requantize(&self, gguf: &Path, output: &Path) -> Result<Command> {
+        let quantize = "llama-quantize";
+        let mut command = Command::new(self.programs(&[quantize])?.join(quantize));
+        command
+            .arg("--allow-requantize")
+            .args([gguf, output])
+            .arg("Q8_0");
+        Ok(command)
+    }
+
+    /// Writes a Hugging Face folder as a GGUF file.
+    fn convert(&self, folder: &Path, output: &Path) -> Result<Command> {
+        let script = self.folder.join("gguf_model.py");
+        fs::write(&script, SCRIPT)
+            .with_context(|| format!("cannot write `{}`", script.display()))?;
+        let mut command = Command::new(self.environment()?.join("python"));
+        command.arg(script).args([text(folder), text(output)]);
+        Ok(command)
+    }
+
+    /// The folder of programs of the Python environment, made if need be.
+    fn environment(&self) -> Result<PathBuf> {
+        let about = "CMake and the gguf package, 250 MB on disk, once";
+        venv::ensure(&self.folder.join("venv"), venv::LLAMA, about)
+    }
+
+    fn build(&self, targets: &[&str]) -> Result<()> {
+        let bin = self.environment()?;
+        let build = self.folder.join("build");
+        let path = with_first(&bin)?;
+        let mut configure = Command::new(bin.join("cmake"));
+        configure
+            .env("PATH", &path)
+            .args(["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release"])
+            .args(OPTIONS)
+            .arg("-S")
+            .arg(self.sources(&bin)?.join("vendor/llama.cpp"))
+            .arg("-B")
+            .arg(&build);
+        capture(&mut configure, "cmake")?;
+        let mut compile = Command::new(bin.join("cmake"));
+        compile
+            .env("PATH", &path)
+            .arg("--build")
+            .arg(&build)
+            .arg("--target")
+            .args(targets);
+        capture(&mut compile, "building llama.cpp").map(drop)
+    }
+
+    /// The source, downloaded and unpacked once.
+    fn sources(&self, bin: &Path) -> Result<PathBuf> {
+        let sources = self.folder.join("src");
+        if sources.is_dir() {
+            return Ok(sources);
+        }
+        let archives = self.folder.join("sdist");
+        let mut download = Command::new(bin.join("python"));
+        download
+            .args(["-m", "pip", "download", "--disable-pip-version-check"])
+            // Only this one: its build needs CMake, which would be built from source too.
+            .args(["--no-input", "--no-deps", "--no-binary=llama-cpp-python"])
+            .args(["--require-hashes", "-r"])
+            .arg(venv::LLAMA_SOURCE.write(&self.folder)?)
+            .arg("-d")
+            .arg(&archives);
+        capture(&mut download, "pip download")?;
+        let scratch = tempfile::tempdir_in(&self.folder)
+            .context("cannot create a folder for llama.cpp's source")?;
+        let fresh = scratch.path().join("src");
+        fs::create_dir(&fresh).with_context(|| format!("cannot create `{}`", fresh.display()))?;
+        let mut unpack = Command::new("tar");
+        unpack
+            .arg("xzf")
+            .arg(archives.join(ARCHIVE))
+            .args(["--strip-components=1", "-C"])
+            .arg(&fresh);
+        capture(&mut unpack, "tar")?;
+        fs::rename(&fresh, &sources).context("cannot move llama.cpp's source to its place")?;
+        Ok(sources)
+    }
+}
+
+/// `PATH` with another folder before it.
+fn with_first(bin: &Path) -> Result<OsString> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(bin.to_path_buf()).chain(env::split_paths(&path));
+    env::join_paths(folders).context("cannot make a PATH")
+}
+
+const SCRIPT: &str = include_str!("gguf_model.py");
+
+/// The release whose hash is in `xtask/requirements/llama-source.txt`.
+const ARCHIVE: &str = "llama_cpp_python-0.3.36.tar.gz";
+
+/// Programs without what they are not asked for, each in one file.
+const OPTIONS: [&str; 5] = [
+    "-DBUILD_SHARED_LIBS=OFF",
+    "-DLLAMA_BUILD_TESTS=OFF",
+    "-DLLAMA_BUILD_UI=OFF",
+    "-DLLAMA_CURL=OFF",
+    "-DLLAMA_OPENSSL=OFF",
+];

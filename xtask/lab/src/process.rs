@@ -1,0 +1,156 @@
+//! Other programs: how they are run, timed and watched, and how their arguments are written.
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+use xtask::fail::Fail;
+
+/// What a program that ended well did.
+pub(crate) struct Finished {
+    /// What it wrote to standard output.
+    pub(crate) text: String,
+    /// Time from before its start to its first line on standard output, or its end without one.
+    pub(crate) first_line_ms: f64,
+    /// Largest memory that it had, where the system tells.
+    pub(crate) peak_rss_bytes: Option<u64>,
+}
+
+/// Runs a program until it ends. Returns its standard output as JSON, and the milliseconds from before its start to the
+/// first line of it.
+pub(crate) fn timed_json(command: &mut Command, what: &str) -> Result<(Value, f64)> {
+    let done = finished(command, what)?;
+    Ok((done.json(what)?, done.first_line_ms))
+}
+
+impl Finished {
+    /// Its standard output as JSON; `what` names the program in messages.
+    pub(crate) fn json(&self, what: &str) -> Result<Value> {
+        serde_json::from_str(&self.text).with_context(|| format!("{what} printed no JSON"))
+    }
+}
+
+/// Runs a program until it ends.
+pub(crate) fn finished(command: &mut Command, what: &str) -> Result<Finished> {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let start = Instant::now();
+    let mut child = command
+        .spawn()
+        .map_err(anyhow::Error::new)
+        .with_context(|| {
+            let program = command.get_program().to_string_lossy().into_owned();
+            Fail::environment(format!("cannot start `{program}`"))
+        })?;
+    let (Some(stdout), Some(mut stderr)) = (child.stdout.take(), child.stderr.take()) else {
+        bail!("a piped program has no output");
+    };
+    let pid = child.id();
+    let memory = thread::spawn(move || peak_rss_bytes(pid));
+    // Read beside standard output: a full pipe would stop the program.
+    let complaints = thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = stderr.read_to_end(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    let mut stdout = BufReader::new(stdout);
+    let mut text = String::new();
+    stdout
+        .read_line(&mut text)
+        .with_context(|| what.to_string())?;
+    let first_line_ms = start.elapsed().as_secs_f64() * 1e3;
+    stdout
+        .read_to_string(&mut text)
+        .with_context(|| what.to_string())?;
+    // Before its number can become another program's.
+    let peak_rss_bytes = memory.join().unwrap_or_default();
+    let status = child.wait().with_context(|| what.to_string())?;
+    let said = complaints.join().unwrap_or_default();
+    if !status.success() {
+        let failed = Fail::child(status.code(), format!("{what} failed: {status}"));
+        return Err(anyhow::anyhow!(xtask::workspace::last_lines(&said)).context(failed));
+    }
+    Ok(Finished {
+        text,
+        first_line_ms,
+        peak_rss_bytes,
+    })
+}
+
+/// The largest memory of a program, which this follows to its end; none where the system does not tell.
+fn peak_rss_bytes(pid: u32) -> Option<u64> {
+    let mut peak = None;
+    // The line is gone when the program has ended and is not yet waited for.
+    while let Some(now) = status_peak_bytes(pid) {
+        peak = Some(now);
+        thread::sleep(WATCH_INTERVAL);
+    }
+    peak
+}
+
+/// The largest memory of a program so far, as Linux tells it.
+fn status_peak_bytes(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+/// Chosen: a thousandth of what the programs take for a measurement, and too rarely to slow them.
+const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Numbers for programs' arguments: `512,2048`.
+pub(crate) fn listed(numbers: &[u32]) -> String {
+    let texts: Vec<String> = numbers.iter().map(u32::to_string).collect();
+    texts.join(",")
+}
+
+/// A path as text, for programs' arguments.
+pub(crate) fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xtask::fail::{exit_status, render};
+
+    fn shell(script: &str) -> Result<(Value, f64)> {
+        timed_json(Command::new("sh").args(["-c", script]), "the script")
+    }
+
+    #[test]
+    fn the_clock_stops_at_the_first_line() {
+        let start = Instant::now();
+        let (value, ms) = shell("echo '{\"a\": 1}'; sleep 1").unwrap();
+        assert_eq!(value["a"], 1);
+        let after_the_line_ms = start.elapsed().as_secs_f64() * 1e3 - ms;
+        assert!(after_the_line_ms > 300.0, "{after_the_line_ms}");
+    }
+
+    #[test]
+    fn an_object_over_several_lines_is_read_whole() {
+        let (value, _) = shell("echo '{'; echo '\"a\": 2 }'").unwrap();
+        assert_eq!(value["a"], 2);
+    }
+
+    #[test]
+    fn the_memory_of_a_program_is_watched_to_its_end() {
+        let script = "text=$(head -c 30000000 /dev/zero | tr '\\0' a); unset text; sleep 0.1";
+        let done = finished(Command::new("sh").args(["-c", script]), "the script").unwrap();
+        let peak_bytes = done.peak_rss_bytes.unwrap();
+        assert!(peak_bytes > 30_000_000, "{peak_bytes}");
+    }
+
+    #[test]
+    fn a_failing_program_keeps_its_status_and_last_words() {
+        let error = shell("echo 'error: no such bundle' >&2; exit 3").unwrap_err();
+        assert_eq!(exit_status(&error), 3);
+        assert!(render(&error).contains("caused by: error: no such bundle"));
+    }
+}

@@ -1,0 +1,86 @@
+//! The model that all sides of a comparison run: found by name or in a folder, in the forms that they take.
+
+use crate::quality;
+use anyhow::{Context, Result};
+use heg_spec::WeightForm;
+use std::fs;
+use std::path::{Path, PathBuf};
+use xtask::compile;
+use xtask::fail::Fail;
+use xtask::fetch::Consent;
+use xtask::workspace::{note, target_dir};
+use xtask::{setup, synth};
+
+/// A model.
+pub(crate) struct Subject {
+    /// The Hugging Face folder.
+    pub(crate) folder: PathBuf,
+    /// The GGUF file that the folder was made of, for a model that comes as one.
+    pub(crate) gguf: Option<PathBuf>,
+    pub(crate) name: String,
+    /// Where its other forms and the other sides' programs are kept.
+    pub(crate) peers: PathBuf,
+}
+
+impl Subject {
+    /// The model that `model` names, fetched or synthesised if need be, or a Hugging Face folder; llama-3.2-1b's shape
+    /// unless one is given.
+    pub(crate) fn find(model: Option<&str>) -> Result<Self> {
+        let model = model.unwrap_or(LLAMA_1B);
+        if let Some(real) = quality::Model::named(model) {
+            let found = real.subject(Consent::Ask)?;
+            return found.with_context(|| Fail::input(format!("{model} is not on this machine")));
+        }
+        if synth::is_known(model) {
+            let folder = synth::ensure_model(&synth::Args {
+                like: model.to_string(),
+                output: None,
+                seed: 0,
+            })?;
+            return Self::of_folder(&folder, None);
+        }
+        Self::of_folder(Path::new(model), None)
+    }
+
+    /// A Hugging Face folder, which may have been made of a GGUF file.
+    pub(crate) fn of_folder(folder: &Path, gguf: Option<PathBuf>) -> Result<Self> {
+        setup::ensure_openvino()?;
+        let peers = target_dir().join("peers");
+        fs::create_dir_all(&peers)
+            .with_context(|| format!("cannot create `{}`", peers.display()))?;
+        let shown = folder.display();
+        let folder = folder
+            .canonicalize()
+            .map_err(anyhow::Error::new)
+            .with_context(|| Fail::input(format!("no model at `{shown}`")))?;
+        let name = folder.file_name().context("the model folder has no name")?;
+        let name = name.to_string_lossy().into_owned();
+        Ok(Self {
+            folder,
+            gguf,
+            name,
+            peers,
+        })
+    }
+
+    /// Compiles the model into a bundle of a form: from its GGUF file where there is one.
+    pub(crate) fn bundle(&self, (form_name, form): (&str, WeightForm)) -> Result<PathBuf> {
+        let source = self.gguf.as_ref().unwrap_or(&self.folder);
+        let bundle = self.peers.join(format!("{}-{form_name}.heg", self.name));
+        let mut options = compile::own_use();
+        options.weights = Some(form);
+        options.name = Some(self.name.clone());
+        let done = compile::compiled(source, &bundle, &options)
+            .with_context(|| Fail::input(format!("cannot compile `{}`", source.display())))?;
+        note(done);
+        Ok(bundle)
+    }
+}
+
+/// The form that all measurements of speed are of: what a user has who chooses nothing.
+pub(crate) const DEFAULT_FORM: (&str, WeightForm) = ("w8a16", WeightForm::W8A16);
+
+/// The model of a user of `bench-peers` and `bench-serve` who chooses none.
+pub(crate) const LLAMA_1B: &str = "llama-3.2-1b";
+
+pub(crate) const SMOLLM2: &str = "smollm2-135m-instruct";

@@ -7,7 +7,7 @@
 use heg_runtime::engine::{EngineOptions, Request};
 use heg_runtime::{Loaded, read_policy, read_soc};
 use heg_sched::Finish;
-use heg_tests::{Workbench, fixture, openvino_or_skip};
+use heg_tests::{Workbench, fixture};
 use heg_text::{Conversation, Message, Special};
 
 #[path = "../heg-runtime/examples/embed.rs"]
@@ -18,9 +18,6 @@ const QUESTION: &str = "Will it rain in Oslo tomorrow?";
 
 #[test]
 fn the_example_says_what_the_model_says_alone() {
-    if !openvino_or_skip("the_example_says_what_the_model_says_alone") {
-        return;
-    }
     let workbench = Workbench::new().unwrap();
     let compiled = workbench.compile(&fixture("tiny-agent"), "agent", |_| {});
     let (bundle, _) = compiled.unwrap();

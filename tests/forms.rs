@@ -15,7 +15,7 @@ use heg_runtime::engine::{Engine, FinishReason, Request};
 use heg_sched::Finish;
 use heg_spec::WeightForm;
 use heg_tests::questions::{Question, questions};
-use heg_tests::{Seeded, Workbench, fixture, instance, openvino_or_skip, single_engine};
+use heg_tests::{Seeded, Workbench, fixture, instance, single_engine};
 use heg_text::{
     Calls, ChatTemplate, Conversation, Grammar, GrammarState, Grammars, Said, Sampler,
     SamplingParams, Special, TextStream, Tokenizer, Tool, ToolCall, ToolCallParser, ToolChoice,
@@ -208,9 +208,6 @@ fn tools(question: &Question) -> Vec<Tool> {
 /// Free, with tools as the model likes, and with a call required.
 #[test]
 fn every_call_of_tiny_agent_is_right_and_no_answer_gets_worse() {
-    if !openvino_or_skip("every_call_of_tiny_agent_is_right_and_no_answer_gets_worse") {
-        return;
-    }
     let workbench = Workbench::new().unwrap();
     let agent = Agent::new(&workbench);
     let questions = questions(&fixture("tiny-agent")).unwrap();
@@ -256,9 +253,6 @@ fn every_call_of_tiny_agent_is_right_and_no_answer_gets_worse() {
 /// Every prompt is made to answer in a schema: around the text it would give, or of a call for no tool at all.
 #[test]
 fn every_answer_of_tiny_agent_in_a_schema_is_an_instance() {
-    if !openvino_or_skip("every_answer_of_tiny_agent_in_a_schema_is_an_instance") {
-        return;
-    }
     let workbench = Workbench::new().unwrap();
     let agent = Agent::new(&workbench);
     let schemas = [

@@ -365,9 +365,6 @@ fn without_hashes(text: &str) -> String {
 
 #[test]
 fn prompts_that_do_not_fit_are_refused_and_do_no_harm() {
-    if !openvino_or_skip("prompts_that_do_not_fit_are_refused_and_do_no_harm") {
-        return;
-    }
     let workbench = Workbench::new().unwrap();
     let small = |spec: &mut heg_spec::ModelSpec| spec.context_tokens = Some(CONTEXT);
     let (bundle, _) = workbench

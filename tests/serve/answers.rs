@@ -2,7 +2,7 @@
 
 use heg_runtime::Loaded;
 use heg_server::Address;
-use heg_tests::{executor, greedy, openvino_or_skip};
+use heg_tests::{executor, greedy};
 use heg_text::{Conversation, Message, Special};
 use serde_json::{Value, json};
 
@@ -64,9 +64,6 @@ fn joined(reply: &Reply) -> (String, Vec<u64>, String) {
 
 #[test]
 fn an_answer_has_the_tokens_of_the_model_alone() {
-    if !openvino_or_skip("an_answer_has_the_tokens_of_the_model_alone") {
-        return;
-    }
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("heg.sock");
     let host = Host::with(|options| options.socket = Some(socket.clone()));
@@ -105,9 +102,6 @@ fn an_answer_has_the_tokens_of_the_model_alone() {
 
 #[test]
 fn a_stream_joins_to_the_whole_answer() {
-    if !openvino_or_skip("a_stream_joins_to_the_whole_answer") {
-        return;
-    }
     let host = Host::new();
     for (path, mut body) in [
         (CHAT, chat(json!({}))),
@@ -149,9 +143,6 @@ fn a_stream_joins_to_the_whole_answer() {
 
 #[test]
 fn a_stop_text_ends_the_answer() {
-    if !openvino_or_skip("a_stop_text_ends_the_answer") {
-        return;
-    }
     let host = Host::new();
     let whole = host.post(CHAT, &chat(json!({}))).json();
     let whole = whole["choices"][0]["message"]["content"].as_str().unwrap();
@@ -166,9 +157,6 @@ fn a_stop_text_ends_the_answer() {
 
 #[test]
 fn a_connection_answers_one_request_after_the_other() {
-    if !openvino_or_skip("a_connection_answers_one_request_after_the_other") {
-        return;
-    }
     use std::io::Write;
     let host = Host::new();
     let mut connection = host.open();
@@ -190,9 +178,6 @@ fn a_connection_answers_one_request_after_the_other() {
 
 #[test]
 fn models_and_health_are_told() {
-    if !openvino_or_skip("models_and_health_are_told") {
-        return;
-    }
     let host = Host::new();
     let models = host.get("/v1/models").json();
     assert_eq!(models["data"][0]["id"], "tiny-agent");
@@ -205,9 +190,6 @@ fn models_and_health_are_told() {
 
 #[test]
 fn a_flow_goes_on_and_ends() {
-    if !openvino_or_skip("a_flow_goes_on_and_ends") {
-        return;
-    }
     let host = Host::new();
     let body = chat(json!({"flow_id": "a", "max_tokens": 8, "return_token_ids": true}));
     let first = host.post(CHAT, &body).json();
@@ -229,9 +211,6 @@ fn a_flow_goes_on_and_ends() {
 
 #[test]
 fn calls_of_tools_and_forms_are_kept() {
-    if !openvino_or_skip("calls_of_tools_and_forms_are_kept") {
-        return;
-    }
     let host = Host::new();
     let parameters = json!({"type": "object", "properties": {"who": {"type": "string", "maxLength": 12}},
         "required": ["who"], "additionalProperties": false});

@@ -4,7 +4,6 @@ use std::thread;
 
 use heg_runtime::engine::EngineOptions;
 use heg_spec::shipped;
-use heg_tests::openvino_or_skip;
 use serde_json::{Value, json};
 
 use crate::host::{Host, bundle, served_by};
@@ -25,9 +24,6 @@ fn check_never_fits(host: &Host, path: &str, body: &Value, bounded_by: &str) {
 
 #[test]
 fn what_can_never_fit_is_no_rate_limit() {
-    if !openvino_or_skip("what_can_never_fit_is_no_rate_limit") {
-        return;
-    }
     let host = Host::new();
     let context = "expected at most 1024, the model's context";
     check_never_fits(&host, BARE, &json!({"prompt": vec![5; 1024]}), context);
@@ -68,9 +64,6 @@ fn what_can_never_fit_is_no_rate_limit() {
 /// Each of these took tens to hundreds of megabytes, and the event loop for seconds.
 #[test]
 fn large_bodies_are_refused_beside_other_requests() {
-    if !openvino_or_skip("large_bodies_are_refused_beside_other_requests") {
-        return;
-    }
     let host = Host::with(|options| options.limits.body_bytes = Some(9 << 20));
     let zeros = "0,".repeat(4_000_000);
     let messages = r#"{"role":"user","content":""},"#.repeat(250_000);
@@ -108,9 +101,6 @@ fn large_bodies_are_refused_beside_other_requests() {
 /// A body that is longer than any prompt can be written is not taken in, and its sender reads why.
 #[test]
 fn bodies_are_as_long_as_prompts_can_be() {
-    if !openvino_or_skip("bodies_are_as_long_as_prompts_can_be") {
-        return;
-    }
     let host = Host::new();
     let reply = host.post(BARE, &json!({"prompt": [5], "stop": "x".repeat(8_000_000)}));
     assert_eq!(reply.status, 413, "{}", reply.body);
@@ -122,9 +112,6 @@ fn bodies_are_as_long_as_prompts_can_be() {
 /// Whoever is answered beside a form whose masks take long gets the same tokens as alone.
 #[test]
 fn a_hostile_form_costs_its_sender_only() {
-    if !openvino_or_skip("a_hostile_form_costs_its_sender_only") {
-        return;
-    }
     let host = Host::new();
     let ordinary = json!({"prompt": [5, 6, 7], "max_tokens": 100, "ignore_eos": true, "temperature": 0,
         "return_token_ids": true});

@@ -9,7 +9,6 @@ use heg_files::OwnFolder;
 use heg_runtime::engine::EngineOptions;
 use heg_server::{Address, Server, ServerOptions, shutdown_signal};
 use heg_spec::shipped;
-use heg_tests::openvino_or_skip;
 use serde_json::{Value, json};
 
 use crate::client::{Connection, Reply};
@@ -91,9 +90,6 @@ fn post(folder: &Path, body: &Value) -> std::io::Result<Reply> {
 
 #[test]
 fn a_killed_server_is_started_again() {
-    if !openvino_or_skip("a_killed_server_is_started_again") {
-        return;
-    }
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let flash = folder.join("flash");

@@ -3,7 +3,6 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use heg_tests::openvino_or_skip;
 use serde_json::{Value, json};
 
 use crate::client::Connection;
@@ -31,9 +30,6 @@ fn begin(host: &Host, body: &Value) -> Connection {
 
 #[test]
 fn a_client_that_goes_away_is_not_answered() {
-    if !openvino_or_skip("a_client_that_goes_away_is_not_answered") {
-        return;
-    }
     let host = Host::new();
     drop(begin(&host, &long(json!({}))));
     host.wait_for_metric(r#"heg_requests_total{class="reactive",outcome="cancelled"} 1"#);
@@ -50,9 +46,6 @@ fn a_client_that_goes_away_is_not_answered() {
 
 #[test]
 fn a_client_that_has_sent_more_and_goes_away_is_not_answered() {
-    if !openvino_or_skip("a_client_that_has_sent_more_and_goes_away_is_not_answered") {
-        return;
-    }
     let host = Host::new();
     let body = long(json!({"stream": false})).to_string();
     let length = body.len();
@@ -72,9 +65,6 @@ fn a_client_that_has_sent_more_and_goes_away_is_not_answered() {
 
 #[test]
 fn a_full_queue_turns_its_class_away() {
-    if !openvino_or_skip("a_full_queue_turns_its_class_away") {
-        return;
-    }
     let host = Host::with(|options| options.limits.requests = 1);
     let busy = begin(&host, &long(json!({"priority": "proactive"})));
     let short = json!({"prompt": [5], "max_tokens": 1, "priority": "proactive"});
@@ -97,9 +87,6 @@ fn a_full_queue_turns_its_class_away() {
 
 #[test]
 fn a_newer_request_takes_the_place_of_an_older_one() {
-    if !openvino_or_skip("a_newer_request_takes_the_place_of_an_older_one") {
-        return;
-    }
     let host = Host::new();
     let mut older = begin(&host, &long(json!({"supersede_key": "typing"})));
     let other = begin(&host, &long(json!({"supersede_key": "else"})));
@@ -113,9 +100,6 @@ fn a_newer_request_takes_the_place_of_an_older_one() {
 
 #[test]
 fn a_deadline_ends_an_answer() {
-    if !openvino_or_skip("a_deadline_ends_an_answer") {
-        return;
-    }
     let host = Host::new();
     let reply = host.post(BARE, &long(json!({"stream": false, "deadline_ms": 30})));
     assert_eq!(reply.status, 504, "{}", reply.body);
@@ -124,9 +108,6 @@ fn a_deadline_ends_an_answer() {
 
 #[test]
 fn slow_clients_are_not_waited_for() {
-    if !openvino_or_skip("slow_clients_are_not_waited_for") {
-        return;
-    }
     let host = Host::with(|options| {
         options.limits.head_time = Duration::from_millis(200);
         options.limits.body_pace.time_max = Duration::from_millis(200);
@@ -150,9 +131,6 @@ fn slow_clients_are_not_waited_for() {
 
 #[test]
 fn a_client_that_reads_nothing_is_given_up() {
-    if !openvino_or_skip("a_client_that_reads_nothing_is_given_up") {
-        return;
-    }
     let folder = tempfile::tempdir().unwrap();
     let host = Host::with(|options| {
         // Its buffers are small, and the same everywhere; those of TCP may hold a whole answer.
@@ -176,9 +154,6 @@ fn a_client_that_reads_nothing_is_given_up() {
 
 #[test]
 fn a_thousand_connections_are_answered_at_once() {
-    if !openvino_or_skip("a_thousand_connections_are_answered_at_once") {
-        return;
-    }
     let host = Host::with(|options| options.limits.requests = 600);
     // Connections first: all of them are open at the same time.
     let mut connections: Vec<Connection> = (0..1000).map(|_| host.open()).collect();

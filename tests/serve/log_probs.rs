@@ -166,9 +166,6 @@ fn every_kind_of_lane_agrees_with_the_model_alone() {
 
 #[test]
 fn a_prompt_comes_back_with_its_log_probabilities() {
-    if !openvino_or_skip("a_prompt_comes_back_with_its_log_probabilities") {
-        return;
-    }
     let host = Host::serving(exact, |_| ());
     let tokenizer = Loaded::open(bundle()).unwrap().tokenizer().unwrap();
     let text = "Remind me to call Ana, né, at 5 pm.";
@@ -248,9 +245,6 @@ fn joined(events: &[&str]) -> (String, Vec<Value>) {
 
 #[test]
 fn a_conversation_has_log_probabilities_of_the_model_itself() {
-    if !openvino_or_skip("a_conversation_has_log_probabilities_of_the_model_itself") {
-        return;
-    }
     let host = Host::serving(exact, |_| ());
     let mut body = json!({"messages": [{"role": "user", "content": "Remind me to call Ana at 5 pm."}],
         "logprobs": true, "top_logprobs": 4, "temperature": 0});

@@ -1,7 +1,6 @@
 //! What is refused: garbage, strangers, mistakes; each with a status and a reason.
 
 use heg_server::Token;
-use heg_tests::openvino_or_skip;
 use serde_json::json;
 
 use crate::host::Host;
@@ -16,9 +15,6 @@ fn request(line: &str, headers: &str, body: &[u8]) -> Vec<u8> {
 
 #[test]
 fn garbage_gets_a_reason() {
-    if !openvino_or_skip("garbage_gets_a_reason") {
-        return;
-    }
     let host = Host::with(|options| options.limits.body_bytes = Some(10_000));
     let json = "content-type: application/json\r\n";
     let post = |body: &[u8]| request("POST /v1/chat/completions", json, body);
@@ -91,9 +87,6 @@ fn garbage_gets_a_reason() {
 
 #[test]
 fn a_token_is_asked_for() {
-    if !openvino_or_skip("a_token_is_asked_for") {
-        return;
-    }
     let host = Host::with(|options| options.tokens = Token::new("s3cret").unwrap().into());
     let body = json!({"prompt": "a", "max_tokens": 1});
     let with = |headers: &str| host.post_with("/v1/completions", headers, &body).status;

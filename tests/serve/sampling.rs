@@ -1,6 +1,5 @@
 //! What OpenAI's clients expect of sampling: several answers, penalties and biases, seeds and fingerprints.
 
-use heg_tests::openvino_or_skip;
 use serde_json::{Value, json};
 
 use crate::host::{Host, exact};
@@ -24,9 +23,6 @@ fn tokens(choice: &Value) -> Vec<u64> {
 
 #[test]
 fn several_answers_are_those_of_consecutive_seeds() {
-    if !openvino_or_skip("several_answers_are_those_of_consecutive_seeds") {
-        return;
-    }
     let host = Host::serving(exact, |_| ());
     let wanted = |seed: u32, n: u32| body(json!({"seed": seed, "n": n, "temperature": 1.5}));
     let single = |seed| host.post(BARE, &wanted(seed, 1)).json();
@@ -90,9 +86,6 @@ fn several_answers_are_those_of_consecutive_seeds() {
 
 #[test]
 fn several_answers_of_a_form_each_keep_it() {
-    if !openvino_or_skip("several_answers_of_a_form_each_keep_it") {
-        return;
-    }
     let host = Host::new();
     let schema = json!({"type": "object", "properties": {"who": {"type": "string", "maxLength": 8}},
         "required": ["who"], "additionalProperties": false});
@@ -110,9 +103,6 @@ fn several_answers_of_a_form_each_keep_it() {
 
 #[test]
 fn each_of_several_answers_takes_a_place() {
-    if !openvino_or_skip("each_of_several_answers_takes_a_place") {
-        return;
-    }
     let host = Host::with(|options| options.limits.requests = 3);
     let refused = host.post(BARE, &body(json!({"n": 4})));
     assert_eq!(refused.status, 400, "{}", refused.body);
@@ -132,9 +122,6 @@ fn each_of_several_answers_takes_a_place() {
 
 #[test]
 fn penalties_and_biases_change_greedy_answers_too() {
-    if !openvino_or_skip("penalties_and_biases_change_greedy_answers_too") {
-        return;
-    }
     let host = Host::new();
     let answer = |fields: Value| {
         let mut body = body(fields);

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use heg_server::{Server, ServerOptions, shutdown_signal};
-use heg_tests::{chain, openvino_or_skip};
+use heg_tests::chain;
 use serde_json::json;
 
 use crate::client::Connection;
@@ -45,9 +45,6 @@ fn the_socket_is_the_users_own() {
 
 #[test]
 fn an_answer_under_way_is_finished() {
-    if !openvino_or_skip("an_answer_under_way_is_finished") {
-        return;
-    }
     let mut host = Host::new();
     let mut connection = host.open();
     let body = json!({"prompt": [5], "max_tokens": 200, "ignore_eos": true, "stream": true});
@@ -66,9 +63,6 @@ fn an_answer_under_way_is_finished() {
 
 #[test]
 fn an_answer_is_cut_after_the_time_of_grace() {
-    if !openvino_or_skip("an_answer_is_cut_after_the_time_of_grace") {
-        return;
-    }
     let mut host = Host::with(|options| options.limits.grace = Duration::from_millis(20));
     let mut connection = host.open();
     let body = json!({"prompt": [5], "max_tokens": 1000, "ignore_eos": true, "stream": true});
@@ -83,9 +77,6 @@ fn an_answer_is_cut_after_the_time_of_grace() {
 
 #[test]
 fn signals_end_the_server() {
-    if !openvino_or_skip("signals_end_the_server") {
-        return;
-    }
     let server = Server::bind(ServerOptions {
         port: Some(0),
         ..ServerOptions::default()

@@ -4,7 +4,6 @@ use std::io::Write;
 use std::time::Duration;
 
 use heg_server::{Prefixes, Token, Tokens};
-use heg_tests::openvino_or_skip;
 use serde_json::{Value, json};
 
 use crate::client::{Connection, Reply};
@@ -46,9 +45,6 @@ const ALL: u64 = 99;
 
 #[test]
 fn a_client_learns_nothing_of_anothers_prompts() {
-    if !openvino_or_skip("a_client_learns_nothing_of_anothers_prompts") {
-        return;
-    }
     let host = Host::with(|options| options.tokens = tokens());
     let ask = |who: &str, body: &Value| cached_tokens(&host.post_with(BARE, who, body));
     let unnamed = short(5, json!({}));
@@ -81,9 +77,6 @@ fn a_client_learns_nothing_of_anothers_prompts() {
 
 #[test]
 fn prefixes_are_shared_where_that_is_asked_for() {
-    if !openvino_or_skip("prefixes_are_shared_where_that_is_asked_for") {
-        return;
-    }
     let host = Host::with(|options| {
         options.tokens = tokens();
         options.prefixes = Prefixes::Shared;
@@ -100,9 +93,6 @@ fn prefixes_are_shared_where_that_is_asked_for() {
 
 #[test]
 fn without_tokens_doors_are_strangers() {
-    if !openvino_or_skip("without_tokens_doors_are_strangers") {
-        return;
-    }
     let folder = tempfile::tempdir().unwrap();
     let host = Host::with(|options| options.socket = Some(folder.path().join("heg.sock")));
     let ask = |door: usize, body: &Value| {
@@ -119,9 +109,6 @@ fn without_tokens_doors_are_strangers() {
 
 #[test]
 fn a_client_does_not_supersede_another() {
-    if !openvino_or_skip("a_client_does_not_supersede_another") {
-        return;
-    }
     let host = Host::with(|options| options.tokens = tokens());
     let long = json!({
         "prompt": [5, 6, 7], "max_tokens": 1000, "ignore_eos": true, "stream": true, "supersede_key": "typing",
@@ -165,9 +152,6 @@ fn has_come(connection: &Connection, text: &str) -> bool {
 
 #[test]
 fn bodies_that_never_end_leave_others_room() {
-    if !openvino_or_skip("bodies_that_never_end_leave_others_room") {
-        return;
-    }
     let host = Host::with(|options| {
         options.tokens = tokens();
         options.limits.body_bytes = Some(8 << 20);
@@ -193,9 +177,6 @@ fn bodies_that_never_end_leave_others_room() {
 
 #[test]
 fn a_door_whose_places_are_taken_leaves_the_other_open() {
-    if !openvino_or_skip("a_door_whose_places_are_taken_leaves_the_other_open") {
-        return;
-    }
     let folder = tempfile::tempdir().unwrap();
     let host = Host::with(|options| {
         options.socket = Some(folder.path().join("heg.sock"));
@@ -227,9 +208,6 @@ fn a_door_whose_places_are_taken_leaves_the_other_open() {
 
 #[test]
 fn a_client_that_fills_the_queue_leaves_the_others_places() {
-    if !openvino_or_skip("a_client_that_fills_the_queue_leaves_the_others_places") {
-        return;
-    }
     let host = Host::with(|options| {
         options.tokens = tokens();
         options.limits.requests = 2;

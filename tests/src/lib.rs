@@ -31,7 +31,7 @@ pub const FAMILIES: [&str; 10] = [
     "gemma2", "gemma3", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3",
 ];
 
-/// Whether tests that run models can: where not, says so once per test. Where `HEG_REQUIRE_OPENVINO` is set, as
+/// Whether tests that run kernels on OpenVINO can: where not, says so once per test. Where `HEG_REQUIRE_OPENVINO` is set, as
 /// `cargo xtask test` does, a missing OpenVINO is a failure.
 pub fn openvino_or_skip(test: &str) -> bool {
     match heg_openvino::find_libraries() {

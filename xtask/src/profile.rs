@@ -31,7 +31,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    setup::ensure_openvino()?;
+    setup::ensure_openvino_for(&args.soc)?;
     let heg = workspace::build_heg(Build::Release)?;
     let models = match args.models.as_slice() {
         [] => vec![default_bundle()?],

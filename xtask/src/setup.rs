@@ -12,6 +12,7 @@ use crate::fail::Fail;
 use crate::workspace::{self, note, target_dir};
 use anyhow::{Context, Result};
 use heg_compiler::npu::NpuToolchain;
+use heg_spec::{Soc, Source, shipped};
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,7 +52,27 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The folder with OpenVINO's libraries, fetched if need be. Every command that runs a model
+/// As [`ensure_openvino`] if a device of this SoC, a shipped one or a file, runs no CPU programs. One that cannot be read
+/// is left to whoever runs something on it.
+pub fn ensure_openvino_for(soc: &str) -> Result<()> {
+    let read = match soc.ends_with(".ron") {
+        false => shipped::soc(soc).ok(),
+        true => fs::read_to_string(soc).ok().and_then(|text| {
+            Soc::parse(Source {
+                file: soc,
+                text: &text,
+            })
+            .ok()
+        }),
+    };
+    let devices = read.map(|soc| soc.devices).unwrap_or_default();
+    if devices.iter().any(|device| device.programs.is_none()) {
+        ensure_openvino()?;
+    }
+    Ok(())
+}
+
+/// The folder with OpenVINO's libraries, fetched if need be. Every command that needs them
 /// calls this first; it is quiet and quick when there is nothing to do.
 pub fn ensure_openvino() -> Result<PathBuf> {
     provide(None).map(|(dir, _)| dir)

@@ -60,7 +60,9 @@ struct Turn<'a> {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let sampling = arguments.sampling.params()?;
     let loaded = arguments.machine.open()?;
-    let engine = arguments.machine.engine(&loaded)?;
+    let engine = arguments
+        .machine
+        .engine(arguments.machine.loader(&loaded)?)?;
     let system: Vec<Message> = arguments
         .system
         .iter()

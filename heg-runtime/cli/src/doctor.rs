@@ -4,7 +4,7 @@ use std::io::Write;
 
 use clap::Args;
 use heg_runtime::RuntimeError;
-use heg_runtime::exec::{Diagnosis, Examined, Place, clear_quarantine, diagnose};
+use heg_runtime::exec::{Diagnosis, Examined, Outcome, Place, clear_quarantine, diagnose};
 use heg_runtime::verdicts::Verdict;
 use heg_spec::Group;
 use serde::Serialize;
@@ -28,6 +28,8 @@ pub(crate) struct Arguments {
 #[derive(Serialize)]
 struct Report<'a> {
     healthy: bool,
+    /// What runs kernels, for each role.
+    runs: Vec<String>,
     kernels: Vec<Entry<'a>>,
 }
 
@@ -68,10 +70,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.json {
         let report = Report {
             healthy: !diagnosis.found_wrong(),
+            runs: loader.what_runs(),
             kernels: diagnosis.examined.iter().map(entry).collect(),
         };
         writeln!(out, "{}", serde_json::to_string(&report)?)?;
     } else {
+        for line in loader.what_runs() {
+            writeln!(out, "runs      {line}")?;
+        }
         write!(out, "{}", table(&diagnosis))?;
     }
     let wrong = diagnosis
@@ -86,7 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 fn entry(examined: &Examined) -> Entry<'_> {
-    let answered = examined.outcome.as_ref().ok().and_then(|verdict| *verdict);
+    let answered = examined.outcome.verdict();
     Entry {
         kernel: &examined.kernel,
         layer: examined.place.layer,
@@ -99,16 +105,20 @@ fn entry(examined: &Examined) -> Entry<'_> {
             .filter(|worst| worst.is_finite()),
         tolerance: answered.map(|verdict| verdict.tolerance),
         verdict: verdict(examined),
-        refused: examined.outcome.as_ref().err().map(String::as_str),
+        refused: match &examined.outcome {
+            Outcome::Refused(message) => Some(message),
+            _ => None,
+        },
     }
 }
 
 fn verdict(examined: &Examined) -> &'static str {
     match &examined.outcome {
-        Ok(Some(verdict)) if verdict.is_right() => "right",
-        Ok(Some(_)) => WRONG,
-        Ok(None) => "not asked",
-        Err(_) => "refused",
+        Outcome::Answered(verdict) if verdict.is_right() => "right",
+        Outcome::Answered(_) => WRONG,
+        Outcome::NotAsked => "not asked",
+        Outcome::NoPlugin => "not tried",
+        Outcome::Refused(_) => "refused",
     }
 }
 
@@ -124,7 +134,7 @@ struct Line<'a> {
 fn table(diagnosis: &Diagnosis) -> String {
     let mut lines: Vec<Line<'_>> = Vec::new();
     for examined in &diagnosis.examined {
-        let answered = examined.outcome.as_ref().ok().and_then(|verdict| *verdict);
+        let answered = examined.outcome.verdict();
         let same = |line: &&mut Line<'_>| {
             line.first.kernel == examined.kernel
                 && line.first.rung == examined.rung
@@ -161,8 +171,9 @@ impl Line<'_> {
         let number =
             |value: Option<f32>| value.map_or("-".to_owned(), |value| format!("{value:.1e}"));
         let refused = match &self.first.outcome {
-            Err(message) => format!(": {message}"),
-            Ok(_) => String::new(),
+            Outcome::Refused(message) => format!(": {message}"),
+            Outcome::NoPlugin => ": OpenVINO is not there".to_owned(),
+            Outcome::Answered(_) | Outcome::NotAsked => String::new(),
         };
         format!(
             "{:<10} {:<9} {:<14} {:<12} {:<10} {:>9} {:>9}  {}{refused}\n",

@@ -108,9 +108,10 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
 fn openvino_hint(cause: &heg_openvino::Error) -> Option<&'static str> {
     use heg_openvino::Error::{EnvironmentUnusable, LibraryExposed, LibraryNotFound};
     match cause {
-        LibraryNotFound { .. } | EnvironmentUnusable { .. } => {
-            Some("run `cargo xtask setup`, or set `OPENVINO_DIR` to an OpenVINO installation")
-        }
+        LibraryNotFound { .. } | EnvironmentUnusable { .. } => Some(
+            "run `cargo xtask setup`, set `OPENVINO_DIR` to an OpenVINO installation, or run without OpenVINO: \
+                 `--soc host-cpu`",
+        ),
         LibraryExposed { .. } => {
             Some("take others' access away, or set `OPENVINO_DIR` to an OpenVINO installation")
         }

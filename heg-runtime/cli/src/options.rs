@@ -89,8 +89,8 @@ impl Machine {
     }
 
     /// An engine for one request at a time.
-    pub(crate) fn engine(&self, loaded: &Loaded) -> Result<Engine, RuntimeError> {
-        Engine::start_single(self.loader(loaded)?, self.executor_options())
+    pub(crate) fn engine(&self, loader: Loader) -> Result<Engine, RuntimeError> {
+        Engine::start_single(loader, self.executor_options())
     }
 
     /// Executor options from the command line, with defaults for the rest.

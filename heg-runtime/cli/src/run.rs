@@ -113,7 +113,9 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
     let sampling = arguments.sampling.params()?;
     let loaded = arguments.machine.open()?;
     // Kernels are prepared on their own threads from here on, while the prompt is tokenised.
-    let engine = arguments.machine.engine(&loaded)?;
+    let loader = arguments.machine.loader(&loaded)?;
+    let runs = loader.what_runs();
+    let engine = arguments.machine.engine(loader)?;
     let tokenizer = match loaded.tokenizer() {
         Ok(tokenizer) => Some(Arc::new(tokenizer)),
         Err(RuntimeError::NoText { .. }) if arguments.prompt.source.prompt_ids.is_some() => None,
@@ -149,6 +151,9 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
         answer.print_json(prompt_tokens, reason, &timing, &engine.descents())?;
     }
     if arguments.stats {
+        for line in runs {
+            eprintln!("runs   {}", shown(&line));
+        }
         print_stats(prompt_tokens, &timing, started);
     }
     arguments.machine.remember(&loaded)?;

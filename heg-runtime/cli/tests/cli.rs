@@ -1,5 +1,6 @@
 //! The command line as people and scripts meet it: help, output, errors and exit statuses of `heg`, on the tiny
-//! bundle of the format's tests. What needs a model that runs is in the workspace's `tests/`.
+//! bundle of the format's tests. What needs a model that runs is in `machine.rs`, and in the
+//! workspace's `tests/`.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"

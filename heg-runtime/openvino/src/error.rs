@@ -15,11 +15,11 @@ use crate::tensor::TensorType;
 pub enum Error {
     /// No folder with the OpenVINO libraries in any of the usual places.
     #[error(
-        "OpenVINO `{OPENVINO_VERSION}` not found, searched: {}\nhint: run: cargo xtask setup",
+        "OpenVINO `{OPENVINO_VERSION}` not found, searched: {}",
         list(searched)
     )]
     LibraryNotFound {
-        /// Every folder that was looked at, in order.
+        /// The folders that were looked at, in order, each with its folders of libraries.
         searched: Vec<PathBuf>,
     },
 
@@ -34,7 +34,7 @@ pub enum Error {
         variable: &'static str,
         /// What it is set to.
         value: PathBuf,
-        /// Every folder that was looked at, in order.
+        /// The folder that was looked at, with its folders of libraries.
         searched: Vec<PathBuf>,
     },
 

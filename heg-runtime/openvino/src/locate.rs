@@ -101,8 +101,8 @@ fn search_root(root: &Path, searched: &mut Vec<PathBuf>) -> Option<PathBuf> {
         if library_file(&folder).is_some() {
             return Some(folder);
         }
-        searched.push(folder);
     }
+    searched.push(root.to_owned());
     None
 }
 
@@ -188,13 +188,7 @@ mod tests {
         let Error::LibraryNotFound { searched } = &error else {
             panic!("{error}")
         };
-        assert_eq!(searched.len(), FOLDERS_SEARCHED * LAYOUTS.len());
-        assert!(
-            error
-                .to_string()
-                .ends_with("\nhint: run: cargo xtask setup"),
-            "{error}"
-        );
+        assert_eq!(searched.len(), FOLDERS_SEARCHED);
     }
 
     /// Whoever can write above the executable could put a library there.
@@ -253,7 +247,7 @@ mod tests {
         let error = search(&|_| None, None).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "OpenVINO `2026.4.1` not found, searched: nothing\nhint: run: cargo xtask setup"
+            "OpenVINO `2026.4.1` not found, searched: nothing"
         );
     }
 

@@ -30,17 +30,47 @@ pub struct Examined {
     pub rung: Rung,
     /// The rung by name.
     pub step: Step,
-    /// The verdict; none if it was not tested, or the error of the device.
-    pub outcome: Result<Option<Verdict>, String>,
+    /// How it went.
+    pub outcome: Outcome,
+}
+
+/// How the test of a kernel on a rung went.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// It answered.
+    Answered(Verdict),
+    /// The bundle has no question for this place.
+    NotAsked,
+    /// Only OpenVINO runs it, and there is none.
+    NoPlugin,
+    /// The device refused it, in these words.
+    Refused(String),
+}
+
+impl Outcome {
+    /// How the kernel answered, if it did.
+    pub fn verdict(&self) -> Option<Verdict> {
+        match self {
+            Self::Answered(verdict) => Some(*verdict),
+            Self::NotAsked | Self::NoPlugin | Self::Refused(_) => None,
+        }
+    }
+
+    fn of_error(error: RuntimeError) -> Result<Self, RuntimeError> {
+        if let RuntimeError::OpenVino { source, .. } = &error
+            && let heg_openvino::Error::LibraryNotFound { .. } = source
+        {
+            return Ok(Self::NoPlugin);
+        }
+        refusal(&error).map(Self::Refused).ok_or(error)
+    }
 }
 
 impl Diagnosis {
     /// Whether a kernel failed its test.
     pub fn found_wrong(&self) -> bool {
-        let wrong = |verdict: &Verdict| !verdict.is_right();
-        self.examined
-            .iter()
-            .any(|examined| matches!(&examined.outcome, Ok(Some(verdict)) if wrong(verdict)))
+        let mut verdicts = self.examined.iter().filter_map(|one| one.outcome.verdict());
+        verdicts.any(|verdict| !verdict.is_right())
     }
 }
 
@@ -68,13 +98,13 @@ pub fn diagnose(
             };
             let outcome = match loader.form(place, rung) {
                 Ok(form) => match ask(loader.bundle(), place, form)? {
-                    Asked::Nothing(_) => Ok(None),
-                    Asked::Answered(_, verdict) => Ok(Some(verdict)),
-                    Asked::Failed(message) => Err(message),
+                    Asked::Nothing(_) => Outcome::NotAsked,
+                    Asked::Answered(_, verdict) => Outcome::Answered(verdict),
+                    Asked::Failed(message) => Outcome::Refused(message),
                 },
-                Err(error) => Err(refusal(&error).ok_or(error)?),
+                Err(error) => Outcome::of_error(error)?,
             };
-            if let Ok(Some(verdict)) = outcome {
+            if let Some(verdict) = outcome.verdict() {
                 verdicts.insert(place, rung, verdict);
             }
             let examined = Examined {

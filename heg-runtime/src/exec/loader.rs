@@ -130,9 +130,9 @@ impl Loader {
     ///
     /// [`RuntimeError::OpenVino`] where its libraries are needed and missing.
     pub fn open(bundle: Arc<Bundle>, soc: Soc) -> Result<Self, RuntimeError> {
-        let core = match processors::serve_all(bundle.manifest(), &soc) {
-            true => OnceLock::new(),
-            false => OnceLock::from(load_core()?),
+        let core = match processors::need_of_plugin(bundle.manifest(), &soc) {
+            None => OnceLock::new(),
+            Some(need) => OnceLock::from(load_core(&need)?),
         };
         Ok(Self::over(core, bundle, soc))
     }
@@ -165,7 +165,7 @@ impl Loader {
         if let Some(core) = self.core.get() {
             return Ok(core);
         }
-        let core = load_core()?;
+        let core = load_core("which runs what CPU programs cannot")?;
         Ok(self.core.get_or_init(|| core))
     }
 
@@ -208,6 +208,28 @@ impl Loader {
     /// Facts about these devices, one for each role.
     pub fn devices(&self) -> &[DeviceFacts] {
         self.ladder.devices()
+    }
+
+    /// What runs kernels in each role, a line each: `CPU programs (avx2, I8, 4 threads)`, or a device of OpenVINO.
+    pub fn what_runs(&self) -> Vec<String> {
+        let devices = self.devices().iter();
+        let line = |device: &DeviceFacts| {
+            let programs = self.processors.describe(device.role);
+            let runs = programs.unwrap_or_else(|| {
+                let version = self.plugin_version().unwrap_or_default();
+                let name = if device.full_name.is_empty() {
+                    &device.name
+                } else {
+                    &device.full_name
+                };
+                format!("{name}, OpenVINO {version}")
+            });
+            match device.role {
+                DeviceClass::Cpu => runs,
+                role => format!("{}: {runs}", role.name()),
+            }
+        };
+        devices.map(line).collect()
     }
 
     /// Whether a device with this role can be used.
@@ -572,8 +594,8 @@ impl Loader {
 /// grew from 80 to 700 MB.
 const SHAPES_KEPT: (&str, &str) = ("CPU_RUNTIME_CACHE_CAPACITY", "64");
 
-fn load_core() -> Result<Core, RuntimeError> {
-    Core::load().map_err(openvino("load the libraries"))
+fn load_core(need: &str) -> Result<Core, RuntimeError> {
+    Core::load().map_err(openvino(format!("load the libraries, {need}")))
 }
 
 /// Property for the number of CPU threads that a form runs on.

@@ -48,7 +48,7 @@ use rotary::RotaryRows;
 use streams::Streams;
 use table::FormTable;
 
-pub use doctor::{Diagnosis, Examined, clear_quarantine, diagnose};
+pub use doctor::{Diagnosis, Examined, Outcome, clear_quarantine, diagnose};
 pub use loader::Loader;
 pub use lone::LoneKernel;
 pub use place::Place;

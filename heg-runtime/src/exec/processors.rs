@@ -51,14 +51,23 @@ struct WeightPlace {
     scales: Option<Range<usize>>,
 }
 
-/// Whether programs serve every kernel of a model on every device of a SoC, so that nothing needs OpenVINO.
-pub(super) fn serve_all(manifest: &Manifest, soc: &Soc) -> bool {
-    let has_program = |kernel: &Kernel| {
+/// What needs OpenVINO; none where programs serve every kernel of a model on every device of a SoC.
+pub(super) fn need_of_plugin(manifest: &Manifest, soc: &Soc) -> Option<String> {
+    let mut devices = soc.devices.iter();
+    if let Some(device) = devices.find(|device| device.programs.is_none()) {
+        let class = device.class.name();
+        return Some(format!("which SoC `{}` needs for its {class}", soc.name));
+    }
+    let has_program = |kernel: &&Kernel| {
         let mut variants = kernel.variants.iter();
         variants.any(|variant| variant.program.is_some())
     };
-    let mut devices = soc.devices.iter();
-    devices.all(|device| device.programs.is_some()) && manifest.kernels.iter().all(has_program)
+    let mut kernels = manifest.kernels.iter();
+    let kernel = kernels.find(|kernel| !has_program(kernel))?;
+    let name = &kernel.name;
+    Some(format!(
+        "which kernel `{name}` needs: the bundle has no CPU program of it"
+    ))
 }
 
 impl Processors {
@@ -78,6 +87,13 @@ impl Processors {
         Self {
             of_role: roles.into_iter().filter_map(processor).collect(),
         }
+    }
+
+    /// What runs programs in a role, if anything does, as a user reads it.
+    pub(super) fn describe(&self, role: DeviceClass) -> Option<String> {
+        let name = self.name(role)?;
+        let threads = self.of_role.get(&role)?.threads();
+        Some(format!("CPU programs ({name}, {threads} threads)"))
     }
 
     /// What runs programs in a role, if anything does: what results depend on.
@@ -133,17 +149,22 @@ fn verified(bundle: &Bundle, id: SectionId) -> Result<Range<usize>, RuntimeError
 }
 
 impl Processor {
+    /// Threads of a launch: those that the SoC asks for, else one for each core.
+    fn threads(&self) -> NonZeroUsize {
+        let threads = self.programs.threads.map(|threads| threads.get() as usize);
+        let threads = threads.and_then(NonZeroUsize::new);
+        threads.unwrap_or_else(all_cores)
+    }
+
     fn device(&self, kernel: &str) -> Result<Arc<Mutex<Device>>, RuntimeError> {
         // What a panicking thread left is a whole value.
         let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(device) = &*device {
             return Ok(Arc::clone(device));
         }
-        let threads = self.programs.threads.map(|threads| threads.get() as usize);
-        let threads = threads.and_then(NonZeroUsize::new);
         let options = DeviceOptions {
             isa: self.isa,
-            threads: threads.unwrap_or_else(all_cores),
+            threads: self.threads(),
         };
         let made = Device::new(options).map_err(running(kernel))?;
         Ok(Arc::clone(device.insert(Arc::new(Mutex::new(made)))))

@@ -1,6 +1,6 @@
-//! `cargo xtask demo`: the README's first command. Sets up, downloads a small real model, compiles it and talks to it,
-//! then asks the model in the repository what a personal agent is asked. Every answer is checked, so that "it works"
-//! means that it works.
+//! `cargo xtask demo`: the README's first command. Downloads a small real model, compiles it and talks to it, then asks
+//! the model in the repository what a personal agent is asked. Every answer is checked, so that "it works" means that
+//! it works.
 
 mod conversation;
 mod show;
@@ -9,20 +9,18 @@ mod tasks;
 use anyhow::Result;
 use std::path::PathBuf;
 use xtask::fail::Fail;
-use xtask::setup;
 use xtask::workspace::{self, Build};
 
 /// Arguments of `cargo xtask demo`.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// Keep to the model in the repository, and download nothing but OpenVINO, once
+    /// Keep to the model in the repository, and download nothing
     #[arg(long)]
     offline: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    setup::ensure_openvino()?;
     // Before anything is built: a machine without a network learns it at once.
     let file = match args.offline {
         true => None,
@@ -59,8 +57,7 @@ struct Asked {
 }
 
 const AFTER_HELP: &str = "\
-Does, from a bare clone: gets OpenVINO if there is none (59 MB) and SmolLM2-135M-Instruct (93 MB), once;
-builds `heg`; compiles the model to artifacts/bundles/smollm2-135m-instruct.heg and asks it three questions in one
+Does, from a bare clone: gets SmolLM2-135M-Instruct (93 MB), once; builds `heg`; compiles the model to artifacts/bundles/smollm2-135m-instruct.heg and asks it three questions in one
 conversation; compiles the model in tests/fixtures/tiny-agent and asks it for a function call, an
 answer from notes and a digest of events. Ends with status 0 only if all six answers are right.
 

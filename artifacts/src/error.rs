@@ -45,6 +45,19 @@ pub enum Error {
         found: u64,
     },
 
+    /// A mapped file was written to, or is shorter or longer than it was.
+    #[error(
+        "`{}` was written to in place: it had `{mapped}` bytes and has `{found}` now", path.display()
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// Its length when it was mapped, in bytes.
+        mapped: u64,
+        /// Its length now, in bytes.
+        found: u64,
+    },
+
     /// The file goes on behind its end.
     #[error("the bundle is too long: `{found}` bytes, expected `{expected}`")]
     TooLong {

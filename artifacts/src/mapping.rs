@@ -1,20 +1,22 @@
 //! A file as memory: with its `platform`, the only unsafe code of this crate.
 //!
 //! A [`Mapping`] is a read-only view of a whole file (or, for bytes that came from elsewhere, of a
-//! read-only anonymous copy with the same page alignment), with two pieces of advice for the kernel. What
+//! read-only anonymous copy with the same page alignment), with some advice for the kernel. What
 //! the bytes mean, and whether they are right, is for the reader to find out.
 //!
 //! **The promise behind the unsafe blocks:** files that are mapped are never written in place. This crate
 //! only ever creates such files under another name and renames them; it unlinks, but never shortens or
-//! overwrites them.
+//! overwrites them. Where another program does, [`Mapping::check_unchanged`] tells.
 
 #![allow(
     unsafe_code,
     reason = "mapping a file is unsafe by nature; the proofs stand at the blocks"
 )]
 
+use std::fs::File;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use memmap2::{Mmap, MmapMut};
 use serde::{Deserialize, Serialize};
@@ -33,6 +35,8 @@ pub struct Mapping {
     path: PathBuf,
     backing: Backing,
     identity: Option<FileIdentity>,
+    /// Whether its pages stay in memory.
+    locked: AtomicBool,
 }
 
 /// Identity of a file's content, as the file system states it. While it stays equal, so does the content: every
@@ -52,9 +56,10 @@ pub struct FileIdentity {
     pub changed: [i64; 2],
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum Backing {
-    File,
+    /// The file, open, so that it can be asked whether it changed.
+    File(File),
     Anonymous,
 }
 
@@ -81,15 +86,16 @@ impl Mapping {
         // in this project writes to such a file in place: stores and bundles are written under a temporary
         // name and renamed, and a replaced or unlinked file lives on as long as it is mapped. Another program
         // that overwrites the file breaks the promise: we would then read changed bytes, as every mapped
-        // executable would. One that shortens it makes reads behind the new end raise SIGBUS, which ends the
-        // process; no memory of ours is exposed or damaged. The length is taken by memmap2 from this same
+        // executable would, until the next `check_unchanged`. One that shortens it makes reads behind the new end raise
+        // SIGBUS, which ends the process; no memory of ours is exposed or damaged. The length is taken by memmap2 from this same
         // open file, so a file that was replaced under its name meanwhile cannot give a wrong one.
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io("map", path))?;
         Ok(Self {
             map,
             path: path.to_owned(),
-            backing: Backing::File,
+            backing: Backing::File(file),
             identity: platform::identity(&metadata),
+            locked: AtomicBool::new(false),
         })
     }
 
@@ -106,6 +112,7 @@ impl Mapping {
             path,
             backing: Backing::Anonymous,
             identity: None,
+            locked: AtomicBool::new(false),
         })
     }
 
@@ -113,6 +120,38 @@ impl Mapping {
     /// identities.
     pub fn identity(&self) -> Option<FileIdentity> {
         self.identity
+    }
+
+    /// Checks that the file is as long as it was, and that nobody wrote to it since. A look at the open file: 0.4 µs.
+    /// What is written or cut off between this check and a read is seen by the next one only.
+    ///
+    /// Errors: [`Error::Changed`] if it changed, [`Error::Io`] if it cannot be inspected.
+    pub fn check_unchanged(&self) -> Result<(), Error> {
+        let Backing::File(file) = &self.backing else {
+            return Ok(());
+        };
+        let metadata = file.metadata().map_err(Error::io("inspect", &self.path))?;
+        // Not the whole identity: to rename, unlink or link a file changes a time of it, and no content.
+        let modified = |identity: FileIdentity| identity.modified;
+        let is_same = metadata.len() == self.map.len() as u64
+            && platform::identity(&metadata).map(modified) == self.identity.map(modified);
+        match is_same {
+            true => Ok(()),
+            false => Err(Error::Changed {
+                path: self.path.clone(),
+                mapped: self.map.len() as u64,
+                found: metadata.len(),
+            }),
+        }
+    }
+
+    /// Reads all pages and keeps them in memory for as long as the mapping lives.
+    ///
+    /// Errors: [`Error::Io`] when the kernel refuses, as it does above a limit.
+    pub fn lock(&self) -> Result<(), Error> {
+        platform::lock(&self.map).map_err(Error::io("lock in memory", &self.path))?;
+        self.locked.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Advises the system that the file will be read from front to back; without effect where it takes no advice.
@@ -126,7 +165,7 @@ impl Mapping {
     /// Errors: [`Error::Io`] when the kernel refuses; nothing is lost then but speed.
     pub fn will_need(&self, range: Range<u64>) -> Result<(), Error> {
         let range = self.clamp(range);
-        if range.is_empty() || self.backing == Backing::Anonymous {
+        if range.is_empty() || !self.has_file() {
             return Ok(());
         }
         let advised = platform::will_need(&self.map, range);
@@ -135,15 +174,19 @@ impl Mapping {
 
     /// Drops the pages of `range` (bytes of the file) from memory; they are read again when touched. References
     /// into it stay valid and keep their content. Does nothing for copies of bytes, which have no file to be read
-    /// again from.
+    /// again from, and for what is locked.
     ///
     /// Errors: [`Error::Io`] when the kernel refuses; nothing is lost then but memory.
     pub fn give_back(&self, range: Range<u64>) -> Result<(), Error> {
         let range = self.clamp(range);
-        if range.is_empty() || self.backing == Backing::Anonymous {
+        if range.is_empty() || !self.has_file() || self.locked.load(Ordering::Relaxed) {
             return Ok(());
         }
         platform::dont_need(&self.map, range).map_err(Error::io("give back pages of", &self.path))
+    }
+
+    fn has_file(&self) -> bool {
+        matches!(self.backing, Backing::File(_))
     }
 
     /// The part of `range` that is mapped.
@@ -220,9 +263,50 @@ mod tests {
         let path = folder.path().join("file");
         std::fs::write(&path, sample()).unwrap();
         let mapping = Mapping::open(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
+        std::fs::rename(&path, folder.path().join("elsewhere")).unwrap();
+        mapping.check_unchanged().unwrap();
+        std::fs::remove_file(folder.path().join("elsewhere")).unwrap();
         std::fs::write(&path, b"other").unwrap();
         mapping.give_back(0..u64::MAX).unwrap();
         assert_eq!(*mapping, *sample());
+        mapping.check_unchanged().unwrap();
+    }
+
+    #[test]
+    fn what_is_written_in_place_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, sample()).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH).unwrap();
+        let cut = |mapping: &Mapping| {
+            file.set_len(100).unwrap();
+            let error = mapping.check_unchanged().unwrap_err().to_string();
+            file.set_len(PAGES as u64).unwrap();
+            error.ends_with("was written to in place: it had `20497` bytes and has `100` now")
+        };
+        let written = |mapping: &Mapping| {
+            std::io::Write::write_all(&mut &file, b"other").unwrap();
+            mapping.check_unchanged().is_err()
+        };
+        assert!(cut(&Mapping::open(&path).unwrap()));
+        file.set_modified(std::time::UNIX_EPOCH).unwrap();
+        let mapping = Mapping::open(&path).unwrap();
+        mapping.check_unchanged().unwrap();
+        assert!(written(&mapping) || cfg!(not(unix)));
+        Mapping::of_bytes(b"bytes")
+            .unwrap()
+            .check_unchanged()
+            .unwrap();
+    }
+
+    /// A few pages are below every usual limit; where they are not, the refusal has its reason.
+    #[test]
+    fn what_is_locked_is_not_given_back() {
+        let mapping = Mapping::of_bytes(&sample()).unwrap();
+        match mapping.lock() {
+            Ok(()) => mapping.give_back(0..u64::MAX).unwrap(),
+            Err(error) => assert!(error.to_string().starts_with("cannot lock in memory")),
+        }
     }
 }

@@ -35,6 +35,25 @@ pub enum RuntimeError {
     /// A section is damaged; found on its first use.
     #[error("the bundle is damaged")]
     Section(#[source] heg_artifacts::Error),
+    /// Somebody wrote to the bundle's file while it was in use, or cut it off.
+    #[error("the bundle changed while it was in use")]
+    BundleChanged(#[source] heg_artifacts::Error),
+    /// The bundle cannot be kept in memory.
+    #[error(
+        "cannot lock the {bytes} bytes of the bundle in memory: {}",
+        match limit {
+            Some(limit) => format!("this process may lock {limit} bytes (RLIMIT_MEMLOCK)"),
+            None => "there is no limit, but not enough memory".to_owned(),
+        }
+    )]
+    LockWeights {
+        /// Size of the bundle.
+        bytes: u64,
+        /// What the process may lock; none where nothing bounds it.
+        limit: Option<u64>,
+        /// Cause.
+        source: heg_artifacts::Error,
+    },
     /// The bundle's annotations cannot be read.
     #[error(transparent)]
     Annotations(#[from] heg_profiler::annotation::AnnotationError),
@@ -305,6 +324,7 @@ impl RuntimeError {
                 ..
             }
             | Self::OpenVino { .. }
+            | Self::LockWeights { .. }
             | Self::Flash { .. }
             | Self::Reserve { .. }
             | Self::Refused { .. }
@@ -316,6 +336,7 @@ impl RuntimeError {
             | Self::EngineStopped => ExitStatus::Environment,
             Self::Bundle { .. }
             | Self::Section(_)
+            | Self::BundleChanged(_)
             | Self::Annotations(_)
             | Self::NoDevice { .. }
             | Self::NoRung { .. }

@@ -10,6 +10,7 @@ use heg_spec::{Policy, Soc};
 use crate::engine::{Engine, EngineOptions};
 use crate::error::RuntimeError;
 use crate::exec::{Executor, ExecutorOptions, Loader};
+use crate::platform::lockable_bytes;
 use heg_text::{ChatTemplate, Tokenizer};
 
 /// A bundle, opened.
@@ -28,6 +29,20 @@ impl Loaded {
         Ok(Self {
             bundle: Arc::new(bundle),
             path: path.to_owned(),
+        })
+    }
+
+    /// Reads the bundle and keeps it in memory while it is open, whatever else needs memory.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::LockWeights`] where the system does not allow it.
+    pub fn lock_weights(&self) -> Result<(), RuntimeError> {
+        let mapping = self.bundle.mapping();
+        mapping.lock().map_err(|source| RuntimeError::LockWeights {
+            bytes: mapping.len() as u64,
+            limit: lockable_bytes(),
+            source,
         })
     }
 

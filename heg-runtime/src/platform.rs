@@ -1,4 +1,4 @@
-//! What differs between operating systems: advice on memory, and where the user's cache is.
+//! What differs between operating systems: advice and limits on memory, and where the user's cache is.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -24,6 +24,18 @@ pub(crate) fn variable(name: &str) -> Option<PathBuf> {
 #[cfg(unix)]
 pub(crate) fn page_bytes() -> usize {
     rustix::param::page_size()
+}
+
+/// Bytes that this process may lock in memory; none where nothing bounds it.
+#[cfg(unix)]
+pub(crate) fn lockable_bytes() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Memlock).current
+}
+
+/// None: only Unix has this limit.
+#[cfg(not(unix))]
+pub(crate) fn lockable_bytes() -> Option<u64> {
+    None
 }
 
 /// Has the system commit a mapping page by page, also where it has large pages for everybody.

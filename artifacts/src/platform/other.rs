@@ -20,6 +20,10 @@ pub(crate) fn will_need(_map: &Mmap, _range: Range<usize>) -> io::Result<()> {
     Ok(())
 }
 
+pub(crate) fn lock(_map: &Mmap) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 pub(crate) fn dont_need(_map: &Mmap, _range: Range<usize>) -> io::Result<()> {
     Ok(())
 }

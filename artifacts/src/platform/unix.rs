@@ -34,6 +34,11 @@ pub(crate) fn will_need(map: &Mmap, range: Range<usize>) -> io::Result<()> {
     map.advise_range(Advice::WillNeed, range.start, range.len())
 }
 
+/// Reads all pages and keeps them in memory.
+pub(crate) fn lock(map: &Mmap) -> io::Result<()> {
+    map.lock()
+}
+
 /// Drops the pages of `range`, which lies within `map`; `map` is a shared, read-only mapping of a file.
 pub(crate) fn dont_need(map: &Mmap, range: Range<usize>) -> io::Result<()> {
     // SAFETY: MADV_DONTNEED is dangerous where it changes what memory holds: anonymous and private written

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use clap::Args;
 use heg_runtime::RuntimeError;
-use heg_runtime::exec::{Diagnosis, Examined, Outcome, Place, clear_quarantine, diagnose};
+use heg_runtime::exec::{Diagnosis, Examined, Place, TestOutcome, clear_quarantine, diagnose};
 use heg_runtime::verdicts::Verdict;
 use heg_spec::Group;
 use serde::Serialize;
@@ -106,7 +106,7 @@ fn entry(examined: &Examined) -> Entry<'_> {
         tolerance: answered.map(|verdict| verdict.tolerance),
         verdict: verdict(examined),
         refused: match &examined.outcome {
-            Outcome::Refused(message) => Some(message),
+            TestOutcome::Refused(message) => Some(message),
             _ => None,
         },
     }
@@ -114,11 +114,11 @@ fn entry(examined: &Examined) -> Entry<'_> {
 
 fn verdict(examined: &Examined) -> &'static str {
     match &examined.outcome {
-        Outcome::Answered(verdict) if verdict.is_right() => "right",
-        Outcome::Answered(_) => WRONG,
-        Outcome::NotAsked => "not asked",
-        Outcome::NoPlugin => "not tried",
-        Outcome::Refused(_) => "refused",
+        TestOutcome::Answered(verdict) if verdict.is_right() => "right",
+        TestOutcome::Answered(_) => WRONG,
+        TestOutcome::NotAsked => "not asked",
+        TestOutcome::NoPlugin => "not tried",
+        TestOutcome::Refused(_) => "refused",
     }
 }
 
@@ -171,9 +171,9 @@ impl Line<'_> {
         let number =
             |value: Option<f32>| value.map_or("-".to_owned(), |value| format!("{value:.1e}"));
         let refused = match &self.first.outcome {
-            Outcome::Refused(message) => format!(": {message}"),
-            Outcome::NoPlugin => ": OpenVINO is not there".to_owned(),
-            Outcome::Answered(_) | Outcome::NotAsked => String::new(),
+            TestOutcome::Refused(message) => format!(": {message}"),
+            TestOutcome::NoPlugin => ": OpenVINO is not there".to_owned(),
+            TestOutcome::Answered(_) | TestOutcome::NotAsked => String::new(),
         };
         format!(
             "{:<10} {:<9} {:<14} {:<12} {:<10} {:>9} {:>9}  {}{refused}\n",

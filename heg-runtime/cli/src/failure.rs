@@ -98,6 +98,12 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
         if let Some(RuntimeError::Cache { .. }) = cause.downcast_ref() {
             return Some("set `HEG_CACHE_DIR` to a folder of your own, or remove what is there");
         }
+        if let Some(RuntimeError::LockWeights { .. }) = cause.downcast_ref() {
+            return Some(
+                "raise the limit with `ulimit -l` (in KiB; above the hard limit only root can), or leave \
+                 `--lock-weights` out",
+            );
+        }
         if let Some(cause) = cause.downcast_ref::<heg_openvino::Error>() {
             return openvino_hint(cause);
         }
@@ -120,10 +126,13 @@ fn openvino_hint(cause: &heg_openvino::Error) -> Option<&'static str> {
 }
 
 fn bundle_hint(cause: &heg_artifacts::Error) -> Option<&'static str> {
-    use heg_artifacts::Error::{Corrupt, Header, Padding, TooNew, Truncated};
+    use heg_artifacts::Error::{Changed, Corrupt, Header, Padding, TooNew, Truncated};
     match cause {
         Corrupt { .. } | Header { .. } | Padding { .. } | Truncated { .. } => {
             Some("the file was damaged: copy it again, or compile it again")
+        }
+        Changed { .. } => {
+            Some("start again; to replace a bundle, write another file and rename it")
         }
         TooNew { .. } => Some("use a newer `heg`, or compile the bundle with this version"),
         _ => None,

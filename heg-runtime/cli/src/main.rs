@@ -12,6 +12,7 @@ mod form;
 mod inspect;
 mod large_pages;
 mod options;
+mod platform;
 mod profile;
 mod run;
 mod score;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
     if arguments.command.stays() {
         large_pages::ask_for();
     }
+    platform::end_plainly_on_lost_pages();
     // The panic's own message and place are on standard error already.
     let outcome = std::panic::catch_unwind(|| dispatch(&arguments.command, started));
     match outcome {

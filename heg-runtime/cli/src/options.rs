@@ -25,12 +25,18 @@ pub(crate) struct Machine {
     /// Largest number of prompt tokens per prefill chunk
     #[arg(long, value_name = "TOKENS", default_value_t = ExecutorOptions::default().chunk_tokens)]
     chunk: usize,
+    /// Read the bundle at once and keep it in memory, whatever else needs memory
+    #[arg(long)]
+    lock_weights: bool,
 }
 
 impl Machine {
     /// Opens the bundle, whose sections are hashed on first use unless this file was verified before.
     pub(crate) fn open(&self) -> Result<Loaded, RuntimeError> {
         let loaded = Loaded::open(&self.bundle)?;
+        if self.lock_weights {
+            loaded.lock_weights()?;
+        }
         if let Some(cache) = verified::cache_folder()? {
             verified::trust_if_verified(loaded.bundle(), &cache);
         }
@@ -85,6 +91,7 @@ impl Machine {
             soc: soc.to_owned(),
             isa: self.isa,
             chunk: self.chunk,
+            lock_weights: self.lock_weights,
         }
     }
 

@@ -1,12 +1,14 @@
-//! `heg` as a process on machines of all kinds, with a model that runs: without OpenVINO.
+//! `heg` as a process on machines of all kinds, with a model that runs: without OpenVINO, with little memory that may be
+//! locked, and where somebody else writes to the bundle.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"
 )]
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use heg_tests::{Workbench, fixture};
 
@@ -81,4 +83,149 @@ fn cpu_programs_need_no_openvino() {
     assert!(said.starts_with(doing), "{said}");
     assert!(said.contains("hint: run `cargo xtask setup`"), "{said}");
     assert!(said.ends_with("`--soc host-cpu`\n"), "{said}");
+}
+
+/// A conversation with `heg chat`.
+struct Chat {
+    heg: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Chat {
+    fn start(machine: &Machine, arguments: &[&str]) -> Self {
+        let mut heg = machine.heg(Path::new(env!("CARGO_BIN_EXE_heg")));
+        let heg = heg.arg("chat").arg(&machine.bundle).args(arguments);
+        let heg = heg.args(["--json", "--max-tokens", "2"]);
+        let heg = heg.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut heg = heg.stderr(Stdio::piped()).spawn().unwrap();
+        Self {
+            answers: BufReader::new(heg.stdout.take().unwrap()),
+            heg,
+        }
+    }
+
+    /// The line that answers a message; empty where the process has ended.
+    fn ask(&mut self) -> String {
+        // What has ended takes no message.
+        let _ = writeln!(self.heg.stdin.as_mut().unwrap(), "Hello");
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        line
+    }
+
+    fn end(self) -> Output {
+        self.heg.wait_with_output().unwrap()
+    }
+}
+
+#[test]
+fn a_bundle_may_be_replaced_and_not_be_written_to() {
+    let machine = Machine::new();
+    let mut chat = Chat::start(&machine, &[]);
+    assert!(chat.ask().starts_with('{'));
+    let elsewhere = machine.workbench.path("elsewhere.heg");
+    fs::rename(&machine.bundle, &elsewhere).unwrap();
+    fs::write(&machine.bundle, "another").unwrap();
+    assert!(chat.ask().starts_with('{'));
+    let mut file = fs::File::options().append(true).open(&elsewhere).unwrap();
+    file.write_all(b"!").unwrap();
+    assert_eq!(chat.ask(), "");
+    let ended = chat.end();
+    assert_status(&ended, 3);
+    let said = text(&ended.stderr);
+    let changed = "error: the bundle changed while it was in use\ncaused by: `";
+    assert!(said.starts_with(changed), "{said}");
+    assert!(said.contains("hint: start again"), "{said}");
+}
+
+/// Cut off between two passes it is noticed before the next; within a pass, a page is not there.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_bundle_that_is_cut_off_ends_a_run_with_a_plain_line() {
+    let machine = Machine::new();
+    let whole = fs::read(&machine.bundle).unwrap();
+    // An answer may be over before its bundle is cut off.
+    for _ in 0..20 {
+        fs::write(&machine.bundle, &whole).unwrap();
+        let mut heg = machine.heg(Path::new(env!("CARGO_BIN_EXE_heg")));
+        let heg = heg.arg("run").arg(&machine.bundle);
+        let heg = heg.args(["--prompt-ids", IDS, "--soc", "host-cpu-f32"]);
+        let heg = heg.args(["--ignore-eos", "--max-tokens", "1000"]);
+        let heg = heg.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut heg = heg.spawn().unwrap();
+        let mut first = [0];
+        heg.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+        let file = fs::File::options().write(true).open(&machine.bundle);
+        file.unwrap().set_len(4096).unwrap();
+        let ended = heg.wait_with_output().unwrap();
+        if ended.status.success() {
+            continue;
+        }
+        assert_status(&ended, 3);
+        let said = text(&ended.stderr);
+        let noticed = "error: the bundle changed while it was in use\n";
+        let lost = "error: a mapped file cannot be read any more: the bundle was cut off";
+        assert!(
+            said.starts_with(noticed) || said.starts_with(lost),
+            "{said}"
+        );
+        return;
+    }
+    panic!("no answer was long enough");
+}
+
+/// A shell command, without the privilege to lock what it likes; none where that cannot be given up.
+#[cfg(target_os = "linux")]
+fn unprivileged(script: &str) -> Option<Command> {
+    const LOCK_MEMORY: u64 = 1 << 14;
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let privileges = u64::from_str_radix(line.unwrap().trim(), 16).unwrap();
+    if privileges & LOCK_MEMORY == 0 {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]);
+        return Some(shell);
+    }
+    let without = ["--bounding-set", "-ipc_lock", "sh", "-c"];
+    let tried = Command::new("setpriv").args(without).arg("true").output();
+    if !tried.is_ok_and(|tried| tried.status.success()) {
+        println!("skipped: this user may lock all memory");
+        return None;
+    }
+    let mut shell = Command::new("setpriv");
+    shell.args(without).arg(script);
+    Some(shell)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn weights_are_locked_in_memory_or_the_limit_is_named() {
+    let machine = Machine::new();
+    let bytes = fs::metadata(&machine.bundle).unwrap().len();
+    let mut chat = Chat::start(&machine, &["--lock-weights"]);
+    // Where the limit of this machine is lower, the rest of this test holds.
+    if !chat.ask().is_empty() {
+        let status = fs::read_to_string(format!("/proc/{}/status", chat.heg.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
+        let locked = line.unwrap().trim().strip_suffix(" kB").unwrap();
+        assert!(locked.trim().parse::<u64>().unwrap() * 1024 >= bytes);
+        assert_status(&chat.end(), 0);
+    }
+    let Some(mut shell) = unprivileged("ulimit -l 0; exec \"$0\" \"$@\"") else {
+        return;
+    };
+    let heg = shell.arg(env!("CARGO_BIN_EXE_heg")).arg("run");
+    let heg = heg.env("HEG_CACHE_DIR", machine.workbench.path("cache"));
+    let heg = heg.arg(&machine.bundle).args(["--prompt-ids", IDS]);
+    let refused = heg.arg("--lock-weights").output().unwrap();
+    assert_status(&refused, 4);
+    let said = text(&refused.stderr);
+    let asked = format!(
+        "error: cannot lock the {bytes} bytes of the bundle in memory: this process may lock 0 bytes (RLIMIT_MEMLOCK)\n"
+    );
+    assert!(said.starts_with(&asked), "{said}");
+    assert!(
+        said.contains("\nhint: raise the limit with `ulimit -l`"),
+        "{said}"
+    );
 }

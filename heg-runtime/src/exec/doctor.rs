@@ -31,12 +31,12 @@ pub struct Examined {
     /// The rung by name.
     pub step: Step,
     /// How it went.
-    pub outcome: Outcome,
+    pub outcome: TestOutcome,
 }
 
 /// How the test of a kernel on a rung went.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
+pub enum TestOutcome {
     /// It answered.
     Answered(Verdict),
     /// The bundle has no question for this place.
@@ -47,7 +47,7 @@ pub enum Outcome {
     Refused(String),
 }
 
-impl Outcome {
+impl TestOutcome {
     /// How the kernel answered, if it did.
     pub fn verdict(&self) -> Option<Verdict> {
         match self {
@@ -98,11 +98,11 @@ pub fn diagnose(
             };
             let outcome = match loader.form(place, rung) {
                 Ok(form) => match ask(loader.bundle(), place, form)? {
-                    Asked::Nothing(_) => Outcome::NotAsked,
-                    Asked::Answered(_, verdict) => Outcome::Answered(verdict),
-                    Asked::Failed(message) => Outcome::Refused(message),
+                    Asked::Nothing(_) => TestOutcome::NotAsked,
+                    Asked::Answered(_, verdict) => TestOutcome::Answered(verdict),
+                    Asked::Failed(message) => TestOutcome::Refused(message),
                 },
-                Err(error) => Outcome::of_error(error)?,
+                Err(error) => TestOutcome::of_error(error)?,
             };
             if let Some(verdict) = outcome.verdict() {
                 verdicts.insert(place, rung, verdict);

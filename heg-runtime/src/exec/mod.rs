@@ -48,7 +48,7 @@ use rotary::RotaryRows;
 use streams::Streams;
 use table::FormTable;
 
-pub use doctor::{Diagnosis, Examined, Outcome, clear_quarantine, diagnose};
+pub use doctor::{Diagnosis, Examined, TestOutcome, clear_quarantine, diagnose};
 pub use loader::Loader;
 pub use lone::LoneKernel;
 pub use place::Place;
@@ -402,11 +402,22 @@ impl Executor {
         rows: &Activations,
         first: usize,
     ) -> Result<(), RuntimeError> {
+        self.check_bundle()?;
         self.embedding.gather(tokens, &rows.hidden[0], first)
+    }
+
+    /// Weights are read where they lie, again in every pass. Checked before a pass, so that none reads behind the end of
+    /// a file that was cut off, and after it, so that no token is chosen from what somebody else wrote.
+    fn check_bundle(&self) -> Result<(), RuntimeError> {
+        let mapping = self.bundle.mapping();
+        mapping
+            .check_unchanged()
+            .map_err(RuntimeError::BundleChanged)
     }
 
     /// The logits of the head's last run, as `rows` rows of V.
     pub(crate) fn logits(&mut self, rows: usize) -> Result<&mut [f32], RuntimeError> {
+        self.check_bundle()?;
         self.logits.resize(rows * self.widths.vocab, 0.0);
         self.scratch.logits.read_f32(&mut self.logits)?;
         Ok(&mut self.logits)

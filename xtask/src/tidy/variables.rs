@@ -53,6 +53,7 @@ const VARIABLES: [(&str, &[&str]); 14] = [
         &[
             "heg-runtime/src/verified.rs",
             "heg-runtime/cli/tests/cli.rs",
+            "heg-runtime/cli/tests/machine.rs",
             "xtask/src/workspace.rs",
         ],
     ),

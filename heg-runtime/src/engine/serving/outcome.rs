@@ -86,6 +86,10 @@ impl Serving {
             RuntimeError::Reserve { .. } => Event::OutOfMemory(ticket),
             _ => Event::Failed(ticket),
         };
+        if let RuntimeError::BundleChanged(_) = failure.error {
+            // So will every request to come.
+            self.pulse.failed(failure.error.chain());
+        }
         self.blame(requests, failure.error);
         event
     }

@@ -51,7 +51,7 @@ enum Command {
     Tidy(tidy::Args),
     /// Set up, get a small real model, talk to it, and let a tiny one answer three agent prompts
     Demo(demo::Args),
-    /// Measure HEG beside OpenVINO GenAI on the same model, and print one table
+    /// Measure HEG beside OpenVINO GenAI and llama.cpp on the same model, and print one table
     BenchPeers(lab::Args),
     /// Replay mixed traces against HEG, OpenVINO GenAI and llama-server, and print one table
     BenchServe(lab::Args),

@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     genai_model: Option<PathBuf>,
     /// Engines to measure beside HEG
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Peer::Genai, Peer::Llama])]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "genai,llama")]
     peers: Vec<Peer>,
     /// Number of rounds for each side
     #[arg(long, value_name = "N", default_value_t = ROUNDS)]

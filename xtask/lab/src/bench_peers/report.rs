@@ -33,7 +33,7 @@ impl Report {
 
     pub(super) fn table(&self) -> String {
         let mut text = format!(
-            "{}, medians of {} rounds, all sides in turn\n\n{:40} {:>13} {:>13} {:>14} {:>9} {:>9}  {}\n",
+            "{}, all sides in turn, medians of rounds: {}\n\n{:40} {:>13} {:>13} {:>14} {:>9} {:>9}  {}\n",
             self.model,
             self.rounds,
             "",

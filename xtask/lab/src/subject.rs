@@ -52,7 +52,7 @@ impl Subject {
         let folder = folder
             .canonicalize()
             .map_err(anyhow::Error::new)
-            .with_context(|| Fail::input(format!("no model at `{shown}`")))?;
+            .with_context(|| Fail::input(format!("no model at `{shown}`")).hint(NAMES))?;
         let name = folder.file_name().context("the model folder has no name")?;
         let name = name.to_string_lossy().into_owned();
         Ok(Self {
@@ -79,6 +79,9 @@ impl Subject {
 
 /// The form that all measurements of speed are of: what a user has who chooses nothing.
 pub(crate) const DEFAULT_FORM: (&str, WeightForm) = ("w8a16", WeightForm::W8A16);
+
+const NAMES: &str =
+    "give a Hugging Face folder, or a name that `cargo xtask synth-model` or `fetch-model` knows";
 
 /// The model of a user of `bench-peers` and `bench-serve` who chooses none.
 pub(crate) const LLAMA_1B: &str = "llama-3.2-1b";

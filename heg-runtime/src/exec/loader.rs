@@ -99,6 +99,8 @@ pub(crate) fn padded(tokens: usize) -> usize {
 pub struct Loader {
     /// OpenVINO: loaded at once, or when a kernel first needs it.
     core: OnceLock<Core>,
+    /// Version of OpenVINO if it was loaded at once.
+    first_version: Option<String>,
     bundle: Arc<Bundle>,
     processors: Processors,
     sections: Sections,
@@ -149,6 +151,7 @@ impl Loader {
         let ladder = Ladder::new(bundle.manifest(), devices);
         Self {
             sections: Sections::mapped(Arc::clone(&bundle), memory),
+            first_version: core.get().map(|core| core.version().to_owned()),
             core,
             processors,
             bundle,
@@ -253,6 +256,12 @@ impl Loader {
     /// Version of OpenVINO; none where it was not needed.
     pub(crate) fn plugin_version(&self) -> Option<&str> {
         self.core.get().map(Core::version)
+    }
+
+    /// As [`plugin_version`](Self::plugin_version), and the same before and after it is loaded for a single kernel: a name
+    /// for what is remembered.
+    pub(super) fn first_version(&self) -> Option<&str> {
+        self.first_version.as_deref()
     }
 
     pub(super) fn ladder(&self) -> &Ladder {

@@ -16,7 +16,7 @@ mod text;
 
 use serde::{Deserialize, Serialize};
 
-pub use phase::Phase;
+pub use phase::StepPhase;
 
 pub use text::ProgramText;
 

@@ -11,7 +11,7 @@ use super::{Program, Step};
 
 /// Steps that are begun when all before them are done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Phase {
+pub enum StepPhase {
     /// Steps on single rows, one after the other on the same thread.
     Rows(Range<usize>),
     /// A product, whose outputs the threads share.
@@ -20,7 +20,7 @@ pub enum Phase {
     Attention(usize),
 }
 
-impl Phase {
+impl StepPhase {
     /// Its steps.
     pub fn steps(&self) -> Range<usize> {
         match self {
@@ -32,15 +32,15 @@ impl Phase {
 
 impl Program {
     /// Its steps in phases, in order.
-    pub fn phases(&self) -> Vec<Phase> {
+    pub fn phases(&self) -> Vec<StepPhase> {
         let mut phases = Vec::new();
         for (index, step) in self.steps.iter().enumerate() {
             let next = index.saturating_add(1);
             match (step, phases.last_mut()) {
-                (Step::Product { .. }, _) => phases.push(Phase::Product(index)),
-                (Step::Attention { .. }, _) => phases.push(Phase::Attention(index)),
-                (_, Some(Phase::Rows(steps))) => steps.end = next,
-                (_, _) => phases.push(Phase::Rows(index..next)),
+                (Step::Product { .. }, _) => phases.push(StepPhase::Product(index)),
+                (Step::Attention { .. }, _) => phases.push(StepPhase::Attention(index)),
+                (_, Some(StepPhase::Rows(steps))) => steps.end = next,
+                (_, _) => phases.push(StepPhase::Rows(index..next)),
             }
         }
         phases

@@ -5,27 +5,27 @@ use heg_artifacts::program::{BufferId, BufferPlace, Step};
 
 use crate::error::Error;
 use crate::kernel::{Kernel, Port};
-use crate::memory::Rows;
+use crate::memory::ProgramRows;
 
 /// What a kernel works on in one call.
 #[derive(Debug, Clone, Copy)]
-pub struct Call<'a> {
+pub struct CpuCall<'a> {
     /// Tokens of all sequences together.
     pub rows: usize,
     /// One for each parameter of the kernel.
-    pub weights: &'a [Weight<'a>],
+    pub weights: &'a [WeightBytes<'a>],
     /// For each input port the runs of rows that make it up, in order; none for keys, values and position of attention,
     /// which are those of the contexts.
-    pub inputs: &'a [&'a [Rows<'a>]],
+    pub inputs: &'a [&'a [ProgramRows<'a>]],
     /// For each output port the runs of rows that make it up, in order.
-    pub outputs: &'a [&'a [Rows<'a>]],
+    pub outputs: &'a [&'a [ProgramRows<'a>]],
     /// For attention: the sequences of the call, in order of their rows.
     pub contexts: &'a [Context<'a>],
 }
 
 /// A weight where it lies.
 #[derive(Debug, Clone, Copy)]
-pub struct Weight<'a> {
+pub struct WeightBytes<'a> {
     /// Elements, row-major.
     pub values: &'a [u8],
     /// A factor in f32 for each row; there where the elements are 8-bit integers.
@@ -40,12 +40,12 @@ pub struct Context<'a> {
     /// Position of the first of them.
     pub position: usize,
     /// Keys from position 0 on, up to the last new token at least.
-    pub keys: Rows<'a>,
+    pub keys: ProgramRows<'a>,
     /// Values, likewise.
-    pub values: Rows<'a>,
+    pub values: ProgramRows<'a>,
 }
 
-impl Call<'_> {
+impl CpuCall<'_> {
     /// Checks all that kernels rely on: what they read and write is there, and as wide as they take it to be.
     pub(crate) fn check(&self, kernel: &Kernel) -> Result<(), Error> {
         self.check_weights(kernel)?;
@@ -88,10 +88,10 @@ impl Call<'_> {
         what: &'static str,
         index: usize,
         port: Port,
-        runs: Option<&&[Rows<'_>]>,
+        runs: Option<&&[ProgramRows<'_>]>,
     ) -> Result<(), Error> {
         let runs = runs.copied().unwrap_or_default();
-        let found = runs.iter().map(Rows::count).sum();
+        let found = runs.iter().map(ProgramRows::count).sum();
         expect(what, index, self.rows, found)?;
         for run in runs {
             expect("bytes of a row", index, port.row_bytes(), run.row_bytes())?;

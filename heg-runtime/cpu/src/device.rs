@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use heg_artifacts::program::Attention;
 
 use crate::attention::AttentionScratch;
-use crate::call::Call;
+use crate::call::CpuCall;
 use crate::error::Error;
 use crate::execution::{Execution, Item};
 use crate::kernel::Kernel;
@@ -17,7 +17,7 @@ use heg_spec::Isa;
 
 /// What a device is made of.
 #[derive(Debug, Clone, Copy)]
-pub struct DeviceOptions {
+pub struct CpuDeviceOptions {
     /// Instructions that its kernels use; this machine must have them.
     pub isa: Isa,
     /// Threads, the caller's included.
@@ -25,7 +25,7 @@ pub struct DeviceOptions {
 }
 
 /// Runs kernels, one call at a time.
-pub struct Device {
+pub struct CpuDevice {
     isa: Isa,
     pool: Pool,
     scratch: Scratch,
@@ -42,7 +42,7 @@ pub struct Device {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Address(pub(crate) *mut u8);
 
-// SAFETY: an address is a number; what lies there is used as `Rows::new` demands.
+// SAFETY: an address is a number; what lies there is used as `ProgramRows::new` demands.
 unsafe impl Send for Address {}
 // SAFETY: as above.
 unsafe impl Sync for Address {}
@@ -74,15 +74,15 @@ impl OfThread {
     }
 }
 
-impl Device {
+impl CpuDevice {
     /// A device with threads of its own.
     ///
     /// # Errors
     ///
     /// [`Error::Program`] where this machine does not have the instructions, [`Error::Thread`] where a thread cannot be
     /// started.
-    pub fn new(options: DeviceOptions) -> Result<Self, Error> {
-        let DeviceOptions { isa, threads } = options;
+    pub fn new(options: CpuDeviceOptions) -> Result<Self, Error> {
+        let CpuDeviceOptions { isa, threads } = options;
         if !isa.is_available() {
             return Err(Error::Program {
                 what: "instruction set".to_owned(),
@@ -124,7 +124,7 @@ impl Device {
     ///
     /// [`Error::Call`] where rows or weights do not fit the kernel; then nothing was written. [`Error::Memory`] where
     /// there is none for scratch rows.
-    pub fn run(&mut self, kernel: &Kernel, call: &Call<'_>) -> Result<(), Error> {
+    pub fn run(&mut self, kernel: &Kernel, call: &CpuCall<'_>) -> Result<(), Error> {
         call.check(kernel)?;
         if call.rows == 0 {
             return Ok(());
@@ -168,7 +168,7 @@ impl Device {
 }
 
 /// Writes the address of each row of each port.
-fn list_rows(tables: &mut Vec<Vec<Address>>, call: &Call<'_>) {
+fn list_rows(tables: &mut Vec<Vec<Address>>, call: &CpuCall<'_>) {
     let ports = call.inputs.iter().chain(call.outputs);
     tables.resize_with(call.inputs.len() + call.outputs.len(), Vec::new);
     for (table, runs) in tables.iter_mut().zip(ports) {

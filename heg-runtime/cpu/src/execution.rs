@@ -6,10 +6,12 @@
 use std::ops::Range;
 
 use heg_artifacts::manifest::{ElementType, Role};
-use heg_artifacts::program::{Attention, BufferId, ParameterId, Part, Phase, Step, scratch_width};
+use heg_artifacts::program::{
+    Attention, BufferId, ParameterId, Part, Step, StepPhase, scratch_width,
+};
 
 use crate::attention::{self, AttentionCall, KvElement, WorkItem, WorkItems};
-use crate::call::{Call, Context};
+use crate::call::{Context, CpuCall};
 use crate::device::{Address, OfThread};
 use crate::kernel::{Kernel, Layout};
 use crate::lanes::elements::Element;
@@ -20,7 +22,7 @@ use heg_spec::Isa;
 pub(crate) struct Execution<'a> {
     pub(crate) isa: Isa,
     pub(crate) kernel: &'a Kernel,
-    pub(crate) call: &'a Call<'a>,
+    pub(crate) call: &'a CpuCall<'a>,
     pub(crate) scratch: Address,
     /// Addresses of rows, by port: inputs, then outputs.
     pub(crate) tables: &'a [Vec<Address>],
@@ -74,21 +76,21 @@ impl Execution<'_> {
     pub(crate) fn pieces(&self) -> impl Iterator<Item = usize> {
         let steps = &self.kernel.program.steps;
         self.kernel.phases.iter().map(move |phase| match phase {
-            Phase::Rows(_) => self.call.rows.div_ceil(self.rows_of_piece()),
-            Phase::Product(step) => match steps.get(*step) {
+            StepPhase::Rows(_) => self.call.rows.div_ceil(self.rows_of_piece()),
+            StepPhase::Product(step) => match steps.get(*step) {
                 Some(Step::Product { parts, .. }) => self.pieces_of(parts).sum(),
                 _ => 0,
             },
-            Phase::Attention(_) => self.items.len(),
+            StepPhase::Attention(_) => self.items.len(),
         })
     }
 
     /// Works on a piece of a phase.
     pub(crate) fn run(&self, thread: usize, phase: usize, piece: usize) {
         match self.kernel.phases.get(phase) {
-            Some(Phase::Rows(steps)) => self.rows(thread, steps.clone(), piece),
-            Some(Phase::Product(step)) => self.product(thread, *step, piece),
-            Some(Phase::Attention(step)) => self.attention(thread, *step, piece),
+            Some(StepPhase::Rows(steps)) => self.rows(thread, steps.clone(), piece),
+            Some(StepPhase::Product(step)) => self.product(thread, *step, piece),
+            Some(StepPhase::Attention(step)) => self.attention(thread, *step, piece),
             None => {}
         }
     }
@@ -183,7 +185,7 @@ impl Execution<'_> {
                     out: out.first,
                     out_stride: out.stride,
                 };
-                // SAFETY: `Program::read` checked widths and that buffers do not overlap, `Call::check` that weights and
+                // SAFETY: `Program::read` checked widths and that buffers do not overlap, `CpuCall::check` that weights and
                 // rows are there; every output is in one piece, which one thread has; a thread has its own memory.
                 unsafe { integer_product(self.isa, &product, outputs, &mut local.get().panel) };
             }
@@ -223,7 +225,7 @@ impl Execution<'_> {
         let Some(call) = self.attention_call(attributes, *out, item.context) else {
             return;
         };
-        // SAFETY: `Call::check` found all rows that are visible; each piece has rows and heads of its own, and each
+        // SAFETY: `CpuCall::check` found all rows that are visible; each piece has rows and heads of its own, and each
         // thread its memory.
         unsafe {
             attention::attend(
@@ -295,7 +297,7 @@ impl Execution<'_> {
     }
 
     /// The rows of a port that is one run.
-    fn port_rows(&self, port: usize, ports: &[&[crate::Rows<'_>]]) -> Option<Strided> {
+    fn port_rows(&self, port: usize, ports: &[&[crate::ProgramRows<'_>]]) -> Option<Strided> {
         let run = ports.get(port)?.first()?;
         Some(Strided {
             first: run.row(0).cast(),

@@ -2,7 +2,8 @@
 
 use heg_artifacts::manifest::{ElementType, Kernel as Declared, Role};
 use heg_artifacts::program::{
-    Attention, Buffer, BufferId, BufferPlace, Part, Phase, Program, RowForm, Step, scratch_width,
+    Attention, Buffer, BufferId, BufferPlace, Part, Program, RowForm, Step, StepPhase,
+    scratch_width,
 };
 
 use crate::error::Error;
@@ -14,7 +15,7 @@ use heg_spec::Activations;
 #[derive(Debug)]
 pub struct Kernel {
     pub(crate) program: Program,
-    pub(crate) phases: Vec<Phase>,
+    pub(crate) phases: Vec<StepPhase>,
     /// By buffer.
     pub(crate) layouts: Vec<Layout>,
     /// By input port.

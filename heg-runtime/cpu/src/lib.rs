@@ -24,9 +24,9 @@ mod product;
 mod row_steps;
 mod rows;
 
-pub use call::{Call, Context, Weight};
-pub use device::{Device, DeviceOptions};
+pub use call::{Context, CpuCall, WeightBytes};
+pub use device::{CpuDevice, CpuDeviceOptions};
 pub use error::Error;
 pub use heg_spec::{Activations, Isa};
 pub use kernel::Kernel;
-pub use memory::Rows;
+pub use memory::ProgramRows;

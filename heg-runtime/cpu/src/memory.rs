@@ -8,7 +8,7 @@ use crate::error::Error;
 
 /// Consecutive rows: a part of a KV cache, of activations, or of a table.
 #[derive(Debug, Clone, Copy)]
-pub struct Rows<'a> {
+pub struct ProgramRows<'a> {
     first: NonNull<u8>,
     count: usize,
     stride_bytes: usize,
@@ -17,11 +17,11 @@ pub struct Rows<'a> {
 }
 
 // SAFETY: rows are no more than an address and sizes; whoever makes them promises that threads may use what lies there.
-unsafe impl Send for Rows<'_> {}
+unsafe impl Send for ProgramRows<'_> {}
 // SAFETY: as above.
-unsafe impl Sync for Rows<'_> {}
+unsafe impl Sync for ProgramRows<'_> {}
 
-impl<'a> Rows<'a> {
+impl<'a> ProgramRows<'a> {
     /// `count` rows of `row_bytes` bytes, `stride_bytes` apart.
     ///
     /// # Safety

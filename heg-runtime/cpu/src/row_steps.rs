@@ -24,7 +24,7 @@ enum Target {
 impl Execution<'_> {
     /// Runs a step on one row. Nothing happens where the step is none of single rows.
     pub(crate) fn row_step(&self, thread: usize, step: &Step, row: usize) {
-        // What a checked program and call do not lack: see `Program::read` and `Call::check`.
+        // What a checked program and call do not lack: see `Program::read` and `CpuCall::check`.
         let _ = self.try_row_step(thread, step, row);
     }
 
@@ -161,8 +161,8 @@ impl Execution<'_> {
             Target::Row(row) => row,
             Target::Bf16(_) | Target::Operand(..) => own,
         };
-        // SAFETY: the machine has the instructions; `Program::read` and `Call::check` found every row as wide as the
-        // kernel takes it, `Device::run` made the thread's own row as wide as any, and each row has one thread.
+        // SAFETY: the machine has the instructions; `Program::read` and `CpuCall::check` found every row as wide as the
+        // kernel takes it, `CpuDevice::run` made the thread's own row as wide as any, and each row has one thread.
         unsafe { lanes::run(self.isa, kernel(direct)) };
         match target {
             Target::Row(_) => {}

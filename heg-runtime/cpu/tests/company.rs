@@ -9,7 +9,7 @@
 mod layer;
 
 use heg_artifacts::manifest::ElementType;
-use heg_cpu::{Activations, Device, DeviceOptions, Isa};
+use heg_cpu::{Activations, CpuDevice, CpuDeviceOptions, Isa};
 use layer::{Layer, Sequences, Sizes};
 use std::num::NonZeroUsize;
 
@@ -44,9 +44,9 @@ const TOKENS: [&[usize]; 2] = [&[37, 5, 70], &[17, 2]];
 /// Chunks that prompts are cut into; the last one repeats.
 const CUTS: [&[usize]; 4] = [&[1], &[7], &[32, 1, 3], &[200]];
 
-fn device(isa: Isa, threads: usize) -> Device {
+fn device(isa: Isa, threads: usize) -> CpuDevice {
     let threads = NonZeroUsize::new(threads).unwrap();
-    Device::new(DeviceOptions { isa, threads }).unwrap()
+    CpuDevice::new(CpuDeviceOptions { isa, threads }).unwrap()
 }
 
 fn check(weights: ElementType, activations: Activations, kv: ElementType) {

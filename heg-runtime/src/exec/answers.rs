@@ -9,17 +9,19 @@
 //! Plugins pack weights in the first inference, and the test is that inference, so it costs little more than the first
 //! request would without it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use heg_artifacts::manifest::{KnownAnswers, Role};
 use heg_artifacts::{Bundle, judge};
 
+use super::form::Form;
 use super::kernels::{Order, Prepared};
-use super::loader::{Form, Loader, refusal};
+use super::loader::{Loader, refusal};
 use super::lone::LoneKernel;
 use super::place::{Place, place_kernel, place_use};
 use crate::error::RuntimeError;
-use crate::ladder::{Descent, Reason, Rung, Step};
+use crate::ladder::{Descent, Reason, Refused, Rung, Step};
 use crate::verdicts::{Verdict, Verdicts};
 
 /// Outcome of a form's known-answer test.
@@ -92,6 +94,18 @@ pub(super) fn examine(
             .push(repair(loader, place, rung, verdict)?);
     }
     Ok(asked)
+}
+
+/// Rungs that failed their known-answer test, by place.
+pub(super) fn quarantined(verdicts: &Verdicts) -> BTreeMap<Place, Refused> {
+    let mut quarantined: BTreeMap<Place, Refused> = BTreeMap::new();
+    for (place, rung, verdict) in verdicts.iter() {
+        if !verdict.is_right() {
+            let refused = quarantined.entry(place).or_default();
+            refused.insert(rung, wrong(verdict));
+        }
+    }
+    quarantined
 }
 
 /// The reason for passing over a rung that failed its test.

@@ -10,7 +10,8 @@ use heg_artifacts::{Bundle, SectionId};
 use heg_spec::Group;
 
 use super::duty::Duty;
-use super::loader::{Form, Loader, Runner, refusal};
+use super::form::{Form, Runner};
+use super::loader::{Loader, refusal};
 use super::place::{Place, all_places, place_kernel, place_use, unknown, use_sections};
 use crate::error::RuntimeError;
 use crate::ladder::{Calls, Descent, Ladder, Reason, Refused, Rung};

@@ -13,7 +13,7 @@ use heg_openvino::{InferRequest, Progress, Tensor};
 use heg_spec::{DeviceClass, Group};
 
 use super::Executor;
-use super::loader::Runner;
+use super::form::Runner;
 use super::streams::Slot;
 use super::table::Target;
 use crate::error::{RuntimeError, openvino};

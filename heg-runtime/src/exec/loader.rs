@@ -1,99 +1,31 @@
-//! Makes a form ready to run: imports or compiles it for its device, and binds its weights.
+//! Makes a form ready to run: a CPU program (`processors`), or what OpenVINO compiles or imports (`plugin`).
 //!
 //! Forms that hold weights are made once per place; input-bound ones once per rung, with a request per place whose
 //! weights are bound once. Which forms there are is decided elsewhere (`ladder`).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use heg_artifacts::manifest::{Binding, ElementType, Kernel, KernelUse, ShapeClass, Variant};
+use heg_artifacts::manifest::{ElementType, Kernel, KernelUse, ShapeClass, Variant};
 use heg_artifacts::{Bundle, SectionId};
 use heg_files::OwnFolder;
-use heg_openvino::{CompiledModel, Core, InferRequest, Memory, TensorType};
+use heg_openvino::{Core, Memory, TensorType};
 use heg_sched::MachineLanes;
 use heg_spec::soc::Device;
 use heg_spec::{DeviceClass, Soc};
 
-use super::band::Band;
-use super::compiled::{CompiledCache, is_cpu, plugin_properties};
+use super::compiled::{CompiledCache, is_cpu};
+use super::devices;
+use super::form::{Form, Runner};
 use super::place::{Place, place_kernel, place_use, unknown, use_sections};
-use super::processors::{self, Processors, ProgramForm};
+use super::plugin::Compiled;
+use super::processors::{self, Processors};
 use super::sections::Sections;
 use super::streams::Streams;
-use super::{devices, ir};
 use crate::error::{RuntimeError, openvino};
 use crate::ladder::{DeviceFacts, Ladder, Rung, Source, holds_weights};
 use crate::mem::BundleMemory;
-use crate::soc::{device_of, properties_of};
-
-/// One form of the kernel at one place, ready to run.
-pub(super) struct Form {
-    pub(super) rung: Rung,
-    pub(super) shape: ShapeClass,
-    pub(super) runner: Runner,
-}
-
-/// What runs a form.
-pub(super) enum Runner {
-    /// A device of OpenVINO.
-    Plugin(PluginForm),
-    /// Our own kernels on the CPU.
-    Program(ProgramForm),
-}
-
-impl Runner {
-    /// The program, if it is one.
-    pub(super) fn program(&self) -> Option<&ProgramForm> {
-        match self {
-            Self::Program(program) => Some(program),
-            Self::Plugin(_) => None,
-        }
-    }
-}
-
-/// A form that OpenVINO runs.
-pub(super) struct PluginForm {
-    pub(super) request: InferRequest,
-    /// Priority of the compiled model, shared by all its requests.
-    pub(super) band: Arc<Band>,
-}
-
-/// A compiled model and its priority.
-#[derive(Clone)]
-struct Compiled {
-    model: CompiledModel,
-    band: Arc<Band>,
-}
-
-impl Form {
-    /// Rows that it computes for `tokens` tokens: the chunk of a static form, else those of a program, or [`padded`].
-    pub(super) fn rows(&self, tokens: usize) -> usize {
-        match (&self.runner, self.shape.chunk()) {
-            (_, Some(chunk)) => chunk as usize,
-            (Runner::Program(_), None) => tokens,
-            (Runner::Plugin(_), None) => padded(tokens),
-        }
-    }
-
-    /// Rows of the KV cache that it reads when `context` are visible: the bucket of a static form, else those.
-    pub(super) fn context(&self, context: usize) -> usize {
-        let bucket = self.shape.bucket();
-        bucket.map_or(context, |bucket| bucket as usize)
-    }
-}
-
-/// The number of rows of a dynamic form is a multiple of this. Chosen: at most 15 rows of padding; a prompt of a length
-/// that was not seen before takes a third longer, because every kernel is planned again (100 tokens, 1B model, two
-/// cores).
-pub(crate) const ROW_STEP: usize = 16;
-
-/// Rows that a dynamic form computes for `tokens` tokens: those of a small batch, else a multiple of [`ROW_STEP`].
-pub(crate) fn padded(tokens: usize) -> usize {
-    match tokens {
-        0..=ROW_STEP => tokens,
-        _ => tokens.next_multiple_of(ROW_STEP),
-    }
-}
+use crate::soc::device_of;
 
 /// Makes forms ready to run. The threads that load share it.
 pub struct Loader {
@@ -101,27 +33,27 @@ pub struct Loader {
     core: OnceLock<Core>,
     /// Version of OpenVINO if it was loaded at once.
     first_version: Option<String>,
-    bundle: Arc<Bundle>,
+    pub(super) bundle: Arc<Bundle>,
     processors: Processors,
-    sections: Sections,
+    pub(super) sections: Sections,
     soc: Soc,
     ladder: Ladder,
-    cache: Option<OwnFolder>,
-    compiled: Option<CompiledCache>,
+    pub(super) cache: Option<OwnFolder>,
+    pub(super) compiled: Option<CompiledCache>,
     /// Compiled forms without weights, which serve all layers, by kernel and rung; or why they could not be made.
-    shared: Mutex<BTreeMap<(u32, Rung), Result<Compiled, String>>>,
+    pub(super) shared: Mutex<BTreeMap<(u32, Rung), Result<Compiled, String>>>,
 }
 
 /// A place, and what its kernel is made from.
-struct Parts<'m> {
-    used: &'m KernelUse,
-    kernel: &'m Kernel,
-    variant: &'m Variant,
+pub(super) struct Parts<'m> {
+    pub(super) used: &'m KernelUse,
+    pub(super) kernel: &'m Kernel,
+    pub(super) variant: &'m Variant,
     /// Shape of the variant, or one with fewer rows of context.
-    shape: ShapeClass,
-    device: &'m Device,
+    pub(super) shape: ShapeClass,
+    pub(super) device: &'m Device,
     /// Sections of its weights, in the order in which IRs number them.
-    weights: Vec<SectionId>,
+    pub(super) weights: Vec<SectionId>,
 }
 
 impl Loader {
@@ -164,7 +96,7 @@ impl Loader {
     }
 
     /// OpenVINO, loaded now if it was not.
-    fn core(&self) -> Result<&Core, RuntimeError> {
+    pub(super) fn core(&self) -> Result<&Core, RuntimeError> {
         if let Some(core) = self.core.get() {
             return Ok(core);
         }
@@ -365,31 +297,6 @@ impl Loader {
         })
     }
 
-    fn request(
-        &self,
-        parts: &Parts<'_>,
-        rung: Rung,
-        compiled: &Compiled,
-        sections: &Sections,
-    ) -> Result<Form, RuntimeError> {
-        let request = compiled
-            .model
-            .request()
-            .map_err(openvino(format!("request for `{}`", parts.kernel.name)))?;
-        let mut form = PluginForm {
-            request,
-            band: Arc::clone(&compiled.band),
-        };
-        if parts.variant.binding == Binding::Input {
-            self.bind_weights(parts, &mut form, sections)?;
-        }
-        Ok(Form {
-            rung,
-            shape: parts.shape,
-            runner: Runner::Plugin(form),
-        })
-    }
-
     /// Makes a place's CPU program ready.
     fn program(&self, parts: &Parts<'_>, rung: Rung) -> Result<Form, RuntimeError> {
         let form = self.processors.form(
@@ -417,191 +324,7 @@ impl Loader {
         }
         Ok(())
     }
-
-    /// Compiles a form without weights for the first place that needs it; the other places share it.
-    fn compiled_once(&self, parts: &Parts<'_>, rung: Rung) -> Result<Compiled, RuntimeError> {
-        // What a panicking thread left is a map of whole entries.
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (parts.used.kernel.0, rung);
-        match shared.get(&key) {
-            Some(Ok(compiled)) => return Ok(compiled.clone()),
-            Some(Err(message)) => {
-                return Err(RuntimeError::Refused {
-                    kernel: parts.kernel.name.clone(),
-                    message: message.clone(),
-                });
-            }
-            None => {}
-        }
-        let outcome = self.compiled(parts, rung, &self.sections);
-        match &outcome {
-            Ok(compiled) => {
-                shared.insert(key, Ok(compiled.clone()));
-            }
-            Err(error) => {
-                if let Some(message) = refusal(error) {
-                    shared.insert(key, Err(message));
-                }
-            }
-        }
-        outcome
-    }
-
-    /// Imports or compiles a form, with a priority of its own.
-    fn compiled(
-        &self,
-        parts: &Parts<'_>,
-        rung: Rung,
-        sections: &Sections,
-    ) -> Result<Compiled, RuntimeError> {
-        Ok(Compiled {
-            model: self.model(parts, rung, sections)?,
-            band: Arc::default(),
-        })
-    }
-
-    /// Imports a blob, takes a compiled IR from the cache, or compiles the IR.
-    fn model(
-        &self,
-        parts: &Parts<'_>,
-        rung: Rung,
-        sections: &Sections,
-    ) -> Result<CompiledModel, RuntimeError> {
-        let name = &parts.kernel.name;
-        let device = &parts.device.openvino;
-        if let Source::Blob(at) = rung.source {
-            let blob = parts
-                .variant
-                .blobs
-                .get(at)
-                .ok_or(RuntimeError::LoaderGone)?;
-            let bytes = sections.bytes(blob.section)?;
-            // Import takes no properties; what is compiled is given its own, and heeds none of these.
-            for (property, value) in properties_of(parts.device, parts.kernel.group, parts.variant)
-            {
-                self.core()?
-                    .set_property(device, property, value)
-                    .map_err(openvino(format!("set `{property}` of `{device}`")))?;
-            }
-            return self
-                .core()?
-                .import(&bytes, device)
-                .map_err(openvino(format!("import a blob of `{name}` on `{device}`")));
-        }
-        // What is cached is no part of a copy that is there to make everything anew.
-        let cache = self.compiled.as_ref().filter(|_| !sections.is_copy());
-        let keep = cache.and_then(|cache| {
-            let literals = self.bundle.manifest().literals;
-            cache
-                .key(
-                    rung.role,
-                    parts.device,
-                    (parts.variant, parts.shape),
-                    literals,
-                )
-                .map(|key| (cache, key))
-        });
-        if let Some((cache, key)) = &keep
-            && let Some(compiled) = cache.recall(key, self.core()?, device)
-        {
-            return Ok(compiled);
-        }
-        let compiled = self.compile(parts, sections, &[])?;
-        if let Some((cache, key)) = &keep {
-            cache.remember(key, &compiled);
-        }
-        Ok(compiled)
-    }
-
-    /// Compiles a variant whose constants are the sections of the place. Properties in `own` are added to the device's,
-    /// or replace them. Hashes are checked before OpenVINO sees a byte.
-    fn compile(
-        &self,
-        parts: &Parts<'_>,
-        sections: &Sections,
-        own: &[(&str, String)],
-    ) -> Result<CompiledModel, RuntimeError> {
-        let name = &parts.kernel.name;
-        let constants = if holds_weights(parts.kernel, parts.variant) {
-            parts.weights.as_slice()
-        } else {
-            &[]
-        };
-        let extents = constants
-            .iter()
-            .map(|id| sections.extent(*id))
-            .collect::<Result<Vec<_>, RuntimeError>>()?;
-        let literals = sections.extent(self.bundle.manifest().literals)?;
-        let text = self
-            .bundle
-            .section_copy(parts.variant.ir)
-            .map_err(RuntimeError::Section)?;
-        let mut xml = ir::resolve(&text, name, &extents, literals)?;
-        if let (Some(from), Some(to)) = (parts.variant.shape.bucket(), parts.shape.bucket())
-            && from != to
-        {
-            xml = ir::narrow(&xml, name, from, to)?;
-        }
-        let model = self
-            .core()?
-            .read_model(xml.as_bytes(), Some(&sections.whole()?))
-            .map_err(openvino(format!("read the IR of kernel `{name}`")))?;
-        let device = parts.device;
-        let kept = match &self.cache {
-            Some(cache) => plugin_properties(cache, &device.openvino),
-            None => Vec::new(),
-        };
-        let of_device = properties_of(device, parts.kernel.group, parts.variant);
-        let of_device = of_device.chain(kept.iter().map(|(name, value)| (name, value)));
-        let bound = is_cpu(&device.openvino).then_some(SHAPES_KEPT);
-        let properties: BTreeMap<&str, &str> = bound
-            .into_iter()
-            .chain(of_device.map(|(name, value)| (name.as_str(), value.as_str())))
-            .chain(own.iter().map(|(name, value)| (*name, value.as_str())))
-            .collect();
-        let properties: Vec<(&str, &str)> = properties.into_iter().collect();
-        self.core()?
-            .compile(&model, &device.openvino, &properties)
-            .map_err(openvino(format!(
-                "compile kernel `{name}` for `{}`",
-                device.openvino
-            )))
-    }
-
-    /// Binds the weights of a place behind the activation ports: values and scales, weight after weight.
-    fn bind_weights(
-        &self,
-        parts: &Parts<'_>,
-        form: &mut PluginForm,
-        sections: &Sections,
-    ) -> Result<(), RuntimeError> {
-        let weights = &self.bundle.manifest().weights;
-        let used = parts.used.weights.iter();
-        let tensors = used
-            .filter_map(|id| weights.get(id.0 as usize))
-            .flat_map(|weight| {
-                let shape: Vec<usize> = weight.shape.iter().map(|dim| *dim as usize).collect();
-                let row_count = shape[0];
-                let values = (weight.values, tensor_element(weight.element), shape);
-                let scales = weight
-                    .scales
-                    .map(|scales| (scales, TensorType::F32, vec![1, row_count]));
-                std::iter::once(values).chain(scales)
-            });
-        for (port, (id, element, shape)) in (parts.kernel.inputs.len()..).zip(tensors) {
-            let tensor = sections.tensor(id, element, &shape)?;
-            form.request
-                .bind_input(port, tensor)
-                .map_err(openvino(format!("bind {}", self.bundle.label(id))))?;
-        }
-        Ok(())
-    }
 }
-
-/// Number of input shapes for which the CPU plugin keeps code, for each compiled kernel and kind of node. Chosen: a
-/// decode batch of each size and some lengths of prompts. With the plugin's default of 5000 a server of short prompts
-/// grew from 80 to 700 MB.
-const SHAPES_KEPT: (&str, &str) = ("CPU_RUNTIME_CACHE_CAPACITY", "64");
 
 fn load_core(need: &str) -> Result<Core, RuntimeError> {
     Core::load().map_err(openvino(format!("load the libraries, {need}")))

@@ -11,7 +11,8 @@ use heg_artifacts::manifest::{ElementType, Port, Role, Rows as PortRows, Variant
 use heg_cpu::Context;
 use heg_spec::Group;
 
-use super::loader::{Form, Loader, Runner, tensor_element};
+use super::form::{Form, Runner};
+use super::loader::{Loader, tensor_element};
 use super::place::{Place, place_kernel, place_use, unknown};
 use super::processors::ProgramCall;
 use crate::error::{RuntimeError, openvino};

@@ -11,12 +11,14 @@ mod doctor;
 mod duty;
 mod embedding;
 mod every_row;
+mod form;
 mod ir;
 mod kernels;
 mod launch;
 mod loader;
 mod lone;
 mod place;
+mod plugin;
 mod processors;
 mod programs;
 mod rotary;
@@ -34,16 +36,16 @@ use heg_artifacts::manifest::Manifest;
 use heg_spec::Group;
 
 use crate::error::RuntimeError;
-use crate::ladder::{Calls, Descent, Refused, Rung};
+use crate::ladder::{Calls, Descent, Rung};
 use crate::mem::{Activations, KvCache, KvShape, Scratch, Widths};
 use crate::verdicts::{Verdicts, file_name};
 pub(crate) use duty::Duty;
 use embedding::EmbeddingTable;
+pub(crate) use form::{ROW_STEP, padded};
 use heg_sched::{Class, Launch, Logits, Span, launches};
 use kernels::{Kernels, Order};
 pub(crate) use launch::{Batch, CONTEXT_STEP};
 use loader::tensor_element;
-pub(crate) use loader::{ROW_STEP, padded};
 use rotary::RotaryRows;
 use streams::Streams;
 use table::FormTable;
@@ -195,7 +197,7 @@ impl Executor {
             None => Verdicts::default(),
         };
         let order = Arc::new(Order {
-            quarantined: quarantined(&verdicts),
+            quarantined: answers::quarantined(&verdicts),
             loader,
             duty,
             ladder,
@@ -475,18 +477,6 @@ fn verdicts_name(loader: &Loader) -> String {
         properties.collect::<Vec<_>>()
     );
     file_name(loader.bundle().manifest_id(), &devices)
-}
-
-/// Rungs that failed their known-answer test, by place.
-fn quarantined(verdicts: &Verdicts) -> BTreeMap<Place, Refused> {
-    let mut quarantined: BTreeMap<Place, Refused> = BTreeMap::new();
-    for (place, rung, verdict) in verdicts.iter() {
-        if !verdict.is_right() {
-            let refused = quarantined.entry(place).or_default();
-            refused.insert(rung, answers::wrong(verdict));
-        }
-    }
-    quarantined
 }
 
 /// OpenVINO, for tests; none where it is not there, which is said.

@@ -13,7 +13,7 @@ use std::thread;
 use heg_artifacts::manifest::{Kernel, KernelUse, Manifest, Variant};
 use heg_artifacts::program::Program;
 use heg_artifacts::{Bundle, SectionId};
-use heg_cpu::{Call, Context, Device, DeviceOptions, Isa, Weight};
+use heg_cpu::{Context, CpuCall, CpuDevice, CpuDeviceOptions, Isa, WeightBytes};
 use heg_spec::soc::Programs;
 use heg_spec::{DeviceClass, Soc};
 
@@ -31,7 +31,7 @@ struct Processor {
     programs: Programs,
     isa: Isa,
     /// Made when the first kernel needs it.
-    device: Mutex<Option<Arc<Mutex<Device>>>>,
+    device: Mutex<Option<Arc<Mutex<CpuDevice>>>>,
     /// Kernels that are ready, by index.
     kernels: Mutex<BTreeMap<u32, Arc<heg_cpu::Kernel>>>,
 }
@@ -42,7 +42,7 @@ pub(super) struct ProgramForm {
     kernel: Arc<heg_cpu::Kernel>,
     weights: Vec<WeightPlace>,
     bundle: Arc<Bundle>,
-    device: Arc<Mutex<Device>>,
+    device: Arc<Mutex<CpuDevice>>,
 }
 
 /// Where a weight lies in the bundle, in bytes.
@@ -156,17 +156,17 @@ impl Processor {
         threads.unwrap_or_else(all_cores)
     }
 
-    fn device(&self, kernel: &str) -> Result<Arc<Mutex<Device>>, RuntimeError> {
+    fn device(&self, kernel: &str) -> Result<Arc<Mutex<CpuDevice>>, RuntimeError> {
         // What a panicking thread left is a whole value.
         let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(device) = &*device {
             return Ok(Arc::clone(device));
         }
-        let options = DeviceOptions {
+        let options = CpuDeviceOptions {
             isa: self.isa,
             threads: self.threads(),
         };
-        let made = Device::new(options).map_err(running(kernel))?;
+        let made = CpuDevice::new(options).map_err(running(kernel))?;
         Ok(Arc::clone(device.insert(Arc::new(Mutex::new(made)))))
     }
 
@@ -220,10 +220,10 @@ impl ProgramForm {
     pub(super) fn run(&self, call: &ProgramCall<'_>) -> Result<(), RuntimeError> {
         let bytes: &[u8] = self.bundle.mapping();
         let slice = |place: &Range<usize>| bytes.get(place.clone()).unwrap_or_default();
-        let weights: Vec<Weight<'_>> = self
+        let weights: Vec<WeightBytes<'_>> = self
             .weights
             .iter()
-            .map(|weight| Weight {
+            .map(|weight| WeightBytes {
                 values: slice(&weight.values),
                 scales: weight.scales.as_ref().map(slice),
             })
@@ -234,7 +234,7 @@ impl ProgramForm {
         device
             .run(
                 &self.kernel,
-                &Call {
+                &CpuCall {
                     rows: call.rows,
                     weights: &weights,
                     inputs: &inputs,

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use heg_artifacts::manifest::{Kernel, Manifest, RopeTable};
 use heg_spec::Group;
 
+use super::form::Form;
 use super::kernels::Prepared;
-use super::loader::Form;
 use super::place::{Place, place_use, shared_place, unknown};
 use crate::error::RuntimeError;
 use heg_sched::Launch;

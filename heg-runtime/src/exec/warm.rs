@@ -12,8 +12,8 @@ use heg_spec::Group;
 
 use super::Executor;
 use super::answers::{Asked, ask, wrong};
+use super::form::Form;
 use super::kernels::{Order, Prepared};
-use super::loader::Form;
 use super::place::{Place, all_places, place_kernel};
 use crate::error::RuntimeError;
 use crate::ladder::{Rung, Source};

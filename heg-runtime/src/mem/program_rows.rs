@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use heg_openvino::Memory;
 
-pub(crate) use heg_cpu::Rows as ProgramRows;
+pub(crate) use heg_cpu::ProgramRows;
 
 /// Rows `first..first + count`, each `row_bytes` long, from `offset` on; none where they are not all there.
 pub(super) fn program_rows(

@@ -59,7 +59,12 @@ const VARIABLES: [(&str, &[&str]); 14] = [
     ),
     (
         "HEG_FULL",
-        &["tests/engine.rs", "tests/gguf.rs", "tests/trained.rs"],
+        &[
+            "tests/bits.rs",
+            "tests/engine.rs",
+            "tests/gguf.rs",
+            "tests/trained.rs",
+        ],
     ),
     ("HEG_MODELS", &["tests/src/questions.rs"]),
     ("HEG_PEERS_VENV", &["xtask/lab/src/bench_peers/genai.rs"]),

@@ -16,8 +16,6 @@
 mod block;
 mod item;
 mod kernel;
-#[cfg(test)]
-mod rates;
 mod scratch;
 mod softmax;
 #[cfg(test)]

@@ -20,8 +20,6 @@ mod operand;
 mod portable;
 mod prefetch;
 #[cfg(test)]
-mod rates;
-#[cfg(test)]
 mod tests;
 mod vector;
 #[cfg(target_arch = "x86_64")]

@@ -3,7 +3,7 @@
 mod programs;
 
 use heg_artifacts::manifest::{ElementType, Kernel as Declared};
-use heg_cpu::{Activations, Call, Context, Device, Kernel, Rows, Weight};
+use heg_cpu::{Activations, Context, CpuCall, CpuDevice, Kernel, ProgramRows, WeightBytes};
 use std::ptr::NonNull;
 
 /// Dimensions of the layer.
@@ -44,8 +44,8 @@ struct Tensor {
 }
 
 impl Tensor {
-    fn weight(&self) -> Weight<'_> {
-        Weight {
+    fn weight(&self) -> WeightBytes<'_> {
+        WeightBytes {
             values: &self.values,
             scales: self.scales.as_deref(),
         }
@@ -137,17 +137,17 @@ struct Sequence {
 }
 
 /// Rows of one buffer.
-fn rows(bytes: &[u8], row_bytes: usize, first: usize, count: usize) -> Rows<'_> {
-    Rows::of(
+fn rows(bytes: &[u8], row_bytes: usize, first: usize, count: usize) -> ProgramRows<'_> {
+    ProgramRows::of(
         &bytes[first * row_bytes..(first + count) * row_bytes],
         row_bytes,
     )
 }
 
-fn rows_mut(bytes: &mut [u8], row_bytes: usize, first: usize, count: usize) -> Rows<'_> {
+fn rows_mut(bytes: &mut [u8], row_bytes: usize, first: usize, count: usize) -> ProgramRows<'_> {
     let part = &mut bytes[first * row_bytes..(first + count) * row_bytes];
     // SAFETY: the rows are borrowed for as long as the call has them.
-    unsafe { Rows::new(NonNull::from(part).cast(), count, row_bytes, row_bytes) }
+    unsafe { ProgramRows::new(NonNull::from(part).cast(), count, row_bytes, row_bytes) }
 }
 
 impl Sequences {
@@ -171,7 +171,7 @@ impl Sequences {
     /// Runs all tokens through the layer: chunks of `cut`, one sequence after the other or side by side.
     pub(crate) fn run(
         &mut self,
-        device: &mut Device,
+        device: &mut CpuDevice,
         layer: &Layer,
         cut: &[usize],
         together: bool,
@@ -205,7 +205,7 @@ impl Sequences {
     }
 
     /// One pass: sequence, first token, number of tokens.
-    fn pass(&mut self, device: &mut Device, layer: &Layer, parts: &[(usize, usize, usize)]) {
+    fn pass(&mut self, device: &mut CpuDevice, layer: &Layer, parts: &[(usize, usize, usize)]) {
         let sizes = layer.sizes;
         let tokens: usize = parts.iter().map(|(.., count)| count).sum();
         let mut hidden = Vec::new();
@@ -241,7 +241,7 @@ impl Sequences {
 
     fn qkv(
         &mut self,
-        device: &mut Device,
+        device: &mut CpuDevice,
         layer: &Layer,
         parts: &[(usize, usize, usize)],
         hidden: &[u8],
@@ -251,11 +251,11 @@ impl Sequences {
         let tokens: usize = parts.iter().map(|(.., count)| count).sum();
         let key_bytes = sizes.key() * layer.kv.bytes() as usize;
         let half = sizes.head_dim / 2 * 4;
-        let rotary = |table: &'_ [u8]| -> Vec<Rows<'_>> {
+        let rotary = |table: &'_ [u8]| -> Vec<ProgramRows<'_>> {
             let of_part = |(_, first, count): &(usize, usize, usize)| {
                 let part = &table[first * half..(first + count) * half];
                 // SAFETY: the table outlives the call, which does not write it.
-                unsafe { Rows::new(NonNull::from(part).cast(), *count, half, half) }
+                unsafe { ProgramRows::new(NonNull::from(part).cast(), *count, half, half) }
             };
             parts.iter().map(of_part).collect()
         };
@@ -281,7 +281,7 @@ impl Sequences {
 
     fn mha(
         &self,
-        device: &mut Device,
+        device: &mut CpuDevice,
         layer: &Layer,
         parts: &[(usize, usize, usize)],
         query: &[u8],
@@ -313,15 +313,15 @@ impl Sequences {
 }
 
 fn call(
-    device: &mut Device,
+    device: &mut CpuDevice,
     (kernel, tensors): &(Kernel, Vec<Tensor>),
     tokens: usize,
-    inputs: &[&[Rows<'_>]],
-    outputs: &[&[Rows<'_>]],
+    inputs: &[&[ProgramRows<'_>]],
+    outputs: &[&[ProgramRows<'_>]],
     contexts: &[Context<'_>],
 ) {
-    let weights: Vec<Weight<'_>> = tensors.iter().map(Tensor::weight).collect();
-    let call = Call {
+    let weights: Vec<WeightBytes<'_>> = tensors.iter().map(Tensor::weight).collect();
+    let call = CpuCall {
         rows: tokens,
         weights: &weights,
         inputs,

@@ -47,6 +47,7 @@ use kernels::{Kernels, Order};
 pub(crate) use launch::{Batch, CONTEXT_STEP};
 use loader::tensor_element;
 use rotary::RotaryRows;
+use sections::check_unchanged;
 use streams::Streams;
 use table::FormTable;
 
@@ -404,22 +405,13 @@ impl Executor {
         rows: &Activations,
         first: usize,
     ) -> Result<(), RuntimeError> {
-        self.check_bundle()?;
+        check_unchanged(&self.bundle)?;
         self.embedding.gather(tokens, &rows.hidden[0], first)
-    }
-
-    /// Weights are read where they lie, again in every pass. Checked before a pass, so that none reads behind the end of
-    /// a file that was cut off, and after it, so that no token is chosen from what somebody else wrote.
-    fn check_bundle(&self) -> Result<(), RuntimeError> {
-        let mapping = self.bundle.mapping();
-        mapping
-            .check_unchanged()
-            .map_err(RuntimeError::BundleChanged)
     }
 
     /// The logits of the head's last run, as `rows` rows of V.
     pub(crate) fn logits(&mut self, rows: usize) -> Result<&mut [f32], RuntimeError> {
-        self.check_bundle()?;
+        check_unchanged(&self.bundle)?;
         self.logits.resize(rows * self.widths.vocab, 0.0);
         self.scratch.logits.read_f32(&mut self.logits)?;
         Ok(&mut self.logits)

@@ -122,3 +122,13 @@ impl Sections {
 }
 
 const PAGE_BYTES: u64 = 4096;
+
+/// Checks that nobody wrote to the bundle. Weights are read where they lie, again in every pass: called before a pass, so
+/// that it does not read behind the end of a file that was cut off, and after it, so that no token is chosen from what
+/// somebody else wrote.
+pub(super) fn check_unchanged(bundle: &Bundle) -> Result<(), RuntimeError> {
+    let mapping = bundle.mapping();
+    mapping
+        .check_unchanged()
+        .map_err(RuntimeError::BundleChanged)
+}

@@ -1,10 +1,14 @@
 //! `heg bench`: prefill and decode rates of a bundle on this machine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hint::black_box;
 use std::io::Write;
+use std::num::NonZeroUsize;
+use std::thread;
 use std::time::Instant;
 
 use clap::Args;
+use heg_artifacts::Bundle;
 use heg_runtime::exec::{Executor, Sequence};
 use heg_runtime::{Descent, RuntimeError};
 use heg_sched::{Logits, chunks};
@@ -42,6 +46,8 @@ struct Report {
     /// Prefill speed by tokens of the prompt.
     prefill_tokens_per_s: BTreeMap<usize, f64>,
     decode_tokens_per_s: f64,
+    /// What decoding of one could reach: the rate at which all threads merely read the weights of a token.
+    decode_limit_tokens_per_s: f64,
     batch_decode_tokens_per_s: f64,
     peak_rss_bytes: u64,
     /// Kernels that run elsewhere than on their best device, and why.
@@ -65,10 +71,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let decode_seconds = decode(&mut executor, arguments.decode, 1)?;
     let batch_seconds = decode(&mut executor, arguments.decode, arguments.batch)?;
+    let decode_limit_tokens_per_s = 1.0 / seconds_to_read(loaded.bundle())?;
     let report = Report {
         load_ms,
         prefill_tokens_per_s,
         decode_tokens_per_s: arguments.decode as f64 / decode_seconds,
+        decode_limit_tokens_per_s,
         batch_decode_tokens_per_s: (arguments.decode * arguments.batch) as f64 / batch_seconds,
         peak_rss_bytes: peak_rss_bytes(),
         descents: executor.descents().get().to_vec(),
@@ -85,8 +93,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     writeln!(
         out,
-        "decode          {:>8.1} tokens/s",
-        report.decode_tokens_per_s
+        "decode          {:>8.1} tokens/s, {:.0}% of {:.1} by merely reading the weights",
+        report.decode_tokens_per_s,
+        100.0 * report.decode_tokens_per_s / report.decode_limit_tokens_per_s,
+        report.decode_limit_tokens_per_s
     )?;
     writeln!(
         out,
@@ -99,6 +109,50 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         report.peak_rss_bytes as f64 / 1e6
     )?;
     Ok(())
+}
+
+/// Seconds in which as many threads as there are cores read every weight that a kernel has once: the best of a few.
+fn seconds_to_read(bundle: &Bundle) -> Result<f64, RuntimeError> {
+    let manifest = bundle.manifest();
+    let layers = manifest.layers.iter();
+    let uses = layers.flat_map(|layer| [&layer.qkv, &layer.mha, &layer.ffn]);
+    let weights: BTreeSet<u32> = uses
+        .chain([&manifest.head])
+        .flat_map(|used| used.weights.iter().map(|id| id.0))
+        .collect();
+    let sections = weights
+        .into_iter()
+        .filter_map(|id| manifest.weights.get(id as usize))
+        .flat_map(|weight| std::iter::once(weight.values).chain(weight.scales))
+        .map(|id| bundle.section(id).map_err(RuntimeError::Section))
+        .collect::<Result<Vec<&[u8]>, _>>()?;
+    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let read = &|number: usize| {
+        let part = |section: &&[u8]| {
+            let each = section.len().div_ceil(threads).max(1);
+            section.chunks(each).nth(number).map_or(0, sum_of_words)
+        };
+        black_box(sections.iter().map(part).fold(0, u64::wrapping_add));
+    };
+    let once = || {
+        let begin = Instant::now();
+        thread::scope(|scope| {
+            (0..threads).for_each(|number| {
+                scope.spawn(move || read(number));
+            });
+        });
+        begin.elapsed().as_secs_f64()
+    };
+    Ok((0..READS).map(|_| once()).fold(f64::INFINITY, f64::min))
+}
+
+/// Times that weights are read to find the limit; chosen.
+const READS: usize = 5;
+
+fn sum_of_words(bytes: &[u8]) -> u64 {
+    let (words, _) = bytes.as_chunks();
+    let words = words.iter().map(|word| u64::from_le_bytes(*word));
+    words.fold(0, u64::wrapping_add)
 }
 
 /// Seconds to prefill `tokens` tokens.

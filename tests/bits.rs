@@ -8,6 +8,7 @@
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
+use heg_artifacts::SectionId;
 use heg_runtime::Loaded;
 use heg_runtime::exec::{Executor, ExecutorOptions, Sequence};
 use heg_sched::{Logits, chunks};
@@ -67,7 +68,11 @@ const WAYS: [Way; 5] = [
 
 fn soc(way: Way, activations: Activations) -> Soc {
     let mut soc = shipped::soc("host-cpu").unwrap();
-    for programs in soc.devices.iter_mut().filter_map(|device| device.programs.as_mut()) {
+    for programs in soc
+        .devices
+        .iter_mut()
+        .filter_map(|device| device.programs.as_mut())
+    {
         programs.threads = NonZeroU32::new(way.threads);
         programs.isa = Some(way.isa);
         programs.activations = activations;
@@ -79,14 +84,14 @@ fn soc(way: Way, activations: Activations) -> Soc {
 struct Asked {
     sequence: Sequence,
     /// A hash of the logits of each step.
-    bits: Vec<blake3::Hash>,
+    bits: Vec<SectionId>,
     tokens: Vec<u32>,
 }
 
 impl Asked {
     fn take(&mut self, logits: &[f32]) {
         let bytes: Vec<u8> = logits.iter().flat_map(|x| x.to_le_bytes()).collect();
-        self.bits.push(blake3::hash(&bytes));
+        self.bits.push(SectionId::of(&bytes));
         let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
         self.tokens.push(best.unwrap() as u32);
     }
@@ -98,7 +103,7 @@ fn answers(
     prompts: &[Vec<u32>],
     steps: usize,
     (way, activations): (Way, Activations),
-) -> Vec<(Vec<u32>, Vec<blake3::Hash>)> {
+) -> Vec<(Vec<u32>, Vec<SectionId>)> {
     let options = ExecutorOptions {
         chunk_tokens: way.chunk_tokens,
         batch: way.batch,
@@ -115,7 +120,10 @@ fn answers(
             decode(&mut executor, together);
         }
     }
-    asked.into_iter().map(|one| (one.tokens, one.bits)).collect()
+    asked
+        .into_iter()
+        .map(|one| (one.tokens, one.bits))
+        .collect()
 }
 
 fn prefilled(executor: &mut Executor, prompt: &[u32], chunk_tokens: usize) -> Asked {
@@ -128,7 +136,9 @@ fn prefilled(executor: &mut Executor, prompt: &[u32], chunk_tokens: usize) -> As
         let is_last = chunk.end == prompt.len();
         let tokens = &prompt[chunk];
         let sequence = &mut asked.sequence;
-        let logits = executor.prefill(sequence, tokens, Logits::LastRows).unwrap();
+        let logits = executor
+            .prefill(sequence, tokens, Logits::LastRows)
+            .unwrap();
         if is_last {
             let logits = logits.to_vec();
             asked.take(&logits);
@@ -138,7 +148,10 @@ fn prefilled(executor: &mut Executor, prompt: &[u32], chunk_tokens: usize) -> As
 }
 
 fn decode(executor: &mut Executor, together: &mut [Asked]) {
-    let tokens: Vec<u32> = together.iter().map(|one| one.tokens[one.tokens.len() - 1]).collect();
+    let tokens: Vec<u32> = together
+        .iter()
+        .map(|one| one.tokens[one.tokens.len() - 1])
+        .collect();
     let mut sequences: Vec<&mut Sequence> =
         together.iter_mut().map(|one| &mut one.sequence).collect();
     let logits = executor.decode(&mut sequences, &tokens).unwrap().to_vec();

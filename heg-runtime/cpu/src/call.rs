@@ -130,7 +130,7 @@ impl CpuCall<'_> {
         let tokens = self.contexts.iter().map(|context| context.tokens).sum();
         expect("tokens of the contexts", 0, self.rows, tokens)?;
         for (index, context) in self.contexts.iter().enumerate() {
-            let visible = context.position + context.tokens;
+            let visible = context.position.saturating_add(context.tokens);
             for (role, rows) in [(Role::Key, &context.keys), (Role::Value, &context.values)] {
                 let port = kernel.inputs.iter().find(|port| port.role == role);
                 let row_bytes = port.map_or(0, |port| port.row_bytes());

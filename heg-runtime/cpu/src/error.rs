@@ -4,6 +4,14 @@
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// A program that is not one of its kernel: running it might leave its memory.
+    #[error("the program of kernel `{kernel}`")]
+    Unchecked {
+        /// The kernel.
+        kernel: String,
+        /// What is wrong with it.
+        source: Box<heg_artifacts::Error>,
+    },
     /// A program that cannot run here.
     #[error("{what}: expected {expected}, found {found}")]
     Program {

@@ -58,10 +58,11 @@ pub(crate) enum Layout {
 }
 
 impl Kernel {
-    /// Makes a checked program ready for products with such activations, for keys and values of type `kv`.
+    /// Makes a program ready for products with such activations, for keys and values of type `kv`.
     ///
     /// # Errors
     ///
+    /// [`Error::Unchecked`] where the program is not sound for the kernel: all that runs it relies on that.
     /// [`Error::Program`] where the kernel's ports have element types that its kernels do not read.
     pub fn new(
         program: Program,
@@ -69,6 +70,11 @@ impl Kernel {
         kv: ElementType,
         activations: Activations,
     ) -> Result<Self, Error> {
+        let unsound = |source| Error::Unchecked {
+            kernel: declared.name.clone(),
+            source: Box::new(source),
+        };
+        program.check(declared).map_err(unsound)?;
         let ports = |ports: &[heg_artifacts::manifest::Port]| -> Vec<Port> {
             let port = |port: &heg_artifacts::manifest::Port| Port {
                 role: port.role,

@@ -49,6 +49,9 @@ impl CpuCall<'_> {
     /// Checks all that kernels rely on: what they read and write is there, and as wide as they take it to be.
     pub(crate) fn check(&self, kernel: &Kernel) -> Result<(), Error> {
         self.check_weights(kernel)?;
+        // Rows are found by the number of their port, inputs before outputs.
+        expect("input ports", 0, kernel.inputs.len(), self.inputs.len())?;
+        expect("output ports", 0, kernel.outputs.len(), self.outputs.len())?;
         let has_contexts = kernel.attention().is_some();
         for (index, port) in kernel.inputs.iter().enumerate() {
             if has_contexts && matches!(port.role, Role::Key | Role::Value | Role::Position) {

@@ -155,7 +155,7 @@ impl CpuDevice {
                 .row
                 .reserve(kernel.widest * size_of::<f32>())?;
         }
-        if let Some(attention) = kernel.attention()
+        if let Some((attention, _)) = kernel.attention()
             && !self.attended.contains(attention)
         {
             self.attended.push(*attention);

@@ -17,7 +17,7 @@ pub enum Error {
     Program {
         /// The part of it.
         what: String,
-        /// What runs.
+        /// What this device can run.
         expected: &'static str,
         /// What was found.
         found: String,

@@ -51,12 +51,7 @@ impl Execution<'_> {
     /// Lists the pieces of the call's attention, if it has one.
     pub(crate) fn list_items(&mut self) {
         self.items.clear();
-        let mut steps = self.kernel.program.steps.iter();
-        let attention = steps.find_map(|step| match step {
-            Step::Attention { attributes, out } => Some((attributes, *out)),
-            _ => None,
-        });
-        let Some((attributes, out)) = attention else {
+        let Some((attributes, out)) = self.kernel.attention() else {
             return;
         };
         for context in 0..self.call.contexts.len() {

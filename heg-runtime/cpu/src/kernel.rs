@@ -137,11 +137,11 @@ impl Kernel {
         })
     }
 
-    /// Its attention, if it has one.
-    pub(crate) fn attention(&self) -> Option<&Attention> {
+    /// Its attention, if it has one, and the buffer that this writes.
+    pub(crate) fn attention(&self) -> Option<(&Attention, BufferId)> {
         let mut steps = self.program.steps.iter();
         steps.find_map(|step| match step {
-            Step::Attention { attributes, .. } => Some(attributes),
+            Step::Attention { attributes, out } => Some((attributes, *out)),
             _ => None,
         })
     }

@@ -185,14 +185,9 @@ impl Loader {
         devices.all(|device| is_cpu(&device.name))
     }
 
-    /// Version of OpenVINO; none where it was not needed.
+    /// Version of OpenVINO; none where it was not needed when the bundle was opened. That a kernel has it loaded later
+    /// changes nothing here: names are made of it.
     pub(crate) fn plugin_version(&self) -> Option<&str> {
-        self.core.get().map(Core::version)
-    }
-
-    /// As [`plugin_version`](Self::plugin_version), and the same before and after it is loaded for a single kernel: a name
-    /// for what is remembered.
-    pub(super) fn first_version(&self) -> Option<&str> {
         self.first_version.as_deref()
     }
 

@@ -464,7 +464,7 @@ fn verdicts_name(loader: &Loader) -> String {
     let properties = devices.map(|device| (&device.properties, &device.mha_properties));
     let devices = format!(
         "{} {:?} {:?}",
-        loader.first_version().unwrap_or("without OpenVINO"),
+        loader.plugin_version().unwrap_or("without OpenVINO"),
         loader.devices(),
         properties.collect::<Vec<_>>()
     );

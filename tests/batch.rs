@@ -155,7 +155,7 @@ fn largest(logits: &[f32]) -> u32 {
 
 /// Everything on one device set, as compiling takes longer than running.
 fn check(soc: &str) {
-    if soc == "host-roles" && !openvino_or_skip(soc) {
+    if soc == "host-roles-openvino" && !openvino_or_skip(soc) {
         return;
     }
     let workbench = Workbench::new().unwrap();
@@ -289,7 +289,7 @@ fn batches_with_weights_as_constants() {
 
 #[test]
 fn batches_with_weights_as_inputs() {
-    check("host-roles");
+    check("host-roles-openvino");
 }
 
 /// Largest batch of the tests' executor.

@@ -186,13 +186,13 @@ fn a_crowd_gets_the_same_tokens_from_attention_that_was_compiled_meanwhile() {
     }
     let workbench = Workbench::new().unwrap();
     let bundle = bundle(&workbench, &fixture("tiny-agent"));
-    let references = references(&bundle, "host-roles", golden());
+    let references = references(&bundle, "host-roles-openvino", golden());
     let attention = Attention::default();
     let options = EngineOptions {
         observers: vec![Box::new(attention.clone())],
         ..EngineOptions::default()
     };
-    let engine = engine(&bundle, "host-roles", "agent-xpu", options);
+    let engine = engine(&bundle, "host-roles-openvino", "agent-xpu", options);
     for round in 0..3 {
         check_crowd(&engine, &references, &format!("round {round}"));
     }
@@ -219,9 +219,6 @@ fn a_crowd_gets_the_tokens_that_each_gets_alone() {
         ("host-roles", "agent-xpu"),
         ("host-cpu-f32", "cpu-continuous-batching"),
     ] {
-        if soc == "host-roles" && !openvino_or_skip(policy) {
-            continue;
-        }
         let references = references(&bundle, soc, golden());
         let engine = engine(&bundle, soc, policy, EngineOptions::default());
         check_crowd(&engine, &references, &format!("{soc}, {policy}"));
@@ -382,9 +379,6 @@ fn a_cancelled_call_leaves_what_it_computed_to_the_next() {
 /// Every request would fail: better that the engine does not start.
 #[test]
 fn a_policy_for_a_device_that_is_not_there_is_refused() {
-    if !openvino_or_skip("a_policy_for_a_device_that_is_not_there_is_refused") {
-        return;
-    }
     let workbench = Workbench::new().unwrap();
     let bundle = bundle(&workbench, &fixture("tiny-agent"));
     let refusal = |soc, policy| {

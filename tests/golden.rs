@@ -33,7 +33,8 @@ fn golden(family: &str) -> Golden {
     serde_json::from_str(&text).unwrap()
 }
 
-/// `host-cpu-f32` binds weights as constants; `host-roles` runs the NPU's forms, with weights as inputs.
+/// `host-cpu-f32` binds weights as constants; `host-roles-openvino` runs the NPU's forms, with
+/// weights as inputs.
 fn check_family(family: &str, soc: &str, chunk_sizes: &[usize]) {
     if !openvino_or_skip(family) {
         return;
@@ -128,7 +129,7 @@ macro_rules! families {
         mod inputs {
             $(#[test]
             fn $family() {
-                super::check_family(stringify!($family), "host-roles", &[1, 7, 32, 256]);
+                super::check_family(stringify!($family), "host-roles-openvino", &[1, 7, 32, 256]);
             })+
         }
 

@@ -86,7 +86,7 @@ fn every_variant_of_a_place_answers_alike() {
         let soc = heg_spec::shipped::soc(soc).unwrap();
         Loader::new(core.clone(), loaded.bundle().clone(), soc)
     };
-    let (constants, inputs) = (loader("host-cpu-f32"), loader("host-roles"));
+    let (constants, inputs) = (loader("host-cpu-f32"), loader("host-roles-openvino"));
     let manifest = loaded.bundle().manifest();
     let place = |layer, group| Place { layer, group };
     let places = [
@@ -123,7 +123,7 @@ fn static_attention_over_fewer_rows_answers_alike() {
             .unwrap();
         let loaded = Loaded::open(&bundle).unwrap();
         let loader = loaded
-            .loader(&heg_spec::shipped::soc("host-roles").unwrap())
+            .loader(&heg_spec::shipped::soc("host-roles-openvino").unwrap())
             .unwrap();
         let manifest = loaded.bundle().manifest();
         for (layer, used) in (0..).zip(&manifest.layers) {

@@ -44,7 +44,7 @@ fn every_variant_is_measured_and_kept() {
         })
         .unwrap();
     let loaded = Loaded::open(&bundle).unwrap();
-    let soc = heg_spec::shipped::soc("host-roles").unwrap();
+    let soc = heg_spec::shipped::soc("host-roles-openvino").unwrap();
     let manifest = loaded.bundle().manifest();
     let loader = loaded.loader(&soc).unwrap();
     let devices = identities(&loader);

@@ -278,15 +278,15 @@ fn damaged_sections_are_refused_at_their_first_use() {
             "weight `model.layers.5.mlp.down_proj.weight` values",
         ),
         (
-            "host-roles",
+            "host-roles-openvino",
             "weight `model.layers.5.mlp.down_proj.weight` values",
         ),
         (
-            "host-roles",
+            "host-roles-openvino",
             "weight `model.layers.5.mlp.down_proj.weight` scales",
         ),
         ("host-cpu", "rope table `0` cosines"),
-        ("host-roles", "literals of the kernels"),
+        ("host-roles-openvino", "literals of the kernels"),
         ("host-cpu-openvino", "kernel `mha` IR for cpu, dynamic"),
         ("host-cpu", "kernel `mha` program for cpu, dynamic"),
     ] {

@@ -168,7 +168,7 @@ fn tiny_agent_answers_as_the_reference() {
 #[test]
 fn tiny_agent_answers_as_the_reference_with_weights_as_inputs() {
     if openvino_or_skip("tiny_agent_answers_as_the_reference_with_weights_as_inputs") {
-        check_golden(&fixture("tiny-agent"), "host-roles");
+        check_golden(&fixture("tiny-agent"), "host-roles-openvino");
     }
 }
 

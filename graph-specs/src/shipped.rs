@@ -23,7 +23,7 @@ pub const FUSIONS: &[(&str, &str)] = shipped!("fusions": "agent-xpu");
 /// Shipped SoC files: name and text.
 pub const SOCS: &[(&str, &str)] = shipped!("socs":
     "core-ultra-5-125h", "core-ultra-7-258v", "core-ultra-x7-358h", "host-cpu", "host-cpu-f32",
-    "host-cpu-openvino", "host-roles", "snapdragon-8-gen3");
+    "host-cpu-openvino", "host-roles", "host-roles-openvino", "snapdragon-8-gen3");
 
 /// Shipped policy files: name and text.
 pub const POLICIES: &[(&str, &str)] = shipped!("policies":

@@ -2,7 +2,6 @@
 
 use heg_runtime::engine::{Fault, Request, Victim};
 use heg_sched::{Class, Finish};
-use heg_tests::openvino_or_skip;
 
 use crate::world::{Answer, World, policies, policy, request};
 
@@ -69,9 +68,6 @@ fn tight(name: &str, soc: &'static str, flash_mib: u32) -> World {
 
 #[test]
 fn tokens_are_the_same_with_and_without_flash_under_every_policy() {
-    if !openvino_or_skip("tokens_are_the_same_with_and_without_flash_under_every_policy") {
-        return;
-    }
     for (policy, soc) in policies() {
         let halves = tight(policy, soc, 64);
         let expected = halves.references.iter();
@@ -85,9 +81,6 @@ fn tokens_are_the_same_with_and_without_flash_under_every_policy() {
 
 #[test]
 fn flash_that_is_full_or_unreadable_costs_time_and_nothing_else() {
-    if !openvino_or_skip("flash_that_is_full_or_unreadable_costs_time_and_nothing_else") {
-        return;
-    }
     for (policy, soc) in policies() {
         for fault in [Fault::FlashFull, Fault::FlashUnreadable] {
             for times in [1, u64::MAX] {

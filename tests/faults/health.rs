@@ -9,7 +9,6 @@ use heg_runtime::Loaded;
 use heg_runtime::engine::{Fault, Victim};
 use heg_sched::Lane;
 use heg_server::{Address, ServedModel, Server, ServerOptions, Timeline};
-use heg_tests::openvino_or_skip;
 use tokio::sync::oneshot;
 
 use crate::world::{TWO_LANES, World, bundle};
@@ -35,9 +34,6 @@ fn ask(address: SocketAddr, request: &str, body: &str) -> (u16, String) {
 
 #[test]
 fn health_says_which_lanes_are_lost_and_when_nothing_is_left() {
-    if !openvino_or_skip("health_says_which_lanes_are_lost_and_when_nothing_is_left") {
-        return;
-    }
     let world = World::new("agent-xpu", TWO_LANES);
     let loaded = Loaded::open(bundle()).unwrap();
     let served = ServedModel::new(&loaded, world.engine.clone(), Timeline::default()).unwrap();

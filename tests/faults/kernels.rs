@@ -2,15 +2,11 @@
 
 use heg_runtime::engine::{Fault, Victim};
 use heg_sched::{Finish, RequestId};
-use heg_tests::openvino_or_skip;
 
 use crate::world::{World, policies};
 
 #[test]
 fn faults_that_pass_change_no_token_under_any_policy() {
-    if !openvino_or_skip("faults_that_pass_change_no_token_under_any_policy") {
-        return;
-    }
     for (policy, soc) in policies() {
         let world = World::impatient(policy, soc);
         for (fault, after) in [
@@ -31,9 +27,6 @@ fn faults_that_pass_change_no_token_under_any_policy() {
 
 #[test]
 fn a_culprit_fails_alone_under_every_policy() {
-    if !openvino_or_skip("a_culprit_fails_alone_under_every_policy") {
-        return;
-    }
     for (policy, soc) in policies() {
         for (fault, after) in [
             (Fault::Fail, 0),

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use heg_runtime::engine::{Fault, Health, Victim};
 use heg_sched::Observer;
 use heg_sched::{Action, Class, Event, Finish, Lane, Micros};
-use heg_tests::openvino_or_skip;
 
 use crate::world::{Answer, ONE_LANE, TWO_LANES, World, impatient, policies, policy, request};
 
@@ -24,9 +23,6 @@ impl Observer for Losses {
 
 #[test]
 fn a_lane_that_panics_is_lost_and_the_other_serves_everybody() {
-    if !openvino_or_skip("a_lane_that_panics_is_lost_and_the_other_serves_everybody") {
-        return;
-    }
     let losses = Losses::default();
     let name = "agent-xpu";
     let world = World::with(
@@ -54,9 +50,6 @@ fn a_lane_that_panics_is_lost_and_the_other_serves_everybody() {
 
 #[test]
 fn without_its_last_lane_an_engine_refuses_everybody() {
-    if !openvino_or_skip("without_its_last_lane_an_engine_refuses_everybody") {
-        return;
-    }
     for (policy, soc) in policies() {
         let world = World::impatient(policy, soc);
         let lane = if soc == ONE_LANE {
@@ -81,9 +74,6 @@ fn without_its_last_lane_an_engine_refuses_everybody() {
 
 #[test]
 fn a_lane_that_never_answers_is_left_behind() {
-    if !openvino_or_skip("a_lane_that_never_answers_is_left_behind") {
-        return;
-    }
     let losses = Losses::default();
     let name = "agent-xpu";
     let world = World::with(
@@ -110,9 +100,6 @@ fn a_lane_that_never_answers_is_left_behind() {
 
 #[test]
 fn an_engine_with_a_hung_driver_ends() {
-    if !openvino_or_skip("an_engine_with_a_hung_driver_ends") {
-        return;
-    }
     let losses = Losses::default();
     let name = "cpu-continuous-batching";
     let mut patient = policy(name);
@@ -151,9 +138,6 @@ impl Observer for Bomb {
 
 #[test]
 fn a_conductor_that_panics_leaves_nobody_waiting() {
-    if !openvino_or_skip("a_conductor_that_panics_leaves_nobody_waiting") {
-        return;
-    }
     let name = "agent-xpu-one-device";
     let world = World::with(policy(name), name, ONE_LANE, vec![Box::new(Bomb)]);
     // Its listener goes with the conductor.

@@ -1,7 +1,6 @@
 //! Many short prompts: none of them leaves anything.
 
 use heg_sched::{Class, Finish};
-use heg_tests::openvino_or_skip;
 
 use crate::world::{Answer, ONE_LANE, World, request};
 
@@ -30,9 +29,6 @@ impl Holdings {
 /// Prompts of two tokens; `HEG_SHORT_PROMPTS` says how many.
 #[test]
 fn short_prompts_leave_nothing_behind() {
-    if !openvino_or_skip("short_prompts_leave_nothing_behind") {
-        return;
-    }
     let prompts = std::env::var("HEG_SHORT_PROMPTS").ok();
     let prompts: u32 = prompts.map_or(2000, |count| count.parse().unwrap());
     let world = World::new("cpu-continuous-batching", ONE_LANE);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use heg_runtime::engine::{Fault, Request, Rule, Victim};
 use heg_sched::{Class, Finish};
-use heg_tests::{Seeded, openvino_or_skip};
+use heg_tests::Seeded;
 
 use crate::many::Holdings;
 use crate::world::{ANSWER_TOKENS, Answer, ONE_LANE, TWO_LANES, World, impatient, request};
@@ -17,9 +17,6 @@ const LIVE: usize = 12;
 /// what the process holds is only told then.
 #[test]
 fn a_load_with_faults_leaves_nothing_behind() {
-    if !openvino_or_skip("a_load_with_faults_leaves_nothing_behind") {
-        return;
-    }
     let minutes = std::env::var("HEG_SOAK_MINUTES").ok();
     let minutes: Option<f64> = minutes.map(|minutes| minutes.parse().unwrap());
     let policies = [

@@ -8,7 +8,7 @@ use heg_runtime::exec::ExecutorOptions;
 use heg_runtime::{FinishReason, Loaded};
 use heg_sched::Logits;
 use heg_spec::{WeightForm, shipped};
-use heg_tests::{Workbench, executor, fixture, openvino_or_skip};
+use heg_tests::{Workbench, executor, fixture};
 use heg_text::TokenLogProbs;
 use serde_json::{Value, json};
 
@@ -100,9 +100,6 @@ fn said(mut generation: Generation) -> (Vec<TokenLogProbs>, Vec<TokenLogProbs>) 
 
 #[test]
 fn every_kind_of_lane_agrees_with_the_model_alone() {
-    if !openvino_or_skip("every_kind_of_lane_agrees_with_the_model_alone") {
-        return;
-    }
     // Lanes round integer weights in ways of their own.
     let f32 = |spec: &mut heg_spec::ModelSpec| spec.weights = WeightForm::F32;
     let workbench = Workbench::new().unwrap();

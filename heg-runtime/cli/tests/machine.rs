@@ -76,10 +76,14 @@ fn cpu_programs_need_no_openvino() {
         );
         assert_eq!(found, (4, 4), "{said}");
     }
-    let missing = heg("run", &["--soc", "host-roles", "--prompt-ids", IDS]);
+    let missing = heg(
+        "run",
+        &["--soc", "host-roles-openvino", "--prompt-ids", IDS],
+    );
     assert_status(&missing, 4);
     let said = text(&missing.stderr);
-    let doing = "error: OpenVINO: load the libraries, which SoC `host-roles` needs for its npu\n";
+    let doing =
+        "error: OpenVINO: load the libraries, which SoC `host-roles-openvino` needs for its npu\n";
     assert!(said.starts_with(doing), "{said}");
     assert!(said.contains("hint: run `cargo xtask setup`"), "{said}");
     assert!(said.ends_with("`--soc host-cpu`\n"), "{said}");

@@ -62,7 +62,11 @@ impl AnnotatedCosts {
     fn kernel(&self, lane: Lane, group: Group, call: annotation::KernelCall) -> Option<Cost> {
         let kernel = self.kernels.get(&group)?;
         let device = self.devices[lane as usize].as_ref()?;
-        let runs_here = |variant: &&Variant| variant.device == device.class;
+        // A CPU that plays the device runs the CPU's variants, and those are what was measured there.
+        let runs_here = |variant: &&Variant| {
+            let measured = || device.variant(&kernel.name, variant.shape, variant.binding);
+            variant.device == device.class || measured().is_some()
+        };
         let costs = kernel
             .variants
             .iter()

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use heg_artifacts::manifest::{Manifest, ShapeClass};
-use heg_spec::{DeviceClass, Group};
+use heg_spec::Group;
 
-use heg_costs::{AnnotatedCosts, first_kernels};
+use heg_costs::AnnotatedCosts;
 use heg_sched::{
     CachedCosts, Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, Segment, WarmKernel, Work,
 };
@@ -30,7 +30,7 @@ pub(super) struct Pace {
     kv_width: f64,
     model: ModelShape,
     lanes: [bool; Lane::ALL.len()],
-    /// What the NPU's kernels are made for, smallest first.
+    /// Shapes that the NPU has kernels for, smallest first.
     npu_shapes: BTreeMap<Group, Vec<ShapeClass>>,
     /// Attention that was compiled for the NPU while requests waited.
     warm: RefCell<BTreeSet<WarmKernel>>,
@@ -166,12 +166,13 @@ impl Pace {
 }
 
 impl Pace {
-    /// For the lanes that are there.
+    /// For the lanes that are there, and an NPU that has kernels for these shapes.
     pub(super) fn new(
         manifest: &Manifest,
         known: Option<AnnotatedCosts>,
         model: ModelShape,
         lanes: [bool; Lane::ALL.len()],
+        mut npu_shapes: BTreeMap<Group, Vec<ShapeClass>>,
     ) -> Self {
         let size = |used: &heg_artifacts::manifest::KernelUse| -> f64 {
             let weights = used
@@ -195,15 +196,10 @@ impl Pace {
         }
         let heads = f64::from(manifest.model.heads) * f64::from(manifest.model.head_dim);
         sizes.insert(Group::Mha, heads);
-        let mut npu_shapes: BTreeMap<Group, Vec<ShapeClass>> = BTreeMap::new();
-        for kernel in first_kernels(manifest) {
-            let npu = kernel
-                .variants
-                .iter()
-                .filter(|v| v.device == DeviceClass::Npu);
-            let shapes = npu_shapes.entry(kernel.group).or_default();
-            shapes.extend(npu.map(|variant| variant.shape));
-            shapes.sort_by_key(|shape| (shape.chunk(), shape.bucket()));
+        for shapes in npu_shapes.values_mut() {
+            // Those without bounds come last.
+            let size = |size: Option<u32>| size.unwrap_or(u32::MAX);
+            shapes.sort_by_key(|shape| (size(shape.chunk()), size(shape.bucket())));
         }
         Self {
             known: known.map(CachedCosts::new),
@@ -235,7 +231,10 @@ impl Pace {
     fn padded(&self, group: Group, tokens: u32, context: u32) -> Option<(u32, u32)> {
         let mut shapes = self.npu_shapes.get(&group)?.iter();
         let shape = shapes.find(|shape| shape.admits(tokens as usize, context as usize))?;
-        Some((shape.chunk()?, shape.bucket().unwrap_or(context)))
+        Some((
+            shape.chunk().unwrap_or(tokens),
+            shape.bucket().unwrap_or(context),
+        ))
     }
 
     /// From the sizes alone; on the NPU of the kernel that holds the call, if there is one.

@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use heg_artifacts::manifest::{ElementType, Kernel, KernelUse, ShapeClass, Variant};
 use heg_artifacts::{Bundle, SectionId};
+use heg_costs::first_kernels;
 use heg_files::OwnFolder;
 use heg_openvino::{Core, Memory, TensorType};
 use heg_sched::MachineLanes;
 use heg_spec::soc::Device;
-use heg_spec::{DeviceClass, Soc};
+use heg_spec::{DeviceClass, Group, Soc};
 
 use super::compiled::{CompiledCache, is_cpu};
 use super::devices;
@@ -171,6 +172,13 @@ impl Loader {
     fn has(&self, role: DeviceClass) -> bool {
         let mut devices = self.devices().iter();
         devices.any(|device| device.role == role && device.missing.is_none())
+    }
+
+    /// Shapes of the variants that the device of a role can run, by group, of the kernels that stand for all.
+    pub(crate) fn shapes(&self, role: DeviceClass) -> BTreeMap<Group, Vec<ShapeClass>> {
+        first_kernels(self.bundle.manifest())
+            .map(|kernel| (kernel.group, self.ladder.shapes(kernel, role)))
+            .collect()
     }
 
     /// The lanes that its devices give.

@@ -93,6 +93,14 @@ pub enum Misfit {
 }
 
 impl DeviceFacts {
+    /// The class of variants that it runs: the CPU's where the CPU plays it with programs, else those of its role.
+    pub(crate) fn variants(&self) -> DeviceClass {
+        match self.programs {
+            Some(_) => DeviceClass::Cpu,
+            None => self.role,
+        }
+    }
+
     /// Whether the device may be given a blob.
     pub(crate) fn accepts(&self, blob: &Blob) -> Result<(), Misfit> {
         let Some(npu) = &self.npu else {

@@ -1,9 +1,10 @@
 //! The ladder: the rungs that a kernel runs on, given the devices and what was refused so far. Pure.
 //!
 //! For token-wise kernels the devices are NPU, iGPU, CPU, for attention iGPU, NPU, CPU, as far as the SoC has them
-//! (HeteroLLM §4). On a device, each variant is its CPU program where the CPU plays the device, else the bundle's blob
-//! that fits, else another that fits, else it is compiled from its IR. A device whose variants do not admit every call is followed by the next one.
-//! Every rung that is passed over is reported with its reason; a device that the SoC does not list has no rungs.
+//! (HeteroLLM §4). A device that the CPU plays with programs has the CPU's variants, whatever its role: as programs, and
+//! below them as IRs. On another device, each variant of its role is the bundle's blob that fits, else another that fits,
+//! else it is compiled from its IR. A device whose variants do not admit every call is followed by the next one. Every
+//! rung that is passed over is reported with its reason; a device that the SoC does not list has no rungs.
 //!
 //! Kernels pass tensors to each other, so all of them share one element type: that of the first device of the
 //! token-wise kernels. Beside accelerators with f16 ports the CPU therefore runs the iGPU's form rather than its own.
@@ -102,25 +103,27 @@ pub(crate) struct Ladder {
 impl Ladder {
     /// For a model on the devices of a SoC, best role first where several play the same.
     pub(crate) fn new(manifest: &Manifest, devices: Vec<DeviceFacts>) -> Self {
-        let usable = |role| {
-            let mut devices = devices.iter();
-            devices.any(|device| device.role == role && device.missing.is_none())
-        };
-        let leading = |role: &&DeviceClass| {
+        // Variants of the role's device, if it can be used and has all token-wise kernels.
+        let leading = |role: &DeviceClass| {
+            let mut usable = devices.iter().filter(|device| device.missing.is_none());
+            let class = usable.find(|device| device.role == *role)?.variants();
             let mut kernels = manifest
                 .kernels
                 .iter()
                 .filter(|kernel| kernel.group != Group::Mha);
-            usable(**role) && kernels.all(|kernel| of_class(kernel, **role).next().is_some())
+            let has_all = kernels.all(|kernel| of_class(kernel, class).next().is_some());
+            has_all.then_some(class)
         };
-        let role = preference(Group::Ffn).iter().find(leading);
-        let elements = role.and_then(|role| {
-            let (_, variant) = manifest
-                .kernels
-                .iter()
-                .find_map(|kernel| of_class(kernel, *role).next())?;
-            Some(variant.elements())
-        });
+        let elements = preference(Group::Ffn)
+            .iter()
+            .find_map(leading)
+            .and_then(|class| {
+                let (_, variant) = manifest
+                    .kernels
+                    .iter()
+                    .find_map(|kernel| of_class(kernel, class).next())?;
+                Some(variant.elements())
+            });
         Self {
             devices,
             elements: elements.unwrap_or(Elements::new(ElementType::F32, None)),
@@ -322,7 +325,16 @@ impl Ladder {
             .filter(|device| device.missing.is_none())
     }
 
-    /// Variants that a device can run: those of its role, or the iGPU's where the CPU's have other activations.
+    /// Shapes of a kernel's variants that the device of a role can run.
+    pub(crate) fn shapes(&self, kernel: &Kernel, role: DeviceClass) -> Vec<ShapeClass> {
+        let variants = self
+            .device(role)
+            .map(|device| self.variants(kernel, device));
+        let variants = variants.into_iter().flatten();
+        variants.map(|(_, variant)| variant.shape).collect()
+    }
+
+    /// Variants that a device can run: its own, or the iGPU's where the CPU's have other activations.
     fn variants<'m>(
         &self,
         kernel: &'m Kernel,
@@ -330,10 +342,11 @@ impl Ladder {
     ) -> impl Iterator<Item = (usize, &'m Variant)> {
         let shared = self.elements;
         let agrees = move |variant: &Variant| variant.elements() == shared;
-        let own = of_class(kernel, device.role).any(|(_, variant)| agrees(variant));
-        let class = match device.role {
-            DeviceClass::Cpu if !own => DeviceClass::Igpu,
-            role => role,
+        let own = device.variants();
+        let has_own = of_class(kernel, own).any(|(_, variant)| agrees(variant));
+        let class = match own {
+            DeviceClass::Cpu if !has_own => DeviceClass::Igpu,
+            own => own,
         };
         of_class(kernel, class).filter(move |(_, variant)| agrees(variant))
     }

@@ -81,7 +81,8 @@ impl BundleSubject {
             for (index, kernel) in (0..).zip(&manifest.kernels) {
                 let places = places(manifest, index, kernel);
                 let variants = kernel.variants.iter().enumerate();
-                for (variant, of_kernel) in variants.filter(|(_, one)| one.device == role) {
+                let class = device.variants();
+                for (variant, of_kernel) in variants.filter(|(_, one)| one.device == class) {
                     if places.is_empty() {
                         continue;
                     }

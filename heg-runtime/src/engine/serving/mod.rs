@@ -30,6 +30,7 @@ use heg_sched::{
     Action, Actions, Class, Event, Finish, FlowId, Lane, Micros, ModelShape, PromptLogits,
     RequestId, Scheduler, Submission, Ticket, Work, scheduler,
 };
+use heg_spec::DeviceClass;
 
 /// The conductor once kernels are ready.
 pub(super) struct Serving {
@@ -108,7 +109,8 @@ impl Serving {
                 )
             });
         let present = [0, 1, 2].map(|lane: usize| lanes[lane].is_some());
-        let pace = Rc::new(Pace::new(manifest, known, model, present));
+        let npu_shapes = loader.shapes(DeviceClass::Npu);
+        let pace = Rc::new(Pace::new(manifest, known, model, present, npu_shapes));
         let status = Status {
             ready: true,
             lost,

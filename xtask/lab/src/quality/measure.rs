@@ -192,6 +192,6 @@ pub(super) const GENAI: &str = "GenAI";
 
 const REFERENCE_DEVICE: &str = "host-cpu-f32";
 
-const DEVICES: [&str; 3] = ["host-cpu", "host-cpu-f32", "host-roles"];
+const DEVICES: [&str; 3] = ["host-cpu", "host-cpu-f32", "host-roles-openvino"];
 
 const SCRIPT: &str = include_str!("genai_logits.py");

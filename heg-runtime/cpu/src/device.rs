@@ -1,15 +1,17 @@
-//! The device: threads, instruction set and scratch memory of one lane, and how they run a call.
+//! The device: threads, instruction set and scratch memory of one lane, and how they run an order.
 
 use std::cell::UnsafeCell;
 use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
 
 use heg_artifacts::program::Attention;
 
 use crate::attention::AttentionScratch;
 use crate::call::CpuCall;
 use crate::error::Error;
-use crate::execution::{Execution, Item};
+use crate::execution::Execution;
 use crate::kernel::Kernel;
+use crate::listed::ListedOrder;
 use crate::memory::Scratch;
 use crate::pool::Pool;
 use crate::product::Panel;
@@ -24,16 +26,14 @@ pub struct CpuDeviceOptions {
     pub threads: NonZeroUsize,
 }
 
-/// Runs kernels, one call at a time.
+/// Runs kernels, one order at a time.
 pub struct CpuDevice {
     isa: Isa,
     pool: Pool,
     scratch: Scratch,
     threads: Vec<OfThread>,
-    /// Addresses of rows, by port: inputs, then outputs.
-    tables: Vec<Vec<Address>>,
-    /// Pieces of the call's attention.
-    items: Vec<Item>,
+    /// The order that runs.
+    listed: ListedOrder,
     /// Attention that the threads have memory for.
     attended: Vec<Attention>,
 }
@@ -102,8 +102,7 @@ impl CpuDevice {
             pool: Pool::new(threads.get())?,
             scratch: Scratch::empty(),
             threads: (0..threads.get()).map(local).collect(),
-            tables: Vec::new(),
-            items: Vec::new(),
+            listed: ListedOrder::default(),
             attended: Vec::new(),
         })
     }
@@ -118,31 +117,82 @@ impl CpuDevice {
         self.pool.threads()
     }
 
-    /// Runs a kernel, and returns when it is done. Allocates nothing once the largest call was seen.
+    /// Runs a kernel, and returns when it is done: an order of one call.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] where rows or weights do not fit the kernel; then nothing was written. [`Error::Memory`] where
-    /// there is none for scratch rows.
+    /// As [`run_order`](Self::run_order).
     pub fn run(&mut self, kernel: &Kernel, call: &CpuCall<'_>) -> Result<(), Error> {
-        call.check(kernel)?;
-        if call.rows == 0 {
-            return Ok(());
+        self.run_order(&[(kernel, *call)], &|_| true)?;
+        Ok(())
+    }
+
+    /// Runs kernels one after the other, and returns the number of those that ran. Threads stay from the first phase of the
+    /// first to the last phase of the last. Allocates nothing once the largest order was seen.
+    ///
+    /// `goes_on` is asked while a call ends, on any of the threads, whether the one of this number is to follow: where
+    /// it says no, the order ends. It is asked once for each call but the first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] where rows or weights do not fit a kernel; then nothing was written. [`Error::Memory`] where there
+    /// is none for scratch rows.
+    pub fn run_order(
+        &mut self,
+        order: &[(&Kernel, CpuCall<'_>)],
+        goes_on: &(dyn Fn(usize) -> bool + Sync),
+    ) -> Result<usize, Error> {
+        for (kernel, call) in order {
+            call.check(kernel)?;
         }
-        self.make_room(kernel, call.rows)?;
-        list_rows(&mut self.tables, call);
-        let mut execution = Execution {
-            isa: self.isa,
-            kernel,
-            call,
-            scratch: Address(self.scratch.as_ptr()),
-            tables: &self.tables,
-            items: &mut self.items,
-            threads: &self.threads,
+        for (kernel, call) in order {
+            self.make_room(kernel, call.rows)?;
+        }
+        self.list(order);
+        let scratch = Address(self.scratch.as_ptr());
+        let work = |thread, phase, piece| {
+            let Some((phase, call)) = self.listed.phase(phase) else {
+                return ControlFlow::Continue(());
+            };
+            if piece == phase.pieces {
+                return match goes_on(phase.call + 1) {
+                    true => ControlFlow::Continue(()),
+                    false => ControlFlow::Break(()),
+                };
+            }
+            if let Some((kernel, of_call)) = order.get(phase.call) {
+                let execution = Execution {
+                    isa: self.isa,
+                    kernel,
+                    call: of_call,
+                    scratch,
+                    tables: self.listed.tables(call),
+                    items: self.listed.items(call),
+                    threads: &self.threads,
+                };
+                execution.run(thread, phase.index, piece);
+            }
+            ControlFlow::Continue(())
         };
-        execution.list_items();
-        let work = |thread, phase, piece| execution.run(thread, phase, piece);
-        self.pool.run(execution.pieces(), &work)
+        let ran = self.pool.run(self.listed.pieces(), &work)?;
+        Ok(self.listed.calls_in(ran))
+    }
+
+    /// Lists rows, phases and pieces of an order.
+    fn list(&mut self, order: &[(&Kernel, CpuCall<'_>)]) {
+        self.listed.clear();
+        for (number, (kernel, call)) in order.iter().enumerate() {
+            let execution = Execution {
+                isa: self.isa,
+                kernel,
+                call,
+                scratch: Address(self.scratch.as_ptr()),
+                tables: &[],
+                items: &[],
+                threads: &self.threads,
+            };
+            self.listed.add(&execution, number + 1 < order.len());
+        }
     }
 
     fn make_room(&mut self, kernel: &Kernel, rows: usize) -> Result<(), Error> {
@@ -164,17 +214,5 @@ impl CpuDevice {
             }
         }
         Ok(())
-    }
-}
-
-/// Writes the address of each row of each port.
-fn list_rows(tables: &mut Vec<Vec<Address>>, call: &CpuCall<'_>) {
-    let ports = call.inputs.iter().chain(call.outputs);
-    tables.resize_with(call.inputs.len() + call.outputs.len(), Vec::new);
-    for (table, runs) in tables.iter_mut().zip(ports) {
-        table.clear();
-        for run in *runs {
-            table.extend((0..run.count()).map(|row| Address(run.row(row))));
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! One call on all threads of a device: phase after phase, each in pieces.
+//! One call of an order on all threads of a device: phase after phase, each in pieces.
 //!
 //! Which thread takes which piece changes nothing in the results: every output is computed by one thread, in an order
 //! that knows nothing of pieces.
@@ -26,8 +26,8 @@ pub(crate) struct Execution<'a> {
     pub(crate) scratch: Address,
     /// Addresses of rows, by port: inputs, then outputs.
     pub(crate) tables: &'a [Vec<Address>],
-    /// Pieces of attention.
-    pub(crate) items: &'a mut Vec<Item>,
+    /// Pieces of its attention.
+    pub(crate) items: &'a [Item],
     pub(crate) threads: &'a [OfThread],
 }
 
@@ -48,9 +48,8 @@ pub(crate) struct Strided {
 }
 
 impl Execution<'_> {
-    /// Lists the pieces of the call's attention, if it has one.
-    pub(crate) fn list_items(&mut self) {
-        self.items.clear();
+    /// Adds the pieces of the call's attention, if it has one.
+    pub(crate) fn list_items(&self, items: &mut Vec<Item>) {
         let Some((attributes, out)) = self.kernel.attention() else {
             return;
         };
@@ -63,7 +62,7 @@ impl Execution<'_> {
                 context,
                 work: pieces.get(index),
             };
-            self.items.extend((0..pieces.len()).map(item));
+            items.extend((0..pieces.len()).map(item));
         }
     }
 

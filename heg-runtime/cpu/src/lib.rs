@@ -15,6 +15,7 @@ mod execution;
 mod kernel;
 #[allow(unsafe_code, reason = "intrinsics")]
 mod lanes;
+mod listed;
 #[allow(unsafe_code, reason = "rows in memory that others own")]
 mod memory;
 #[allow(unsafe_code, reason = "a call lives as long as its threads work on it")]

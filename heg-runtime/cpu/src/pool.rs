@@ -2,25 +2,30 @@
 //!
 //! A phase is a number of pieces, which threads take one after the other. It has ended when all its pieces are done, and
 //! nobody waits for a thread that took none: on a machine whose cores others use too, a thread may not be running just
-//! then, and the rest goes on without it. Threads spin between phases, because a phase takes microseconds; one that waits
-//! longer gives its core away, and parks when no call comes.
+//! then, and the rest goes on without it. A thread whose core is slow or shared takes fewer pieces, and holds the others up
+//! for the one that it has.
+//!
+//! Threads spin between phases, because a phase takes microseconds. One that waits longer than 30 µs gives its core to
+//! whoever wants it, and keeps asking; one that finds no call for a millisecond parks.
 
 use std::hint::spin_loop;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use crate::error::Error;
 
-/// A piece of work: thread, phase, and the piece's number in it.
-type Work<'a> = dyn Fn(usize, usize, usize) + Sync + 'a;
+/// A piece of work: thread, phase, and the piece's number in it. It may say that its phase is the last one.
+type Work<'a> = dyn Fn(usize, usize, usize) -> ControlFlow<()> + Sync + 'a;
 
 /// Threads of one device, the caller's included.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Calls of before, to be used again.
+    /// Calls to be used again, in turn: the current one, one that each thread may be late in, and the next.
     calls: Vec<Arc<Call>>,
 }
 
@@ -38,6 +43,8 @@ struct Shared {
 /// A call. A thread that comes late may hold it after its end.
 struct Call {
     phases: Vec<Phase>,
+    /// Phases that are run: all, unless a piece says that its phase is the last one. Read when a phase is over.
+    end: AtomicUsize,
     /// Used by whoever has taken a piece that is there, so not after the end.
     work: *const Work<'static>,
 }
@@ -69,16 +76,31 @@ impl Phase {
     }
 }
 
+impl Call {
+    /// One without phases.
+    fn empty(work: *const Work<'static>) -> Self {
+        Self {
+            phases: Vec::new(),
+            end: AtomicUsize::new(0),
+            work,
+        }
+    }
+
+    fn fill(&mut self, pieces: impl Iterator<Item = usize>, work: *const Work<'static>) {
+        self.phases.clear();
+        self.phases.extend(pieces.map(Phase::new));
+        *self.end.get_mut() = self.phases.len();
+        self.work = work;
+    }
+}
+
 impl Pool {
     /// A pool of `threads`, one of them the caller's.
     pub(crate) fn new(threads: usize) -> Result<Self, Error> {
-        let nothing = Call {
-            phases: Vec::new(),
-            work: std::ptr::from_ref::<Work<'static>>(&|_, _, _| ()),
-        };
+        let nothing: &'static Work<'static> = &|_, _, _| ControlFlow::Continue(());
         let shared = Arc::new(Shared {
             count: AtomicU32::new(0),
-            call: Mutex::new(Arc::new(nothing)),
+            call: Mutex::new(Arc::new(Call::empty(nothing))),
             parked: AtomicUsize::new(0),
             ends: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
@@ -86,7 +108,9 @@ impl Pool {
         let mut pool = Self {
             shared,
             threads: Vec::new(),
-            calls: Vec::new(),
+            calls: (0..=threads)
+                .map(|_| Arc::new(Call::empty(nothing)))
+                .collect(),
         };
         for number in 1..threads {
             let shared = Arc::clone(&pool.shared);
@@ -104,7 +128,8 @@ impl Pool {
         self.threads.len() + 1
     }
 
-    /// Runs phases of so many pieces each, one after the other, and returns when all are done.
+    /// Runs phases of so many pieces each, one after the other, and returns the number of phases that were run: when all
+    /// are done, or the one that a piece said is the last.
     ///
     /// # Errors
     ///
@@ -113,9 +138,9 @@ impl Pool {
         &mut self,
         pieces: impl Iterator<Item = usize>,
         work: &Work<'_>,
-    ) -> Result<(), Error> {
+    ) -> Result<usize, Error> {
         // SAFETY: only the lifetime changes. `work` is used by threads that have taken a piece, and this function returns
-        // when all pieces are done.
+        // when all pieces are done of every phase that is run.
         let work = unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) };
         let call = self.next_call(pieces, work);
         let shared = &*self.shared;
@@ -133,7 +158,7 @@ impl Pool {
         shared.carry_out(&call, 0);
         match shared.is_broken.load(Ordering::Relaxed) {
             true => Err(Error::Lost),
-            false => Ok(()),
+            false => Ok(call.end.load(Ordering::Relaxed)),
         }
     }
 
@@ -149,23 +174,15 @@ impl Pool {
             .position(|call| Arc::strong_count(call) == 1);
         let mut call = match free {
             Some(free) => self.calls.swap_remove(free),
-            None => Arc::new(Call {
-                phases: Vec::new(),
-                work,
-            }),
+            None => Arc::new(Call::empty(work)),
         };
         match Arc::get_mut(&mut call) {
-            Some(call) => {
-                call.phases.clear();
-                call.phases.extend(pieces.map(Phase::new));
-                call.work = work;
-            }
+            Some(call) => call.fill(pieces, work),
             // Nobody takes one that is not the current call, so this does not happen.
             None => {
-                call = Arc::new(Call {
-                    phases: pieces.map(Phase::new).collect(),
-                    work,
-                });
+                let mut new = Call::empty(work);
+                new.fill(pieces, work);
+                call = Arc::new(new);
             }
         }
         self.calls.push(Arc::clone(&call));
@@ -192,7 +209,7 @@ impl Shared {
 
     fn wait_for_call(&self, seen: u32) {
         let is_there = || self.count.load(Ordering::SeqCst) != seen;
-        if patiently(SPINS_TO_PARK, is_there) {
+        if patiently(AWAKE, is_there) {
             return;
         }
         self.parked.fetch_add(1, Ordering::SeqCst);
@@ -212,36 +229,54 @@ impl Shared {
                 }
                 // SAFETY: the piece is not done, so `Pool::run` has not returned and still borrows the work.
                 let work = unsafe { &*call.work };
-                if catch_unwind(AssertUnwindSafe(|| work(thread, index, piece))).is_err() {
-                    self.is_broken.store(true, Ordering::Relaxed);
+                match catch_unwind(AssertUnwindSafe(|| work(thread, index, piece))) {
+                    Ok(ControlFlow::Continue(())) => {}
+                    Ok(ControlFlow::Break(())) => call.end.store(index + 1, Ordering::Relaxed),
+                    Err(_) => self.is_broken.store(true, Ordering::Relaxed),
                 }
                 // A piece that panicked is done as well: nobody works on it any more.
                 phase.done.fetch_add(1, Ordering::Release);
             }
-            while !patiently(u32::MAX, || phase.is_over()) {}
+            while !patiently(Duration::MAX, || phase.is_over()) {}
+            // The piece that sets it is done, so whoever comes here has seen it, however late.
+            if index + 1 == call.end.load(Ordering::Relaxed) {
+                break;
+            }
         }
     }
 }
 
-/// Spins until `done`, so many times at most, and gives the core away now and then. Returns whether it is done.
-fn patiently(spins: u32, done: impl Fn() -> bool) -> bool {
-    for spin in 0..spins {
-        if done() {
-            return true;
+/// Spins until `done`, gives the core away now and then after [`SPINNING`], and gives up after `limit`. Returns whether it
+/// is done.
+fn patiently(limit: Duration, done: impl Fn() -> bool) -> bool {
+    let mut begin = None;
+    loop {
+        // Most waits end here, without a look at the clock.
+        for _ in 0..SPINS_A_LOOK {
+            if done() {
+                return true;
+            }
+            spin_loop();
         }
-        match spin % SPINS_TO_YIELD == SPINS_TO_YIELD - 1 {
-            true => thread::yield_now(),
-            false => spin_loop(),
+        let waited = begin.get_or_insert_with(Instant::now).elapsed();
+        if waited > limit {
+            return done();
+        }
+        if waited > SPINNING {
+            thread::yield_now();
         }
     }
-    done()
 }
 
-/// Spins before a thread gives its core away. Chosen: some 30 µs, longer than most pieces take.
-const SPINS_TO_YIELD: u32 = 1 << 10;
+/// Spins from one look at the clock to the next. Chosen: a few microseconds, of which the look is a hundredth.
+const SPINS_A_LOOK: u32 = 128;
 
-/// Spins before a thread parks when no call comes. Chosen: about a millisecond, longer than from one launch to the next.
-const SPINS_TO_PARK: u32 = 1 << 15;
+/// Time that a thread spins before it gives its core away. Chosen: longer than most pieces take.
+const SPINNING: Duration = Duration::from_micros(30);
+
+/// Time without a call after which a thread parks. Chosen: longer than from one order to the next while requests are
+/// answered; waking a parked thread takes some 50 µs.
+const AWAKE: Duration = Duration::from_millis(1);
 
 impl Drop for Pool {
     fn drop(&mut self) {
@@ -258,7 +293,8 @@ impl Drop for Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+
+    const GO_ON: ControlFlow<()> = ControlFlow::Continue(());
 
     #[test]
     fn every_piece_is_done_once_and_phases_follow_each_other() {
@@ -275,6 +311,7 @@ mod tests {
                         .all(|(pieces, done)| done.load(Ordering::Relaxed) == *pieces)
                 );
                 done[phase].fetch_add(1, Ordering::Relaxed);
+                GO_ON
             };
             pool.run(pieces.iter().copied(), &work).unwrap();
             let done: Vec<usize> = done.into_iter().map(AtomicUsize::into_inner).collect();
@@ -291,6 +328,7 @@ mod tests {
             let work = |thread: usize, _: usize, _: usize| {
                 threads.lock().unwrap().push(thread);
                 thread::sleep(Duration::from_millis(20));
+                GO_ON
             };
             pool.run([2].into_iter(), &work).unwrap();
             let mut threads = threads.into_inner().unwrap();
@@ -302,10 +340,73 @@ mod tests {
     #[test]
     fn a_piece_that_panics_is_an_error_from_then_on() {
         let mut pool = Pool::new(2).unwrap();
-        let work = |_: usize, _: usize, piece: usize| assert_ne!(piece, 1, "on purpose");
+        let work = |_: usize, _: usize, piece: usize| {
+            assert_ne!(piece, 1, "on purpose");
+            GO_ON
+        };
         for _ in 0..2 {
             let lost = pool.run([4, 2].into_iter(), &work);
             assert!(matches!(lost, Err(Error::Lost)));
         }
+    }
+
+    #[test]
+    fn a_piece_may_say_that_its_phase_is_the_last() {
+        let mut pool = Pool::new(3).unwrap();
+        for round in 0..300 {
+            let last = round % 7;
+            let ran = AtomicUsize::new(0);
+            let work = |_: usize, phase: usize, piece: usize| {
+                assert!(phase <= last);
+                ran.fetch_add(1, Ordering::Relaxed);
+                match (phase, piece) == (last, 1) {
+                    true => ControlFlow::Break(()),
+                    false => GO_ON,
+                }
+            };
+            let phases = pool.run([4; 6].into_iter(), &work).unwrap();
+            assert_eq!(phases, (last + 1).min(6));
+            assert_eq!(ran.into_inner(), 4 * phases);
+        }
+    }
+
+    /// A neighbour that takes a core for good is a thread that never comes.
+    #[test]
+    fn nobody_waits_for_a_thread_that_takes_no_piece() {
+        let mut pool = Pool::new(1).unwrap();
+        let shared = Arc::clone(&pool.shared);
+        let absent = move || {
+            while !shared.ends.load(Ordering::Relaxed) {
+                thread::park();
+            }
+        };
+        pool.threads.push(thread::spawn(absent));
+        let done = AtomicUsize::new(0);
+        let work = |thread: usize, _: usize, _: usize| {
+            assert_eq!(thread, 0);
+            done.fetch_add(1, Ordering::Relaxed);
+            GO_ON
+        };
+        pool.run([8, 1, 8].into_iter(), &work).unwrap();
+        assert_eq!(done.into_inner(), 17);
+    }
+
+    #[test]
+    fn who_is_slow_takes_fewer_pieces() {
+        let mut pool = Pool::new(2).unwrap();
+        let taken = [AtomicUsize::new(0), AtomicUsize::new(0)];
+        let work = |thread: usize, _: usize, _: usize| {
+            let piece = taken[thread].fetch_add(1, Ordering::Relaxed);
+            // The other thread holds its first piece until this one has done all the rest.
+            while thread == 1 && piece == 0 && taken[0].load(Ordering::Relaxed) < 15 {
+                thread::yield_now();
+            }
+            while thread == 0 && taken[1].load(Ordering::Relaxed) == 0 {
+                thread::yield_now();
+            }
+            GO_ON
+        };
+        pool.run([16].into_iter(), &work).unwrap();
+        assert_eq!(taken.map(AtomicUsize::into_inner), [15, 1]);
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::machine::{LaneExecutor, Machine};
 use super::{Engine, EngineOptions};
 use crate::error::RuntimeError;
-use crate::exec::{Batch, Executor, Loader, WarmForms};
+use crate::exec::{Batch, Executor, GoesOn, Loader, WarmForms};
 use crate::mem::{Activations, KvCache, KvShape};
 use crate::platform::full_file;
 use heg_sched::{Class, Lane, Launch, RequestId, WarmKernel};
@@ -223,6 +223,22 @@ impl FaultyExecutor {
     }
 }
 
+/// The fault of a launch for these requests, if the plan has one.
+fn due(plan: &FaultPlan, own: Lane, requests: &[RequestId]) -> Option<Fault> {
+    let faults = [
+        Fault::Fail,
+        Fault::Hang,
+        Fault::Late,
+        Fault::Stuck,
+        Fault::Panic,
+    ];
+    plan.next(&faults, |victim| match victim {
+        Victim::Anybody => true,
+        Victim::Request(id) => requests.contains(&id),
+        Victim::Lane(lane) => lane == own,
+    })
+}
+
 impl LaneExecutor for FaultyExecutor {
     fn wait_ready(&mut self) -> Result<(), RuntimeError> {
         self.executor.wait_ready()
@@ -256,22 +272,36 @@ impl LaneExecutor for FaultyExecutor {
     }
 
     fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {
-        let faults = [
-            Fault::Fail,
-            Fault::Hang,
-            Fault::Late,
-            Fault::Stuck,
-            Fault::Panic,
-        ];
-        let meets = |victim| match victim {
-            Victim::Anybody => true,
-            Victim::Request(id) => self.requests.contains(&id),
-            Victim::Lane(lane) => lane == self.lane,
-        };
-        if let Some(fault) = self.plan.next(&faults, meets) {
-            self.suffer(fault)?;
+        self.launch_all(&[launch], batch, &|_| true)?;
+        Ok(())
+    }
+
+    /// An order ends where the plan has a fault for its next launch, and goes on after it.
+    fn launch_all(
+        &mut self,
+        launches: &[Launch],
+        batch: &Batch<'_>,
+        goes_on: &GoesOn<'_>,
+    ) -> Result<usize, RuntimeError> {
+        let (mut done, mut fault) = (0, due(&self.plan, self.lane, &self.requests));
+        loop {
+            if let Some(fault) = fault.take() {
+                self.suffer(fault)?;
+            }
+            let next_fault = Mutex::new(None);
+            let (lane, requests, plan) = (self.lane, &self.requests, &self.plan);
+            let rest = launches.get(done..).unwrap_or_default();
+            done += self.executor.launch_all(rest, batch, &|next| {
+                let due = goes_on(next).then(|| due(plan, lane, requests));
+                *next_fault.lock().unwrap_or_else(PoisonError::into_inner) = due.flatten();
+                due == Some(None)
+            })?;
+            let found = next_fault.into_inner();
+            fault = found.unwrap_or_else(PoisonError::into_inner);
+            if fault.is_none() {
+                return Ok(done);
+            }
         }
-        self.executor.launch(launch, batch)
     }
 
     fn logits(&mut self, rows: usize) -> Result<&mut [f32], RuntimeError> {

@@ -11,11 +11,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::error::RuntimeError;
-use crate::exec::{Batch, Executor, WarmForms};
+use crate::exec::{Batch, Executor, GoesOn, WarmForms};
 use crate::mem::{Activations, KvCache, KvShape};
 use heg_sched::{Class, Lane, Launch, RequestId, WarmKernel};
 
-/// The kernels of a lane: they read and write rows of activations and KV caches, one launch at a time.
+/// The kernels of a lane: they read and write rows of activations and KV caches, one order of launches at a time.
 pub(super) trait LaneExecutor: Send {
     /// Waits until every kernel is ready.
     fn wait_ready(&mut self) -> Result<(), RuntimeError>;
@@ -42,6 +42,24 @@ pub(super) trait LaneExecutor: Send {
 
     /// Runs one launch and returns when it is done.
     fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError>;
+
+    /// Runs launches over the same rows one after the other, and returns the number of those that ran: before each but
+    /// the first, `goes_on` is asked, on any thread, whether to run it. Executors whose devices take one launch at a
+    /// time keep the default.
+    fn launch_all(
+        &mut self,
+        launches: &[Launch],
+        batch: &Batch<'_>,
+        goes_on: &GoesOn<'_>,
+    ) -> Result<usize, RuntimeError> {
+        for (done, launch) in launches.iter().enumerate() {
+            if done > 0 && !goes_on(*launch) {
+                return Ok(done);
+            }
+            self.launch(*launch, batch)?;
+        }
+        Ok(launches.len())
+    }
 
     /// The logits of the head's last run, as `rows` rows of V.
     fn logits(&mut self, rows: usize) -> Result<&mut [f32], RuntimeError>;
@@ -88,6 +106,15 @@ impl LaneExecutor for Executor {
 
     fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {
         self.launch(launch, batch)
+    }
+
+    fn launch_all(
+        &mut self,
+        launches: &[Launch],
+        batch: &Batch<'_>,
+        goes_on: &GoesOn<'_>,
+    ) -> Result<usize, RuntimeError> {
+        self.launch_all(launches, batch, goes_on)
     }
 
     fn logits(&mut self, rows: usize) -> Result<&mut [f32], RuntimeError> {

@@ -24,6 +24,8 @@ pub(super) struct Stopwatch {
     ran: BTreeSet<(Option<u32>, Group)>,
     /// The last point where the lane could yield.
     point: Instant,
+    /// When the running kernel began.
+    begin: Instant,
     /// The longest kernel since then.
     kernel: Duration,
     /// Whether a kernel has run for the first time since then.
@@ -36,6 +38,7 @@ impl Stopwatch {
             longest: Longest::default(),
             ran: BTreeSet::new(),
             point: Instant::now(),
+            begin: Instant::now(),
             kernel: Duration::ZERO,
             packed: false,
         }
@@ -46,10 +49,17 @@ impl Stopwatch {
         self.begin_stretch(Instant::now());
     }
 
-    /// Notes a kernel that has run since `begin`.
-    pub(super) fn ran(&mut self, launch: Launch, begin: Instant) {
+    /// Notes the beginning of the first kernel of an order.
+    pub(super) fn begin_kernel(&mut self) {
+        self.begin = Instant::now();
+    }
+
+    /// Notes that a kernel has run, and that the next one of its order begins.
+    pub(super) fn ran(&mut self, launch: Launch) {
+        let now = Instant::now();
         self.packed |= self.ran.insert((launch.layer, launch.group));
-        self.kernel = self.kernel.max(begin.elapsed());
+        self.kernel = self.kernel.max(now - self.begin);
+        self.begin = now;
     }
 
     /// Notes that the lane could yield here, or that its job is over.
@@ -91,16 +101,20 @@ mod tests {
         let mut stopwatch = Stopwatch::new();
         stopwatch.start();
         stopwatch.point = ago(500);
-        stopwatch.ran(qkv(0), ago(400));
+        stopwatch.begin = ago(400);
+        stopwatch.ran(qkv(0));
         stopwatch.may_yield();
         assert_eq!(stopwatch.longest(), Longest::default());
 
         stopwatch.point = ago(90);
-        stopwatch.ran(qkv(0), ago(60));
-        stopwatch.ran(qkv(0), ago(20));
+        stopwatch.begin = ago(60);
+        stopwatch.ran(qkv(0));
+        stopwatch.begin = ago(20);
+        stopwatch.ran(qkv(0));
         stopwatch.may_yield();
         // Another layer's weights are packed; the job began anew.
-        stopwatch.ran(qkv(1), ago(700));
+        stopwatch.begin = ago(700);
+        stopwatch.ran(qkv(1));
         stopwatch.start();
         stopwatch.may_yield();
         let Longest { kernel, stretch } = stopwatch.longest();

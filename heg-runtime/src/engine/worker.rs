@@ -1,10 +1,11 @@
-//! The thread of a lane: runs one launch after the other, and chooses tokens from the logits.
+//! The thread of a lane: runs one order of launches after the other, and chooses tokens from the logits.
 //!
-//! Kernels are started asynchronously and waited for, so that a hung one can be cancelled from outside.
+//! A decode iteration is one order: it asks between kernels whether to go on, and between layers whether the scheduler wants
+//! the lane for something else. Kernels of plugins are started asynchronously and waited for, so that a hung one can be cancelled from outside.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use heg_spec::Group;
@@ -252,18 +253,15 @@ impl Worker {
             spans: &spans,
         };
         let all = launches(layers.end, Logits::LastRows);
-        let rest = all.filter(|launch| launch.layer.is_none_or(|layer| layer >= layers.start));
-        for launch in rest {
-            if launch.group == Group::Qkv && launch.layer > Some(layers.start) {
-                if self.signals.yields(ticket) {
-                    return Ok(Done {
-                        layers: launch.layer.unwrap_or(0),
-                        ..Done::default()
-                    });
-                }
-                self.stopwatch.may_yield();
-            }
-            self.launch(launch, &batch_rows)?;
+        let rest: Vec<Launch> = all
+            .filter(|launch| launch.layer.is_none_or(|layer| layer >= layers.start))
+            .collect();
+        let ran = self.launch_all(&rest, &batch_rows, Some(ticket))?;
+        if let Some(next) = rest.get(ran) {
+            return Ok(Done {
+                layers: next.layer.unwrap_or(0),
+                ..Done::default()
+            });
         }
         let served: Vec<&Served> = batch.iter().map(|(member, _)| &*member.served).collect();
         Ok(Done {
@@ -318,9 +316,8 @@ impl Worker {
             caches: &caches,
             spans: &spans,
         };
-        for launch in launches(layers, Logits::None) {
-            self.launch(launch, &all)?;
-        }
+        let launches: Vec<Launch> = launches(layers, Logits::None).collect();
+        self.launch_all(&launches, &all, None)?;
         let wanted: Vec<(&Served, Span)> = parts
             .iter()
             .zip(&spans)
@@ -361,14 +358,55 @@ impl Worker {
     }
 
     fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {
+        self.launch_all(&[launch], batch, None)?;
+        Ok(())
+    }
+
+    /// Runs launches one after the other, and returns the number of those that ran: fewer than all where the job of
+    /// `ticket` is asked to yield before a layer.
+    fn launch_all(
+        &mut self,
+        launches: &[Launch],
+        batch: &Batch<'_>,
+        ticket: Option<Ticket>,
+    ) -> Result<usize, RuntimeError> {
         // Nobody waits for the rest of a job whose kernel was cancelled, even if that came to its end.
         if self.signals.is_reset() {
             return Err(RuntimeError::Abandoned);
         }
-        let begin = Instant::now();
-        self.executor.launch(launch, batch)?;
-        self.stopwatch.ran(launch, begin);
-        Ok(())
+        let signals = &self.signals;
+        self.stopwatch.begin_kernel();
+        let watch = Mutex::new((&mut self.stopwatch, launches.iter()));
+        let ended = || {
+            let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
+            let (stopwatch, running) = &mut *watch;
+            if let Some(launch) = running.next() {
+                stopwatch.ran(*launch);
+            }
+            watch
+        };
+        let goes_on = |next: Launch| {
+            let mut watch = ended();
+            if signals.is_reset() {
+                return false;
+            }
+            if next.group == Group::Qkv
+                && let Some(ticket) = ticket
+            {
+                if signals.yields(ticket) {
+                    return false;
+                }
+                watch.0.may_yield();
+            }
+            true
+        };
+        let ran = self.executor.launch_all(launches, batch, &goes_on)?;
+        if ran == launches.len() {
+            drop(ended());
+        } else if signals.is_reset() {
+            return Err(RuntimeError::Abandoned);
+        }
+        Ok(ran)
     }
 
     /// Chooses the next token of each request after the logits that the head has just given.

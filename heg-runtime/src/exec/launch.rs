@@ -45,13 +45,47 @@ impl Batch<'_> {
     }
 }
 
+/// Says, while a launch ends, whether this one is to follow.
+pub(crate) type GoesOn<'a> = dyn Fn(Launch) -> bool + Sync + 'a;
+
 impl Executor {
     /// Runs one launch.
     pub(crate) fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {
-        let target = self.forms.target(launch)?;
-        if self.run_program(target, launch, batch)? {
-            return Ok(());
+        self.launch_all(&[launch], batch, &|_| true)?;
+        Ok(())
+    }
+
+    /// Runs launches over the same rows one after the other, and returns the number of those that ran. A processor of
+    /// programs gets those of its launches that follow each other as one order. Before each launch but the first,
+    /// `goes_on` is asked whether to run it.
+    pub(crate) fn launch_all(
+        &mut self,
+        launches: &[Launch],
+        batch: &Batch<'_>,
+        goes_on: &GoesOn<'_>,
+    ) -> Result<usize, RuntimeError> {
+        let mut done = 0;
+        while let Some(rest @ [first, ..]) = launches.get(done..) {
+            if done > 0 && !goes_on(*first) {
+                break;
+            }
+            let (programs, ran) = self.run_programs(rest, batch, goes_on)?;
+            if programs == 0 {
+                self.launch_form(*first, batch)?;
+                done += 1;
+                continue;
+            }
+            done += ran;
+            if ran < programs {
+                break;
+            }
         }
+        Ok(done)
+    }
+
+    /// Runs one launch on OpenVINO.
+    fn launch_form(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {
+        let target = self.forms.target(launch)?;
         match (launch.group, launch.layer) {
             (Group::Qkv, Some(layer)) => self.qkv(target, layer as usize, batch),
             (Group::Mha, Some(layer)) => self.mha(target, layer as usize, batch),

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use heg_artifacts::Bundle;
-use heg_artifacts::manifest::{ElementType, Port, Role, Rows as PortRows, Variant};
+use heg_artifacts::manifest::{ElementType, Port, Role, Rows as PortExtent, Variant};
 use heg_cpu::Context;
 use heg_spec::Group;
 
 use super::form::{Form, Runner};
 use super::loader::{Loader, tensor_element};
+use super::order::{CallRows, PortRows, ProgramOrder};
 use super::place::{Place, place_kernel, place_use, unknown};
-use super::processors::ProgramCall;
 use crate::error::{RuntimeError, openvino};
 use crate::ladder::Rung;
 use crate::mem::{ProgramRows, Rows};
@@ -97,11 +97,11 @@ impl LoneKernel {
     }
 
     /// Rows of a port in a call of the current size, without padding.
-    pub(super) fn rows_of(&self, rows: PortRows) -> usize {
+    pub(super) fn rows_of(&self, rows: PortExtent) -> usize {
         match rows {
-            PortRows::Tokens => self.tokens,
-            PortRows::Context => self.context,
-            PortRows::One => 1,
+            PortExtent::Tokens => self.tokens,
+            PortExtent::Context => self.context,
+            PortExtent::One => 1,
         }
     }
 
@@ -143,9 +143,9 @@ impl LoneKernel {
                 .map(|port| {
                     let element = variant.port_element(port.role);
                     let rows = match port.rows {
-                        PortRows::Tokens => self.form.rows(tokens),
-                        PortRows::Context => self.form.context(context),
-                        PortRows::One => 1,
+                        PortExtent::Tokens => self.form.rows(tokens),
+                        PortExtent::Context => self.form.context(context),
+                        PortExtent::One => 1,
                     };
                     Ok(Bound {
                         port: port.clone(),
@@ -243,47 +243,15 @@ impl LoneKernel {
     /// [`RuntimeError::OpenVino`] or [`RuntimeError::Program`] where the device fails.
     pub fn infer(&mut self) -> Result<(), RuntimeError> {
         if let Some(program) = self.form.runner.program() {
-            return program.run(&self.program_call()?);
+            let mut order = ProgramOrder::default();
+            order.add(program, self.tokens, &*self)?;
+            order.run(&|_| true)?;
+            return Ok(());
         }
         match &mut self.form.runner {
             Runner::Plugin(form) => form.request.infer().map_err(openvino("run a lone kernel")),
             Runner::Program(_) => Ok(()),
         }
-    }
-
-    /// The rows of ports, but for those of the cache.
-    fn runs<'b>(&self, ports: &'b [Bound]) -> Result<Vec<Vec<ProgramRows<'b>>>, RuntimeError> {
-        let of_port = |bound: &'b Bound| match bound.port.rows {
-            PortRows::Tokens => Ok(vec![bound.program_rows(self.tokens)?]),
-            PortRows::Context | PortRows::One => Ok(Vec::new()),
-        };
-        ports.iter().map(of_port).collect()
-    }
-
-    /// The call as a program takes it: keys and values are those of one sequence.
-    fn program_call(&self) -> Result<ProgramCall<'_>, RuntimeError> {
-        let is_attention = self.place.group == Group::Mha;
-        let half = |role| {
-            let mut inputs = self.inputs.iter();
-            let bound = inputs.find(|bound| bound.port.role == role);
-            let bound = bound.ok_or_else(|| unknown(self.place))?;
-            bound.program_rows(self.position + self.tokens)
-        };
-        let contexts = match is_attention {
-            false => Vec::new(),
-            true => vec![Context {
-                tokens: self.tokens,
-                position: self.position,
-                keys: half(Role::Key)?,
-                values: half(Role::Value)?,
-            }],
-        };
-        Ok(ProgramCall {
-            rows: self.tokens,
-            inputs: self.runs(&self.inputs)?,
-            outputs: self.runs(&self.outputs)?,
-            contexts,
-        })
     }
 
     /// An output of the last run as f32, row-major, without padding; none where the kernel has no such output.
@@ -302,16 +270,53 @@ impl LoneKernel {
     }
 }
 
+impl<'a> CallRows<'a> for &'a LoneKernel {
+    fn inputs(&mut self, into: &mut PortRows<'_, 'a>) -> Result<(), RuntimeError> {
+        let ports = self.inputs.iter();
+        ports
+            .map(|bound| bound.runs(self.tokens))
+            .try_for_each(|runs| into.port(runs))
+    }
+
+    fn outputs(&mut self, into: &mut PortRows<'_, 'a>) -> Result<(), RuntimeError> {
+        let ports = self.outputs.iter();
+        ports
+            .map(|bound| bound.runs(self.tokens))
+            .try_for_each(|runs| into.port(runs))
+    }
+
+    /// Keys and values are those of one sequence.
+    fn contexts(&mut self, into: &mut Vec<Context<'a>>) -> Result<(), RuntimeError> {
+        if self.place.group != Group::Mha {
+            return Ok(());
+        }
+        let half = |role| {
+            let mut inputs = self.inputs.iter();
+            let bound = inputs.find(|bound| bound.port.role == role);
+            let bound = bound.ok_or_else(|| unknown(self.place))?;
+            bound.rows.for_program(0, self.position + self.tokens)
+        };
+        into.push(Context {
+            tokens: self.tokens,
+            position: self.position,
+            keys: half(Role::Key)?,
+            values: half(Role::Value)?,
+        });
+        Ok(())
+    }
+}
+
 impl Bound {
-    /// The first rows, for a program.
-    fn program_rows(&self, count: usize) -> Result<ProgramRows<'_>, RuntimeError> {
-        self.rows.for_program(0, count)
+    /// The first rows, for a program; none of the cache, which attention has as contexts.
+    fn runs(&self, tokens: usize) -> Option<Result<ProgramRows<'_>, RuntimeError>> {
+        let is_of_tokens = self.port.rows == PortExtent::Tokens;
+        is_of_tokens.then(|| self.rows.for_program(0, tokens))
     }
 
     fn tensor(&self) -> Result<heg_openvino::Tensor, RuntimeError> {
         match self.port.rows {
-            PortRows::One => self.rows.vector(1),
-            PortRows::Tokens | PortRows::Context => self.rows.view(0, self.rows.count()),
+            PortExtent::One => self.rows.vector(1),
+            PortExtent::Tokens | PortExtent::Context => self.rows.view(0, self.rows.count()),
         }
     }
 }

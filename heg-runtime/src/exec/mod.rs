@@ -17,6 +17,7 @@ mod kernels;
 mod launch;
 mod loader;
 mod lone;
+mod order;
 mod place;
 mod plugin;
 mod processors;
@@ -44,7 +45,7 @@ use embedding::EmbeddingTable;
 pub(crate) use form::{ROW_STEP, padded};
 use heg_sched::{Class, Launch, Logits, Span, launches};
 use kernels::{Kernels, Order};
-pub(crate) use launch::{Batch, CONTEXT_STEP};
+pub(crate) use launch::{Batch, CONTEXT_STEP, GoesOn};
 use loader::tensor_element;
 use rotary::RotaryRows;
 use sections::check_unchanged;
@@ -355,9 +356,8 @@ impl Executor {
             spans: &spans,
         };
         let layers = self.manifest().layers.len() as u32;
-        for launch in launches(layers, logits) {
-            self.launch(launch, &batch)?;
-        }
+        let launches: Vec<Launch> = launches(layers, logits).collect();
+        self.launch_all(&launches, &batch, &|_| true)?;
         for (sequence, span) in sequences.iter_mut().zip(&spans) {
             sequence.cache.advance(span.tokens);
         }

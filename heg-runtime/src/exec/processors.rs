@@ -13,12 +13,11 @@ use std::thread;
 use heg_artifacts::manifest::{Kernel, KernelUse, Manifest, Variant};
 use heg_artifacts::program::Program;
 use heg_artifacts::{Bundle, SectionId};
-use heg_cpu::{Context, CpuCall, CpuDevice, CpuDeviceOptions, Isa, WeightBytes};
+use heg_cpu::{CpuDevice, CpuDeviceOptions, Isa, WeightBytes};
 use heg_spec::soc::Programs;
 use heg_spec::{DeviceClass, Soc};
 
 use crate::error::RuntimeError;
-use crate::mem::ProgramRows;
 use crate::soc::device_of;
 
 /// The processors of a SoC, by role.
@@ -199,7 +198,7 @@ fn all_cores() -> NonZeroUsize {
 }
 
 /// An error of a program.
-fn running(kernel: &str) -> impl Fn(heg_cpu::Error) -> RuntimeError {
+pub(super) fn running(kernel: &str) -> impl Fn(heg_cpu::Error) -> RuntimeError {
     let kernel = kernel.to_owned();
     move |source| RuntimeError::Program {
         kernel: kernel.clone(),
@@ -207,41 +206,34 @@ fn running(kernel: &str) -> impl Fn(heg_cpu::Error) -> RuntimeError {
     }
 }
 
-/// What a program works on: rows for each port, and the sequences of its attention.
-pub(super) struct ProgramCall<'a> {
-    pub(super) rows: usize,
-    pub(super) inputs: Vec<Vec<ProgramRows<'a>>>,
-    pub(super) outputs: Vec<Vec<ProgramRows<'a>>>,
-    pub(super) contexts: Vec<Context<'a>>,
-}
-
 impl ProgramForm {
-    /// Runs the program once.
-    pub(super) fn run(&self, call: &ProgramCall<'_>) -> Result<(), RuntimeError> {
+    /// Name of its kernel.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The kernel.
+    pub(super) fn kernel(&self) -> &heg_cpu::Kernel {
+        &self.kernel
+    }
+
+    /// What runs it.
+    pub(super) fn device(&self) -> &Mutex<CpuDevice> {
+        &self.device
+    }
+
+    /// Whether both are run by the same processor.
+    pub(super) fn is_beside(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.device, &other.device)
+    }
+
+    /// Its weights where they lie.
+    pub(super) fn weights(&self) -> impl Iterator<Item = WeightBytes<'_>> {
         let bytes: &[u8] = self.bundle.mapping();
         let slice = |place: &Range<usize>| bytes.get(place.clone()).unwrap_or_default();
-        let weights: Vec<WeightBytes<'_>> = self
-            .weights
-            .iter()
-            .map(|weight| WeightBytes {
-                values: slice(&weight.values),
-                scales: weight.scales.as_ref().map(slice),
-            })
-            .collect();
-        let inputs: Vec<&[ProgramRows<'_>]> = call.inputs.iter().map(Vec::as_slice).collect();
-        let outputs: Vec<&[ProgramRows<'_>]> = call.outputs.iter().map(Vec::as_slice).collect();
-        let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
-        device
-            .run(
-                &self.kernel,
-                &CpuCall {
-                    rows: call.rows,
-                    weights: &weights,
-                    inputs: &inputs,
-                    outputs: &outputs,
-                    contexts: &call.contexts,
-                },
-            )
-            .map_err(running(&self.name))
+        self.weights.iter().map(move |weight| WeightBytes {
+            values: slice(&weight.values),
+            scales: weight.scales.as_ref().map(slice),
+        })
     }
 }

@@ -1,96 +1,137 @@
-//! Launches that CPU programs run: rows are passed where they lie, for any number of sequences at once.
+//! Launches that CPU programs run: rows are passed where they lie, for any number of sequences at once, and launches that
+//! follow each other on one processor are one order to it.
 
+use heg_artifacts::SectionId;
 use heg_artifacts::manifest::{Kernel, Role, RopeTable};
 use heg_cpu::Context;
 use heg_spec::Group;
 
 use super::Executor;
-use super::launch::Batch;
-use super::processors::ProgramCall;
+use super::launch::{Batch, GoesOn};
+use super::order::{CallRows, PortRows, ProgramOrder};
 use super::table::Target;
 use crate::error::RuntimeError;
-use crate::mem::{Half, ProgramRows};
+use crate::mem::{Half, KvCache, ProgramRows};
 use heg_sched::{Launch, Span};
 
 impl Executor {
-    /// Runs a launch if its form is a program; false, and nothing runs, where it is not.
-    pub(super) fn run_program(
+    /// Runs those of the first launches that are programs on one processor, as one order, and returns how many there were
+    /// and how many ran: `goes_on` may end the order before a launch. None, and nothing runs, where the first launch is
+    /// no program.
+    pub(super) fn run_programs(
         &self,
-        target: Target,
-        launch: Launch,
+        launches: &[Launch],
         batch: &Batch<'_>,
-    ) -> Result<bool, RuntimeError> {
-        let (rows, context) = match launch.group {
-            Group::Head => (batch.spans.len(), 0),
-            Group::Mha => (batch.tokens(), batch.longest_context()),
-            Group::Qkv | Group::Ffn => (batch.tokens(), 0),
-        };
-        let form = self.forms.ready(target, rows, context)?;
-        let Some(program) = form.runner.program() else {
-            return Ok(false);
-        };
+        goes_on: &GoesOn<'_>,
+    ) -> Result<(usize, usize), RuntimeError> {
         let manifest = self.bundle.manifest();
-        let kernel = target.kernel(manifest)?;
-        let ports = Ports {
-            executor: self,
-            target,
-            launch,
-            batch,
-        };
-        let call = ProgramCall {
-            rows,
-            inputs: ports.all(kernel, &kernel.inputs, false)?,
-            outputs: ports.all(kernel, &kernel.outputs, true)?,
-            contexts: ports.contexts()?,
-        };
-        program.run(&call)?;
-        Ok(true)
+        let mut order = ProgramOrder::default();
+        let mut tables = Vec::new();
+        for launch in launches {
+            let target = self.forms.target(*launch)?;
+            let (rows, context) = match launch.group {
+                Group::Head => (batch.spans.len(), 0),
+                Group::Mha => (batch.tokens(), batch.longest_context()),
+                Group::Qkv | Group::Ffn => (batch.tokens(), 0),
+            };
+            let form = self.forms.ready(target, rows, context)?;
+            let program = form.runner.program().filter(|form| order.takes(form));
+            let Some(program) = program else {
+                break;
+            };
+            let ports = Ports {
+                executor: self,
+                kernel: target.kernel(manifest)?,
+                target,
+                launch: *launch,
+                batch,
+                tables: &mut tables,
+            };
+            order.add(program, rows, ports)?;
+        }
+        let asks = |next: usize| launches.get(next).is_none_or(|launch| goes_on(*launch));
+        Ok((order.len(), order.run(&asks)?))
     }
 }
 
+/// Cosines and sines of a rotary table, by the section of its cosines.
+type Rotary<'a> = (SectionId, [&'a [u8]; 2]);
+
 /// Finds the rows of a launch's ports.
-struct Ports<'a> {
+struct Ports<'t, 'a> {
     executor: &'a Executor,
+    kernel: &'a Kernel,
     target: Target,
     launch: Launch,
     batch: &'a Batch<'a>,
+    /// Rotary tables that earlier launches of the order have read.
+    tables: &'t mut Vec<Rotary<'a>>,
 }
 
-impl<'a> Ports<'a> {
-    fn all(
-        &self,
-        kernel: &Kernel,
-        ports: &[heg_artifacts::manifest::Port],
-        is_output: bool,
-    ) -> Result<Vec<Vec<ProgramRows<'a>>>, RuntimeError> {
-        let of_port = |port: &heg_artifacts::manifest::Port| match kernel.group {
-            Group::Mha if matches!(port.role, Role::Key | Role::Value) => Ok(Vec::new()),
-            _ => self.runs(port.role, is_output),
-        };
-        ports.iter().map(of_port).collect()
+impl<'a> CallRows<'a> for Ports<'_, 'a> {
+    fn inputs(&mut self, into: &mut PortRows<'_, 'a>) -> Result<(), RuntimeError> {
+        let inputs = &self.kernel.inputs;
+        inputs
+            .iter()
+            .try_for_each(|port| self.add(port.role, false, into))
     }
 
-    fn runs(&self, role: Role, is_output: bool) -> Result<Vec<ProgramRows<'a>>, RuntimeError> {
+    fn outputs(&mut self, into: &mut PortRows<'_, 'a>) -> Result<(), RuntimeError> {
+        let outputs = &self.kernel.outputs;
+        outputs
+            .iter()
+            .try_for_each(|port| self.add(port.role, true, into))
+    }
+
+    /// The sequences that attention works on.
+    fn contexts(&mut self, into: &mut Vec<Context<'a>>) -> Result<(), RuntimeError> {
+        let (Group::Mha, Some(layer)) = (self.launch.group, self.launch.layer) else {
+            return Ok(());
+        };
+        let layer = layer as usize;
+        for (cache, span) in self.sequences()? {
+            let visible = span.position + span.tokens;
+            into.push(Context {
+                tokens: span.tokens,
+                position: span.position,
+                keys: cache.for_program(layer, Half::Keys, 0, visible)?,
+                values: cache.for_program(layer, Half::Values, 0, visible)?,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Ports<'_, 'a> {
+    /// Adds the rows of a port.
+    fn add(
+        &mut self,
+        role: Role,
+        is_output: bool,
+        into: &mut PortRows<'_, 'a>,
+    ) -> Result<(), RuntimeError> {
         let (first, tokens) = (self.batch.first(), self.batch.tokens());
         let rows = self.batch.rows;
         match role {
-            Role::Hidden => self.hidden(is_output),
-            Role::Query => Ok(vec![rows.query.for_program(first, tokens)?]),
-            Role::Attended => Ok(vec![rows.attended.for_program(first, tokens)?]),
-            Role::Key => self.cached(Half::Keys),
-            Role::Value => self.cached(Half::Values),
-            Role::Cos => self.rotary(|table| table.cos),
-            Role::Sin => self.rotary(|table| table.sin),
+            Role::Hidden => self.hidden(is_output, into),
+            Role::Query => into.port([rows.query.for_program(first, tokens)]),
+            Role::Attended => into.port([rows.attended.for_program(first, tokens)]),
+            // Attention has them as contexts.
+            Role::Key | Role::Value if self.kernel.group == Group::Mha => into.port([]),
+            Role::Key => self.cached(Half::Keys, into),
+            Role::Value => self.cached(Half::Values, into),
+            Role::Cos => self.rotary(0, into),
+            Role::Sin => self.rotary(1, into),
             Role::Logits => {
                 let logits = &self.executor.scratch.logits;
-                Ok(vec![logits.for_program(0, self.batch.spans.len())?])
+                into.port([logits.for_program(0, self.batch.spans.len())])
             }
-            Role::Position => Ok(Vec::new()),
+            Role::Position => into.port([]),
         }
     }
 
     /// The residual stream: a layer reads one half and writes the other; the head reads the last row of each span.
-    fn hidden(&self, is_output: bool) -> Result<Vec<ProgramRows<'a>>, RuntimeError> {
+    fn hidden(&self, is_output: bool, into: &mut PortRows<'_, 'a>) -> Result<(), RuntimeError> {
         let layers = self.executor.bundle.manifest().layers.len();
         let layer = self.launch.layer.map_or(layers, |layer| layer as usize);
         let half = (layer + usize::from(is_output)) % 2;
@@ -98,26 +139,24 @@ impl<'a> Ports<'a> {
         match self.launch.group {
             Group::Head => {
                 let last = |span: &Span| hidden.for_program(span.row + span.tokens - 1, 1);
-                self.batch.spans.iter().map(last).collect()
+                into.port(self.batch.spans.iter().map(last))
             }
-            _ => Ok(vec![
-                hidden.for_program(self.batch.first(), self.batch.tokens())?,
-            ]),
+            _ => into.port([hidden.for_program(self.batch.first(), self.batch.tokens())]),
         }
     }
 
     /// The rows of new keys or values in each sequence's cache.
-    fn cached(&self, half: Half) -> Result<Vec<ProgramRows<'a>>, RuntimeError> {
+    fn cached(&self, half: Half, into: &mut PortRows<'_, 'a>) -> Result<(), RuntimeError> {
         let layer = self.launch.layer.ok_or_else(|| self.target.unknown())? as usize;
-        self.sequences()?
-            .map(|(cache, span)| cache.for_program(layer, half, span.position, span.tokens))
-            .collect()
+        let rows = self.sequences()?;
+        into.port(
+            rows.map(|(cache, span)| cache.for_program(layer, half, span.position, span.tokens)),
+        )
     }
 
     fn sequences(
         &self,
-    ) -> Result<impl Iterator<Item = (&'a crate::mem::KvCache, &'a Span)> + use<'a>, RuntimeError>
-    {
+    ) -> Result<impl Iterator<Item = (&'a KvCache, &'a Span)> + use<'a>, RuntimeError> {
         if self.batch.caches.len() < self.batch.spans.len() {
             return Err(self.target.unknown());
         }
@@ -126,18 +165,13 @@ impl<'a> Ports<'a> {
     }
 
     /// Cosines or sines of the positions of each sequence's new tokens.
-    fn rotary(
-        &self,
-        section: impl Fn(&RopeTable) -> heg_artifacts::SectionId,
-    ) -> Result<Vec<ProgramRows<'a>>, RuntimeError> {
-        let bundle = &self.executor.bundle;
-        let table = self.target.rope(bundle.manifest());
+    fn rotary(&mut self, part: usize, into: &mut PortRows<'_, 'a>) -> Result<(), RuntimeError> {
+        let manifest = self.executor.bundle.manifest();
+        let table = self.target.rope(manifest);
         let table = table.ok_or_else(|| self.target.unknown())?;
-        let bytes = bundle
-            .section(section(table))
-            .map_err(RuntimeError::Section)?;
+        let bytes = self.table(table)?[part];
         let row_bytes = table.width as usize * size_of::<f32>();
-        let of_span = |span: &Span| {
+        into.port(self.batch.spans.iter().map(|span| {
             let end = (span.position + span.tokens) * row_bytes;
             let rows = bytes.get(span.position * row_bytes..end);
             let rows = rows.map(|rows| ProgramRows::of(rows, row_bytes));
@@ -145,26 +179,21 @@ impl<'a> Ports<'a> {
                 asked: span.position + span.tokens,
                 context: table.rows as usize,
             })
-        };
-        self.batch.spans.iter().map(of_span).collect()
+        }))
     }
 
-    /// The sequences that attention works on.
-    fn contexts(&self) -> Result<Vec<Context<'a>>, RuntimeError> {
-        let (Group::Mha, Some(layer)) = (self.launch.group, self.launch.layer) else {
-            return Ok(Vec::new());
+    /// The cosines and sines of a table, found once for all launches of the order.
+    fn table(&mut self, table: &RopeTable) -> Result<[&'a [u8]; 2], RuntimeError> {
+        let same = |(cos, _): &&Rotary<'a>| *cos == table.cos;
+        if let Some((_, found)) = self.tables.iter().find(same) {
+            return Ok(*found);
+        }
+        let section = |id| {
+            let bundle = &self.executor.bundle;
+            bundle.section(id).map_err(RuntimeError::Section)
         };
-        let layer = layer as usize;
-        self.sequences()?
-            .map(|(cache, span)| {
-                let visible = span.position + span.tokens;
-                Ok(Context {
-                    tokens: span.tokens,
-                    position: span.position,
-                    keys: cache.for_program(layer, Half::Keys, 0, visible)?,
-                    values: cache.for_program(layer, Half::Values, 0, visible)?,
-                })
-            })
-            .collect()
+        let found = [section(table.cos)?, section(table.sin)?];
+        self.tables.push((table.cos, found));
+        Ok(found)
     }
 }

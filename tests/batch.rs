@@ -283,8 +283,13 @@ fn check_schedule(fixture: &mut Fixture, seed: u64) {
 }
 
 #[test]
-fn batches_with_weights_as_constants() {
+fn batches_on_one_lane() {
     check("host-cpu-f32");
+}
+
+#[test]
+fn batches_on_two_lanes() {
+    check("host-roles");
 }
 
 #[test]
@@ -306,3 +311,29 @@ const ANSWER_TOKENS: usize = 16;
 
 /// Steps of a schedule: joining, leaving, going back, decoding.
 const STEPS: usize = 50;
+
+/// Logits of a prompt in chunks, and of a few tokens after it, as bits.
+fn bits(bundle: &Path, soc: &str) -> Vec<u32> {
+    let mut executor = executor(bundle, soc, 16).unwrap();
+    let prompt: Vec<u32> = (0..40).map(|at| 5 + at * at % 200).collect();
+    let mut sequence = executor.sequence().unwrap();
+    let mut all = Vec::new();
+    for chunk in chunks(prompt.len(), 16) {
+        let tokens = &prompt[chunk];
+        let logits = executor.prefill(&mut sequence, tokens, Logits::LastRows);
+        all.extend_from_slice(logits.unwrap());
+    }
+    for token in [7, 300, 12] {
+        let logits = executor.decode(&mut [&mut sequence], &[token]);
+        all.extend_from_slice(logits.unwrap());
+    }
+    all.into_iter().map(f32::to_bits).collect()
+}
+
+#[test]
+fn two_lanes_compute_the_bits_of_one() {
+    let workbench = Workbench::new().unwrap();
+    let compiled = workbench.compile(&fixture("tiny-agent"), "w8a16", |_| ());
+    let bundle = compiled.unwrap().0;
+    assert!(bits(&bundle, "host-roles") == bits(&bundle, "host-cpu"));
+}

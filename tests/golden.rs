@@ -33,10 +33,10 @@ fn golden(family: &str) -> Golden {
     serde_json::from_str(&text).unwrap()
 }
 
-/// `host-cpu-f32` binds weights as constants; `host-roles-openvino` runs the NPU's forms, with
+/// `host-cpu-f32` and `host-roles` run CPU programs, on one lane and on two; `host-roles-openvino` runs the NPU's forms, with
 /// weights as inputs.
 fn check_family(family: &str, soc: &str, chunk_sizes: &[usize]) {
-    if !openvino_or_skip(family) {
+    if soc == "host-roles-openvino" && !openvino_or_skip(family) {
         return;
     }
     let workbench = Workbench::new().unwrap();
@@ -119,10 +119,17 @@ fn check_greedy(executor: &mut Executor, case: &Case, name: &str) {
 
 macro_rules! families {
     ($($family:ident),+) => {
-        mod constants {
+        mod programs {
             $(#[test]
             fn $family() {
                 super::check_family(stringify!($family), "host-cpu-f32", &[1, 7, 32, 256]);
+            })+
+        }
+
+        mod two_lanes {
+            $(#[test]
+            fn $family() {
+                super::check_family(stringify!($family), "host-roles", &[7, 256]);
             })+
         }
 

@@ -68,17 +68,33 @@ pub struct Device {
 }
 
 /// How the CPU runs programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Programs {
     /// How products with 8-bit weights take their activations.
     pub activations: Activations,
-    /// Number of threads; if absent, one for each core that this process may use.
+    /// Number of threads; if absent, one for each of the cores.
     #[serde(default)]
     pub threads: Option<NonZeroU32>,
+    /// Cores that the threads run on.
+    #[serde(default)]
+    pub cores: Cores,
     /// Instructions that kernels use; if absent, the best that the machine has.
     #[serde(default)]
     pub isa: Option<Isa>,
+}
+
+/// Cores that threads run on, of those that this process may use.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+pub enum Cores {
+    /// The fast ones, each once: on a machine with cores of several kinds threads are kept on the fast kind, and no
+    /// two are meant for one core that runs two threads at a time.
+    #[default]
+    Fast,
+    /// All, wherever the system puts a thread.
+    All,
+    /// These, by the numbers that the system gives them.
+    Only(Vec<u32>),
 }
 
 /// How products with 8-bit weights take their activations. Other weights are multiplied in f32.
@@ -177,6 +193,9 @@ impl Soc {
 }
 
 fn check_device(problems: &mut Problems<'_>, path: &str, device: &Device, soc: &Soc) {
+    if let Some(Cores::Only(cores)) = device.programs.as_ref().map(|programs| &programs.cores) {
+        check_cores(problems, &format!("{path}.programs.cores"), cores);
+    }
     if let Some(npu) = &device.npu {
         check_npu(problems, &format!("{path}.npu"), npu, device.class);
     }
@@ -208,6 +227,18 @@ fn check_device(problems: &mut Problems<'_>, path: &str, device: &Device, soc: &
             let message = "expected `peaks` beside `anchors`, which are shares of them";
             problems.push(&format!("{path}.anchors"), message.to_owned());
         }
+    }
+}
+
+fn check_cores(problems: &mut Problems<'_>, path: &str, cores: &[u32]) {
+    if cores.is_empty() {
+        problems.push(path, "expected at least one core".to_owned());
+    }
+    let twice = (1..)
+        .zip(cores)
+        .find(|(next, core)| cores.iter().skip(*next).any(|other| other == *core));
+    if let Some((_, core)) = twice {
+        problems.push(path, format!("expected each core once, found {core} twice"));
     }
 }
 

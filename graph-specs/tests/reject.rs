@@ -89,6 +89,7 @@ rejected!(
     policy_bad_numbers: Policy,
     policy_unknown_field: Policy,
     policy_unknown_scheduler: Policy,
+    soc_bad_cores: Soc,
     soc_bad_numbers: Soc,
     soc_no_devices: Soc,
     soc_no_source: Soc,

@@ -154,7 +154,12 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
         for line in runs {
             eprintln!("runs   {}", shown(&line));
         }
-        print_stats(prompt_tokens, &timing, started);
+        print_stats(
+            prompt_tokens,
+            &timing,
+            started,
+            engine.status()?.kernel_us_max,
+        );
     }
     arguments.machine.remember(&loaded)?;
     Ok(())
@@ -386,7 +391,7 @@ impl Answer {
     }
 }
 
-fn print_stats(prompt_tokens: usize, timing: &Timing, started: Instant) {
+fn print_stats(prompt_tokens: usize, timing: &Timing, started: Instant, kernel_us_max: u64) {
     let first_token = timing.first_token.map(|at| at - started);
     let first_token_ms = first_token.unwrap_or_default().as_secs_f64() * 1e3;
     let ttft = timing.ttft.as_secs_f64();
@@ -411,6 +416,10 @@ fn print_stats(prompt_tokens: usize, timing: &Timing, started: Instant) {
             timing.generated.saturating_sub(1),
             timing.decode.as_secs_f64()
         )
+    );
+    eprintln!(
+        "kernel {:>9.2} ms  the longest, first runs apart",
+        kernel_us_max as f64 / 1e3
     );
     eprintln!(
         "memory {:>9.1} MB  peak resident",

@@ -13,6 +13,7 @@ use crate::execution::Execution;
 use crate::kernel::Kernel;
 use crate::listed::ListedOrder;
 use crate::memory::Scratch;
+use crate::placement::Placement;
 use crate::pool::Pool;
 use crate::product::Panel;
 use heg_spec::Isa;
@@ -75,14 +76,24 @@ impl OfThread {
 }
 
 impl CpuDevice {
-    /// A device with threads of its own.
+    /// A device with threads of its own, which run wherever the system puts them.
+    ///
+    /// # Errors
+    ///
+    /// As [`placed`](Self::placed).
+    pub fn new(options: CpuDeviceOptions) -> Result<Self, Error> {
+        Self::placed(options.isa, &Placement::anywhere(options.threads))
+    }
+
+    /// A device with threads on certain cores. A thread that calls [`run_order`](Self::run_order) works with them, and is
+    /// kept on these cores from then on.
     ///
     /// # Errors
     ///
     /// [`Error::Program`] where this machine does not have the instructions, [`Error::Thread`] where a thread cannot be
     /// started.
-    pub fn new(options: CpuDeviceOptions) -> Result<Self, Error> {
-        let CpuDeviceOptions { isa, threads } = options;
+    pub fn placed(isa: Isa, placement: &Placement) -> Result<Self, Error> {
+        let threads = placement.threads();
         if !isa.is_available() {
             return Err(Error::Program {
                 what: "instruction set".to_owned(),
@@ -99,7 +110,7 @@ impl CpuDevice {
         };
         Ok(Self {
             isa,
-            pool: Pool::new(threads.get())?,
+            pool: Pool::new(threads.get(), placement.kept_on())?,
             scratch: Scratch::empty(),
             threads: (0..threads.get()).map(local).collect(),
             listed: ListedOrder::default(),

@@ -18,6 +18,8 @@ mod lanes;
 mod listed;
 #[allow(unsafe_code, reason = "rows in memory that others own")]
 mod memory;
+mod placement;
+mod platform;
 #[allow(unsafe_code, reason = "a call lives as long as its threads work on it")]
 mod pool;
 mod product;
@@ -31,3 +33,4 @@ pub use error::Error;
 pub use heg_spec::{Activations, Isa};
 pub use kernel::Kernel;
 pub use memory::ProgramRows;
+pub use placement::Placement;

@@ -13,10 +13,11 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
+use crate::platform;
 
 /// A piece of work: thread, phase, and the piece's number in it. It may say that its phase is the last one.
 type Work<'a> = dyn Fn(usize, usize, usize) -> ControlFlow<()> + Sync + 'a;
@@ -25,6 +26,10 @@ type Work<'a> = dyn Fn(usize, usize, usize) -> ControlFlow<()> + Sync + 'a;
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// Cores that threads are kept on; none where they run wherever the system puts them.
+    kept_on: Vec<usize>,
+    /// The thread that called last, and is kept there too.
+    caller: Option<ThreadId>,
     /// Calls to be used again, in turn: the current one, one that each thread may be late in, and the next.
     calls: Vec<Arc<Call>>,
 }
@@ -95,8 +100,8 @@ impl Call {
 }
 
 impl Pool {
-    /// A pool of `threads`, one of them the caller's.
-    pub(crate) fn new(threads: usize) -> Result<Self, Error> {
+    /// A pool of `threads`, one of them the caller's, which are kept on these cores if there are any.
+    pub(crate) fn new(threads: usize, kept_on: &[usize]) -> Result<Self, Error> {
         let nothing: &'static Work<'static> = &|_, _, _| ControlFlow::Continue(());
         let shared = Arc::new(Shared {
             count: AtomicU32::new(0),
@@ -108,15 +113,22 @@ impl Pool {
         let mut pool = Self {
             shared,
             threads: Vec::new(),
+            kept_on: kept_on.to_vec(),
+            caller: None,
             calls: (0..=threads)
                 .map(|_| Arc::new(Call::empty(nothing)))
                 .collect(),
         };
         for number in 1..threads {
             let shared = Arc::clone(&pool.shared);
+            let kept_on = pool.kept_on.clone();
+            let serve = move || {
+                keep_on(&kept_on);
+                shared.serve(number);
+            };
             let thread = thread::Builder::new()
                 .name(format!("heg-cpu-{number}"))
-                .spawn(move || shared.serve(number))
+                .spawn(serve)
                 .map_err(Error::Thread)?;
             pool.threads.push(thread);
         }
@@ -142,6 +154,11 @@ impl Pool {
         // SAFETY: only the lifetime changes. `work` is used by threads that have taken a piece, and this function returns
         // when all pieces are done of every phase that is run.
         let work = unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) };
+        let caller = (!self.kept_on.is_empty()).then(|| thread::current().id());
+        if self.caller != caller {
+            keep_on(&self.kept_on);
+            self.caller = caller;
+        }
         let call = self.next_call(pieces, work);
         let shared = &*self.shared;
         if !self.threads.is_empty() {
@@ -246,6 +263,14 @@ impl Shared {
     }
 }
 
+/// Keeps the calling thread on these cores, if there are any. Where it cannot be kept there it runs elsewhere, and computes
+/// the same.
+fn keep_on(cores: &[usize]) {
+    if !cores.is_empty() {
+        platform::keep_on(cores);
+    }
+}
+
 /// Spins until `done`, gives the core away now and then after [`SPINNING`], and gives up after `limit`. Returns whether it
 /// is done.
 fn patiently(limit: Duration, done: impl Fn() -> bool) -> bool {
@@ -298,7 +323,7 @@ mod tests {
 
     #[test]
     fn every_piece_is_done_once_and_phases_follow_each_other() {
-        let mut pool = Pool::new(3).unwrap();
+        let mut pool = Pool::new(3, &[]).unwrap();
         for round in 0..300 {
             let pieces: Vec<usize> = (0..12).map(|phase| (phase + round) % 5).collect();
             let done: Vec<AtomicUsize> = pieces.iter().map(|_| AtomicUsize::new(0)).collect();
@@ -321,7 +346,7 @@ mod tests {
 
     #[test]
     fn a_parked_pool_wakes_up() {
-        let mut pool = Pool::new(2).unwrap();
+        let mut pool = Pool::new(2, &[]).unwrap();
         for _ in 0..3 {
             thread::sleep(Duration::from_millis(30));
             let threads = Mutex::new(Vec::new());
@@ -339,7 +364,7 @@ mod tests {
 
     #[test]
     fn a_piece_that_panics_is_an_error_from_then_on() {
-        let mut pool = Pool::new(2).unwrap();
+        let mut pool = Pool::new(2, &[]).unwrap();
         let work = |_: usize, _: usize, piece: usize| {
             assert_ne!(piece, 1, "on purpose");
             GO_ON
@@ -352,7 +377,7 @@ mod tests {
 
     #[test]
     fn a_piece_may_say_that_its_phase_is_the_last() {
-        let mut pool = Pool::new(3).unwrap();
+        let mut pool = Pool::new(3, &[]).unwrap();
         for round in 0..300 {
             let last = round % 7;
             let ran = AtomicUsize::new(0);
@@ -373,7 +398,7 @@ mod tests {
     /// A neighbour that takes a core for good is a thread that never comes.
     #[test]
     fn nobody_waits_for_a_thread_that_takes_no_piece() {
-        let mut pool = Pool::new(1).unwrap();
+        let mut pool = Pool::new(1, &[]).unwrap();
         let shared = Arc::clone(&pool.shared);
         let absent = move || {
             while !shared.ends.load(Ordering::Relaxed) {
@@ -393,7 +418,7 @@ mod tests {
 
     #[test]
     fn who_is_slow_takes_fewer_pieces() {
-        let mut pool = Pool::new(2).unwrap();
+        let mut pool = Pool::new(2, &[]).unwrap();
         let taken = [AtomicUsize::new(0), AtomicUsize::new(0)];
         let work = |thread: usize, _: usize, _: usize| {
             let piece = taken[thread].fetch_add(1, Ordering::Relaxed);

@@ -8,12 +8,11 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 
 use heg_artifacts::manifest::{Kernel, KernelUse, Manifest, Variant};
 use heg_artifacts::program::Program;
 use heg_artifacts::{Bundle, SectionId};
-use heg_cpu::{CpuDevice, CpuDeviceOptions, Isa, WeightBytes};
+use heg_cpu::{CpuDevice, Isa, Placement, WeightBytes};
 use heg_spec::soc::Programs;
 use heg_spec::{DeviceClass, Soc};
 
@@ -73,10 +72,10 @@ impl Processors {
     /// For the devices of a SoC that the CPU plays with programs.
     pub(super) fn new(soc: &Soc) -> Self {
         let processor = |role| {
-            let programs = device_of(soc, role)?.programs?;
+            let programs = device_of(soc, role)?.programs.clone()?;
             let processor = Processor {
-                programs,
                 isa: programs.isa.unwrap_or_else(Isa::best),
+                programs,
                 device: Mutex::default(),
                 kernels: Mutex::default(),
             };
@@ -91,8 +90,17 @@ impl Processors {
     /// What runs programs in a role, if anything does, as a user reads it.
     pub(super) fn describe(&self, role: DeviceClass) -> Option<String> {
         let name = self.name(role)?;
-        let threads = self.of_role.get(&role)?.threads();
-        Some(format!("CPU programs ({name}, {threads} threads)"))
+        let placement = self.of_role.get(&role)?.placement().ok()?;
+        let threads = match placement.threads().get() {
+            1 => "1 thread".to_owned(),
+            threads => format!("{threads} threads"),
+        };
+        let cores: Vec<String> = placement.kept_on().iter().map(usize::to_string).collect();
+        let kept = match cores.is_empty() {
+            true => String::new(),
+            false => format!(" on cores {}", cores.join(", ")),
+        };
+        Some(format!("CPU programs ({name}, {threads}{kept})"))
     }
 
     /// What runs programs in a role, if anything does: what results depend on.
@@ -148,11 +156,10 @@ fn verified(bundle: &Bundle, id: SectionId) -> Result<Range<usize>, RuntimeError
 }
 
 impl Processor {
-    /// Threads of a launch: those that the SoC asks for, else one for each core.
-    fn threads(&self) -> NonZeroUsize {
+    /// Threads of an order and their cores, as the SoC asks for them.
+    fn placement(&self) -> Result<Placement, heg_cpu::Error> {
         let threads = self.programs.threads.map(|threads| threads.get() as usize);
-        let threads = threads.and_then(NonZeroUsize::new);
-        threads.unwrap_or_else(all_cores)
+        Placement::new(threads.and_then(NonZeroUsize::new), &self.programs.cores)
     }
 
     fn device(&self, kernel: &str) -> Result<Arc<Mutex<CpuDevice>>, RuntimeError> {
@@ -161,11 +168,9 @@ impl Processor {
         if let Some(device) = &*device {
             return Ok(Arc::clone(device));
         }
-        let options = CpuDeviceOptions {
-            isa: self.isa,
-            threads: self.threads(),
-        };
-        let made = CpuDevice::new(options).map_err(running(kernel))?;
+        let made = self.placement();
+        let made = made.and_then(|placement| CpuDevice::placed(self.isa, &placement));
+        let made = made.map_err(running(kernel))?;
         Ok(Arc::clone(device.insert(Arc::new(Mutex::new(made)))))
     }
 
@@ -191,10 +196,6 @@ impl Processor {
         kernels.insert(used.kernel.0, Arc::clone(&ready));
         Ok(ready)
     }
-}
-
-fn all_cores() -> NonZeroUsize {
-    thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
 /// An error of a program.

@@ -224,6 +224,45 @@ fn below_f16_accelerators_the_cpu_runs_the_igpus_form() {
 }
 
 #[test]
+fn a_role_that_runs_programs_takes_the_cpus_variants() {
+    let mut kernel = ffn(&[32]);
+    kernel.variants[0].program = Some(SectionId::of(b"program"));
+    let with_programs = |role| DeviceFacts {
+        name: "CPU".to_owned(),
+        programs: Some("portable, I8".to_owned()),
+        npu: None,
+        ..device(role)
+    };
+    let ladder = Ladder {
+        devices: vec![
+            with_programs(DeviceClass::Npu),
+            with_programs(DeviceClass::Igpu),
+        ],
+        elements: Elements::new(ElementType::F32, None),
+    };
+    let mut refused = Refused::new();
+    for (role, source) in [
+        (DeviceClass::Npu, Source::Program),
+        (DeviceClass::Npu, Source::Ir),
+        (DeviceClass::Igpu, Source::Program),
+    ] {
+        let plan = ladder.plan(&kernel, need(5000), &refused);
+        let rung = Rung {
+            role,
+            variant: 0,
+            source,
+        };
+        assert_eq!(plan.rungs, [rung]);
+        assert!(plan.complete);
+        refused.insert(rung, Reason::Refused("no".to_owned()));
+    }
+    assert_eq!(
+        ladder.shapes(&kernel, DeviceClass::Npu),
+        [ShapeClass::Dynamic]
+    );
+}
+
+#[test]
 fn attention_in_buckets_is_followed_by_a_device_for_longer_contexts() {
     let bucket = |tokens, context| {
         let shape = ShapeClass::Bucket { tokens, context };

@@ -20,8 +20,9 @@ pub(super) fn program_rows(
     }
     let address = NonNull::new(memory.as_ptr().cast_mut())?;
     // SAFETY: the rows lie within the memory, which the caller borrows. It may be written: activations and caches are
-    // `Access::ReadWrite`, and a program writes no input. A launch has its rows to itself: the scheduler gives a
-    // request's cache and a batch's activations to one lane at a time, and a lane runs one launch at a time.
+    // `Access::ReadWrite`, and a program writes no input. An order has its rows to itself: the scheduler gives a
+    // request's cache and a batch's activations to one lane at a time, a lane runs one order at a time, and the programs
+    // of an order run one after the other.
     let rows = unsafe { ProgramRows::new(address.add(start), count, row_bytes, row_bytes) };
     Some(rows)
 }

@@ -5,6 +5,7 @@ mod programs;
 use heg_artifacts::manifest::{ElementType, Kernel as Declared};
 use heg_cpu::{Activations, Context, CpuCall, CpuDevice, Kernel, ProgramRows, WeightBytes};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Dimensions of the layer.
 #[derive(Debug, Clone, Copy)]
@@ -136,18 +137,24 @@ struct Sequence {
     out: Vec<u8>,
 }
 
-/// Rows of one buffer.
-fn rows(bytes: &[u8], row_bytes: usize, first: usize, count: usize) -> ProgramRows<'_> {
-    ProgramRows::of(
-        &bytes[first * row_bytes..(first + count) * row_bytes],
-        row_bytes,
-    )
+/// Rows of a buffer, which kernels may write.
+fn rows(bytes: &mut [u8], row_bytes: usize, first: usize, count: usize) -> ProgramRows<'static> {
+    let part = &mut bytes[first * row_bytes..(first + count) * row_bytes];
+    // SAFETY: buffers outlive the pass that they are for, and nobody else touches them while it runs.
+    unsafe { ProgramRows::new(NonNull::from(part).cast(), count, row_bytes, row_bytes) }
 }
 
-fn rows_mut(bytes: &mut [u8], row_bytes: usize, first: usize, count: usize) -> ProgramRows<'_> {
-    let part = &mut bytes[first * row_bytes..(first + count) * row_bytes];
-    // SAFETY: the rows are borrowed for as long as the call has them.
-    unsafe { ProgramRows::new(NonNull::from(part).cast(), count, row_bytes, row_bytes) }
+/// The rows of a table that belong to the tokens of a pass. No kernel writes them.
+fn parts_of<'t>(
+    table: &'t [u8],
+    row_bytes: usize,
+    parts: &[(usize, usize, usize)],
+) -> Vec<ProgramRows<'t>> {
+    let of_part = |(_, first, count): &(usize, usize, usize)| {
+        let part = &table[first * row_bytes..(first + count) * row_bytes];
+        ProgramRows::of(part, row_bytes)
+    };
+    parts.iter().map(of_part).collect()
 }
 
 impl Sequences {
@@ -204,7 +211,8 @@ impl Sequences {
         }
     }
 
-    /// One pass: sequence, first token, number of tokens.
+    /// One pass: sequence, first token, number of tokens. Kernels run one by one for a single sequence, and as one order
+    /// for several.
     fn pass(&mut self, device: &mut CpuDevice, layer: &Layer, parts: &[(usize, usize, usize)]) {
         let sizes = layer.sizes;
         let tokens: usize = parts.iter().map(|(.., count)| count).sum();
@@ -213,24 +221,60 @@ impl Sequences {
         for (index, first, count) in parts {
             hidden.extend(&self.0[*index].hidden[first * row..(first + count) * row]);
         }
-        let mut query = vec![0; tokens * sizes.query() * 4];
-        let mut attended = vec![0; tokens * sizes.query() * 4];
+        let query_row = sizes.query() * 4;
+        let mut query = vec![0; tokens * query_row];
+        let mut attended = vec![0; tokens * query_row];
         let mut out = vec![0; tokens * row];
-        self.qkv(device, layer, parts, &hidden, &mut query);
-        self.mha(device, layer, parts, &query, &mut attended);
-        let inputs = [
-            rows(&attended, sizes.query() * 4, 0, tokens),
-            rows(&hidden, row, 0, tokens),
+        let half = sizes.head_dim / 2 * 4;
+        let rotary = |table| parts_of(table, half, parts);
+        let (cos, sin) = (rotary(&layer.cos), rotary(&layer.sin));
+        let key_bytes = sizes.key() * layer.kv.bytes() as usize;
+        let (mut keys, mut values, mut contexts) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, first, count) in parts {
+            let sequence = &mut self.0[*index];
+            keys.push(rows(&mut sequence.keys, key_bytes, *first, *count));
+            values.push(rows(&mut sequence.values, key_bytes, *first, *count));
+            contexts.push(Context {
+                tokens: *count,
+                position: *first,
+                keys: rows(&mut sequence.keys, key_bytes, 0, first + count),
+                values: rows(&mut sequence.values, key_bytes, 0, first + count),
+            });
+        }
+        let hidden = [rows(&mut hidden, row, 0, tokens)];
+        let query = [rows(&mut query, query_row, 0, tokens)];
+        let attended = [rows(&mut attended, query_row, 0, tokens)];
+        let written = [rows(&mut out, row, 0, tokens)];
+        let kernels = [&layer.qkv, &layer.mha, &layer.ffn];
+        let weights = kernels.map(|(_, tensors)| tensors.iter().map(Tensor::weight).collect());
+        let [of_qkv, of_mha, of_ffn]: [Vec<WeightBytes<'_>>; 3] = weights;
+        let qkv = CpuCall {
+            rows: tokens,
+            weights: &of_qkv,
+            inputs: &[&hidden, &cos, &sin],
+            outputs: &[&query, &keys, &values],
+            contexts: &[],
+        };
+        let mha = CpuCall {
+            rows: tokens,
+            weights: &of_mha,
+            inputs: &[&query, &[], &[], &[]],
+            outputs: &[&attended],
+            contexts: &contexts,
+        };
+        let ffn = CpuCall {
+            rows: tokens,
+            weights: &of_ffn,
+            inputs: &[&attended, &hidden],
+            outputs: &[&written],
+            contexts: &[],
+        };
+        let order = [
+            (&layer.qkv.0, qkv),
+            (&layer.mha.0, mha),
+            (&layer.ffn.0, ffn),
         ];
-        let outputs = [rows_mut(&mut out, row, 0, tokens)];
-        call(
-            device,
-            &layer.ffn,
-            tokens,
-            &[&inputs[..1], &inputs[1..]],
-            &[&outputs],
-            &[],
-        );
+        run(device, &order, parts.len() > 1);
         let mut rest = out.as_slice();
         for (index, first, count) in parts {
             let (own, behind) = rest.split_at(count * row);
@@ -238,95 +282,19 @@ impl Sequences {
             rest = behind;
         }
     }
-
-    fn qkv(
-        &mut self,
-        device: &mut CpuDevice,
-        layer: &Layer,
-        parts: &[(usize, usize, usize)],
-        hidden: &[u8],
-        query: &mut [u8],
-    ) {
-        let sizes = layer.sizes;
-        let tokens: usize = parts.iter().map(|(.., count)| count).sum();
-        let key_bytes = sizes.key() * layer.kv.bytes() as usize;
-        let half = sizes.head_dim / 2 * 4;
-        let rotary = |table: &'_ [u8]| -> Vec<ProgramRows<'_>> {
-            let of_part = |(_, first, count): &(usize, usize, usize)| {
-                let part = &table[first * half..(first + count) * half];
-                // SAFETY: the table outlives the call, which does not write it.
-                unsafe { ProgramRows::new(NonNull::from(part).cast(), *count, half, half) }
-            };
-            parts.iter().map(of_part).collect()
-        };
-        let (cos, sin) = (rotary(&layer.cos), rotary(&layer.sin));
-        let (mut keys, mut values) = (Vec::new(), Vec::new());
-        for (index, sequence) in self.0.iter_mut().enumerate() {
-            if let Some((_, first, count)) = parts.iter().find(|(part, ..)| *part == index) {
-                keys.push(rows_mut(&mut sequence.keys, key_bytes, *first, *count));
-                values.push(rows_mut(&mut sequence.values, key_bytes, *first, *count));
-            }
-        }
-        let hidden = [rows(hidden, sizes.hidden * 4, 0, tokens)];
-        let query = [rows_mut(query, sizes.query() * 4, 0, tokens)];
-        call(
-            device,
-            &layer.qkv,
-            tokens,
-            &[&hidden, &cos, &sin],
-            &[&query, &keys, &values],
-            &[],
-        );
-    }
-
-    fn mha(
-        &self,
-        device: &mut CpuDevice,
-        layer: &Layer,
-        parts: &[(usize, usize, usize)],
-        query: &[u8],
-        attended: &mut [u8],
-    ) {
-        let sizes = layer.sizes;
-        let tokens: usize = parts.iter().map(|(.., count)| count).sum();
-        let key_bytes = sizes.key() * layer.kv.bytes() as usize;
-        let contexts: Vec<Context<'_>> = parts
-            .iter()
-            .map(|(index, first, count)| Context {
-                tokens: *count,
-                position: *first,
-                keys: rows(&self.0[*index].keys, key_bytes, 0, first + count),
-                values: rows(&self.0[*index].values, key_bytes, 0, first + count),
-            })
-            .collect();
-        let query = [rows(query, sizes.query() * 4, 0, tokens)];
-        let attended = [rows_mut(attended, sizes.query() * 4, 0, tokens)];
-        call(
-            device,
-            &layer.mha,
-            tokens,
-            &[&query, &[], &[], &[]],
-            &[&attended],
-            &contexts,
-        );
-    }
 }
 
-fn call(
-    device: &mut CpuDevice,
-    (kernel, tensors): &(Kernel, Vec<Tensor>),
-    tokens: usize,
-    inputs: &[&[ProgramRows<'_>]],
-    outputs: &[&[ProgramRows<'_>]],
-    contexts: &[Context<'_>],
-) {
-    let weights: Vec<WeightBytes<'_>> = tensors.iter().map(Tensor::weight).collect();
-    let call = CpuCall {
-        rows: tokens,
-        weights: &weights,
-        inputs,
-        outputs,
-        contexts,
-    };
-    device.run(kernel, &call).unwrap();
+/// Whether a device is at work: one test counts what is allocated then.
+pub(crate) static AT_WORK: AtomicBool = AtomicBool::new(false);
+
+fn run(device: &mut CpuDevice, order: &[(&Kernel, CpuCall<'_>)], as_one: bool) {
+    AT_WORK.store(true, Ordering::SeqCst);
+    if as_one {
+        assert_eq!(device.run_order(order, &|_| true).unwrap(), order.len());
+    } else {
+        for (kernel, call) in order {
+            device.run(kernel, call).unwrap();
+        }
+    }
+    AT_WORK.store(false, Ordering::SeqCst);
 }

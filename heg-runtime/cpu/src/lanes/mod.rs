@@ -94,6 +94,11 @@ pub(crate) trait Lanes: Copy {
     unsafe fn div(self, other: Self) -> Self;
     /// `self · factor + term`, rounded once.
     unsafe fn mul_add(self, factor: Self, term: Self) -> Self;
+    /// `a · b + c` of single numbers, rounded once.
+    #[inline(always)]
+    unsafe fn fused(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
     /// The larger of both; lanes are no NaN.
     unsafe fn max(self, other: Self) -> Self;
     /// The smaller of both; lanes are no NaN.

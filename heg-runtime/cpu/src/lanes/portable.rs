@@ -3,6 +3,11 @@
 use super::{LANES, Lanes};
 use half::{bf16, f16};
 
+/// `a · b + c`, rounded once. Without an instruction for it, `f32::mul_add` calls the C library, and MinGW's rounds twice.
+pub(crate) fn fused(a: f32, b: f32, c: f32) -> f32 {
+    libm::fmaf(a, b, c)
+}
+
 /// Sixteen f32 in an array.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable([f32; LANES]);
@@ -115,8 +120,12 @@ impl Lanes for Portable {
     #[inline(never)]
     unsafe fn mul_add(self, factor: Self, term: Self) -> Self {
         Self(std::array::from_fn(|lane| {
-            self.0[lane].mul_add(factor.0[lane], term.0[lane])
+            fused(self.0[lane], factor.0[lane], term.0[lane])
         }))
+    }
+    #[inline(never)]
+    unsafe fn fused(a: f32, b: f32, c: f32) -> f32 {
+        fused(a, b, c)
     }
     #[inline(never)]
     unsafe fn max(self, other: Self) -> Self {

@@ -182,7 +182,7 @@ unsafe fn tile<L: Lanes, const W: usize, const X: usize>(
         }
         for (output, totals) in outputs.zip(&totals) {
             for (row, total) in rows.clone().zip(totals) {
-                product.finish(*total, row, output);
+                product.finish::<L>(*total, row, output);
             }
         }
     }
@@ -227,9 +227,9 @@ impl FloatProduct {
     ///
     /// # Safety
     ///
-    /// See [`float_product`]: `row` and `output` are in their ranges.
+    /// See [`Lanes`] and [`float_product`]: `row` and `output` are in their ranges.
     #[inline(always)]
-    unsafe fn finish(&self, sum: f32, row: usize, output: usize) {
+    unsafe fn finish<L: Lanes>(&self, sum: f32, row: usize, output: usize) {
         let mut y = sum;
         // SAFETY: the caller has these elements.
         unsafe {
@@ -241,7 +241,7 @@ impl FloatProduct {
             }
             if let Some(residual) = self.residual {
                 let to = residual.from.add(row * residual.stride + output);
-                y = residual.factor.mul_add(y, to.read_unaligned());
+                y = L::fused(residual.factor, y, to.read_unaligned());
             }
             self.out
                 .add(row * self.out_stride + output)

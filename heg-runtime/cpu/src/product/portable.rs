@@ -2,6 +2,7 @@
 
 use super::IntegerProduct;
 use super::operand::{BASE, BLOCK, GROUP};
+use crate::lanes::portable::fused;
 use std::ops::Range;
 
 /// Computes `outputs` of all rows.
@@ -20,7 +21,7 @@ pub(super) unsafe fn product(product: &IntegerProduct, outputs: Range<usize>) {
                 }
                 if let Some(residual) = product.residual {
                     let from = residual.from.add(row * residual.stride + output);
-                    y = y.mul_add(residual.factor, from.read_unaligned());
+                    y = fused(y, residual.factor, from.read_unaligned());
                 }
                 let to = product.out.add(row * product.out_stride + output);
                 to.write_unaligned(y);
@@ -53,7 +54,7 @@ unsafe fn sum(product: &IntegerProduct, output: usize, row: usize) -> f32 {
                 }
             }
             let scale = *operand.scales(block, row).add(group);
-            sum = (total as f32).mul_add(scale, sum);
+            sum = fused(total as f32, scale, sum);
         }
     }
     sum

@@ -1,6 +1,7 @@
 //! Any form, tile and split gives the bits of one canonical sum, which is near the exact one.
 
 use super::*;
+use crate::lanes::portable::fused;
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -91,7 +92,7 @@ impl Case {
         let y = sum * self.scales.as_ref().map_or(1.0, |scales| scales[output]);
         let y = self.bias.as_ref().map_or(y, |bias| y + bias[output]);
         match &self.residual {
-            Some((to, factor)) => factor.mul_add(y, to[row * self.outputs + output]),
+            Some((to, factor)) => fused(*factor, y, to[row * self.outputs + output]),
             None => y,
         }
     }
@@ -107,7 +108,7 @@ impl Case {
                         self.x[row * self.x_stride + column],
                         self.weight(output, column),
                     );
-                    lanes[column % LANES] = w.mul_add(x, lanes[column % LANES]);
+                    lanes[column % LANES] = fused(w, x, lanes[column % LANES]);
                     sum += f64::from(x) * f64::from(w);
                 }
                 for half in [8, 4, 2, 1] {

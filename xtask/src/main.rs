@@ -10,6 +10,7 @@ mod lab;
 mod profile;
 mod test;
 mod tidy;
+mod windows;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

@@ -91,6 +91,14 @@ pub fn windows_target() -> Result<Option<&'static str>> {
     Ok(npu::has_rust_target()?.then_some(npu::RUST_TARGET))
 }
 
+/// Debian packages that are not installed of those that build and run programs for Windows.
+pub fn missing_for_windows() -> Vec<&'static str> {
+    npu::missing_here()
+}
+
+/// The program that builds C for Windows, and links Rust.
+pub const WINDOWS_LINKER: &str = npu::LINKER;
+
 /// Whether `setup --clients` has run.
 pub fn has_clients() -> bool {
     clients::folder().is_dir()

@@ -53,8 +53,13 @@ fn provide_wine(folder: &Path, local: Option<&Path>) -> Result<bool> {
     Ok(renewed)
 }
 
+/// Packages that are not installed of those that build and run for Windows.
+pub(super) fn missing_here() -> Vec<&'static str> {
+    missing_packages(on_path)
+}
+
 fn install_packages() -> Result<()> {
-    let missing = missing_packages(on_path);
+    let missing = missing_here();
     if missing.is_empty() {
         return Ok(());
     }
@@ -196,7 +201,7 @@ fn on_path(program: &str) -> bool {
 
 const WORKER: &str = "heg-npu-worker";
 pub(super) const RUST_TARGET: &str = "x86_64-pc-windows-gnu";
-const LINKER: &str = "x86_64-w64-mingw32-gcc";
+pub(super) const LINKER: &str = "x86_64-w64-mingw32-gcc";
 
 /// Programs that must be on PATH, and the Debian packages that hold them.
 const PROGRAMS: [(&str, &[&str]); 2] = [

@@ -1,0 +1,109 @@
+//! The Windows step of `cargo xtask ci`: type-checks what has to run there, and runs the kernel tests of the CPU role under
+//! wine, natively but for the system's calls.
+
+use anyhow::{Context, Result};
+use heg_compiler::npu::wine_environment;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use xtask::setup;
+use xtask::workspace::{self, note, target_dir};
+
+/// Whether there was a Rust target to check with.
+pub(crate) fn run() -> Result<bool> {
+    let Some(target) = setup::windows_target()? else {
+        note("no Rust target for Windows (run: cargo xtask setup --npu): step skipped");
+        return Ok(false);
+    };
+    let mut command = workspace::cargo(&["check", "--quiet", "--target", target]);
+    for name in CHECKED {
+        command.args(["--package", name]);
+    }
+    workspace::run(&mut command, "cargo check for Windows")?;
+    let missing = setup::missing_for_windows();
+    if missing.is_empty() {
+        test_kernels(target)?;
+    } else {
+        let missing = missing.join(" ");
+        note(format!(
+            "kernel tests under wine skipped: not installed: {missing}"
+        ));
+    }
+    Ok(true)
+}
+
+fn test_kernels(target: &str) -> Result<()> {
+    let folder = target_dir().join("wine");
+    let libraries = folder.join("libraries");
+    fs::create_dir_all(&libraries)
+        .with_context(|| format!("cannot create `{}`", libraries.display()))?;
+    build_random_numbers(&libraries)?;
+    let mut command = workspace::cargo(&["test", "--target", target, "--package", KERNELS]);
+    command
+        .env(runner_variable(target), "wine")
+        .env("WINEPATH", &libraries)
+        .envs(wine_environment(&folder))
+        .env_remove("DISPLAY")
+        .env_remove("WAYLAND_DISPLAY");
+    workspace::run(&mut command, "kernel tests under wine")
+}
+
+/// Rust's standard library takes random numbers from a library that wine before 9.0 does not have.
+fn build_random_numbers(folder: &Path) -> Result<()> {
+    let [source, library] = ["c", "dll"].map(|ending| folder.join(RANDOM).with_extension(ending));
+    let is_there = fs::read_to_string(&source).is_ok_and(|text| text == RANDOM_SOURCE);
+    if is_there && library.is_file() {
+        return Ok(());
+    }
+    let write = |path: &PathBuf| format!("cannot write `{}`", path.display());
+    fs::write(&source, RANDOM_SOURCE).with_context(|| write(&source))?;
+    let mut compiler = Command::new(setup::WINDOWS_LINKER);
+    let arguments = ["-shared", "-O1", "-o"].map(OsStr::new);
+    compiler
+        .args(arguments)
+        .args([&library, &source])
+        .arg("-ladvapi32");
+    workspace::capture(&mut compiler, setup::WINDOWS_LINKER).map(drop)
+}
+
+/// The variable that names the program with which cargo runs what it built for `target`.
+fn runner_variable(target: &str) -> String {
+    let name = target.to_ascii_uppercase().replace('-', "_");
+    format!("CARGO_TARGET_{name}_RUNNER")
+}
+
+/// What has to build for Windows, where most laptops with an NPU are; what these depend on comes along.
+const CHECKED: [&str; 8] = [
+    "heg-spec",
+    "heg-artifacts",
+    "heg-profiler",
+    "heg-sched",
+    "heg-text",
+    "heg-sim",
+    "heg-openvino",
+    "heg-runtime",
+];
+
+const KERNELS: &str = "heg-cpu";
+
+const RANDOM: &str = "bcryptprimitives";
+
+const RANDOM_SOURCE: &str = "\
+#include <windows.h>
+BOOLEAN NTAPI SystemFunction036(PVOID, ULONG);
+__declspec(dllexport) BOOL WINAPI ProcessPrng(PBYTE data, SIZE_T bytes) {
+    return SystemFunction036(data, (ULONG)bytes);
+}
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_has_a_variable_for_each_targets_runner() {
+        let variable = runner_variable("x86_64-pc-windows-gnu");
+        assert_eq!(variable, "CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER");
+    }
+}

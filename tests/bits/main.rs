@@ -1,9 +1,12 @@
 //! The same question gets the same answer however busy the machine is: CPU programs give the same logits, bit for bit,
-//! for any chunks, batches, numbers of threads and instruction sets.
+//! for any chunks, batches, numbers of threads and instruction sets; on the engine, for requests that were preempted,
+//! and for KV caches that were reused or lay on flash.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"
 )]
+
+mod served;
 
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -14,6 +17,7 @@ use heg_runtime::exec::{Executor, ExecutorOptions, Sequence};
 use heg_sched::{Logits, chunks};
 use heg_spec::{Activations, Isa, Soc, shipped};
 use heg_tests::{Seeded, Workbench, fixture};
+use heg_text::most_likely;
 
 /// How a machine computes.
 #[derive(Debug, Clone, Copy)]
@@ -80,30 +84,47 @@ fn soc(way: Way, activations: Activations) -> Soc {
     soc
 }
 
-/// A prompt on its way: its logits so far, and the token that is next.
+/// A hash of the logits before a token.
+type Digest = fn(&[f32], u32) -> SectionId;
+
+fn bits_of(logits: &[f32], _: u32) -> SectionId {
+    let bytes: Vec<u8> = logits.iter().flat_map(|x| x.to_le_bytes()).collect();
+    SectionId::of(&bytes)
+}
+
+/// The tokens that follow a prompt, and hashes of the logits before each.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Answer {
+    tokens: Vec<u32>,
+    bits: Vec<SectionId>,
+}
+
+/// A prompt on its way.
 struct Asked {
     sequence: Sequence,
-    /// A hash of the logits of each step.
-    bits: Vec<SectionId>,
-    tokens: Vec<u32>,
+    answer: Answer,
+    digest: Digest,
 }
 
 impl Asked {
     fn take(&mut self, logits: &[f32]) {
-        let bytes: Vec<u8> = logits.iter().flat_map(|x| x.to_le_bytes()).collect();
-        self.bits.push(SectionId::of(&bytes));
-        let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
-        self.tokens.push(best.unwrap() as u32);
+        let best = most_likely(logits);
+        self.answer.bits.push((self.digest)(logits, best));
+        self.answer.tokens.push(best);
+    }
+
+    fn last(&self) -> u32 {
+        self.answer.tokens[self.answer.tokens.len() - 1]
     }
 }
 
-/// Answers all prompts with `steps` tokens. Gives the tokens and the hashes of all logits.
+/// Answers all prompts with `steps` tokens, on an executor alone.
 fn answers(
     bundle: &Path,
     prompts: &[Vec<u32>],
     steps: usize,
-    (way, activations): (Way, Activations),
-) -> Vec<(Vec<u32>, Vec<SectionId>)> {
+    (way, activations, digest): (Way, Activations, Digest),
+) -> Vec<Answer> {
     let options = ExecutorOptions {
         chunk_tokens: way.chunk_tokens,
         batch: way.batch,
@@ -113,26 +134,23 @@ fn answers(
     let mut executor = loaded.executor(&soc(way, activations), options).unwrap();
     let mut asked: Vec<Asked> = prompts
         .iter()
-        .map(|prompt| prefilled(&mut executor, prompt, way.chunk_tokens))
+        .map(|prompt| prefilled(&mut executor, prompt, digest))
         .collect();
     for _ in 1..steps {
         for together in asked.chunks_mut(way.batch) {
             decode(&mut executor, together);
         }
     }
-    asked
-        .into_iter()
-        .map(|one| (one.tokens, one.bits))
-        .collect()
+    asked.into_iter().map(|one| one.answer).collect()
 }
 
-fn prefilled(executor: &mut Executor, prompt: &[u32], chunk_tokens: usize) -> Asked {
+fn prefilled(executor: &mut Executor, prompt: &[u32], digest: Digest) -> Asked {
     let mut asked = Asked {
         sequence: executor.sequence().unwrap(),
-        bits: Vec::new(),
-        tokens: Vec::new(),
+        answer: Answer::default(),
+        digest,
     };
-    for chunk in chunks(prompt.len(), chunk_tokens) {
+    for chunk in chunks(prompt.len(), executor.options().chunk_tokens) {
         let is_last = chunk.end == prompt.len();
         let tokens = &prompt[chunk];
         let sequence = &mut asked.sequence;
@@ -148,10 +166,7 @@ fn prefilled(executor: &mut Executor, prompt: &[u32], chunk_tokens: usize) -> As
 }
 
 fn decode(executor: &mut Executor, together: &mut [Asked]) {
-    let tokens: Vec<u32> = together
-        .iter()
-        .map(|one| one.tokens[one.tokens.len() - 1])
-        .collect();
+    let tokens: Vec<u32> = together.iter().map(Asked::last).collect();
     let mut sequences: Vec<&mut Sequence> =
         together.iter_mut().map(|one| &mut one.sequence).collect();
     let logits = executor.decode(&mut sequences, &tokens).unwrap().to_vec();
@@ -163,13 +178,14 @@ fn decode(executor: &mut Executor, together: &mut [Asked]) {
 
 /// Compares all ways with the plain one; the portable form answers only some prompts, because it is slow.
 fn check(bundle: &Path, prompts: &[Vec<u32>], steps: usize, activations: Activations) {
-    let expected = answers(bundle, prompts, steps, (PLAIN, activations));
+    let expected = answers(bundle, prompts, steps, (PLAIN, activations, bits_of));
     for way in WAYS.into_iter().filter(|way| way.isa.is_available()) {
         let count = match way.isa {
             Isa::Portable => prompts.len().min(4),
             _ => prompts.len(),
         };
-        let found = answers(bundle, &prompts[..count], steps, (way, activations));
+        let run = (way, activations, bits_of as Digest);
+        let found = answers(bundle, &prompts[..count], steps, run);
         for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
             assert_eq!(found, expected, "{way:?}, prompt {index}");
         }
@@ -209,20 +225,33 @@ fn tiny_agent_says_the_same_with_finer_activations() {
     }
 }
 
-#[test]
-fn smollm2_says_the_same_in_any_company() {
+/// SmolLM2 as the demo fetches it; none where it is not there.
+fn smollm2() -> Option<(Workbench, PathBuf)> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../artifacts/models/smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf");
     if !file.exists() {
         println!("skipped: no model (run: cargo xtask fetch-model smollm2-135m-instruct)");
-        return;
+        return None;
     }
     let workbench = Workbench::new().unwrap();
     let bundle = workbench.compile(&file, "smollm2", |_| ()).unwrap().0;
-    // All 50 with HEG_FULL=1: the portable form takes minutes for them.
-    let count = match std::env::var_os("HEG_FULL") {
-        Some(_) => 50,
-        None => 6,
-    };
-    check(&bundle, &prompts(count, 49_000), 4, Activations::I8);
+    Some((workbench, bundle))
 }
+
+/// All of `count` with HEG_FULL=1, which takes minutes, else a part of them.
+fn count(all: usize, part: usize) -> usize {
+    match std::env::var_os("HEG_FULL") {
+        Some(_) => all,
+        None => part,
+    }
+}
+
+#[test]
+fn smollm2_says_the_same_in_any_company() {
+    if let Some((_workbench, bundle)) = smollm2() {
+        let prompts = prompts(count(50, 6), SMOLLM2_VOCAB);
+        check(&bundle, &prompts, 4, Activations::I8);
+    }
+}
+
+const SMOLLM2_VOCAB: usize = 49_000;

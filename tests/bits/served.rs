@@ -1,0 +1,312 @@
+//! On the engine a request gets the tokens and the logits that it gets alone: preempted and resumed, beside others in
+//! batches, on rows that another call left in memory, and on rows that were on flash meanwhile.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use heg_artifacts::SectionId;
+use heg_runtime::Loaded;
+use heg_runtime::engine::{EndTokens, Ending, Engine, EngineOptions, Generation, Request, Update};
+use heg_runtime::exec::ExecutorOptions;
+use heg_sched::{Action, Class, Event, Finish, Micros, Observer, RequestId, Work};
+use heg_spec::{Activations, Isa, Policy, shipped};
+use heg_tests::Workbench;
+use heg_text::{TokenLogProbs, log_probabilities};
+
+use super::{Answer, PLAIN, SMOLLM2_VOCAB, Way, answers, count, prompts, smollm2, soc, tiny_agent};
+
+const ANSWER_TOKENS: usize = 6;
+
+/// More than any model here has: all tokens come with their probabilities.
+const WHOLE_VOCABULARY: u32 = 1 << 20;
+
+/// A hash of the log probabilities of the whole vocabulary. They are f64, which tells all f32 logits apart.
+fn digest(said: &TokenLogProbs) -> SectionId {
+    let all = [said.token].into_iter().chain(said.top.iter().copied());
+    let bytes = all.flat_map(|one| {
+        let bits = one.log_probability.to_bits();
+        [u64::from(one.token), bits].map(u64::to_le_bytes).concat()
+    });
+    SectionId::of(&bytes.collect::<Vec<u8>>())
+}
+
+/// What each prompt is answered by an executor that does nothing else, on other instructions and one thread.
+fn alone(bundle: &Path, prompts: &[Vec<u32>]) -> Vec<Answer> {
+    let digest = |logits: &[f32], token| {
+        digest(&log_probabilities(logits, token, WHOLE_VOCABULARY as usize))
+    };
+    let run = (PLAIN, Activations::I8, digest as super::Digest);
+    answers(bundle, prompts, ANSWER_TOKENS, run)
+}
+
+fn request(class: Class, prompt: &[u32]) -> Request {
+    Request {
+        tokens_max: ANSWER_TOKENS as u32,
+        end_tokens: EndTokens::Ignored,
+        log_probs: Some(WHOLE_VOCABULARY),
+        ..Request::new(class, prompt.to_vec())
+    }
+}
+
+/// The whole answer of a request.
+fn wait(mut generation: Generation) -> (Answer, Ending) {
+    let mut answer = Answer::default();
+    loop {
+        match generation.next_within(PATIENCE).unwrap() {
+            Update::Accepted { .. } | Update::Prompt(_) => {}
+            Update::Token { id, log_probs } => {
+                answer.tokens.push(id);
+                answer.bits.push(digest(&log_probs.unwrap()));
+            }
+            Update::Finished(ending) => {
+                assert_eq!(ending.finish, Finish::Complete, "{:?}", ending.error);
+                return (answer, ending);
+            }
+        }
+    }
+}
+
+/// What happened to requests and caches.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Requests whose prompt is under way, in the order of their last launches.
+    under_way: Vec<RequestId>,
+    /// Requests that went on with their prompt after another one's launch.
+    resumed: BTreeSet<RequestId>,
+    /// Caches that were written to flash.
+    offloaded: usize,
+}
+
+struct Watch {
+    seen: Arc<Mutex<Seen>>,
+    /// Gets each request whose prompt comes under way.
+    starts: Sender<RequestId>,
+}
+
+impl Observer for Watch {
+    fn stepped(&mut self, _: Micros, event: &Event, actions: &[Action]) {
+        let mut seen = self.seen.lock().unwrap();
+        seen.offloaded += usize::from(matches!(event, Event::Offloaded(_)));
+        for action in actions {
+            match action {
+                Action::Launch { work, .. } => {
+                    for id in seen.launched(work) {
+                        // Nobody listens in tests that do not preempt.
+                        let _ = self.starts.send(id);
+                    }
+                }
+                Action::Finish(id, _) => seen.under_way.retain(|other| other != id),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// An engine that is watched.
+struct Served {
+    engine: Engine,
+    seen: Arc<Mutex<Seen>>,
+    starts: Receiver<RequestId>,
+}
+
+impl Seen {
+    /// Takes a launch in; gives the requests that it is the first one of.
+    fn launched(&mut self, work: &Work) -> Vec<RequestId> {
+        let mut prompts: Vec<RequestId> = match work {
+            Work::Prefill { request, .. } | Work::Head(request) => vec![*request],
+            Work::Mixed { prompts, .. } => prompts.iter().map(|(id, _)| *id).collect(),
+            Work::Decode(_) => Vec::new(),
+        };
+        prompts.retain(|id| {
+            let before = self.under_way.iter().position(|other| other == id);
+            if let Some(at) = before {
+                if at + 1 < self.under_way.len() {
+                    self.resumed.insert(*id);
+                }
+                self.under_way.remove(at);
+            }
+            self.under_way.push(*id);
+            before.is_none()
+        });
+        prompts
+    }
+}
+
+/// An engine as a server has it on this machine, with the best instructions and small chunks.
+fn served(bundle: &Path, policy: Policy, workbench: &Workbench) -> Served {
+    let way = Way {
+        threads: 2,
+        isa: Isa::best(),
+        ..PLAIN
+    };
+    let loaded = Loaded::open(bundle).unwrap();
+    let loader = loaded.loader(&soc(way, Activations::I8)).unwrap();
+    let seen = Arc::default();
+    let (sender, starts) = channel();
+    let watch = Watch {
+        seen: Arc::clone(&seen),
+        starts: sender,
+    };
+    let options = EngineOptions {
+        exec: ExecutorOptions {
+            chunk_tokens: 32,
+            ..ExecutorOptions::default()
+        },
+        flash: Some(workbench.folder().to_owned()),
+        observers: vec![Box::new(watch)],
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start(loader, policy, options).unwrap();
+    engine.wait_ready().unwrap();
+    Served {
+        engine,
+        seen,
+        starts,
+    }
+}
+
+fn policy(name: &str) -> Policy {
+    let mut policy = shipped::policy(name).unwrap();
+    policy.limits.requests_max = 1000;
+    policy.limits.kv_mib = 512;
+    policy
+}
+
+/// Half of the prompts are background work, all at once. When one of them comes under way, somebody asks one of the
+/// others, and waits for it.
+fn check_preempted(bundle: &Path, workbench: &Workbench, prompts: &[Vec<u32>]) {
+    let expected = alone(bundle, prompts);
+    let (background, urgent) = prompts.split_at(prompts.len() / 2);
+    for name in ["agent-xpu-one-device", "cpu-continuous-batching"] {
+        let served = served(bundle, policy(name), workbench);
+        let ask = |class, prompt: &Vec<u32>| served.engine.generate(request(class, prompt));
+        let mut asked: Vec<Generation> = background
+            .iter()
+            .map(|prompt| ask(Class::Proactive, prompt))
+            .collect();
+        let ids: BTreeSet<RequestId> = asked.iter().map(Generation::id).collect();
+        for prompt in urgent {
+            while !ids.contains(&served.starts.recv_timeout(PATIENCE).unwrap()) {}
+            asked.push(ask(Class::Reactive, prompt));
+        }
+        for (at, (generation, expected)) in asked.into_iter().zip(&expected).enumerate() {
+            assert_eq!(&wait(generation).0, expected, "{name}, prompt {at}");
+        }
+        let resumed = served.seen.lock().unwrap().resumed.len();
+        println!("{name}: {resumed} of {} resumed", background.len());
+        if policy(name).prefill.preempt {
+            assert!(resumed >= background.len() / 2, "{resumed}");
+        }
+    }
+}
+
+/// Nothing may take minutes here.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A conversation in one flow: half of a prompt, all of it, its answer and more, then another turn in its place.
+fn turns(prompt: &[u32], answer: &[u32]) -> [Vec<u32>; 4] {
+    let half = prompt[..prompt.len().div_ceil(2)].to_vec();
+    let more = [prompt, answer, &half].concat();
+    let other = [prompt, &[7], answer].concat();
+    [half, prompt.to_vec(), more, other]
+}
+
+/// All conversations side by side, turn by turn; gives the tokens that were found in caches, and those of each prompt that
+/// are in the prompt before it too.
+fn converse(
+    engine: &Engine,
+    conversations: &[[Vec<u32>; 4]],
+    expected: &[Vec<Answer>],
+) -> [usize; 2] {
+    let flows: Vec<_> = conversations.iter().map(|_| engine.new_flow()).collect();
+    let (mut reused, mut possible) = (0, 0);
+    for turn in 0..4 {
+        for (at, (turns, flow)) in conversations.iter().zip(&flows).enumerate() {
+            let class = match at % 2 {
+                0 => Class::Reactive,
+                _ => Class::Proactive,
+            };
+            let asked = Request {
+                flow: Some(*flow),
+                ..request(class, &turns[turn])
+            };
+            let (answer, ending) = wait(engine.generate(asked));
+            assert_eq!(answer, expected[turn][at], "turn {turn} of {at}");
+            reused += ending.reused_tokens as usize;
+            if let Some(before) = turn.checked_sub(1) {
+                let (before, now) = (turns[before].iter(), turns[turn].iter());
+                possible += before.zip(now).take_while(|(a, b)| a == b).count();
+            }
+        }
+    }
+    [reused, possible]
+}
+
+/// Caches of idle flows stay in memory where there is enough, and go to flash where not.
+fn check_flows(bundle: &Path, workbench: &Workbench, prompts: &[Vec<u32>], tight_mib: u32) {
+    let answers = alone(bundle, prompts);
+    let conversations: Vec<[Vec<u32>; 4]> = prompts
+        .iter()
+        .zip(&answers)
+        .map(|(prompt, answer)| turns(prompt, &answer.tokens))
+        .collect();
+    let expected: Vec<Vec<Answer>> = (0..4)
+        .map(|turn| {
+            let prompts: Vec<_> = conversations.iter().map(|one| one[turn].clone()).collect();
+            alone(bundle, &prompts)
+        })
+        .collect();
+    for is_tight in [false, true] {
+        let mut policy = policy("agent-xpu-one-device");
+        if is_tight {
+            policy.limits.kv_mib = tight_mib;
+            policy.limits.flash_mib = 1024;
+        }
+        let served = served(bundle, policy, workbench);
+        let [reused, possible] = converse(&served.engine, &conversations, &expected);
+        let offloaded = served.seen.lock().unwrap().offloaded;
+        println!(
+            "tight: {is_tight}: {reused} tokens reused of {possible}, {offloaded} caches on flash"
+        );
+        assert!(reused >= possible, "{reused} of {possible}");
+        assert_eq!(
+            offloaded > prompts.len(),
+            is_tight,
+            "{offloaded} caches on flash"
+        );
+    }
+}
+
+#[test]
+fn tiny_agent_says_the_same_preempted_and_resumed() {
+    let (workbench, bundle) = tiny_agent();
+    check_preempted(&bundle, &workbench, &prompts(count(200, 66), 2048));
+}
+
+#[test]
+fn tiny_agent_says_the_same_on_what_was_reused_or_on_flash() {
+    let (workbench, bundle) = tiny_agent();
+    check_flows(&bundle, &workbench, &prompts(count(200, 66), 2048), 1);
+}
+
+#[test]
+fn smollm2_says_the_same_preempted_and_resumed() {
+    if let Some((workbench, bundle)) = smollm2() {
+        check_preempted(&bundle, &workbench, &prompts(count(50, 16), SMOLLM2_VOCAB));
+    }
+}
+
+#[test]
+fn smollm2_says_the_same_on_what_was_reused_or_on_flash() {
+    if let Some((workbench, bundle)) = smollm2() {
+        check_flows(
+            &bundle,
+            &workbench,
+            &prompts(count(50, 16), SMOLLM2_VOCAB),
+            16,
+        );
+    }
+}

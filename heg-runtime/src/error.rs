@@ -54,6 +54,17 @@ pub enum RuntimeError {
         /// Cause.
         source: heg_artifacts::Error,
     },
+    /// The bundle cannot be kept in memory, because it is larger than what there is.
+    #[error(
+        "cannot lock the {bytes} bytes of the bundle in memory: this process may have {limit} bytes, by the machine's \
+         memory or the limit of a control group"
+    )]
+    NoRoomForWeights {
+        /// Size of the bundle.
+        bytes: u64,
+        /// What the process may have.
+        limit: u64,
+    },
     /// The bundle's annotations cannot be read.
     #[error(transparent)]
     Annotations(#[from] heg_profiler::annotation::AnnotationError),
@@ -325,6 +336,7 @@ impl RuntimeError {
             }
             | Self::OpenVino { .. }
             | Self::LockWeights { .. }
+            | Self::NoRoomForWeights { .. }
             | Self::Flash { .. }
             | Self::Reserve { .. }
             | Self::Refused { .. }

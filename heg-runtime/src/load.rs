@@ -10,7 +10,7 @@ use heg_spec::{Policy, Soc};
 use crate::engine::{Engine, EngineOptions};
 use crate::error::RuntimeError;
 use crate::exec::{Executor, ExecutorOptions, Loader};
-use crate::platform::lockable_bytes;
+use crate::platform::{lockable_bytes, memory_bytes};
 use heg_text::{ChatTemplate, Tokenizer};
 
 /// A bundle, opened.
@@ -36,11 +36,17 @@ impl Loaded {
     ///
     /// # Errors
     ///
-    /// [`RuntimeError::LockWeights`] where the system does not allow it.
+    /// [`RuntimeError::LockWeights`] where the system does not allow it; [`RuntimeError::NoRoomForWeights`] where this
+    /// process may not have so much memory.
     pub fn lock_weights(&self) -> Result<(), RuntimeError> {
         let mapping = self.bundle.mapping();
+        let bytes = mapping.len() as u64;
+        // Asked before: a system ends processes that lock more than there is.
+        if let Some(limit) = memory_bytes().filter(|limit| *limit < bytes) {
+            return Err(RuntimeError::NoRoomForWeights { bytes, limit });
+        }
         mapping.lock().map_err(|source| RuntimeError::LockWeights {
-            bytes: mapping.len() as u64,
+            bytes,
             limit: lockable_bytes(),
             source,
         })

@@ -38,6 +38,46 @@ pub(crate) fn lockable_bytes() -> Option<u64> {
     None
 }
 
+/// Bytes of memory that this process may have, by the machine and by its control groups; none where nobody tells.
+#[cfg(target_os = "linux")]
+pub(crate) fn memory_bytes() -> Option<u64> {
+    let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let total = text("/proc/meminfo").lines().find_map(|line| {
+        let kibibytes = line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?;
+        kibibytes.parse::<u64>().ok()?.checked_mul(1024)
+    });
+    // A group without a limit says `max`, or has no such file.
+    let limits = limit_files(&text("/proc/self/cgroup"))
+        .into_iter()
+        .filter_map(|file| std::fs::read_to_string(file).ok()?.trim().parse().ok());
+    total.into_iter().chain(limits).min()
+}
+
+/// None: nobody tells.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn memory_bytes() -> Option<u64> {
+    None
+}
+
+/// Where the memory limits of a process may stand that is in these control groups, a line each:
+/// `number:controllers:path`. A limit holds for all groups below.
+#[cfg(target_os = "linux")]
+fn limit_files(groups: &str) -> Vec<PathBuf> {
+    let files = |line: &str| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, group) = (parts.next()?, parts.next()?.trim_start_matches('/'));
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            _ => return None,
+        };
+        let folder = std::path::Path::new(root).join(group);
+        let above = folder.ancestors().take_while(|path| path.starts_with(root));
+        Some(above.map(|path| path.join(file)).collect::<Vec<_>>())
+    };
+    groups.lines().filter_map(files).flatten().collect()
+}
+
 /// Has the system commit a mapping page by page, also where it has large pages for everybody.
 #[cfg(target_os = "linux")]
 pub(crate) fn refuse_large_pages(map: &MmapRaw) {
@@ -85,4 +125,27 @@ pub(crate) fn full_file() -> std::io::Result<std::fs::File> {
         return Err(std::io::ErrorKind::StorageFull.into());
     }
     std::fs::File::options().write(true).open("/dev/full")
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_all_groups_above_count() {
+        let found = limit_files("4:memory:/a/b\n2:cpu:/c\n0::/d\n");
+        let expected = [
+            "/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/a/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "/sys/fs/cgroup/d/memory.max",
+            "/sys/fs/cgroup/memory.max",
+        ];
+        assert_eq!(found, expected.map(PathBuf::from));
+    }
+
+    #[test]
+    fn this_machine_has_memory() {
+        assert!(memory_bytes().is_some_and(|bytes| bytes > 1 << 20));
+    }
 }

@@ -104,6 +104,11 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
                  `--lock-weights` out",
             );
         }
+        if let Some(RuntimeError::NoRoomForWeights { .. }) = cause.downcast_ref() {
+            return Some(
+                "leave `--lock-weights` out: pages of weights then come and go, and answers are slower",
+            );
+        }
         if let Some(cause) = cause.downcast_ref::<heg_openvino::Error>() {
             return openvino_hint(cause);
         }

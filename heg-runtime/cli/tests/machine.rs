@@ -6,7 +6,7 @@
 )]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
@@ -125,15 +125,24 @@ impl Chat {
 #[test]
 fn a_bundle_may_be_replaced_and_not_be_written_to() {
     let machine = Machine::new();
-    let mut chat = Chat::start(&machine, &[]);
-    assert!(chat.ask().starts_with('{'));
-    let elsewhere = machine.workbench.path("elsewhere.heg");
-    fs::rename(&machine.bundle, &elsewhere).unwrap();
-    fs::write(&machine.bundle, "another").unwrap();
-    assert!(chat.ask().starts_with('{'));
-    let mut file = fs::File::options().append(true).open(&elsewhere).unwrap();
-    file.write_all(b"!").unwrap();
-    assert_eq!(chat.ask(), "");
+    // Longer than it was, or as long with other bytes.
+    for place in [SeekFrom::End(0), SeekFrom::Start(1 << 20)] {
+        let mut chat = Chat::start(&machine, &[]);
+        assert!(chat.ask().starts_with('{'));
+        let elsewhere = machine.workbench.path("elsewhere.heg");
+        fs::copy(&machine.bundle, machine.workbench.path("new.heg")).unwrap();
+        fs::rename(&machine.bundle, &elsewhere).unwrap();
+        fs::rename(machine.workbench.path("new.heg"), &machine.bundle).unwrap();
+        assert!(chat.ask().starts_with('{'));
+        let mut file = fs::File::options().write(true).open(&elsewhere).unwrap();
+        file.seek(place).unwrap();
+        file.write_all(b"!").unwrap();
+        assert_eq!(chat.ask(), "");
+        assert_changed(chat);
+    }
+}
+
+fn assert_changed(chat: Chat) {
     let ended = chat.end();
     assert_status(&ended, 3);
     let said = text(&ended.stderr);

@@ -17,7 +17,16 @@ pub(crate) struct Finished {
     /// Time from before its start to its first line on standard output, or its end without one.
     pub(crate) first_line_ms: f64,
     /// Largest memory that it had, where the system tells.
-    pub(crate) peak_rss_bytes: Option<u64>,
+    pub(crate) peak: Option<PeakMemory>,
+}
+
+/// The largest memory that a program had.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct PeakMemory {
+    /// All that was resident.
+    pub(crate) resident_bytes: u64,
+    /// What of it belongs to no file, so that it cannot be given back and read again; looked at from time to time.
+    pub(crate) anonymous_bytes: u64,
 }
 
 /// Runs a program until it ends. Returns its standard output as JSON, and the milliseconds from before its start to the
@@ -49,7 +58,7 @@ pub(crate) fn finished(command: &mut Command, what: &str) -> Result<Finished> {
         bail!("a piped program has no output");
     };
     let pid = child.id();
-    let memory = thread::spawn(move || peak_rss_bytes(pid));
+    let memory = thread::spawn(move || peak_memory(pid));
     // Read beside standard output: a full pipe would stop the program.
     let complaints = thread::spawn(move || {
         let mut text = Vec::new();
@@ -66,7 +75,7 @@ pub(crate) fn finished(command: &mut Command, what: &str) -> Result<Finished> {
         .read_to_string(&mut text)
         .with_context(|| what.to_string())?;
     // Before its number can become another program's.
-    let peak_rss_bytes = memory.join().unwrap_or_default();
+    let peak = memory.join().unwrap_or_default();
     let status = child.wait().with_context(|| what.to_string())?;
     let said = complaints.join().unwrap_or_default();
     if !status.success() {
@@ -76,33 +85,41 @@ pub(crate) fn finished(command: &mut Command, what: &str) -> Result<Finished> {
     Ok(Finished {
         text,
         first_line_ms,
-        peak_rss_bytes,
+        peak,
     })
 }
 
 /// The largest memory of a program, which this follows to its end; none where the system does not tell.
-fn peak_rss_bytes(pid: u32) -> Option<u64> {
-    let mut peak = None;
-    // The line is gone when the program has ended and is not yet waited for.
-    while let Some(now) = status_peak_bytes(pid) {
-        peak = Some(now);
+fn peak_memory(pid: u32) -> Option<PeakMemory> {
+    let mut peak: Option<PeakMemory> = None;
+    // The lines are gone when the program has ended and is not yet waited for.
+    while let Some(now) = memory(pid) {
+        let before = peak.unwrap_or_default();
+        peak = Some(PeakMemory {
+            resident_bytes: now.resident_bytes,
+            anonymous_bytes: now.anonymous_bytes.max(before.anonymous_bytes),
+        });
         thread::sleep(WATCH_INTERVAL);
     }
     peak
 }
 
-/// The largest memory of a program so far, as Linux tells it.
-fn status_peak_bytes(pid: u32) -> Option<u64> {
+/// The largest resident memory of a program so far, and its anonymous memory now, as Linux tells them.
+fn memory(pid: u32) -> Option<PeakMemory> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kilobytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(kilobytes * 1024)
+    let bytes = |key: &str| -> Option<u64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+        let kilobytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+        Some(kilobytes * 1024)
+    };
+    Some(PeakMemory {
+        resident_bytes: bytes("VmHWM:")?,
+        anonymous_bytes: bytes("RssAnon:")?,
+    })
 }
 
-/// Chosen: a thousandth of what the programs take for a measurement, and too rarely to slow them.
-const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+/// Chosen: a small part of the shortest program, a start, and too rarely to slow it.
+const WATCH_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Numbers for programs' arguments: `512,2048`.
 pub(crate) fn listed(numbers: &[u32]) -> String {
@@ -143,8 +160,9 @@ mod tests {
     fn the_memory_of_a_program_is_watched_to_its_end() {
         let script = "text=$(head -c 30000000 /dev/zero | tr '\\0' a); unset text; sleep 0.1";
         let done = finished(Command::new("sh").args(["-c", script]), "the script").unwrap();
-        let peak_bytes = done.peak_rss_bytes.unwrap();
-        assert!(peak_bytes > 30_000_000, "{peak_bytes}");
+        let peak = done.peak.unwrap();
+        assert!(peak.anonymous_bytes > 30_000_000, "{peak:?}");
+        assert!(peak.resident_bytes >= peak.anonymous_bytes, "{peak:?}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! with 8-bit weights, and the script that measures it (`genai.py`, held in this program).
 
 use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS};
-use crate::process::{listed, text, timed_json};
+use crate::process::{PeakMemory, finished, listed, text, timed_json};
 use crate::subject::Subject;
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -27,6 +27,7 @@ pub(super) struct Start {
     pub(super) process_ms: f64,
     /// Time from the end of Python's start and imports.
     pub(super) start_ms: f64,
+    pub(super) peak: Option<PeakMemory>,
 }
 
 /// The folder of programs of the Python environment, made if need be.
@@ -70,11 +71,12 @@ impl GenAi {
     /// One start in `mode`, which names an implementation of attention.
     pub(super) fn start_with(&self, mode: &str) -> Result<Start> {
         let mut command = self.command(mode, &[START_PROMPT_TOKENS]);
-        let (value, process_ms) = timed_json(&mut command, "starting GenAI")?;
-        let start_ms = value["start_ms"].as_f64();
+        let done = finished(&mut command, "starting GenAI")?;
+        let start_ms = done.json("starting GenAI")?["start_ms"].as_f64();
         Ok(Start {
-            process_ms,
+            process_ms: done.first_line_ms,
             start_ms: start_ms.context("genai.py printed no start_ms")?,
+            peak: done.peak,
         })
     }
 

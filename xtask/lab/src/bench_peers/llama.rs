@@ -2,7 +2,7 @@
 
 use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS};
 use crate::llama_cpp::LlamaCpp;
-use crate::process::{finished, listed, text, timed_json};
+use crate::process::{Finished, finished, listed, text, timed_json};
 use crate::subject::Subject;
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
@@ -35,7 +35,7 @@ impl Llama {
             .args(["-r", "1", "-fa", "on,off", "-o", "json"]);
         let done = finished(&mut command, BENCH)?;
         let mut figures = figures(&done.json(BENCH)?)?;
-        figures["peak_rss_bytes"] = json!(done.peak_rss_bytes);
+        figures["peak_rss_bytes"] = json!(done.peak.map(|peak| peak.resident_bytes));
         figures["batch_decode_tokens_per_s"] = self.batch_decode()?;
         Ok(figures)
     }
@@ -52,14 +52,14 @@ impl Llama {
         Ok(value["speed_tg"].clone())
     }
 
-    /// Milliseconds from before the process exists to its output of the first token.
-    pub(super) fn start(&self) -> Result<f64> {
+    /// A start to the first token.
+    pub(super) fn start(&self) -> Result<Finished> {
         let mut command = self.command(COMPLETION);
         command
             .args(["-no-cnv", "-n", "1", "--temp", "0", "--ignore-eos"])
             .args(["--no-warmup", "--no-display-prompt"])
             .args(["-c", &CONTEXT_TOKENS.to_string(), "-p", &prompt()]);
-        Ok(finished(&mut command, COMPLETION)?.first_line_ms)
+        finished(&mut command, COMPLETION)
     }
 
     fn command(&self, program: &str) -> Command {

@@ -9,10 +9,13 @@ pub(crate) mod ours;
 mod report;
 mod samples;
 
+use crate::process::PeakMemory;
 use crate::quality;
 use crate::subject::Subject;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use heg_spec::Isa;
+use ours::Ours;
 use report::Report;
 use samples::Samples;
 use std::fs;
@@ -34,6 +37,9 @@ pub(crate) struct Args {
     /// Engines to measure beside HEG
     #[arg(long, value_enum, value_delimiter = ',', default_value = "genai,llama")]
     peers: Vec<Peer>,
+    /// Instructions that HEG's CPU programs use: avx512-vnni, avx-vnni, avx2 or portable [default: the best here]
+    #[arg(long, value_name = "ISA")]
+    isa: Option<Isa>,
     /// Number of rounds for each side
     #[arg(long, value_name = "N", default_value_t = ROUNDS)]
     rounds: NonZeroU32,
@@ -49,6 +55,8 @@ enum Peer {
     Genai,
     /// llama.cpp
     Llama,
+    /// No other: HEG alone
+    None,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -61,8 +69,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         true => Some(llama::prepare(&subject)?),
         false => None,
     };
-    let ours = ours::prepare(&subject)?;
-    let mut report = Report::new(&subject.name, args.rounds);
+    let ours = Ours {
+        isa: args.isa,
+        ..ours::prepare(&subject)?
+    };
+    let mut report = Report::new(&subject.name, args.rounds, args.isa);
     for round in 1..=args.rounds.get() {
         let announce = |side| note(format!("round {round} of {}: {side}", args.rounds));
         announce("HEG");
@@ -106,14 +117,15 @@ const DECODE_TOKENS: u32 = 32;
 const BATCH: u32 = 8;
 const START_PROMPT_TOKENS: u32 = 32;
 
-fn measure_ours(ours: &ours::Ours, samples: &mut Samples) -> Result<()> {
+fn measure_ours(ours: &Ours, samples: &mut Samples) -> Result<()> {
     let measured = ours.bench()?;
     samples.add_all(&measured, &report::BENCH_KEYS)?;
     samples.add_all(&measured, &[report::LOAD_KEY])?;
     samples.add_found(&measured, report::DECODE_LIMIT_KEY);
-    let process_ms = second(|| ours.start())?;
-    samples.add("process_ms", process_ms);
-    samples.add("start_ms", process_ms);
+    let start = second(|| ours.start())?;
+    samples.add("process_ms", start.first_line_ms);
+    samples.add("start_ms", start.first_line_ms);
+    add_anonymous(samples, start.peak);
     Ok(())
 }
 
@@ -131,15 +143,23 @@ fn measure_genai(genai: &genai::GenAi, samples: &mut Samples) -> Result<()> {
     };
     samples.add("process_ms", better.process_ms);
     samples.add("start_ms", better.start_ms);
+    add_anonymous(samples, better.peak);
     Ok(())
 }
 
 fn measure_llama(llama: &llama::Llama, samples: &mut Samples) -> Result<()> {
     samples.add_all(&llama.bench()?, &report::BENCH_KEYS)?;
-    let process_ms = second(|| llama.start())?;
-    samples.add("process_ms", process_ms);
-    samples.add("start_ms", process_ms);
+    let start = second(|| llama.start())?;
+    samples.add("process_ms", start.first_line_ms);
+    samples.add("start_ms", start.first_line_ms);
+    add_anonymous(samples, start.peak);
     Ok(())
+}
+
+fn add_anonymous(samples: &mut Samples, peak: Option<PeakMemory>) {
+    if let Some(peak) = peak {
+        samples.add(report::ANONYMOUS_KEY, peak.anonymous_bytes as f64);
+    }
 }
 
 /// Starts twice, and returns what the second start took: it finds its files in memory.
@@ -165,6 +185,11 @@ random weights of llama-3.2-1b's shape (2.5 GB), exports them with 8-bit weights
 llama.cpp (1.3 GB) and compiles the same folder for HEG. A fetched model is compiled from its GGUF file,
 which llama-quantize brings to Q8_0. Later runs start measuring at once.
 
+Disk for a model of N parameters: 2 N bytes for its random weights, 2 N for HEG's store and bundle, and N for
+each of the others: 48 GB for llama-3.1-8b, 32 GB with --peers none.
+
+--isa holds HEG alone to older instructions; the others go on with all that the machine has.
+
 HEG_PEERS_VENV=DIR uses a Python environment that has the packages, and downloads nothing for GenAI.
 
 Accuracy stands beside speed: SmolLM2 at the same settings on both sides, as `cargo xtask quality
@@ -181,4 +206,5 @@ Examples:
   cargo xtask bench-peers
   cargo xtask bench-peers --model smollm2-135m-instruct --json smollm2.jsonl
   cargo xtask bench-peers --peers llama --rounds 3
+  cargo xtask bench-peers --peers none --isa avx2
   HEG_PEERS_VENV=~/venv cargo xtask bench-peers --model m1b --genai-model ov1b";

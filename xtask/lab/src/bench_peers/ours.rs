@@ -1,17 +1,21 @@
 //! HEG's side: the bundle and the two commands that measure it.
 
 use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS};
-use crate::process::{listed, text, timed_json};
+use crate::process::{Finished, finished, listed, text, timed_json};
 use crate::subject::{DEFAULT_FORM, Subject};
 use anyhow::{Context, Result};
+use heg_spec::Isa;
 use serde_json::Value;
 use std::path::PathBuf;
+use std::process::Command;
 use xtask::workspace::{self, Build, note};
 
 /// A built `heg` and a compiled bundle.
 pub(crate) struct Ours {
     pub(crate) heg: PathBuf,
     pub(crate) bundle: PathBuf,
+    /// Instructions of CPU programs, in place of the best ones here.
+    pub(crate) isa: Option<Isa>,
 }
 
 pub(crate) fn prepare(subject: &Subject) -> Result<Ours> {
@@ -21,30 +25,43 @@ pub(crate) fn prepare(subject: &Subject) -> Result<Ours> {
         subject.name
     ));
     let bundle = subject.bundle(DEFAULT_FORM)?;
-    Ok(Ours { heg, bundle })
+    Ok(Ours {
+        heg,
+        bundle,
+        isa: None,
+    })
 }
 
 impl Ours {
     /// Speeds, time to load and peak memory, as `heg bench` prints them.
     pub(super) fn bench(&self) -> Result<Value> {
-        let mut command = workspace::heg(&self.heg);
+        let mut command = self.command("bench");
         command
-            .args(["bench", &text(&self.bundle), "--json"])
+            .arg("--json")
             .args(["--prefill", &listed(&PREFILL_TOKENS)])
             .args(["--decode", &DECODE_TOKENS.to_string()])
             .args(["--batch", &BATCH.to_string()]);
         timed_json(&mut command, "heg bench").map(|(value, _)| value)
     }
 
-    /// Milliseconds from before the process exists to its output of the first token.
-    pub(super) fn start(&self) -> Result<f64> {
+    /// A start to the first token.
+    pub(super) fn start(&self) -> Result<Finished> {
         let ids: Vec<u32> = (0..START_PROMPT_TOKENS).map(|i| 100 + i).collect();
         let ids = serde_json::to_string(&ids).context("cannot write the prompt")?;
-        let mut command = workspace::heg(&self.heg);
+        let mut command = self.command("run");
         command
-            .args(["run", &text(&self.bundle), "--prompt-ids", &ids])
+            .args(["--prompt-ids", &ids])
             .args(["--max-tokens", "1", "--temperature", "0"])
             .args(["--ignore-eos", "--json"]);
-        timed_json(&mut command, "heg run").map(|(_, ms)| ms)
+        finished(&mut command, "heg run")
+    }
+
+    fn command(&self, name: &str) -> Command {
+        let mut command = workspace::heg(&self.heg);
+        command.args([name, &text(&self.bundle)]);
+        if let Some(isa) = self.isa {
+            command.args(["--isa", isa.name()]);
+        }
+        command
     }
 }

@@ -3,6 +3,7 @@
 use super::goals::{Beside, goals};
 use super::samples::Samples;
 use crate::goal::Goal;
+use heg_spec::Isa;
 use serde_json::{Value, json};
 use std::num::NonZeroU32;
 
@@ -10,6 +11,8 @@ use std::num::NonZeroU32;
 pub(super) struct Report {
     model: String,
     rounds: NonZeroU32,
+    /// Instructions that HEG was held to.
+    isa: Option<Isa>,
     pub(super) ours: Samples,
     /// Without samples where the side was left out.
     pub(super) genai: Samples,
@@ -20,10 +23,11 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(model: &str, rounds: NonZeroU32) -> Self {
+    pub(super) fn new(model: &str, rounds: NonZeroU32, isa: Option<Isa>) -> Self {
         Self {
             model: model.to_string(),
             rounds,
+            isa,
             ours: Samples::default(),
             genai: Samples::default(),
             llama: Samples::default(),
@@ -32,8 +36,11 @@ impl Report {
     }
 
     pub(super) fn table(&self) -> String {
+        let held = self.isa.map_or(String::new(), |isa| {
+            format!(", HEG with {isa} only, the others with all that there is")
+        });
         let mut text = format!(
-            "{}, all sides in turn, medians of rounds: {}\n\n{:40} {:>13} {:>13} {:>14} {:>9} {:>9}  {}\n",
+            "{}{held}, all sides in turn, medians of rounds: {}\n\n{:40} {:>13} {:>13} {:>14} {:>9} {:>9}  {}\n",
             self.model,
             self.rounds,
             "",
@@ -86,12 +93,13 @@ impl Report {
         });
         json!({
             "model": self.model,
+            "isa": self.isa.map(Isa::name),
             "name": line.key,
             "heg": figures.heg,
             "genai": figures.genai,
             "llama": figures.llama,
             "ratio": figures.ratio(Beside::Better),
-            "limit": line.limit.and_then(|key| self.ours.median(key)),
+            "limit": figures.limit,
             "accuracy": if is_prefill { prefill } else { decode },
             "goals": goals.collect::<Vec<_>>(),
         })
@@ -102,6 +110,7 @@ impl Report {
             heg: self.ours.median(line.key),
             genai: self.genai.median(line.key),
             llama: self.llama.median(line.key),
+            limit: line.limit.and_then(|key| self.ours.median(key)),
             better: line.better,
         }
     }
@@ -135,6 +144,7 @@ struct Figures {
     heg: Option<f64>,
     genai: Option<f64>,
     llama: Option<f64>,
+    limit: Option<f64>,
     better: fn(f64, f64) -> f64,
 }
 
@@ -148,6 +158,8 @@ impl Figures {
                 let measured = [self.genai, self.llama].into_iter().flatten();
                 measured.reduce(self.better)
             }
+            Beside::Limit => self.limit,
+            Beside::Megabyte => Some(1e6),
         };
         Some(self.heg? / other?)
     }
@@ -168,6 +180,9 @@ pub(super) const BENCH_KEYS: [&str; 5] = [
 
 /// Time to load, which llama.cpp does not tell.
 pub(super) const LOAD_KEY: &str = "load_ms";
+
+/// Memory that a start with a short prompt has and no file holds.
+pub(super) const ANONYMOUS_KEY: &str = "anonymous_bytes";
 
 /// The rate at which a model's weights are merely read, where `heg bench` tells it.
 pub(super) const DECODE_LIMIT_KEY: &str = "decode_limit_tokens_per_s";
@@ -206,7 +221,7 @@ impl Line {
     }
 }
 
-const LINES: [Line; 8] = [
+const LINES: [Line; 9] = [
     Line::rate("prefill_tokens_per_s/512", "prefill of 512 tokens"),
     Line::rate("prefill_tokens_per_s/2048", "prefill of 2048 tokens"),
     Line {
@@ -222,6 +237,11 @@ const LINES: [Line; 8] = [
     Line::cost("process_ms", "the same, whole processes", seconds),
     Line::cost(LOAD_KEY, "load to ready", seconds),
     Line::cost("peak_rss_bytes", "peak resident memory", megabytes),
+    Line::cost(
+        ANONYMOUS_KEY,
+        "of a start: in no file, at its peak",
+        megabytes,
+    ),
 ];
 
 fn speed(tokens_per_s: f64) -> String {
@@ -249,7 +269,7 @@ mod tests {
     use crate::subject::{LLAMA_1B, SMOLLM2};
 
     fn report(model: &str) -> Report {
-        let mut report = Report::new(model, NonZeroU32::MIN);
+        let mut report = Report::new(model, NonZeroU32::MIN, None);
         for line in &LINES {
             report.ours.add(line.key, 90.0);
             report.genai.add(line.key, 100.0);
@@ -294,6 +314,9 @@ mod tests {
         assert_eq!(decode["accuracy"], 0.5);
         assert_eq!(decode["goals"][0]["met"], false);
         assert_eq!(decode["goals"][1]["met"], true);
+        assert_eq!(decode["goals"][2]["beside"], "the limit");
+        assert_eq!(decode["goals"][2]["met"], true);
+        assert_eq!(decode["isa"], Value::Null);
         let prefill = object(&report, "prefill_tokens_per_s/512");
         assert_eq!(prefill["limit"], Value::Null);
         assert_eq!(prefill["accuracy"], 0.25);

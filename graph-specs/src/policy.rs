@@ -78,6 +78,10 @@ pub struct PrefillPolicy {
     /// came.
     #[serde(default)]
     pub short_prompts_first: Option<f64>,
+    /// Most tokens of a proactive prompt's chunk: as long as one of its kernels may a person's token wait where one
+    /// lane has all kernels. None: those of any chunk.
+    #[serde(default)]
+    pub proactive_chunk_tokens: Option<u32>,
 }
 
 /// Attention on the NPU.
@@ -109,6 +113,11 @@ pub struct DecodePolicy {
     /// Largest batch while a reactive request decodes, unless there are more reactive ones (4.5,
     /// Algorithm 2). None: classes do not matter.
     pub reactive_batch_max: Option<u32>,
+    /// Where one lane has all kernels: most times as long as for the reactive answers alone that an iteration may take
+    /// with proactive ones beside them, as costs say; overdue ones are in it anyway. None: any, up to
+    /// `reactive_batch_max`.
+    #[serde(default)]
+    pub reactive_slowdown_max: Option<f64>,
     /// Whether the longest sequences are left out first when the batch is too small for all.
     pub evict_longest: bool,
     /// Whether kernels of a prefill go before those of decoding on the iGPU (4.3).
@@ -185,6 +194,7 @@ impl Default for PrefillPolicy {
             defer_memory_bound: None,
             resume: Resume::Arrival,
             short_prompts_first: None,
+            proactive_chunk_tokens: None,
         }
     }
 }
@@ -195,6 +205,7 @@ impl Default for DecodePolicy {
         Self {
             batch_max: 32,
             reactive_batch_max: None,
+            reactive_slowdown_max: None,
             evict_longest: false,
             prefill_first: false,
             proactive_share: None,
@@ -244,6 +255,15 @@ impl Policy {
         require(decode.batch_max >= 1, "decode.batch_max", "at least 1");
         let cap = decode.reactive_batch_max;
         require(cap != Some(0), "decode.reactive_batch_max", "at least 1");
+        let times = decode.reactive_slowdown_max;
+        let valid = times.is_none_or(|times| times >= 1.0 && times.is_finite());
+        require(valid, "decode.reactive_slowdown_max", "finite, at least 1");
+        let chunk = policy.prefill.proactive_chunk_tokens;
+        require(
+            chunk != Some(0),
+            "prefill.proactive_chunk_tokens",
+            "at least 1",
+        );
         let share = decode.proactive_share;
         let valid = share.is_none_or(|share| 0.0 < share && share < 1.0);
         let expected = "a share above 0 and below 1";

@@ -169,6 +169,7 @@ impl<C: Costs> AgentXpu<C> {
             self.decode.requests.iter().filter_map(candidate).collect();
         self.decode.isolation.narrow(&mut candidates, |it| it.id);
         let batch = next_batch(&self.policy.decode, &candidates);
+        let batch = self.bearable(lane, batch);
         let class = batch
             .iter()
             .filter_map(|(id, _)| self.class_of(*id))
@@ -183,19 +184,23 @@ impl<C: Costs> AgentXpu<C> {
 
     /// What a run takes: its layers, and the head, which comes after the last one.
     pub(super) fn decode_cost(&self, lane: Lane, run: &DecodeRun) -> Option<Cost> {
-        let rows = run.batch.len() as u32;
-        let context = run.batch.iter().map(|(_, context)| *context).sum();
-        let layer = self.costs.cost(
-            lane,
-            Call::Layer {
-                rows,
-                context,
-                fused: run.fused,
-            },
-        )?;
+        let call = Call::Layer {
+            rows: run.batch.len() as u32,
+            context: run.batch.iter().map(|(_, context)| *context).sum(),
+            fused: run.fused,
+        };
+        self.layers_cost(lane, call, run.layers.len())
+    }
+
+    /// What so many layers of an iteration take, and the head.
+    pub(super) fn layers_cost(&self, lane: Lane, layer: Call, layers: usize) -> Option<Cost> {
+        let Call::Layer { rows, .. } = layer else {
+            return None;
+        };
+        let layer = self.costs.cost(lane, layer)?;
         let head = self.costs.cost(lane, Call::Head { rows })?;
         Some(Cost {
-            latency_us: layer.latency_us * run.layers.len() as f64 + head.latency_us,
+            latency_us: layer.latency_us * layers as f64 + head.latency_us,
             bandwidth: layer.bandwidth,
         })
     }

@@ -36,6 +36,7 @@ mod answers_first;
 mod backfill;
 mod binding;
 mod clock;
+mod company;
 mod decode_pipeline;
 mod dynamic_lane;
 mod gates;

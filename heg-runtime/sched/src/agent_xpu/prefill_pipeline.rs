@@ -131,7 +131,7 @@ impl<C: Costs> AgentXpu<C> {
             Phase::Queued => {
                 let shared = entry.submission.shared_tokens;
                 let reused = shared.min(entry.prompt_tokens.saturating_sub(1));
-                let (layers, chunk) = (self.model.layers, self.model.chunk_tokens);
+                let (layers, chunk) = (self.model.layers, self.chunk_tokens(entry.class()));
                 fresh = Prefill::new(layers, reused, entry.prompt_tokens, chunk)
                     .wanting(entry.submission.prompt_logits);
                 &fresh
@@ -294,7 +294,7 @@ impl<C: Costs> AgentXpu<C> {
         let prefill = match entry.prefill() {
             Some(prefill) => prefill,
             None => {
-                let (layers, chunk) = (self.model.layers, self.model.chunk_tokens);
+                let (layers, chunk) = (self.model.layers, self.chunk_tokens(entry.class()));
                 fresh = Prefill::new(layers, 0, entry.prompt_tokens, chunk)
                     .wanting(entry.submission.prompt_logits);
                 &fresh
@@ -326,6 +326,15 @@ impl<C: Costs> AgentXpu<C> {
         prefill.remaining().map(latency).sum()
     }
 
+    /// Tokens of a full chunk of a prompt of a class.
+    fn chunk_tokens(&self, class: Class) -> u32 {
+        let chunk = self.model.chunk_tokens;
+        match (class, self.policy.prefill.proactive_chunk_tokens) {
+            (Class::Proactive, Some(most)) => chunk.min(most),
+            _ => chunk,
+        }
+    }
+
     /// Takes a request out of its queue and lets its prefill begin or go on; false if there is no room.
     pub(super) fn begin(&mut self, id: RequestId, actions: &mut Actions) -> bool {
         let Some(entry) = self.ledger.get(id) else {
@@ -346,7 +355,8 @@ impl<C: Costs> AgentXpu<C> {
             let Room::Reserved(reused) = room else {
                 return false;
             };
-            let prefill = Prefill::new(self.model.layers, reused, prompt, self.model.chunk_tokens)
+            let chunk = self.chunk_tokens(submission.class);
+            let prefill = Prefill::new(self.model.layers, reused, prompt, chunk)
                 .wanting(submission.prompt_logits);
             if let Some(entry) = self.ledger.get_mut(id) {
                 entry.own.phase = Phase::Prefill(prefill);

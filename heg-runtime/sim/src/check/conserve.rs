@@ -223,7 +223,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             below && cost.is_none_or(|cost| cost.bandwidth > threshold)
         };
         self.all_foremost(|segment, kernel| {
-            let whole = segment.tokens == world.model.chunk_tokens;
+            let chunks = self.foremost().into_iter().map(|seen| seen.chunk_tokens);
+            let whole = Some(segment.tokens) == chunks.max();
             kernel != Kernel::Mha && whole && !excluded(segment, kernel)
         })
     }

@@ -31,12 +31,11 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     }
 
     fn prefill(&mut self, id: RequestId, segment: Segment, layer: u32, kernel: Kernel) {
-        let chunk = self.world.model.chunk_tokens;
         let layers = self.world.model.layers;
         let Some(seen) = self.live(id, "Launch") else {
             return;
         };
-        let known = seen.cut(chunk.max(1)).find(|part| part.segment == segment);
+        let known = seen.cut().find(|part| part.segment == segment);
         let number = 3 * layer + KERNELS.iter().position(|k| *k == kernel).unwrap_or(0) as u32;
         let part = known.filter(|part| part.done == number && !part.running && layer < layers);
         let keys = kernel != Kernel::Mha || layer < seen.keys_before(segment.position);

@@ -52,6 +52,8 @@ pub(super) struct Leaving {
 pub(super) struct World {
     pub(super) now: Micros,
     pub(super) model: ModelShape,
+    /// Most tokens of a segment of a reactive prompt, and of a proactive one.
+    chunk_tokens: [u32; 2],
     overdue_after: Option<Micros>,
     /// Minimum time that requests wait for a lane.
     patience: Micros,
@@ -94,7 +96,16 @@ impl World {
             head && (!one_device || lane == named)
         };
         let usable = Lane::ALL.map(has);
+        let chunk = model.chunk_tokens.max(1);
+        let most = policy.prefill.proactive_chunk_tokens;
+        let proactive = chunk.min(most.unwrap_or(chunk));
+        let reactive = match policy.scheduler {
+            // It knows no classes.
+            SchedulerKind::Serial => proactive,
+            _ => chunk,
+        };
         Self {
+            chunk_tokens: [reactive, proactive],
             now: Micros(0),
             overdue_after: policy
                 .ageing

@@ -1,6 +1,6 @@
 //! The paper's mechanisms one at a time, as a log of what the scheduler says; times in ms.
 
-use crate::script::Script;
+use crate::script::{RoundCosts, Script};
 
 /// v2 4.4: a reactive request has the NPU as soon as the kernel that runs is done, and the proactive prompt goes
 /// on where it was.
@@ -158,6 +158,61 @@ fn a_reactive_prompt_is_overtaken_for_a_part_of_its_length_only() {
     // 430 ms are left of the long one, which came 100 ms before one of 69 ms.
     assert!(!overtaken(0.25));
     assert!(overtaken(0.5));
+}
+
+/// Where one device has all kernels proactive answers decode beside a reactive one as far as costs bear it: an iteration
+/// of one row takes 7 ms here, and each further row 1 ms.
+#[test]
+fn proactive_answers_join_a_reactive_one_while_costs_bear_it() {
+    let batches = |times: Option<f64>, overdue_ms: u32| {
+        let costs = RoundCosts {
+            lanes: [false, true, false],
+            row_ms: 0.5,
+        };
+        let mut script = Script::with(costs, |policy| {
+            policy.decode.reactive_batch_max = Some(8);
+            policy.decode.reactive_slowdown_max = times;
+            policy.ageing.as_mut().unwrap().threshold_ms = overdue_ms;
+        });
+        script.proactive(1, 200, 40);
+        script.proactive(2, 100, 40);
+        script.proactive(3, 50, 40);
+        script.run_until(230);
+        script.reactive(4, 20, 3);
+        script.run();
+        let with_reactive = script.log.lines().filter_map(|line| {
+            let (_, batch) = line.split_once("decode [4")?;
+            batch.split_once(']').map(|(others, _)| others.to_owned())
+        });
+        let mut batches: Vec<String> = with_reactive.collect();
+        batches.dedup();
+        batches
+    };
+    assert_eq!(batches(None, 30_000), [", 3, 2, 1"]);
+    assert_eq!(batches(Some(1.3), 30_000), [", 3, 2"]);
+    assert_eq!(batches(Some(1.0), 30_000), [""]);
+    // All of them have waited enough.
+    assert_eq!(batches(Some(1.0), 1), [", 3, 2, 1"]);
+}
+
+/// A proactive prompt has kernels that a person need not wait for long, a reactive one those that take the least time
+/// together.
+#[test]
+fn proactive_prompts_are_cut_into_chunks_of_their_own() {
+    let mut script = Script::on([false, true, false], |policy| {
+        policy.prefill.proactive_chunk_tokens = Some(100);
+    });
+    script.proactive(1, 256, 1);
+    script.run();
+    script.reactive(2, 300, 1);
+    script.run();
+    let cut = |id: u64, segment: &str| script.log.contains(&format!("{id} [{segment}]"));
+    assert!(
+        ["0..100", "100..200", "200..256"]
+            .iter()
+            .all(|part| cut(1, part))
+    );
+    assert!(["0..256", "256..300"].iter().all(|part| cut(2, part)));
 }
 
 /// Tokens for request 1 before, between and after the kernels of the first segment of request 2.

@@ -185,6 +185,8 @@ fn policy(random: &mut Seeded) -> Policy {
         _ => {}
     }
     prefill.short_prompts_first = [None, None, Some(0.5), Some(4.0)][random.below(4)];
+    // Chunks that fit none of the machines' kernels.
+    prefill.proactive_chunk_tokens = prefill.short_prompts_first.map(|_| 5);
     let decode = &mut policy.decode;
     for flag in [
         &mut decode.evict_longest,
@@ -195,6 +197,7 @@ fn policy(random: &mut Seeded) -> Policy {
     }
     decode.batch_max = [2, 4, 32][random.below(3)];
     decode.proactive_share = [None, Some(0.2), Some(0.6)][random.below(3)];
+    decode.reactive_slowdown_max = decode.proactive_share.map(|share| 1.0 + share);
     decode.young_answers_first = [None, Some(1.0), Some(4.0)][random.below(3)];
     decode.ending_answers_first = [None, Some(1.0), Some(4.0)][random.below(3)];
     decode.reactive_batch_max = [None, Some(1), Some(3), Some(3)][random.below(4)];

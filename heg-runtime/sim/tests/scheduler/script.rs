@@ -14,6 +14,8 @@ use heg_spec::Policy;
 pub(crate) struct RoundCosts {
     /// Devices that are there, in the order of [`Lane::ALL`].
     pub(crate) lanes: [bool; Lane::ALL.len()],
+    /// What each further row adds to a layer of decoding, in ms.
+    pub(crate) row_ms: f64,
 }
 
 impl Costs for RoundCosts {
@@ -41,7 +43,9 @@ impl Costs for RoundCosts {
                 kernel: Kernel::Mha,
                 ..
             } if lane != Lane::Npu => 4.0,
-            Call::Layer { .. } if lane != Lane::Npu => 3.0,
+            Call::Layer { rows, .. } if lane != Lane::Npu => {
+                3.0 + self.row_ms * f64::from(rows - 1)
+            }
             Call::Prefill { .. } | Call::Layer { .. } => return None,
             Call::Head { .. } => 1.0,
         };
@@ -96,9 +100,14 @@ impl Script {
 
     /// As [`Script::new`], with these lanes.
     pub(crate) fn on(lanes: [bool; Lane::ALL.len()], change: impl FnOnce(&mut Policy)) -> Self {
+        let row_ms = 0.0;
+        Self::with(RoundCosts { lanes, row_ms }, change)
+    }
+
+    /// As [`Script::new`], with these costs.
+    pub(crate) fn with(costs: RoundCosts, change: impl FnOnce(&mut Policy)) -> Self {
         let mut policy = heg_spec::shipped::policy("agent-xpu").unwrap();
         change(&mut policy);
-        let costs = RoundCosts { lanes };
         Self {
             scheduler: AgentXpu::new(policy, costs.clone()),
             costs,

@@ -174,6 +174,10 @@ impl World {
     fn submitted(&mut self, submission: &Submission) {
         let seen = Seen {
             submission: *submission,
+            chunk_tokens: match submission.class {
+                Class::Reactive => self.chunk_tokens[0],
+                Class::Proactive => self.chunk_tokens[1],
+            },
             phase: Phase::Queued,
             prompt_tokens: submission.prompt_tokens,
             reused: 0,

@@ -26,6 +26,8 @@ pub(in crate::check) struct Part {
 #[derive(Debug, Clone)]
 pub(in crate::check) struct Seen {
     pub(in crate::check) submission: Submission,
+    /// Tokens of a full segment of its prompt.
+    pub(in crate::check) chunk_tokens: u32,
     pub(in crate::check) phase: Phase,
     /// Tokens to prefill; a restart adds the answer so far.
     pub(in crate::check) prompt_tokens: u32,
@@ -115,7 +117,8 @@ impl Seen {
     }
 
     /// Segments of the prompt as the chunk cuts it, with what is done of each.
-    pub(in crate::check) fn cut(&self, chunk: u32) -> impl Iterator<Item = Part> {
+    pub(in crate::check) fn cut(&self) -> impl Iterator<Item = Part> {
+        let chunk = self.chunk_tokens;
         let new = self.prompt_tokens.saturating_sub(self.reused).max(1);
         let first = self.prompt_tokens - new;
         (0..new.div_ceil(chunk)).map(move |index| {
@@ -139,7 +142,7 @@ impl Seen {
         model: ModelShape,
     ) -> impl Iterator<Item = (Segment, Kernel)> {
         let open = self.phase == Phase::Prefill && self.wanted;
-        let parts = self.cut(model.chunk_tokens.max(1)).filter(move |_| open);
+        let parts = self.cut().filter(move |_| open);
         parts.filter_map(move |part| {
             let (layer, kernel) = (part.done / 3, KERNELS[(part.done % 3) as usize]);
             let last = part.segment.context() == self.prompt_tokens;

@@ -1,0 +1,56 @@
+//! Proactive answers decode beside reactive ones while that costs these little (`decode.reactive_slowdown_max`).
+//!
+//! Rows of an iteration share the weights that it reads: on a CPU the first few cost next to nothing, on others more may.
+
+use std::sync::Arc;
+
+use super::AgentXpu;
+use crate::costs::{Call, Costs};
+use crate::request::{Class, Lane, RequestId};
+
+/// Contexts are compared in steps of this, so that remembered costs serve many iterations. Chosen: a small part of what
+/// a row reads of the weights.
+const CONTEXT_STEP: u32 = 256;
+
+impl<C: Costs> AgentXpu<C> {
+    /// A batch without its last proactive answers, as far as they would make it longer for reactive ones than the policy
+    /// allows. Overdue ones stay: they have waited enough.
+    pub(super) fn bearable(
+        &self,
+        lane: Lane,
+        batch: Arc<[(RequestId, u32)]>,
+    ) -> Arc<[(RequestId, u32)]> {
+        let times = self.policy.decode.reactive_slowdown_max;
+        let Some(times) = times.filter(|_| !self.lanes.is_present(Lane::Npu)) else {
+            return batch;
+        };
+        let is_reactive = |id| self.class_of(id) == Some(Class::Reactive);
+        let is_overdue = |id| self.ledger.get(id).is_some_and(|entry| entry.own.overdue);
+        // Reactive ones stand first, overdue ones next.
+        let reactive = batch.partition_point(|(id, _)| is_reactive(*id));
+        let certain = batch.partition_point(|(id, _)| is_reactive(*id) || is_overdue(*id));
+        if reactive == 0 || certain == batch.len() {
+            return batch;
+        }
+        let layers = self.model.layers as usize;
+        let time_us = |rows: usize| {
+            let members = batch.get(..rows)?;
+            let context: u32 = members.iter().map(|(_, context)| *context).sum();
+            let call = Call::Layer {
+                rows: rows as u32,
+                context: context.next_multiple_of(CONTEXT_STEP),
+                fused: false,
+            };
+            Some(self.layers_cost(lane, call, layers)?.latency_us)
+        };
+        let Some(alone_us) = time_us(reactive) else {
+            return batch;
+        };
+        let bears = |rows: &usize| time_us(*rows).is_some_and(|us| us <= alone_us * times);
+        let more = (certain + 1..=batch.len()).take_while(bears).count();
+        match certain + more {
+            all if all == batch.len() => batch,
+            rows => batch.get(..rows).unwrap_or_default().into(),
+        }
+    }
+}

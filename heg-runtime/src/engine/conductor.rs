@@ -15,6 +15,7 @@ use super::machine::Machine;
 use super::memory::Memory;
 use super::reclaim::Reclaim;
 use super::serving::Serving;
+use super::speeds::known_costs;
 use super::status::Status;
 use super::thread::Farewell;
 use super::warming::{Warmed, Warming};
@@ -190,6 +191,8 @@ impl Conductor {
 
     /// Runs until the last handle is gone.
     pub(super) fn run(mut self, messages: &Receiver<Message>) {
+        // While lanes prepare their kernels.
+        let known = known_costs(&self.loader, self.model);
         let mut early = Early::default();
         let mut missing = self.lanes.iter().flatten().count();
         while missing > 0 {
@@ -233,7 +236,7 @@ impl Conductor {
         for answer in early.waiting.drain(..) {
             let _ = answer.send(Ok(()));
         }
-        Serving::new(self).run(early.held.take_all(), early.ended, messages);
+        Serving::new(self, known).run(early.held.take_all(), early.ended, messages);
     }
 
     /// Refuses every request until the last handle is gone.

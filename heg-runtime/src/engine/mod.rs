@@ -9,6 +9,7 @@
 
 mod cache;
 mod conductor;
+mod correction;
 #[cfg(feature = "faults")]
 mod faults;
 mod flash;
@@ -26,6 +27,7 @@ mod scores;
 mod served;
 mod serving;
 mod single;
+mod speeds;
 mod status;
 mod stopwatch;
 mod thread;

@@ -2,13 +2,14 @@
 //!
 //! A machine without annotations starts with a rough guess per device, which a few launches correct.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use heg_artifacts::manifest::{Manifest, ShapeClass};
 use heg_spec::Group;
 
+use super::correction::Correction;
 use heg_costs::AnnotatedCosts;
 use heg_sched::{
     CachedCosts, Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, Segment, WarmKernel, Work,
@@ -20,8 +21,6 @@ const GUESS_BYTES_PER_US: f64 = 10_000.0;
 const GUESS_LAUNCH_US: f64 = 30.0;
 /// Time to compile a static attention of which nothing is known: that over 512 rows (DESIGN §4.4).
 const GUESS_COMPILE_US: f64 = 1e6;
-/// Share of a new observation in the correction. Chosen: a change of speed is followed within some twenty launches.
-const WEIGHT: f64 = 0.1;
 
 /// Costs that are corrected by measurements.
 pub(super) struct Pace {
@@ -63,57 +62,42 @@ impl From<Kernel> for Kind {
     }
 }
 
-/// Ratio of observed to predicted time.
-#[derive(Debug, Default)]
-struct Correction(Cell<Option<f64>>);
-
-impl Correction {
-    fn factor(&self) -> f64 {
-        self.0.get().unwrap_or(1.0)
-    }
-
-    /// Takes in the measured time of a launch that was predicted with the correction so far.
-    fn learn(&self, expected_us: f64, took: Duration) {
-        let took_us = took.as_micros() as f64;
-        let ratio = (took_us / expected_us.max(1.0)).clamp(0.01, 100.0);
-        let factor = match self.0.get() {
-            None => ratio,
-            Some(factor) => factor * (1.0 + WEIGHT * (ratio - 1.0)),
-        };
-        self.0.set(Some(factor.clamp(1e-3, 1e3)));
-    }
-}
-
 /// Predicted time of a launch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Expected {
     kind: Kind,
+    rows: u32,
+    /// The correction in it.
+    factor: f64,
     latency_us: f64,
 }
 
 impl Pace {
-    fn factor(&self, lane: Lane, kind: Kind) -> f64 {
-        self.learned[lane as usize][kind as usize].factor()
+    fn factor(&self, lane: Lane, kind: Kind, rows: u32) -> f64 {
+        self.learned[lane as usize][kind as usize].factor(rows)
     }
 
     /// Predicted time of a launch.
     pub(super) fn expected(&self, lane: Lane, work: &Work) -> Option<Expected> {
         let latency_us = |call| Some(self.cost(lane, call)?.latency_us);
-        let (kind, latency_us) = match work {
+        let (kind, rows, latency_us) = match work {
             Work::Prefill {
                 segment, kernel, ..
             } => match self.warm_for(lane, *segment, *kernel) {
-                Some(warm) => (Kind::WarmMha, self.warm_cost(warm)?.latency_us),
+                Some(warm) => {
+                    let cost = self.warm_cost(warm)?;
+                    (Kind::WarmMha, warm.tokens, cost.latency_us)
+                }
                 None => {
                     let call = Call::Prefill {
                         kernel: *kernel,
                         tokens: segment.tokens,
                         context: segment.context(),
                     };
-                    (Kind::from(*kernel), latency_us(call)?)
+                    (Kind::from(*kernel), segment.tokens, latency_us(call)?)
                 }
             },
-            Work::Head(_) => (Kind::Head, latency_us(Call::Head { rows: 1 })?),
+            Work::Head(_) => (Kind::Head, 1, latency_us(Call::Head { rows: 1 })?),
             Work::Decode(run) => {
                 let rows = run.batch.len() as u32;
                 let context = run.batch.iter().map(|(_, context)| *context).sum();
@@ -123,12 +107,17 @@ impl Pace {
                     fused: false,
                 })?;
                 let head = latency_us(Call::Head { rows })?;
-                (Kind::Decode, layer * run.layers.len() as f64 + head)
+                (Kind::Decode, rows, layer * run.layers.len() as f64 + head)
             }
             // Its parts are the others' to learn.
             Work::Mixed { .. } => return None,
         };
-        Some(Expected { kind, latency_us })
+        Some(Expected {
+            kind,
+            rows,
+            factor: self.factor(lane, kind, rows),
+            latency_us,
+        })
     }
 
     /// The warm kernel that attention of a segment runs on: the smallest that holds it, unless the bundle has a
@@ -147,14 +136,21 @@ impl Pace {
 
     /// Takes in the measured time of a launch.
     pub(super) fn observe(&self, lane: Lane, expected: Expected, took: Duration) {
-        let Expected { kind, latency_us } = expected;
-        self.learned[lane as usize][kind as usize].learn(latency_us, took);
+        let Expected {
+            kind,
+            rows,
+            factor,
+            latency_us,
+        } = expected;
+        self.learned[lane as usize][kind as usize].learn(rows, factor, latency_us, took);
     }
 
     /// Takes in a kernel that was compiled, and the time that took.
     pub(super) fn warmed(&self, kernel: WarmKernel, took: Duration) {
         if let Some(expected) = self.warm_up(kernel) {
-            self.compile.learn(expected.0 as f64, took);
+            let factor = self.compile.factor(kernel.tokens);
+            let expected_us = expected.0 as f64;
+            self.compile.learn(kernel.tokens, factor, expected_us, took);
         }
         self.warm.borrow_mut().insert(kernel);
     }
@@ -293,12 +289,12 @@ impl Costs for Pace {
         }
         let known = self.known.as_ref().and_then(|known| known.cost(lane, call));
         let mut cost = known.or_else(|| self.guess(lane, call))?;
-        let kind = match call {
-            Call::Prefill { kernel, .. } => Kind::from(kernel),
-            Call::Head { .. } => Kind::Head,
-            Call::Layer { .. } => Kind::Decode,
+        let (kind, rows) = match call {
+            Call::Prefill { kernel, tokens, .. } => (Kind::from(kernel), tokens),
+            Call::Head { rows } => (Kind::Head, rows),
+            Call::Layer { rows, .. } => (Kind::Decode, rows),
         };
-        cost.latency_us *= self.factor(lane, kind);
+        cost.latency_us *= self.factor(lane, kind, rows);
         Some(cost)
     }
 
@@ -307,7 +303,7 @@ impl Costs for Pace {
         let known = known.and_then(|known| known.warm_cost(kernel));
         let (rows, context) = (f64::from(kernel.tokens), f64::from(kernel.context));
         let mut cost = known.unwrap_or_else(|| guessed(self.attention(rows, context)));
-        cost.latency_us *= self.factor(Lane::Npu, Kind::WarmMha);
+        cost.latency_us *= self.factor(Lane::Npu, Kind::WarmMha, kernel.tokens);
         Some(cost)
     }
 
@@ -322,6 +318,8 @@ impl Costs for Pace {
         let known = self.known.as_ref();
         let known = known.and_then(|known| known.warm_up(kernel));
         let compile_us = known.map_or(GUESS_COMPILE_US, |known| known.0 as f64);
-        Some(Micros::from_f64(compile_us * self.compile.factor()))
+        Some(Micros::from_f64(
+            compile_us * self.compile.factor(kernel.tokens),
+        ))
     }
 }

@@ -204,7 +204,7 @@ impl Loader {
     }
 
     /// The folder in which verdicts are kept.
-    pub(super) fn cache(&self) -> Option<&OwnFolder> {
+    pub(crate) fn cache(&self) -> Option<&OwnFolder> {
         self.cache.as_ref()
     }
 

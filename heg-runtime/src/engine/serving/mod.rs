@@ -24,8 +24,7 @@ use super::status::{LaneStatus, Status};
 use super::waits::{Entry, Waits};
 use super::warming::{Warmed, Warming};
 use super::{Observer, Request};
-use crate::load::annotations;
-use heg_costs::{AnnotatedCosts, first_kernels};
+use heg_costs::AnnotatedCosts;
 use heg_sched::{
     Action, Actions, Class, Event, Finish, FlowId, Lane, Micros, ModelShape, PromptLogits,
     RequestId, Scheduler, Submission, Ticket, Work, scheduler,
@@ -79,7 +78,8 @@ const UNNAMED: u64 = 1 << 63;
 const SHARED_MIN: u32 = 32;
 
 impl Serving {
-    pub(super) fn new(setup: Conductor) -> Self {
+    /// Takes over from the conductor, with what is known of the machine's speed.
+    pub(super) fn new(setup: Conductor, known: Option<AnnotatedCosts>) -> Self {
         let Conductor {
             machine,
             pulse,
@@ -94,20 +94,6 @@ impl Serving {
             observers,
         } = setup;
         let manifest = loader.bundle().manifest();
-        let kernels: Vec<_> = first_kernels(manifest).cloned().collect();
-        let known = annotations(loader.bundle()).ok().flatten();
-        let known = known
-            .as_ref()
-            .and_then(|all| all.soc(&loader.soc().name))
-            .map(|soc| {
-                AnnotatedCosts::new(
-                    &manifest.model,
-                    model.layers,
-                    &kernels,
-                    soc,
-                    model.chunk_tokens,
-                )
-            });
         let present = [0, 1, 2].map(|lane: usize| lanes[lane].is_some());
         let npu_shapes = loader.shapes(DeviceClass::Npu);
         let pace = Rc::new(Pace::new(manifest, known, model, present, npu_shapes));

@@ -8,9 +8,9 @@ mod systems;
 
 use crate::subject::Subject;
 use anyhow::{Context, Result};
-use heg_sched::Micros;
+use heg_sched::{Class, Micros};
 use heg_workload::{Figures, Prompts, ReplayRequest, TraceSpec, Workload};
-use report::{LoadReport, Report};
+use report::{GapReport, LoadReport, REACTIVE_ONLY, Report};
 use results::{Results, Run};
 use std::path::PathBuf;
 use systems::{Pace, System, Systems};
@@ -62,10 +62,12 @@ the requests a minute that it answers then. Loads keep that mix, 1 to 2.
 
 Ratios are printed where both systems answered every request.
 
-`heg-alone` are the reactive requests of each trace on our idle server, one after the other.
+`heg-reactive` are the reactive requests of each trace at the same times on the same server, without the background
+requests: what these cost a person is the ratio of `heg` to it.
 
 Writes into DIR: setup.json, for each load and the gap a folder with trace.jsonl and SYSTEM.json (what became of
-each request) and the server's log, and summary.json. Runs whose SYSTEM.json is there are not repeated.
+each request) and the server's log, the same for the reactive requests in a folder reactive-only of it, and
+summary.json. Runs whose SYSTEM.json is there are not repeated.
 
 The first time, this makes Python environments and exports as bench-peers does, and builds llama-server from the
 source that llama-cpp-python comes with (a C++ compiler is needed; ten minutes on two cores).
@@ -187,8 +189,7 @@ impl Bench<'_> {
         let mut engine = None;
         for system in &self.args.systems {
             if *system == System::Heg {
-                let alone = self.replay(&folder, &trace, *system, Pace::Alone)?;
-                runs.push(("heg-alone".to_owned(), Figures::of(&alone.requests)));
+                runs.push(self.reactive_only(&folder, &trace)?);
             }
             let run = self.replay(&folder, &trace, *system, Pace::Open)?;
             runs.push((system.name().to_owned(), Figures::of(&run.requests)));
@@ -202,13 +203,32 @@ impl Bench<'_> {
         })
     }
 
-    fn gap(&self) -> Result<Vec<(String, Figures)>> {
+    fn gap(&self) -> Result<GapReport> {
         let trace = ReplayRequest::gap(self.args.seed, IDS_END);
-        let figures = |system: &System| -> Result<_> {
+        let mut gap = GapReport::default();
+        for system in &self.args.systems {
+            if *system == System::Heg {
+                gap.runs.push(self.reactive_only("gap", &trace)?);
+            }
             let run = self.replay("gap", &trace, *system, Pace::Open)?;
-            Ok((system.name().to_owned(), Figures::of(&run.requests)))
-        };
-        self.args.systems.iter().map(figures).collect()
+            let figures = Figures::of(&run.requests);
+            gap.runs.push((system.name().to_owned(), figures));
+            gap.engine = gap.engine.or(run.engine);
+            if *system == System::Heg {
+                let log = self.results.path("gap/start.log");
+                gap.ready_ms = Some(self.systems.ready_ms(&log)?);
+            }
+        }
+        Ok(gap)
+    }
+
+    /// The reactive requests of a trace at their times on our server, without any background work.
+    fn reactive_only(&self, folder: &str, trace: &[ReplayRequest]) -> Result<(String, Figures)> {
+        let reactive = trace.iter().filter(|it| it.class == Class::Reactive);
+        let reactive: Vec<ReplayRequest> = reactive.cloned().collect();
+        let folder = format!("{folder}/reactive-only");
+        let run = self.replay(&folder, &reactive, System::Heg, Pace::Open)?;
+        Ok((REACTIVE_ONLY.to_owned(), Figures::of(&run.requests)))
     }
 
     /// What became of a trace's requests: as an earlier run found it, or measured now.
@@ -220,7 +240,7 @@ impl Bench<'_> {
         pace: Pace,
     ) -> Result<Run> {
         let trace = self.results.trace(folder, trace)?;
-        let name = format!("{folder}/{}{}", system.name(), pace.suffix());
+        let name = format!("{folder}/{}", system.name());
         if let Some(run) = self.results.read(&name)? {
             note(format!("{name}: measured before"));
             return Ok(run);

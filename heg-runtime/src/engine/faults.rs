@@ -271,11 +271,6 @@ impl LaneExecutor for FaultyExecutor {
         self.executor.embed(tokens, rows, first)
     }
 
-    fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {
-        self.launch_all(&[launch], batch, &|_| true)?;
-        Ok(())
-    }
-
     /// An order ends where the plan has a fault for its next launch, and goes on after it.
     fn launch_all(
         &mut self,

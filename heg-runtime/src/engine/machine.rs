@@ -40,26 +40,14 @@ pub(super) trait LaneExecutor: Send {
         first: usize,
     ) -> Result<(), RuntimeError>;
 
-    /// Runs one launch and returns when it is done.
-    fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError>;
-
     /// Runs launches over the same rows one after the other, and returns the number of those that ran: before each but
-    /// the first, `goes_on` is asked, on any thread, whether to run it. Executors whose devices take one launch at a
-    /// time keep the default.
+    /// the first, `goes_on` is asked, on any thread, whether to run it.
     fn launch_all(
         &mut self,
         launches: &[Launch],
         batch: &Batch<'_>,
         goes_on: &GoesOn<'_>,
-    ) -> Result<usize, RuntimeError> {
-        for (done, launch) in launches.iter().enumerate() {
-            if done > 0 && !goes_on(*launch) {
-                return Ok(done);
-            }
-            self.launch(*launch, batch)?;
-        }
-        Ok(launches.len())
-    }
+    ) -> Result<usize, RuntimeError>;
 
     /// The logits of the head's last run, as `rows` rows of V.
     fn logits(&mut self, rows: usize) -> Result<&mut [f32], RuntimeError>;
@@ -102,10 +90,6 @@ impl LaneExecutor for Executor {
         first: usize,
     ) -> Result<(), RuntimeError> {
         self.embed(tokens, rows, first)
-    }
-
-    fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {
-        self.launch(launch, batch)
     }
 
     fn launch_all(

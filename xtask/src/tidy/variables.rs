@@ -54,13 +54,14 @@ const VARIABLES: [(&str, &[&str]); 14] = [
             "heg-runtime/src/verified.rs",
             "heg-runtime/cli/tests/cli.rs",
             "heg-runtime/cli/tests/machine.rs",
+            "heg-runtime/cli/tests/pressure.rs",
             "xtask/src/workspace.rs",
         ],
     ),
     (
         "HEG_FULL",
         &[
-            "tests/bits.rs",
+            "tests/bits/main.rs",
             "tests/engine.rs",
             "tests/gguf.rs",
             "tests/trained.rs",

@@ -33,8 +33,8 @@ fn golden(family: &str) -> Golden {
     serde_json::from_str(&text).unwrap()
 }
 
-/// `host-cpu-f32` and `host-roles` run CPU programs, on one lane and on two; `host-roles-openvino` runs the NPU's forms, with
-/// weights as inputs.
+/// `host-cpu-f32` and `host-roles` run CPU programs, on one device and on two; `host-roles-openvino` runs the NPU's forms,
+/// with weights as inputs.
 fn check_family(family: &str, soc: &str, chunk_sizes: &[usize]) {
     if soc == "host-roles-openvino" && !openvino_or_skip(family) {
         return;

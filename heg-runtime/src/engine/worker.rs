@@ -1,7 +1,8 @@
 //! The thread of a lane: runs one order of launches after the other, and chooses tokens from the logits.
 //!
-//! A decode iteration is one order: it asks between kernels whether to go on, and between layers whether the scheduler wants
-//! the lane for something else. Kernels of plugins are started asynchronously and waited for, so that a hung one can be cancelled from outside.
+//! A decode iteration is one order: it asks between kernels whether to go on, and between layers whether the scheduler
+//! wants the lane for something else. Kernels of plugins are started asynchronously and waited for, so that a hung one
+//! can be cancelled from outside.
 
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender};

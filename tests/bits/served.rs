@@ -215,11 +215,12 @@ fn turns(prompt: &[u32], answer: &[u32]) -> [Vec<u32>; 4] {
 }
 
 /// All conversations side by side, turn by turn; gives the tokens that were found in caches, and those of each prompt that
-/// are in the prompt before it too.
+/// are in the prompt before it too. `first` is the number of the first conversation.
 fn converse(
     engine: &Engine,
     conversations: &[[Vec<u32>; 4]],
     expected: &[Vec<Answer>],
+    first: usize,
 ) -> [usize; 2] {
     let flows: Vec<_> = conversations.iter().map(|_| engine.new_flow()).collect();
     let (mut reused, mut possible) = (0, 0);
@@ -234,6 +235,7 @@ fn converse(
                 ..request(class, &turns[turn])
             };
             let (answer, ending) = wait(engine.generate(asked));
+            let at = first + at;
             assert_eq!(answer, expected[turn][at], "turn {turn} of {at}");
             reused += ending.reused_tokens as usize;
             if let Some(before) = turn.checked_sub(1) {
@@ -242,8 +244,14 @@ fn converse(
             }
         }
     }
+    for flow in flows {
+        engine.end_flow(flow);
+    }
     [reused, possible]
 }
+
+/// Chosen: fewer than the 128 caches that a scheduler has on flash.
+const SIDE_BY_SIDE: usize = 100;
 
 /// Caches of idle flows stay in memory where there is enough, and go to flash where not.
 fn check_flows(bundle: &Path, workbench: &Workbench, prompts: &[Vec<u32>], tight_mib: u32) {
@@ -266,7 +274,12 @@ fn check_flows(bundle: &Path, workbench: &Workbench, prompts: &[Vec<u32>], tight
             policy.limits.flash_mib = 1024;
         }
         let served = served(bundle, policy, workbench);
-        let [reused, possible] = converse(&served.engine, &conversations, &expected);
+        let (mut reused, mut possible) = (0, 0);
+        for (at, some) in conversations.chunks(SIDE_BY_SIDE).enumerate() {
+            let found = converse(&served.engine, some, &expected, at * SIDE_BY_SIDE);
+            reused += found[0];
+            possible += found[1];
+        }
         let offloaded = served.seen.lock().unwrap().offloaded;
         println!(
             "tight: {is_tight}: {reused} tokens reused of {possible}, {offloaded} caches on flash"

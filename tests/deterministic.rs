@@ -111,15 +111,12 @@ fn objects(workbench: &Workbench) -> BTreeMap<String, (u64, i64, i64)> {
 /// What a change does to a tensor's bytes, in bf16.
 type Change = fn(&mut [u8]);
 
-/// Turns the sign of the largest element around: the scale of its row stays.
-fn negate_largest(bytes: &mut [u8]) {
-    let largest = (0..bytes.len() / 2)
-        .max_by_key(|index| magnitude(bytes, *index))
-        .unwrap();
-    bytes[2 * largest + 1] ^= 0x80;
+/// Exchanges the first two elements: the range of their row stays, and so do its scale and centre.
+fn exchange_two(bytes: &mut [u8]) {
+    bytes[..4].rotate_left(2);
 }
 
-/// Makes the largest element larger: the scale of its row changes.
+/// Makes the largest element larger: scale and centre of its row change.
 fn double_largest(bytes: &mut [u8]) {
     let largest = (0..bytes.len() / 2)
         .max_by_key(|index| magnitude(bytes, *index))
@@ -133,7 +130,7 @@ fn magnitude(bytes: &[u8], index: usize) -> u16 {
 }
 
 /// Compiles, changes one tensor, compiles again with the same store; looks at what became of everything.
-fn check_changed_weight(form: WeightForm, tensor: &str, change: Change, scales_change: bool) {
+fn check_changed_weight(form: WeightForm, tensor: &str, change: Change, range_changes: bool) {
     let name = format!("{tensor}, {form:?}");
     let (workbench, model) = copied("tiny-agent");
     let (before, _) = compile(&workbench, &model, "before", form);
@@ -146,7 +143,9 @@ fn check_changed_weight(form: WeightForm, tensor: &str, change: Change, scales_c
     let (old, new) = (weight(before, tensor), weight(after, tensor));
     assert_ne!(old.values, new.values, "{name}");
     assert_ne!(old.source, new.source, "{name}");
-    assert_eq!(old.scales != new.scales, scales_change, "{name}");
+    assert_eq!(old.scales != new.scales, range_changes, "{name}");
+    let moved = range_changes && old.centres.is_some();
+    assert_eq!(old.centres != new.centres, moved, "{name}");
     let expected = replaced(before, after, old, new);
     assert_eq!(&expected, after, "{name}: the rest");
     let (gone, fresh) = (answers(before, tensor), answers(after, tensor));
@@ -158,7 +157,7 @@ fn check_changed_weight(form: WeightForm, tensor: &str, change: Change, scales_c
 
     let stored = objects(&workbench);
     let expected: BTreeSet<String> = std::iter::once(new.values)
-        .chain(new.scales.filter(|_| scales_change))
+        .chain(new.sections().skip(1).filter(|_| range_changes))
         .chain(answers(after, tensor).into_iter().flatten())
         .map(|id| id.to_string())
         .collect();
@@ -199,6 +198,7 @@ fn replaced(before: &Manifest, after: &Manifest, old: &Weight, new: &Weight) -> 
     let exchange = |id: SectionId| match id {
         id if id == old.values => new.values,
         id if Some(id) == old.scales => new.scales.unwrap(),
+        id if Some(id) == old.centres => new.centres.unwrap(),
         id => match gone.iter().position(|gone| *gone == Some(id)) {
             Some(place) => fresh[place].unwrap(),
             None => id,
@@ -225,9 +225,9 @@ fn replaced(before: &Manifest, after: &Manifest, old: &Weight, new: &Weight) -> 
 fn a_changed_weight_changes_only_what_hangs_on_it() {
     let matrix = "model.layers.3.mlp.down_proj.weight";
     let vector = "model.layers.0.input_layernorm.weight";
-    check_changed_weight(WeightForm::W8A16, matrix, negate_largest, false);
+    check_changed_weight(WeightForm::W8A16, matrix, exchange_two, false);
     check_changed_weight(WeightForm::W8A16, matrix, double_largest, true);
-    check_changed_weight(WeightForm::F32, matrix, negate_largest, false);
+    check_changed_weight(WeightForm::F32, matrix, exchange_two, false);
     check_changed_weight(WeightForm::F16, matrix, double_largest, false);
     check_changed_weight(WeightForm::W8A16, vector, double_largest, false);
     // The embedding, which is the output projection too.
@@ -388,6 +388,7 @@ fn an_object_that_changed_is_made_again_by_the_compile_that_meets_it() {
     let changed = [
         weight.values,
         weight.scales.unwrap_or(weight.values),
+        weight.centres.unwrap_or(weight.values),
         manifest.weights[5].values,
         manifest.layers[0].ffn.answer.unwrap(),
     ];

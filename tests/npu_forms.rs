@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use heg_artifacts::manifest::{
     Binding, ElementType, Kernel, KernelUse, KnownAnswers, Port, Role, Rows, ShapeClass, Variant,
+    Weight,
 };
 use heg_artifacts::{Bundle, SectionId};
 use heg_openvino::{Core, HostBuffer, InferRequest, Memory, Tensor, find_libraries};
@@ -120,8 +121,7 @@ impl Bench {
     fn sections(&self, used: &KernelUse) -> Vec<SectionId> {
         let weights = &self.bundle.manifest().weights;
         let used = used.weights.iter().map(|id| &weights[id.0 as usize]);
-        used.flat_map(|weight| std::iter::once(weight.values).chain(weight.scales))
-            .collect()
+        used.flat_map(Weight::sections).collect()
     }
 
     /// Element type and shape of each of [`Self::sections`] as an input.
@@ -130,8 +130,9 @@ impl Bench {
         let used = used.weights.iter().map(|id| &weights[id.0 as usize]);
         used.flat_map(|weight| {
             let shape: Vec<usize> = weight.shape.iter().map(|dim| *dim as usize).collect();
-            let scales = weight.scales.map(|_| (ElementType::F32, vec![1, shape[0]]));
-            std::iter::once((weight.element, shape)).chain(scales)
+            let of_rows = (ElementType::F32, vec![1, shape[0]]);
+            let others = weight.sections().skip(1).map(move |_| of_rows.clone());
+            std::iter::once((weight.element, shape)).chain(others)
         })
         .collect()
     }

@@ -285,6 +285,7 @@ fn damaged_sections_are_refused_at_their_first_use() {
             "host-roles-openvino",
             "weight `model.layers.5.mlp.down_proj.weight` scales",
         ),
+        ("host-cpu", "weight `model.embed_tokens.weight` centres"),
         ("host-cpu", "rope table `0` cosines"),
         ("host-roles-openvino", "literals of the kernels"),
         ("host-cpu-openvino", "kernel `mha` IR for cpu, dynamic"),

@@ -141,8 +141,19 @@ pub struct Weight {
     pub values: SectionId,
     /// One f32 factor per row; present exactly when `element` is [`ElementType::I8`].
     pub scales: Option<SectionId>,
+    /// One f32 term per row, where the rows are centred: an integer q stands for `scale · q + centre`, else for
+    /// `scale · q`. Only of [`ElementType::I8`].
+    pub centres: Option<SectionId>,
     /// blake3 of the source tensor's bytes.
     pub source: SectionId,
+}
+
+impl Weight {
+    /// Its sections, in the order in which IRs number them.
+    pub fn sections(&self) -> impl Iterator<Item = SectionId> + use<> {
+        let values = std::iter::once(self.values);
+        values.chain(self.scales).chain(self.centres)
+    }
 }
 
 /// The kernels of one layer.

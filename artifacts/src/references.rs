@@ -28,6 +28,8 @@ pub enum Reference {
     WeightValues(usize),
     /// `weights[i].scales`.
     WeightScales(usize),
+    /// `weights[i].centres`.
+    WeightCentres(usize),
     /// `literals`.
     Literals,
     /// `kernels[i].variants[j].ir`.
@@ -58,6 +60,7 @@ impl Reference {
             Self::RopeSin(index) => format!("rope table `{index}` sines"),
             Self::WeightValues(index) => format!("weight `{}` values", weight(index)),
             Self::WeightScales(index) => format!("weight `{}` scales", weight(index)),
+            Self::WeightCentres(index) => format!("weight `{}` centres", weight(index)),
             Self::Literals => "literals of the kernels".to_owned(),
             Self::VariantIr(kernel, variant) => variant_label(manifest, kernel, variant, "IR"),
             Self::VariantProgram(kernel, variant) => {
@@ -91,6 +94,7 @@ impl fmt::Display for Reference {
             Self::RopeSin(index) => write!(f, "rope[{index}].sin"),
             Self::WeightValues(index) => write!(f, "weights[{index}].values"),
             Self::WeightScales(index) => write!(f, "weights[{index}].scales"),
+            Self::WeightCentres(index) => write!(f, "weights[{index}].centres"),
             Self::Literals => f.write_str("literals"),
             Self::VariantIr(kernel, variant) => {
                 write!(f, "kernels[{kernel}].variants[{variant}].ir")
@@ -150,10 +154,12 @@ pub fn references(manifest: &Manifest) -> Vec<(Reference, SectionId)> {
             shape: _,
             values,
             scales,
+            centres,
             source: _,
         } = weight;
         found.push((Reference::WeightValues(index), *values));
         found.extend(scales.map(|id| (Reference::WeightScales(index), id)));
+        found.extend(centres.map(|id| (Reference::WeightCentres(index), id)));
     }
     found.push((Reference::Literals, *literals));
     for (index, kernel) in kernels.iter().enumerate() {

@@ -75,7 +75,8 @@ pub enum WeightForm {
     F32,
     /// 16-bit floats.
     F16,
-    /// Channel-wise symmetric int8 rows, rounded to nearest, with one f32 scale a row.
+    /// Channel-wise int8 rows, rounded to nearest, with one f32 scale a row. Those of the embedding and the head, whose
+    /// outliers have one sign, have one f32 centre a row too.
     W8A16,
 }
 

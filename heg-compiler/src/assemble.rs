@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use heg_artifacts::manifest::{
-    ElementType, Embedding, Kernel, KernelId, KernelUse, Layer, Manifest, Model, Parameter,
-    Provenance, RopeId, RopeTable, Section, Text, Variant, Weight, WeightId,
+    Embedding, Kernel, KernelId, KernelUse, Layer, Manifest, Model, Parameter, Provenance, RopeId,
+    RopeTable, Section, Text, Variant, Weight, WeightId,
 };
 use heg_artifacts::{MANIFEST_REVISION, SectionId, Store};
 use heg_spec::{DeviceClass, WeightForm};
@@ -14,7 +14,7 @@ use crate::error::CompileError;
 use crate::graph::{Param, SpecScope, WeightSource};
 use crate::heg::{KernelBody, Use};
 use crate::ingest::{ConfigJson, TextAssets};
-use crate::lower::{Literals, lower_verified, stored_element};
+use crate::lower::{Literals, is_centred, lower_verified, stored_element};
 use crate::options::Verify;
 use crate::plan::Plan;
 use crate::program::lower_program;
@@ -198,7 +198,10 @@ impl<'a> Assembly<'a> {
                 element: stored.element,
                 shape: param.shape.clone(),
                 values: self.add(stored.values),
-                scales: stored.scales.map(|scales| self.add(scales)),
+                scales: stored.affine.map(|affine| self.add(affine.scales)),
+                centres: stored
+                    .affine
+                    .and_then(|affine| Some(self.add(affine.centres?))),
                 source: stored.source,
             })
             .collect();
@@ -259,9 +262,10 @@ pub(crate) fn kernel_of(body: &KernelBody, form: WeightForm) -> Kernel {
             name: param.slot.clone(),
             element: stored_element(param.kind, form),
             shape: param.shape.clone(),
+            centred: is_centred(param.kind, form),
         })
         .collect();
-    let weight_bytes = parameters.iter().map(parameter_bytes).sum();
+    let weight_bytes = parameters.iter().map(Parameter::bytes).sum();
     let element = activations(DeviceClass::Npu, form);
     Kernel {
         name: body.name.clone(),
@@ -273,14 +277,4 @@ pub(crate) fn kernel_of(body: &KernelBody, form: WeightForm) -> Kernel {
         work: body.work(weight_bytes, element.bytes()),
         variants: Vec::new(),
     }
-}
-
-fn parameter_bytes(parameter: &Parameter) -> u64 {
-    let elements: u64 = parameter.shape.iter().map(|dim| u64::from(*dim)).product();
-    let scales = if parameter.element == ElementType::I8 {
-        u64::from(parameter.shape[0]) * ElementType::F32.bytes()
-    } else {
-        0
-    };
-    elements * parameter.element.bytes() + scales
 }

@@ -20,17 +20,24 @@ use serde::{Deserialize, Serialize};
 use crate::error::CompileError;
 use crate::graph::Param;
 use crate::ingest::{Checkpoint, SourceTensor};
-use crate::lower::stored_element;
+use crate::lower::{is_centred, stored_element};
 use crate::phase::Progress;
-use crate::quant::{Form, encode, source_hash};
+use crate::quant::{AffineRow, Form, encode, source_hash};
 
 /// A weight in the store.
 #[derive(Debug, Clone)]
 pub(crate) struct StoredWeight {
     pub(crate) element: ElementType,
     pub(crate) values: Section,
-    pub(crate) scales: Option<Section>,
+    pub(crate) affine: Option<StoredAffine>,
     pub(crate) source: SectionId,
+}
+
+/// What the integers of a weight's rows stand for, one f32 a row: `scale · q + centre`, or `scale · q`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StoredAffine {
+    pub(crate) scales: Section,
+    pub(crate) centres: Option<Section>,
 }
 
 /// Encodes `params`, in parallel; the result is in the same order.
@@ -80,12 +87,13 @@ fn encode_weight(
     memory: &SourceMemory,
 ) -> Result<StoredWeight, CompileError> {
     let element = stored_element(param.kind, form);
+    let quantised = quant_form(element, is_centred(param.kind, form));
     let key = |source: SectionId| {
         RecipeKey::of(
             ENCODER,
             [
                 source.to_string(),
-                format!("{} {:?} {element:?}", tensor.format_name(), param.shape),
+                format!("{} {:?} {quantised:?}", tensor.format_name(), param.shape),
             ],
         )
     };
@@ -95,43 +103,60 @@ fn encode_weight(
     let known = known.or_else(|| memory.seen.then(|| SectionId::from(source_hash(tensor))));
     if let Some(source) = known
         && let Some(sections) = store.recall(&key(source))?
-        && let [values, scales @ ..] = sections.as_slice()
+        && let [values, rest @ ..] = sections.as_slice()
     {
         memory.record(&name, source);
         return Ok(StoredWeight {
             element,
             values: *values,
-            scales: scales.first().copied(),
+            affine: rest.first().map(|scales| StoredAffine {
+                scales: *scales,
+                centres: rest.get(1).copied(),
+            }),
             source,
         });
     }
-    let mut scales = Vec::new();
+    let mut rows = Vec::new();
     let mut hash = None;
     let values = store.put(|sink| -> Result<(), CompileError> {
-        let wanted = (element == ElementType::I8).then_some(&mut scales);
-        hash = Some(encode(tensor, quant_form(element), sink, wanted)?.source_hash);
+        let wanted = (element == ElementType::I8).then_some(&mut rows);
+        hash = Some(encode(tensor, quantised, sink, wanted)?.source_hash);
         Ok(())
     })?;
-    let scales = match element {
-        ElementType::I8 => {
-            let bytes: Vec<u8> = scales
-                .iter()
-                .flat_map(|scale: &f32| scale.to_le_bytes())
-                .collect();
-            Some(store.put_bytes(&bytes)?)
-        }
-        _ => None,
-    };
+    let affine = stored_rows(quantised, &rows, store)?;
     let source = hash.map_or_else(|| SectionId::from(source_hash(tensor)), SectionId::from);
-    let sections: Vec<Section> = std::iter::once(values).chain(scales).collect();
+    let of_rows = affine.map(|affine| std::iter::once(affine.scales).chain(affine.centres));
+    let sections: Vec<Section> = std::iter::once(values)
+        .chain(of_rows.into_iter().flatten())
+        .collect();
     store.record(&key(source), &sections)?;
     memory.record(&name, source);
     Ok(StoredWeight {
         element,
         values,
-        scales,
+        affine,
         source,
     })
+}
+
+/// What the integers of rows stand for, in the store.
+fn stored_rows(
+    form: Form,
+    rows: &[AffineRow],
+    store: &Store,
+) -> Result<Option<StoredAffine>, CompileError> {
+    let put = |of_row: fn(&AffineRow) -> f32| {
+        let numbers = rows.iter().map(of_row);
+        let bytes: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();
+        store.put_bytes(&bytes)
+    };
+    let centres = match form {
+        Form::F32 | Form::F16 => return Ok(None),
+        Form::I8 => None,
+        Form::CentredI8 => Some(put(|row| row.centre)?),
+    };
+    let scales = put(|row| row.scale)?;
+    Ok(Some(StoredAffine { scales, centres }))
 }
 
 /// A weight's name in the bundle: that of its tensor, with the rows where it is a part of one.
@@ -142,8 +167,9 @@ pub(crate) fn weight_name(param: &Param) -> String {
     }
 }
 
-fn quant_form(element: ElementType) -> Form {
+fn quant_form(element: ElementType, centred: bool) -> Form {
     match element {
+        ElementType::I8 if centred => Form::CentredI8,
         ElementType::I8 => Form::I8,
         ElementType::F16 => Form::F16,
         ElementType::Bf16 | ElementType::F32 | ElementType::I64 => Form::F32,

@@ -154,7 +154,7 @@ impl Plan {
                 name: self.architecture.embedding.weight.clone(),
                 first_row: None,
             },
-            kind: ParamKind::Matrix,
+            kind: ParamKind::Table,
             shape: vec![self.dims.vocab, self.dims.hidden],
         }
     }

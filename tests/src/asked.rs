@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use half::bf16;
 use heg_artifacts::manifest::{
-    ElementType as Stored, Kernel, KernelUse, KnownAnswers, Port, Role, Rows, Variant,
+    ElementType as Stored, Kernel, KernelUse, KnownAnswers, Port, Role, Rows, Variant, Weight,
 };
 use heg_artifacts::{AnswerMatch, Bundle, SectionId, judge};
 use heg_openvino::{Core, HostBuffer, Memory, Tensor, TensorType, find_libraries};
@@ -201,9 +201,7 @@ impl Asked {
             .weights
             .iter()
             .map(|id| &manifest.weights[id.0 as usize]);
-        let sections: Vec<SectionId> = weights
-            .flat_map(|weight| std::iter::once(weight.values).chain(weight.scales))
-            .collect();
+        let sections: Vec<SectionId> = weights.flat_map(Weight::sections).collect();
         let mut parts = ir.split("offset=\"@");
         let mut resolved = parts.next().unwrap_or_default().to_owned();
         for part in parts {

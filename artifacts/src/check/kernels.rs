@@ -200,6 +200,7 @@ fn check_parameters(field: &str, parameters: &[Parameter]) -> Result<(), Error> 
             name,
             element: _,
             shape,
+            centred: _,
         } = parameter;
         let field = || format!("{field}.parameters[{index}]");
         check_name(|| format!("{}.name", field()), name)?;

@@ -100,40 +100,53 @@ pub(super) fn check_weights(weights: &[Weight], lengths: &Lengths) -> Result<(),
             shape,
             values,
             scales,
+            centres,
             source: _,
         } = weight;
         check_name(|| format!("weights[{index}].name"), name)?;
         check_shape(|| format!("weights[{index}].shape"), shape)?;
         lengths.check(Reference::WeightValues(index), *values, shape, *element)?;
-        check_scales(index, *element, shape, *scales, lengths)?;
+        check_rank(index, *element, shape)?;
+        let reference = Reference::WeightScales(index);
+        if *element == ElementType::I8 && scales.is_none() {
+            let expected = "scales for I8 rows";
+            return Err(Error::invalid(reference.to_string(), "`None`", expected));
+        }
+        check_of_rows(reference, *element, shape, *scales, lengths)?;
+        let reference = Reference::WeightCentres(index);
+        check_of_rows(reference, *element, shape, *centres, lengths)?;
     }
     Ok(())
 }
 
-fn check_scales(
-    index: usize,
-    element: ElementType,
-    shape: &[u32],
-    scales: Option<SectionId>,
-    lengths: &Lengths,
-) -> Result<(), Error> {
-    let reference = Reference::WeightScales(index);
-    match (element, shape, scales) {
-        (ElementType::I8, [rows, _], Some(id)) => {
-            lengths.check(reference, id, &[*rows], ElementType::F32)
-        }
-        (ElementType::I8, [_, _], None) => Err(Error::invalid(
-            reference.to_string(),
-            "`None`",
-            "scales for I8 rows",
-        )),
-        (ElementType::I8, _, _) => Err(Error::invalid(
+/// Scales and centres are those of rows.
+fn check_rank(index: usize, element: ElementType, shape: &[u32]) -> Result<(), Error> {
+    match (element, shape) {
+        (ElementType::I8, [_, _]) => Ok(()),
+        (ElementType::I8, _) => Err(Error::invalid(
             format!("weights[{index}].shape"),
             format!("{shape:?}"),
             "two dimensions for I8",
         )),
-        (_, _, None) => Ok(()),
-        (_, _, Some(id)) => Err(Error::invalid(
+        (_, _) => Ok(()),
+    }
+}
+
+/// A section of numbers for rows has an f32 for each, and only rows of integers have any.
+fn check_of_rows(
+    reference: Reference,
+    element: ElementType,
+    shape: &[u32],
+    section: Option<SectionId>,
+    lengths: &Lengths,
+) -> Result<(), Error> {
+    match (element, section) {
+        (_, None) => Ok(()),
+        (ElementType::I8, Some(id)) => {
+            let rows = shape.get(..1).unwrap_or_default();
+            lengths.check(reference, id, rows, ElementType::F32)
+        }
+        (_, Some(id)) => Err(Error::invalid(
             reference.to_string(),
             format!("`{id}`"),
             format!("`None` for {element:?}"),

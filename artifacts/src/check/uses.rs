@@ -80,20 +80,27 @@ fn check_weight(
     manifest: &Manifest,
 ) -> Result<(), Error> {
     let weight = look_up(&manifest.weights, id.0, &field, "weights")?;
-    if weight.element == parameter.element && weight.shape == parameter.shape {
-        return Ok(());
-    }
-    let found = format!(
-        "weight `{}`, {:?} of {:?}",
-        weight.name, weight.shape, weight.element
-    );
+    let centred = weight.centres.is_some();
     let Parameter {
         name,
         element,
         shape,
+        centred: expected,
     } = parameter;
+    if weight.element == *element && weight.shape == *shape && centred == *expected {
+        return Ok(());
+    }
+    let with = |centred| if centred { " with centres" } else { "" };
+    let found = format!(
+        "weight `{}`, {:?} of {:?}{}",
+        weight.name,
+        weight.shape,
+        weight.element,
+        with(centred)
+    );
     let expected = format!(
-        "{shape:?} of {element:?}, parameter `{name}` of kernel `{}`",
+        "{shape:?} of {element:?}{}, parameter `{name}` of kernel `{}`",
+        with(*expected),
         kernel.name
     );
     Err(Error::invalid(field(), found, expected))

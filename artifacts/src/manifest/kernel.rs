@@ -83,6 +83,25 @@ pub struct Parameter {
     pub element: ElementType,
     /// Row-major shape.
     pub shape: Vec<u32>,
+    /// Whether its rows have centres: see [`Weight::centres`](super::Weight::centres).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub centred: bool,
+}
+
+impl Parameter {
+    /// Bytes of a weight, with those of its rows' scales and centres; `u64::MAX` if they cannot be counted.
+    pub fn bytes(&self) -> u64 {
+        let sizes = self.shape.iter().map(|size| u64::from(*size));
+        let elements = sizes.fold(1, u64::saturating_mul);
+        let of_row = match (self.element, self.centred) {
+            (ElementType::I8, true) => 2_u64.saturating_mul(ElementType::F32.bytes()),
+            (ElementType::I8, false) => ElementType::F32.bytes(),
+            _ => 0,
+        };
+        let rows = u64::from(self.shape.first().copied().unwrap_or(0));
+        let values = elements.saturating_mul(self.element.bytes());
+        values.saturating_add(rows.saturating_mul(of_row))
+    }
 }
 
 /// Work of one call, as polynomials over c (tokens) and n (visible context).

@@ -49,8 +49,8 @@ pub struct Variant {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_cache: Option<ElementType>,
     /// OpenVINO IR (XML). [`Binding::Constant`] refers to its weights as `offset="@k"`, where k counts the
-    /// sections of the [`KernelUse`](super::KernelUse): values, then scales where there are any, weight after weight. Input
-    /// binding takes the same list as inputs behind the activation ports. Either kind finds its small
+    /// sections of the [`KernelUse`](super::KernelUse): values, then scales and centres where there are any, weight
+    /// after weight. Input binding takes the same list as inputs behind the activation ports. Either kind finds its small
     /// constants at `offset="@c+N"`, N bytes into [`Manifest::literals`](super::Manifest::literals). Each is followed by ` size="S"/>`, S bytes that
     /// are within the section; a runtime refuses attributes `offset` and `size` of any other form.
     pub ir: SectionId,

@@ -156,6 +156,14 @@ fn weights() {
         },
     );
     check(
+        "`layers[0].qkv.weights[0]` is weight `model.layers.0.q_proj`, [16, 8] of I8, expected [16, 8] of I8 with centres, parameter `q_proj` of kernel `qkv`",
+        |manifest| {
+            manifest.literals = manifest.weights[1].centres.take().unwrap();
+            let literals = SectionId::of(b"literals");
+            manifest.sections.retain(|section| section.id != literals);
+        },
+    );
+    check(
         "`weights[1].shape` is [128], expected two dimensions for I8",
         |manifest| {
             manifest.weights[1].shape = vec![128];
@@ -168,10 +176,21 @@ fn weights() {
             manifest.weights[2].scales = Some(scales);
         },
     );
+    check(
+        &format!("`weights[2].centres` is `{scales}`, expected `None` for F32"),
+        |manifest| {
+            manifest.weights[2].centres = Some(scales);
+        },
+    );
     let expected =
         "`weights[1].scales` is a section of `8` bytes, expected `64` bytes for [16] of F32";
     check(expected, |manifest| {
         manifest.literals = manifest.weights[1].scales.replace(scales).unwrap();
+    });
+    let expected =
+        "`weights[1].centres` is a section of `8` bytes, expected `64` bytes for [16] of F32";
+    check(expected, |manifest| {
+        manifest.literals = manifest.weights[1].centres.replace(scales).unwrap();
     });
 }
 
@@ -442,12 +461,13 @@ fn an_embedding_of_whole_numbers() {
                     `I8`, `F16`, `Bf16` or `F32`";
     check(expected, |manifest| {
         let table = &mut manifest.weights[0];
-        let (values, scales) = (table.values, table.scales.take());
+        let values = table.values;
+        let gone = [table.scales.take(), table.centres.take()];
         table.element = ElementType::I64;
         let elements: u64 = table.shape.iter().map(|dim| u64::from(*dim)).product();
         manifest
             .sections
-            .retain(|section| Some(section.id) != scales);
+            .retain(|section| !gone.contains(&Some(section.id)));
         for section in &mut manifest.sections {
             if section.id == values {
                 section.bytes = elements * ElementType::I64.bytes();

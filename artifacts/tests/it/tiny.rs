@@ -70,10 +70,14 @@ impl Maker<'_> {
             .map(|dimension| u64::from(*dimension))
             .product();
         let values = self.section(&noise(name, count * element.bytes()))?;
-        let scales = match element {
-            ElementType::I8 => Some(self.section(&noise(&format!("{name} scales"), rows * 4))?),
-            _ => None,
+        let mut of_rows = |what: &str, wanted| match wanted {
+            true => Ok(Some(
+                self.section(&noise(&format!("{name} {what}"), rows * 4))?,
+            )),
+            false => Ok::<_, Error>(None),
         };
+        let scales = of_rows("scales", *element == ElementType::I8)?;
+        let centres = of_rows("centres", parameter.centred)?;
         let id = WeightId(self.weights.len() as u32);
         let source = SectionId::of(name.as_bytes());
         self.weights.push(Weight {
@@ -82,6 +86,7 @@ impl Maker<'_> {
             shape: shape.clone(),
             values,
             scales,
+            centres,
             source,
         });
         Ok(id)
@@ -126,6 +131,7 @@ pub(crate) fn manifest(plan: &Plan, store: &Store) -> Result<Manifest, Error> {
         name: String::new(),
         element: ElementType::F16,
         shape: vec![plan.vocab, plan.hidden],
+        centred: false,
     };
     let embedding = Embedding {
         table: maker.weight("model.embed_tokens.weight", &table)?,
@@ -245,6 +251,7 @@ fn kernels(plan: &Plan, maker: &mut Maker) -> Result<Vec<Kernel>, Error> {
         name: name.to_owned(),
         element,
         shape: shape.to_vec(),
+        centred: element == ElementType::I8,
     };
     let mut kernel = |name: &str, group, inputs, outputs, parameters| -> Result<Kernel, Error> {
         Ok(Kernel {

@@ -218,7 +218,7 @@ fn sections_have_names_for_people() {
         .map(|(reference, _)| format!("{reference}: {}", reference.label(&manifest)))
         .collect();
     assert_eq!(
-        lines[..11],
+        lines[..12],
         [
             "text.tokenizer: tokenizer",
             "text.chat_template: chat template",
@@ -227,6 +227,7 @@ fn sections_have_names_for_people() {
             "weights[0].values: weight `model.embed_tokens.weight` values",
             "weights[1].values: weight `model.layers.0.q_proj` values",
             "weights[1].scales: weight `model.layers.0.q_proj` scales",
+            "weights[1].centres: weight `model.layers.0.q_proj` centres",
             "weights[2].values: weight `model.layers.0.norm` values",
             "weights[3].values: weight `lm_head.norm` values",
             "literals: literals of the kernels",
@@ -234,7 +235,7 @@ fn sections_have_names_for_people() {
         ]
     );
     assert_eq!(
-        lines[11..18],
+        lines[12..19],
         [
             "kernels[0].variants[0].program: kernel `qkv` program for cpu, dynamic",
             "kernels[0].variants[1].ir: kernel `qkv` IR for npu, static 4",

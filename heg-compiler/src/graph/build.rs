@@ -224,7 +224,10 @@ impl<'a> Builder<'a> {
                 name: self.weight_name(pattern),
                 first_row,
             },
-            kind: ParamKind::Matrix,
+            kind: match self.layer == self.dims.layers {
+                true => ParamKind::Table,
+                false => ParamKind::Matrix,
+            },
             shape: vec![out, width],
         };
         Ok(Op::Linear { weight, bias })

@@ -96,8 +96,11 @@ pub struct Param {
 /// What a weight is to its operator: decides how it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ParamKind {
-    /// A linear operator's matrix, or the embedding: stored in the model's weight form.
+    /// A linear operator's matrix: stored in the model's weight form.
     Matrix,
+    /// A matrix with a row for each token of the vocabulary, the embedding or the head's: as matrices, and int8 rows
+    /// are centred.
+    Table,
     /// A norm's weight or a bias: always f32.
     Vector,
 }

@@ -77,14 +77,14 @@ fn check(packed: &SourceTensor<'_>, plain: &[f32], form: Form, block_bytes: usiz
     let shape = packed.shape().to_vec();
     let plain = SourceTensor::from_bytes("w", SourceDtype::F32, shape, &bytes).unwrap();
     let run = |src: &SourceTensor<'_>, block_bytes| {
-        let (mut values, mut scales) = (Vec::new(), Vec::new());
-        let encoded = encode_in_blocks(src, form, &mut values, Some(&mut scales), block_bytes);
-        (encoded.unwrap(), values, scales)
+        let (mut values, mut affine) = (Vec::new(), Vec::new());
+        let encoded = encode_in_blocks(src, form, &mut values, Some(&mut affine), block_bytes);
+        (encoded.unwrap(), values, affine)
     };
-    let (encoded, values, scales) = run(packed, block_bytes);
-    let (_, expected, expected_scales) = run(&plain, 4 << 20);
+    let (encoded, values, affine) = run(packed, block_bytes);
+    let (_, expected, expected_affine) = run(&plain, 4 << 20);
     assert_eq!(values, expected);
-    assert_eq!(scales, expected_scales);
+    assert_eq!(affine, expected_affine);
     assert_eq!(encoded.source_hash, source_hash(packed));
     assert_eq!(packed.element_count(), plain.element_count());
 }
@@ -122,7 +122,7 @@ proptest! {
         let place = (&mapping, 24..24 + length);
         let whole = SourceTensor::packed("w", packing, vec![rows, columns], place);
         let view = whole.rows(cut..rows).unwrap();
-        for form in [Form::F32, Form::F16, Form::I8] {
+        for form in [Form::F32, Form::F16, Form::I8, Form::CentredI8] {
             check(&whole, &numbers, form, block_rows * columns * 4);
             check(&view, rows_of(&numbers, columns, cut..rows), form, block_rows * columns * 4);
         }
@@ -141,8 +141,8 @@ fn what_is_not_finite_is_named_by_its_row() {
     let whole = SourceTensor::packed("w", packing, vec![8, 32], (&mapping, 0..bytes.len()));
     for src in [whole.clone(), whole.rows(2..8).unwrap()] {
         for form in [Form::F32, Form::I8] {
-            let mut scales = Vec::new();
-            let encoded = encode_in_blocks(&src, form, &mut Vec::new(), Some(&mut scales), 256);
+            let mut affine = Vec::new();
+            let encoded = encode_in_blocks(&src, form, &mut Vec::new(), Some(&mut affine), 256);
             let error = encoded.unwrap_err().to_string();
             assert_eq!(error, "tensor `w` holds NaN or infinity in row 5");
         }

@@ -194,12 +194,21 @@ impl Ir<'_> {
 
     /// Mean over the last dimension, which stays with size 1.
     pub(crate) fn mean(&mut self, a: &Wire) -> Wire {
+        self.reduce("ReduceMean", a)
+    }
+
+    /// The sum over the last dimension, which stays as 1.
+    pub(crate) fn sum(&mut self, a: &Wire) -> Wire {
+        self.reduce("ReduceSum", a)
+    }
+
+    fn reduce(&mut self, kind: &str, a: &Wire) -> Wire {
         let axis = self.integers(&[-1], LiteralShape::List);
         let mut shape = a.shape.clone();
         shape.pop();
         shape.push(Dim::Fixed(1));
         self.op(
-            "ReduceMean",
+            kind,
             "opset1",
             "keep_dims=\"true\"",
             &[a, &axis],

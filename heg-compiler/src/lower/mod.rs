@@ -23,7 +23,7 @@ use heg_spec::WeightForm;
 pub(crate) use document::IrDocument;
 pub(crate) use literals::Literals;
 use weights::WeightPort;
-pub(crate) use weights::stored_element;
+pub(crate) use weights::{is_centred, stored_element};
 use xml::{Dim, Ir, Wire};
 
 use crate::graph::Op;

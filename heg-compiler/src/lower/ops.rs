@@ -80,10 +80,11 @@ pub(super) fn layer_norm(
 /// `x · Wᵀ + b`.
 ///
 /// int8 rows: as constants, `W ∘ s` before the product, the pattern that plugins keep compressed; as inputs,
-/// `∘ s` after the product, which is the same and what the NPU compiler is fast on (DESIGN §4.2).
+/// `∘ s` after the product, which is the same and what the NPU compiler is fast on (DESIGN §4.2). A row's centre is
+/// a term of all its weights, so that its part of the product is the sum of x times the centre.
 pub(super) fn linear(ir: &mut Ir<'_>, x: &Wire, weight: &Weight, bias: Option<&Weight>) -> Wire {
     let element = float_element(x);
-    let mut y = match (&weight.scales, weight.binding) {
+    let mut y = match (&weight.affine, weight.binding) {
         // Stored narrower than it is multiplied: plugins may keep it so. A mark on a conversion that does
         // nothing would make them keep f16 beside activations that they widen.
         (None, _)
@@ -97,17 +98,19 @@ pub(super) fn linear(ir: &mut Ir<'_>, x: &Wire, weight: &Weight, bias: Option<&W
             let matrix = ir.convert(&weight.values, element);
             ir.matmul(x, &matrix, true)
         }
-        (Some(scales), Binding::Constant) => {
+        (Some(affine), Binding::Constant) => {
             let matrix = ir.convert(&weight.values, ElementType::F32);
-            let matrix = ir.multiply(&matrix, scales);
+            let matrix = ir.multiply(&matrix, &affine.scales);
             let matrix = ir.convert(&matrix, element);
-            ir.matmul(x, &matrix, true)
+            let product = ir.matmul(x, &matrix, true);
+            with_centres(ir, product, x, affine.centres.as_ref())
         }
-        (Some(scales), Binding::Input) => {
+        (Some(affine), Binding::Input) => {
             let matrix = ir.convert(&weight.values, element);
             let product = ir.matmul(x, &matrix, true);
-            let scales = ir.convert(scales, element);
-            ir.multiply(&product, &scales)
+            let scales = ir.convert(&affine.scales, element);
+            let scaled = ir.multiply(&product, &scales);
+            with_centres(ir, scaled, x, affine.centres.as_ref())
         }
     };
     if let Some(bias) = bias {
@@ -115,6 +118,17 @@ pub(super) fn linear(ir: &mut Ir<'_>, x: &Wire, weight: &Weight, bias: Option<&W
         y = ir.add(&y, &bias);
     }
     y
+}
+
+/// The product of x with a matrix, with the centres of its rows where they have any.
+fn with_centres(ir: &mut Ir<'_>, product: Wire, x: &Wire, centres: Option<&Wire>) -> Wire {
+    let Some(centres) = centres else {
+        return product;
+    };
+    let centres = ir.convert(centres, float_element(x));
+    let sum = ir.sum(x);
+    let term = ir.multiply(&sum, &centres);
+    ir.add(&product, &term)
 }
 
 /// Rotates pairs (i, i + rotated/2) of each head's first `rotated` dimensions (the rotate-half form).

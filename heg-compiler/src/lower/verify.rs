@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use heg_artifacts::manifest::{Binding, ElementType, Elements, Port};
 
 use super::document::{IrDocument, IrLayer, IrPort};
-use super::weights::stored_element;
+use super::weights::{of_rows, stored_element};
 use super::xml::{Dim, Element};
 use super::{Lowering, role_name, shape};
 use crate::heg::KernelBody;
@@ -36,20 +36,14 @@ pub(crate) fn verify(
 /// A stored section that a kernel takes: name, element type, and row-major shape.
 type Section = (String, ElementType, Vec<u32>);
 
-/// Values and scales of all weights, in the order in which the runtime counts them.
+/// Values, scales and centres of all weights, in the order in which the runtime counts them.
 fn sections(kernel: &KernelBody, lowering: Lowering) -> Vec<Section> {
     let sections = kernel.params().flat_map(|param| {
         let element = stored_element(param.kind, lowering.weights);
-        let rows = param.shape.first().copied().unwrap_or(1);
-        let scales = (element == ElementType::I8).then(|| {
-            let shape = match lowering.binding {
-                Binding::Constant => vec![rows, 1],
-                Binding::Input => vec![1, rows],
-            };
-            (format!("{}.scale", param.slot), ElementType::F32, shape)
-        });
+        let of_rows = of_rows(param, lowering).into_iter();
+        let of_rows = of_rows.map(|(name, shape)| (name, ElementType::F32, shape.to_vec()));
         let values = (param.slot.clone(), element, param.shape.clone());
-        std::iter::once(values).chain(scales)
+        std::iter::once(values).chain(of_rows)
     });
     sections.collect()
 }

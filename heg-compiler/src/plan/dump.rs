@@ -6,7 +6,7 @@ use std::fmt;
 use super::Plan;
 use crate::encode::weight_name;
 use crate::heg::Use;
-use crate::lower::stored_element;
+use crate::lower::{is_centred, stored_element};
 use crate::variants::variants;
 
 impl fmt::Display for Plan {
@@ -48,7 +48,11 @@ impl fmt::Display for Plan {
         for (index, weight) in weights.iter().enumerate() {
             let element = stored_element(weight.kind, self.weights);
             let (name, shape) = (weight_name(weight), &weight.shape);
-            writeln!(f, "weight {index} {name} {shape:?} {element:?}")?;
+            let centred = match is_centred(weight.kind, self.weights) {
+                true => ", centred",
+                false => "",
+            };
+            writeln!(f, "weight {index} {name} {shape:?} {element:?}{centred}")?;
         }
         let ids: BTreeMap<_, _> = weights
             .iter()

@@ -19,4 +19,4 @@ pub use self::floats::{f16_bytes, f32_bytes};
 #[cfg(test)]
 pub(crate) use self::stream::encode_in_blocks;
 pub use self::stream::{Encoded, Form, encode, source_hash};
-pub use self::w8a16::quantise_rows;
+pub use self::w8a16::{AffineRow, quantise_rows};

@@ -12,10 +12,10 @@ use rayon::prelude::*;
 
 use crate::ingest::SourceTensor;
 
-use super::element::{fault, magnitude_max};
+use super::element::fault;
 use super::error::QuantError;
 use super::floats::{f16_part, f32_part};
-use super::w8a16::{quantise_part, quantise_rows_as, scale_of};
+use super::w8a16::{AffineRow, RangeOfRow, quantise_part, quantise_rows_as};
 
 /// How weights are stored in a bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,17 +24,19 @@ pub enum Form {
     F32,
     /// Little-endian f16.
     F16,
-    /// Channel-wise int8: values here, one f32 scale a row beside them.
+    /// Channel-wise int8, symmetric about zero: values here, what they stand for beside them, row by row.
     I8,
+    /// As [`I8`](Self::I8), symmetric about the middle of each row's range.
+    CentredI8,
 }
 
 impl Form {
-    /// Bytes of one element, scales not counted.
+    /// Bytes of one element, those of its row not counted.
     pub const fn element_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
             Self::F16 => 2,
-            Self::I8 => 1,
+            Self::I8 | Self::CentredI8 => 1,
         }
     }
 }
@@ -48,15 +50,15 @@ pub struct Encoded {
     pub values_bytes: u64,
 }
 
-/// Encodes a tensor or view. For [`Form::I8`] the scales of its rows are appended to `scales`, which
+/// Encodes a tensor or view. For int8 what its rows' values stand for is appended to `affine`, which
 /// must be given; other forms leave it alone. On error the sink holds the blocks before the bad one.
 pub fn encode(
     src: &SourceTensor<'_>,
     form: Form,
     values: &mut dyn Write,
-    scales: Option<&mut Vec<f32>>,
+    affine: Option<&mut Vec<AffineRow>>,
 ) -> Result<Encoded, QuantError> {
-    encode_in_blocks(src, form, values, scales, BLOCK_BYTES)
+    encode_in_blocks(src, form, values, affine, BLOCK_BYTES)
 }
 
 /// As [`encode`], with blocks of about `block_bytes` of source: a multiple of every element.
@@ -64,7 +66,7 @@ pub(crate) fn encode_in_blocks(
     src: &SourceTensor<'_>,
     form: Form,
     values: &mut dyn Write,
-    scales: Option<&mut Vec<f32>>,
+    affine: Option<&mut Vec<AffineRow>>,
     block_bytes: usize,
 ) -> Result<Encoded, QuantError> {
     if src.element_count() == 0 {
@@ -83,10 +85,10 @@ pub(crate) fn encode_in_blocks(
     };
     let packed = src.packing().is_some();
     match form {
-        _ if packed => stream.packed(form, scales)?,
+        _ if packed => stream.packed(form, affine)?,
         Form::F32 => stream.floats(form, f32_part)?,
         Form::F16 => stream.floats(form, f16_part)?,
-        Form::I8 => stream.int8(given(src, scales)?)?,
+        Form::I8 | Form::CentredI8 => stream.int8(form, given(src, affine)?)?,
     }
     Ok(Encoded {
         source_hash: stream.hasher.finalize(),
@@ -94,14 +96,14 @@ pub(crate) fn encode_in_blocks(
     })
 }
 
-/// Room for scales, which int8 needs.
+/// Room for what rows stand for, which int8 needs.
 fn given<'s>(
     src: &SourceTensor<'_>,
-    scales: Option<&'s mut Vec<f32>>,
-) -> Result<&'s mut Vec<f32>, QuantError> {
-    scales.ok_or_else(|| QuantError::Room {
+    affine: Option<&'s mut Vec<AffineRow>>,
+) -> Result<&'s mut Vec<AffineRow>, QuantError> {
+    affine.ok_or_else(|| QuantError::Room {
         tensor: src.name().to_owned(),
-        buffer: "scales",
+        buffer: "scales and centres",
         found: 0,
         expected: src.row_count(),
     })
@@ -130,7 +132,7 @@ struct Stream<'a> {
 #[derive(Default)]
 struct Block {
     values: Vec<u8>,
-    scales: Vec<f32>,
+    affine: Vec<AffineRow>,
     /// The rows of a packed source, unpacked.
     unpacked: Vec<u8>,
 }
@@ -156,12 +158,13 @@ impl Stream<'_> {
     }
 
     /// Blocks of whole rows, or rows in parts where one row is much more than a block.
-    fn int8(&mut self, scales: &mut Vec<f32>) -> Result<(), QuantError> {
+    fn int8(&mut self, form: Form, affine: &mut Vec<AffineRow>) -> Result<(), QuantError> {
         let src = self.src;
         check_rank(src)?;
         let row_bytes = src.bytes().len() / src.row_count();
         if row_bytes > self.block_bytes.saturating_mul(WIDE_ROW_BLOCKS) {
-            return (0..src.row_count()).try_for_each(|row| self.wide_row(row, row_bytes, scales));
+            return (0..src.row_count())
+                .try_for_each(|row| self.wide_row(form, row, row_bytes, affine));
         }
         let block_rows = (self.block_bytes / row_bytes).max(1);
         let whole = 0..src.bytes().len();
@@ -170,37 +173,38 @@ impl Stream<'_> {
             block
                 .values
                 .resize(part.len() / src.dtype().element_bytes(), 0);
-            block.scales.resize(rows.len(), 0.0);
+            block.affine.resize(rows.len(), AffineRow::ZERO);
             // The rows exist: they are cut from the tensor's own bytes.
             let rows = src.rows(rows).map_err(|_| fault(src, start, 0.0))?;
-            quantise_rows_as(&rows, &mut block.values, &mut block.scales)
+            quantise_rows_as(&rows, form, &mut block.values, &mut block.affine)
         };
-        self.pass(whole, block_rows.saturating_mul(row_bytes), scales, work)
+        self.pass(whole, block_rows.saturating_mul(row_bytes), affine, work)
     }
 
-    /// One row in two passes, the first for its scale.
+    /// One row in two passes, the first for its range.
     fn wide_row(
         &mut self,
+        form: Form,
         row: usize,
         row_bytes: usize,
-        scales: &mut Vec<f32>,
+        affine: &mut Vec<AffineRow>,
     ) -> Result<(), QuantError> {
         let src = self.src;
         let start = row.saturating_mul(row_bytes);
         let whole = start..start.saturating_add(row_bytes);
         let bytes = src.bytes().get(whole.clone()).unwrap_or_default();
-        let largest = bytes
+        let range = bytes
             .par_chunks(self.block_bytes)
-            .map(|part| magnitude_max(src.dtype(), part))
-            .try_reduce(|| 0.0, |a, b| Some(a.max(b)))
+            .map(|part| RangeOfRow::of_part(src.dtype(), part))
+            .try_reduce(|| RangeOfRow::EMPTY, |a, b| Some(a.with(b)))
             .ok_or_else(|| fault(src, start, f32::MAX))?;
-        let scale = scale_of(largest);
-        scales.push(scale);
+        let of_row = range.affine(form);
+        affine.push(of_row);
         let work = |(_, part): Part<'_>, block: &mut Block| {
             block
                 .values
                 .resize(part.len() / src.dtype().element_bytes(), 0);
-            quantise_part(src.dtype(), part, scale, &mut block.values);
+            quantise_part(src.dtype(), part, of_row, &mut block.values);
             Ok(())
         };
         self.pass(whole, self.block_bytes, &mut Vec::new(), work)
@@ -210,25 +214,29 @@ impl Stream<'_> {
     fn write_window(
         &mut self,
         results: Vec<Result<(), QuantError>>,
-        scales: &mut Vec<f32>,
+        affine: &mut Vec<AffineRow>,
     ) -> Result<(), QuantError> {
         for (result, block) in results.into_iter().zip(&self.blocks) {
             result?;
             write(self.src, self.values, &block.values)?;
             self.values_bytes = self.values_bytes.saturating_add(block.values.len() as u64);
-            scales.extend_from_slice(&block.scales);
+            affine.extend_from_slice(&block.affine);
         }
         Ok(())
     }
 
     /// Blocks of whole rows, each unpacked and then encoded as a tensor of its own.
-    fn packed(&mut self, form: Form, scales: Option<&mut Vec<f32>>) -> Result<(), QuantError> {
+    fn packed(
+        &mut self,
+        form: Form,
+        affine: Option<&mut Vec<AffineRow>>,
+    ) -> Result<(), QuantError> {
         let src = self.src;
         let mut none = Vec::new();
-        let scales = match form {
-            Form::I8 => {
+        let affine = match form {
+            Form::I8 | Form::CentredI8 => {
                 check_rank(src)?;
-                given(src, scales)?
+                given(src, affine)?
             }
             Form::F32 | Form::F16 => &mut none,
         };
@@ -251,7 +259,7 @@ impl Stream<'_> {
                 },
                 || src.stored_rows(rows.clone(), |stored| update(hasher, stored)),
             );
-            self.write_window(results, scales)?;
+            self.write_window(results, affine)?;
             src.advise_rows_done(rows.clone());
             first = rows.end;
         }
@@ -263,7 +271,7 @@ impl Stream<'_> {
         &mut self,
         whole: Range<usize>,
         block_bytes: usize,
-        scales: &mut Vec<f32>,
+        affine: &mut Vec<AffineRow>,
         work: impl Fn(Part<'_>, &mut Block) -> Result<(), QuantError> + Sync,
     ) -> Result<(), QuantError> {
         let bytes = self.src.bytes().get(whole.clone()).unwrap_or_default();
@@ -282,7 +290,7 @@ impl Stream<'_> {
                 },
                 || update(hasher, window),
             );
-            self.write_window(results, scales)?;
+            self.write_window(results, affine)?;
             let end = start.saturating_add(window.len());
             self.src.advise_done(start..end);
             start = end;
@@ -303,13 +311,13 @@ fn packed_block(
     let elements = plain.element_count();
     let bytes = elements.saturating_mul(form.element_bytes());
     block.values.resize(bytes, 0);
-    block.scales.clear();
+    block.affine.clear();
     match form {
         Form::F32 => f32_part(&plain, 0, plain.bytes(), &mut block.values),
         Form::F16 => f16_part(&plain, 0, plain.bytes(), &mut block.values),
-        Form::I8 => {
-            block.scales.resize(rows.len(), 0.0);
-            quantise_rows_as(&plain, &mut block.values, &mut block.scales)
+        Form::I8 | Form::CentredI8 => {
+            block.affine.resize(rows.len(), AffineRow::ZERO);
+            quantise_rows_as(&plain, form, &mut block.values, &mut block.affine)
         }
     }
 }

@@ -13,20 +13,20 @@ use super::stream::*;
 use super::w8a16::quantise_rows_as;
 use super::*;
 
-/// Values, scales and what was reported.
-type Output = (Vec<u8>, Vec<f32>, Encoded);
+/// Values, what they stand for, and what was reported.
+type Output = (Vec<u8>, Vec<AffineRow>, Encoded);
 
 /// Small, so that a small tensor has many.
 const TEST_BLOCK_BYTES: usize = 4096;
 
 fn run(src: &SourceTensor<'_>, form: Form) -> Result<Output, QuantError> {
-    let (mut values, mut scales) = (Vec::new(), Vec::new());
-    let (out, rows) = (&mut values, Some(&mut scales));
+    let (mut values, mut affine) = (Vec::new(), Vec::new());
+    let (out, rows) = (&mut values, Some(&mut affine));
     let encoded = encode_in_blocks(src, form, out, rows, TEST_BLOCK_BYTES)?;
     assert_eq!(encoded.values_bytes, values.len() as u64);
     assert_eq!(encoded.source_hash, blake3::hash(src.bytes()));
     assert_eq!(encoded.source_hash, source_hash(src));
-    Ok((values, scales, encoded))
+    Ok((values, affine, encoded))
 }
 
 fn with_threads<T: Send>(count: usize, work: impl FnOnce() -> T + Send) -> T {
@@ -43,11 +43,11 @@ fn weights(count: usize) -> Vec<u8> {
         .collect()
 }
 
-fn direct(src: &SourceTensor<'_>) -> (Vec<u8>, Vec<f32>) {
+fn direct(src: &SourceTensor<'_>, form: Form) -> (Vec<u8>, Vec<AffineRow>) {
     let mut values = vec![0; src.element_count()];
-    let mut scales = vec![0.0; src.row_count()];
-    quantise_rows_as(src, &mut values, &mut scales).unwrap();
-    (values, scales)
+    let mut affine = vec![AffineRow::ZERO; src.row_count()];
+    quantise_rows_as(src, form, &mut values, &mut affine).unwrap();
+    (values, affine)
 }
 
 #[test]
@@ -57,18 +57,20 @@ fn bytes_do_not_depend_on_threads_or_blocks() {
     for (rows, columns) in [(1500, 100), (6, 25_000), (50, 3000), (1, 150_000)] {
         let shape = vec![rows, columns];
         let src = SourceTensor::from_bytes("w", SourceDtype::Bf16, shape, &bytes).unwrap();
-        for form in [Form::F32, Form::F16, Form::I8] {
+        for form in [Form::F32, Form::F16, Form::I8, Form::CentredI8] {
             let one = with_threads(1, || run(&src, form)).unwrap();
             let two = with_threads(2, || run(&src, form)).unwrap();
             let many = with_threads(5, || run(&src, form)).unwrap();
             assert!(one == two && two == many, "{form:?}");
-            let mut scales = Vec::new();
+            let mut affine = Vec::new();
             let mut values = Vec::new();
-            encode(&src, form, &mut values, Some(&mut scales)).unwrap();
-            assert!((values, scales) == (one.0, one.1), "{form:?}");
+            encode(&src, form, &mut values, Some(&mut affine)).unwrap();
+            assert!((values, affine) == (one.0, one.1), "{form:?}");
         }
-        let (values, scales, _) = run(&src, Form::I8).unwrap();
-        assert!((values, scales) == direct(&src));
+        for form in [Form::I8, Form::CentredI8] {
+            let (values, affine, _) = run(&src, form).unwrap();
+            assert!((values, affine) == direct(&src, form));
+        }
     }
 }
 
@@ -79,9 +81,9 @@ fn every_tensor_of_the_fixture_is_encoded() {
     for name in checkpoint.names() {
         let src = checkpoint.tensor(name).unwrap();
         for form in [Form::F32, Form::F16] {
-            let (values, scales, _) = run(&src, form).unwrap();
+            let (values, affine, _) = run(&src, form).unwrap();
             assert_eq!(values.len(), src.element_count() * form.element_bytes());
-            assert!(scales.is_empty());
+            assert!(affine.is_empty());
         }
         match src.shape().len() {
             2 => assert_eq!(run(&src, Form::I8).unwrap().1.len(), src.row_count()),
@@ -94,10 +96,10 @@ fn every_tensor_of_the_fixture_is_encoded() {
 fn a_view_encodes_as_its_rows_do() {
     let bytes = weights(40 * 33);
     let src = SourceTensor::from_bytes("w", SourceDtype::Bf16, vec![40, 33], &bytes).unwrap();
-    let (values, scales, _) = run(&src, Form::I8).unwrap();
-    let (part, part_scales, _) = run(&src.rows(7..19).unwrap(), Form::I8).unwrap();
+    let (values, affine, _) = run(&src, Form::I8).unwrap();
+    let (part, part_affine, _) = run(&src.rows(7..19).unwrap(), Form::I8).unwrap();
     assert_eq!(part, values[7 * 33..19 * 33]);
-    assert_eq!(part_scales, scales[7..19]);
+    assert_eq!(part_affine, affine[7..19]);
 }
 
 #[test]
@@ -118,7 +120,7 @@ fn what_cannot_be_encoded_is_refused() {
     let error = encode(&tensor(&[2, 1], &[0; 4]), Form::I8, &mut Vec::new(), None);
     assert_eq!(
         error.unwrap_err().to_string(),
-        "scales for tensor `w`: found room for 0, expected 2"
+        "scales and centres for tensor `w`: found room for 0, expected 2"
     );
     let mut full = &mut [0_u8; 7][..];
     let error = encode(&tensor(&[2], &[0; 4]), Form::F32, &mut full, None).unwrap_err();
@@ -156,7 +158,7 @@ proptest! {
         let dtype = [SourceDtype::F32, SourceDtype::F16, SourceDtype::Bf16][dtype];
         let bytes = &bytes[..rows * columns * dtype.element_bytes()];
         let src = SourceTensor::from_bytes("w", dtype, vec![rows, columns], bytes).unwrap();
-        for form in [Form::F32, Form::F16, Form::I8] {
+        for form in [Form::F32, Form::F16, Form::I8, Form::CentredI8] {
             if let Ok((values, _, _)) = run(&src, form) {
                 prop_assert_eq!(values.len(), rows * columns * form.element_bytes());
             }

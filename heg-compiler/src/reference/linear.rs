@@ -12,7 +12,7 @@ use super::evaluate::Tensor;
 use super::weight::{Bytes, Weight};
 use crate::quant::{Bf16, Element, F16};
 
-/// `x · Wᵀ + b`, with int8 rows' scales after the product.
+/// `x · Wᵀ + b`. Of int8 rows, scales come after the product, and centres by the sum of x.
 pub(super) fn linear(x: &Tensor, weight: &Weight, bias: Option<&Weight>) -> Result<Tensor, Error> {
     let products = match weight.element {
         ElementType::I8 => products(x, &weight.values, widen_i8)?,
@@ -21,16 +21,20 @@ pub(super) fn linear(x: &Tensor, weight: &Weight, bias: Option<&Weight>) -> Resu
         ElementType::F32 | ElementType::I64 => products(x, &weight.values, f32::from_le_bytes)?,
     };
     let floats = |weight: Option<&Bytes>| weight.map(Bytes::floats).transpose();
-    let scales = floats(weight.scales.as_ref())?;
+    let affine = weight.affine.as_ref();
+    let scales = floats(affine.map(|affine| &affine.scales))?;
+    let centres = floats(affine.and_then(|affine| affine.centres.as_ref()))?;
     let bias = floats(bias.map(|bias| &bias.values))?;
     let at = |numbers: &Option<Vec<f32>>, row: usize| numbers.as_ref()?.get(row).copied();
     let tokens = x.rows().len().max(1);
     let width = products.len() / tokens;
     let mut values = Vec::with_capacity(products.len());
-    for token in 0..tokens {
+    for (token, x) in x.rows().enumerate() {
+        let sum: f32 = x.iter().sum();
         let column = products.iter().skip(token).step_by(tokens);
         values.extend(column.enumerate().map(|(row, product)| {
             let scaled = product * at(&scales, row).unwrap_or(1.0);
+            let scaled = at(&centres, row).map_or(scaled, |centre| scaled + sum * centre);
             at(&bias, row).map_or(scaled, |bias| scaled + bias)
         }));
     }

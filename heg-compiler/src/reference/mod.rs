@@ -138,8 +138,11 @@ impl<'a> StoredModel<'a> {
             body.inputs, body.ops, body.outputs, body.results
         );
         let weights = self.stored(place).map(|(_, stored)| {
-            let scales = stored.scales.map(|section| section.id);
-            format!("{:?} {} {scales:?}", stored.element, stored.values.id)
+            let of_rows = stored.affine.map(|affine| {
+                let centres = affine.centres.map(|centres| centres.id);
+                (affine.scales.id, centres)
+            });
+            format!("{:?} {} {of_rows:?}", stored.element, stored.values.id)
         });
         let table = self.table(place).map(|table| (table.cos, table.sin));
         let inputs = [

@@ -75,12 +75,12 @@ fn all_weights_of_eight_and_sixteen_bits_are_exact() {
         values: vec![1.0],
     };
     let int8: Vec<u8> = (0..=255).collect();
-    let scales = bytes(&[0.5; 256]);
-    let weight = Weight::of_bytes(ElementType::I8, &int8, Some(&scales));
+    let (scales, centres) = (bytes(&[0.5; 256]), bytes(&[0.25; 256]));
+    let weight = Weight::of_bytes(ElementType::I8, &int8, Some((&scales, Some(&centres))));
     let found = linear(&one, &weight, None).unwrap().values;
     let expected: Vec<f32> = int8
         .iter()
-        .map(|x| f32::from(x.cast_signed()) / 2.0)
+        .map(|x| f32::from(x.cast_signed()) / 2.0 + 0.25)
         .collect();
     assert_eq!(found, expected);
     let finite = (0..=u16::MAX)
@@ -176,7 +176,7 @@ fn damaged_weights_are_made_again_before_they_are_answered_for() {
     let place = &manifest.layers[1].ffn;
     for weight in &place.weights {
         let weight = &manifest.weights[weight.0 as usize];
-        for section in [Some(weight.values), weight.scales].into_iter().flatten() {
+        for section in weight.sections() {
             let object = workbench.object(section);
             let whole = std::fs::read(&object).unwrap();
             std::fs::remove_file(workbench.object(place.answer.unwrap())).unwrap();

@@ -12,8 +12,14 @@ use crate::encode::StoredWeight;
 pub(crate) struct Weight {
     pub(super) element: ElementType,
     pub(super) values: Bytes,
-    /// One f32 a row, for int8.
-    pub(super) scales: Option<Bytes>,
+    /// What integers stand for, for int8.
+    pub(super) affine: Option<Affine>,
+}
+
+/// What the integers of rows stand for, one f32 a row: `scale · q + centre`, or `scale · q`.
+pub(super) struct Affine {
+    pub(super) scales: Bytes,
+    pub(super) centres: Option<Bytes>,
 }
 
 /// Mapped bytes with the hash they should have.
@@ -34,13 +40,23 @@ impl Weight {
         Ok(Self {
             element: stored.element,
             values: open(stored.values.id)?,
-            scales: stored.scales.map(|scales| open(scales.id)).transpose()?,
+            affine: match stored.affine {
+                Some(affine) => Some(Affine {
+                    scales: open(affine.scales.id)?,
+                    centres: affine.centres.map(|centres| open(centres.id)).transpose()?,
+                }),
+                None => None,
+            },
         })
     }
 
-    /// A weight that is in memory: values, then scales.
+    /// A weight that is in memory: values, then scales and centres.
     #[cfg(test)]
-    pub(crate) fn of_bytes(element: ElementType, values: &[u8], scales: Option<&[u8]>) -> Self {
+    pub(crate) fn of_bytes(
+        element: ElementType,
+        values: &[u8],
+        affine: Option<(&[u8], Option<&[u8]>)>,
+    ) -> Self {
         let copy = |bytes: &[u8]| Bytes {
             mapping: Mapping::of_bytes(bytes).unwrap(),
             id: SectionId::of(bytes),
@@ -49,13 +65,16 @@ impl Weight {
         Self {
             element,
             values: copy(values),
-            scales: scales.map(copy),
+            affine: affine.map(|(scales, centres)| Affine {
+                scales: copy(scales),
+                centres: centres.map(copy),
+            }),
         }
     }
 }
 
 impl Bytes {
-    /// All of them as f32: a norm's weight, a bias, scales.
+    /// All of them as f32: a norm's weight, a bias, scales, centres.
     pub(super) fn floats(&self) -> Result<Vec<f32>, Error> {
         self.check(SectionId::of(&self.mapping))?;
         let (numbers, _) = self.mapping.as_chunks();

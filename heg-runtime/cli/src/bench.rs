@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use clap::Args;
 use heg_artifacts::Bundle;
+use heg_artifacts::manifest::Weight;
 use heg_runtime::exec::{Executor, Sequence};
 use heg_runtime::{Descent, RuntimeError};
 use heg_sched::{Logits, chunks};
@@ -123,7 +124,7 @@ fn seconds_to_read(bundle: &Bundle) -> Result<f64, RuntimeError> {
     let sections = weights
         .into_iter()
         .filter_map(|id| manifest.weights.get(id as usize))
-        .flat_map(|weight| std::iter::once(weight.values).chain(weight.scales))
+        .flat_map(Weight::sections)
         .map(|id| bundle.section(id).map_err(RuntimeError::Section))
         .collect::<Result<Vec<&[u8]>, _>>()?;
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);

@@ -28,8 +28,17 @@ pub struct CpuCall<'a> {
 pub struct WeightBytes<'a> {
     /// Elements, row-major.
     pub values: &'a [u8],
-    /// A factor in f32 for each row; there where the elements are 8-bit integers.
-    pub scales: Option<&'a [u8]>,
+    /// What the rows' integers stand for; there where the elements are 8-bit integers.
+    pub affine: Option<AffineBytes<'a>>,
+}
+
+/// What the integers of rows stand for: q for `scale · q + centre`, or for `scale · q`.
+#[derive(Debug, Clone, Copy)]
+pub struct AffineBytes<'a> {
+    /// A factor in f32 for each row.
+    pub scales: &'a [u8],
+    /// A term in f32 for each row, where rows are centred.
+    pub centres: Option<&'a [u8]>,
 }
 
 /// A sequence that attention works on.
@@ -79,8 +88,16 @@ impl CpuCall<'_> {
             expect("bytes of a weight", index, bytes, weight.values.len())?;
             if *element == ElementType::I8 {
                 let rows = shape.first().copied().unwrap_or(0);
-                let found = weight.scales.map_or(0, <[u8]>::len);
+                let found = weight.affine.map_or(0, |affine| affine.scales.len());
                 expect("bytes of a weight's scales", index, 4 * rows, found)?;
+                if let Some(centres) = weight.affine.and_then(|affine| affine.centres) {
+                    expect(
+                        "bytes of a weight's centres",
+                        index,
+                        4 * rows,
+                        centres.len(),
+                    )?;
+                }
             }
         }
         Ok(())

@@ -15,7 +15,9 @@ use crate::call::{Context, CpuCall};
 use crate::device::{Address, OfThread};
 use crate::kernel::{Kernel, Layout};
 use crate::lanes::elements::Element;
-use crate::product::{FloatProduct, IntegerProduct, Residual, float_product, integer_product};
+use crate::product::{
+    Affine, FloatProduct, IntegerProduct, Residual, float_product, integer_product,
+};
 use heg_spec::Isa;
 
 /// A call that is under way.
@@ -155,7 +157,10 @@ impl Execution<'_> {
         let (Some(out), Some(local)) = (self.strided(part.out), self.threads.get(thread)) else {
             return;
         };
-        let scales = weight.scales.map(|scales| scales.as_ptr().cast::<f32>());
+        let affine = weight.affine.map(|affine| Affine {
+            scales: affine.scales.as_ptr().cast(),
+            centres: affine.centres.map(|centres| centres.as_ptr().cast()),
+        });
         let bias = part.bias.and_then(|bias| self.vector(bias));
         let residual = part.residual.and_then(|residual| {
             let to = self.strided(residual.to)?;
@@ -166,11 +171,11 @@ impl Execution<'_> {
             })
         });
         let rows = self.call.rows;
-        match (self.kernel.layouts.get(x.0 as usize), scales) {
-            (Some(Layout::Rounded(first, form)), Some(scales)) => {
+        match (self.kernel.layouts.get(x.0 as usize), affine) {
+            (Some(Layout::Rounded(first, form)), Some(affine)) => {
                 let product = IntegerProduct {
                     weights: weight.values.as_ptr().cast(),
-                    scales,
+                    affine,
                     form: *form,
                     operand: self.scratch_at(*first).cast_const().cast(),
                     rows,
@@ -183,7 +188,7 @@ impl Execution<'_> {
                 // rows are there; every output is in one piece, which one thread has; a thread has its own memory.
                 unsafe { integer_product(self.isa, &product, outputs, &mut local.get().panel) };
             }
-            (Some(Layout::Plain(first)), scales) => {
+            (Some(Layout::Plain(first)), affine) => {
                 let Some(element) = Element::of(*element) else {
                     return;
                 };
@@ -191,7 +196,7 @@ impl Execution<'_> {
                 let product = FloatProduct {
                     weights: weight.values.as_ptr(),
                     element,
-                    scales,
+                    affine,
                     width,
                     x: self.scratch_at(*first).cast_const(),
                     x_stride: plain_stride(width),

@@ -27,7 +27,7 @@ mod product;
 mod row_steps;
 mod rows;
 
-pub use call::{Context, CpuCall, WeightBytes};
+pub use call::{AffineBytes, Context, CpuCall, WeightBytes};
 pub use device::{CpuDevice, CpuDeviceOptions};
 pub use error::Error;
 pub use heg_spec::{Activations, Isa};

@@ -14,6 +14,7 @@ pub(super) struct EmbeddingTable {
     bundle: Arc<Bundle>,
     values: SectionId,
     scales: Option<SectionId>,
+    centres: Option<SectionId>,
     element: ElementType,
     vocab: u32,
     width: usize,
@@ -28,6 +29,7 @@ impl EmbeddingTable {
             bundle: Arc::clone(bundle),
             values: weight.values,
             scales: weight.scales,
+            centres: weight.centres,
             element: weight.element,
             vocab: weight.shape[0],
             width: weight.shape[1] as usize,
@@ -79,16 +81,23 @@ impl EmbeddingTable {
             .map_err(RuntimeError::Section)?;
         let row_bytes = self.width * self.element.bytes() as usize;
         let row = &table[token * row_bytes..(token + 1) * row_bytes];
-        let mut factor = self.factor;
-        if let Some(scales) = self.scales {
-            let scales = self.bundle.section(scales).map_err(RuntimeError::Section)?;
-            factor *= four(&scales[4 * token..]);
-        }
+        let of_row = |section: Option<SectionId>| match section {
+            Some(section) => {
+                let section = self
+                    .bundle
+                    .section(section)
+                    .map_err(RuntimeError::Section)?;
+                Ok::<_, RuntimeError>(Some(four(&section[4 * token..])))
+            }
+            None => Ok(None),
+        };
+        let factor = self.factor * of_row(self.scales)?.unwrap_or(1.0);
+        let centre = self.factor * of_row(self.centres)?.unwrap_or(0.0);
         self.row.clear();
         match self.element {
             ElementType::I8 => self
                 .row
-                .extend(row.iter().map(|q| f32::from(*q as i8) * factor)),
+                .extend(row.iter().map(|q| f32::from(*q as i8) * factor + centre)),
             ElementType::F16 => {
                 let halves = row
                     .chunks_exact(2)

@@ -1,7 +1,7 @@
 //! Places: where a model uses a kernel, and with which weights.
 
 use heg_artifacts::SectionId;
-use heg_artifacts::manifest::{Kernel, KernelUse, Manifest};
+use heg_artifacts::manifest::{Kernel, KernelUse, Manifest, Weight};
 use heg_spec::Group;
 
 use crate::error::RuntimeError;
@@ -100,7 +100,7 @@ pub(super) fn use_sections(manifest: &Manifest, used: &KernelUse) -> Vec<Section
     used.weights
         .iter()
         .filter_map(|id| manifest.weights.get(id.0 as usize))
-        .flat_map(|weight| std::iter::once(weight.values).chain(weight.scales))
+        .flat_map(Weight::sections)
         .collect()
 }
 

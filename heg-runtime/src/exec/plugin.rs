@@ -203,7 +203,7 @@ impl Loader {
             )))
     }
 
-    /// Binds the weights of a place behind the activation ports: values and scales, weight after weight.
+    /// Binds the weights of a place behind the activation ports: values, scales and centres, weight after weight.
     pub(super) fn bind_weights(
         &self,
         parts: &Parts<'_>,
@@ -218,10 +218,9 @@ impl Loader {
                 let shape: Vec<usize> = weight.shape.iter().map(|dim| *dim as usize).collect();
                 let row_count = shape[0];
                 let values = (weight.values, tensor_element(weight.element), shape);
-                let scales = weight
-                    .scales
-                    .map(|scales| (scales, TensorType::F32, vec![1, row_count]));
-                std::iter::once(values).chain(scales)
+                let of_rows = weight.scales.into_iter().chain(weight.centres);
+                let of_rows = of_rows.map(move |id| (id, TensorType::F32, vec![1, row_count]));
+                std::iter::once(values).chain(of_rows)
             });
         for (port, (id, element, shape)) in (parts.kernel.inputs.len()..).zip(tensors) {
             let tensor = sections.tensor(id, element, &shape)?;

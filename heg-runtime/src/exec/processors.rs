@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use heg_artifacts::manifest::{Kernel, KernelUse, Manifest, Variant};
 use heg_artifacts::program::Program;
 use heg_artifacts::{Bundle, SectionId};
-use heg_cpu::{CpuDevice, Isa, Placement, WeightBytes};
+use heg_cpu::{AffineBytes, CpuDevice, Isa, Placement, WeightBytes};
 use heg_spec::soc::Programs;
 use heg_spec::{DeviceClass, Soc};
 
@@ -47,6 +47,7 @@ pub(super) struct ProgramForm {
 struct WeightPlace {
     values: Range<usize>,
     scales: Option<Range<usize>>,
+    centres: Option<Range<usize>>,
 }
 
 /// What needs OpenVINO; none where programs serve every kernel of a model on every device of a SoC.
@@ -132,9 +133,11 @@ impl Processors {
             .iter()
             .filter_map(|id| bundle.manifest().weights.get(id.0 as usize))
             .map(|weight| {
+                let of_rows = |id: Option<SectionId>| id.map(|id| verified(bundle, id)).transpose();
                 Ok(WeightPlace {
                     values: verified(bundle, weight.values)?,
-                    scales: weight.scales.map(|id| verified(bundle, id)).transpose()?,
+                    scales: of_rows(weight.scales)?,
+                    centres: of_rows(weight.centres)?,
                 })
             })
             .collect::<Result<_, RuntimeError>>()?;
@@ -234,7 +237,10 @@ impl ProgramForm {
         let slice = |place: &Range<usize>| bytes.get(place.clone()).unwrap_or_default();
         self.weights.iter().map(move |weight| WeightBytes {
             values: slice(&weight.values),
-            scales: weight.scales.as_ref().map(slice),
+            affine: weight.scales.as_ref().map(|scales| AffineBytes {
+                scales: slice(scales),
+                centres: weight.centres.as_ref().map(slice),
+            }),
         })
     }
 }

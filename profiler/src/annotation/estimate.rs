@@ -13,7 +13,7 @@
 //!
 //! Answers hold for a device alone: contention is the scheduler's to add.
 
-use heg_artifacts::manifest::{ElementType, Kernel, Rows, Variant, Work};
+use heg_artifacts::manifest::{Kernel, Parameter, Rows, Variant, Work};
 use heg_spec::Group;
 use serde::Serialize;
 
@@ -127,7 +127,7 @@ pub fn run_work(kernel: &Kernel, variant: &Variant, call: KernelCall) -> RunWork
     }
 }
 
-/// Memory that a call touches, in bytes: the kernel's weights with their scales, its activations (padded to
+/// Memory that a call touches, in bytes: the kernel's weights with their scales and centres, its activations (padded to
 /// the variant's shape), the rows of the KV cache of all sequences, and the blob.
 pub fn footprint_bytes(
     kernel: &Kernel,
@@ -251,15 +251,7 @@ impl Run<'_> {
 }
 
 fn footprint_of(kernel: &Kernel, variant: &Variant, shape: &Shape, blob_bytes: u64) -> u64 {
-    let weights = kernel.parameters.iter().map(|parameter| {
-        let elements = product(&parameter.shape);
-        let scales = match parameter.element {
-            ElementType::I8 => u64::from(parameter.shape.first().copied().unwrap_or(0)),
-            _ => 0,
-        };
-        let values = elements.saturating_mul(parameter.element.bytes());
-        values.saturating_add(scales.saturating_mul(ElementType::F32.bytes()))
-    });
+    let weights = kernel.parameters.iter().map(Parameter::bytes);
     let ports = kernel.inputs.iter().chain(&kernel.outputs).map(|port| {
         let rows = match port.rows {
             Rows::Tokens => shape.rows,
@@ -270,12 +262,6 @@ fn footprint_of(kernel: &Kernel, variant: &Variant, shape: &Shape, blob_bytes: u
         rows.saturating_mul(row)
     });
     weights.chain(ports).fold(blob_bytes, u64::saturating_add)
-}
-
-fn product(shape: &[u32]) -> u64 {
-    shape
-        .iter()
-        .fold(1, |product: u64, &size| product.saturating_mul(size.into()))
 }
 
 /// Keeps a number within what can be worked with; a NaN becomes the largest.

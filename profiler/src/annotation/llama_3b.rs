@@ -171,6 +171,7 @@ fn token_wise(
                 name: format!("weight.{index}"),
                 element: ElementType::I8,
                 shape: vec![*rows, *columns],
+                centred: false,
             })
             .collect(),
         variants: dynamic.into_iter().chain(fixed).collect(),

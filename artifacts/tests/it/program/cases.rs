@@ -18,6 +18,7 @@ fn kernel(
             _ => ElementType::F32,
         },
         shape: shape.to_vec(),
+        centred: false,
     });
     Kernel {
         name: group.name().to_owned(),

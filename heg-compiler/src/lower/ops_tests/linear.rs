@@ -6,7 +6,7 @@ use heg_spec::WeightForm;
 use super::bench::{Call, OneOp, TOKENS, noise, param, tokens};
 use crate::graph::{Op, ParamKind};
 
-fn check(test: &str, weights: WeightForm, with_bias: bool) {
+fn check(test: &str, kind: ParamKind, weights: WeightForm, with_bias: bool) {
     let (inner, outer) = (96_u32, 40_u32);
     let mut values = vec![matrix(outer as usize, inner as usize)];
     if with_bias {
@@ -14,7 +14,7 @@ fn check(test: &str, weights: WeightForm, with_bias: bool) {
     }
     let case = OneOp {
         op: Op::Linear {
-            weight: param(ParamKind::Matrix, &[outer, inner]),
+            weight: param(kind, &[outer, inner]),
             bias: with_bias.then(|| param(ParamKind::Vector, &[outer])),
         },
         inputs: vec![tokens(Role::Hidden, inner)],
@@ -33,11 +33,12 @@ fn check(test: &str, weights: WeightForm, with_bias: bool) {
     });
 }
 
-/// Rows of very different size, so that a scale on the wrong row shows.
+/// Rows of very different size and middle, so that a scale or a centre on the wrong row shows.
 fn matrix(rows: usize, columns: usize) -> Vec<f32> {
     let mut values = noise(3, rows * columns);
     for (row, values) in values.chunks_mut(columns).enumerate() {
-        values.iter_mut().for_each(|x| *x *= 1.0 + row as f32 / 4.0);
+        let (size, middle) = (1.0 + row as f32 / 4.0, row as f32 / 16.0);
+        values.iter_mut().for_each(|x| *x = *x * size + middle);
     }
     values
 }
@@ -54,18 +55,40 @@ fn product(x: &[f32], matrix: &[f32], bias: Option<&[f32]>) -> Vec<f64> {
 
 #[test]
 fn linear_f32() {
-    check("linear, f32", WeightForm::F32, false);
-    check("linear, f32, bias", WeightForm::F32, true);
+    check("linear, f32", ParamKind::Matrix, WeightForm::F32, false);
+    check(
+        "linear, f32, bias",
+        ParamKind::Matrix,
+        WeightForm::F32,
+        true,
+    );
 }
 
 #[test]
 fn linear_f16() {
-    check("linear, f16", WeightForm::F16, false);
-    check("linear, f16, bias", WeightForm::F16, true);
+    check("linear, f16", ParamKind::Matrix, WeightForm::F16, false);
+    check(
+        "linear, f16, bias",
+        ParamKind::Matrix,
+        WeightForm::F16,
+        true,
+    );
 }
 
 #[test]
 fn linear_w8a16() {
-    check("linear, w8a16", WeightForm::W8A16, false);
-    check("linear, w8a16, bias", WeightForm::W8A16, true);
+    check("linear, w8a16", ParamKind::Matrix, WeightForm::W8A16, false);
+    check(
+        "linear, w8a16, bias",
+        ParamKind::Matrix,
+        WeightForm::W8A16,
+        true,
+    );
+}
+
+#[test]
+fn linear_w8a16_centred() {
+    let (kind, form) = (ParamKind::Table, WeightForm::W8A16);
+    check("linear, w8a16, centred", kind, form, false);
+    check("linear, w8a16, centred, bias", kind, form, true);
 }

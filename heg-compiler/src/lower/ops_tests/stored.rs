@@ -6,7 +6,7 @@ use heg_artifacts::manifest::ElementType;
 use heg_spec::WeightForm;
 
 use crate::graph::Param;
-use crate::lower::stored_element;
+use crate::lower::{is_centred, stored_element};
 use crate::reference::Weight;
 
 /// A weight as a bundle stores it.
@@ -35,26 +35,39 @@ impl Stored {
                 }],
             };
         }
+        let centred = is_centred(param.kind, form);
         let mut quantised = Vec::new();
-        let mut scales = Vec::new();
+        let (mut scales, mut centres) = (Vec::new(), Vec::new());
         for row in values.chunks(shape[1]) {
-            let scale = row.iter().fold(0.0_f32, |max, x| max.max(x.abs())) / 127.0;
-            quantised.extend(row.iter().map(|x| (x / scale).round() as i8 as u8));
+            let least = row.iter().copied().fold(f32::INFINITY, f32::min);
+            let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let centre = if centred {
+                (largest + least) / 2.0
+            } else {
+                0.0
+            };
+            let scale = (largest - centre).max(centre - least) / 127.0;
+            let integers = row.iter().map(|x| ((x - centre) / scale).round());
+            quantised.extend(integers.map(|q| q as i8 as u8));
             scales.push(scale);
+            centres.push(centre);
         }
-        let factors = Section {
+        let [scales, centres] = [scales, centres].map(|numbers| Section {
             element: ElementType::F32,
-            // One row of factors: what an input-bound kernel takes, and the same bytes as a column.
+            // One row: what an input-bound kernel takes, and the same bytes as a column.
             shape: vec![1, shape[0]],
-            bytes: encode(&scales, ElementType::F32),
-        };
+            bytes: encode(&numbers, ElementType::F32),
+        });
         let values = Section {
             element,
             shape,
             bytes: quantised,
         };
         Self {
-            sections: vec![values, factors],
+            sections: [values, scales]
+                .into_iter()
+                .chain(centred.then_some(centres))
+                .collect(),
         }
     }
 
@@ -63,8 +76,9 @@ impl Stored {
         let [values, rest @ ..] = self.sections.as_slice() else {
             panic!("a weight has values");
         };
-        let scales = rest.first().map(|scales| scales.bytes.as_slice());
-        Weight::of_bytes(values.element, &values.bytes, scales)
+        let mut of_rows = rest.iter().map(|of_rows| of_rows.bytes.as_slice());
+        let affine = of_rows.next().map(|scales| (scales, of_rows.next()));
+        Weight::of_bytes(values.element, &values.bytes, affine)
     }
 
     /// What the stored bytes mean.
@@ -72,15 +86,21 @@ impl Stored {
         let [values, rest @ ..] = self.sections.as_slice() else {
             return Vec::new();
         };
-        let [scales] = rest else {
+        let mut of_rows = rest
+            .iter()
+            .map(|of_rows| decode(&of_rows.bytes, ElementType::F32));
+        let Some(scales) = of_rows.next() else {
             let plain = decode(&values.bytes, values.element);
             return plain.iter().map(|x| *x as f32).collect();
         };
-        let scales = decode(&scales.bytes, ElementType::F32);
+        let centres = of_rows.next().unwrap_or_else(|| vec![0.0; scales.len()]);
         let columns = values.shape[1];
         let each = values.bytes.iter().enumerate();
-        each.map(|(at, byte)| (f64::from(*byte as i8) * scales[at / columns]) as f32)
-            .collect()
+        each.map(|(at, byte)| {
+            let row = at / columns;
+            (f64::from(*byte as i8) * scales[row] + centres[row]) as f32
+        })
+        .collect()
     }
 }
 

@@ -2,10 +2,11 @@
 //!
 //! An element of the result is a sum over sixteen lanes: lane i has the products of the columns i, i + 16, …, added in
 //! that order by fused multiply-adds, and [`Lanes::sum`] adds the lanes. No tile, split or number of rows changes that.
+//! Sums of activations, which centres are multiplied by, have the same order.
 
 #![allow(unsafe_code, reason = "intrinsics, and weights where they lie")]
 
-use super::Residual;
+use super::{Affine, Residual};
 use crate::Isa;
 use crate::lanes::elements::Element;
 use crate::lanes::{self, Kernel, LANES, Lanes, prefetch};
@@ -17,15 +18,18 @@ const LINE: usize = 64;
 /// Bytes of activations that weights are multiplied with in one go. Chosen: half of the smallest second-level cache.
 const BLOCK_BYTES: usize = 1 << 17;
 
-/// `y = x · Wᵀ · scale + bias`, and `residual + factor · y` of it.
+/// Rows of activations that weights are multiplied with in one go, at most: their sums are kept on the stack.
+const BLOCK_ROWS: usize = 256;
+
+/// `y = x · (W · scale + centre)ᵀ + bias`, and `residual + factor · y` of it.
 #[derive(Clone, Copy)]
 pub(crate) struct FloatProduct {
     /// Weights `[outputs, width]`, row-major, at any alignment.
     pub(crate) weights: *const u8,
     /// Their elements.
     pub(crate) element: Element,
-    /// A factor on each output, at any alignment.
-    pub(crate) scales: Option<*const f32>,
+    /// Of int8 weights, what they stand for.
+    pub(crate) affine: Option<Affine>,
     /// Columns: the width of activations.
     pub(crate) width: usize,
     /// Activations `[rows, width]`.
@@ -104,30 +108,66 @@ impl Outputs<'_> {
     #[inline(always)]
     unsafe fn all_tiles<L: Lanes, const W: usize, const X: usize>(&self, element: Element) {
         let rows = self.product.rows;
-        let block = (BLOCK_BYTES / (4 * self.product.width.max(1)) / X).max(1) * X;
+        let most = (BLOCK_BYTES / (4 * self.product.width.max(1))).min(BLOCK_ROWS);
+        let block = (most / X).max(1) * X;
+        let mut totals = [0.0; BLOCK_ROWS];
         for first_row in (0..rows).step_by(block) {
             let block = first_row..rows.min(first_row + block);
+            if self
+                .product
+                .affine
+                .is_some_and(|affine| affine.centres.is_some())
+            {
+                for (row, total) in block.clone().zip(&mut totals) {
+                    // SAFETY: the row is in the range.
+                    *total = unsafe { self.total::<L>(row) };
+                }
+            }
             for first in self.outputs.clone().step_by(W) {
                 let outputs = first..self.outputs.end.min(first + W);
                 for first in block.clone().step_by(X) {
                     let (product, outputs) = (self.product, outputs.clone());
                     let rows = first..block.end.min(first + X);
+                    let totals = &totals[first - block.start..];
                     // SAFETY: these outputs and rows are in the ranges.
                     unsafe {
                         match rows.len() {
-                            1..=2 if X > 2 => tile::<L, W, 2>(product, element, outputs, rows),
-                            3..=4 if X > 4 => tile::<L, W, 4>(product, element, outputs, rows),
-                            _ => tile::<L, W, X>(product, element, outputs, rows),
+                            1..=2 if X > 2 => {
+                                tile::<L, W, 2>(product, element, outputs, rows, totals)
+                            }
+                            3..=4 if X > 4 => {
+                                tile::<L, W, 4>(product, element, outputs, rows, totals)
+                            }
+                            _ => tile::<L, W, X>(product, element, outputs, rows, totals),
                         }
                     }
                 }
             }
         }
     }
+
+    /// The sum of a row of activations.
+    ///
+    /// # Safety
+    ///
+    /// See [`float_product`].
+    #[inline(always)]
+    unsafe fn total<L: Lanes>(&self, row: usize) -> f32 {
+        // SAFETY: the caller has the row, and `at + count` stays within the width.
+        unsafe {
+            let x = self.product.x.add(row * self.product.x_stride);
+            let mut sums = L::splat(0.0);
+            for at in (0..self.product.width).step_by(LANES) {
+                let count = LANES.min(self.product.width - at);
+                sums = sums.add(L::load_first(x.add(at), count));
+            }
+            sums.sum()
+        }
+    }
 }
 
 /// Computes up to W outputs of up to X rows, at least one of each. Where there are fewer, the last stands for those that
-/// lack, and is stored once.
+/// lack, and is stored once. `totals` are the sums of the rows, for matrices with centres.
 ///
 /// # Safety
 ///
@@ -142,6 +182,7 @@ unsafe fn tile<L: Lanes, const W: usize, const X: usize>(
     element: Element,
     outputs: Range<usize>,
     rows: Range<usize>,
+    totals: &[f32],
 ) {
     let bytes = element.bytes();
     let row_bytes = product.width * bytes;
@@ -174,15 +215,15 @@ unsafe fn tile<L: Lanes, const W: usize, const X: usize>(
             at += count;
         }
         // By constant bounds, so that the lanes stay in registers.
-        let mut totals = [[0.0; X]; W];
+        let mut products = [[0.0; X]; W];
         for output in 0..W {
             for row in 0..X {
-                totals[output][row] = sums[output][row].sum();
+                products[output][row] = sums[output][row].sum();
             }
         }
-        for (output, totals) in outputs.zip(&totals) {
-            for (row, total) in rows.clone().zip(totals) {
-                product.finish::<L>(*total, row, output);
+        for (output, products) in outputs.zip(&products) {
+            for ((row, sum), total) in rows.clone().zip(products).zip(totals) {
+                product.finish::<L>(*sum, *total, row, output);
             }
         }
     }
@@ -223,18 +264,21 @@ unsafe fn multiply_add<L: Lanes, const W: usize, const X: usize>(
 }
 
 impl FloatProduct {
-    /// Stores an element of the result whose sum is known.
+    /// Stores an element of the result whose sum is known, with the sum of its row of activations.
     ///
     /// # Safety
     ///
     /// See [`Lanes`] and [`float_product`]: `row` and `output` are in their ranges.
     #[inline(always)]
-    unsafe fn finish<L: Lanes>(&self, sum: f32, row: usize, output: usize) {
+    unsafe fn finish<L: Lanes>(&self, sum: f32, total: f32, row: usize, output: usize) {
         let mut y = sum;
         // SAFETY: the caller has these elements.
         unsafe {
-            if let Some(scales) = self.scales {
-                y *= scales.add(output).read_unaligned();
+            if let Some(affine) = self.affine {
+                y *= affine.scales.add(output).read_unaligned();
+                if let Some(centres) = affine.centres {
+                    y = L::fused(centres.add(output).read_unaligned(), total, y);
+                }
             }
             if let Some(bias) = self.bias {
                 y += bias.add(output).read_unaligned();

@@ -1,9 +1,10 @@
 //! Products of rows with matrices.
 //!
-//! Integer products are those of int8 weights, one scale for each matrix row, with activations rounded to integers in
-//! groups of 32: the exact total of a group becomes f32, is scaled and added to the sum over the groups before it. That
-//! order is the same in every form, so a result's bits depend neither on the number of rows nor on how outputs are
-//! divided among threads.
+//! Integer products are those of int8 weights, one scale and perhaps a centre for each matrix row, with activations rounded to
+//! integers in groups of 32: the exact total of a group becomes f32, is scaled and added to the sum over the groups before
+//! it. That order is the same in every form, so a result's bits depend neither on the number of rows nor on how outputs
+//! are divided among threads. A centre is a term of every weight of its row, so it is multiplied once, by the sum of the
+//! activations.
 //!
 //! Weights are rows as they lie in the file. One row of activations is multiplied at the rate that memory is read at
 //! (`one_row`); for a few, weights are transposed in registers (`few_rows`), for many, into a buffer (`chunk`).
@@ -43,13 +44,22 @@ pub(crate) struct Residual {
     pub(crate) factor: f32,
 }
 
+/// What the integers of an int8 matrix stand for, output by output: `scale · w + centre`. Both at any alignment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Affine {
+    /// A factor for each output.
+    pub(crate) scales: *const f32,
+    /// A term for each output, where rows are centred.
+    pub(crate) centres: Option<*const f32>,
+}
+
 /// The product of rounded rows with an int8 matrix.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IntegerProduct {
     /// Rows of `form.width` weights, one for each output, one after another.
     pub(crate) weights: *const i8,
-    /// A scale for each output, at any alignment.
-    pub(crate) scales: *const f32,
+    /// What the weights stand for.
+    pub(crate) affine: Affine,
     /// Form of the operand.
     pub(crate) form: Rounded,
     /// The operand, aligned to 64 bytes.
@@ -135,7 +145,7 @@ pub(crate) unsafe fn round_row(
 ///
 /// # Safety
 ///
-/// The machine has `isa`. Matrix, scales, bias and the rows of residual and results have every output of `outputs`; the
+/// The machine has `isa`. Matrix, scales, centres, bias and the rows of residual and results have every output of `outputs`; the
 /// operand has the form that is said, with all its rows rounded. Nobody writes what is read nor uses what is written.
 pub(crate) unsafe fn integer_product(
     isa: Isa,

@@ -28,8 +28,9 @@ pub(crate) enum Bits {
 ///
 /// Blocks of columns come one after another, and in each the rows of the call: `[block][row][digit][column]` in 8-bit
 /// integers, the most significant digit first; then `[block][row][group]` in f32, the scales; then the same in i32, the
-/// offsets. An offset is −128 times the sum of a group's activations, which undoes 128 added to each weight. Columns
-/// behind the last are zeros, with scales of zero where a group has none of the row's.
+/// offsets; then `[row]` in f32, the sums. An offset is −128 times the sum of a group's integers, which undoes 128 added
+/// to each weight. A row's sum is that of its rounded elements, group after group. Columns behind
+/// the last are zeros, with scales of zero where a group has none of the row's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rounded {
     /// Columns, at least one.
@@ -55,7 +56,7 @@ impl Rounded {
     /// Bytes of an operand of so many rows; at most four for each element, with rows of whole blocks.
     pub(crate) const fn bytes(self, rows: usize) -> usize {
         let block = BLOCK * self.digits() + BLOCK / GROUP * (size_of::<f32>() + size_of::<i32>());
-        rows * self.blocks() * block
+        rows * (self.blocks() * block + size_of::<f32>())
     }
 }
 
@@ -65,6 +66,7 @@ pub(super) struct Operand {
     digits: *const i8,
     scales: *const f32,
     offsets: *const i32,
+    sums: *const f32,
     /// Rows of the call.
     pub(super) rows: usize,
     digit_count: usize,
@@ -76,10 +78,12 @@ impl Operand {
         let lines = rows * form.blocks();
         let scales = bits.wrapping_add(lines * form.digits() * BLOCK);
         let offsets = scales.wrapping_add(lines * BLOCK / GROUP * size_of::<f32>());
+        let sums = offsets.wrapping_add(lines * BLOCK / GROUP * size_of::<i32>());
         Self {
             digits: bits.cast(),
             scales: scales.cast(),
             offsets: offsets.cast(),
+            sums: sums.cast(),
             rows,
             digit_count: form.digits(),
         }
@@ -105,6 +109,12 @@ impl Operand {
         self.offsets
             .wrapping_add((block * self.rows + row) * (BLOCK / GROUP))
     }
+
+    /// A row's sum.
+    #[inline(always)]
+    pub(super) fn sum(&self, row: usize) -> *const f32 {
+        self.sums.wrapping_add(row)
+    }
 }
 
 /// Rounds one row of an operand, of `form.digits()` digits.
@@ -123,6 +133,7 @@ pub(super) unsafe fn round<const DIGITS: usize>(
     operand: *mut u8,
 ) {
     let operand = Operand::new(form, rows, operand);
+    let mut sum = 0.0_f32;
     for group in 0..form.blocks() * (BLOCK / GROUP) {
         let (block, half) = (group / 2, group % 2);
         let mut elements = [0.0; GROUP];
@@ -143,16 +154,20 @@ pub(super) unsafe fn round<const DIGITS: usize>(
             let scales = operand.scales(block, row).cast_mut();
             scales.add(half).write(rounded.scale);
             let offsets = operand.offsets(block, row).cast_mut();
-            offsets.add(half).write(rounded.offset);
+            offsets.add(half).write(rounded.sum.wrapping_mul(-128));
+            sum += rounded.sum as f32 * rounded.scale;
         }
     }
+    // SAFETY: as above.
+    unsafe { operand.sum(row).cast_mut().write(sum) };
 }
 
 /// A group of a row, rounded.
 struct RoundedGroup<const DIGITS: usize> {
     digits: [[i8; GROUP]; DIGITS],
     scale: f32,
-    offset: i32,
+    /// Of the integers.
+    sum: i32,
 }
 
 impl<const DIGITS: usize> RoundedGroup<DIGITS> {
@@ -194,7 +209,7 @@ impl<const DIGITS: usize> RoundedGroup<DIGITS> {
                 true => largest / steps,
                 false => f32::NAN,
             },
-            offset: sum.wrapping_mul(-128),
+            sum,
         }
     }
 }

@@ -15,7 +15,12 @@ pub(super) unsafe fn product(product: &IntegerProduct, outputs: Range<usize>) {
         for row in 0..product.rows {
             // SAFETY: the matrix and the operands have this output, and every row of them this output or row.
             unsafe {
-                let mut y = sum(product, output, row) * product.scales.add(output).read_unaligned();
+                let scale = product.affine.scales.add(output).read_unaligned();
+                let mut y = sum(product, output, row) * scale;
+                if let Some(centres) = product.affine.centres {
+                    let centre = centres.add(output).read_unaligned();
+                    y = fused(centre, *product.operand().sum(row), y);
+                }
                 if let Some(bias) = product.bias {
                     y += bias.add(output).read_unaligned();
                 }

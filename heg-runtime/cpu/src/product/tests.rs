@@ -1,6 +1,8 @@
 //! Every form against the portable one, bit for bit, and that one against f64.
 
-use super::{Bits, IntegerProduct, Line, Panel, Residual, Rounded, integer_product, round_row};
+use super::{
+    Affine, Bits, IntegerProduct, Line, Panel, Residual, Rounded, integer_product, round_row,
+};
 use crate::Isa;
 use proptest::prelude::*;
 use std::ops::Range;
@@ -11,6 +13,7 @@ struct Case {
     outputs: usize,
     weights: Vec<i8>,
     scales: Vec<f32>,
+    centres: Option<Vec<f32>>,
     x: Vec<f32>,
     bias: Option<Vec<f32>>,
     /// One element wider than the outputs.
@@ -50,6 +53,7 @@ impl Case {
                 .map(|w| (w * 128.9) as i8)
                 .collect::<Vec<_>>(),
             scales: numbers.floats(outputs),
+            centres: (seed % 4 > 0).then(|| numbers.floats(outputs)),
             x,
             bias: terms.then(|| numbers.floats(outputs)),
             residual: terms.then(|| (numbers.floats(rows * (outputs + 1)), 0.37)),
@@ -81,7 +85,10 @@ impl Case {
         let to = out.as_mut_ptr();
         let product = IntegerProduct {
             weights: self.weights.as_ptr(),
-            scales: self.scales.as_ptr(),
+            affine: Affine {
+                scales: self.scales.as_ptr(),
+                centres: self.centres.as_ref().map(|centres| centres.as_ptr()),
+            },
             form: self.form,
             operand: operand.as_ptr().cast(),
             rows: rows.len(),
@@ -110,8 +117,10 @@ impl Case {
         for (row, x) in x.chunks(width).enumerate() {
             for output in 0..self.outputs {
                 let weights = &self.weights[output * width..][..width];
-                let products = weights.iter().zip(x).map(|(w, x)| f64::from(*w) * x);
-                let mut y = products.sum::<f64>() * f64::from(self.scales[output]);
+                let scale = self.scales[output];
+                let centre = self.centres.as_ref().map_or(0.0, |centres| centres[output]);
+                let stored = |w: i8| f64::from(w) * f64::from(scale) + f64::from(centre);
+                let mut y: f64 = weights.iter().zip(x).map(|(w, x)| stored(*w) * x).sum();
                 if let Some(bias) = &self.bias {
                     y += f64::from(bias[output]);
                 }
@@ -223,7 +232,7 @@ proptest! {
         x in prop::collection::vec(prop::num::f32::NORMAL | prop::num::f32::SUBNORMAL | prop::num::f32::ZERO, 1..150),
     ) {
         let form = Rounded { width: x.len(), bits: bits_of };
-        let case = Case { form, outputs: 0, weights: vec![], scales: vec![], x, bias: None, residual: None };
+        let case = Case { form, outputs: 0, weights: vec![], scales: vec![], centres: None, x, bias: None, residual: None };
         let bytes = |isa| {
             let lines = case.operand(isa, 0..1);
             let bytes = lines.into_iter().flat_map(|line| line.0);

@@ -88,7 +88,7 @@ pub(super) trait Kernels<const LANES: usize>: Vector<LANES> {
     unsafe fn tile<const DIGITS: usize, const ROWS: usize>(tile: &Tile<'_>, row: usize);
 }
 
-/// Writes `sums` of a row's `count` outputs from `output` on, scaled, with bias and residual.
+/// Writes `sums` of a row's `count` outputs from `output` on, scaled, with centres, bias and residual.
 ///
 /// # Safety
 ///
@@ -103,7 +103,11 @@ pub(super) unsafe fn finish<V: Vector<LANES>, const LANES: usize>(
 ) {
     // SAFETY: the product has `count` outputs from `output` on, in every row of its operands.
     unsafe {
-        let mut y = V::multiply(sums, V::load_sums(product.scales.add(output), count));
+        let mut y = V::multiply(sums, V::load_sums(product.affine.scales.add(output), count));
+        if let Some(centres) = product.affine.centres {
+            let centres = V::load_sums(centres.add(output), count);
+            y = V::multiply_add(centres, *product.operand().sum(row), y);
+        }
         if let Some(bias) = product.bias {
             y = V::add(y, V::load_sums(bias.add(output), count));
         }

@@ -3,7 +3,9 @@
 mod programs;
 
 use heg_artifacts::manifest::{ElementType, Kernel as Declared};
-use heg_cpu::{Activations, Context, CpuCall, CpuDevice, Kernel, ProgramRows, WeightBytes};
+use heg_cpu::{
+    Activations, AffineBytes, Context, CpuCall, CpuDevice, Kernel, ProgramRows, WeightBytes,
+};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -41,14 +43,18 @@ pub(crate) struct Layer {
 /// A weight's bytes.
 struct Tensor {
     values: Vec<u8>,
-    scales: Option<Vec<u8>>,
+    /// Scales and centres.
+    affine: Option<[Vec<u8>; 2]>,
 }
 
 impl Tensor {
     fn weight(&self) -> WeightBytes<'_> {
         WeightBytes {
             values: &self.values,
-            scales: self.scales.as_deref(),
+            affine: self.affine.as_ref().map(|[scales, centres]| AffineBytes {
+                scales,
+                centres: Some(centres),
+            }),
         }
     }
 }
@@ -96,11 +102,14 @@ impl Layer {
         let mut kernel = |(declared, program): (Declared, _)| {
             let tensor = |parameter: &heg_artifacts::manifest::Parameter| {
                 let elements = parameter.shape.iter().product::<u32>() as usize;
-                let scale = |_| (0.001 + noise.number().abs() * 0.001).to_le_bytes();
                 let is_integer = parameter.element == ElementType::I8;
                 let rows = parameter.shape[0];
                 Tensor {
-                    scales: is_integer.then(|| (0..rows).flat_map(scale).collect()),
+                    affine: is_integer.then(|| {
+                        let scale = |_| (0.001 + noise.number().abs() * 0.001).to_le_bytes();
+                        let scales = (0..rows).flat_map(scale).collect();
+                        [scales, noise.bytes(rows as usize, ElementType::F32)]
+                    }),
                     values: noise.bytes(elements, parameter.element),
                 }
             };

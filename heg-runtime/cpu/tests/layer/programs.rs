@@ -89,6 +89,7 @@ fn parameter(name: &str, element: ElementType, shape: &[usize]) -> Parameter {
         name: name.to_owned(),
         element,
         shape: shape.iter().map(|dim| *dim as u32).collect(),
+        centred: false,
     }
 }
 

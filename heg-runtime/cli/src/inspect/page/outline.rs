@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use heg_artifacts::SectionId;
-use heg_artifacts::manifest::{ElementType, Kernel, Manifest, Port, Role, Variant};
+use heg_artifacts::manifest::{ElementType, Kernel, Manifest, Parameter, Port, Role, Variant};
 use heg_profiler::annotation::ChunkSweep;
 use heg_spec::DeviceClass;
 
@@ -229,9 +229,8 @@ pub(super) fn uses(manifest: &Manifest) -> Vec<usize> {
 fn embedding(manifest: &Manifest, lengths: &Lengths) -> [String; 2] {
     let table = manifest.weights.get(manifest.embedding.table.0 as usize);
     let bytes = table.map_or(0, |table| {
-        let scales = table.scales.and_then(|scales| lengths.get(&scales));
-        let values = lengths.get(&table.values);
-        values.copied().unwrap_or(0) + scales.copied().unwrap_or(0)
+        let sections = table.sections();
+        sections.filter_map(|id| lengths.get(&id)).sum()
     });
     [
         format!("{} × {}", manifest.model.vocab, manifest.model.hidden),
@@ -274,18 +273,10 @@ fn card(manifest: &Manifest, index: u32, uses: &[usize], lengths: &Lengths) -> C
     }
 }
 
-/// Values and scales of the kernel's weights at one place.
+/// Values, scales and centres of the kernel's weights at one place.
 pub(super) fn weight_bytes(kernel: &Kernel) -> u64 {
-    kernel.parameters.iter().fold(0, |sum: u64, parameter| {
-        let sizes = parameter.shape.iter().map(|&size| u64::from(size));
-        let elements = sizes.fold(1, u64::saturating_mul);
-        let scales = match parameter.element {
-            ElementType::I8 => u64::from(parameter.shape.first().copied().unwrap_or(0)) * 4,
-            _ => 0,
-        };
-        sum.saturating_add(elements.saturating_mul(parameter.element.bytes()))
-            .saturating_add(scales)
-    })
+    let weights = kernel.parameters.iter().map(Parameter::bytes);
+    weights.fold(0, u64::saturating_add)
 }
 
 fn card_class(kernel: &Kernel, class: DeviceClass, lengths: &Lengths) -> Option<CardClass> {

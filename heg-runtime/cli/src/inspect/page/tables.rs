@@ -299,7 +299,9 @@ const SIZES_MAX: usize = 16;
 /// Order and name of what a section is for.
 fn kind(manifest: &Manifest, reference: Reference) -> (u8, String) {
     let (order, name) = match reference {
-        Reference::WeightValues(_) | Reference::WeightScales(_) => (0, "weights"),
+        Reference::WeightValues(_) | Reference::WeightScales(_) | Reference::WeightCentres(_) => {
+            (0, "weights")
+        }
         Reference::Blob(kernel, variant, blob) => {
             let kernel = manifest.kernels.get(kernel);
             let blob = kernel.and_then(|kernel| kernel.variants.get(variant)?.blobs.get(blob));

@@ -18,6 +18,8 @@ struct Case {
     x: Vec<f32>,
     x_stride: usize,
     scales: Option<Vec<f32>>,
+    /// None without scales.
+    centres: Option<Vec<f32>>,
     bias: Option<Vec<f32>>,
     residual: Option<(Vec<f32>, f32)>,
 }
@@ -48,7 +50,7 @@ fn case() -> impl Strategy<Value = Case> {
         Just(Element::F32)
     ];
     let shape = (1usize..40, 1usize..200, 1usize..20, 0usize..4);
-    let parts = (any::<bool>(), any::<bool>(), any::<bool>());
+    let parts = any::<(bool, bool, bool, bool)>();
     (element, shape, parts, any::<u32>()).prop_map(|(element, shape, parts, seed)| {
         let (outputs, width, rows, shift) = shape;
         let mut weights = vec![0; shift];
@@ -67,10 +69,21 @@ fn case() -> impl Strategy<Value = Case> {
             x: values(rows * x_stride, seed ^ 2),
             x_stride,
             scales: per_output(parts.0, seed ^ 4),
+            centres: per_output(parts.0 && parts.3, seed ^ 32),
             bias: per_output(parts.1, seed ^ 8),
             residual: parts.2.then(|| (values(rows * outputs, seed ^ 16), 0.7)),
         }
     })
+}
+
+/// The sum of lanes, by halves.
+fn added(mut lanes: [f32; LANES]) -> f32 {
+    for half in [8, 4, 2, 1] {
+        for lane in 0..half {
+            lanes[lane] += lanes[lane + half];
+        }
+    }
+    lanes[0]
 }
 
 impl Case {
@@ -87,9 +100,11 @@ impl Case {
         }
     }
 
-    /// What becomes of a sum of products.
-    fn finished(&self, sum: f32, row: usize, output: usize) -> f32 {
+    /// What becomes of a sum of products, in a row with this sum of activations.
+    fn finished(&self, sum: f32, total: f32, row: usize, output: usize) -> f32 {
         let y = sum * self.scales.as_ref().map_or(1.0, |scales| scales[output]);
+        let centres = self.centres.as_ref();
+        let y = centres.map_or(y, |centres| fused(centres[output], total, y));
         let y = self.bias.as_ref().map_or(y, |bias| y + bias[output]);
         match &self.residual {
             Some((to, factor)) => fused(*factor, y, to[row * self.outputs + output]),
@@ -103,6 +118,7 @@ impl Case {
         for row in 0..self.rows {
             for output in 0..self.outputs {
                 let (mut lanes, mut sum) = ([0f32; LANES], 0f64);
+                let (mut total_lanes, mut total) = ([0f32; LANES], 0f64);
                 for column in 0..self.width {
                     let (x, w) = (
                         self.x[row * self.x_stride + column],
@@ -110,14 +126,12 @@ impl Case {
                     );
                     lanes[column % LANES] = fused(w, x, lanes[column % LANES]);
                     sum += f64::from(x) * f64::from(w);
+                    total_lanes[column % LANES] += x;
+                    total += f64::from(x);
                 }
-                for half in [8, 4, 2, 1] {
-                    for lane in 0..half {
-                        lanes[lane] += lanes[lane + half];
-                    }
-                }
-                canonical.push(self.finished(lanes[0], row, output));
-                exact.push(self.finished(sum as f32, row, output));
+                let (lanes, total_lanes) = (added(lanes), added(total_lanes));
+                canonical.push(self.finished(lanes, total_lanes, row, output));
+                exact.push(self.finished(sum as f32, total as f32, row, output));
             }
         }
         (canonical, exact)
@@ -134,7 +148,10 @@ impl Case {
         let product = FloatProduct {
             weights: self.weights[self.shift..].as_ptr(),
             element: self.element,
-            scales: self.scales.as_ref().map(|scales| scales.as_ptr()),
+            affine: self.scales.as_ref().map(|scales| Affine {
+                scales: scales.as_ptr(),
+                centres: self.centres.as_ref().map(|centres| centres.as_ptr()),
+            }),
             width: self.width,
             x: self.x[rows.start * self.x_stride..].as_ptr(),
             x_stride: self.x_stride,

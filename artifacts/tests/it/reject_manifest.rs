@@ -156,7 +156,8 @@ fn weights() {
         },
     );
     check(
-        "`layers[0].qkv.weights[0]` is weight `model.layers.0.q_proj`, [16, 8] of I8, expected [16, 8] of I8 with centres, parameter `q_proj` of kernel `qkv`",
+        "`layers[0].qkv.weights[0]` is weight `model.layers.0.q_proj`, [16, 8] of I8, \
+         expected [16, 8] of I8 with centres, parameter `q_proj` of kernel `qkv`",
         |manifest| {
             manifest.literals = manifest.weights[1].centres.take().unwrap();
             let literals = SectionId::of(b"literals");
@@ -343,7 +344,7 @@ fn uses() {
     check(expected, |manifest| {
         manifest.layers[0].qkv.weights[0] = WeightId(6)
     });
-    let expected = "`head.weights[0]` is weight `model.layers.0.q_proj`, [16, 8] of I8, \
+    let expected = "`head.weights[0]` is weight `model.layers.0.q_proj`, [16, 8] of I8 with centres, \
                     expected [8] of F32, parameter `norm` of kernel `head`";
     check(expected, |manifest| manifest.head.weights[0] = WeightId(1));
     let expected =

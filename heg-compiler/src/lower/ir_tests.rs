@@ -9,6 +9,7 @@ use insta::assert_snapshot;
 
 use super::{Literals, Lowering, lower};
 use crate::fixture::{Described, FAMILIES};
+use crate::graph::ParamKind;
 
 fn ir(group: Group, lowering: Lowering) -> String {
     let heg = Described::family("llama").heg();
@@ -106,7 +107,11 @@ fn references_are_complete() {
             }
             let expected: usize = kernel
                 .params()
-                .map(|param| 1 + usize::from(param.shape.len() == 2))
+                .map(|param| match param.kind {
+                    ParamKind::Table => 3,
+                    ParamKind::Matrix => 2,
+                    ParamKind::Vector => 1,
+                })
                 .sum();
             let counted: Vec<String> = (0..expected).map(|index| index.to_string()).collect();
             assert_eq!(sections, counted, "{family}: {}", kernel.name);

@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_weight_in_two_shapes_is_found() {
-        assert_snapshot!(refusal(|plan| plan.heg.head.weights[0].source = plan.embedding().source), @"after pass `plan`: weight `model.embed_tokens.weight`: expected stored as Some((Vector, [64])), found Some((Matrix, [256, 64]))");
+        assert_snapshot!(refusal(|plan| plan.heg.head.weights[0].source = plan.embedding().source), @"after pass `plan`: weight `model.embed_tokens.weight`: expected stored as Some((Vector, [64])), found Some((Table, [256, 64]))");
         assert_snapshot!(refusal(|plan| {
             let source = plan.heg.layers[0][0].weights[1].source.clone();
             plan.heg.layers[1][2].weights[1].source = source;

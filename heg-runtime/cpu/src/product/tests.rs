@@ -53,7 +53,7 @@ impl Case {
                 .map(|w| (w * 128.9) as i8)
                 .collect::<Vec<_>>(),
             scales: numbers.floats(outputs),
-            centres: (seed % 4 > 0).then(|| numbers.floats(outputs)),
+            centres: (!seed.is_multiple_of(4)).then(|| numbers.floats(outputs)),
             x,
             bias: terms.then(|| numbers.floats(outputs)),
             residual: terms.then(|| (numbers.floats(rows * (outputs + 1)), 0.37)),

@@ -80,24 +80,19 @@ impl CpuCall<'_> {
 
     fn check_weights(&self, kernel: &Kernel) -> Result<(), Error> {
         expect("weights", 0, kernel.parameters.len(), self.weights.len())?;
-        for (index, (weight, (element, shape))) in
-            self.weights.iter().zip(&kernel.parameters).enumerate()
+        for (index, (weight, parameter)) in self.weights.iter().zip(&kernel.parameters).enumerate()
         {
-            let elements: usize = shape.iter().product();
-            let bytes = elements * element.bytes() as usize;
+            let elements: usize = parameter.shape.iter().map(|dim| *dim as usize).product();
+            let bytes = elements * parameter.element.bytes() as usize;
             expect("bytes of a weight", index, bytes, weight.values.len())?;
-            if *element == ElementType::I8 {
-                let rows = shape.first().copied().unwrap_or(0);
+            if parameter.element == ElementType::I8 {
+                let rows = parameter.shape.first().map_or(0, |rows| *rows as usize);
                 let found = weight.affine.map_or(0, |affine| affine.scales.len());
                 expect("bytes of a weight's scales", index, 4 * rows, found)?;
-                if let Some(centres) = weight.affine.and_then(|affine| affine.centres) {
-                    expect(
-                        "bytes of a weight's centres",
-                        index,
-                        4 * rows,
-                        centres.len(),
-                    )?;
-                }
+                let centres = weight.affine.and_then(|affine| affine.centres);
+                let found = centres.map_or(0, <[u8]>::len);
+                let rows = if parameter.centred { rows } else { 0 };
+                expect("bytes of a weight's centres", index, 4 * rows, found)?;
             }
         }
         Ok(())

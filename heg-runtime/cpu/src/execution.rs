@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use heg_artifacts::manifest::{ElementType, Role};
+use heg_artifacts::manifest::{ElementType, Parameter, Role};
 use heg_artifacts::program::{
     Attention, BufferId, ParameterId, Part, Step, StepPhase, scratch_width,
 };
@@ -142,13 +142,13 @@ impl Execution<'_> {
     /// Bytes of a row of a part's matrix.
     fn row_bytes(&self, part: &Part) -> usize {
         let parameter = self.kernel.parameters.get(part.weight.0 as usize);
-        parameter.map_or(1, |(element, shape)| {
-            shape.last().copied().unwrap_or(1) * element.bytes() as usize
+        parameter.map_or(1, |Parameter { element, shape, .. }| {
+            shape.last().map_or(1, |width| *width as usize) * element.bytes() as usize
         })
     }
 
     fn multiply(&self, thread: usize, x: BufferId, part: &Part, outputs: Range<usize>) {
-        let Some((element, _)) = self.kernel.parameters.get(part.weight.0 as usize) else {
+        let Some(parameter) = self.kernel.parameters.get(part.weight.0 as usize) else {
             return;
         };
         let Some(weight) = self.call.weights.get(part.weight.0 as usize) else {
@@ -189,7 +189,7 @@ impl Execution<'_> {
                 unsafe { integer_product(self.isa, &product, outputs, &mut local.get().panel) };
             }
             (Some(Layout::Plain(first)), affine) => {
-                let Some(element) = Element::of(*element) else {
+                let Some(element) = Element::of(parameter.element) else {
                     return;
                 };
                 let width = self.kernel.width(x);

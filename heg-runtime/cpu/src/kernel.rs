@@ -1,6 +1,6 @@
 //! A program made ready: its steps in phases, and how each buffer is laid out.
 
-use heg_artifacts::manifest::{ElementType, Kernel as Declared, Role};
+use heg_artifacts::manifest::{ElementType, Kernel as Declared, Parameter, Role};
 use heg_artifacts::program::{
     Attention, Buffer, BufferId, BufferPlace, Part, Program, RowForm, Step, StepPhase,
     scratch_width,
@@ -23,7 +23,7 @@ pub struct Kernel {
     /// By output port.
     pub(crate) outputs: Vec<Port>,
     /// By parameter: element type and elements.
-    pub(crate) parameters: Vec<(ElementType, Vec<usize>)>,
+    pub(crate) parameters: Vec<Parameter>,
     /// Elements of the widest row.
     pub(crate) widest: usize,
     /// Elements of scratch memory that a row takes.
@@ -94,14 +94,6 @@ impl Kernel {
                 found: format!("{kv:?}"),
             });
         }
-        let parameters: Vec<(ElementType, Vec<usize>)> = declared
-            .parameters
-            .iter()
-            .map(|parameter| {
-                let shape = parameter.shape.iter().map(|dim| *dim as usize);
-                (parameter.element, shape.collect())
-            })
-            .collect();
         let layout = |(index, buffer): (u32, &Buffer)| match buffer.place {
             BufferPlace::Input(port) => Layout::Input(port as usize),
             BufferPlace::Output(port) => Layout::Output(port as usize),
@@ -113,7 +105,7 @@ impl Kernel {
                     Activations::I16 => Some(Bits::Sixteen),
                 };
                 let is_rounded =
-                    is_operand && meets_integers(&program, BufferId(index), &parameters);
+                    is_operand && meets_integers(&program, BufferId(index), &declared.parameters);
                 match bits.filter(|_| is_rounded) {
                     Some(bits) => {
                         let width = buffer.width as usize;
@@ -130,7 +122,7 @@ impl Kernel {
             phases: program.phases(),
             inputs: ports(&declared.inputs),
             outputs: ports(&declared.outputs),
-            parameters,
+            parameters: declared.parameters.clone(),
             widest: widest(&program),
             scratch_elements: program.scratch_elements() as usize,
             program,
@@ -157,14 +149,10 @@ impl Kernel {
 }
 
 /// Whether all matrices that an operand meets are rows of 8-bit integers.
-fn meets_integers(
-    program: &Program,
-    operand: BufferId,
-    parameters: &[(ElementType, Vec<usize>)],
-) -> bool {
+fn meets_integers(program: &Program, operand: BufferId, parameters: &[Parameter]) -> bool {
     let of_part = |part: &Part| {
         let parameter = parameters.get(part.weight.0 as usize);
-        parameter.is_some_and(|(element, _)| *element == ElementType::I8)
+        parameter.is_some_and(|parameter| parameter.element == ElementType::I8)
     };
     program.steps.iter().all(|step| match step {
         Step::Product { x, parts } if *x == operand => parts.iter().all(of_part),

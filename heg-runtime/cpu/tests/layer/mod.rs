@@ -43,17 +43,17 @@ pub(crate) struct Layer {
 /// A weight's bytes.
 struct Tensor {
     values: Vec<u8>,
-    /// Scales and centres.
-    affine: Option<[Vec<u8>; 2]>,
+    /// Scales, and centres where rows have some.
+    affine: Option<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
 impl Tensor {
     fn weight(&self) -> WeightBytes<'_> {
         WeightBytes {
             values: &self.values,
-            affine: self.affine.as_ref().map(|[scales, centres]| AffineBytes {
+            affine: self.affine.as_ref().map(|(scales, centres)| AffineBytes {
                 scales,
-                centres: Some(centres),
+                centres: centres.as_deref(),
             }),
         }
     }
@@ -108,7 +108,11 @@ impl Layer {
                     affine: is_integer.then(|| {
                         let scale = |_| (0.001 + noise.number().abs() * 0.001).to_le_bytes();
                         let scales = (0..rows).flat_map(scale).collect();
-                        [scales, noise.bytes(rows as usize, ElementType::F32)]
+                        let centres = parameter.centred;
+                        (
+                            scales,
+                            centres.then(|| noise.bytes(rows as usize, ElementType::F32)),
+                        )
                     }),
                     values: noise.bytes(elements, parameter.element),
                 }

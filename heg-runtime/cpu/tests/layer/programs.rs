@@ -89,7 +89,8 @@ fn parameter(name: &str, element: ElementType, shape: &[usize]) -> Parameter {
         name: name.to_owned(),
         element,
         shape: shape.iter().map(|dim| *dim as u32).collect(),
-        centred: false,
+        // Rows of either kind.
+        centred: element == ElementType::I8 && shape[0] != 576,
     }
 }
 

@@ -1,0 +1,157 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// Rows for nothing.
+fn free(_: usize) -> f64 {
+    1.0
+}
+
+struct Bench {
+    history: History,
+    taught: Acceptance,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self {
+            history: History::new(10_000),
+            taught: Acceptance::default(),
+        }
+    }
+
+    fn draft(&self, drafter: &Drafter, shape: Shape, forced: &[u32]) -> Draft {
+        let beside = Beside {
+            history: &self.history,
+            taught: &self.taught,
+            forced,
+        };
+        drafter.draft(shape, 8, &free, &beside)
+    }
+}
+
+fn tokens(draft: &Draft) -> Vec<u32> {
+    draft.tokens().iter().map(|drafted| drafted.token).collect()
+}
+
+#[test]
+fn what_came_before_is_drafted() {
+    let bench = Bench::new();
+    let mut drafter = Drafter::new(&[1, 2, 3, 4, 5, 9, 9, 1]);
+    drafter.push(2, &bench.history);
+    assert_eq!(
+        tokens(&bench.draft(&drafter, Shape::Chain, &[]))[..3],
+        [3, 4, 5]
+    );
+}
+
+#[test]
+fn the_longer_match_of_an_earlier_answer_wins() {
+    let mut bench = Bench::new();
+    bench
+        .history
+        .add(&[], &[7, 8, 1, 2, 60, 61, 62, 63, 64, 65]);
+    let mut drafter = Drafter::new(&[1, 2, 3, 4, 5, 7, 8, 1]);
+    drafter.push(2, &bench.history);
+    assert_eq!(
+        tokens(&bench.draft(&drafter, Shape::Chain, &[]))[..2],
+        [60, 61]
+    );
+}
+
+#[test]
+fn a_tree_has_what_either_source_says() {
+    let mut bench = Bench::new();
+    bench.history.add(&[], &[8, 1, 2, 60, 61]);
+    let mut drafter = Drafter::new(&[8, 1, 2, 3, 4, 5, 8, 1]);
+    drafter.push(2, &bench.history);
+    let draft = bench.draft(&drafter, Shape::Tree, &[]);
+    let first: Vec<u32> = draft.children(None).map(|drafted| drafted.token).collect();
+    assert!(first.contains(&3) && first.contains(&60), "{draft:?}");
+}
+
+#[test]
+fn what_a_grammar_forces_comes_first() {
+    let bench = Bench::new();
+    let mut drafter = Drafter::new(&[1, 2, 3, 1]);
+    drafter.push(2, &bench.history);
+    let draft = bench.draft(&drafter, Shape::Chain, &[30, 31, 32]);
+    assert_eq!(tokens(&draft), [30, 31, 32]);
+}
+
+#[test]
+fn a_predicted_answer_is_drafted_until_it_is_wrong_and_found_again() {
+    let bench = Bench::new();
+    let mut drafter = Drafter::new(&[1]);
+    drafter.expect(&[10, 11, 12, 13, 14, 15]);
+    drafter.push(10, &bench.history);
+    assert_eq!(
+        tokens(&bench.draft(&drafter, Shape::Chain, &[])),
+        [11, 12, 13, 14, 15]
+    );
+    drafter.push(99, &bench.history);
+    assert!(bench.draft(&drafter, Shape::Chain, &[]).is_empty());
+    drafter.push(12, &bench.history);
+    assert_eq!(
+        tokens(&bench.draft(&drafter, Shape::Chain, &[])),
+        [13, 14, 15]
+    );
+}
+
+#[test]
+fn wrong_drafts_become_short_where_rows_cost() {
+    let mut bench = Bench::new();
+    let text: Vec<u32> = (0..40).flat_map(|at| [1, 2, 100 + at]).collect();
+    let mut drafter = Drafter::new(&text);
+    let cost = |rows: usize| 1.0 + 0.2 * (rows - 1) as f64;
+    let mut lengths = Vec::new();
+    for at in 0..40 {
+        for token in [1, 2] {
+            drafter.push(token, &bench.history);
+        }
+        let beside = Beside {
+            history: &bench.history,
+            taught: &bench.taught,
+            forced: &[],
+        };
+        let draft = drafter.draft(Shape::Chain, 8, &cost, &beside);
+        lengths.push(draft.len());
+        let token = 500 + at;
+        drafter.verified(&draft, &[token], &[], &mut bench.taught);
+        drafter.push(token, &bench.history);
+    }
+    assert_eq!(lengths.last(), Some(&0), "{lengths:?}");
+}
+
+proptest! {
+    #[test]
+    fn drafts_are_trees_of_at_most_so_many_tokens_and_their_reach_only_falls(
+        context in prop::collection::vec(0..5_u32, 1..80),
+        answers in prop::collection::vec(prop::collection::vec(0..5_u32, 1..20), 0..4),
+        tokens_max in 0..33_usize,
+        is_tree in any::<bool>(),
+    ) {
+        let mut history = History::new(1000);
+        for answer in &answers {
+            history.add(&context, answer);
+        }
+        let (last, before) = context.split_last().unwrap();
+        let mut drafter = Drafter::new(before);
+        drafter.push(*last, &history);
+        let taught = Acceptance::default();
+        let beside = Beside { history: &history, taught: &taught, forced: &[] };
+        let shape = if is_tree { Shape::Tree } else { Shape::Chain };
+        let draft = drafter.draft(shape, tokens_max, &free, &beside);
+        prop_assert!(draft.len() <= tokens_max);
+        for (at, drafted) in draft.tokens().iter().enumerate() {
+            let parent = drafted.parent.map(usize::from);
+            prop_assert!(parent.is_none_or(|parent| parent < at));
+            prop_assert!(is_tree || parent == at.checked_sub(1));
+            let before = parent.map_or(1.0, |parent| draft.tokens()[parent].reach);
+            prop_assert!(drafted.reach <= before && drafted.reach >= 0.0);
+            prop_assert_eq!(draft.child(drafted.parent, drafted.token), Some(at as u16));
+        }
+        // Drafts do not change what they are made from.
+        prop_assert_eq!(&draft, &drafter.draft(shape, tokens_max, &free, &beside));
+    }
+}

@@ -1,0 +1,24 @@
+//! Tokens that an answer may go on with, so that a model verifies several in one pass (sd.npu §3.3, §3.4, §4.1).
+//!
+//! A [`Drafter`] reads the context of one request and finds where its latest tokens occurred before: in the context
+//! itself, in earlier answers ([`History`]), or in what the client predicts. What came there is drafted, as far as
+//! E\[tokens\] / T(rows) says that it pays: how likely tokens are is learnt ([`Acceptance`]). Nothing here runs a model
+//! or chooses a token, so nothing here can change an answer.
+
+mod acceptance;
+mod automaton;
+mod draft;
+mod drafter;
+mod edges;
+mod guess;
+mod history;
+mod length;
+mod reuse;
+mod tree;
+
+pub use acceptance::Acceptance;
+pub use automaton::{Automaton, Continuation, Match};
+pub use draft::{Draft, Drafted, Source};
+pub use drafter::{Beside, Drafter, Shape};
+pub use history::History;
+pub use length::RowCost;

@@ -7,7 +7,7 @@
 //! and with every release of the compiler. The generator is in `random`, the loops over whole logits are in `logits`.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::logits::{Candidate, argmax, kth_largest, weigh};
 use super::random::Xoshiro256;
@@ -132,6 +132,11 @@ impl Choice {
     pub fn token(&self) -> u32 {
         self.token
     }
+
+    /// What may follow it.
+    pub fn said(&self) -> GrammarState {
+        self.said
+    }
 }
 
 /// Chooses the tokens of one answer.
@@ -151,8 +156,20 @@ pub struct Sampler {
     scratch: Vec<Candidate>,
     /// Choices so far.
     choices: u64,
-    /// The choice that the restriction has taken and nobody committed yet.
-    proposed: Option<u64>,
+    /// Choices that the restriction has taken and nobody committed yet, each made after those before it.
+    proposed: VecDeque<Proposed>,
+}
+
+/// A choice that is not part of the answer yet.
+struct Proposed {
+    number: u64,
+    token: u32,
+    /// The random sequence after it.
+    random: Xoshiro256,
+    /// Whether `seen` and `counts` hold it, for the choice after it.
+    is_counted: bool,
+    /// Whether `seen` held it before.
+    was_seen: bool,
 }
 
 impl Sampler {
@@ -179,7 +196,7 @@ impl Sampler {
             candidates: Vec::new(),
             scratch: Vec::new(),
             choices: 0,
-            proposed: None,
+            proposed: VecDeque::new(),
         })
     }
 
@@ -223,18 +240,37 @@ impl Sampler {
     /// # Errors
     /// `Restriction`, of the answer's restriction only.
     pub fn choose(&mut self, logits: &mut [f32]) -> Result<Choice> {
+        self.give_up()?;
+        self.choose_next(logits)
+    }
+
+    /// Chooses the token after the latest choice, as if that were committed: of logits that a draft gave (sd.npu §4.1).
+    /// Choices are committed in their order. Changes `logits`.
+    ///
+    /// # Errors
+    /// `Restriction`, of the answer's restriction only.
+    pub fn choose_next(&mut self, logits: &mut [f32]) -> Result<Choice> {
+        if let Some(Proposed {
+            token, is_counted, ..
+        }) = self.proposed.back_mut()
+            && !std::mem::replace(is_counted, true)
+        {
+            let token = *token;
+            let was_seen = self.count(token);
+            if let Some(proposed) = self.proposed.back_mut() {
+                proposed.was_seen = was_seen;
+            }
+        }
         self.shift(logits);
         if let Some(restriction) = &mut self.restriction {
-            if self.proposed.take().is_some() {
-                restriction.undo()?;
-            }
             restriction.restrict(logits)?;
         }
         if self.params.repetition_penalty != 1.0 {
             penalise(logits, &self.seen, self.params.repetition_penalty);
         }
         let best = argmax(logits);
-        let mut random = self.random.clone();
+        let before = self.proposed.back();
+        let mut random = before.map_or(&self.random, |it| &it.random).clone();
         let token = if self.params.temperature == 0.0 {
             best
         } else {
@@ -245,7 +281,13 @@ impl Sampler {
             None => GrammarState::Open,
         };
         self.choices += 1;
-        self.proposed = Some(self.choices);
+        self.proposed.push_back(Proposed {
+            number: self.choices,
+            token,
+            random: random.clone(),
+            is_counted: false,
+            was_seen: false,
+        });
         Ok(Choice {
             token,
             random,
@@ -266,21 +308,58 @@ impl Sampler {
             number,
         } = choice;
         self.random = random;
-        if self.params.repetition_penalty != 1.0 {
-            self.seen.insert(token);
+        let first = self.proposed.front().map(|it| (it.number, it.is_counted));
+        match first {
+            Some((first, is_counted)) if first == number => {
+                self.proposed.pop_front();
+                if !is_counted {
+                    self.count(token);
+                }
+                Ok(said)
+            }
+            _ => {
+                self.give_up()?;
+                self.count(token);
+                match &mut self.restriction {
+                    Some(restriction) => restriction.chosen(token),
+                    None => Ok(said),
+                }
+            }
         }
+    }
+
+    /// Forgets choices that nobody committed.
+    fn give_up(&mut self) -> Result<()> {
+        while let Some(given_up) = self.proposed.pop_back() {
+            if given_up.is_counted {
+                self.discount(&given_up);
+            }
+            if let Some(restriction) = &mut self.restriction {
+                restriction.undo()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a token for the penalties that follow; says whether it was seen before.
+    fn count(&mut self, token: u32) -> bool {
+        let is_new = self.params.repetition_penalty != 1.0 && self.seen.insert(token);
         if self.params.counts() {
             *self.counts.entry(token).or_default() += 1;
         }
-        let proposed = self.proposed.take();
-        match &mut self.restriction {
-            Some(restriction) if proposed != Some(number) => {
-                if proposed.is_some() {
-                    restriction.undo()?;
-                }
-                restriction.chosen(token)
+        !is_new
+    }
+
+    /// Takes a token back that was counted.
+    fn discount(&mut self, given_up: &Proposed) {
+        if !given_up.was_seen {
+            self.seen.remove(&given_up.token);
+        }
+        if let Some(count) = self.counts.get_mut(&given_up.token) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&given_up.token);
             }
-            _ => Ok(said),
         }
     }
 

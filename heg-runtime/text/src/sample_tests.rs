@@ -426,9 +426,80 @@ fn a_restriction_follows_what_is_committed() {
         (second.token(), sampler.commit(second)),
         (1, Ok(GrammarState::Open))
     );
+    let _early = sampler.choose(&mut logits()).unwrap();
     let third = sampler.choose(&mut logits()).unwrap();
     assert_eq!(
         (third.token(), sampler.commit(third)),
         (2, Ok(GrammarState::Complete))
     );
+}
+
+proptest::proptest! {
+    /// What is chosen along a draft, right or wrong, is what would have been chosen without one.
+    #[test]
+    fn choices_along_a_draft_are_those_of_an_answer_without_one(
+        seed in proptest::prelude::any::<u64>(),
+        greedy in proptest::prelude::any::<bool>(),
+        is_restricted in proptest::prelude::any::<bool>(),
+        given_up in 0..3_usize,
+        drafted in 1..6_usize,
+    ) {
+        let params = SamplingParams {
+            temperature: if greedy { 0.0 } else { 0.9 },
+            repetition_penalty: 1.3,
+            presence_penalty: 0.2,
+            frequency_penalty: 0.4,
+            seed,
+            ..SamplingParams::default()
+        };
+        let sampler = || {
+            let restriction: Box<dyn Restriction> = Box::new(Every(0));
+            let sampler = Sampler::new(params, &[1, 2]).unwrap();
+            sampler.restricted(is_restricted.then_some(restriction))
+        };
+        let row = |at: usize| random_logits(&mut Xoshiro256::from_seed(seed ^ at as u64), 6);
+        let plain: Vec<u32> = {
+            let mut sampler = sampler();
+            (0..30).map(|at| sampler.sample(&mut row(at)).unwrap().0).collect()
+        };
+        let mut sampler = sampler();
+        let mut answer: Vec<u32> = Vec::new();
+        while answer.len() < plain.len() {
+            let begin = answer.len();
+            for run in 0..=given_up {
+                let mut choices = vec![sampler.choose(&mut row(begin)).unwrap()];
+                while choices.len() < drafted && begin + choices.len() < plain.len() {
+                    choices.push(sampler.choose_next(&mut row(begin + choices.len())).unwrap());
+                }
+                if run == given_up {
+                    for choice in choices {
+                        answer.push(choice.token());
+                        let _ = sampler.commit(choice).unwrap();
+                    }
+                }
+            }
+        }
+        proptest::prop_assert_eq!(answer, plain);
+    }
+}
+
+/// Allows every token but the one that is its turn, and can go back.
+struct Every(u32);
+
+impl Restriction for Every {
+    fn restrict(&mut self, logits: &mut [f32]) -> Result<()> {
+        logits[self.0 as usize % 6] = f32::NEG_INFINITY;
+        Ok(())
+    }
+
+    fn chosen(&mut self, token: u32) -> Result<GrammarState> {
+        assert_ne!(token, self.0 % 6);
+        self.0 += 1;
+        Ok(GrammarState::Open)
+    }
+
+    fn undo(&mut self) -> Result<()> {
+        self.0 -= 1;
+        Ok(())
+    }
 }

@@ -23,6 +23,7 @@ mod pass;
 mod prefill;
 mod request;
 mod single_lane;
+mod switching;
 
 use heg_spec::Policy;
 use heg_spec::policy::SchedulerKind;
@@ -42,6 +43,7 @@ pub use observer::Observer;
 pub use pass::{Launch, Logits, Span, chunks, launches};
 pub use request::{Class, FlowId, Lane, Micros, PromptLogits, RequestId, Submission};
 pub use single_lane::SingleLane;
+pub use switching::{Load, SwitchTimes, SwitchedBlock, Switching, plan, times};
 
 /// A scheduler: Agent.xpu's, or one that it is compared with.
 pub trait Scheduler {

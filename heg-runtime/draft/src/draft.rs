@@ -65,6 +65,14 @@ impl Draft {
         self.tokens.is_empty()
     }
 
+    /// The first so many tokens. Of a tree any leading part is a tree.
+    pub fn leading(&self, tokens: usize) -> Self {
+        let tokens = self.tokens.get(..tokens).unwrap_or(&self.tokens);
+        Self {
+            tokens: tokens.to_vec(),
+        }
+    }
+
     /// Tokens that a verification is expected to give, the model's own included.
     pub fn expected_tokens(&self) -> f64 {
         let reaches = self.tokens.iter().map(|drafted| f64::from(drafted.reach));
@@ -92,10 +100,5 @@ impl Draft {
             self.tokens.push(drafted);
         }
         is_new && fits
-    }
-
-    /// Leaves out all but the first tokens.
-    pub(crate) fn truncate(&mut self, tokens: usize) {
-        self.tokens.truncate(tokens);
     }
 }

@@ -5,7 +5,6 @@ use crate::automaton::{Automaton, Match};
 use crate::draft::{Draft, Drafted, Source};
 use crate::guess::Guess;
 use crate::history::{History, REREAD, Reader};
-use crate::length::{RowCost, best_length};
 use crate::reuse::Rest;
 use crate::tree;
 
@@ -84,23 +83,15 @@ impl Drafter {
         self.rest.read(token);
     }
 
-    /// A draft of at most so many tokens, as long as it pays.
-    pub fn draft(
-        &self,
-        shape: Shape,
-        tokens_max: usize,
-        cost: &dyn RowCost,
-        beside: &Beside<'_>,
-    ) -> Draft {
+    /// A draft of at most so many tokens.
+    pub fn draft(&self, shape: Shape, tokens_max: usize, beside: &Beside<'_>) -> Draft {
         let guesses = self.guesses(beside);
-        let mut draft = match shape {
+        match shape {
             Shape::Chain => self.chain(&guesses, tokens_max, beside.taught),
             Shape::Tree => tree::grow(&guesses, tokens_max, |kind| {
                 self.acceptance.probability(beside.taught, kind)
             }),
-        };
-        draft.truncate(best_length(&draft, cost));
-        draft
+        }
     }
 
     /// Learns how a draft turned out: `given` are the tokens that the model gave, those that were drafted and the one

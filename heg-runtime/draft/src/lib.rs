@@ -1,9 +1,9 @@
 //! Tokens that an answer may go on with, so that a model verifies several in one pass (sd.npu §3.3, §3.4, §4.1).
 //!
 //! A [`Drafter`] reads the context of one request and finds where its latest tokens occurred before: in the context
-//! itself, in earlier answers ([`History`]), or in what the client predicts. What came there is drafted, as far as
-//! E\[tokens\] / T(rows) says that it pays: how likely tokens are is learnt ([`Acceptance`]). Nothing here runs a model
-//! or chooses a token, so nothing here can change an answer.
+//! itself, in earlier answers ([`History`]), or in what the client predicts. What came there is drafted, with how likely
+//! it is, which is learnt ([`Acceptance`]); what of it pays for its rows is the scheduler's to say. Nothing here runs a
+//! model or chooses a token, so nothing here can change an answer.
 
 mod acceptance;
 mod automaton;
@@ -12,7 +12,6 @@ mod drafter;
 mod edges;
 mod guess;
 mod history;
-mod length;
 mod reuse;
 mod tree;
 
@@ -21,4 +20,3 @@ pub use automaton::{Automaton, Continuation, Match};
 pub use draft::{Draft, Drafted, Source};
 pub use drafter::{Beside, Drafter, Shape};
 pub use history::History;
-pub use length::RowCost;

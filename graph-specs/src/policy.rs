@@ -137,6 +137,10 @@ pub struct DecodePolicy {
     pub ending_answers_first: Option<f64>,
     /// Whether a whole layer is one kernel when a single request decodes (4.2).
     pub fused_layer: bool,
+    /// Most rows of an iteration that verifies drafted tokens, those of the requests' own tokens included (sd.npu 4.1).
+    /// 0: none are verified.
+    #[serde(default)]
+    pub draft_rows_max: u32,
 }
 
 /// When a proactive request is overdue.
@@ -212,6 +216,7 @@ impl Default for DecodePolicy {
             young_answers_first: None,
             ending_answers_first: None,
             fused_layer: false,
+            draft_rows_max: 0,
         }
     }
 }

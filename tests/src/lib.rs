@@ -10,7 +10,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use heg_compiler::{CompileError, CompileOptions, Places, Silent, Summary, Target, compile};
-use heg_runtime::engine::Engine;
+use heg_runtime::engine::{Engine, Speculation};
 use heg_runtime::exec::{Executor, ExecutorOptions, Sequence};
 use heg_runtime::{Loaded, RuntimeError};
 use heg_sched::{Logits, chunks};
@@ -113,7 +113,11 @@ pub fn single_engine(
         chunk_tokens,
         ..ExecutorOptions::default()
     };
-    Engine::start_single(Loaded::open(bundle)?.loader(&soc)?, options)
+    Engine::start_single(
+        Loaded::open(bundle)?.loader(&soc)?,
+        options,
+        Speculation::Off,
+    )
 }
 
 /// An error with all its causes, as the commands print it, and with the folder of the test out of the way.

@@ -13,7 +13,7 @@ use heg_text::{
 use serde::Serialize;
 
 use crate::failure::unfinished;
-use crate::options::{Machine, Sampling, print_descents};
+use crate::options::{Machine, Sampling, Speculate, print_descents};
 use crate::terminal::shown;
 
 /// Arguments of `heg chat`.
@@ -29,6 +29,9 @@ pub(crate) struct Arguments {
     /// Most tokens per answer
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_tokens: usize,
+    /// Draft tokens that the conversation suggests, and verify several at once; answers are the same
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = Speculate::Chain)]
+    speculate: Speculate,
     /// Print no prompts, and for each line of input one JSON object: prompt_tokens, reused_tokens, text, finish_reason,
     /// ttft_ms, tpot_ms
     #[arg(long)]
@@ -62,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let loaded = arguments.machine.open()?;
     let engine = arguments
         .machine
-        .engine(arguments.machine.loader(&loaded)?)?;
+        .engine(arguments.machine.loader(&loaded)?, arguments.speculate)?;
     let system: Vec<Message> = arguments
         .system
         .iter()

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use heg_artifacts::plain::escape;
-use heg_runtime::engine::Engine;
+use heg_runtime::engine::{Engine, Speculation};
 use heg_runtime::exec::{Executor, ExecutorOptions, Loader};
 use heg_runtime::{Descent, Loaded, RuntimeError, read_soc, summary, verified};
 use heg_spec::{Isa, Soc};
@@ -96,8 +96,12 @@ impl Machine {
     }
 
     /// An engine for one request at a time.
-    pub(crate) fn engine(&self, loader: Loader) -> Result<Engine, RuntimeError> {
-        Engine::start_single(loader, self.executor_options())
+    pub(crate) fn engine(
+        &self,
+        loader: Loader,
+        speculate: Speculate,
+    ) -> Result<Engine, RuntimeError> {
+        Engine::start_single(loader, self.executor_options(), speculate.into())
     }
 
     /// Executor options from the command line, with defaults for the rest.
@@ -113,6 +117,24 @@ impl Machine {
 pub(crate) fn print_descents(descents: &[Descent]) {
     for line in summary(descents) {
         eprintln!("note: {}", escape(&line));
+    }
+}
+
+/// Whether to draft answers. A closed set of names on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Speculate {
+    /// One token after the other.
+    Off,
+    /// Verify several tokens at once where the prompt or earlier answers suggest them; the answer stays the same.
+    Chain,
+}
+
+impl From<Speculate> for Speculation {
+    fn from(speculate: Speculate) -> Self {
+        match speculate {
+            Speculate::Off => Self::Off,
+            Speculate::Chain => Self::Chain,
+        }
     }
 }
 

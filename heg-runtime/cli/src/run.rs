@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use heg_runtime::engine::{EndTokens, Engine, Request, Update};
+use heg_runtime::engine::{EndTokens, Engine, Request, Status, Update};
 use heg_runtime::{Descent, FinishReason, Loaded, RuntimeError};
 use heg_sched::Finish;
 use heg_text::{
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{input, unfinished};
 use crate::form::Form;
-use crate::options::{Machine, Sampling, peak_rss_bytes, print_descents};
+use crate::options::{Machine, Sampling, Speculate, peak_rss_bytes, print_descents};
 use crate::terminal::shown;
 
 /// Arguments of `heg run`.
@@ -37,11 +37,14 @@ pub(crate) struct Arguments {
     /// End the answer before this text; may be given several times
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
+    /// Draft tokens that the prompt suggests, and verify several at once; the answer is the same
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = Speculate::Chain)]
+    speculate: Speculate,
     /// Go on after end-of-sequence tokens
     #[arg(long)]
     ignore_eos: bool,
     /// Print one JSON object: prompt_tokens, token_ids, text, tool_calls (if tools are offered), finish_reason,
-    /// ttft_ms, tpot_ms, descents
+    /// ttft_ms, tpot_ms, steps, drafted_tokens, accepted_tokens, descents
     #[arg(long)]
     json: bool,
     /// Print timings to standard error
@@ -104,6 +107,12 @@ struct Report<'a> {
     finish_reason: &'static str,
     ttft_ms: f64,
     tpot_ms: f64,
+    /// Decode iterations.
+    steps: u64,
+    /// Tokens that were drafted and verified.
+    drafted_tokens: u64,
+    /// Those of them that became part of the answer.
+    accepted_tokens: u64,
     /// Kernels that run elsewhere than on their best device, and why.
     descents: &'a [Descent],
 }
@@ -115,7 +124,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
     // Kernels are prepared on their own threads from here on, while the prompt is tokenised.
     let loader = arguments.machine.loader(&loaded)?;
     let runs = loader.what_runs();
-    let engine = arguments.machine.engine(loader)?;
+    let engine = arguments.machine.engine(loader, arguments.speculate)?;
     let tokenizer = match loaded.tokenizer() {
         Ok(tokenizer) => Some(Arc::new(tokenizer)),
         Err(RuntimeError::NoText { .. }) if arguments.prompt.source.prompt_ids.is_some() => None,
@@ -147,19 +156,20 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
     };
     let (reason, timing) = generate(&engine, request, &mut answer)?;
     answer.finish()?;
+    let status = engine.status()?;
     if arguments.json {
-        answer.print_json(prompt_tokens, reason, &timing, &engine.descents())?;
+        answer.print_json(
+            prompt_tokens,
+            reason,
+            &timing,
+            (&status, &engine.descents()),
+        )?;
     }
     if arguments.stats {
         for line in runs {
             eprintln!("runs   {}", shown(&line));
         }
-        print_stats(
-            prompt_tokens,
-            &timing,
-            started,
-            engine.status()?.kernel_us_max,
-        );
+        print_stats(prompt_tokens, &timing, &status, started);
     }
     arguments.machine.remember(&loaded)?;
     Ok(())
@@ -185,6 +195,12 @@ impl Timing {
         self.ttft = first - submitted;
         self.decode = now - first;
         self.generated += 1;
+    }
+
+    /// Decode iterations, each of which gave a token and those of its draft that were right.
+    fn steps(&self, status: &Status) -> u64 {
+        let decoded = self.generated.saturating_sub(1) as u64;
+        decoded.saturating_sub(status.accepted_tokens)
     }
 
     /// Time per output token after the first, in milliseconds; 0 for a single token.
@@ -374,7 +390,7 @@ impl Answer {
         prompt_tokens: usize,
         reason: FinishReason,
         timing: &Timing,
-        descents: &[Descent],
+        (status, descents): (&Status, &[Descent]),
     ) -> anyhow::Result<()> {
         let report = Report {
             prompt_tokens,
@@ -384,6 +400,9 @@ impl Answer {
             finish_reason: reason.name(),
             ttft_ms: timing.ttft.as_secs_f64() * 1e3,
             tpot_ms: timing.tpot_ms(),
+            steps: timing.steps(status),
+            drafted_tokens: status.drafted_tokens,
+            accepted_tokens: status.accepted_tokens,
             descents,
         };
         writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?)?;
@@ -391,7 +410,7 @@ impl Answer {
     }
 }
 
-fn print_stats(prompt_tokens: usize, timing: &Timing, started: Instant, kernel_us_max: u64) {
+fn print_stats(prompt_tokens: usize, timing: &Timing, status: &Status, started: Instant) {
     let first_token = timing.first_token.map(|at| at - started);
     let first_token_ms = first_token.unwrap_or_default().as_secs_f64() * 1e3;
     let ttft = timing.ttft.as_secs_f64();
@@ -417,9 +436,18 @@ fn print_stats(prompt_tokens: usize, timing: &Timing, started: Instant, kernel_u
             timing.decode.as_secs_f64()
         )
     );
+    if status.drafted_tokens > 0 {
+        let steps = timing.steps(status);
+        eprintln!(
+            "drafts {:>9.2} tokens a step  {} of {} drafted tokens accepted in {steps} steps",
+            timing.generated.saturating_sub(1) as f64 / steps.max(1) as f64,
+            status.accepted_tokens,
+            status.drafted_tokens,
+        );
+    }
     eprintln!(
         "kernel {:>9.2} ms  the longest, first runs apart",
-        kernel_us_max as f64 / 1e3
+        status.kernel_us_max as f64 / 1e3
     );
     eprintln!(
         "memory {:>9.1} MB  peak resident",

@@ -19,7 +19,7 @@ use heg_spec::Policy;
 use heg_workload::TraceFile;
 
 use crate::failure::input;
-use crate::options::Machine;
+use crate::options::{Machine, Speculate};
 
 /// Arguments of `heg serve`.
 #[derive(Args)]
@@ -50,6 +50,9 @@ pub(crate) struct Arguments {
     /// Let a prompt reuse the cached prefix of another client's prompt: faster, but response times reveal what others have asked
     #[arg(long)]
     share_prefixes: bool,
+    /// Draft tokens that prompts and earlier answers suggest, and verify several at once; answers are the same
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = Speculate::Chain)]
+    speculate: Speculate,
     /// Write a trace of what the devices do, for Perfetto (ui.perfetto.dev)
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -69,6 +72,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let options = EngineOptions {
         exec: arguments.machine.executor_options(),
         flash: verified::cache_folder()?.map(|cache| cache.path().to_owned()),
+        speculation: arguments.speculate.into(),
         observers: arguments.observers(&timeline)?,
         ..EngineOptions::default()
     };

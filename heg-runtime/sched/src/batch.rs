@@ -1,13 +1,15 @@
 //! Which requests decode together next (Agent.xpu §4.5, Algorithm 2).
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use heg_spec::policy::DecodePolicy;
 
+use super::event::Decoding;
 use super::request::{Class, RequestId};
 
 /// A request that could decode its next token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) id: RequestId,
     pub(super) class: Class,
@@ -15,19 +17,18 @@ pub(super) struct Candidate {
     pub(super) context: u32,
     /// It has waited too long, and is let in above the cap for mixed batches.
     pub(super) overdue: bool,
+    /// How likely each token of its draft is reached, in thousandths, as far as the answer may get.
+    pub(super) draft: Arc<[u16]>,
 }
 
 /// The next batch, out of candidates in order of arrival.
 ///
 /// All reactive requests are in. Proactive ones fill the batch up to a cap, which is low while a reactive one
 /// decodes; of too many, those with the longest sequences are left out, since they slow down all the others.
-pub(super) fn next_batch(
-    policy: &DecodePolicy,
-    candidates: &[Candidate],
-) -> Arc<[(RequestId, u32)]> {
+pub(super) fn next_batch(policy: &DecodePolicy, candidates: &[Candidate]) -> Vec<Candidate> {
     let Some(cap) = policy.reactive_batch_max else {
         let first = candidates.iter().take(policy.batch_max as usize);
-        return first.map(|c| (c.id, c.context)).collect();
+        return first.cloned().collect();
     };
     let is = |class| move |c: &&Candidate| c.class == class;
     let batch_max = policy.batch_max as usize;
@@ -53,7 +54,48 @@ pub(super) fn next_batch(
             batch.push(candidate);
         }
     }
-    batch.into_iter().map(|c| (c.id, c.context)).collect()
+    batch.into_iter().cloned().collect()
+}
+
+/// The batch with as many rows for drafted tokens as give the most tokens for their time (sd.npu 3.4): E\[tokens\] over
+/// T(rows), where `time` is that of an iteration and `rows_max` bounds its rows. Tokens of reactive requests come first,
+/// likelier ones before others.
+pub(super) fn with_drafts(
+    batch: &[Candidate],
+    rows_max: u32,
+    time: impl Fn(&[Decoding]) -> Option<f64>,
+) -> Arc<[Decoding]> {
+    let undrafted = |candidate: &Candidate| Decoding {
+        request: candidate.id,
+        context: candidate.context,
+        drafted: 0,
+    };
+    let mut best: Vec<Decoding> = batch.iter().map(undrafted).collect();
+    let spare = (rows_max as usize).saturating_sub(batch.len());
+    let drafts = batch.iter().enumerate().flat_map(|(member, candidate)| {
+        let draft = candidate.draft.iter();
+        draft.map(move |reach| (candidate.class, Reverse(*reach), member))
+    });
+    let mut drafts: Vec<_> = drafts.collect();
+    if drafts.is_empty() || spare == 0 {
+        return best.into();
+    }
+    // Stable: tokens of a draft that are equally likely stay in order.
+    drafts.sort();
+    let mut batch = best.clone();
+    let mut expected = batch.len() as f64;
+    let rate = |expected: f64, batch: &[Decoding]| time(batch).map(|us| expected / us.max(1.0));
+    let mut best_rate = rate(expected, &batch);
+    for (_, Reverse(reach), member) in drafts.into_iter().take(spare) {
+        batch[member].drafted += 1;
+        expected += f64::from(reach) / 1000.0;
+        let with = rate(expected, &batch);
+        if with > best_rate {
+            best_rate = with;
+            best.clone_from(&batch);
+        }
+    }
+    best.into()
 }
 
 #[cfg(test)]
@@ -76,12 +118,13 @@ mod tests {
             class,
             context,
             overdue: false,
+            draft: Arc::from([]),
         }
     }
 
     fn ids(policy: &DecodePolicy, candidates: &[Candidate]) -> Vec<u64> {
         let batch = next_batch(policy, candidates);
-        batch.iter().map(|(id, _)| id.0).collect()
+        batch.iter().map(|candidate| candidate.id.0).collect()
     }
 
     #[test]
@@ -127,5 +170,42 @@ mod tests {
             ids(&DecodePolicy::default(), &all),
             (0..32).collect::<Vec<_>>()
         );
+    }
+
+    /// Rows that the members of a batch get, where the first four rows cost as much as one, and each further one a
+    /// tenth of that.
+    fn rows(drafts: &[(Class, &[u16])], rows_max: u32) -> Vec<u32> {
+        let batch: Vec<Candidate> = (0..)
+            .zip(drafts)
+            .map(|(id, (class, draft))| Candidate {
+                draft: Arc::from(*draft),
+                ..candidate(id, *class, 10)
+            })
+            .collect();
+        let time = |batch: &[Decoding]| {
+            let rows: u32 = batch.iter().map(|member| member.rows()).sum();
+            Some(1000.0 * (1.0 + 0.1 * f64::from(rows.saturating_sub(4))))
+        };
+        let batch = with_drafts(&batch, rows_max, time);
+        batch.iter().map(|member| member.rows()).collect()
+    }
+
+    #[test]
+    fn drafts_get_rows_that_are_free_and_likely_ones_those_that_cost() {
+        assert_eq!(rows(&[(Class::Reactive, &[100, 50, 10, 5])], 32), [4]);
+        assert_eq!(rows(&[(Class::Reactive, &[990; 40])], 32), [32]);
+        let falling: Vec<u16> = (0..20).map(|at| 900 - 45 * at).collect();
+        let some = rows(&[(Class::Reactive, &falling)], 32)[0];
+        assert!((5..20).contains(&some), "{some}");
+    }
+
+    #[test]
+    fn reactive_drafts_go_first_and_rows_are_bounded() {
+        let drafts: [(Class, &[u16]); 2] =
+            [(Class::Proactive, &[900; 8]), (Class::Reactive, &[800; 8])];
+        assert_eq!(rows(&drafts, 4), [1, 3]);
+        assert_eq!(rows(&drafts, 2), [1, 1]);
+        assert_eq!(rows(&drafts, 0), [1, 1]);
+        assert_eq!(rows(&[(Class::Reactive, &[])], 32), [1]);
     }
 }

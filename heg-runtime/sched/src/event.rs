@@ -31,6 +31,8 @@ pub enum Event {
         layers: u32,
         /// Requests for which this launch gave their last token.
         ended: Vec<RequestId>,
+        /// Requests to which it gave more than one token, or whose next token has a draft.
+        given: Vec<Given>,
     },
     /// A launch failed; nothing that it should have written counts.
     Failed(Ticket),
@@ -172,7 +174,7 @@ pub enum Work {
     /// prompts beside them, the last part of a prompt giving the first token.
     Mixed {
         /// Requests that decode.
-        batch: Arc<[(RequestId, u32)]>,
+        batch: Arc<[Decoding]>,
         /// Prompts, by part.
         prompts: Arc<[(RequestId, Segment)]>,
     },
@@ -183,32 +185,73 @@ impl Work {
     pub fn requests(&self) -> Vec<RequestId> {
         match self {
             Self::Prefill { request, .. } | Self::Head(request) => vec![*request],
-            Self::Decode(run) => run.batch.iter().map(|(id, _)| *id).collect(),
+            Self::Decode(run) => run.batch.iter().map(|member| member.request).collect(),
             Self::Mixed { batch, prompts } => {
                 let prompts = prompts.iter().map(|(id, _)| *id);
-                batch.iter().map(|(id, _)| *id).chain(prompts).collect()
+                let batch = batch.iter().map(|member| member.request);
+                batch.chain(prompts).collect()
             }
         }
+    }
+
+    /// How a request decodes in it, if it does.
+    pub fn decoding(&self, request: RequestId) -> Option<Decoding> {
+        let batch = match self {
+            Self::Decode(run) => &run.batch,
+            Self::Mixed { batch, .. } => batch,
+            Self::Prefill { .. } | Self::Head(_) => return None,
+        };
+        let mut members = batch.iter().copied();
+        members.find(|member| member.request == request)
     }
 
     /// Whether it is a request's, among others.
     pub fn is_of(&self, request: RequestId) -> bool {
         match self {
             Self::Prefill { request: id, .. } | Self::Head(id) => *id == request,
-            Self::Decode(run) => run.batch.iter().any(|(id, _)| *id == request),
+            Self::Decode(run) => run.batch.iter().any(|member| member.request == request),
             Self::Mixed { batch, prompts } => {
-                batch.iter().any(|(id, _)| *id == request)
+                batch.iter().any(|member| member.request == request)
                     || prompts.iter().any(|(id, _)| *id == request)
             }
         }
     }
 }
 
+/// A request in a decode iteration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decoding {
+    /// The request.
+    pub request: RequestId,
+    /// Tokens in its cache, the last of its answer included, which is fed now.
+    pub context: u32,
+    /// Leading tokens of its draft that are fed behind that one, to be verified.
+    pub drafted: u32,
+}
+
+impl Decoding {
+    /// Rows that it takes.
+    pub fn rows(self) -> u32 {
+        1 + self.drafted
+    }
+}
+
+/// What a launch gave to a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Given {
+    /// The request.
+    pub request: RequestId,
+    /// Its new tokens: at least one, and of a verification at most one more than were drafted.
+    pub tokens: u32,
+    /// How likely each token of its next draft is reached, in thousandths; never rising. Empty without a draft.
+    pub draft: Arc<[u16]>,
+}
+
 /// A decode iteration, or what is left of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeRun {
-    /// The requests, each with the tokens in its cache, the one that is fed now included.
-    pub batch: Arc<[(RequestId, u32)]>,
+    /// The requests.
+    pub batch: Arc<[Decoding]>,
     /// Layers to run.
     pub layers: Range<u32>,
     /// Whether each layer is one kernel, which a single request allows.

@@ -5,11 +5,12 @@
 //! request is its `P`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use heg_spec::policy::Limits;
 
 use super::costs::ModelShape;
-use super::event::{Action, Actions, Finish};
+use super::event::{Action, Actions, Finish, Given};
 use super::forecast::{Waiting, first_token};
 use super::kv::{KvBudget, Refusals};
 use super::lanes::LaneSet;
@@ -34,6 +35,8 @@ pub(super) struct Entry<P> {
     pub(super) prompt_tokens: u32,
     /// Tokens of the answer so far.
     pub(super) generated: u32,
+    /// How likely each token of its draft is reached, in thousandths.
+    pub(super) draft: Arc<[u16]>,
     /// Whether its flow has no further calls.
     pub(super) ends_flow: bool,
     /// How it will end, as soon as nothing of it runs any more.
@@ -67,6 +70,16 @@ impl<P> Entry<P> {
         most.saturating_sub(self.generated)
     }
 
+    /// Its draft, as far as its answer and a context of so many tokens go: the model's own token comes behind it.
+    pub(super) fn draft(&self, context_tokens: u32) -> Arc<[u16]> {
+        let answer = self.tokens_left().saturating_sub(1);
+        let most = answer.min(context_tokens.saturating_sub(self.context())) as usize;
+        match self.draft.get(..most) {
+            Some(leading) => Arc::from(leading),
+            None => Arc::clone(&self.draft),
+        }
+    }
+
     /// Tokens in its cache when it decodes next, the one that is fed then included.
     pub(super) fn context(&self) -> u32 {
         self.submission.prompt_tokens + self.generated
@@ -75,6 +88,7 @@ impl<P> Entry<P> {
     /// Nothing that was computed for it counts any more; its answer so far becomes part of its prompt.
     pub(super) fn start_over(&mut self, actions: &mut Actions) {
         self.prompt_tokens = self.context();
+        self.draft = Arc::from([]);
         self.submission.shared_tokens = 0;
         actions.push(Action::Restart(self.id()));
     }
@@ -86,6 +100,15 @@ pub(super) struct Ledger<P> {
     entries: BTreeMap<RequestId, Entry<P>>,
     submitted: u64,
     context_tokens: u32,
+}
+
+/// What a launch gave to its requests.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outcome<'a> {
+    /// Those that have their last token.
+    pub(super) ended: &'a [RequestId],
+    /// What those have that have more than one token, or a draft; the others have one token.
+    pub(super) given: &'a [Given],
 }
 
 /// How a request leaves the ledger.
@@ -118,6 +141,7 @@ impl<P: Progress> Ledger<P> {
             waits_since: now,
             prompt_tokens: submission.prompt_tokens,
             generated: 0,
+            draft: Arc::from([]),
             ends_flow: false,
             ending: None,
             failures: 0,
@@ -148,16 +172,21 @@ impl<P: Progress> Ledger<P> {
         self.entries.len() > limits.requests_max as usize
     }
 
-    /// A request has one more token, which may be its last.
-    pub(super) fn emit(&mut self, id: RequestId, ended: bool, actions: &mut Actions) {
+    /// A request has its new tokens, which may be its last.
+    pub(super) fn emit(&mut self, id: RequestId, outcome: Outcome<'_>, actions: &mut Actions) {
         let context_tokens = self.context_tokens;
         let Some(entry) = self.get_mut(id).filter(|entry| entry.ending.is_none()) else {
             return;
         };
-        entry.generated += 1;
-        actions.push(Action::Emit(id));
+        let given = outcome.given.iter().find(|given| given.request == id);
+        let tokens = given.map_or(1, |given| given.tokens);
+        entry.draft = given.map_or_else(|| Arc::from([]), |given| Arc::clone(&given.draft));
+        for _ in 0..tokens.min(entry.tokens_left()) {
+            entry.generated += 1;
+            actions.push(Action::Emit(id));
+        }
         let full = entry.tokens_left() == 0 || entry.context() > context_tokens;
-        if ended || full {
+        if outcome.ended.contains(&id) || full {
             entry.ending = Some(Finish::Complete);
         }
     }

@@ -31,7 +31,8 @@ use heg_spec::policy::SchedulerKind;
 pub use agent_xpu::AgentXpu;
 pub use costs::{CachedCosts, Call, Cost, Costs, ModelShape};
 pub use event::{
-    Action, Actions, DecodeRun, Event, Finish, Kernel, Segment, Ticket, Transfer, WarmKernel, Work,
+    Action, Actions, DecodeRun, Decoding, Event, Finish, Given, Kernel, Segment, Ticket, Transfer,
+    WarmKernel, Work,
 };
 
 pub use lanes::RESET_PATIENCE;

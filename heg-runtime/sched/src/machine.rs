@@ -5,6 +5,9 @@ use heg_spec::{DeviceClass, Policy, SpecError, shipped};
 
 use super::request::Lane;
 
+/// Rows that verify drafted tokens where one request has the machine: as in the shipped policies.
+const DRAFT_ROWS_MAX: u32 = 32;
+
 /// The lanes of a machine: one of dynamic kernels, and perhaps the NPU's, of static ones, beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MachineLanes {
@@ -84,6 +87,7 @@ pub fn for_machine(mut policy: Policy, machine: &MachineFacts) -> Result<Policy,
 pub fn with_rows(mut policy: Policy, batch: usize, iteration: usize) -> Policy {
     let least = |most: u32, rows: usize| most.min(u32::try_from(rows).unwrap_or(u32::MAX));
     policy.decode.batch_max = least(policy.decode.batch_max, batch);
+    policy.decode.draft_rows_max = least(policy.decode.draft_rows_max, iteration);
     policy.limits.tokens_per_iteration = least(policy.limits.tokens_per_iteration, iteration);
     policy
 }
@@ -103,6 +107,7 @@ pub fn one_request_policy(lanes: MachineLanes, chunk_tokens: usize) -> Result<Po
     // The context bounds the one cache there is, and nobody else waits for a kernel that takes long.
     policy.limits.kv_mib = u32::MAX;
     policy.limits.timeout_min_ms = u32::MAX;
+    policy.decode.draft_rows_max = DRAFT_ROWS_MAX;
     Ok(with_rows(policy, 1, chunk_tokens))
 }
 

@@ -173,9 +173,9 @@ impl Record {
         let reactive = |id: &RequestId| self.reactive.contains(id);
         let urgent = match work {
             Work::Prefill { request, .. } | Work::Head(request) => reactive(request),
-            Work::Decode(run) => run.batch.iter().any(|(id, _)| reactive(id)),
+            Work::Decode(run) => run.batch.iter().any(|member| reactive(&member.request)),
             Work::Mixed { batch, prompts } => {
-                let decoding = batch.iter().any(|(id, _)| reactive(id));
+                let decoding = batch.iter().any(|member| reactive(&member.request));
                 decoding || prompts.iter().any(|(id, _)| reactive(id))
             }
         };
@@ -283,6 +283,7 @@ mod tests {
             ticket: Ticket(ticket),
             layers: 0,
             ended: Vec::new(),
+            given: Vec::new(),
         }
     }
 

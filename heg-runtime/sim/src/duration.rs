@@ -42,10 +42,10 @@ pub fn duration(
         }
         Work::Head(_) => costs.cost(lane, Call::Head { rows: 1 }),
         Work::Decode(run) => {
-            let rows = run.batch.len() as u32;
+            let rows = run.batch.iter().map(|member| member.rows()).sum();
             let call = Call::Layer {
                 rows,
-                context: run.batch.iter().map(|(_, context)| *context).sum(),
+                context: run.batch.iter().map(|member| member.context).sum(),
                 fused: run.fused,
             };
             let layer = costs.cost(lane, call)?;
@@ -60,9 +60,9 @@ pub fn duration(
             })
         }
         Work::Mixed { batch, prompts } => {
-            let rows = batch.len() as u32;
+            let rows = batch.iter().map(|member| member.rows()).sum();
             let mut total = Sum::default();
-            let context = batch.iter().map(|(_, context)| *context).sum();
+            let context = batch.iter().map(|member| member.context).sum();
             let ends = prompts.iter().filter(|(id, s)| is_last(id, s.context()));
             let heads = rows + ends.count() as u32;
             if prompts.is_empty() {

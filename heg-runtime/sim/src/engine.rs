@@ -353,6 +353,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
             ticket,
             layers,
             ended,
+            given: Vec::new(),
         })
     }
 
@@ -421,6 +422,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
                 ticket,
                 layers: self.costs.model().layers,
                 ended: Vec::new(),
+                given: Vec::new(),
             }),
             Plan::Written(transfer) => Some(self.mishaps.written(transfer)),
             Plan::OutOfMemory(lane, ticket) => {

@@ -209,9 +209,9 @@ impl<'a> Meter<'a> {
         };
         match work {
             Work::Prefill { request, .. } | Work::Head(request) => call(request),
-            Work::Decode(run) => run.batch.iter().for_each(|(id, _)| call(id)),
+            Work::Decode(run) => run.batch.iter().for_each(|member| call(&member.request)),
             Work::Mixed { batch, prompts } => {
-                batch.iter().for_each(|(id, _)| call(id));
+                batch.iter().for_each(|member| call(&member.request));
                 prompts.iter().for_each(|(id, _)| call(id));
             }
         }
@@ -241,7 +241,7 @@ impl<'a> Meter<'a> {
             Work::Decode(run) if through => run
                 .batch
                 .iter()
-                .map(|(id, _)| *id)
+                .map(|member| member.request)
                 .filter(is_last)
                 .collect(),
             Work::Decode(_) => Vec::new(),
@@ -250,7 +250,7 @@ impl<'a> Meter<'a> {
                     part.context() >= self.prompt_tokens(*id)
                 };
                 let prompts = prompts.iter().filter(whole).map(|(id, _)| *id);
-                let all = batch.iter().map(|(id, _)| *id).chain(prompts);
+                let all = batch.iter().map(|member| member.request).chain(prompts);
                 all.filter(is_last).collect()
             }
         }

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use heg_spec::Policy;
 
+use super::drafts::{RequestDrafts, Speculation};
 use super::health::{LostLane, Pulse};
 use super::held::Held;
 use super::lane::{LaneHandle, Report};
@@ -50,6 +51,8 @@ pub(super) struct Arrival {
     pub(super) at: Instant,
     pub(super) id: RequestId,
     pub(super) request: Request,
+    /// Where its answer is drafted.
+    pub(super) drafts: Option<Box<RequestDrafts>>,
     pub(super) listener: Listener,
 }
 
@@ -112,9 +115,14 @@ impl Conductor {
             kernels_hang: !loader.has_only_cpu() || machine.hangs_on_cpu(),
         };
         let policy = policy_for(policy, &facts, &loader)?;
+        // The head gives logits of every row that is verified.
+        let verified = match options.speculation {
+            Speculation::Off => 0,
+            Speculation::Chain => policy.decode.draft_rows_max,
+        };
         let exec = ExecutorOptions {
             chunk_tokens: prefill_tokens_max(&policy, chunk_tokens),
-            batch: policy.decode.batch_max as usize,
+            batch: policy.decode.batch_max.max(verified) as usize,
             ..options.exec
         };
         let mut lanes = [None, None, None];

@@ -83,6 +83,7 @@ mod tests {
                 deadline: deadline_ms.map(Duration::from_millis),
                 ..Request::reactive(vec![1])
             },
+            drafts: None,
             listener: Box::new(|_| ()),
         }
     }

@@ -14,7 +14,7 @@ use super::conductor::Message;
 use super::health::panic_text;
 use super::machine::LaneExecutor;
 use super::scores::Score;
-use super::served::{Member, NextToken, Prompt};
+use super::served::{Continued, Member, NextToken, Prompt};
 use super::stopwatch::Longest;
 use super::thread::{Farewell, Thread};
 use super::worker::Worker;
@@ -40,13 +40,13 @@ pub(super) enum Job {
     },
     /// Layers of a decode iteration, and after the last one the head.
     Decode {
-        /// The requests, each with the tokens in its cache, the one that is fed now included.
-        batch: Vec<(Member, u32)>,
+        /// The requests.
+        batch: Vec<Continued>,
         layers: Range<u32>,
     },
     /// An iteration of continuous batching.
     Mixed {
-        batch: Vec<(Member, u32)>,
+        batch: Vec<Continued>,
         /// Parts of prompts, and whether each is its prompt's last.
         prompts: Vec<(Member, Segment, bool)>,
     },
@@ -58,10 +58,10 @@ impl Job {
         let id = |member: &Member| member.served.id;
         match self {
             Self::Prefill { prompt, .. } | Self::Head { prompt, .. } => vec![id(&prompt.member)],
-            Self::Decode { batch, .. } => batch.iter().map(|(member, _)| id(member)).collect(),
+            Self::Decode { batch, .. } => batch.iter().map(|it| id(&it.member)).collect(),
             Self::Mixed { batch, prompts } => {
                 let prompts = prompts.iter().map(|(member, ..)| id(member));
-                let batch = batch.iter().map(|(member, _)| id(member));
+                let batch = batch.iter().map(|it| id(&it.member));
                 batch.chain(prompts).collect()
             }
         }
@@ -90,7 +90,7 @@ pub(super) struct Report {
 pub(super) struct Done {
     /// For decoding: layers that ran, counted from the first.
     pub(super) layers: u32,
-    /// The next token of each request that has one now, to be committed.
+    /// The next tokens of each request that has some now, to be committed in their order.
     pub(super) tokens: Vec<(RequestId, NextToken)>,
     /// Log probabilities of tokens of prompts.
     pub(super) scores: Vec<(RequestId, Vec<Score>)>,

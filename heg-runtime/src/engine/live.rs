@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::drafts::{Drafting, RequestDrafts};
 use super::request::{Ending, FinishReason, Listener, ScopeId, Update};
 use super::scores::{PromptScores, Score};
 use super::served::{Committed, Follows, NextToken, PromptRows, Served};
@@ -20,6 +21,8 @@ pub(super) struct Live {
     pub(super) prompt_tokens: u32,
     pub(super) reused_tokens: u32,
     pub(super) served: Arc<Served>,
+    /// What its tokens are expected to be, where they are drafted.
+    pub(super) drafts: Option<Box<RequestDrafts>>,
     /// Its activations, while it prefills.
     pub(super) prompt: Option<PromptRows>,
     /// What went wrong last.
@@ -66,7 +69,7 @@ impl Live {
     pub(super) fn new(
         class: Class,
         (scope, flow): (ScopeId, FlowId),
-        served: Served,
+        (served, drafts): (Served, Option<Box<RequestDrafts>>),
         listener: Listener,
         (submitted, entry): (Instant, Entry),
     ) -> Self {
@@ -81,6 +84,7 @@ impl Live {
                 .then(|| PromptScores::new(prompt_tokens)),
             reused_tokens: 0,
             served: Arc::new(served),
+            drafts,
             prompt: None,
             error: None,
             due: VecDeque::new(),
@@ -138,6 +142,24 @@ impl Live {
                 Follows::Nothing
             }
         }
+    }
+
+    /// Drafts what may follow the latest tokens of the answer, of which so many were just committed; see
+    /// [`Drafting::next`].
+    pub(super) fn draft(
+        &mut self,
+        drafting: &mut Drafting,
+        given: u32,
+        fed: Option<u32>,
+    ) -> Arc<[u16]> {
+        let Some(drafts) = &mut self.drafts else {
+            return Arc::from([]);
+        };
+        let scope = self.scope;
+        self.served.with_tokens(|tokens| {
+            let given = &tokens[tokens.len().saturating_sub(given as usize)..];
+            drafting.next(scope, drafts, given, fed)
+        })
     }
 
     /// Takes in log probabilities of the prompt's tokens.
@@ -200,6 +222,7 @@ impl Live {
             ttft: span(submitted, self.first_token),
             decode: span(self.first_token, self.last_token),
             generated: self.generated,
+            drafts: self.drafts.as_ref().map(|drafts| drafts.counts()),
         };
         (self.listener)(Update::Finished(ending));
     }
@@ -216,5 +239,6 @@ pub(super) fn refuse(mut listener: Listener, finish: Finish, error: Option<Arc<R
         ttft: Duration::ZERO,
         decode: Duration::ZERO,
         generated: 0,
+        drafts: None,
     }));
 }

@@ -10,6 +10,7 @@
 mod cache;
 mod conductor;
 mod correction;
+mod drafts;
 #[cfg(feature = "faults")]
 mod faults;
 mod flash;
@@ -51,12 +52,14 @@ use crate::error::RuntimeError;
 use crate::exec::{Descents, ExecutorOptions, Loader};
 use crate::ladder::Descent;
 use conductor::{Arrival, Conductor, Message, turn_away};
+use drafts::RequestDrafts;
 use health::{Pulse, panic_text};
 use heg_sched::{Finish, FlowId, Observer, RequestId};
 use live::refuse;
 use machine::{Host, Machine};
 use request::Listener;
 
+pub use drafts::{DraftCounts, Speculation};
 #[cfg(feature = "faults")]
 pub use faults::{Fault, FaultPlan, Rule, Victim};
 pub use generation::Generation;
@@ -74,6 +77,8 @@ pub struct EngineOptions {
     pub lanes: Lanes,
     /// Folder for KV caches that idle flows make room with, as far as the policy grants flash.
     pub flash: Option<PathBuf>,
+    /// Whether answers are drafted, so that several tokens of one are verified in a pass.
+    pub speculation: Speculation,
     /// Observers of every step of the scheduler.
     pub observers: Vec<Box<dyn Observer>>,
 }
@@ -98,6 +103,7 @@ struct Shared {
     flows: AtomicU64,
     bundle: Arc<Bundle>,
     kv_tokens: u32,
+    speculation: Speculation,
     fingerprint: String,
     pulse: Pulse,
     /// One entry for each lane.
@@ -130,6 +136,7 @@ impl Engine {
         let fingerprint = fingerprint(&loader, &policy);
         let (inbox, messages) = channel();
         let pulse = Pulse::default();
+        let speculation = options.speculation;
         let conductor = Conductor::new(loader, policy, options, machine, pulse.clone(), &inbox)?;
         let kv_tokens = conductor.kv_tokens();
         let descents = conductor.descents();
@@ -150,6 +157,7 @@ impl Engine {
             flows: AtomicU64::new(0),
             bundle,
             kv_tokens,
+            speculation,
             fingerprint,
             pulse,
             descents,
@@ -180,9 +188,13 @@ impl Engine {
             refuse(Box::new(listener), Finish::Failed, Some(Arc::new(error)));
             return id;
         }
+        let speculation = request.speculation.unwrap_or(self.0.speculation);
+        let is_drafted = self.0.speculation != Speculation::Off && speculation != Speculation::Off;
         self.send(Message::Submit(Arrival {
             at: Instant::now(),
             id,
+            // On the caller's thread: a long prompt takes a millisecond.
+            drafts: is_drafted.then(|| Box::new(RequestDrafts::new(&request.prompt))),
             request,
             listener: Box::new(listener),
         }));

@@ -99,8 +99,8 @@ impl Pace {
             },
             Work::Head(_) => (Kind::Head, 1, latency_us(Call::Head { rows: 1 })?),
             Work::Decode(run) => {
-                let rows = run.batch.len() as u32;
-                let context = run.batch.iter().map(|(_, context)| *context).sum();
+                let rows = run.batch.iter().map(|member| member.rows()).sum();
+                let context = run.batch.iter().map(|member| member.context).sum();
                 let layer = latency_us(Call::Layer {
                     rows,
                     context,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::drafts::{DraftCounts, Speculation};
 use crate::error::RuntimeError;
 use heg_sched::{Class, Finish, FlowId};
 use heg_text::{Restriction, SamplingParams, TokenLogProbs};
@@ -43,6 +44,9 @@ pub struct Request {
     pub prompt_log_probs: Option<u32>,
     /// The grammar that the answer follows; the answer ends where the grammar is complete.
     pub restriction: Option<Box<dyn Restriction>>,
+    /// Whether its answer is drafted; as the engine does it where this does not say. An engine that drafts none drafts none
+    /// for it either.
+    pub speculation: Option<Speculation>,
     /// The flow that it continues. Calls of one flow run one after the other, and each reuses what the last one left in
     /// the KV cache.
     pub flow: Option<FlowId>,
@@ -84,6 +88,7 @@ impl Request {
             log_probs: None,
             prompt_log_probs: None,
             restriction: None,
+            speculation: None,
             flow: None,
             deadline: None,
         }
@@ -134,6 +139,8 @@ pub struct Ending {
     pub decode: Duration,
     /// Tokens of the answer.
     pub generated: u32,
+    /// How its tokens were drafted; none where they were not.
+    pub drafts: Option<DraftCounts>,
 }
 
 /// Why a complete answer ended.

@@ -9,7 +9,7 @@ use super::scores::Score;
 use crate::error::RuntimeError;
 use crate::mem::Activations;
 use heg_sched::RequestId;
-use heg_text::{Choice, Sampler, TextError, TokenLogProbs, log_probabilities};
+use heg_text::{Choice, GrammarState, Sampler, TextError, TokenLogProbs, log_probabilities};
 
 /// A request. The conductor shares it with the lanes that run parts of it: lanes read, the conductor alone adds tokens.
 pub(super) struct Served {
@@ -92,9 +92,17 @@ impl Served {
     /// Chooses the next token after logits of V values: the lane's part. The same logits give the same token again
     /// until one is committed.
     pub(super) fn choose(&self, logits: &mut [f32]) -> NextToken {
+        self.chosen(logits, Sampler::choose)
+    }
+
+    fn chosen(
+        &self,
+        logits: &mut [f32],
+        choose: impl FnOnce(&mut Sampler, &mut [f32]) -> Result<Choice, TextError>,
+    ) -> NextToken {
         // Sampling changes the logits.
         let of_model = self.log_probs.map(|top| (top, logits.to_vec()));
-        let choice = self.answer().sampler.choose(logits);
+        let choice = choose(&mut self.answer().sampler, logits);
         let log_probs = match (of_model, &choice) {
             (Some((top, of_model)), Ok(choice)) => Some(Box::new(log_probabilities(
                 &of_model,
@@ -104,6 +112,21 @@ impl Served {
             _ => None,
         };
         NextToken { choice, log_probs }
+    }
+
+    /// Chooses the token after the latest one that was chosen, of the logits that a draft gave.
+    pub(super) fn choose_next(&self, logits: &mut [f32]) -> NextToken {
+        self.chosen(logits, Sampler::choose_next)
+    }
+
+    /// Whether a chosen token is the drafted one, and others may follow it.
+    pub(super) fn goes_on(&self, next: &NextToken, drafted: Option<u32>) -> bool {
+        let Ok(choice) = &next.choice else {
+            return false;
+        };
+        let token = choice.token();
+        let is_open = choice.said() == GrammarState::Open && !self.eos_ids.contains(&token);
+        is_open && drafted == Some(token)
     }
 
     /// Whether logits are wanted for every row of the prompt.
@@ -139,7 +162,7 @@ impl Served {
         let mut answer = self.answer();
         let grammar = answer.sampler.commit(choice)?;
         answer.tokens.push(token);
-        let is_last = grammar == heg_text::GrammarState::Complete || self.eos_ids.contains(&token);
+        let is_last = grammar == GrammarState::Complete || self.eos_ids.contains(&token);
         let follows = match is_last {
             true => Follows::Nothing,
             false => Follows::More,
@@ -157,6 +180,15 @@ impl Served {
 pub(super) struct Member {
     pub(super) served: Arc<Served>,
     pub(super) cache: RequestCache,
+}
+
+/// A request that decodes.
+pub(super) struct Continued {
+    pub(super) member: Member,
+    /// Tokens in its cache, the last of its answer included, which is fed now.
+    pub(super) context: u32,
+    /// Tokens that are fed behind that one, to be verified.
+    pub(super) draft: Vec<u32>,
 }
 
 /// Activations of a request that prefills: its own, so that it can be preempted without a copy.

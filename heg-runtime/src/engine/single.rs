@@ -2,7 +2,7 @@
 
 use heg_sched::one_request_policy;
 
-use super::{Engine, EngineOptions, Lanes};
+use super::{Engine, EngineOptions, Lanes, Speculation};
 use crate::error::RuntimeError;
 use crate::exec::{ExecutorOptions, Loader};
 
@@ -14,11 +14,16 @@ impl Engine {
     /// # Errors
     ///
     /// As [`start`](Self::start).
-    pub fn start_single(loader: Loader, exec: ExecutorOptions) -> Result<Self, RuntimeError> {
+    pub fn start_single(
+        loader: Loader,
+        exec: ExecutorOptions,
+        speculation: Speculation,
+    ) -> Result<Self, RuntimeError> {
         let policy = one_request_policy(loader.lanes(), exec.chunk_tokens)?;
         let options = EngineOptions {
             exec,
             lanes: Lanes::Single,
+            speculation,
             ..EngineOptions::default()
         };
         Self::start(loader, policy, options)

@@ -51,6 +51,10 @@ pub struct Status {
     pub reused_tokens: u64,
     /// Tokens generated since the start.
     pub generated_tokens: u64,
+    /// Drafted tokens that were verified since the start.
+    pub drafted_tokens: u64,
+    /// Drafted tokens that became part of an answer since the start.
+    pub accepted_tokens: u64,
     /// Requests that ended since the start.
     pub finished: u64,
     /// Launches since the start.

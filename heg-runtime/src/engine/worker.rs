@@ -4,7 +4,6 @@
 //! wants the lane for something else. Kernels of plugins are started asynchronously and waited for, so that a hung one
 //! can be cancelled from outside.
 
-use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -20,7 +19,9 @@ use super::stopwatch::Stopwatch;
 use crate::error::RuntimeError;
 use crate::exec::Batch;
 use crate::mem::{Activations, KvCache};
-use heg_sched::{Kernel, Lane, Launch, Logits, RequestId, Segment, Span, Ticket, launches};
+use heg_sched::{Kernel, Lane, Launch, RequestId, Segment, Span, Ticket};
+
+mod iteration;
 
 /// A lane's thread.
 pub(super) struct Worker {
@@ -219,143 +220,6 @@ impl Worker {
         };
         done.add_scores(prompt.member.served.id, scores);
         Ok(done)
-    }
-
-    fn decode(
-        &mut self,
-        ticket: Ticket,
-        batch: &[(Member, u32)],
-        layers: Range<u32>,
-    ) -> Result<Done, Failure> {
-        let rows = self.executor.pass_rows();
-        let spans: Vec<Span> = (0..)
-            .zip(batch)
-            .map(|(row, (_, context))| Span {
-                row,
-                tokens: 1,
-                position: *context as usize - 1,
-            })
-            .collect();
-        let caches = caches_of(batch.iter().map(|(member, _)| member))?;
-        let caches: Vec<&KvCache> = caches.iter().map(|cache| &**cache).collect();
-        if layers.start == 0 {
-            for (span, (member, _)) in spans.iter().zip(batch) {
-                member.served.with_tokens(|tokens| {
-                    let token = tokens
-                        .get(span.position)
-                        .map_or(&[][..], std::slice::from_ref);
-                    self.executor.embed(token, &rows, span.row)
-                })?;
-            }
-        }
-        let batch_rows = Batch {
-            rows: &rows,
-            caches: &caches,
-            spans: &spans,
-        };
-        let all = launches(layers.end, Logits::LastRows);
-        let rest: Vec<Launch> = all
-            .filter(|launch| launch.layer.is_none_or(|layer| layer >= layers.start))
-            .collect();
-        let ran = self.launch_all(&rest, &batch_rows, Some(ticket))?;
-        if let Some(next) = rest.get(ran) {
-            return Ok(Done {
-                layers: next.layer.unwrap_or(0),
-                ..Done::default()
-            });
-        }
-        let served: Vec<&Served> = batch.iter().map(|(member, _)| &*member.served).collect();
-        Ok(Done {
-            layers: layers.end,
-            tokens: self.choose(&served)?,
-            scores: Vec::new(),
-        })
-    }
-
-    fn mixed(
-        &mut self,
-        batch: &[(Member, u32)],
-        prompts: &[(Member, Segment, bool)],
-    ) -> Result<Done, Failure> {
-        let decoding = batch.iter().map(|(member, context)| {
-            let segment = Segment {
-                position: context.saturating_sub(1),
-                tokens: 1,
-            };
-            (member, segment, true)
-        });
-        let prompts = prompts
-            .iter()
-            .map(|(member, segment, last)| (member, *segment, *last));
-        let parts: Vec<(&Member, Segment, bool)> = decoding.chain(prompts).collect();
-        let mut row = 0;
-        let spans: Vec<Span> = parts
-            .iter()
-            .map(|(_, segment, _)| {
-                let span = Span {
-                    row,
-                    tokens: segment.tokens as usize,
-                    position: segment.position as usize,
-                };
-                row += span.tokens;
-                span
-            })
-            .collect();
-        let rows = self.executor.pass_rows();
-        for ((member, segment, _), span) in parts.iter().zip(&spans) {
-            let (from, to) = (segment.position as usize, segment.context() as usize);
-            member.served.with_tokens(|tokens| {
-                let tokens = tokens.get(from..to).unwrap_or_default();
-                self.executor.embed(tokens, &rows, span.row)
-            })?;
-        }
-        let caches = caches_of(parts.iter().map(|(member, ..)| *member))?;
-        let caches: Vec<&KvCache> = caches.iter().map(|cache| &**cache).collect();
-        let layers = self.executor.layers();
-        let all = Batch {
-            rows: &rows,
-            caches: &caches,
-            spans: &spans,
-        };
-        let launches: Vec<Launch> = launches(layers, Logits::None).collect();
-        self.launch_all(&launches, &all, None)?;
-        let wanted: Vec<(&Served, Span)> = parts
-            .iter()
-            .zip(&spans)
-            .filter(|((_, _, last), _)| *last)
-            .map(|((member, ..), span)| (&*member.served, *span))
-            .collect();
-        let mut done = Done {
-            layers,
-            ..Done::default()
-        };
-        for ((member, ..), span) in parts.iter().zip(&spans) {
-            let scores = self.score_span(&member.served, &rows, *span)?;
-            done.add_scores(member.served.id, scores);
-        }
-        done.tokens = self.choose_after(&rows, &wanted)?;
-        Ok(done)
-    }
-
-    /// Runs the head on the last row of each span, and chooses the next tokens.
-    fn choose_after(
-        &mut self,
-        rows: &Activations,
-        wanted: &[(&Served, Span)],
-    ) -> Result<Vec<(RequestId, NextToken)>, RuntimeError> {
-        let mut tokens = Vec::with_capacity(wanted.len());
-        // More prompts may end here than the head takes at a time.
-        for wanted in wanted.chunks(self.executor.head_rows().max(1)) {
-            let (served, spans): (Vec<&Served>, Vec<Span>) = wanted.iter().copied().unzip();
-            let last = Batch {
-                rows,
-                caches: &[],
-                spans: &spans,
-            };
-            self.launch(HEAD, &last)?;
-            tokens.extend(self.choose(&served)?);
-        }
-        Ok(tokens)
     }
 
     fn launch(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {

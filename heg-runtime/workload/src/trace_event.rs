@@ -65,16 +65,12 @@ pub fn launch(slice: &LaunchSlice<'_>, class: impl Fn(RequestId) -> Option<Class
         Work::Head(request) => ("head", vec![*request], json!({})),
         Work::Decode(run) => (
             "decode",
-            run.batch.iter().map(|(id, _)| *id).collect(),
+            slice.work.requests(),
             json!({"layers": [run.layers.start, run.layers.end], "fused": run.fused}),
         ),
-        Work::Mixed { batch, prompts } => (
+        Work::Mixed { prompts, .. } => (
             "iteration",
-            batch
-                .iter()
-                .map(|(id, _)| *id)
-                .chain(prompts.iter().map(|(id, _)| *id))
-                .collect(),
+            slice.work.requests(),
             json!({"prompt_tokens": prompts.iter().map(|(_, s)| s.tokens).sum::<u32>()}),
         ),
     };
@@ -280,6 +276,7 @@ mod tests {
             ticket,
             layers: 0,
             ended: vec![id],
+            given: Vec::new(),
         };
         let actions = [Action::Emit(id), Action::Finish(id, Finish::Complete)];
         trace.stepped(Micros(35), &done, &actions);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::AgentXpu;
 use super::stage::Entry;
 use crate::costs::Costs;
-use crate::event::DecodeRun;
+use crate::event::{DecodeRun, Decoding};
 use crate::request::{Class, Lane, RequestId};
 
 /// Progress of the reactive answers.
@@ -50,7 +50,11 @@ impl<C: Costs> AgentXpu<C> {
         });
         let time_us = |id: RequestId, entry: &Entry, tokens: u32| {
             let alone = DecodeRun {
-                batch: Arc::from([(id, entry.context())]),
+                batch: Arc::from([Decoding {
+                    request: id,
+                    context: entry.context(),
+                    drafted: 0,
+                }]),
                 layers: 0..self.model.layers,
                 fused: false,
             };

@@ -2,40 +2,34 @@
 //!
 //! Rows of an iteration share the weights that it reads: on a CPU the first few cost next to nothing, on others more may.
 
-use std::sync::Arc;
-
 use super::AgentXpu;
+use crate::batch::Candidate;
 use crate::costs::{Call, Costs};
-use crate::request::{Class, Lane, RequestId};
+use crate::request::{Class, Lane};
 
 /// Contexts are compared in steps of this, so that remembered costs serve many iterations. Chosen: a small part of what
 /// a row reads of the weights.
-const CONTEXT_STEP: u32 = 256;
+pub(super) const CONTEXT_STEP: u32 = 256;
 
 impl<C: Costs> AgentXpu<C> {
     /// A batch without its last proactive answers, as far as they would make it longer for reactive ones than the policy
     /// allows. Overdue ones stay: they have waited enough.
-    pub(super) fn bearable(
-        &self,
-        lane: Lane,
-        batch: Arc<[(RequestId, u32)]>,
-    ) -> Arc<[(RequestId, u32)]> {
+    pub(super) fn bearable(&self, lane: Lane, mut batch: Vec<Candidate>) -> Vec<Candidate> {
         let times = self.policy.decode.reactive_slowdown_max;
         let Some(times) = times.filter(|_| !self.lanes.is_present(Lane::Npu)) else {
             return batch;
         };
-        let is_reactive = |id| self.class_of(id) == Some(Class::Reactive);
-        let is_overdue = |id| self.ledger.get(id).is_some_and(|entry| entry.own.overdue);
+        let is_reactive = |member: &Candidate| member.class == Class::Reactive;
         // Reactive ones stand first, overdue ones next.
-        let reactive = batch.partition_point(|(id, _)| is_reactive(*id));
-        let certain = batch.partition_point(|(id, _)| is_reactive(*id) || is_overdue(*id));
+        let reactive = batch.partition_point(is_reactive);
+        let certain = batch.partition_point(|member| is_reactive(member) || member.overdue);
         if reactive == 0 || certain == batch.len() {
             return batch;
         }
         let layers = self.model.layers as usize;
         let time_us = |rows: usize| {
             let members = batch.get(..rows)?;
-            let context: u32 = members.iter().map(|(_, context)| *context).sum();
+            let context: u32 = members.iter().map(|member| member.context).sum();
             let call = Call::Layer {
                 rows: rows as u32,
                 context: context.next_multiple_of(CONTEXT_STEP),
@@ -48,9 +42,7 @@ impl<C: Costs> AgentXpu<C> {
         };
         let bears = |rows: &usize| time_us(*rows).is_some_and(|us| us <= alone_us * times);
         let more = (certain + 1..=batch.len()).take_while(bears).count();
-        match certain + more {
-            all if all == batch.len() => batch,
-            rows => batch.get(..rows).unwrap_or_default().into(),
-        }
+        batch.truncate(certain + more);
+        batch
     }
 }

@@ -6,11 +6,13 @@
 use std::sync::Arc;
 
 use super::AgentXpu;
+use super::company::CONTEXT_STEP;
 use super::gates::Proposal;
-use crate::batch::{Candidate, next_batch};
+use crate::batch::{Candidate, next_batch, with_drafts};
 use crate::costs::{Call, Cost, Costs};
-use crate::event::{Actions, DecodeRun, Work};
+use crate::event::{Actions, DecodeRun, Decoding, Work};
 use crate::isolation::Isolation;
+use crate::ledger::Outcome;
 use crate::request::{Class, Lane, RequestId};
 
 /// The requests that decode, and the iteration under way.
@@ -26,7 +28,7 @@ pub(super) struct Decode {
 
 #[derive(Debug, Clone)]
 struct Iteration {
-    batch: Arc<[(RequestId, u32)]>,
+    batch: Arc<[Decoding]>,
     /// The most urgent class in it.
     class: Class,
     layers_done: u32,
@@ -66,11 +68,11 @@ impl Decode {
     /// Whether a request is part of the iteration that has begun.
     pub(super) fn holds(&self, id: RequestId) -> bool {
         let iteration = self.iteration.as_ref();
-        iteration.is_some_and(|iteration| iteration.batch.iter().any(|(other, _)| *other == id))
+        iteration.is_some_and(|iteration| iteration.batch.iter().any(|member| member.request == id))
     }
 
     /// Drops the iteration that has begun; its requests have no token from it.
-    pub(super) fn abandon(&mut self) -> Option<Arc<[(RequestId, u32)]>> {
+    pub(super) fn abandon(&mut self) -> Option<Arc<[Decoding]>> {
         self.iteration.take().map(|iteration| iteration.batch)
     }
 }
@@ -87,7 +89,7 @@ impl<C: Costs> AgentXpu<C> {
         let run = DecodeRun {
             batch: Arc::clone(&iteration.batch),
             layers: iteration.layers_done..self.model.layers,
-            fused: self.policy.decode.fused_layer && iteration.batch.len() == 1,
+            fused: self.policy.decode.fused_layer && rows(&iteration.batch) == 1,
         };
         let (class, cost) = (iteration.class, self.decode_cost(lane, &run)?);
         let may_start = self.may_start(Proposal::Iteration { class, cost });
@@ -132,8 +134,9 @@ impl<C: Costs> AgentXpu<C> {
         if stays || self.decodes() {
             return;
         }
-        for (id, _) in self.decode.abandon().iter().flat_map(|batch| batch.iter()) {
-            self.settle(*id, actions);
+        let batch = self.decode.abandon();
+        for member in batch.iter().flat_map(|batch| batch.iter()) {
+            self.settle(member.request, actions);
         }
     }
 
@@ -163,6 +166,7 @@ impl<C: Costs> AgentXpu<C> {
                 class: entry.class(),
                 context: entry.context(),
                 overdue: entry.own.overdue,
+                draft: entry.draft(self.model.context_tokens),
             })
         };
         let mut candidates: Vec<Candidate> =
@@ -170,10 +174,9 @@ impl<C: Costs> AgentXpu<C> {
         self.decode.isolation.narrow(&mut candidates, |it| it.id);
         let batch = next_batch(&self.policy.decode, &candidates);
         let batch = self.bearable(lane, batch);
-        let class = batch
-            .iter()
-            .filter_map(|(id, _)| self.class_of(*id))
-            .min()?;
+        let class = batch.iter().map(|candidate| candidate.class).min()?;
+        let time = |batch: &[Decoding]| self.iteration_us(lane, batch);
+        let batch = with_drafts(&batch, self.policy.decode.draft_rows_max, time);
         Some(Iteration {
             batch,
             class,
@@ -185,8 +188,8 @@ impl<C: Costs> AgentXpu<C> {
     /// What a run takes: its layers, and the head, which comes after the last one.
     pub(super) fn decode_cost(&self, lane: Lane, run: &DecodeRun) -> Option<Cost> {
         let call = Call::Layer {
-            rows: run.batch.len() as u32,
-            context: run.batch.iter().map(|(_, context)| *context).sum(),
+            rows: rows(&run.batch),
+            context: run.batch.iter().map(|member| member.context).sum(),
             fused: run.fused,
         };
         self.layers_cost(lane, call, run.layers.len())
@@ -205,12 +208,25 @@ impl<C: Costs> AgentXpu<C> {
         })
     }
 
+    /// What a whole iteration takes, roughly: for comparing numbers of rows.
+    fn iteration_us(&self, lane: Lane, batch: &[Decoding]) -> Option<f64> {
+        let rows = rows(batch);
+        let context: u32 = batch.iter().map(|member| member.context).sum();
+        let call = Call::Layer {
+            rows,
+            context: context.next_multiple_of(CONTEXT_STEP),
+            fused: self.policy.decode.fused_layer && rows == 1,
+        };
+        let layers = self.model.layers as usize;
+        Some(self.layers_cost(lane, call, layers)?.latency_us)
+    }
+
     /// A run came to its end, or to the layer at which it gave way.
     pub(super) fn decoded(
         &mut self,
         run: &DecodeRun,
         layers: u32,
-        ended: &[RequestId],
+        outcome: Outcome<'_>,
         actions: &mut Actions,
     ) {
         let Some(iteration) = &mut self.decode.iteration else {
@@ -225,14 +241,19 @@ impl<C: Costs> AgentXpu<C> {
             return;
         }
         self.decode.iteration = None;
-        let ids = run.batch.iter().map(|(id, _)| *id);
+        let ids = run.batch.iter().map(|member| member.request);
         self.decode.isolation.succeeded(ids);
-        for (id, _) in run.batch.iter() {
-            if let Some(entry) = self.ledger.get_mut(*id) {
+        for member in run.batch.iter() {
+            if let Some(entry) = self.ledger.get_mut(member.request) {
                 entry.waits_since = self.now;
                 entry.succeeded();
             }
-            self.emit(*id, ended.contains(id), actions);
+            self.emit(member.request, outcome, actions);
         }
     }
+}
+
+/// Rows of a batch.
+fn rows(batch: &[Decoding]) -> u32 {
+    batch.iter().map(|member| member.rows()).sum()
 }

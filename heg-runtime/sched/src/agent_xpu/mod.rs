@@ -56,7 +56,7 @@ use super::costs::{Call, Cost, Costs, ModelShape};
 use super::event::{Action, Actions, Event, Finish, Ticket, Work};
 use super::kv::KvBudget;
 use super::lanes::{Lanes, Running};
-use super::ledger::{Leaving, Ledger};
+use super::ledger::{Leaving, Ledger, Outcome};
 use super::prefill::Prefill;
 use super::request::{Class, Lane, Micros, RequestId, Submission};
 use absence::Outlook;
@@ -165,7 +165,7 @@ impl<C: Costs> AgentXpu<C> {
     }
 
     /// What a lane ran is done.
-    fn done(&mut self, ticket: Ticket, layers: u32, ended: &[RequestId], actions: &mut Actions) {
+    fn done(&mut self, ticket: Ticket, layers: u32, outcome: Outcome<'_>, actions: &mut Actions) {
         let Some((lane, running)) = self.lanes.finish(ticket) else {
             return;
         };
@@ -181,10 +181,10 @@ impl<C: Costs> AgentXpu<C> {
                 }
                 self.settle(request, actions);
             }
-            Work::Head(request) => self.prefilled(request, ended.contains(&request), actions),
+            Work::Head(request) => self.prefilled(request, outcome, actions),
             Work::Decode(run) => {
                 self.owe(lane, running.cost);
-                self.decoded(&run, layers, ended, actions);
+                self.decoded(&run, layers, outcome, actions);
             }
             // Never launched by this scheduler.
             Work::Mixed { .. } => {}
@@ -192,7 +192,7 @@ impl<C: Costs> AgentXpu<C> {
     }
 
     /// A prompt gave its first token: its request decodes from now on.
-    fn prefilled(&mut self, id: RequestId, ended: bool, actions: &mut Actions) {
+    fn prefilled(&mut self, id: RequestId, outcome: Outcome<'_>, actions: &mut Actions) {
         self.prefills.forget(id);
         let Some(entry) = self.ledger.get_mut(id) else {
             return;
@@ -201,15 +201,15 @@ impl<C: Costs> AgentXpu<C> {
         entry.waits_since = self.now;
         entry.own.failed = None;
         entry.succeeded();
-        self.emit(id, ended, actions);
+        self.emit(id, outcome, actions);
         if self.ledger.get(id).is_some() {
             self.decode.join(id);
         }
     }
 
-    /// A request has one more token.
-    fn emit(&mut self, id: RequestId, ended: bool, actions: &mut Actions) {
-        self.ledger.emit(id, ended, actions);
+    /// A request has its new tokens.
+    fn emit(&mut self, id: RequestId, outcome: Outcome<'_>, actions: &mut Actions) {
+        self.ledger.emit(id, outcome, actions);
         self.settle(id, actions);
     }
 
@@ -309,7 +309,14 @@ impl<C: Costs> Scheduler for AgentXpu<C> {
                 ticket,
                 layers,
                 ended,
-            } => self.done(ticket, layers, &ended, actions),
+                given,
+            } => {
+                let outcome = Outcome {
+                    ended: &ended,
+                    given: &given,
+                };
+                self.done(ticket, layers, outcome, actions);
+            }
             Event::Failed(ticket) => self.failed(ticket, actions),
             Event::OutOfMemory(ticket) => self.out_of_memory(ticket, actions),
             Event::Unreserved(id) => self.unreserved(id, actions),

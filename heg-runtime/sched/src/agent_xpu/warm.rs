@@ -227,7 +227,8 @@ mod tests {
             asked(Event::Done {
                 ticket: Ticket(99),
                 layers: 0,
-                ended: Vec::new()
+                ended: Vec::new(),
+                given: Vec::new(),
             }),
             [0; 0]
         );

@@ -23,13 +23,14 @@ use heg_spec::Policy;
 use heg_spec::policy::SchedulerKind;
 
 use super::Scheduler;
+use super::batch::{Candidate, with_drafts};
 use super::costs::{Call, Costs, ModelShape};
-use super::event::{Action, Actions, Event, Finish, Segment, Ticket, Work};
+use super::event::{Action, Actions, Decoding, Event, Finish, Segment, Ticket, Work};
 use super::forecast::{Waiting, prefill_us};
 use super::isolation::Isolation;
 use super::kv::{KvBudget, Room};
 use super::lanes::LaneSet;
-use super::ledger::{Leaving, Ledger};
+use super::ledger::{Leaving, Ledger, Outcome};
 use super::request::{Class, Lane, Micros, RequestId, Submission};
 use absence::LaneState;
 use progress::{Entry, Progress};
@@ -60,7 +61,7 @@ pub struct SingleLane<C> {
 #[derive(Debug)]
 struct Iteration {
     ticket: Ticket,
-    batch: Arc<[(RequestId, u32)]>,
+    batch: Arc<[Decoding]>,
     prompts: Arc<[(RequestId, Segment)]>,
     /// When it counts as hung.
     hangs: Micros,
@@ -170,21 +171,39 @@ impl<C: Costs> SingleLane<C> {
         };
         let last = first.class();
         let batch = self.decoding(&eligible);
-        let prompts = self.prompts(&eligible, batch.len() as u32);
+        let rows = batch.iter().map(|member| member.rows()).sum();
+        let prompts = self.prompts(&eligible, rows);
         self.last = Some(last);
         self.run(batch, prompts, actions);
     }
 
     /// Those that decode, as many as a batch takes.
-    fn decoding(&self, eligible: &[&Entry]) -> Arc<[(RequestId, u32)]> {
+    fn decoding(&self, eligible: &[&Entry]) -> Arc<[Decoding]> {
         let decoding = eligible.iter().filter(|entry| entry.own.decodes);
-        decoding
+        let batch: Vec<Candidate> = decoding
             .take(self.policy.decode.batch_max as usize)
-            .map(|entry| (entry.id(), entry.context()))
-            .collect()
+            .map(|entry| Candidate {
+                id: entry.id(),
+                class: entry.class(),
+                context: entry.context(),
+                overdue: false,
+                draft: entry.draft(self.model.context_tokens),
+            })
+            .collect();
+        let time = |batch: &[Decoding]| {
+            let us = |call| Some(self.costs.cost(self.lane, call)?.latency_us);
+            let rows = batch.iter().map(|member| member.rows()).sum();
+            let layer = us(Call::Layer {
+                rows,
+                context: batch.iter().map(|member| member.context).sum(),
+                fused: false,
+            })?;
+            Some(layer * f64::from(self.model.layers) + us(Call::Head { rows })?)
+        };
+        with_drafts(&batch, self.policy.decode.draft_rows_max, time)
     }
 
-    /// Parts of prompts for what `decoding` requests leave of the budget; something of them if none decodes.
+    /// Parts of prompts for what `decoding` rows leave of the budget; something of them if none decodes.
     fn prompts(&self, eligible: &[&Entry], decoding: u32) -> Arc<[(RequestId, Segment)]> {
         let budget = self.policy.limits.tokens_per_iteration;
         let mut left = match decoding {
@@ -209,7 +228,7 @@ impl<C: Costs> SingleLane<C> {
 
     fn run(
         &mut self,
-        batch: Arc<[(RequestId, u32)]>,
+        batch: Arc<[Decoding]>,
         prompts: Arc<[(RequestId, Segment)]>,
         actions: &mut Actions,
     ) {
@@ -230,11 +249,11 @@ impl<C: Costs> SingleLane<C> {
     }
 
     /// How long an iteration may take: a generous multiple of its parts one after the other.
-    fn patience(&self, batch: &[(RequestId, u32)], prompts: &[(RequestId, Segment)]) -> Micros {
+    fn patience(&self, batch: &[Decoding], prompts: &[(RequestId, Segment)]) -> Micros {
         let layers = f64::from(self.model.layers);
-        let context = batch.iter().map(|(_, context)| *context).sum();
+        let context = batch.iter().map(|member| member.context).sum();
         let decode = Call::Layer {
-            rows: batch.len() as u32,
+            rows: batch.iter().map(|member| member.rows()).sum(),
             context,
             fused: false,
         };
@@ -291,7 +310,7 @@ impl<C: Costs> SingleLane<C> {
         }
     }
 
-    fn done(&mut self, ended: &[RequestId], actions: &mut Actions) {
+    fn done(&mut self, outcome: Outcome<'_>, actions: &mut Actions) {
         let Some(iteration) = self.iteration.take() else {
             return;
         };
@@ -301,8 +320,8 @@ impl<C: Costs> SingleLane<C> {
                 entry.succeeded();
             }
         }
-        for (id, _) in iteration.batch.iter() {
-            self.emit(*id, ended, actions);
+        for member in iteration.batch.iter() {
+            self.emit(member.request, outcome, actions);
         }
         for (id, segment) in iteration.prompts.iter() {
             let entry = self.ledger.get_mut(*id);
@@ -311,17 +330,17 @@ impl<C: Costs> SingleLane<C> {
                 entry.own.decodes
             });
             if whole {
-                self.emit(*id, ended, actions);
+                self.emit(*id, outcome, actions);
             }
         }
         self.settle(actions);
     }
 
-    fn emit(&mut self, id: RequestId, ended: &[RequestId], actions: &mut Actions) {
+    fn emit(&mut self, id: RequestId, outcome: Outcome<'_>, actions: &mut Actions) {
         if let Some(entry) = self.ledger.get_mut(id) {
             entry.waits_since = self.now;
         }
-        self.ledger.emit(id, ended.contains(&id), actions);
+        self.ledger.emit(id, outcome, actions);
     }
 
     /// Lets go what has ended and does not run. What runs on a lane that is to stop is not waited for: its memory is.
@@ -414,7 +433,10 @@ impl<C: Costs> SingleLane<C> {
 impl Iteration {
     fn requests(&self) -> impl Iterator<Item = RequestId> {
         let prompts = self.prompts.iter().map(|(id, _)| *id);
-        self.batch.iter().map(|(id, _)| *id).chain(prompts)
+        self.batch
+            .iter()
+            .map(|member| member.request)
+            .chain(prompts)
     }
 }
 
@@ -429,7 +451,18 @@ impl<C: Costs> Scheduler for SingleLane<C> {
             Event::Submit(submission) => self.submit(submission, actions),
             Event::Cancel(id) => self.end(id, Finish::Cancelled, actions),
             Event::EndFlow(flow) => self.ledger.end_flow(flow, &mut self.kv, actions),
-            Event::Done { ticket, ended, .. } if waited_for(ticket) => self.done(&ended, actions),
+            Event::Done {
+                ticket,
+                ended,
+                given,
+                ..
+            } if waited_for(ticket) => {
+                let outcome = Outcome {
+                    ended: &ended,
+                    given: &given,
+                };
+                self.done(outcome, actions);
+            }
             Event::Failed(ticket) if waited_for(ticket) => self.give_up_iteration(actions),
             Event::OutOfMemory(ticket) if waited_for(ticket) => self.out_of_memory(actions),
             Event::Unreserved(id) => self.unreserved(id, actions),

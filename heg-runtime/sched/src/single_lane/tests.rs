@@ -87,7 +87,7 @@ impl Driver {
     fn iteration(&self) -> (Vec<u64>, Vec<(u64, u32, u32)>) {
         match &self.launch {
             Some((_, Work::Mixed { batch, prompts })) => (
-                batch.iter().map(|(id, _)| id.0).collect(),
+                batch.iter().map(|member| member.request.0).collect(),
                 prompts
                     .iter()
                     .map(|(id, part)| (id.0, part.position, part.context()))
@@ -108,6 +108,7 @@ impl Driver {
             ticket,
             layers: 0,
             ended: Vec::new(),
+            given: Vec::new(),
         });
     }
 
@@ -406,6 +407,7 @@ fn what_hangs_is_left_alone_until_the_lane_answers() {
         ticket,
         layers: 0,
         ended: Vec::new(),
+        given: Vec::new(),
     });
     driver.hear(Event::Cancel(RequestId(1)));
     assert_eq!(driver.finished(), [(1, Finish::Cancelled)]);

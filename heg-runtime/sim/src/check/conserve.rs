@@ -128,7 +128,10 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let begun = begun.filter(|it| it.layers_done > 0);
         let class = |id: &RequestId| self.world.requests.get(id).map(Seen::class);
         let decoding = match begun {
-            Some(iteration) => iteration.batch.iter().filter_map(|(id, _)| class(id)).min(),
+            Some(iteration) => {
+                let batch = iteration.batch.iter();
+                batch.filter_map(|member| class(&member.request)).min()
+            }
             // Without classes a batch is first come first served, and may leave out the reactive ones.
             None if self.rules.policy.decode.reactive_batch_max.is_none() => {
                 self.world.decodable().map(|(_, seen)| seen.class()).max()

@@ -4,7 +4,9 @@ use heg_spec::policy::SchedulerKind;
 
 use super::world::{Iteration, KERNELS, Part, Phase, Seen};
 use super::{Checked, SchedulerInvariant};
-use heg_sched::{Class, Costs, DecodeRun, Kernel, Lane, RequestId, Scheduler, Segment, Work};
+use heg_sched::{
+    Class, Costs, DecodeRun, Decoding, Kernel, Lane, RequestId, Scheduler, Segment, Work,
+};
 
 impl<S: Scheduler, C: Costs> Checked<S, C> {
     pub(super) fn judge_work(&mut self, lane: Lane, work: &Work) {
@@ -105,7 +107,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             });
         }
         if !goes_on {
-            self.new_batch(run.batch.iter().map(|(id, context)| (*id, *context)));
+            self.new_batch(&run.batch);
         }
         self.world.iteration = Some(Iteration {
             batch: run.batch.clone(),
@@ -143,15 +145,15 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     }
 
     /// An iteration begins.
-    fn new_batch(&mut self, batch: impl Iterator<Item = (RequestId, u32)>) {
-        let batch: Vec<(RequestId, u32)> = batch.collect();
-        let mut ids: Vec<RequestId> = batch.iter().map(|(id, _)| *id).collect();
+    fn new_batch(&mut self, batch: &[Decoding]) {
+        let mut ids: Vec<RequestId> = batch.iter().map(|member| member.request).collect();
         ids.sort_unstable();
         ids.dedup();
-        let known = batch.iter().all(|(id, context)| {
-            let seen = self.world.requests.get(id);
-            let hangs = self.world.occupied_by(*id);
-            seen.is_some_and(|s| s.phase == Phase::Decode && s.context() == *context && !hangs)
+        let known = batch.iter().all(|member| {
+            let seen = self.world.requests.get(&member.request);
+            let hangs = self.world.occupied_by(member.request);
+            let context = member.context;
+            seen.is_some_and(|s| s.phase == Phase::Decode && s.context() == context && !hangs)
         });
         self.require(
             known && ids.len() == batch.len() && !ids.is_empty(),
@@ -194,13 +196,9 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         });
     }
 
-    fn mixed(
-        &mut self,
-        batch: &std::sync::Arc<[(RequestId, u32)]>,
-        prompts: &std::sync::Arc<[(RequestId, Segment)]>,
-    ) {
+    fn mixed(&mut self, batch: &[Decoding], prompts: &[(RequestId, Segment)]) {
         if !batch.is_empty() {
-            self.new_batch(batch.iter().copied());
+            self.new_batch(batch);
         }
         let layers = self.world.model.layers;
         for (id, segment) in prompts.iter() {

@@ -10,8 +10,8 @@ use heg_spec::Policy;
 use heg_spec::policy::SchedulerKind;
 
 use heg_sched::{
-    Call, Class, Costs, FlowId, Lane, Micros, ModelShape, RequestId, Ticket, Transfer, WarmKernel,
-    Work,
+    Call, Class, Costs, Decoding, FlowId, Lane, Micros, ModelShape, RequestId, Ticket, Transfer,
+    WarmKernel, Work,
 };
 pub(super) use request::{KERNELS, Part, Phase, Seen};
 
@@ -30,7 +30,7 @@ pub(super) enum Place {
 /// An iteration that has begun.
 #[derive(Debug, Clone)]
 pub(super) struct Iteration {
-    pub(super) batch: Arc<[(RequestId, u32)]>,
+    pub(super) batch: Arc<[Decoding]>,
     pub(super) layers_done: u32,
     /// The lane on which it began, which has its hidden states.
     pub(super) lane: Lane,
@@ -158,7 +158,7 @@ impl World {
 
     /// The iteration that has begun; nothing is left of one that broke, or whose requests are all over.
     pub(super) fn iteration_under_way(&self) -> Option<&Iteration> {
-        let live = |(id, _): &(RequestId, u32)| self.requests.contains_key(id);
+        let live = |member: &Decoding| self.requests.contains_key(&member.request);
         let iteration = self.iteration.as_ref();
         iteration.filter(|it| !it.broken && it.batch.iter().any(live))
     }
@@ -187,10 +187,14 @@ impl World {
         let class = |id: &RequestId| self.requests.get(id).map(Seen::class);
         match work {
             Work::Prefill { request, .. } | Work::Head(request) => class(request),
-            Work::Decode(run) => run.batch.iter().filter_map(|(id, _)| class(id)).min(),
+            Work::Decode(run) => run
+                .batch
+                .iter()
+                .filter_map(|member| class(&member.request))
+                .min(),
             Work::Mixed { batch, prompts } => {
                 let prompts = prompts.iter().map(|(id, _)| id);
-                let all = batch.iter().map(|(id, _)| id).chain(prompts);
+                let all = batch.iter().map(|member| &member.request).chain(prompts);
                 all.filter_map(class).min()
             }
         }

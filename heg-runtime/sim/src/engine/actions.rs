@@ -132,8 +132,8 @@ impl<C: Costs> Simulation<'_, C> {
                 continue;
             }
             let layer = Call::Layer {
-                rows: run.batch.len() as u32,
-                context: run.batch.iter().map(|(_, context)| context).sum(),
+                rows: run.batch.iter().map(|member| member.rows()).sum(),
+                context: run.batch.iter().map(|member| member.context).sum(),
                 fused: run.fused,
             };
             let Some(layer) = self.costs.cost(lane, layer) else {

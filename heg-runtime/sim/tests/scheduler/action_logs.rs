@@ -11,8 +11,8 @@ use std::fmt::Write as _;
 use std::ops::Range;
 
 use heg_sched::{
-    Action, Actions, CachedCosts, Class, Event, Finish, FlowId, Kernel, Lane, Micros, RequestId,
-    Scheduler, Segment, Submission, WarmKernel, Work, scheduler,
+    Action, Actions, CachedCosts, Class, Decoding, Event, Finish, FlowId, Kernel, Lane, Micros,
+    RequestId, Scheduler, Segment, Submission, WarmKernel, Work, scheduler,
 };
 use heg_sim::{AnalyticCosts, Dimensions, Faults, simulate};
 use heg_spec::{Policy, Seeded};
@@ -154,6 +154,7 @@ fn event_text(event: &Event) -> String {
             ticket,
             layers,
             ended,
+            given: _,
         } => {
             let ended: Vec<u64> = ended.iter().map(|id| id.0).collect();
             format!("done t{} layers {layers} ended {ended:?}", ticket.0)
@@ -261,11 +262,15 @@ fn work_text(work: &Work) -> String {
     }
 }
 
-fn batch_text(batch: &[(RequestId, u32)]) -> String {
-    let rows = batch
-        .iter()
-        .map(|(id, tokens)| format!(" r{}:{tokens}", id.0));
-    rows.collect()
+fn batch_text(batch: &[Decoding]) -> String {
+    let members = batch.iter().map(|member| {
+        let drafted = match member.drafted {
+            0 => String::new(),
+            tokens => format!("+{tokens}"),
+        };
+        format!(" r{}:{}{drafted}", member.request.0, member.context)
+    });
+    members.collect()
 }
 
 fn segment_text(segment: Segment) -> String {

@@ -313,6 +313,7 @@ fn what_means_nothing_changes_nothing() {
             ticket: Ticket(99),
             layers: 2,
             ended: vec![RequestId(1)],
+            given: Vec::new(),
         },
         Event::Lost(Lane::Cpu),
         // One is over, the other has no memory yet.

@@ -244,6 +244,7 @@ impl Script {
             ticket: running.ticket,
             layers: running.layers,
             ended: Vec::new(),
+            given: Vec::new(),
         });
     }
 
@@ -355,7 +356,7 @@ fn said(work: &Work) -> String {
         ),
         Work::Head(request) => format!("{} head", request.0),
         Work::Decode(run) => {
-            let ids: Vec<u64> = run.batch.iter().map(|(id, _)| id.0).collect();
+            let ids: Vec<u64> = run.batch.iter().map(|member| member.request.0).collect();
             format!("decode {ids:?} layers {:?}", run.layers)
         }
         Work::Mixed { .. } => "mixed".to_owned(),

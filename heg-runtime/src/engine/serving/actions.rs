@@ -197,6 +197,13 @@ impl Serving {
             return;
         };
         let flow = live.flow;
+        if live.drafts.is_some() && finish == Finish::Complete {
+            let prompt = live.prompt_tokens as usize;
+            live.served.with_tokens(|tokens| {
+                let (prompt, answer) = tokens.split_at(prompt.min(tokens.len()));
+                self.drafting.keep(live.scope, prompt, answer);
+            });
+        }
         live.finish(finish);
         // The next call of its flow, if there is one.
         if let Some(arrival) = self.held.next_of(flow) {

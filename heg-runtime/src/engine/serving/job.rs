@@ -6,8 +6,8 @@ use super::Serving;
 use crate::engine::lane::Job;
 use crate::engine::live::Live;
 use crate::engine::memory::NoCache;
-use crate::engine::served::{Member, Prompt};
-use heg_sched::{RequestId, Work};
+use crate::engine::served::{Continued, Member, Prompt};
+use heg_sched::{Decoding, RequestId, Work};
 
 /// Why a job cannot be launched.
 pub(super) enum Obstacle {
@@ -82,10 +82,16 @@ impl Serving {
         Ok(Prompt { member, rows })
     }
 
-    fn decoding(&self, batch: &[(RequestId, u32)]) -> Result<Vec<(Member, u32)>, Obstacle> {
-        batch
-            .iter()
-            .map(|(id, context)| Ok((self.member(*id)?, *context)))
-            .collect()
+    fn decoding(&self, batch: &[Decoding]) -> Result<Vec<Continued>, Obstacle> {
+        let continued = |decoding: &Decoding| {
+            let live = self.live.get(&decoding.request);
+            let drafts = live.and_then(|live| live.drafts.as_ref());
+            Ok(Continued {
+                member: self.member(decoding.request)?,
+                context: decoding.context,
+                draft: drafts.map_or(Vec::new(), |drafts| drafts.leading(decoding.drafted)),
+            })
+        };
+        batch.iter().map(continued).collect()
     }
 }

@@ -13,6 +13,7 @@ mod outcome;
 mod standing;
 
 use super::conductor::{Arrival, Conductor, Message, Room, end_all, receive};
+use super::drafts::Drafting;
 use super::health::Pulse;
 use super::held::Held;
 use super::lane::LaneHandle;
@@ -50,6 +51,7 @@ pub(super) struct Serving {
     unnamed_flows: u64,
     /// Events that follow from actions that could not be carried out.
     events: VecDeque<Event>,
+    drafting: Drafting,
     observers: Vec<Box<dyn Observer>>,
     status: Status,
     /// Time spent in the scheduler and in its actions, of each step up to its last launch: what comes later delays
@@ -129,6 +131,7 @@ impl Serving {
             held: Held::default(),
             unnamed_flows: 0,
             events: VecDeque::new(),
+            drafting: Drafting::default(),
             observers,
             status,
             dispatch: Duration::ZERO,
@@ -280,6 +283,7 @@ impl Serving {
             at,
             id,
             request,
+            drafts,
             listener,
         } = arrival;
         let (flow, shared_tokens) = self.flow_of(&request);
@@ -304,7 +308,7 @@ impl Serving {
         let live = Live::new(
             submission.class,
             (scope, flow),
-            served,
+            (served, drafts),
             listener,
             (at, entry),
         );

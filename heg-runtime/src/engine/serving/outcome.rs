@@ -9,7 +9,7 @@ use crate::engine::health::LostLane;
 use crate::engine::lane::{Done, Failure, Report};
 use crate::engine::served::Follows;
 use crate::error::RuntimeError;
-use heg_sched::{Event, Lane, RequestId, Ticket};
+use heg_sched::{Event, Given, Lane, RequestId, Ticket, Work};
 
 impl Serving {
     pub(super) fn reported(&mut self, report: Report) {
@@ -44,7 +44,7 @@ impl Serving {
                 if let (Some(expected), true) = (running.expected, whole) {
                     self.pace.observe(lane, expected, took);
                 }
-                self.commit(ticket, done)
+                self.commit(ticket, done, &running.work)
             }
             Err(failure) => self.failed(ticket, failure, &running.work.requests()),
         };
@@ -52,7 +52,7 @@ impl Serving {
     }
 
     /// Takes the tokens of a launch into the answers of its requests.
-    fn commit(&mut self, ticket: Ticket, done: Done) -> Event {
+    fn commit(&mut self, ticket: Ticket, done: Done, work: &Work) -> Event {
         let Done {
             layers,
             tokens,
@@ -64,17 +64,37 @@ impl Serving {
             }
         }
         let mut ended = Vec::new();
+        let mut given: Vec<Given> = Vec::new();
         for (id, next) in tokens {
-            if let Some(live) = self.live.get_mut(&id)
-                && live.commit(next) == Follows::Nothing
-            {
+            let Some(live) = self.live.get_mut(&id).filter(|_| !ended.contains(&id)) else {
+                continue;
+            };
+            if live.commit(next) == Follows::Nothing {
                 ended.push(id);
             }
+            match given.last_mut().filter(|given| given.request == id) {
+                Some(given) => given.tokens += 1,
+                None => given.push(Given {
+                    request: id,
+                    tokens: 1,
+                    draft: Arc::from([]),
+                }),
+            }
         }
+        for given in &mut given {
+            if let Some(live) = self.live.get_mut(&given.request) {
+                let fed = work.decoding(given.request).map(|member| member.drafted);
+                given.draft = live.draft(&mut self.drafting, given.tokens, fed);
+                self.status.drafted_tokens += u64::from(fed.unwrap_or(0));
+                self.status.accepted_tokens += u64::from(given.tokens - 1);
+            }
+        }
+        given.retain(|given| given.tokens > 1 || !given.draft.is_empty());
         Event::Done {
             ticket,
             layers,
             ended,
+            given,
         }
     }
 

@@ -167,17 +167,11 @@ fn spans(run: &Run, lane: Lane) -> Vec<(f64, f64, RGBColor)> {
 }
 
 fn colour_of(run: &Run, work: &Work) -> RGBColor {
-    let (ids, decode) = match work {
-        Work::Prefill { request, .. } | Work::Head(request) => (vec![*request], false),
-        Work::Decode(run) => (run.batch.iter().map(|(id, _)| *id).collect(), true),
-        Work::Mixed { batch, prompts } => (
-            batch
-                .iter()
-                .map(|(id, _)| *id)
-                .chain(prompts.iter().map(|(id, _)| *id))
-                .collect(),
-            prompts.is_empty(),
-        ),
+    let ids = work.requests();
+    let decode = match work {
+        Work::Prefill { .. } | Work::Head(_) => false,
+        Work::Decode(_) => true,
+        Work::Mixed { prompts, .. } => prompts.is_empty(),
     };
     let has = |class| {
         let mut found = ids.iter().filter_map(|id| run.requests.get(id.0 as usize));

@@ -1,8 +1,8 @@
 //! What each event changes in the checker's world.
 
 use heg_sched::{
-    Class, Event, Lane, Micros, RESET_PATIENCE, RequestId, Segment, Submission, Ticket, Transfer,
-    Work,
+    Class, Event, Given, Lane, Micros, RESET_PATIENCE, RequestId, Segment, Submission, Ticket,
+    Transfer, Work,
 };
 
 use super::{ATTEMPTS, Iteration, Part, Phase, Place, Seen, World};
@@ -30,9 +30,10 @@ impl World {
                 ticket,
                 layers,
                 ended,
+                given,
             } => {
                 if let Some(work) = self.free(*ticket, Place::Free) {
-                    self.done(&work, *layers, ended);
+                    self.done(&work, *layers, (ended, given));
                 }
             }
             Event::Failed(ticket) | Event::OutOfMemory(ticket) => {
@@ -216,7 +217,7 @@ impl World {
         }
     }
 
-    fn done(&mut self, work: &Work, layers: u32, ended: &[RequestId]) {
+    fn done(&mut self, work: &Work, layers: u32, outcome: (&[RequestId], &[Given])) {
         let whole = self.model.layers;
         if !matches!(work, Work::Decode(_)) || layers == whole {
             for id in work.requests() {
@@ -236,11 +237,11 @@ impl World {
                     part.running = false;
                 }
             }
-            Work::Head(id) => self.gave_token(*id, ended),
+            Work::Head(id) => self.gave_tokens(*id, outcome),
             Work::Decode(run) if layers == whole => {
                 self.iteration = None;
-                for (id, _) in run.batch.iter() {
-                    self.gave_token(*id, ended);
+                for member in run.batch.iter() {
+                    self.gave_tokens(member.request, outcome);
                 }
             }
             Work::Decode(_) => {
@@ -249,8 +250,8 @@ impl World {
                 }
             }
             Work::Mixed { batch, prompts } => {
-                for (id, _) in batch.iter() {
-                    self.gave_token(*id, ended);
+                for member in batch.iter() {
+                    self.gave_tokens(member.request, outcome);
                 }
                 for (id, segment) in prompts.iter() {
                     if let Some(part) = self.part(*id, segment.position) {
@@ -259,7 +260,7 @@ impl World {
                     }
                     let seen = self.requests.get(id);
                     if seen.is_some_and(|seen| segment.context() >= seen.prompt_tokens) {
-                        self.gave_token(*id, ended);
+                        self.gave_tokens(*id, outcome);
                     }
                 }
             }
@@ -273,13 +274,15 @@ impl World {
             .find(|part| part.segment.position == position)
     }
 
-    fn gave_token(&mut self, id: RequestId, ended: &[RequestId]) {
+    fn gave_tokens(&mut self, id: RequestId, (ended, given): (&[RequestId], &[Given])) {
+        let given = given.iter().find(|given| given.request == id);
+        let tokens = given.map_or(1, |given| given.tokens);
         if let Some(seen) = self.requests.get_mut(&id) {
             seen.phase = Phase::Decode;
             seen.parts.clear();
             seen.ended = ended.contains(&id);
             seen.since = self.now;
-            seen.due += u32::from(seen.wanted);
+            seen.due += if seen.wanted { tokens } else { 0 };
         }
     }
 

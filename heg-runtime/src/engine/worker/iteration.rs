@@ -1,0 +1,232 @@
+//! Iterations: a token, or several that were drafted, for each request of a batch, and parts of prompts beside them.
+
+use std::ops::Range;
+
+use super::{HEAD, Worker, caches_of};
+use crate::engine::lane::{Done, Failure};
+use crate::engine::served::{Continued, Member, NextToken, Served};
+use crate::error::RuntimeError;
+use crate::exec::Batch;
+use crate::mem::{Activations, KvCache};
+use heg_sched::{Launch, Logits, RequestId, Segment, Span, Ticket, launches};
+
+/// What an iteration runs of one request.
+struct Part<'a> {
+    member: &'a Member,
+    /// Its rows among those of the iteration.
+    span: Span,
+    /// Drafted tokens: those of the span behind its first.
+    draft: &'a [u32],
+    /// Whether it gives tokens.
+    is_last: bool,
+}
+
+/// Rows whose logits a request's next tokens are chosen from: one behind the other.
+struct Wanted<'a> {
+    served: &'a Served,
+    rows: Span,
+    /// The tokens of the rows but the first.
+    draft: &'a [u32],
+}
+
+impl Worker {
+    pub(super) fn decode(
+        &mut self,
+        ticket: Ticket,
+        batch: &[Continued],
+        layers: Range<u32>,
+    ) -> Result<Done, Failure> {
+        let parts = parts_of(batch, &[]);
+        let rows = self.executor.pass_rows();
+        let caches = caches_of(parts.iter().map(|part| part.member))?;
+        let caches: Vec<&KvCache> = caches.iter().map(|cache| &**cache).collect();
+        if layers.start == 0 {
+            self.embed(&parts, &rows)?;
+        }
+        let spans: Vec<Span> = parts.iter().map(|part| part.span).collect();
+        let all = Batch {
+            rows: &rows,
+            caches: &caches,
+            spans: &spans,
+        };
+        // The head of a plain iteration is part of its order.
+        let is_plain = parts.iter().all(|part| part.draft.is_empty());
+        let logits = if is_plain {
+            Logits::LastRows
+        } else {
+            Logits::None
+        };
+        let rest: Vec<Launch> = launches(layers.end, logits)
+            .filter(|launch| launch.layer.is_none_or(|layer| layer >= layers.start))
+            .collect();
+        let ran = self.launch_all(&rest, &all, Some(ticket))?;
+        if let Some(next) = rest.get(ran) {
+            return Ok(Done {
+                layers: next.layer.unwrap_or(0),
+                ..Done::default()
+            });
+        }
+        let tokens = if is_plain {
+            let served: Vec<&Served> = batch.iter().map(|it| &*it.member.served).collect();
+            self.choose(&served)?
+        } else {
+            self.choose_along(&rows, &wanted(&parts))?
+        };
+        Ok(Done {
+            layers: layers.end,
+            tokens,
+            scores: Vec::new(),
+        })
+    }
+
+    pub(super) fn mixed(
+        &mut self,
+        batch: &[Continued],
+        prompts: &[(Member, Segment, bool)],
+    ) -> Result<Done, Failure> {
+        let parts = parts_of(batch, prompts);
+        let rows = self.executor.pass_rows();
+        self.embed(&parts, &rows)?;
+        let caches = caches_of(parts.iter().map(|part| part.member))?;
+        let caches: Vec<&KvCache> = caches.iter().map(|cache| &**cache).collect();
+        let spans: Vec<Span> = parts.iter().map(|part| part.span).collect();
+        let all = Batch {
+            rows: &rows,
+            caches: &caches,
+            spans: &spans,
+        };
+        let layers = self.executor.layers();
+        let launches: Vec<Launch> = launches(layers, Logits::None).collect();
+        self.launch_all(&launches, &all, None)?;
+        let mut done = Done {
+            layers,
+            ..Done::default()
+        };
+        for part in &parts {
+            let served = &part.member.served;
+            let scores = self.score_span(served, &rows, part.span)?;
+            done.add_scores(served.id, scores);
+        }
+        done.tokens = self.choose_along(&rows, &wanted(&parts))?;
+        Ok(done)
+    }
+
+    /// Writes the tokens of all parts to the first layer's rows.
+    fn embed(&mut self, parts: &[Part<'_>], rows: &Activations) -> Result<(), RuntimeError> {
+        for Part {
+            member,
+            span,
+            draft,
+            ..
+        } in parts
+        {
+            let known = span.position..span.position + span.tokens - draft.len();
+            member.served.with_tokens(|tokens| {
+                let tokens = tokens.get(known.clone()).unwrap_or_default();
+                self.executor.embed(tokens, rows, span.row)
+            })?;
+            self.executor.embed(draft, rows, span.row + known.len())?;
+        }
+        Ok(())
+    }
+
+    /// Runs the head on all wanted rows, and chooses tokens of each request as long as they are those that were drafted.
+    fn choose_along(
+        &mut self,
+        rows: &Activations,
+        wanted: &[Wanted<'_>],
+    ) -> Result<Vec<(RequestId, NextToken)>, RuntimeError> {
+        let mut tokens = Vec::with_capacity(wanted.len());
+        let mut goes_on = vec![true; wanted.len()];
+        let all: Vec<(usize, usize)> = (0..)
+            .zip(wanted)
+            .flat_map(|(of, wanted)| (0..wanted.rows.tokens).map(move |at| (of, at)))
+            .collect();
+        // More rows may be wanted than the head takes at a time.
+        for some in all.chunks(self.executor.head_rows().max(1)) {
+            let span = |(of, at): &(usize, usize)| Span {
+                row: wanted[*of].rows.row + at,
+                tokens: 1,
+                position: wanted[*of].rows.position + at,
+            };
+            let spans: Vec<Span> = some.iter().map(span).collect();
+            let batch = Batch {
+                rows,
+                caches: &[],
+                spans: &spans,
+            };
+            self.launch(HEAD, &batch)?;
+            let logits = self.executor.logits(spans.len())?;
+            let width = (logits.len() / spans.len().max(1)).max(1);
+            for ((of, at), row) in some.iter().zip(logits.chunks_exact_mut(width)) {
+                if !goes_on[*of] {
+                    continue;
+                }
+                let Wanted { served, draft, .. } = &wanted[*of];
+                let next = match at {
+                    0 => served.choose(row),
+                    _ => served.choose_next(row),
+                };
+                goes_on[*of] = served.goes_on(&next, draft.get(*at).copied());
+                tokens.push((served.id, next));
+            }
+        }
+        Ok(tokens)
+    }
+}
+
+/// What an iteration runs, row after row.
+fn parts_of<'a>(batch: &'a [Continued], prompts: &'a [(Member, Segment, bool)]) -> Vec<Part<'a>> {
+    let mut row = 0;
+    let mut span = |position: u32, tokens: usize| {
+        let span = Span {
+            row,
+            tokens,
+            position: position as usize,
+        };
+        row += tokens;
+        span
+    };
+    let mut parts = Vec::with_capacity(batch.len() + prompts.len());
+    for Continued {
+        member,
+        context,
+        draft,
+    } in batch
+    {
+        parts.push(Part {
+            member,
+            span: span(context.saturating_sub(1), 1 + draft.len()),
+            draft,
+            is_last: true,
+        });
+    }
+    for (member, segment, is_last) in prompts {
+        parts.push(Part {
+            member,
+            span: span(segment.position, segment.tokens as usize),
+            draft: &[],
+            is_last: *is_last,
+        });
+    }
+    parts
+}
+
+/// The rows that tokens are chosen from: the last one of a prompt, or the one of a request's last token and those of its
+/// draft.
+fn wanted<'a>(parts: &[Part<'a>]) -> Vec<Wanted<'a>> {
+    let last = parts.iter().filter(|part| part.is_last);
+    let wanted = last.map(|part| {
+        let before = part.span.tokens - 1 - part.draft.len();
+        Wanted {
+            served: &part.member.served,
+            rows: Span {
+                row: part.span.row + before,
+                tokens: 1 + part.draft.len(),
+                position: part.span.position + before,
+            },
+            draft: part.draft,
+        }
+    });
+    wanted.collect()
+}

@@ -248,6 +248,7 @@ mod tests {
             ttft: Duration::from_millis(25),
             decode: Duration::from_millis(30),
             generated: 4,
+            drafts: None,
         };
         let said = |text, ending| serde_json::to_string(&Turn::new(59, text, ending)).unwrap();
         assert_eq!(

@@ -64,6 +64,7 @@ const VARIABLES: [(&str, &[&str]); 14] = [
             "tests/bits/main.rs",
             "tests/engine.rs",
             "tests/gguf.rs",
+            "tests/speculation.rs",
             "tests/trained.rs",
         ],
     ),

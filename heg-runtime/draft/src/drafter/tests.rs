@@ -1,3 +1,5 @@
+//! Drafts as a request makes them: from its context, earlier answers, predictions and grammars.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Plans against the best one of all, and against the paper's picture.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use heg_sched::{
     Action, Actions, CachedCosts, Class, Decoding, Event, Finish, FlowId, Kernel, Lane, Micros,
-    RequestId, Scheduler, Segment, Submission, WarmKernel, Work, scheduler,
+    Scheduler, Segment, Submission, WarmKernel, Work, scheduler,
 };
 use heg_sim::{AnalyticCosts, Dimensions, Faults, simulate};
 use heg_spec::{Policy, Seeded};

@@ -102,7 +102,7 @@ pub enum Cores {
 pub enum Activations {
     /// In f32.
     F32,
-    /// Rounded to 8 bits, in groups of 32 that share a scale; those of the head, which has few rows, to 16.
+    /// Rounded to 8 bits, in groups of 32 that share a scale.
     I8,
     /// Rounded to 16 bits, in groups that share a scale.
     I16,

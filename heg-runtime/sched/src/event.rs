@@ -234,6 +234,11 @@ impl Decoding {
     pub fn rows(self) -> u32 {
         1 + self.drafted
     }
+
+    /// Rows that a batch takes.
+    pub fn rows_of(batch: &[Self]) -> u32 {
+        batch.iter().map(|member| member.rows()).sum()
+    }
 }
 
 /// What a launch gave to a request.

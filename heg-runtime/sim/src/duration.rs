@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use heg_sched::{Call, Cost, Costs, Kernel, Lane, WarmKernel, Work};
+use heg_sched::{Call, Cost, Costs, Decoding, Kernel, Lane, WarmKernel, Work};
 
 /// The cost of a launch when nothing else runs; `None` if the lane cannot run it.
 ///
@@ -42,13 +42,8 @@ pub fn duration(
         }
         Work::Head(_) => costs.cost(lane, Call::Head { rows: 1 }),
         Work::Decode(run) => {
-            let rows = run.batch.iter().map(|member| member.rows()).sum();
-            let call = Call::Layer {
-                rows,
-                context: run.batch.iter().map(|member| member.context).sum(),
-                fused: run.fused,
-            };
-            let layer = costs.cost(lane, call)?;
+            let rows = Decoding::rows_of(&run.batch);
+            let layer = costs.cost(lane, Call::layer(&run.batch, run.fused))?;
             let mut total = Sum::default();
             total.add(layer, run.layers.len() as u32);
             if run.layers.end == layers {
@@ -60,7 +55,7 @@ pub fn duration(
             })
         }
         Work::Mixed { batch, prompts } => {
-            let rows = batch.iter().map(|member| member.rows()).sum();
+            let rows = Decoding::rows_of(batch);
             let mut total = Sum::default();
             let context = batch.iter().map(|member| member.context).sum();
             let ends = prompts.iter().filter(|(id, s)| is_last(id, s.context()));

@@ -12,7 +12,8 @@ use heg_spec::Group;
 use super::correction::Correction;
 use heg_costs::AnnotatedCosts;
 use heg_sched::{
-    CachedCosts, Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, Segment, WarmKernel, Work,
+    CachedCosts, Call, Cost, Costs, Decoding, Kernel, Lane, Micros, ModelShape, Segment,
+    WarmKernel, Work,
 };
 
 /// Speeds of a device that nothing is known of: those of two cores of a laptop.
@@ -99,13 +100,8 @@ impl Pace {
             },
             Work::Head(_) => (Kind::Head, 1, latency_us(Call::Head { rows: 1 })?),
             Work::Decode(run) => {
-                let rows = run.batch.iter().map(|member| member.rows()).sum();
-                let context = run.batch.iter().map(|member| member.context).sum();
-                let layer = latency_us(Call::Layer {
-                    rows,
-                    context,
-                    fused: false,
-                })?;
+                let rows = Decoding::rows_of(&run.batch);
+                let layer = latency_us(Call::layer(&run.batch, false))?;
                 let head = latency_us(Call::Head { rows })?;
                 (Kind::Decode, rows, layer * run.layers.len() as f64 + head)
             }

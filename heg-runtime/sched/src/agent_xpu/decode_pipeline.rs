@@ -89,7 +89,7 @@ impl<C: Costs> AgentXpu<C> {
         let run = DecodeRun {
             batch: Arc::clone(&iteration.batch),
             layers: iteration.layers_done..self.model.layers,
-            fused: self.policy.decode.fused_layer && rows(&iteration.batch) == 1,
+            fused: self.policy.decode.fused_layer && Decoding::rows_of(&iteration.batch) == 1,
         };
         let (class, cost) = (iteration.class, self.decode_cost(lane, &run)?);
         let may_start = self.may_start(Proposal::Iteration { class, cost });
@@ -187,11 +187,7 @@ impl<C: Costs> AgentXpu<C> {
 
     /// What a run takes: its layers, and the head, which comes after the last one.
     pub(super) fn decode_cost(&self, lane: Lane, run: &DecodeRun) -> Option<Cost> {
-        let call = Call::Layer {
-            rows: rows(&run.batch),
-            context: run.batch.iter().map(|member| member.context).sum(),
-            fused: run.fused,
-        };
+        let call = Call::layer(&run.batch, run.fused);
         self.layers_cost(lane, call, run.layers.len())
     }
 
@@ -210,7 +206,7 @@ impl<C: Costs> AgentXpu<C> {
 
     /// What a whole iteration takes, roughly: for comparing numbers of rows.
     fn iteration_us(&self, lane: Lane, batch: &[Decoding]) -> Option<f64> {
-        let rows = rows(batch);
+        let rows = Decoding::rows_of(batch);
         let context: u32 = batch.iter().map(|member| member.context).sum();
         let call = Call::Layer {
             rows,
@@ -251,9 +247,4 @@ impl<C: Costs> AgentXpu<C> {
             self.emit(member.request, outcome, actions);
         }
     }
-}
-
-/// Rows of a batch.
-fn rows(batch: &[Decoding]) -> u32 {
-    batch.iter().map(|member| member.rows()).sum()
 }

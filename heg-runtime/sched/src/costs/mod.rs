@@ -6,7 +6,7 @@ mod cached;
 
 pub use cached::CachedCosts;
 
-use super::event::{Kernel, WarmKernel};
+use super::event::{Decoding, Kernel, WarmKernel};
 use super::request::{Lane, Micros};
 
 /// One call of a kernel.
@@ -36,6 +36,17 @@ pub enum Call {
         /// b.
         rows: u32,
     },
+}
+
+impl Call {
+    /// One layer for a batch.
+    pub fn layer(batch: &[Decoding], fused: bool) -> Self {
+        Self::Layer {
+            rows: Decoding::rows_of(batch),
+            context: batch.iter().map(|member| member.context).sum(),
+            fused,
+        }
+    }
 }
 
 /// What a call takes when nothing else runs.

@@ -171,7 +171,7 @@ impl<C: Costs> SingleLane<C> {
         };
         let last = first.class();
         let batch = self.decoding(&eligible);
-        let rows = batch.iter().map(|member| member.rows()).sum();
+        let rows = Decoding::rows_of(&batch);
         let prompts = self.prompts(&eligible, rows);
         self.last = Some(last);
         self.run(batch, prompts, actions);
@@ -192,12 +192,8 @@ impl<C: Costs> SingleLane<C> {
             .collect();
         let time = |batch: &[Decoding]| {
             let us = |call| Some(self.costs.cost(self.lane, call)?.latency_us);
-            let rows = batch.iter().map(|member| member.rows()).sum();
-            let layer = us(Call::Layer {
-                rows,
-                context: batch.iter().map(|member| member.context).sum(),
-                fused: false,
-            })?;
+            let layer = us(Call::layer(batch, false))?;
+            let rows = Decoding::rows_of(batch);
             Some(layer * f64::from(self.model.layers) + us(Call::Head { rows })?)
         };
         with_drafts(&batch, self.policy.decode.draft_rows_max, time)
@@ -251,12 +247,7 @@ impl<C: Costs> SingleLane<C> {
     /// How long an iteration may take: a generous multiple of its parts one after the other.
     fn patience(&self, batch: &[Decoding], prompts: &[(RequestId, Segment)]) -> Micros {
         let layers = f64::from(self.model.layers);
-        let context = batch.iter().map(|member| member.context).sum();
-        let decode = Call::Layer {
-            rows: batch.iter().map(|member| member.rows()).sum(),
-            context,
-            fused: false,
-        };
+        let decode = Call::layer(batch, false);
         let latency = |call| {
             self.costs
                 .cost(self.lane, call)

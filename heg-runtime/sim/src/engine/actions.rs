@@ -131,11 +131,7 @@ impl<C: Costs> Simulation<'_, C> {
             if running.ticket != ticket || running.layers < run.layers.end {
                 continue;
             }
-            let layer = Call::Layer {
-                rows: run.batch.iter().map(|member| member.rows()).sum(),
-                context: run.batch.iter().map(|member| member.context).sum(),
-                fused: run.fused,
-            };
+            let layer = Call::layer(&run.batch, run.fused);
             let Some(layer) = self.costs.cost(lane, layer) else {
                 continue;
             };

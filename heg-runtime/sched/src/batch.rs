@@ -82,17 +82,25 @@ pub(super) fn with_drafts(
     }
     // Stable: tokens of a draft that are equally likely stay in order.
     drafts.sort();
+    drafts.truncate(spare);
+    let given = |reach: u16| f64::from(reach) / 1000.0;
     let mut batch = best.clone();
     let mut expected = batch.len() as f64;
-    let rate = |expected: f64, batch: &[Decoding]| time(batch).map(|us| expected / us.max(1.0));
-    let mut best_rate = rate(expected, &batch);
-    for (_, Reverse(reach), member) in drafts.into_iter().take(spare) {
+    let with_all = drafts.iter().map(|(_, Reverse(reach), _)| given(*reach));
+    let with_all = expected + with_all.sum::<f64>();
+    let mut best_rate = time(&batch).map(|us| expected / us.max(1.0));
+    for (_, Reverse(reach), member) in drafts {
         batch[member].drafted += 1;
-        expected += f64::from(reach) / 1000.0;
-        let with = rate(expected, &batch);
-        if with > best_rate {
-            best_rate = with;
+        expected += given(reach);
+        let us = time(&batch).map(|us| us.max(1.0));
+        let rate = us.map(|us| expected / us);
+        if rate > best_rate {
+            best_rate = rate;
             best.clone_from(&batch);
+        }
+        // More rows take no less time.
+        if us.map(|us| with_all / us) <= best_rate {
+            break;
         }
     }
     best.into()

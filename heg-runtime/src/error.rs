@@ -295,6 +295,11 @@ pub enum RuntimeError {
         /// The layer; none for the head.
         layer: Option<u32>,
     },
+    /// A tree of drafted tokens came to a kernel that is no CPU program: a bug of the caller.
+    #[error(
+        "a tree of drafted tokens needs CPU programs, found another form of a kernel; this is a bug"
+    )]
+    Tree,
 }
 
 /// Exit status of a process that ends with an error.
@@ -370,6 +375,7 @@ impl RuntimeError {
             Self::LoaderGone
             | Self::EngineGone
             | Self::Launch { .. }
+            | Self::Tree
             | Self::LaneLost { .. }
             | Self::Abandoned => ExitStatus::Bug,
         }

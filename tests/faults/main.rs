@@ -6,6 +6,7 @@
 )]
 
 mod deadlines;
+mod drafts;
 mod flash;
 mod health;
 mod kernels;

@@ -127,6 +127,8 @@ pub(crate) enum Speculate {
     Off,
     /// Verify several tokens at once where the prompt or earlier answers suggest them; the answer stays the same.
     Chain,
+    /// The same with several ways to go on at once.
+    Tree,
 }
 
 impl From<Speculate> for Speculation {
@@ -134,6 +136,7 @@ impl From<Speculate> for Speculation {
         match speculate {
             Speculate::Off => Self::Off,
             Speculate::Chain => Self::Chain,
+            Speculate::Tree => Self::Tree,
         }
     }
 }

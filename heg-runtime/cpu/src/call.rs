@@ -3,6 +3,7 @@
 use heg_artifacts::manifest::{ElementType, Role};
 use heg_artifacts::program::{BufferId, BufferPlace, Step};
 
+use crate::attention::TREE_TOKENS_MAX;
 use crate::error::Error;
 use crate::kernel::{Kernel, Port};
 use crate::memory::ProgramRows;
@@ -48,6 +49,9 @@ pub struct Context<'a> {
     pub tokens: usize,
     /// Position of the first of them.
     pub position: usize,
+    /// How they follow each other: one after the other where there is nothing; for a tree of at most [`TREE_TOKENS_MAX`]
+    /// the number, for each but the first, of the earlier one that it follows. Their keys and values lie in order.
+    pub follows: Option<&'a [u16]>,
     /// Keys from position 0 on, up to the last new token at least.
     pub keys: ProgramRows<'a>,
     /// Values, likewise.
@@ -145,6 +149,9 @@ impl CpuCall<'_> {
         let tokens = self.contexts.iter().map(|context| context.tokens).sum();
         expect("tokens of the contexts", 0, self.rows, tokens)?;
         for (index, context) in self.contexts.iter().enumerate() {
+            if let Some(follows) = context.follows {
+                check_tree(index, context.tokens, follows)?;
+            }
             let visible = context.position.saturating_add(context.tokens);
             for (role, rows) in [(Role::Key, &context.keys), (Role::Value, &context.values)] {
                 let port = kernel.inputs.iter().find(|port| port.role == role);
@@ -161,6 +168,31 @@ impl CpuCall<'_> {
         }
         Ok(())
     }
+}
+
+fn check_tree(index: usize, tokens: usize, follows: &[u16]) -> Result<(), Error> {
+    expect(
+        "tokens of a tree",
+        index,
+        tokens.min(TREE_TOKENS_MAX),
+        tokens,
+    )?;
+    expect(
+        "tokens that follow others",
+        index,
+        tokens.saturating_sub(1),
+        follows.len(),
+    )?;
+    for (at, before) in follows.iter().enumerate() {
+        let before = usize::from(*before);
+        expect(
+            "the earlier token of one of a tree",
+            index,
+            before.min(at),
+            before,
+        )?;
+    }
+    Ok(())
 }
 
 fn expect(what: &'static str, index: usize, expected: usize, found: usize) -> Result<(), Error> {

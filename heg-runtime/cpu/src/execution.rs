@@ -10,7 +10,7 @@ use heg_artifacts::program::{
     Attention, BufferId, ParameterId, Part, Step, StepPhase, scratch_width,
 };
 
-use crate::attention::{self, AttentionCall, KvElement, WorkItem, WorkItems};
+use crate::attention::{self, AttentionCall, KvElement, Tree, WorkItem, WorkItems};
 use crate::call::{Context, CpuCall};
 use crate::device::{Address, OfThread};
 use crate::kernel::{Kernel, Layout};
@@ -242,7 +242,7 @@ impl Execution<'_> {
         attributes: &Attention,
         out: BufferId,
         index: usize,
-    ) -> Option<AttentionCall> {
+    ) -> Option<AttentionCall<'_>> {
         let before = self.call.contexts.get(..index)?;
         let first: usize = before.iter().map(|context| context.tokens).sum();
         let context: &Context<'_> = self.call.contexts.get(index)?;
@@ -260,6 +260,7 @@ impl Execution<'_> {
             out_stride: out.stride,
             rows: context.tokens,
             position: context.position,
+            tree: context.follows.map(Tree::new),
             keys: context.keys.row(0).cast_const(),
             values: context.values.row(0).cast_const(),
             kv_stride_bytes: context.keys.stride_bytes(),

@@ -27,6 +27,7 @@ mod product;
 mod row_steps;
 mod rows;
 
+pub use attention::TREE_TOKENS_MAX;
 pub use call::{AffineBytes, Context, CpuCall, WeightBytes};
 pub use device::{CpuDevice, CpuDeviceOptions};
 pub use error::Error;

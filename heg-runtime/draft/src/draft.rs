@@ -50,6 +50,48 @@ pub struct Draft {
 }
 
 impl Draft {
+    /// Tokens that somebody else expects, each with the place of the one before it, as certain ones. Places are earlier
+    /// ones; a token that stands at its place already is left out, with those that follow it.
+    pub fn expected(tokens: impl IntoIterator<Item = (u32, Option<u16>)>) -> Self {
+        let mut draft = Self::default();
+        let mut places: Vec<Option<u16>> = Vec::new();
+        for (token, parent) in tokens {
+            let parent = parent.map(|parent| places.get(usize::from(parent)).copied().flatten());
+            let drafted = |parent| Drafted {
+                token,
+                parent,
+                reach: 1.0,
+                kind: Kind::of(Source::Prediction, 1, 1, 1),
+            };
+            let added = match parent {
+                Some(None) => false,
+                Some(parent) => draft.push(drafted(parent)),
+                None => draft.push(drafted(None)),
+            };
+            places.push(added.then(|| (draft.len() - 1) as u16));
+        }
+        draft
+    }
+
+    /// Those of the tokens that are in a vocabulary of so many, as far as all before them are.
+    pub fn within(&self, vocabulary: u32) -> Self {
+        let mut kept = Self::default();
+        let mut places: Vec<Option<u16>> = Vec::new();
+        for drafted in &self.tokens {
+            let place = |at: u16| places.get(usize::from(at)).copied().flatten();
+            let parent = drafted.parent.map(place);
+            let is_kept = drafted.token < vocabulary && parent != Some(None);
+            if is_kept {
+                kept.tokens.push(Drafted {
+                    parent: parent.flatten(),
+                    ..*drafted
+                });
+            }
+            places.push(is_kept.then(|| (kept.tokens.len() - 1) as u16));
+        }
+        kept
+    }
+
     /// The drafted tokens.
     pub fn tokens(&self) -> &[Drafted] {
         &self.tokens
@@ -70,6 +112,30 @@ impl Draft {
         let tokens = self.tokens.get(..tokens).unwrap_or(&self.tokens);
         Self {
             tokens: tokens.to_vec(),
+        }
+    }
+
+    /// The same tokens with each chain in one piece: the first token drafted after another stands right behind it.
+    pub fn depth_first(&self) -> Self {
+        let mut ordered = Self::default();
+        // Tokens that come next, with their parents' new places; the latest comes first.
+        let mut next: Vec<(usize, Option<u16>)> = Vec::new();
+        let mut parent = (None, None);
+        loop {
+            let (old, new) = parent;
+            let children = self.tokens.iter().enumerate();
+            let children = children.filter(|(_, drafted)| drafted.parent == old);
+            next.extend(children.rev().map(|(at, _)| (at, new)));
+            let Some((at, new)) = next.pop() else {
+                return ordered;
+            };
+            ordered
+                .tokens
+                .extend(self.tokens.get(at).map(|drafted| Drafted {
+                    parent: new,
+                    ..*drafted
+                }));
+            parent = (Some(at as u16), Some((ordered.tokens.len() - 1) as u16));
         }
     }
 
@@ -100,5 +166,60 @@ impl Draft {
             self.tokens.push(drafted);
         }
         is_new && fits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(draft: &Draft) -> Vec<(u32, Option<u16>)> {
+        let tokens = draft.tokens().iter();
+        tokens
+            .map(|drafted| (drafted.token, drafted.parent))
+            .collect()
+    }
+
+    #[test]
+    fn depth_first_keeps_the_tree_and_puts_first_children_behind_their_parents() {
+        let grown = [
+            (1, None),
+            (2, None),
+            (3, Some(0)),
+            (4, Some(1)),
+            (5, Some(0)),
+            (6, Some(2)),
+        ];
+        let ordered = Draft::expected(grown).depth_first();
+        let expected = [
+            (1, None),
+            (3, Some(0)),
+            (6, Some(1)),
+            (5, Some(0)),
+            (2, None),
+            (4, Some(4)),
+        ];
+        assert_eq!(shape(&ordered), expected);
+        assert_eq!(ordered.depth_first(), ordered);
+    }
+
+    #[test]
+    fn a_token_out_of_the_vocabulary_goes_with_all_that_follow_it() {
+        let tokens = [
+            (1, None),
+            (90, Some(0)),
+            (2, Some(1)),
+            (3, Some(0)),
+            (4, Some(3)),
+        ];
+        let kept = Draft::expected(tokens).within(90);
+        assert_eq!(shape(&kept), [(1, None), (3, Some(0)), (4, Some(1))]);
+        assert!(Draft::expected([(90, None)]).within(90).is_empty());
+    }
+
+    #[test]
+    fn a_token_stands_once_at_its_place() {
+        let tokens = [(1, None), (1, None), (2, Some(1)), (3, Some(0))];
+        assert_eq!(shape(&Draft::expected(tokens)), [(1, None), (3, Some(0))]);
     }
 }

@@ -118,7 +118,7 @@ impl Conductor {
         // The head gives logits of every row that is verified.
         let verified = match options.speculation {
             Speculation::Off => 0,
-            Speculation::Chain => policy.decode.draft_rows_max,
+            Speculation::Chain | Speculation::Tree => policy.decode.draft_rows_max,
         };
         let exec = ExecutorOptions {
             chunk_tokens: prefill_tokens_max(&policy, chunk_tokens),

@@ -17,6 +17,19 @@ pub enum Speculation {
     Off,
     /// Tokens that follow one another, as long as they are likely to pay.
     Chain,
+    /// Several ways to go on, where CPU programs verify them; tokens that follow one another elsewhere.
+    Tree,
+}
+
+impl Speculation {
+    /// The shape of drafts, if there are any.
+    pub(super) fn shape(self) -> Option<Shape> {
+        match self {
+            Self::Off => None,
+            Self::Chain => Some(Shape::Chain),
+            Self::Tree => Some(Shape::Tree),
+        }
+    }
 }
 
 /// Counts of one request's verifications.
@@ -32,6 +45,7 @@ pub struct DraftCounts {
 
 /// What drafts of all requests are made with.
 pub(super) struct Drafting {
+    vocabulary: u32,
     /// Finished answers, by the scope that they belong to.
     histories: BTreeMap<ScopeId, History>,
     /// The history of a scope that has none.
@@ -50,6 +64,7 @@ const DRAFT_TOKENS: usize = 31;
 /// The drafts of one request.
 pub(super) struct RequestDrafts {
     drafter: Drafter,
+    shape: Shape,
     /// What is expected to follow the answer so far.
     draft: Draft,
     counts: DraftCounts,
@@ -57,18 +72,18 @@ pub(super) struct RequestDrafts {
 
 impl RequestDrafts {
     /// For an answer after a prompt.
-    pub(super) fn new(prompt: &[u32]) -> Self {
+    pub(super) fn new(prompt: &[u32], shape: Shape) -> Self {
         Self {
             drafter: Drafter::new(prompt),
+            shape,
             draft: Draft::default(),
             counts: DraftCounts::default(),
         }
     }
 
-    /// The first tokens of the draft.
-    pub(super) fn leading(&self, tokens: u32) -> Vec<u32> {
-        let drafted = self.draft.tokens().iter().take(tokens as usize);
-        drafted.map(|drafted| drafted.token).collect()
+    /// The likeliest tokens of the draft.
+    pub(super) fn leading(&self, tokens: u32) -> DraftTokens {
+        DraftTokens::of(&self.draft.leading(tokens as usize).depth_first())
     }
 
     pub(super) fn counts(&self) -> DraftCounts {
@@ -76,16 +91,94 @@ impl RequestDrafts {
     }
 }
 
+/// Drafted tokens as a lane verifies them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct DraftTokens {
+    tokens: Vec<u32>,
+    /// For each the row that it follows, where that is not always the one before it. The answer's last token has row 0, and
+    /// the first drafted one row 1.
+    follows: Option<Vec<u16>>,
+}
+
+impl DraftTokens {
+    fn of(draft: &Draft) -> Self {
+        let drafted = draft.tokens().iter();
+        let follows = drafted.map(|drafted| drafted.parent.map_or(0, |parent| parent + 1));
+        let follows: Vec<u16> = follows.collect();
+        let is_chain = follows.iter().zip(0..).all(|(row, before)| *row == before);
+        Self {
+            tokens: draft.tokens().iter().map(|drafted| drafted.token).collect(),
+            follows: (!is_chain).then_some(follows),
+        }
+    }
+
+    /// Whether tokens have more than one way to go on.
+    pub(super) fn is_tree(&self) -> bool {
+        self.follows.is_some()
+    }
+
+    /// All of them where trees are verified, else the first chain.
+    pub(super) fn rows(&self, takes_trees: bool) -> DraftRows<'_> {
+        let all = DraftRows {
+            tokens: &self.tokens,
+            follows: self.follows.as_deref(),
+        };
+        match all.follows {
+            Some(follows) if !takes_trees => {
+                let chain = follows.iter().zip(0..);
+                let chain = chain.take_while(|(row, before)| *row == before).count();
+                DraftRows {
+                    tokens: all.tokens.get(..chain).unwrap_or_default(),
+                    follows: None,
+                }
+            }
+            _ => all,
+        }
+    }
+}
+
+/// Drafted tokens that are verified.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct DraftRows<'a> {
+    pub(super) tokens: &'a [u32],
+    /// As in [`DraftTokens`].
+    pub(super) follows: Option<&'a [u16]>,
+}
+
+impl DraftRows<'_> {
+    /// The row of a token that follows the one of `row`, if it is drafted.
+    pub(super) fn next(self, row: usize, token: u32) -> Option<usize> {
+        let follows = |at: usize| match self.follows {
+            Some(follows) => follows.get(at).map(|before| usize::from(*before)),
+            None => Some(at),
+        };
+        let mut rows = row..self.tokens.len();
+        let drafted = |at: usize| self.tokens.get(at) == Some(&token);
+        let at = rows.find(|at| drafted(*at) && follows(*at) == Some(row));
+        at.map(|at| at + 1)
+    }
+}
+
 impl Drafting {
+    /// For a model with a vocabulary of so many tokens.
+    pub(super) fn new(vocabulary: u32) -> Self {
+        Self {
+            vocabulary,
+            histories: BTreeMap::new(),
+            nothing: History::new(0),
+            taught: Acceptance::default(),
+        }
+    }
+
     /// Learns the next tokens of an answer, and drafts what may follow them. `fed` is the number of drafted tokens that
-    /// were verified, where the request decoded. Returns how likely each token of the new draft is reached, in
+    /// were verified, where the request decoded; `other` is verified next in place of a draft. Returns how likely each token of the new draft is reached, in
     /// thousandths.
     pub(super) fn next(
         &mut self,
-        scope: ScopeId,
-        drafts: &mut RequestDrafts,
+        (scope, drafts): (ScopeId, &mut RequestDrafts),
         given: &[u32],
         fed: Option<u32>,
+        other: Option<Draft>,
     ) -> Arc<[u16]> {
         if let Some(fed) = fed {
             let fed = drafts.draft.leading(fed as usize);
@@ -103,7 +196,11 @@ impl Drafting {
             taught: &self.taught,
             forced: &[],
         };
-        drafts.draft = drafts.drafter.draft(Shape::Chain, DRAFT_TOKENS, &beside);
+        let draft = other.unwrap_or_else(|| {
+            let drafter = &drafts.drafter;
+            drafter.draft(drafts.shape, DRAFT_TOKENS, &beside)
+        });
+        drafts.draft = draft.within(self.vocabulary);
         let mut least = u16::MAX;
         let reaches = drafts.draft.tokens().iter().map(|drafted| {
             least = least.min((drafted.reach * 1000.0) as u16);
@@ -123,12 +220,5 @@ impl Drafting {
     }
 }
 
-impl Default for Drafting {
-    fn default() -> Self {
-        Self {
-            histories: BTreeMap::new(),
-            nothing: History::new(0),
-            taught: Acceptance::default(),
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

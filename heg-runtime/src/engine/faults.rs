@@ -14,6 +14,7 @@ use crate::error::RuntimeError;
 use crate::exec::{Batch, Executor, GoesOn, Loader, WarmForms};
 use crate::mem::{Activations, KvCache, KvShape};
 use crate::platform::full_file;
+use heg_draft::Draft;
 use heg_sched::{Class, Lane, Launch, RequestId, WarmKernel};
 
 /// A kind of fault.
@@ -65,9 +66,13 @@ pub struct Rule {
 #[derive(Clone, Default)]
 pub struct FaultPlan(Arc<Mutex<Plan>>);
 
+/// Drafts tokens after a request's prompt and answer so far: each with the place of the one before it, if there is one.
+type Drafts = dyn Fn(RequestId, &[u32]) -> Vec<(u32, Option<u16>)> + Send;
+
 #[derive(Default)]
 struct Plan {
     rules: Vec<Rule>,
+    drafts: Option<Box<Drafts>>,
     happened: u64,
     /// Whether stuck kernels go on.
     released: bool,
@@ -84,6 +89,14 @@ impl FaultPlan {
         let mut plan = self.plan();
         plan.rules.clear();
         plan.released = true;
+    }
+
+    /// Has these tokens verified in place of those that a request's text suggests, whatever they are.
+    pub fn draft(
+        &self,
+        drafts: impl Fn(RequestId, &[u32]) -> Vec<(u32, Option<u16>)> + Send + 'static,
+    ) {
+        self.plan().drafts = Some(Box::new(drafts));
     }
 
     /// Number of faults that have happened.
@@ -162,6 +175,12 @@ impl Machine for FaultyMachine {
             }),
             None => KvCache::reserve(shape),
         }
+    }
+
+    fn draft(&self, request: RequestId, tokens: &[u32]) -> Option<Draft> {
+        let plan = self.0.plan();
+        let drafts = plan.drafts.as_ref()?;
+        Some(Draft::expected(drafts(request, tokens)))
     }
 
     fn file(&self, folder: &Path) -> io::Result<File> {
@@ -297,6 +316,10 @@ impl LaneExecutor for FaultyExecutor {
                 return Ok(done);
             }
         }
+    }
+
+    fn takes_trees(&self, rows: usize, context: usize) -> bool {
+        self.executor.takes_trees(rows, context)
     }
 
     fn logits(&mut self, rows: usize) -> Result<&mut [f32], RuntimeError> {

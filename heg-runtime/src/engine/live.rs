@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::drafts::{Drafting, RequestDrafts};
+use super::machine::Machine;
 use super::request::{Ending, FinishReason, Listener, ScopeId, Update};
 use super::scores::{PromptScores, Score};
 use super::served::{Committed, Follows, NextToken, PromptRows, Served};
@@ -144,21 +145,22 @@ impl Live {
         }
     }
 
-    /// Drafts what may follow the latest tokens of the answer, of which so many were just committed; see
-    /// [`Drafting::next`].
+    /// Drafts what may follow the latest tokens of the answer, of which so many were just committed, unless the machine
+    /// has a draft of its own; see [`Drafting::next`].
     pub(super) fn draft(
         &mut self,
-        drafting: &mut Drafting,
+        (drafting, machine): (&mut Drafting, &dyn Machine),
         given: u32,
         fed: Option<u32>,
     ) -> Arc<[u16]> {
         let Some(drafts) = &mut self.drafts else {
             return Arc::from([]);
         };
-        let scope = self.scope;
+        let (scope, id) = (self.scope, self.served.id);
         self.served.with_tokens(|tokens| {
             let given = &tokens[tokens.len().saturating_sub(given as usize)..];
-            drafting.next(scope, drafts, given, fed)
+            let other = machine.draft(id, tokens);
+            drafting.next((scope, drafts), given, fed, other)
         })
     }
 

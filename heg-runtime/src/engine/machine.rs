@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::error::RuntimeError;
 use crate::exec::{Batch, Executor, GoesOn, WarmForms};
 use crate::mem::{Activations, KvCache, KvShape};
+use heg_draft::Draft;
 use heg_sched::{Class, Lane, Launch, RequestId, WarmKernel};
 
 /// The kernels of a lane: they read and write rows of activations and KV caches, one order of launches at a time.
@@ -48,6 +49,9 @@ pub(super) trait LaneExecutor: Send {
         batch: &Batch<'_>,
         goes_on: &GoesOn<'_>,
     ) -> Result<usize, RuntimeError>;
+
+    /// Whether a batch of so many rows and so long a context may have tokens that are a tree.
+    fn takes_trees(&self, rows: usize, context: usize) -> bool;
 
     /// The logits of the head's last run, as `rows` rows of V.
     fn logits(&mut self, rows: usize) -> Result<&mut [f32], RuntimeError>;
@@ -101,6 +105,10 @@ impl LaneExecutor for Executor {
         self.launch_all(launches, batch, goes_on)
     }
 
+    fn takes_trees(&self, rows: usize, context: usize) -> bool {
+        self.takes_trees(rows, context)
+    }
+
     fn logits(&mut self, rows: usize) -> Result<&mut [f32], RuntimeError> {
         self.logits(rows)
     }
@@ -138,6 +146,11 @@ pub(super) trait Machine: Send + Sync {
     /// Reserves address space for a request's cache.
     fn reserve(&self, _: RequestId, shape: KvShape) -> Result<KvCache, RuntimeError> {
         KvCache::reserve(shape)
+    }
+
+    /// A draft to verify in place of the one that the text of a request suggests, after its prompt and answer so far.
+    fn draft(&self, _: RequestId, _: &[u32]) -> Option<Draft> {
+        None
     }
 
     /// Opens a file without a name, for a cache.

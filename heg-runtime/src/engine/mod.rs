@@ -189,12 +189,13 @@ impl Engine {
             return id;
         }
         let speculation = request.speculation.unwrap_or(self.0.speculation);
-        let is_drafted = self.0.speculation != Speculation::Off && speculation != Speculation::Off;
+        // An engine that drafts nothing has no rows to verify drafts in.
+        let shape = self.0.speculation.shape().and(speculation.shape());
         self.send(Message::Submit(Arrival {
             at: Instant::now(),
             id,
             // On the caller's thread: a long prompt takes a millisecond.
-            drafts: is_drafted.then(|| Box::new(RequestDrafts::new(&request.prompt))),
+            drafts: shape.map(|shape| Box::new(RequestDrafts::new(&request.prompt, shape))),
             request,
             listener: Box::new(listener),
         }));

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::cache::RequestCache;
+use super::drafts::DraftTokens;
 use super::request::{EndTokens, Request};
 use super::scores::Score;
 use crate::error::RuntimeError;
@@ -119,14 +120,12 @@ impl Served {
         self.chosen(logits, Sampler::choose_next)
     }
 
-    /// Whether a chosen token is the drafted one, and others may follow it.
-    pub(super) fn goes_on(&self, next: &NextToken, drafted: Option<u32>) -> bool {
-        let Ok(choice) = &next.choice else {
-            return false;
-        };
+    /// A chosen token, if others may follow it.
+    pub(super) fn goes_on(&self, next: &NextToken) -> Option<u32> {
+        let choice = next.choice.as_ref().ok()?;
         let token = choice.token();
         let is_open = choice.said() == GrammarState::Open && !self.eos_ids.contains(&token);
-        is_open && drafted == Some(token)
+        is_open.then_some(token)
     }
 
     /// Whether logits are wanted for every row of the prompt.
@@ -188,7 +187,7 @@ pub(super) struct Continued {
     /// Tokens in its cache, the last of its answer included, which is fed now.
     pub(super) context: u32,
     /// Tokens that are fed behind that one, to be verified.
-    pub(super) draft: Vec<u32>,
+    pub(super) draft: DraftTokens,
 }
 
 /// Activations of a request that prefills: its own, so that it can be preempted without a copy.

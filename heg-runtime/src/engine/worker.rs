@@ -137,6 +137,7 @@ impl Worker {
                 rows: &prompt.rows.rows,
                 caches: &[&cache],
                 spans: &[span],
+                trees: &[],
             },
         )?;
         let is_last = (layer + 1, kernel) == (self.executor.layers(), Kernel::Ffn);
@@ -185,6 +186,7 @@ impl Worker {
                 rows,
                 caches: &[],
                 spans,
+                trees: &[],
             };
             self.launch(HEAD, &batch)?;
             let logits = self.executor.logits(spans.len())?;
@@ -212,6 +214,7 @@ impl Worker {
                 rows: &prompt.rows.rows,
                 caches: &[],
                 spans: &[row(last)],
+                trees: &[],
             },
         )?;
         let mut done = Done {

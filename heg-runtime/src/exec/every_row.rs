@@ -36,6 +36,7 @@ impl Executor {
             rows: &activations,
             caches: &[],
             spans: &spans,
+            trees: &[],
         };
         let head = Launch {
             layer: None,

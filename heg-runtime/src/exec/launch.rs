@@ -25,9 +25,17 @@ pub(crate) struct Batch<'a> {
     pub(crate) rows: &'a Activations,
     pub(crate) caches: &'a [&'a KvCache],
     pub(crate) spans: &'a [Span],
+    /// For spans whose tokens are a tree: of each token but the first, the earlier one that it follows. Only programs run
+    /// trees. No entry is needed behind the last tree.
+    pub(crate) trees: &'a [Option<&'a [u16]>],
 }
 
-impl Batch<'_> {
+impl<'a> Batch<'a> {
+    /// How the tokens of a span follow each other, if not one after the other.
+    pub(super) fn tree(&self, span: usize) -> Option<&'a [u16]> {
+        self.trees.get(span).copied().flatten()
+    }
+
     /// First row.
     pub(super) fn first(&self) -> usize {
         self.spans.first().map_or(0, |span| span.row)
@@ -71,6 +79,9 @@ impl Executor {
             }
             let (programs, ran) = self.run_programs(rest, batch, goes_on)?;
             if programs == 0 {
+                if batch.trees.iter().any(Option::is_some) {
+                    return Err(RuntimeError::Tree);
+                }
                 self.launch_form(*first, batch)?;
                 done += 1;
                 continue;

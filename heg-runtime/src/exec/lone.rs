@@ -299,6 +299,7 @@ impl<'a> CallRows<'a> for &'a LoneKernel {
         into.push(Context {
             tokens: self.tokens,
             position: self.position,
+            follows: None,
             keys: half(Role::Key)?,
             values: half(Role::Value)?,
         });

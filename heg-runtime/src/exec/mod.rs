@@ -311,6 +311,7 @@ impl Executor {
             rows: &rows,
             caches: &[],
             spans: &[span],
+            trees: &[],
         };
         self.launch(launch, &batch)
     }
@@ -354,6 +355,7 @@ impl Executor {
             rows: &rows,
             caches: &caches,
             spans: &spans,
+            trees: &[],
         };
         let layers = self.manifest().layers.len() as u32;
         let launches: Vec<Launch> = launches(layers, logits).collect();

@@ -12,7 +12,7 @@ use super::order::{CallRows, PortRows, ProgramOrder};
 use super::table::Target;
 use crate::error::RuntimeError;
 use crate::mem::{Half, KvCache, ProgramRows};
-use heg_sched::{Launch, Span};
+use heg_sched::{Launch, Logits, Span, launches};
 
 impl Executor {
     /// Runs those of the first launches that are programs on one processor, as one order, and returns how many there were
@@ -54,6 +54,24 @@ impl Executor {
     }
 }
 
+impl Executor {
+    /// Whether programs run the layers for a batch of so many rows and so long a context: they alone take trees.
+    pub(crate) fn takes_trees(&self, rows: usize, context: usize) -> bool {
+        let layers = launches(self.bundle.manifest().layers.len() as u32, Logits::None);
+        let mut placed = layers.filter(|launch| launch.group != Group::Ffn);
+        placed.all(|launch| {
+            let context = if launch.group == Group::Mha {
+                context
+            } else {
+                0
+            };
+            let target = self.forms.target(launch);
+            let form = target.and_then(|target| self.forms.ready(target, rows, context));
+            form.is_ok_and(|form| form.runner.program().is_some())
+        })
+    }
+}
+
 /// Cosines and sines of a rotary table, by the section of its cosines.
 type Rotary<'a> = (SectionId, [&'a [u8]; 2]);
 
@@ -89,11 +107,12 @@ impl<'a> CallRows<'a> for Ports<'_, 'a> {
             return Ok(());
         };
         let layer = layer as usize;
-        for (cache, span) in self.sequences()? {
+        for (index, (cache, span)) in self.sequences()?.enumerate() {
             let visible = span.position + span.tokens;
             into.push(Context {
                 tokens: span.tokens,
                 position: span.position,
+                follows: self.batch.tree(index),
                 keys: cache.for_program(layer, Half::Keys, 0, visible)?,
                 values: cache.for_program(layer, Half::Values, 0, visible)?,
             });
@@ -171,14 +190,26 @@ impl<'a> Ports<'_, 'a> {
         let table = table.ok_or_else(|| self.target.unknown())?;
         let bytes = self.table(table)?[part];
         let row_bytes = table.width as usize * size_of::<f32>();
-        into.port(self.batch.spans.iter().map(|span| {
-            let end = (span.position + span.tokens) * row_bytes;
-            let rows = bytes.get(span.position * row_bytes..end);
+        let rows = |position: usize, tokens: usize| {
+            let end = (position + tokens) * row_bytes;
+            let rows = bytes.get(position * row_bytes..end);
             let rows = rows.map(|rows| ProgramRows::of(rows, row_bytes));
             rows.ok_or(RuntimeError::Context {
-                asked: span.position + span.tokens,
+                asked: position + tokens,
                 context: table.rows as usize,
             })
+        };
+        let spans = self.batch.spans.iter().enumerate();
+        into.port(spans.flat_map(|(index, span)| {
+            // Tokens of a tree stand one by one, others in one run.
+            let (depths, tokens) = match self.batch.tree(index) {
+                Some(follows) => (depths(follows), 1),
+                None => (Vec::new(), span.tokens),
+            };
+            let run = depths.is_empty().then_some(0);
+            let rows = &rows;
+            let starts = depths.into_iter().chain(run);
+            starts.map(move |depth| rows(span.position + depth, tokens))
         }))
     }
 
@@ -196,4 +227,15 @@ impl<'a> Ports<'_, 'a> {
         self.tables.push((table.cos, found));
         Ok(found)
     }
+}
+
+/// How many tokens of a tree each token comes after.
+fn depths(follows: &[u16]) -> Vec<usize> {
+    let mut depths = vec![0; follows.len() + 1];
+    for (at, before) in follows.iter().enumerate() {
+        depths[at + 1] = depths
+            .get(usize::from(*before))
+            .map_or(0, |depth| depth + 1);
+    }
+    depths
 }

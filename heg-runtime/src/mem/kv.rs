@@ -146,6 +146,21 @@ impl KvCache {
         }
     }
 
+    /// Copies the keys and values of a token to the row of an earlier one, in every layer.
+    pub(crate) fn copy_row(&self, from: usize, to: usize) -> Result<(), RuntimeError> {
+        let mut row = vec![0; self.shape.row_bytes()];
+        for (layer, half) in self.halves() {
+            if !self.region.read(self.offset(layer, half, from), &mut row) {
+                return Err(RuntimeError::Context {
+                    asked: from + 1,
+                    context: self.shape.context_tokens,
+                });
+            }
+            self.write_row(layer, half, to, &row)?;
+        }
+        Ok(())
+    }
+
     /// Gives the memory of the rows from `tokens` on back to the system. No kernel may be running on them.
     pub(crate) fn discard(&self, tokens: usize) {
         for (layer, half) in self.halves() {

@@ -42,7 +42,7 @@ pub(crate) struct WorkItems {
 
 impl WorkItems {
     /// Work items for so many threads.
-    pub(crate) fn of(call: &AttentionCall, threads: usize) -> Self {
+    pub(crate) fn of(call: &AttentionCall<'_>, threads: usize) -> Self {
         let kv_heads = call.attributes.kv_heads as usize;
         let shape = Shape::of(&call.attributes);
         let most_rows = most_rows(shape);

@@ -3,7 +3,9 @@
 use super::block::{Bf16, Element, F32, HeadRows, Next, transpose, transpose_steps, widen};
 use super::scratch::STRIP;
 use super::softmax::{Strip, weigh};
+use super::stage::{Stage, stages};
 use super::tile::{Products, Start, TILE_ROWS, sum_products, sum_rows};
+use super::tree::Way;
 use super::{AttentionCall, AttentionScratch, BLOCK, KvElement, Shape};
 use crate::lanes::{Kernel, LANES, Lanes};
 use std::f32::consts::LOG2_E;
@@ -11,7 +13,7 @@ use std::ops::Range;
 
 /// A work item. Its query rows are numbered by key/value head, then token, then query head.
 pub(super) struct Item<'a> {
-    call: &'a AttentionCall,
+    call: &'a AttentionCall<'a>,
     kv_heads: Range<usize>,
     /// Tokens, counted from the call's first.
     tokens: Range<usize>,
@@ -23,7 +25,7 @@ pub(super) struct Item<'a> {
 
 impl<'a> Item<'a> {
     pub(super) fn new(
-        call: &'a AttentionCall,
+        call: &'a AttentionCall<'a>,
         kv_heads: Range<usize>,
         tokens: Range<usize>,
         scratch: &'a mut AttentionScratch,
@@ -48,17 +50,11 @@ impl Kernel for Item<'_> {
         if self.tokens.is_empty() {
             return;
         }
-        let first = self.call.position + self.tokens.start;
-        let end = self.call.position + self.tokens.end;
-        let first_seen = (first + 1).saturating_sub(self.window);
         // SAFETY: the caller of `attend` vouches for rows, and scratch memory has room for an item of the call.
         unsafe {
             self.start::<L>();
-            for block in first_seen / BLOCK..end.div_ceil(BLOCK) {
-                let seen = first_seen.max(block * BLOCK)..end.min((block + 1) * BLOCK);
-                for head in 0..self.kv_heads.len() {
-                    self.attend_block::<L>(head, seen.clone(), end);
-                }
+            for stage in stages(self.call, self.tokens.clone(), self.window) {
+                self.attend_stage::<L>(&stage);
             }
             self.finish::<L>();
         }
@@ -91,6 +87,23 @@ struct Block {
 // SAFETY of the blocks below: query, key, value and output rows are those of the item, for which the caller of `attend`
 // vouches; scratch memory has room for the item's query rows, a strip of scores and a block of keys and values.
 impl Item<'_> {
+    /// Takes positions into the rows of a stage.
+    ///
+    /// # Safety
+    ///
+    /// See above.
+    #[inline(always)]
+    unsafe fn attend_stage<L: Lanes>(&mut self, stage: &Stage) {
+        let seen = stage.seen.clone();
+        for block in seen.start / BLOCK..seen.end.div_ceil(BLOCK) {
+            let within = seen.start.max(block * BLOCK)..seen.end.min((block + 1) * BLOCK);
+            for head in 0..self.kv_heads.len() {
+                // SAFETY: see above.
+                unsafe { self.attend_block::<L>(stage, head, within.clone()) };
+            }
+        }
+    }
+
     /// The number of a token's first query row. Key/value heads and tokens are counted from the item's first.
     fn first_row(&self, head: usize, token: usize) -> usize {
         (head * self.tokens.len() + token) * self.shape.group
@@ -169,36 +182,36 @@ impl Item<'_> {
         }
     }
 
-    /// Takes a block into the rows that see any of it. `seen` are the positions of the block that any row of the item
-    /// sees, and `end` is where the last row's stop.
+    /// Takes a block into the rows of a stage that see any of it. `seen` are the positions of the block that any of them
+    /// sees.
     ///
     /// # Safety
     ///
     /// See above.
     #[inline(always)]
-    unsafe fn attend_block<L: Lanes>(&mut self, head: usize, seen: Range<usize>, end: usize) {
+    unsafe fn attend_block<L: Lanes>(&mut self, stage: &Stage, head: usize, seen: Range<usize>) {
         let start = seen.start / BLOCK * BLOCK;
-        let first = self.call.position + self.tokens.start;
         // Rows from the block's first token on see some of it, until their window has passed its last.
         let past = (start + BLOCK - 1).saturating_add(self.window);
-        let past = past.saturating_sub(first).min(self.tokens.len());
-        let rows = self.first_row(head, start.saturating_sub(first))..self.first_row(head, past);
-        let visible = seen.start - start..seen.end - start;
+        let past = past.saturating_sub(stage.position);
+        let past = stage.tokens.start + past.min(stage.tokens.len());
+        let from = stage.tokens.start + start.saturating_sub(stage.position);
+        let rows = self.first_row(head, from)..self.first_row(head, past);
         // SAFETY: see above.
         unsafe {
             let (block, mut next) = match self.call.element {
-                KvElement::F32 => self.block::<L, F32>(head, start, visible, rows.len(), end),
-                KvElement::Bf16 => self.block::<L, Bf16>(head, start, visible, rows.len(), end),
+                KvElement::F32 => self.block::<L, F32>(stage, head, seen, rows.len()),
+                KvElement::Bf16 => self.block::<L, Bf16>(stage, head, seen, rows.len()),
             };
             for first in rows.clone().step_by(STRIP) {
                 let rows = first..rows.end.min(first + STRIP);
-                self.attend_strip::<L>(block, rows, &mut next);
+                self.attend_strip::<L>(stage, block, rows, &mut next);
             }
         }
     }
 
-    /// Transposes the `visible` tokens of a block's keys, and widens its values if `rows` rows make that worthwhile. What
-    /// there is of the next block before the position `end` is prefetched from now on.
+    /// Transposes the tokens of a block's keys that are `seen`, and widens its values if `rows` rows make that worthwhile.
+    /// What the stage sees of the next block is prefetched from now on.
     ///
     /// # Safety
     ///
@@ -206,18 +219,26 @@ impl Item<'_> {
     #[inline(always)]
     unsafe fn block<L: Lanes, E: Element>(
         &mut self,
+        stage: &Stage,
         head: usize,
-        start: usize,
-        visible: Range<usize>,
+        seen: Range<usize>,
         rows: usize,
-        end: usize,
     ) -> (Block, Next) {
+        let start = seen.start / BLOCK * BLOCK;
+        let visible = seen.start - start..seen.end - start;
         let keys = self.head_rows::<E>(self.call.keys, head, start);
         let values = self.head_rows::<E>(self.call.values, head, start);
         // Each tile takes a step of prefetching for scores and one for values.
         let steps = transpose_steps(self.shape.head_dim, &visible) + 2 * rows.div_ceil(TILE_ROWS);
-        let next_tokens = end.saturating_sub(start + BLOCK).min(BLOCK);
+        let next_tokens = stage.seen.end.saturating_sub(start + BLOCK).min(BLOCK);
         let mut next = Next::new::<E>(keys.from(BLOCK), values.from(BLOCK), next_tokens, steps);
+        let [keys, values] = match &stage.way {
+            // SAFETY: see above.
+            Some(way) if seen.end > self.call.position => unsafe {
+                self.gather::<E>(head, seen, way)
+            },
+            _ => [keys, values],
+        };
         let mut block = Block {
             head,
             start,
@@ -241,6 +262,42 @@ impl Item<'_> {
         (block, next)
     }
 
+    /// Copies keys and values of the `seen` positions of a block to where the block has them in order.
+    ///
+    /// # Safety
+    ///
+    /// See above.
+    #[inline(never)]
+    unsafe fn gather<E: Element>(
+        &mut self,
+        head: usize,
+        seen: Range<usize>,
+        way: &Way,
+    ) -> [HeadRows; 2] {
+        let start = seen.start / BLOCK * BLOCK;
+        let stride_bytes = self.shape.width * E::BYTES;
+        let half_bytes = BLOCK * stride_bytes;
+        let gathered: *mut u8 = self.scratch.gathered.start().cast();
+        for position in seen {
+            let row = way.row(position, self.call.position);
+            let to = gathered.wrapping_add((position - start) * stride_bytes);
+            let keys = self.head_rows::<E>(self.call.keys, head, row);
+            let values = self.head_rows::<E>(self.call.values, head, row);
+            // SAFETY: both halves of the memory have a block's rows, and the row is one that the last token sees.
+            unsafe {
+                let bytes = keys.len * E::BYTES;
+                to.copy_from_nonoverlapping(keys.start, bytes);
+                to.add(half_bytes)
+                    .copy_from_nonoverlapping(values.start, bytes);
+            }
+        }
+        [0, half_bytes].map(|half| HeadRows {
+            start: gathered.wrapping_add(half).cast_const(),
+            stride_bytes,
+            len: self.shape.head_dim,
+        })
+    }
+
     /// A head's rows from a position on.
     fn head_rows<E: Element>(&self, rows: *const u8, head: usize, position: usize) -> HeadRows {
         let head_start = (self.kv_heads.start + head) * self.shape.head_dim * E::BYTES;
@@ -257,10 +314,16 @@ impl Item<'_> {
     ///
     /// See above.
     #[inline(always)]
-    unsafe fn attend_strip<L: Lanes>(&mut self, block: Block, rows: Range<usize>, next: &mut Next) {
+    unsafe fn attend_strip<L: Lanes>(
+        &mut self,
+        stage: &Stage,
+        block: Block,
+        rows: Range<usize>,
+        next: &mut Next,
+    ) {
         let mut visible = [const { 0..0 }; STRIP];
         for (row, tokens) in rows.clone().zip(&mut visible) {
-            *tokens = self.visible(block, row);
+            *tokens = self.visible(stage, block, row);
         }
         let visible = &visible[..rows.len()];
         // SAFETY: see above.
@@ -289,9 +352,9 @@ impl Item<'_> {
     }
 
     /// Tokens of the block that a query row sees.
-    fn visible(&self, block: Block, row: usize) -> Range<usize> {
+    fn visible(&self, stage: &Stage, block: Block, row: usize) -> Range<usize> {
         let token = row / self.shape.group - block.head * self.tokens.len();
-        let end = self.call.position + self.tokens.start + token + 1;
+        let end = stage.position + (token - stage.tokens.start) + 1;
         let start = end.saturating_sub(self.window);
         start.saturating_sub(block.start)..(end - block.start).min(BLOCK)
     }

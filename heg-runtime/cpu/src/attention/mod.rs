@@ -9,6 +9,9 @@
 //! - Values are added up over tokens in ascending order; lanes are dimensions.
 //! - A token that a row does not see is selected away or not read at all, so it may hold anything, NaN included.
 //!
+//! Tokens that are a tree are no exception: a block that holds any of them is gathered for each of the tree's chains, so
+//! that every key stands where its position has it.
+//!
 //! The query heads of a key/value head are rows beside each other, so a block is read and transposed once for them all.
 
 #![allow(unsafe_code, reason = "kernels read rows of the KV cache by pointer")]
@@ -18,12 +21,16 @@ mod item;
 mod kernel;
 mod scratch;
 mod softmax;
+mod stage;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod tree;
 
 pub(crate) use item::{WorkItem, WorkItems};
 pub(crate) use scratch::AttentionScratch;
+pub use tree::TREE_TOKENS_MAX;
+pub(crate) use tree::Tree;
 
 use crate::Isa;
 use crate::lanes::{self, LANES};
@@ -35,7 +42,7 @@ const BLOCK: usize = 64;
 
 /// Attention of tokens of one sequence.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct AttentionCall {
+pub(crate) struct AttentionCall<'a> {
     /// Attributes of the step.
     pub(crate) attributes: Attention,
     /// Query rows, all heads of a token in one.
@@ -50,6 +57,8 @@ pub(crate) struct AttentionCall {
     pub(crate) rows: usize,
     /// Position of the first of them.
     pub(crate) position: usize,
+    /// How they follow each other, where that is not one after the other.
+    pub(crate) tree: Option<Tree<'a>>,
     /// Key rows of the sequence from position 0 on, all heads of a token in one.
     pub(crate) keys: *const u8,
     /// Value rows, like the key rows.
@@ -61,9 +70,9 @@ pub(crate) struct AttentionCall {
 }
 
 // SAFETY: the pointers are only followed in `attend`, whose callers vouch for what threads do at the same time.
-unsafe impl Send for AttentionCall {}
+unsafe impl Send for AttentionCall<'_> {}
 // SAFETY: see above.
-unsafe impl Sync for AttentionCall {}
+unsafe impl Sync for AttentionCall<'_> {}
 
 /// Element types of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,10 +125,11 @@ impl Shape {
 ///   Pointers are aligned to their elements.
 /// - `kv_heads` and `rows` are those of one of the call's [`WorkItems`], or lie within them, and no other thread writes
 ///   the same heads of the same output rows, or keys and values that the rows see.
+/// - A tree has `rows` tokens, at most [`TREE_TOKENS_MAX`].
 /// - `scratch` was allocated for the call's attributes.
 pub(crate) unsafe fn attend(
     isa: Isa,
-    call: &AttentionCall,
+    call: &AttentionCall<'_>,
     kv_heads: Range<usize>,
     rows: Range<usize>,
     scratch: &mut AttentionScratch,

@@ -13,6 +13,8 @@ pub(crate) struct AttentionScratch {
     pub(super) keys: Floats,
     /// Values of a block: `[BLOCK, width]`.
     pub(super) values: Floats,
+    /// Keys of a block that holds tokens of a tree, then its values, as elements of the cache: `[2, BLOCK, width]`.
+    pub(super) gathered: Floats,
     /// Scores of a strip, then weights: `[STRIP, BLOCK]`.
     pub(super) scores: Floats,
     /// Factors on what a strip's rows have so far: `[STRIP]`.
@@ -41,6 +43,7 @@ impl AttentionScratch {
         Self {
             keys: Floats::new(width * BLOCK),
             values: Floats::new(BLOCK * width),
+            gathered: Floats::new(2 * BLOCK * width),
             scores: Floats::new(STRIP * BLOCK),
             factors: Floats::new(STRIP),
             queries: Floats::new(elements),

@@ -1,7 +1,10 @@
 //! Attention against plain arithmetic in f64, and all forms against each other.
 
 use super::item::most_query_rows;
-use super::{AttentionCall, AttentionScratch, KvElement, Shape, WorkItem, WorkItems, attend};
+use super::{
+    AttentionCall, AttentionScratch, KvElement, Shape, TREE_TOKENS_MAX, Tree, WorkItem, WorkItems,
+    attend,
+};
 use crate::Isa;
 use half::bf16;
 use heg_artifacts::program::Attention;
@@ -109,6 +112,17 @@ impl Case {
 
     /// Output rows of the tokens, computed `chunk` at a time. What a chunk does not see is NaN.
     fn output(&self, isa: Isa, rows: &Rows, chunk: usize, cut: Cut) -> Vec<f32> {
+        self.output_of(isa, rows, chunk, cut, None)
+    }
+
+    fn output_of(
+        &self,
+        isa: Isa,
+        rows: &Rows,
+        chunk: usize,
+        cut: Cut,
+        tree: Option<Tree<'_>>,
+    ) -> Vec<f32> {
         let mut out = vec![f32::NAN; self.rows * self.query_width()];
         let mut scratch = AttentionScratch::new([&self.attributes]);
         for first in (0..self.rows).step_by(chunk) {
@@ -124,6 +138,7 @@ impl Case {
                 out_stride: self.query_width(),
                 rows: end - first,
                 position: self.position + first,
+                tree,
                 keys: keys.as_ptr().cast(),
                 values: values.as_ptr().cast(),
                 kv_stride_bytes: (self.kv_width() + GAP) * self.element.bytes(),
@@ -212,7 +227,7 @@ enum Cut {
 }
 
 impl Cut {
-    fn items(self, call: &AttentionCall) -> Vec<WorkItem> {
+    fn items(self, call: &AttentionCall<'_>) -> Vec<WorkItem> {
         match self {
             Self::Threads(threads) => {
                 let items = WorkItems::of(call, threads);
@@ -228,6 +243,26 @@ impl Cut {
                 .collect(),
         }
     }
+}
+
+/// Trees: for each token but the first the earlier one that it follows, which is often the one before it.
+fn trees() -> impl Strategy<Value = Vec<u16>> {
+    let token = prop::option::weighted(0.4, any::<prop::sample::Index>());
+    prop::collection::vec(token, 0..TREE_TOKENS_MAX).prop_map(|tokens| {
+        let follows = tokens.iter().enumerate();
+        let follows = follows.map(|(at, before)| before.map_or(at, |before| before.index(at + 1)));
+        follows.map(|before| before as u16).collect()
+    })
+}
+
+/// The tokens that lead to one of a tree, itself the last.
+fn way(follows: &[u16], token: usize) -> Vec<usize> {
+    let mut way = match token.checked_sub(1) {
+        Some(at) => self::way(follows, usize::from(follows[at])),
+        None => Vec::new(),
+    };
+    way.push(token);
+    way
 }
 
 fn bits(rows: &[f32]) -> Vec<u32> {
@@ -262,6 +297,39 @@ proptest! {
     }
 
     #[test]
+    fn bits_in_a_tree_are_those_of_the_tokens_way_alone(
+        case in cases(),
+        follows in trees(),
+        tokens in 1..20usize,
+        last in any::<prop::sample::Index>(),
+    ) {
+        let case = Case { rows: follows.len() + 1, ..case };
+        let rows = case.rows();
+        let way = way(&follows, last.index(case.rows));
+        let on_way = |of: &[f32], width: usize, first: usize| -> Vec<f32> {
+            let rows = way.iter().flat_map(|token| &of[(first + token) * width..][..width]);
+            of[..first * width].iter().chain(rows).copied().collect()
+        };
+        let alone = Rows {
+            query: on_way(&rows.query, case.query_width(), 0),
+            keys: on_way(&rows.keys, case.kv_width(), case.position),
+            values: on_way(&rows.values, case.kv_width(), case.position),
+        };
+        let of_way = Case { rows: way.len(), ..case.clone() };
+        let expected = of_way.output(Isa::Portable, &alone, way.len(), Cut::Threads(1));
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            for cut in [Cut::Threads(1), Cut::Threads(3), Cut::Tokens(tokens)] {
+                let tree = Some(Tree::new(&follows));
+                let out = case.output_of(isa, &rows, case.rows, cut, tree);
+                prop_assert!(
+                    bits(&on_way(&out, case.query_width(), 0)) == bits(&expected),
+                    "{isa}, {cut:?}, {way:?} of {follows:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn work_items_cover_a_call_once_and_fit_in_scratch_memory(
         case in cases(),
         rows in 1..5000usize,
@@ -275,6 +343,7 @@ proptest! {
             out_stride: 0,
             rows,
             position: case.position,
+            tree: None,
             keys: std::ptr::null(),
             values: std::ptr::null(),
             kv_stride_bytes: 0,

@@ -250,6 +250,7 @@ impl Sequences {
             contexts.push(Context {
                 tokens: *count,
                 position: *first,
+                follows: None,
                 keys: rows(&mut sequence.keys, key_bytes, 0, first + count),
                 values: rows(&mut sequence.values, key_bytes, 0, first + count),
             });

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Serving;
+use crate::engine::drafts::DraftTokens;
 use crate::engine::lane::Job;
 use crate::engine::live::Live;
 use crate::engine::memory::NoCache;
@@ -89,7 +90,9 @@ impl Serving {
             Ok(Continued {
                 member: self.member(decoding.request)?,
                 context: decoding.context,
-                draft: drafts.map_or(Vec::new(), |drafts| drafts.leading(decoding.drafted)),
+                draft: drafts.map_or_else(DraftTokens::default, |drafts| {
+                    drafts.leading(decoding.drafted)
+                }),
             })
         };
         batch.iter().map(continued).collect()

@@ -131,7 +131,7 @@ impl Serving {
             held: Held::default(),
             unnamed_flows: 0,
             events: VecDeque::new(),
-            drafting: Drafting::default(),
+            drafting: Drafting::new(manifest.model.vocab),
             observers,
             status,
             dispatch: Duration::ZERO,

@@ -84,7 +84,8 @@ impl Serving {
         for given in &mut given {
             if let Some(live) = self.live.get_mut(&given.request) {
                 let fed = work.decoding(given.request).map(|member| member.drafted);
-                given.draft = live.draft(&mut self.drafting, given.tokens, fed);
+                let drafting = (&mut self.drafting, &*self.machine);
+                given.draft = live.draft(drafting, given.tokens, fed);
                 self.status.drafted_tokens += u64::from(fed.unwrap_or(0));
                 self.status.accepted_tokens += u64::from(given.tokens - 1);
             }

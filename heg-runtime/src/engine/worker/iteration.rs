@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::{HEAD, Worker, caches_of};
+use crate::engine::drafts::DraftRows;
 use crate::engine::lane::{Done, Failure};
 use crate::engine::served::{Continued, Member, NextToken, Served};
 use crate::error::RuntimeError;
@@ -16,7 +17,7 @@ struct Part<'a> {
     /// Its rows among those of the iteration.
     span: Span,
     /// Drafted tokens: those of the span behind its first.
-    draft: &'a [u32],
+    draft: DraftRows<'a>,
     /// Whether it gives tokens.
     is_last: bool,
 }
@@ -26,7 +27,8 @@ struct Wanted<'a> {
     served: &'a Served,
     rows: Span,
     /// The tokens of the rows but the first.
-    draft: &'a [u32],
+    draft: DraftRows<'a>,
+    cache: &'a KvCache,
 }
 
 impl Worker {
@@ -36,7 +38,7 @@ impl Worker {
         batch: &[Continued],
         layers: Range<u32>,
     ) -> Result<Done, Failure> {
-        let parts = parts_of(batch, &[]);
+        let parts = self.parts(batch, &[]);
         let rows = self.executor.pass_rows();
         let caches = caches_of(parts.iter().map(|part| part.member))?;
         let caches: Vec<&KvCache> = caches.iter().map(|cache| &**cache).collect();
@@ -44,13 +46,15 @@ impl Worker {
             self.embed(&parts, &rows)?;
         }
         let spans: Vec<Span> = parts.iter().map(|part| part.span).collect();
+        let trees: Vec<_> = parts.iter().map(|part| part.draft.follows).collect();
         let all = Batch {
             rows: &rows,
             caches: &caches,
             spans: &spans,
+            trees: &trees,
         };
         // The head of a plain iteration is part of its order.
-        let is_plain = parts.iter().all(|part| part.draft.is_empty());
+        let is_plain = parts.iter().all(|part| part.draft.tokens.is_empty());
         let logits = if is_plain {
             Logits::LastRows
         } else {
@@ -70,7 +74,7 @@ impl Worker {
             let served: Vec<&Served> = batch.iter().map(|it| &*it.member.served).collect();
             self.choose(&served)?
         } else {
-            self.choose_along(&rows, &wanted(&parts))?
+            self.choose_along(&rows, &wanted(&parts, &caches))?
         };
         Ok(Done {
             layers: layers.end,
@@ -84,16 +88,18 @@ impl Worker {
         batch: &[Continued],
         prompts: &[(Member, Segment, bool)],
     ) -> Result<Done, Failure> {
-        let parts = parts_of(batch, prompts);
+        let parts = self.parts(batch, prompts);
         let rows = self.executor.pass_rows();
         self.embed(&parts, &rows)?;
         let caches = caches_of(parts.iter().map(|part| part.member))?;
         let caches: Vec<&KvCache> = caches.iter().map(|cache| &**cache).collect();
         let spans: Vec<Span> = parts.iter().map(|part| part.span).collect();
+        let trees: Vec<_> = parts.iter().map(|part| part.draft.follows).collect();
         let all = Batch {
             rows: &rows,
             caches: &caches,
             spans: &spans,
+            trees: &trees,
         };
         let layers = self.executor.layers();
         let launches: Vec<Launch> = launches(layers, Logits::None).collect();
@@ -107,7 +113,7 @@ impl Worker {
             let scores = self.score_span(served, &rows, part.span)?;
             done.add_scores(served.id, scores);
         }
-        done.tokens = self.choose_along(&rows, &wanted(&parts))?;
+        done.tokens = self.choose_along(&rows, &wanted(&parts, &caches))?;
         Ok(done)
     }
 
@@ -120,24 +126,26 @@ impl Worker {
             ..
         } in parts
         {
-            let known = span.position..span.position + span.tokens - draft.len();
+            let known = span.position..span.position + span.tokens - draft.tokens.len();
             member.served.with_tokens(|tokens| {
                 let tokens = tokens.get(known.clone()).unwrap_or_default();
                 self.executor.embed(tokens, rows, span.row)
             })?;
-            self.executor.embed(draft, rows, span.row + known.len())?;
+            self.executor
+                .embed(draft.tokens, rows, span.row + known.len())?;
         }
         Ok(())
     }
 
-    /// Runs the head on all wanted rows, and chooses tokens of each request as long as they are those that were drafted.
+    /// Runs the head on all wanted rows, and chooses tokens of each request as long as they are those that were drafted,
+    /// whose keys and values then stand behind each other in its cache.
     fn choose_along(
         &mut self,
         rows: &Activations,
         wanted: &[Wanted<'_>],
     ) -> Result<Vec<(RequestId, NextToken)>, RuntimeError> {
         let mut tokens = Vec::with_capacity(wanted.len());
-        let mut goes_on = vec![true; wanted.len()];
+        let mut ways: Vec<Way> = wanted.iter().map(|_| Way::default()).collect();
         let all: Vec<(usize, usize)> = (0..)
             .zip(wanted)
             .flat_map(|(of, wanted)| (0..wanted.rows.tokens).map(move |at| (of, at)))
@@ -154,78 +162,124 @@ impl Worker {
                 rows,
                 caches: &[],
                 spans: &spans,
+                trees: &[],
             };
             self.launch(HEAD, &batch)?;
             let logits = self.executor.logits(spans.len())?;
             let width = (logits.len() / spans.len().max(1)).max(1);
             for ((of, at), row) in some.iter().zip(logits.chunks_exact_mut(width)) {
-                if !goes_on[*of] {
+                let (wanted, way) = (&wanted[*of], &mut ways[*of]);
+                if way.next != Some(*at) {
                     continue;
                 }
-                let Wanted { served, draft, .. } = &wanted[*of];
                 let next = match at {
-                    0 => served.choose(row),
-                    _ => served.choose_next(row),
+                    0 => wanted.served.choose(row),
+                    _ => wanted.served.choose_next(row),
                 };
-                goes_on[*of] = served.goes_on(&next, draft.get(*at).copied());
-                tokens.push((served.id, next));
+                let token = wanted.served.goes_on(&next);
+                way.keep(*at, wanted)?;
+                way.next = token.and_then(|token| wanted.draft.next(*at, token));
+                tokens.push((wanted.served.id, next));
             }
         }
         Ok(tokens)
     }
+
+    /// What an iteration runs, row after row.
+    fn parts<'a>(
+        &self,
+        batch: &'a [Continued],
+        prompts: &'a [(Member, Segment, bool)],
+    ) -> Vec<Part<'a>> {
+        let mut row = 0;
+        let mut span = |position: u32, tokens: usize| {
+            let span = Span {
+                row,
+                tokens,
+                position: position as usize,
+            };
+            row += tokens;
+            span
+        };
+        let takes_trees = self.takes_trees(batch);
+        let mut parts = Vec::with_capacity(batch.len() + prompts.len());
+        for Continued {
+            member,
+            context,
+            draft,
+        } in batch
+        {
+            let draft = draft.rows(takes_trees);
+            parts.push(Part {
+                member,
+                span: span(context.saturating_sub(1), 1 + draft.tokens.len()),
+                draft,
+                is_last: true,
+            });
+        }
+        for (member, segment, is_last) in prompts {
+            parts.push(Part {
+                member,
+                span: span(segment.position, segment.tokens as usize),
+                draft: DraftRows::default(),
+                is_last: *is_last,
+            });
+        }
+        parts
+    }
+
+    /// Whether drafts that are trees can be verified as such.
+    fn takes_trees(&self, batch: &[Continued]) -> bool {
+        let trees = batch.iter().filter(|it| it.draft.is_tree());
+        let longest = trees.map(|it| it.context as usize).max();
+        longest.is_some_and(|context| self.executor.takes_trees(batch.len(), context))
+    }
 }
 
-/// What an iteration runs, row after row.
-fn parts_of<'a>(batch: &'a [Continued], prompts: &'a [(Member, Segment, bool)]) -> Vec<Part<'a>> {
-    let mut row = 0;
-    let mut span = |position: u32, tokens: usize| {
-        let span = Span {
-            row,
-            tokens,
-            position: position as usize,
-        };
-        row += tokens;
-        span
-    };
-    let mut parts = Vec::with_capacity(batch.len() + prompts.len());
-    for Continued {
-        member,
-        context,
-        draft,
-    } in batch
-    {
-        parts.push(Part {
-            member,
-            span: span(context.saturating_sub(1), 1 + draft.len()),
-            draft,
-            is_last: true,
-        });
+/// The rows that a request's tokens were chosen after.
+struct Way {
+    /// The row that the next one is chosen after.
+    next: Option<usize>,
+    len: usize,
+}
+
+impl Default for Way {
+    fn default() -> Self {
+        Self {
+            next: Some(0),
+            len: 0,
+        }
     }
-    for (member, segment, is_last) in prompts {
-        parts.push(Part {
-            member,
-            span: span(segment.position, segment.tokens as usize),
-            draft: &[],
-            is_last: *is_last,
-        });
+}
+
+impl Way {
+    /// Adds a row, and brings its keys and values to where those of the next position are.
+    fn keep(&mut self, row: usize, wanted: &Wanted<'_>) -> Result<(), RuntimeError> {
+        let to = self.len;
+        self.len += 1;
+        if row == to {
+            return Ok(());
+        }
+        let first = wanted.rows.position;
+        wanted.cache.copy_row(first + row, first + to)
     }
-    parts
 }
 
 /// The rows that tokens are chosen from: the last one of a prompt, or the one of a request's last token and those of its
 /// draft.
-fn wanted<'a>(parts: &[Part<'a>]) -> Vec<Wanted<'a>> {
-    let last = parts.iter().filter(|part| part.is_last);
-    let wanted = last.map(|part| {
-        let before = part.span.tokens - 1 - part.draft.len();
+fn wanted<'a>(parts: &[Part<'a>], caches: &[&'a KvCache]) -> Vec<Wanted<'a>> {
+    let last = parts.iter().zip(caches).filter(|(part, _)| part.is_last);
+    let wanted = last.map(|(part, cache)| {
+        let before = part.span.tokens - 1 - part.draft.tokens.len();
         Wanted {
             served: &part.member.served,
             rows: Span {
                 row: part.span.row + before,
-                tokens: 1 + part.draft.len(),
+                tokens: 1 + part.draft.tokens.len(),
                 position: part.span.position + before,
             },
             draft: part.draft,
+            cache,
         }
     });
     wanted.collect()

@@ -38,9 +38,10 @@ pub(crate) fn spell_out_help(mut arguments: Vec<OsString>) -> Vec<OsString> {
     arguments
 }
 
-const COMMANDS: [&str; 5] = [
+const COMMANDS: [&str; 6] = [
     "bench-peers",
     "bench-serve",
+    "bench-speculation",
     "evaluate",
     "model-sheet",
     "quality",

@@ -56,6 +56,8 @@ enum Command {
     BenchPeers(lab::Args),
     /// Replay mixed traces against HEG, OpenVINO GenAI and llama-server, and print one table
     BenchServe(lab::Args),
+    /// Answer questions of data sets without drafts, with them, and by OpenVINO GenAI with prompt look-up
+    BenchSpeculation(lab::Args),
     /// Run the papers' evaluation in virtual time: tables and figures beside theirs
     Evaluate(lab::Args),
     /// Measure how far each form on each device is from the f32 model, beside OpenVINO GenAI
@@ -85,6 +87,7 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Demo(args) => demo::run(args),
         Command::BenchPeers(args) => return lab::run("bench-peers", args),
         Command::BenchServe(args) => return lab::run("bench-serve", args),
+        Command::BenchSpeculation(args) => return lab::run("bench-speculation", args),
         Command::Evaluate(args) => return lab::run("evaluate", args),
         Command::Quality(args) => return lab::run("quality", args),
         Command::ModelSheet(args) => return lab::run("model-sheet", args),

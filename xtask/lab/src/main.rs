@@ -3,6 +3,7 @@
 
 mod bench_peers;
 mod bench_serve;
+mod bench_speculation;
 mod evaluate;
 mod goal;
 mod llama_cpp;
@@ -34,6 +35,8 @@ enum Command {
     BenchPeers(bench_peers::Args),
     /// Replay mixed traces against HEG, OpenVINO GenAI and llama-server, and print one table
     BenchServe(bench_serve::Args),
+    /// Answer questions of data sets without drafts, with them, and by OpenVINO GenAI with prompt look-up
+    BenchSpeculation(bench_speculation::Args),
     /// Run the papers' evaluation in virtual time: tables and figures beside theirs
     Evaluate(evaluate::Args),
     /// Measure how far each form on each device is from the f32 model, beside OpenVINO GenAI
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
     let outcome = match &Cli::parse().command {
         Command::BenchPeers(args) => bench_peers::run(args),
         Command::BenchServe(args) => bench_serve::run(args),
+        Command::BenchSpeculation(args) => bench_speculation::run(args),
         Command::Evaluate(args) => evaluate::run(args),
         Command::Quality(args) => quality::run(args),
         Command::ModelSheet(args) => model_sheet::run(args),

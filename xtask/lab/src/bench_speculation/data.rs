@@ -1,0 +1,90 @@
+//! Prompts of real data sets, as a model's template has them.
+
+use anyhow::{Context, Result};
+use heg_text::{ChatTemplate, Conversation, Message, Special, Tokenizer};
+use serde::Deserialize;
+use std::fs;
+use std::path::Path;
+use xtask::fail::Fail;
+
+/// A prompt, and what it should be answered.
+pub(super) struct Question {
+    pub(super) prompt: Vec<u32>,
+    pub(super) reference: Vec<u32>,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    prompt: String,
+    reference: Option<String>,
+}
+
+/// Questions of `FOLDER/NAME.jsonl`: the first `count` that have a reference, and prompts of at most `tokens_max` tokens.
+pub(super) fn questions(
+    folder: &Path,
+    name: &str,
+    (tokenizer, template): (&Tokenizer, &ChatTemplate),
+    (count, tokens_max): (usize, usize),
+) -> Result<Vec<Question>> {
+    let path = folder.join(format!("{name}.jsonl"));
+    let text = fs::read_to_string(&path)
+        .with_context(|| Fail::input(format!("cannot read `{}`", path.display())))?;
+    let mut questions = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if questions.len() == count {
+            break;
+        }
+        let at = || format!("`{}`, line {}", path.display(), number + 1);
+        let line: Line = serde_json::from_str(line).with_context(at)?;
+        let Some(reference) = line.reference else {
+            continue;
+        };
+        let text = template
+            .render(&conversation(&line.prompt))
+            .with_context(at)?;
+        let prompt = tokenizer
+            .encode(&text, Special::AsWritten)
+            .with_context(at)?;
+        let reference = tokenizer
+            .encode(&reference, Special::AsWritten)
+            .with_context(at)?;
+        if prompt.len() <= tokens_max && reference.len() > 1 {
+            questions.push(Question { prompt, reference });
+        }
+    }
+    Ok(questions)
+}
+
+/// The messages of a prompt in which each stands behind a line `<|ROLE|>`, and the last such line asks for the answer.
+fn conversation(prompt: &str) -> Conversation {
+    let mut messages: Vec<Message> = Vec::new();
+    let mut role = "user";
+    for part in prompt.split("<|") {
+        let (named, content) = part.split_once("|>\n").unwrap_or((role, part));
+        role = named;
+        let content = content.strip_suffix('\n').unwrap_or(content);
+        // Templates of small models know neither tools nor two messages of a role in a row; results are told by the user.
+        let role = if role == "tool" { "user" } else { role };
+        if !content.is_empty() {
+            messages.push(Message::new(role, content));
+        }
+    }
+    Conversation {
+        messages,
+        add_generation_prompt: true,
+        ..Conversation::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_stand_behind_lines_with_their_role() {
+        let prompt = "<|system|>\nBe kind.\n<|user|>\nA question\nof two lines\n<|assistant|>\n";
+        let messages = conversation(prompt).messages;
+        let found: Vec<&str> = messages.iter().map(Message::role).collect();
+        assert_eq!(found, ["system", "user"]);
+    }
+}

@@ -1,0 +1,188 @@
+//! The table of answers with and without drafts.
+
+use super::{Side, Spent};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// All that was measured.
+#[derive(Default)]
+pub(super) struct Report {
+    pub(super) data_sets: Vec<DataSet>,
+}
+
+/// What the questions of a data set took.
+#[derive(Default)]
+pub(super) struct DataSet {
+    pub(super) name: String,
+    pub(super) questions: usize,
+    sides: BTreeMap<Side, Spent>,
+}
+
+impl DataSet {
+    /// Adds an answer of a side.
+    pub(super) fn add(&mut self, side: Side, spent: Spent) {
+        let sum = self.sides.entry(side).or_default();
+        sum.seconds += spent.seconds;
+        sum.tokens += spent.tokens;
+        sum.steps += spent.steps;
+        sum.drafted += spent.drafted;
+        sum.accepted += spent.accepted;
+    }
+
+    fn side(&self, side: Side) -> Option<Spent> {
+        self.sides.get(&side).copied()
+    }
+
+    /// Seconds of one side divided by those of another.
+    fn faster(&self, side: Side, than: Side) -> Option<f64> {
+        Some(self.side(than)?.seconds / self.side(side)?.seconds)
+    }
+
+    /// How much faster the better of HEG's drafts is than GenAI's better way.
+    fn to_genai(&self) -> Option<f64> {
+        let seconds = |side| self.side(side).map(|spent| spent.seconds);
+        let genai = seconds(Side::GenAi)?.min(seconds(Side::GenAiLookup)?);
+        Some(genai / seconds(Side::Chain)?.min(seconds(Side::Tree)?))
+    }
+}
+
+/// Tokens that a decode iteration gives; the first token of an answer is its prompt's.
+fn a_step(spent: Spent, answers: usize) -> f64 {
+    f64::from(spent.tokens.saturating_sub(answers as u32)) / f64::from(spent.steps.max(1))
+}
+
+impl Report {
+    pub(super) fn table(&self, model: &str) -> String {
+        let mut text =
+            format!("{model}: seconds an answer, all sides in turn at every question\n\n");
+        let _ = writeln!(
+            text,
+            "{:<16} {:>9} {:>7} {:>7} {:>7} {:>7} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>9}",
+            "data set",
+            "questions",
+            "tokens",
+            "plain",
+            "chain",
+            "tree",
+            "a step, c",
+            "a step, t",
+            "chain",
+            "tree",
+            "GenAI",
+            "look-up",
+            "to GenAI",
+        );
+        for set in &self.data_sets {
+            let answers = set.questions.max(1) as f64;
+            let seconds = |side| set.side(side).map(|spent| spent.seconds / answers);
+            let a_step = |side| set.side(side).map(|spent| a_step(spent, set.questions));
+            let tokens = set.side(Side::Plain).map_or(0, |spent| spent.tokens);
+            let _ = writeln!(
+                text,
+                "{:<16} {:>9} {:>7} {:>7} {:>7} {:>7} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>9}",
+                set.name,
+                set.questions,
+                tokens,
+                shown(seconds(Side::Plain), 3),
+                shown(seconds(Side::Chain), 3),
+                shown(seconds(Side::Tree), 3),
+                shown(a_step(Side::Chain), 2),
+                shown(a_step(Side::Tree), 2),
+                times(set.faster(Side::Chain, Side::Plain)),
+                times(set.faster(Side::Tree, Side::Plain)),
+                shown(seconds(Side::GenAi), 3),
+                shown(seconds(Side::GenAiLookup), 3),
+                times(set.to_genai()),
+            );
+        }
+        text.push_str(ABOUT);
+        text
+    }
+
+    pub(super) fn json_lines(&self) -> String {
+        let line = |set: &DataSet| {
+            let seconds = |side| set.side(side).map(|spent| spent.seconds);
+            let drafts = |side| {
+                set.side(side).map(|spent| {
+                    json!({
+                        "steps": spent.steps,
+                        "drafted_tokens": spent.drafted,
+                        "accepted_tokens": spent.accepted,
+                        "tokens_a_step": a_step(spent, set.questions),
+                    })
+                })
+            };
+            let line = json!({
+                "name": set.name,
+                "questions": set.questions,
+                "tokens": set.side(Side::Plain).map(|spent| spent.tokens),
+                "plain_s": seconds(Side::Plain),
+                "chain_s": seconds(Side::Chain),
+                "tree_s": seconds(Side::Tree),
+                "genai_s": seconds(Side::GenAi),
+                "genai_lookup_s": seconds(Side::GenAiLookup),
+                "chain": drafts(Side::Chain),
+                "tree": drafts(Side::Tree),
+                "chain_to_plain": set.faster(Side::Chain, Side::Plain),
+                "tree_to_plain": set.faster(Side::Tree, Side::Plain),
+                "to_genai": set.to_genai(),
+            });
+            format!("{line}\n")
+        };
+        self.data_sets.iter().map(line).collect()
+    }
+}
+
+fn shown(figure: Option<f64>, digits: usize) -> String {
+    figure.map_or("–".to_owned(), |figure| format!("{figure:.digits$}"))
+}
+
+fn times(ratio: Option<f64>) -> String {
+    ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.2}×"))
+}
+
+const ABOUT: &str = "
+Plain, chain and tree are HEG without drafts and with them, and gave the same tokens. `a step` are tokens of a decode
+iteration, the first of an answer aside. GenAI, and GenAI with prompt look-up, gave as many tokens; `to GenAI` is its
+better way divided by HEG's better drafts.
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spent(seconds: f64, steps: u32) -> Spent {
+        Spent {
+            seconds,
+            tokens: 102,
+            steps,
+            drafted: 150,
+            accepted: 100 - steps,
+        }
+    }
+
+    #[test]
+    fn tables_tell_all_sides_apart() {
+        let mut both = DataSet {
+            name: "bfcl".to_owned(),
+            questions: 2,
+            ..DataSet::default()
+        };
+        both.add(Side::Plain, spent(2.0, 100));
+        both.add(Side::Chain, spent(1.25, 50));
+        both.add(Side::Tree, spent(1.0, 40));
+        let mut alone = DataSet {
+            name: "qmsum".to_owned(),
+            ..DataSet::default()
+        };
+        alone.questions = 2;
+        alone.sides = both.sides.clone();
+        both.add(Side::GenAi, spent(4.0, 0));
+        both.add(Side::GenAiLookup, spent(3.0, 0));
+        let report = Report {
+            data_sets: vec![both, alone],
+        };
+        insta::assert_snapshot!(format!("{}\n{}", report.table("m"), report.json_lines()));
+    }
+}

@@ -170,23 +170,23 @@ impl Drafting {
         }
     }
 
-    /// Learns the next tokens of an answer, and drafts what may follow them. `fed` is the number of drafted tokens that
-    /// were verified, where the request decoded; `other` is verified next in place of a draft. Returns how likely each token of the new draft is reached, in
-    /// thousandths.
+    /// Learns how the first `fed` tokens of a draft turned out, which were verified and gave these tokens.
+    pub(super) fn verified(&mut self, drafts: &mut RequestDrafts, given: &[u32], fed: u32) {
+        let fed = drafts.draft.leading(fed as usize);
+        drafts.counts.steps += 1;
+        drafts.counts.drafted_tokens += fed.len() as u32;
+        drafts.counts.accepted_tokens += given.len().saturating_sub(1) as u32;
+        drafts.drafter.verified(&fed, given, &[], &mut self.taught);
+    }
+
+    /// Reads the next tokens of an answer, and drafts what may follow them; `other` is verified next in place of a draft.
+    /// Returns how likely each token of the new draft is reached, in thousandths.
     pub(super) fn next(
         &mut self,
         (scope, drafts): (ScopeId, &mut RequestDrafts),
         given: &[u32],
-        fed: Option<u32>,
         other: Option<Draft>,
     ) -> Arc<[u16]> {
-        if let Some(fed) = fed {
-            let fed = drafts.draft.leading(fed as usize);
-            drafts.counts.steps += 1;
-            drafts.counts.drafted_tokens += fed.len() as u32;
-            drafts.counts.accepted_tokens += given.len().saturating_sub(1) as u32;
-            drafts.drafter.verified(&fed, given, &[], &mut self.taught);
-        }
         let history = self.histories.get(&scope).unwrap_or(&self.nothing);
         for token in given {
             drafts.drafter.push(*token, history);

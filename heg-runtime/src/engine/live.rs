@@ -145,8 +145,9 @@ impl Live {
         }
     }
 
-    /// Drafts what may follow the latest tokens of the answer, of which so many were just committed, unless the machine
-    /// has a draft of its own; see [`Drafting::next`].
+    /// Learns how the draft turned out of which `fed` tokens were verified, where the request decoded; and drafts what may
+    /// follow the latest tokens of the answer, of which so many were just committed, unless the machine has a draft of its
+    /// own. Nothing follows where the answer has its last token.
     pub(super) fn draft(
         &mut self,
         (drafting, machine): (&mut Drafting, &dyn Machine),
@@ -156,11 +157,18 @@ impl Live {
         let Some(drafts) = &mut self.drafts else {
             return Arc::from([]);
         };
-        let (scope, id) = (self.scope, self.served.id);
-        self.served.with_tokens(|tokens| {
+        let (scope, served) = (self.scope, &self.served);
+        let is_open = self.end == End::Open;
+        served.with_tokens(|tokens| {
             let given = &tokens[tokens.len().saturating_sub(given as usize)..];
-            let other = machine.draft(id, tokens);
-            drafting.next((scope, drafts), given, fed, other)
+            if let Some(fed) = fed {
+                drafting.verified(drafts, given, fed);
+            }
+            if !is_open || served.is_full(tokens.len()) {
+                return Arc::from([]);
+            }
+            let other = machine.draft(served.id, tokens);
+            drafting.next((scope, drafts), given, other)
         })
     }
 

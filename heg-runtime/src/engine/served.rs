@@ -18,6 +18,8 @@ pub(super) struct Served {
     /// Tokens that end the answer.
     eos_ids: Vec<u32>,
     prompt_tokens: u32,
+    /// Most tokens of prompt and answer.
+    tokens_max: usize,
     /// Most likely tokens to report with each token of the answer, if its log probabilities are wanted.
     log_probs: Option<u32>,
     /// The same for tokens of the prompt.
@@ -71,6 +73,10 @@ impl Served {
                 EndTokens::Ignored => Vec::new(),
             },
             prompt_tokens: u32::try_from(request.prompt.len()).unwrap_or(u32::MAX),
+            tokens_max: request
+                .prompt
+                .len()
+                .saturating_add(request.tokens_max as usize),
             log_probs: request.log_probs,
             prompt_log_probs: request.prompt_log_probs,
             answer: Mutex::new(Answer {
@@ -83,6 +89,11 @@ impl Served {
     fn answer(&self) -> MutexGuard<'_, Answer> {
         // A lane that panicked changed neither tokens nor sampler.
         self.answer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether an answer with so many tokens, those of its prompt counted, has all that were asked for.
+    pub(super) fn is_full(&self, tokens: usize) -> bool {
+        tokens >= self.tokens_max
     }
 
     /// Gives the tokens so far to `read`.

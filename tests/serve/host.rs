@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use heg_runtime::Loaded;
-use heg_runtime::engine::{Engine, EngineOptions};
+use heg_runtime::engine::{Engine, EngineOptions, Speculation};
 use heg_server::{Address, ServedModel, Server, ServerError, ServerOptions, Timeline};
 use heg_spec::{Policy, shipped};
 use heg_tests::{Workbench, fixture};
@@ -49,6 +49,16 @@ pub(crate) fn served() -> ServedModel {
 pub(crate) fn exact() -> ServedModel {
     let policy = shipped::policy("agent-xpu-one-device").unwrap();
     served_by(bundle(), "host-cpu-f32", policy, EngineOptions::default())
+}
+
+/// The bundle on an engine that drafts its answers.
+pub(crate) fn drafting() -> ServedModel {
+    let policy = shipped::policy("agent-xpu-one-device").unwrap();
+    let options = EngineOptions {
+        speculation: Speculation::Chain,
+        ..EngineOptions::default()
+    };
+    served_by(bundle(), "host-cpu-f32", policy, options)
 }
 
 /// A bundle on an engine of its own, on a shipped SoC.

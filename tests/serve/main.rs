@@ -8,6 +8,7 @@ mod answers;
 mod bounds;
 mod client;
 mod clients;
+mod drafts;
 mod host;
 mod killed;
 mod limits;

@@ -278,6 +278,10 @@ fn usage(stats: &AnswerStats) -> Value {
         "completion_tokens": stats.answer_tokens,
         "total_tokens": stats.prompt_tokens + stats.answer_tokens,
         "prompt_tokens_details": {"cached_tokens": stats.reused_tokens},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": stats.drafts.accepted_tokens,
+            "rejected_prediction_tokens": stats.drafts.rejected_tokens(),
+        },
     })
 }
 

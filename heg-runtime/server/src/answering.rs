@@ -17,7 +17,7 @@ use super::metrics::{Metrics, Outcome};
 use super::supersede::Turn;
 use heg_runtime::FinishReason;
 use heg_runtime::RuntimeError;
-use heg_runtime::engine::{Ending, Engine, Request, Update};
+use heg_runtime::engine::{DraftCounts, Ending, Engine, Request, Update};
 use heg_sched::{Class, Finish, RequestId};
 use heg_text::{AnswerText, Said, TokenLogProbs, ToolCallParser, ToolSyntax};
 
@@ -100,6 +100,8 @@ pub(super) struct AnswerStats {
     pub(super) prompt_tokens: u32,
     pub(super) answer_tokens: u32,
     pub(super) reused_tokens: u32,
+    /// How its tokens were drafted.
+    pub(super) drafts: DraftCounts,
     pub(super) predicted_ttft: Duration,
     pub(super) queued: Duration,
     pub(super) ttft: Duration,
@@ -247,6 +249,7 @@ impl Answering {
         let stopped = self.state == State::Stopped;
         self.state = State::Over;
         self.stats.reused_tokens = ending.reused_tokens;
+        self.stats.drafts = ending.drafts.unwrap_or_default();
         self.stats.queued = ending.queued;
         self.stats.ttft = ending.ttft;
         self.stats.decode = ending.decode;

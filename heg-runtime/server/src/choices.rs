@@ -88,6 +88,7 @@ impl Choices {
         AnswerStats {
             answer_tokens: all().map(|stats| stats.answer_tokens).sum(),
             reused_tokens: all().map(|stats| stats.reused_tokens).max().unwrap_or(0),
+            drafts: all().map(|stats| stats.drafts).sum(),
             ..longest.copied().unwrap_or_default()
         }
     }

@@ -43,6 +43,23 @@ pub struct DraftCounts {
     pub accepted_tokens: u32,
 }
 
+impl DraftCounts {
+    /// Drafted tokens that were verified in vain.
+    pub fn rejected_tokens(&self) -> u32 {
+        self.drafted_tokens.saturating_sub(self.accepted_tokens)
+    }
+}
+
+impl std::iter::Sum for DraftCounts {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), |sum, counts| Self {
+            steps: sum.steps.saturating_add(counts.steps),
+            drafted_tokens: sum.drafted_tokens.saturating_add(counts.drafted_tokens),
+            accepted_tokens: sum.accepted_tokens.saturating_add(counts.accepted_tokens),
+        })
+    }
+}
+
 /// What drafts of all requests are made with.
 pub(super) struct Drafting {
     vocabulary: u32,

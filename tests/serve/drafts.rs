@@ -1,0 +1,60 @@
+//! Drafted answers: the same ones, and what clients hear of their drafts.
+
+use serde_json::{Value, json};
+
+use crate::client::Reply;
+use crate::host::{Host, drafting, exact};
+
+const BARE: &str = "/v1/completions";
+
+/// A prompt that repeats itself, as does the answer after some tokens.
+fn repeating(fields: Value) -> Value {
+    let prompt = [5, 6, 7, 8].repeat(20);
+    let mut body = json!({"prompt": prompt, "max_tokens": 100, "ignore_eos": true,
+        "temperature": 0, "return_token_ids": true});
+    for (name, value) in fields.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    body
+}
+
+/// Drafted tokens of an answer that were accepted, and rejected.
+fn drafted(usage: &Value) -> (u64, u64) {
+    let details = &usage["completion_tokens_details"];
+    let count = |name: &str| details[name].as_u64().unwrap();
+    (
+        count("accepted_prediction_tokens"),
+        count("rejected_prediction_tokens"),
+    )
+}
+
+/// The usage at the end of a stream.
+fn streamed_usage(reply: &Reply) -> Value {
+    let events = reply.events();
+    let last: Value = serde_json::from_str(events[events.len() - 2]).unwrap();
+    last["usage"].clone()
+}
+
+fn token_ids(answer: &Value) -> &Value {
+    &answer["choices"][0]["token_ids"]
+}
+
+#[test]
+fn usage_has_the_drafted_tokens() {
+    let plain = Host::serving(exact, |_| ());
+    let drafting = Host::serving(drafting, |_| ());
+    let expected = plain.post(BARE, &repeating(json!({}))).json();
+    assert_eq!(drafted(&expected["usage"]), (0, 0));
+    let answer = drafting.post(BARE, &repeating(json!({}))).json();
+    assert_eq!(token_ids(&answer), token_ids(&expected));
+    let (accepted, _) = drafted(&answer["usage"]);
+    assert!((1..100).contains(&accepted), "{}", answer["usage"]);
+    let stream = json!({"stream": true, "stream_options": {"include_usage": true}});
+    let usage = streamed_usage(&drafting.post(BARE, &repeating(stream)));
+    assert_eq!(usage["completion_tokens"], 100);
+    assert!(drafted(&usage).0 > 0, "{usage}");
+    // Those of several answers together.
+    let several = drafting.post(BARE, &repeating(json!({"n": 3}))).json();
+    let (accepted, _) = drafted(&several["usage"]);
+    assert!((1..300).contains(&accepted), "{}", several["usage"]);
+}

@@ -58,3 +58,24 @@ fn usage_has_the_drafted_tokens() {
     let (accepted, _) = drafted(&several["usage"]);
     assert!((1..300).contains(&accepted), "{}", several["usage"]);
 }
+
+#[test]
+fn a_request_says_whether_it_is_drafted() {
+    let host = Host::serving(drafting, |_| ());
+    let plain = host
+        .post(BARE, &repeating(json!({"speculate": "off"})))
+        .json();
+    assert_eq!(drafted(&plain["usage"]), (0, 0));
+    let chain = host
+        .post(BARE, &repeating(json!({"speculate": "chain"})))
+        .json();
+    assert!(drafted(&chain["usage"]).0 > 0, "{}", chain["usage"]);
+    assert_eq!(token_ids(&chain), token_ids(&plain));
+    // A server that drafts none has no rows for drafts.
+    let host = Host::serving(exact, |_| ());
+    let none = host
+        .post(BARE, &repeating(json!({"speculate": "chain"})))
+        .json();
+    assert_eq!(drafted(&none["usage"]), (0, 0));
+    assert_eq!(token_ids(&none), token_ids(&plain));
+}

@@ -361,7 +361,7 @@ impl Ask<'_> {
             log_probs: params.log_probs,
             prompt_log_probs: params.log_probs.filter(|_| echoes),
             restriction: constraint.restriction,
-            speculation: None,
+            speculation: params.speculation,
             flow: flow.map(|name| state.flows.named(&served.engine, scope, name)),
             deadline: params.deadline,
         };

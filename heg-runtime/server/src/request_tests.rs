@@ -1,6 +1,7 @@
 //! What requests may say, and the errors that the rest gets, pinned as clients see them.
 
 use super::*;
+use heg_runtime::engine::Speculation;
 use heg_sched::Class;
 use heg_text::SamplingParams;
 use std::time::Duration;
@@ -116,6 +117,8 @@ fn fields_that_are_refused() {
         r#","flow_id":"""#,
         r#","flow_id":7"#,
         r#","deadline_ms":0"#,
+        r#","speculate":"more""#,
+        r#","speculate":true"#,
         r#","modalities":["audio"]"#,
         r#","tools":5"#,
         r#","tool_choice":"required""#,
@@ -239,6 +242,7 @@ fn a_request_without_wishes_gets_the_defaults_of_openai() {
         flow: None,
         deadline: None,
         supersede_key: None,
+        speculation: None,
     };
     assert_eq!(
         CompletionParams {
@@ -258,8 +262,8 @@ fn wishes_are_read() {
         r#","model":"m","max_tokens":5,"max_completion_tokens":7,"temperature":0,"top_p":0.5,"top_k":40,
         "min_p":0.1,"repetition_penalty":1.1,"seed":-1,"stop":"x","ignore_eos":true,"stream":true,
         "stream_options":{"include_usage":true},"return_token_ids":true,"priority":"proactive","flow_id":"f",
-        "deadline_ms":1500,"supersede_key":"k","user":"me","n":1,"presence_penalty":0.5,
-        "frequency_penalty":-0.25,"logit_bias":{"5":-100,"7":1.5},"logprobs":true,
+        "deadline_ms":1500,"supersede_key":"k","speculate":"chain","user":"me","n":1,
+        "presence_penalty":0.5,"frequency_penalty":-0.25,"logit_bias":{"5":-100,"7":1.5},"logprobs":true,
         "top_logprobs":20"#,
     );
     let expected = CompletionParams {
@@ -289,6 +293,7 @@ fn wishes_are_read() {
         flow: Some("f".into()),
         deadline: Some(Duration::from_millis(1500)),
         supersede_key: Some("k".into()),
+        speculation: Some(Speculation::Chain),
     };
     assert_eq!(read.unwrap(), expected);
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::{WITHOUT_EFFECT, name};
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, describe};
+use heg_runtime::engine::Speculation;
 use heg_sched::Class;
 use heg_text::SamplingParams;
 
@@ -43,6 +44,8 @@ pub struct CompletionParams {
     pub deadline: Option<Duration>,
     /// The key by which a later request supersedes this one.
     pub supersede_key: Option<String>,
+    /// How the answer is drafted; as the server does it where this does not say.
+    pub speculation: Option<Speculation>,
 }
 
 /// The effect of an end-of-sequence token.
@@ -130,6 +133,7 @@ impl CompletionParams {
                 .count("deadline_ms")?
                 .map(|millis| Duration::from_millis(millis.into())),
             supersede_key: name(fields, "supersede_key")?,
+            speculation: speculation(fields)?,
         };
         params.check_choices()?;
         Ok(params)
@@ -320,6 +324,26 @@ fn class(fields: &mut Fields) -> Result<Class> {
         )),
     }
 }
+
+/// How the answer is drafted, by name.
+fn speculation(fields: &mut Fields) -> Result<Option<Speculation>> {
+    let Some(value) = fields.take("speculate") else {
+        return Ok(None);
+    };
+    let asked = value.as_str();
+    let known = SPECULATIONS.iter().find(|(name, _)| Some(*name) == asked);
+    match known {
+        Some((_, speculation)) => Ok(Some(*speculation)),
+        None => Err(fields.wrong("speculate", SPECULATION_NAMES, &value)),
+    }
+}
+
+/// The values of `speculate`.
+const SPECULATIONS: &[(&str, Speculation)] =
+    &[("off", Speculation::Off), ("chain", Speculation::Chain)];
+
+/// Their names, for messages.
+const SPECULATION_NAMES: &str = "off or chain";
 
 /// Answers to a request. Chosen: each of them runs the prompt, and takes a place in the queue.
 const CHOICES_MAX: u32 = 8;

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::client::Reply;
 use crate::host::{Host, drafting, exact};
 
+const CHAT: &str = "/v1/chat/completions";
 const BARE: &str = "/v1/completions";
 
 /// A prompt that repeats itself, as does the answer after some tokens.
@@ -78,4 +79,35 @@ fn a_request_says_whether_it_is_drafted() {
         .json();
     assert_eq!(drafted(&none["usage"]), (0, 0));
     assert_eq!(token_ids(&none), token_ids(&plain));
+}
+
+/// What a client predicts makes an answer come sooner, or not at all sooner, and changes nothing else.
+#[test]
+fn a_prediction_changes_no_answer() {
+    let host = Host::serving(drafting, |_| ());
+    let ask = |fields: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "Remind me to call Ana at 5 pm."}],
+            "max_tokens": 60, "ignore_eos": true, "return_token_ids": true, "temperature": 0.8, "seed": 3});
+        for (name, value) in fields.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        let reply = host.post(CHAT, &body);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        reply.json()
+    };
+    let plain = ask(json!({"speculate": "off"}));
+    let text = plain["choices"][0]["message"]["content"].as_str().unwrap();
+    let predicted = |content: Value| {
+        let answer = ask(json!({"prediction": {"type": "content", "content": content}}));
+        assert_eq!(token_ids(&answer), token_ids(&plain));
+        drafted(&answer["usage"]).0
+    };
+    let right = predicted(json!(text));
+    assert!(right > 20, "{right} tokens of a right prediction accepted");
+    let parts = text.split_inclusive(' ');
+    let parts = parts.map(|part| json!({"type": "text", "text": part}));
+    predicted(parts.collect());
+    for wrong in ["", "something else", "<|eot_id|>"] {
+        predicted(json!(wrong));
+    }
 }

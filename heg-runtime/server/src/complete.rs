@@ -23,6 +23,7 @@ use super::request::{
     TokenIds,
 };
 use super::route::{Body, event_response, json_response};
+use super::served::ServedModel;
 use super::stream::{Empty, Events};
 use super::supersede::{Key, Turn};
 use super::tools::{AnswerConstraint, Tooling};
@@ -52,14 +53,40 @@ pub(super) async fn bare(
 
 /// A prompt as it stands in the body.
 enum Prompt {
-    Chat(Box<Conversation>, Box<Tooling>),
+    Chat(Box<ChatPrompt>),
     Bare(PromptText),
+}
+
+/// The tokens of a prompt, the form of its answer, and the tokens that are expected of it.
+type Tokenized = (Vec<u32>, Option<Box<Tooling>>, Vec<u32>);
+
+impl Prompt {
+    fn tokens(self, served: &ServedModel) -> Result<Tokenized> {
+        Ok(match self {
+            Self::Chat(chat) => {
+                let prompt = served.chat_prompt(&chat.conversation)?;
+                let prediction = chat.prediction.map(|text| served.prediction(&text));
+                let tooling = Some(chat.tooling).filter(Tooling::is_held).map(Box::new);
+                (prompt, tooling, prediction.transpose()?.unwrap_or_default())
+            }
+            Self::Bare(text) => (served.bare_prompt(text)?, None, Vec::new()),
+        })
+    }
+}
+
+/// A conversation, the form of what follows, and what that is expected to be.
+struct ChatPrompt {
+    conversation: Conversation,
+    tooling: Tooling,
+    prediction: Option<String>,
 }
 
 /// An admitted request with its prompt as tokens.
 struct Prepared {
     params: CompletionParams,
     prompt: Vec<u32>,
+    /// What the answer is expected to be.
+    prediction: Vec<u32>,
     /// The answer format; its grammar is compiled later.
     tooling: Option<Box<Tooling>>,
     /// Most tokens of each answer.
@@ -125,6 +152,7 @@ async fn submit(
     let Prepared {
         mut params,
         prompt,
+        prediction,
         tooling,
         answer_tokens,
         permits,
@@ -144,7 +172,8 @@ async fn submit(
         }
     };
     let form_bytes = constraints.iter().map(|constraint| constraint.kept_bytes);
-    let kept_bytes = kept_bytes(&params, prompt.len(), answer_tokens, form_bytes.sum());
+    let beside_bytes = form_bytes.sum::<usize>() + prediction_bytes(&params, &prediction);
+    let kept_bytes = kept_bytes(&params, prompt.len(), answer_tokens, beside_bytes);
     charge_exactly(&mut charge, kept_bytes)?;
     if turn.is_over() {
         return Err(ApiError::Superseded);
@@ -159,6 +188,7 @@ async fn submit(
         let ask = Ask {
             params: &params,
             prompt: &prompt,
+            prediction: &prediction,
             answer_tokens,
             index,
         };
@@ -193,8 +223,12 @@ fn prepare(
     let (params, prompt) = match api {
         ApiKind::Chat => {
             let request = ChatRequest::parse(&bytes, headers, served.bounds())?;
-            let prompt = Prompt::Chat(request.conversation.into(), request.tooling.into());
-            (request.params, prompt)
+            let prompt = ChatPrompt {
+                conversation: request.conversation,
+                tooling: request.tooling,
+                prediction: request.prediction,
+            };
+            (request.params, Prompt::Chat(prompt.into()))
         }
         ApiKind::Completion => {
             let request = CompletionRequest::parse(&bytes, headers, served.bounds())?;
@@ -214,17 +248,12 @@ fn prepare(
         }),
         None => Turn::default(),
     };
-    let (prompt, tooling) = match prompt {
-        Prompt::Chat(conversation, tooling) => {
-            let prompt = served.chat_prompt(&conversation)?;
-            (prompt, Some(tooling).filter(|tooling| tooling.is_held()))
-        }
-        Prompt::Bare(text) => (served.bare_prompt(text)?, None),
-    };
+    let (prompt, tooling, prediction) = prompt.tokens(served)?;
     let answer_tokens = answer_tokens(state, api, &params, prompt.len())?;
     let form_bytes = tooling.as_ref().map_or(0, |tooling| tooling.kept_bytes());
     let form_bytes = form_bytes * params.choices as usize;
-    let kept_bytes = kept_bytes(&params, prompt.len(), answer_tokens, form_bytes);
+    let beside_bytes = form_bytes + prediction_bytes(&params, &prediction);
+    let kept_bytes = kept_bytes(&params, prompt.len(), answer_tokens, beside_bytes);
     if params.log_probs.is_some() && kept_bytes > state.limits.budgets.account_bytes {
         return Err(ApiError::Unsupported {
             field: "logprobs".to_owned(),
@@ -236,6 +265,7 @@ fn prepare(
     Ok(Prepared {
         params,
         prompt,
+        prediction,
         tooling,
         answer_tokens,
         permits,
@@ -262,7 +292,7 @@ fn kept_bytes(
     params: &CompletionParams,
     prompt_tokens: usize,
     answer_tokens: u32,
-    form_bytes: usize,
+    beside_bytes: usize,
 ) -> usize {
     let stop: usize = params.stop.iter().map(String::len).sum();
     let biases = params.logit_bias.len() * BIAS_BYTES;
@@ -277,7 +307,12 @@ fn kept_bytes(
     let each = REQUEST_BYTES + prompt_tokens * TOKEN_BYTES + stop * STOP_BYTE_BYTES + biases;
     let all = each.saturating_add(log_probs);
     all.saturating_mul(params.choices as usize)
-        .saturating_add(form_bytes)
+        .saturating_add(beside_bytes)
+}
+
+/// Memory that an expected answer takes with each of the answers to a request, in bytes.
+fn prediction_bytes(params: &CompletionParams, prediction: &[u32]) -> usize {
+    prediction.len() * PREDICTED_TOKEN_BYTES * params.choices as usize
 }
 
 /// Most tokens of each answer.
@@ -317,6 +352,7 @@ fn charge_exactly(charge: &mut Charge, bytes: usize) -> Result<()> {
 struct Ask<'a> {
     params: &'a CompletionParams,
     prompt: &'a [u32],
+    prediction: &'a [u32],
     answer_tokens: u32,
     index: usize,
 }
@@ -362,6 +398,7 @@ impl Ask<'_> {
             prompt_log_probs: params.log_probs.filter(|_| echoes),
             restriction: constraint.restriction,
             speculation: params.speculation,
+            prediction: self.prediction.to_vec(),
             flow: flow.map(|name| state.flows.named(&served.engine, scope, name)),
             deadline: params.deadline,
         };
@@ -426,6 +463,9 @@ const REQUEST_BYTES: usize = 8 << 10;
 
 /// Memory of a prompt token, in bytes: its id, in the engine and with its flow.
 const TOKEN_BYTES: usize = 8;
+
+/// Memory of a token of an expected answer, in bytes: its id, and its states and edges where it is looked for.
+const PREDICTED_TOKEN_BYTES: usize = 80;
 
 /// Memory of a bias on a token, in bytes: here and in the engine.
 const BIAS_BYTES: usize = 16;

@@ -76,7 +76,7 @@ fn message(place: usize, value: Value) -> Result<Message> {
 }
 
 /// The text of a content that comes in parts.
-fn joined(parts: Vec<Value>, at: &str) -> Result<String> {
+pub(super) fn joined(parts: Vec<Value>, at: &str) -> Result<String> {
     let mut text = String::new();
     for (place, part) in parts.iter().enumerate() {
         let kind = part.get("type").and_then(Value::as_str);

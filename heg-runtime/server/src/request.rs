@@ -4,6 +4,7 @@
 //! the answer (`user`, `metadata`) are ignored. `served` checks what depends on the model, such as its context.
 
 mod params;
+mod prediction;
 mod prompt;
 
 use serde_json::Value;
@@ -26,6 +27,8 @@ pub struct ChatRequest {
     pub conversation: Conversation,
     /// The tools that may be called, and the format of the answer.
     pub tooling: Tooling,
+    /// What the answer is expected to be.
+    pub prediction: Option<String>,
     /// The parameters common to both routes.
     pub params: CompletionParams,
 }
@@ -62,6 +65,7 @@ impl ChatRequest {
             now: None,
             variables: fields.map("chat_template_kwargs")?.unwrap_or_default(),
         };
+        let prediction = prediction::prediction(&mut fields, bounds)?;
         let log_probs = params::chat_log_probs(&mut fields)?;
         fields.only("modalities", is_text_only, "answers in text only")?;
         let tokens_max = match fields.count("max_completion_tokens")? {
@@ -81,6 +85,7 @@ impl ChatRequest {
         Ok(Self {
             conversation,
             tooling,
+            prediction,
             params,
         })
     }

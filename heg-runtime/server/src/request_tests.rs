@@ -119,6 +119,13 @@ fn fields_that_are_refused() {
         r#","deadline_ms":0"#,
         r#","speculate":"more""#,
         r#","speculate":true"#,
+        r#","prediction":"text""#,
+        r#","prediction":{"content":"text"}"#,
+        r#","prediction":{"type":"text","content":"text"}"#,
+        r#","prediction":{"type":"content"}"#,
+        r#","prediction":{"type":"content","content":5}"#,
+        r#","prediction":{"type":"content","content":[{"type":"image_url"}]}"#,
+        r#","prediction":{"type":"content","content":"text","more":1}"#,
         r#","modalities":["audio"]"#,
         r#","tools":5"#,
         r#","tool_choice":"required""#,
@@ -296,6 +303,26 @@ fn wishes_are_read() {
         speculation: Some(Speculation::Chain),
     };
     assert_eq!(read.unwrap(), expected);
+}
+
+#[test]
+fn predictions_come_whole_and_in_parts() {
+    let prediction = |content: &str| {
+        let field = format!(r#""prediction":{{"type":"content","content":{content}}}"#);
+        let messages = r#""messages":[{"role":"user","content":"hi"}]"#;
+        Ok::<_, ApiError>(chat(&format!("{{{messages},{field}}}"))?.prediction)
+    };
+    assert_eq!(prediction(r#""ab""#).unwrap().as_deref(), Some("ab"));
+    let parts = r#"[{"type":"text","text":"a"},{"type":"text","text":"b"}]"#;
+    assert_eq!(prediction(parts).unwrap().as_deref(), Some("ab"));
+    let text = |letters: usize| format!("{:?}", "x".repeat(letters));
+    assert!(prediction(&text(16 * 1024)).is_ok());
+    let error = prediction(&text(16 * 1024 + 1)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "`prediction`: expected no more tokens than prompt and answer may have together, found at least 1025 tokens, \
+         with room for 1024"
+    );
 }
 
 #[test]

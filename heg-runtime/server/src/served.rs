@@ -108,6 +108,15 @@ impl ServedModel {
         self.checked(prompt)
     }
 
+    /// The tokens of an expected answer.
+    pub(super) fn prediction(&self, text: &str) -> Result<Vec<u32>> {
+        let (_, tokenizer) = self.text_side()?;
+        let tokens = tokenizer.encode(text, Special::AsWritten);
+        let tokens = tokens.map_err(RuntimeError::from)?;
+        self.bounds.check_prediction(tokens.len())?;
+        Ok(tokens)
+    }
+
     /// Refuses requests to other models.
     pub(super) fn check_model(&self, asked: &str) -> Result<()> {
         if asked == self.name {

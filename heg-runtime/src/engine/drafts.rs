@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::request::ScopeId;
+use super::request::{Request, ScopeId};
 use heg_draft::{Acceptance, Beside, Draft, Drafter, History, Shape};
 
 /// Whether answers are drafted.
@@ -88,10 +88,14 @@ pub(super) struct RequestDrafts {
 }
 
 impl RequestDrafts {
-    /// For an answer after a prompt.
-    pub(super) fn new(prompt: &[u32], shape: Shape) -> Self {
+    /// For the answer to a request.
+    pub(super) fn new(request: &Request, shape: Shape) -> Self {
+        let mut drafter = Drafter::new(&request.prompt);
+        if !request.prediction.is_empty() {
+            drafter.expect(&request.prediction);
+        }
         Self {
-            drafter: Drafter::new(prompt),
+            drafter,
             shape,
             draft: Draft::default(),
             counts: DraftCounts::default(),

@@ -47,6 +47,10 @@ pub struct Request {
     /// Whether its answer is drafted; as the engine does it where this does not say. An engine that drafts none drafts none
     /// for it either.
     pub speculation: Option<Speculation>,
+    /// What the answer is expected to be, to draft it from; empty where nothing is expected. It changes how soon the answer
+    /// comes, and not what it is. Nothing is drafted from a token outside of the
+    /// vocabulary on.
+    pub prediction: Vec<u32>,
     /// The flow that it continues. Calls of one flow run one after the other, and each reuses what the last one left in
     /// the KV cache.
     pub flow: Option<FlowId>,
@@ -89,6 +93,7 @@ impl Request {
             prompt_log_probs: None,
             restriction: None,
             speculation: None,
+            prediction: Vec::new(),
             flow: None,
             deadline: None,
         }

@@ -17,6 +17,8 @@ fuzz_target!(|body: &[u8]| {
     match ChatRequest::parse(body, [], &BOUNDS) {
         Ok(request) => {
             assert!(!request.conversation.messages.is_empty());
+            let predicted = request.prediction.unwrap_or_default();
+            assert!(predicted.len() <= 32 * 8);
             check(&request.params);
         }
         Err(error) => refused(&error),

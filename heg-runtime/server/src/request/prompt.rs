@@ -42,6 +42,23 @@ impl PromptBounds {
         self.check_tokens(bytes.div_ceil(self.token_bytes.max(1)))
     }
 
+    /// Checks that an expected answer is no longer than prompt and answer may be.
+    pub(crate) fn check_prediction(&self, tokens: usize) -> Result<()> {
+        if tokens <= self.tokens as usize {
+            return Ok(());
+        }
+        Err(ApiError::Field {
+            field: "prediction".to_owned(),
+            expected: "no more tokens than prompt and answer may have together",
+            found: format!("at least {tokens} tokens, with room for {}", self.tokens),
+        })
+    }
+
+    /// Checks that a text of `bytes` bytes can be an expected answer at all.
+    pub(crate) fn check_prediction_text(&self, bytes: usize) -> Result<()> {
+        self.check_prediction(bytes.div_ceil(self.token_bytes.max(1)))
+    }
+
     /// Bytes of the longest text that can be a prompt.
     pub(crate) fn text_bytes_max(&self) -> usize {
         (self.tokens as usize)

@@ -8,6 +8,7 @@
 )]
 
 mod edges;
+mod forms;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

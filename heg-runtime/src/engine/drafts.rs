@@ -200,12 +200,13 @@ impl Drafting {
         drafts.drafter.verified(&fed, given, &[], &mut self.taught);
     }
 
-    /// Reads the next tokens of an answer, and drafts what may follow them; `other` is verified next in place of a draft.
-    /// Returns how likely each token of the new draft is reached, in thousandths.
+    /// Reads the next tokens of an answer, and drafts what may follow them, where `forced` are tokens that alone may do so;
+    /// `other` is verified next in place of a draft. Returns how likely each token of the new draft is reached, in
+    /// thousandths.
     pub(super) fn next(
         &mut self,
         (scope, drafts): (ScopeId, &mut RequestDrafts),
-        given: &[u32],
+        (given, forced): (&[u32], &[u32]),
         other: Option<Draft>,
     ) -> Arc<[u16]> {
         let history = self.histories.get(&scope).unwrap_or(&self.nothing);
@@ -215,7 +216,7 @@ impl Drafting {
         let beside = Beside {
             history,
             taught: &self.taught,
-            forced: &[],
+            forced,
         };
         let draft = other.unwrap_or_else(|| {
             let drafter = &drafts.drafter;

@@ -75,6 +75,9 @@ impl Live {
         (submitted, entry): (Instant, Entry),
     ) -> Self {
         let prompt_tokens = served.with_tokens(<[u32]>::len) as u32;
+        if drafts.is_some() {
+            served.look_ahead();
+        }
         Self {
             class,
             scope,
@@ -159,7 +162,7 @@ impl Live {
         };
         let (scope, served) = (self.scope, &self.served);
         let is_open = self.end == End::Open;
-        served.with_tokens(|tokens| {
+        served.with_forced(|tokens, forced| {
             let given = &tokens[tokens.len().saturating_sub(given as usize)..];
             if let Some(fed) = fed {
                 drafting.verified(drafts, given, fed);
@@ -168,7 +171,7 @@ impl Live {
                 return Arc::from([]);
             }
             let other = machine.draft(served.id, tokens);
-            drafting.next((scope, drafts), given, other)
+            drafting.next((scope, drafts), (given, forced), other)
         })
     }
 

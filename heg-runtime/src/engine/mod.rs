@@ -195,7 +195,7 @@ impl Engine {
             at: Instant::now(),
             id,
             // On the caller's thread: a long prompt takes a millisecond.
-            drafts: shape.map(|shape| Box::new(RequestDrafts::new(\&request, shape))),
+            drafts: shape.map(|shape| Box::new(RequestDrafts::new(&request, shape))),
             request,
             listener: Box::new(listener),
         }));

@@ -101,6 +101,17 @@ impl Served {
         read(&self.answer().tokens)
     }
 
+    /// Lets the answer's grammar look ahead, for drafts.
+    pub(super) fn look_ahead(&self) {
+        self.answer().sampler.look_ahead();
+    }
+
+    /// Gives the tokens so far to `read`, and those that alone may come next, as far as the answer's grammar knows them.
+    pub(super) fn with_forced<T>(&self, read: impl FnOnce(&[u32], &[u32]) -> T) -> T {
+        let answer = self.answer();
+        read(&answer.tokens, answer.sampler.forced())
+    }
+
     /// Chooses the next token after logits of V values: the lane's part. The same logits give the same token again
     /// until one is committed.
     pub(super) fn choose(&self, logits: &mut [f32]) -> NextToken {

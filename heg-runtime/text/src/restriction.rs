@@ -26,6 +26,15 @@ pub trait Restriction: Send {
     /// # Errors
     /// `Restriction` if it cannot go on.
     fn undo(&mut self) -> Result<()>;
+
+    /// Begins to look ahead, for drafts: [`forced`](Self::forced) will be asked.
+    fn look_ahead(&mut self) {}
+
+    /// Tokens that alone may come after the latest one that was chosen, as far as that is known; drafts are made of them, and
+    /// nothing else.
+    fn forced(&self) -> &[u32] {
+        &[]
+    }
 }
 
 /// The state of an answer's grammar after a token.

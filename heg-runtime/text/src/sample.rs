@@ -13,6 +13,8 @@ use super::logits::{Candidate, argmax, kth_largest, weigh};
 use super::random::Xoshiro256;
 use super::{GrammarState, Restriction, Result, TextError};
 
+mod ahead;
+
 /// The parameters of sampling.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingParams {

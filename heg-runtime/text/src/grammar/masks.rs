@@ -20,6 +20,7 @@ use llguidance::toktrie::SimpleVob;
 use llguidance::{CancellationHandle, Matcher, ParserFactory};
 
 use super::super::{GrammarState, Result, TextError};
+use super::scout::Scout;
 use super::stuck;
 
 /// The mask thread of one answer.
@@ -29,14 +30,27 @@ pub(super) struct Masks {
     cancellation: CancellationHandle,
     /// The mask before the next token, once it is there.
     mask: Option<SimpleVob>,
+    /// Whether what must come after a token is wanted.
+    ahead: Ahead,
+    /// Tokens that alone may come next.
+    forced: Vec<u32>,
     patience: Patience,
+}
+
+/// Whether the thread looks ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ahead {
+    /// It says which tokens alone may come next.
+    Look,
+    /// Nobody wants to know.
+    Ignore,
 }
 
 /// A message to the thread.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     /// This token was chosen.
-    Take(u32),
+    Take(u32, Ahead),
     /// The last one was not, after all.
     Undo,
 }
@@ -45,8 +59,15 @@ enum Step {
 enum Said {
     /// The tokens that may come next.
     Mask(anyhow::Result<SimpleVob>),
-    /// The state of the grammar after the chosen token.
-    Taken(anyhow::Result<GrammarState>),
+    /// What may follow the chosen token.
+    Taken(anyhow::Result<Taken>),
+}
+
+/// The grammar after a token.
+struct Taken {
+    state: GrammarState,
+    /// Tokens that alone may come next; none where nobody wants to know.
+    forced: Vec<u32>,
 }
 
 /// Time that may be spent on waiting.
@@ -91,6 +112,8 @@ impl Masks {
             said,
             cancellation,
             mask: None,
+            ahead: Ahead::Ignore,
+            forced: Vec::new(),
             patience: Patience {
                 left: FIRST_WAIT_MAX,
             },
@@ -99,6 +122,16 @@ impl Masks {
         masks.hear_mask(FIRST_WAIT_MAX)?;
         masks.patience.left = PATIENCE_MAX;
         Ok(masks)
+    }
+
+    /// Begins to look ahead: what is [`forced`](Self::forced) is known after each token from now on.
+    pub(super) fn look_ahead(&mut self) {
+        self.ahead = Ahead::Look;
+    }
+
+    /// Tokens that alone may come after the latest one, as far as they are known.
+    pub(super) fn forced(&self) -> &[u32] {
+        &self.forced
     }
 
     /// The tokens that may come next.
@@ -131,9 +164,14 @@ impl Masks {
         self.mask()?;
         self.mask = None;
         // A thread that has ended is noticed when it is listened to.
-        let _ = self.steps.send(Step::Take(token));
+        self.forced.clear();
+        let _ = self.steps.send(Step::Take(token, self.ahead));
         match self.hear(self.patience.next())? {
-            Said::Taken(answer) => answer.map_err(|error| stuck(&error)),
+            Said::Taken(taken) => {
+                let Taken { state, forced } = taken.map_err(|error| stuck(&error))?;
+                self.forced = forced;
+                Ok(state)
+            }
             Said::Mask(_) => Err(out_of_turn()),
         }
     }
@@ -146,6 +184,7 @@ impl Masks {
     pub(super) fn undo(&mut self) -> Result<()> {
         self.mask()?;
         self.mask = None;
+        self.forced.clear();
         let _ = self.steps.send(Step::Undo);
         Ok(())
     }
@@ -186,14 +225,18 @@ impl Drop for Masks {
 
 /// The thread's work: masks and steps in turns, until nobody listens.
 fn say(mut matcher: Matcher, steps: &Receiver<Step>, saying: &Sender<Said>) {
+    let mut scout: Option<Scout> = None;
     loop {
         let mask = matcher.compute_mask_or_eos();
         if saying.send(Said::Mask(mask)).is_err() {
             return;
         }
-        let token = match steps.recv() {
-            Ok(Step::Take(token)) => token,
+        let (token, ahead) = match steps.recv() {
+            Ok(Step::Take(token, ahead)) => (token, ahead),
             Ok(Step::Undo) => {
+                if let Some(scout) = &mut scout {
+                    scout.undo();
+                }
                 // Where that fails, so does the next mask.
                 let _ = matcher.rollback(1);
                 continue;
@@ -202,14 +245,36 @@ fn say(mut matcher: Matcher, steps: &Receiver<Step>, saying: &Sender<Said>) {
         };
         let taken = matcher.consume_token(token);
         let is_stopped = matcher.is_stopped();
-        let answer = taken.map(|()| match is_stopped {
+        let forced = match ahead {
+            Ahead::Look => look(&mut scout, &matcher, token),
+            Ahead::Ignore => Vec::new(),
+        };
+        let state = match is_stopped {
             true => GrammarState::Complete,
             false => GrammarState::Open,
-        });
-        if saying.send(Said::Taken(answer)).is_err() {
+        };
+        let taken = taken.map(|()| Taken { state, forced });
+        if saying.send(Said::Taken(taken)).is_err() {
             return;
         }
     }
+}
+
+/// Tokens that alone may come after one that a matcher took. A scout that takes long is given up, since others wait for it.
+fn look(scout: &mut Option<Scout>, matcher: &Matcher, token: u32) -> Vec<u32> {
+    let begin = Instant::now();
+    let scout = match scout {
+        Some(scout) => {
+            scout.take(token);
+            scout
+        }
+        None => scout.insert(Scout::at(matcher)),
+    };
+    let forced = scout.forced();
+    if begin.elapsed() > LOOK_MAX {
+        scout.give_up();
+    }
+    forced
 }
 
 impl Patience {
@@ -241,6 +306,9 @@ const FIRST_WAIT_MAX: Duration = Duration::from_secs(2);
 /// What all waits of an answer may take, beyond what each step may. Chosen.
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
 
+/// The longest that a look ahead may take. Chosen: some take 0.1 ms.
+const LOOK_MAX: Duration = Duration::from_millis(10);
+
 /// What each step may wait without its being counted: two a token. Chosen.
 const WAIT_PER_STEP: Duration = Duration::from_millis(1);
 
@@ -260,6 +328,8 @@ mod tests {
             said,
             cancellation: CancellationHandle::default(),
             mask: None,
+            ahead: Ahead::Ignore,
+            forced: Vec::new(),
             patience: Patience { left: PATIENCE_MAX },
         };
         (masks, saying, told)
@@ -287,7 +357,7 @@ mod tests {
         saying.send(Said::Mask(Ok(SimpleVob::alloc(8)))).unwrap();
         let error = masks.take(3).unwrap_err().to_string();
         assert!(error.contains("takes too long"), "{error}");
-        assert_eq!(told.recv(), Ok(Step::Take(3)));
+        assert_eq!(told.recv(), Ok(Step::Take(3, Ahead::Ignore)));
     }
 
     /// Without being asked for: while the model computes.
@@ -325,6 +395,46 @@ mod tests {
         };
         assert_eq!(masks(0), masks(1));
         assert_eq!(masks(0), masks(4));
+    }
+
+    /// And masks are what they are for those who do not look ahead.
+    #[test]
+    fn what_must_come_is_known_ahead() {
+        let grammars = super::super::tests::grammars();
+        let tokenizer = crate::tokenizer::tests::tiny_agent();
+        let bytes = |tokens: &[u32]| -> Vec<u8> {
+            let bytes = tokens.iter().map(|token| tokenizer.token_bytes(*token));
+            bytes.flatten().flatten().collect()
+        };
+        let answer = |is_ahead: bool| {
+            let mut masks = grammars.regex("(a|b)reminder at noon[0-9]x").unwrap().masks;
+            if is_ahead {
+                masks.look_ahead();
+            }
+            let (mut tokens, mut seen, mut forced) = (Vec::new(), Vec::new(), Vec::new());
+            loop {
+                let mask = masks.mask().unwrap().clone();
+                let token = mask.iter().next().unwrap();
+                seen.push(mask);
+                tokens.push(token);
+                let state = masks.take(token).unwrap();
+                forced.push((bytes(&tokens).len(), bytes(masks.forced())));
+                if state == GrammarState::Complete {
+                    return (bytes(&tokens), seen, forced);
+                }
+            }
+        };
+        let (text, seen, forced) = answer(true);
+        assert!(
+            forced.iter().any(|(_, forced)| forced.len() > 3),
+            "{forced:?}"
+        );
+        for (at, forced) in forced {
+            assert!(text[at..].starts_with(&forced), "{forced:?} at {at}");
+        }
+        let (same_text, same_seen, nothing) = answer(false);
+        assert_eq!((text, seen), (same_text, same_seen));
+        assert!(nothing.iter().all(|(_, forced)| forced.is_empty()));
     }
 
     /// Whoever drops an answer leaves no thread behind.

@@ -6,6 +6,7 @@
 
 mod masks;
 mod schema;
+mod scout;
 mod tools;
 mod vocabulary;
 
@@ -137,6 +138,14 @@ impl Restriction for Grammar {
 
     fn undo(&mut self) -> Result<()> {
         self.masks.undo()
+    }
+
+    fn look_ahead(&mut self) {
+        self.masks.look_ahead();
+    }
+
+    fn forced(&self) -> &[u32] {
+        self.masks.forced()
     }
 }
 

@@ -111,3 +111,17 @@ fn a_prediction_changes_no_answer() {
         predicted(json!(wrong));
     }
 }
+
+#[test]
+fn metrics_count_what_was_drafted() {
+    let host = Host::serving(drafting, |_| ());
+    let usage = host.post(BARE, &repeating(json!({}))).json()["usage"].clone();
+    let (accepted, rejected) = drafted(&usage);
+    host.wait_for_metric(&format!("heg_accepted_tokens_total {accepted}"));
+    host.wait_for_metric(&format!("heg_drafted_tokens_total {}", accepted + rejected));
+    // The first token comes of the prompt.
+    host.wait_for_metric(&format!("heg_decode_steps_total {}", 99 - accepted));
+    let data = host.get("/dashboard.json").json();
+    assert_eq!(data["accepted_tokens"], accepted);
+    assert_eq!(data["decode_steps"], 99 - accepted);
+}

@@ -87,6 +87,7 @@ def watch(page):
         share = re.compile(rf"\b{name} [1-9]")
         wait_until(page, f"{name} share", lambda: share.search(page.locator("#lanes header span").inner_text()))
     wait_until(page, "KV memory", lambda: number(page, "#kv") > 0)
+    assert number(page, "#per-step") >= 1
     wait_until(page, "requests that ended", lambda: number(page, "#finished") > 0)
     for width in [1280, 360]:
         page.set_viewport_size({"width": width, "height": 800})

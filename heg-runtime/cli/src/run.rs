@@ -1,9 +1,11 @@
 //! `heg run`: one prompt, one answer, streamed; or one JSON object for scripts.
 
+mod stats;
+
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
 use heg_runtime::engine::{EndTokens, Engine, Request, Status, Update};
@@ -17,8 +19,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{input, unfinished};
 use crate::form::Form;
-use crate::options::{Machine, Sampling, Speculate, peak_rss_bytes, print_descents};
+use crate::options::{Machine, Sampling, Speculate, print_descents};
 use crate::terminal::shown;
+use stats::Timing;
 
 /// Arguments of `heg run`.
 #[derive(Args)]
@@ -169,47 +172,10 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
         for line in runs {
             eprintln!("runs   {}", shown(&line));
         }
-        print_stats(prompt_tokens, &timing, &status, started);
+        stats::print(prompt_tokens, &timing, &status, started);
     }
     arguments.machine.remember(&loaded)?;
     Ok(())
-}
-
-/// How long an answer took.
-#[derive(Default)]
-struct Timing {
-    /// When the first token came.
-    first_token: Option<Instant>,
-    /// Time from submission to the first token.
-    ttft: Duration,
-    /// Time from the first token to the last.
-    decode: Duration,
-    /// Tokens of the answer.
-    generated: usize,
-}
-
-impl Timing {
-    fn note_token(&mut self, submitted: Instant) {
-        let now = Instant::now();
-        let first = *self.first_token.get_or_insert(now);
-        self.ttft = first - submitted;
-        self.decode = now - first;
-        self.generated += 1;
-    }
-
-    /// Decode iterations, each of which gave a token and those of its draft that were right.
-    fn steps(&self, status: &Status) -> u64 {
-        let decoded = self.generated.saturating_sub(1) as u64;
-        decoded.saturating_sub(status.accepted_tokens)
-    }
-
-    /// Time per output token after the first, in milliseconds; 0 for a single token.
-    fn tpot_ms(&self) -> f64 {
-        match self.generated {
-            0 | 1 => 0.0,
-            generated => self.decode.as_secs_f64() * 1e3 / (generated - 1) as f64,
-        }
-    }
 }
 
 /// Runs a request to its end, or to a stop text in its answer.
@@ -400,7 +366,7 @@ impl Answer {
             finish_reason: reason.name(),
             ttft_ms: timing.ttft.as_secs_f64() * 1e3,
             tpot_ms: timing.tpot_ms(),
-            steps: timing.steps(status),
+            steps: status.decode_steps,
             drafted_tokens: status.drafted_tokens,
             accepted_tokens: status.accepted_tokens,
             descents,
@@ -408,49 +374,4 @@ impl Answer {
         writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?)?;
         Ok(())
     }
-}
-
-fn print_stats(prompt_tokens: usize, timing: &Timing, status: &Status, started: Instant) {
-    let first_token = timing.first_token.map(|at| at - started);
-    let first_token_ms = first_token.unwrap_or_default().as_secs_f64() * 1e3;
-    let ttft = timing.ttft.as_secs_f64();
-    let rate = |tokens: usize, seconds: f64| {
-        if seconds > 0.0 {
-            tokens as f64 / seconds
-        } else {
-            0.0
-        }
-    };
-    eprintln!("process start to first token  {first_token_ms:>9.1} ms");
-    eprintln!(
-        "TTFT   {:>9.1} ms  prompt of {prompt_tokens} tokens, {:.1} tokens/s",
-        ttft * 1e3,
-        rate(prompt_tokens, ttft)
-    );
-    eprintln!(
-        "TPOT   {:>9.1} ms  {} tokens, {:.1} tokens/s",
-        timing.tpot_ms(),
-        timing.generated,
-        rate(
-            timing.generated.saturating_sub(1),
-            timing.decode.as_secs_f64()
-        )
-    );
-    if status.drafted_tokens > 0 {
-        let steps = timing.steps(status);
-        eprintln!(
-            "drafts {:>9.2} tokens a step  {} of {} drafted tokens accepted in {steps} steps",
-            timing.generated.saturating_sub(1) as f64 / steps.max(1) as f64,
-            status.accepted_tokens,
-            status.drafted_tokens,
-        );
-    }
-    eprintln!(
-        "kernel {:>9.2} ms  the longest, first runs apart",
-        status.kernel_us_max as f64 / 1e3
-    );
-    eprintln!(
-        "memory {:>9.1} MB  peak resident",
-        peak_rss_bytes() as f64 / 1e6
-    );
 }

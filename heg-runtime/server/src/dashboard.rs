@@ -87,6 +87,8 @@ pub(super) async fn data(state: &State, query: Option<&str>) -> Result<Response<
         "kv_budget_bytes": status.kv_budget_bytes,
         "flows_kept": status.flows_kept,
         "prompt_tokens": status.prompt_tokens,
+        "decode_steps": status.decode_steps,
+        "accepted_tokens": status.accepted_tokens,
         "finished": status.finished,
         "warm_failures": status.warm_failures,
         "timeline": glimpse,

@@ -87,6 +87,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("heg");
         self.register(&mut registry);
         register_status(&mut registry, status);
+        register_drafts(&mut registry, status);
         let mut text = String::new();
         encode(&mut text, &registry)?;
         Ok(text)
@@ -198,6 +199,31 @@ fn register_status(registry: &mut Registry, status: &Status) {
     register_waits(registry, status);
 }
 
+/// What decoding gave, and drafts of it. Tokens a step are (steps + accepted) / steps.
+fn register_drafts(registry: &mut Registry, status: &Status) {
+    for (name, help, count) in [
+        (
+            "decode_steps",
+            "Decode steps of requests, each of which gave a token and those of its draft that were right",
+            status.decode_steps,
+        ),
+        (
+            "drafted_tokens",
+            "Drafted tokens that were verified",
+            status.drafted_tokens,
+        ),
+        (
+            "accepted_tokens",
+            "Drafted tokens that became part of an answer",
+            status.accepted_tokens,
+        ),
+    ] {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(count);
+        registry.register(name, help, counter);
+    }
+}
+
 /// Measured and worst-case preemption times.
 fn register_waits(registry: &mut Registry, status: &Status) {
     let requests = Family::<[Label; 1], Counter>::default();
@@ -276,6 +302,9 @@ mod tests {
         };
         let status = Status {
             launches: 400,
+            decode_steps: 50,
+            drafted_tokens: 90,
+            accepted_tokens: 60,
             warmed: 3,
             warm_failures: vec!["the compiler refuses it".to_owned()],
             dispatch_us: 5_000,

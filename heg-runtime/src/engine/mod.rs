@@ -65,7 +65,7 @@ pub use faults::{Fault, FaultPlan, Rule, Victim};
 pub use generation::Generation;
 pub use health::{Health, LostLane};
 pub use request::{EndTokens, Ending, FinishReason, Request, ScopeId, Update};
-pub use status::{LaneStatus, Phases, Status};
+pub use status::{IterationStatus, LaneStatus, Phases, Status};
 pub use waits::{Entry, WaitStatus};
 
 /// How an engine is set up.

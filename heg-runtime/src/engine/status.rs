@@ -26,6 +26,15 @@ pub struct LaneStatus {
     pub busy_us: u64,
 }
 
+/// Iterations of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct IterationStatus {
+    /// How many there were.
+    pub count: u64,
+    /// Time that they took, in µs.
+    pub time_us: u64,
+}
+
 /// State of an engine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Status {
@@ -51,10 +60,16 @@ pub struct Status {
     pub reused_tokens: u64,
     /// Tokens generated since the start.
     pub generated_tokens: u64,
+    /// Decode steps of requests since the start: each gave a token, and those of a draft that were right.
+    pub decode_steps: u64,
     /// Drafted tokens that were verified since the start.
     pub drafted_tokens: u64,
     /// Drafted tokens that became part of an answer since the start.
     pub accepted_tokens: u64,
+    /// Iterations since the start that decoded, did nothing else, and verified no draft.
+    pub plain_iterations: IterationStatus,
+    /// The same of those that verified drafts.
+    pub drafted_iterations: IterationStatus,
     /// Requests that ended since the start.
     pub finished: u64,
     /// Launches since the start.

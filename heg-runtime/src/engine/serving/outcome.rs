@@ -44,11 +44,30 @@ impl Serving {
                 if let (Some(expected), true) = (running.expected, whole) {
                     self.pace.observe(lane, expected, took);
                 }
+                if whole {
+                    self.note_iteration(&running.work, took);
+                }
                 self.commit(ticket, done, &running.work)
             }
             Err(failure) => self.failed(ticket, failure, &running.work.requests()),
         };
         self.step(event);
+    }
+
+    /// Notes the time of an iteration, if it decoded through all layers and did nothing else.
+    fn note_iteration(&mut self, work: &Work, took: Duration) {
+        let batch = match work {
+            Work::Decode(run) if run.layers == (0..self.model.layers) => &run.batch,
+            Work::Mixed { batch, prompts } if prompts.is_empty() => batch,
+            _ => return,
+        };
+        let status = &mut self.status;
+        let noted = match batch.iter().any(|member| member.drafted > 0) {
+            true => &mut status.drafted_iterations,
+            false => &mut status.plain_iterations,
+        };
+        noted.count += 1;
+        noted.time_us += took.as_micros() as u64;
     }
 
     /// Takes the tokens of a launch into the answers of its requests.
@@ -86,8 +105,11 @@ impl Serving {
                 let fed = work.decoding(given.request).map(|member| member.drafted);
                 let drafting = (&mut self.drafting, &*self.machine);
                 given.draft = live.draft(drafting, given.tokens, fed);
-                self.status.drafted_tokens += u64::from(fed.unwrap_or(0));
-                self.status.accepted_tokens += u64::from(given.tokens - 1);
+                if let Some(fed) = fed {
+                    self.status.decode_steps += 1;
+                    self.status.drafted_tokens += u64::from(fed);
+                    self.status.accepted_tokens += u64::from(given.tokens - 1);
+                }
             }
         }
         given.retain(|given| given.tokens > 1 || !given.draft.is_empty());

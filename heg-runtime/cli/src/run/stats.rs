@@ -1,0 +1,165 @@
+//! How long an answer took, and what of that its drafts saved.
+
+use std::time::{Duration, Instant};
+
+use heg_runtime::engine::Status;
+
+use crate::options::peak_rss_bytes;
+
+/// How long an answer took.
+#[derive(Default)]
+pub(super) struct Timing {
+    /// When the first token came.
+    first_token: Option<Instant>,
+    /// Time from submission to the first token.
+    pub(super) ttft: Duration,
+    /// Time from the first token to the last.
+    decode: Duration,
+    /// Tokens of the answer.
+    pub(super) generated: usize,
+}
+
+impl Timing {
+    pub(super) fn note_token(&mut self, submitted: Instant) {
+        let now = Instant::now();
+        let first = *self.first_token.get_or_insert(now);
+        self.ttft = first - submitted;
+        self.decode = now - first;
+        self.generated += 1;
+    }
+
+    /// Time per output token after the first, in milliseconds; 0 for a single token.
+    pub(super) fn tpot_ms(&self) -> f64 {
+        match self.generated {
+            0 | 1 => 0.0,
+            generated => self.decode.as_secs_f64() * 1e3 / (generated - 1) as f64,
+        }
+    }
+}
+
+/// Prints what `--stats` shows; `started` is when the process began.
+pub(super) fn print(prompt_tokens: usize, timing: &Timing, status: &Status, started: Instant) {
+    let first_token = timing.first_token.map(|at| at - started);
+    let first_token_ms = first_token.unwrap_or_default().as_secs_f64() * 1e3;
+    let ttft = timing.ttft.as_secs_f64();
+    let rate = |tokens: usize, seconds: f64| {
+        if seconds > 0.0 {
+            tokens as f64 / seconds
+        } else {
+            0.0
+        }
+    };
+    eprintln!("process start to first token  {first_token_ms:>9.1} ms");
+    eprintln!(
+        "TTFT   {:>9.1} ms  prompt of {prompt_tokens} tokens, {:.1} tokens/s",
+        ttft * 1e3,
+        rate(prompt_tokens, ttft)
+    );
+    eprintln!(
+        "TPOT   {:>9.1} ms  {} tokens, {:.1} tokens/s",
+        timing.tpot_ms(),
+        timing.generated,
+        rate(
+            timing.generated.saturating_sub(1),
+            timing.decode.as_secs_f64()
+        )
+    );
+    for line in drafts(status) {
+        eprintln!("{line}");
+    }
+    eprintln!(
+        "kernel {:>9.2} ms  the longest, first runs apart",
+        status.kernel_us_max as f64 / 1e3
+    );
+    eprintln!(
+        "memory {:>9.1} MB  peak resident",
+        peak_rss_bytes() as f64 / 1e6
+    );
+}
+
+/// What was drafted of the only answer of an engine, and the time that this saved.
+fn drafts(status: &Status) -> Vec<String> {
+    let Status {
+        decode_steps: steps,
+        drafted_tokens: drafted,
+        accepted_tokens: accepted,
+        ..
+    } = *status;
+    if drafted == 0 {
+        return Vec::new();
+    }
+    let tokens_a_step = (steps + accepted) as f64 / steps.max(1) as f64;
+    let counts = format!(
+        "drafts {tokens_a_step:>9.2} tokens a step  {accepted} of {drafted} drafted tokens accepted in {steps} steps"
+    );
+    let plain = status.plain_iterations.count;
+    let saved = saved_ms(status).map(|(saved_ms, plain_ms)| {
+        format!(
+            "saved  {saved_ms:>9.1} ms  an estimate, from {plain} steps without a draft of {plain_ms:.2} ms each"
+        )
+    });
+    [counts].into_iter().chain(saved).collect()
+}
+
+/// An estimate of the time that drafts saved, and the mean time of a step without one. The steps with drafts would have
+/// been as many more as tokens were accepted, and each of them as long as one without. None where too few of those were
+/// measured.
+fn saved_ms(status: &Status) -> Option<(f64, f64)> {
+    let (plain, drafted) = (status.plain_iterations, status.drafted_iterations);
+    if plain.count < PLAIN_STEPS_MIN {
+        return None;
+    }
+    let plain_ms = plain.time_us as f64 / 1e3 / plain.count as f64;
+    let steps = drafted.count + status.accepted_tokens;
+    Some((
+        steps as f64 * plain_ms - drafted.time_us as f64 / 1e3,
+        plain_ms,
+    ))
+}
+
+/// Chosen: a mean of fewer says little.
+const PLAIN_STEPS_MIN: u64 = 3;
+
+#[cfg(test)]
+mod tests {
+    use heg_runtime::engine::IterationStatus;
+
+    use super::*;
+
+    fn status(plain: u64, drafted: u64) -> Status {
+        Status {
+            decode_steps: plain + drafted,
+            drafted_tokens: 40,
+            accepted_tokens: 25,
+            plain_iterations: IterationStatus {
+                count: plain,
+                time_us: plain * 2_000,
+            },
+            drafted_iterations: IterationStatus {
+                count: drafted,
+                time_us: drafted * 3_000,
+            },
+            ..Status::default()
+        }
+    }
+
+    #[test]
+    fn saved_time_is_that_of_accepted_tokens_less_what_drafts_cost() {
+        // 35 steps of 2 ms, of which 10 took 3 ms.
+        assert_eq!(saved_ms(&status(5, 10)), Some((40.0, 2.0)));
+        assert_eq!(saved_ms(&status(2, 10)), None);
+    }
+
+    #[test]
+    fn drafts_are_told_where_there_were_some() {
+        assert_eq!(
+            drafts(&status(5, 10)),
+            [
+                "drafts      2.67 tokens a step  25 of 40 drafted tokens accepted in 15 steps",
+                "saved       40.0 ms  an estimate, from 5 steps without a draft of 2.00 ms each"
+            ]
+        );
+        assert_eq!(drafts(&status(0, 10)).len(), 1);
+        assert!(drafts(&Status::default()).is_empty());
+    }
+}

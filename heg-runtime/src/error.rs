@@ -6,6 +6,7 @@ use heg_files::FileError;
 use heg_spec::{DeviceClass, Group};
 use thiserror::Error;
 
+use crate::history::HistoryError;
 use heg_text::TextError;
 
 /// Why the runtime could not do what it was asked.
@@ -261,6 +262,14 @@ pub enum RuntimeError {
         /// Cause.
         source: FileError,
     },
+    /// Finished answers of earlier runs cannot be read or written.
+    #[error("cannot use the history `{path}`", path = path.display())]
+    History {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        source: HistoryError,
+    },
     /// A lane cannot be used any more.
     #[error("the lane {lane:?} is lost: {why}")]
     LaneLost {
@@ -349,6 +358,10 @@ impl RuntimeError {
             | Self::ChangedInMemory { .. }
             | Self::Cache { .. }
             | Self::ProfileFile { .. }
+            | Self::History {
+                source: HistoryError::File(_),
+                ..
+            }
             | Self::Hung { .. }
             | Self::EngineStopped => ExitStatus::Environment,
             Self::Bundle { .. }
@@ -371,6 +384,7 @@ impl RuntimeError {
             | Self::PolicyDevice { .. }
             | Self::NoText { .. }
             | Self::Text(_)
+            | Self::History { .. }
             | Self::Profile { .. } => ExitStatus::Input,
             Self::LoaderGone
             | Self::EngineGone

@@ -4,7 +4,7 @@
 //! [`Request`](engine::Request)s; `examples/embed.rs` does so in sixty lines. Tokens and text are [`text`]'s, and a
 //! policy ([`read_policy`]) and a machine ([`read_soc`]) are what `graph-specs` ships or a file of your own.
 //! Everything else here is for tools that measure and examine kernels: [`exec`] runs them one at a time, [`profile`]
-//! measures them, [`verdicts`] and [`verified`] remember what was found out.
+//! measures them, [`verdicts`] and [`verified`] remember what was found out, [`history`] what was answered.
 //!
 //! A request travels from [`engine`] (a scheduler, and a thread for each lane) to `exec` (launches on OpenVINO, on
 //! tensors in memory of `mem`), by way of `ladder` (which device runs which kernel). The runtime depends on neither the
@@ -14,6 +14,7 @@
 pub mod engine;
 mod error;
 pub mod exec;
+pub mod history;
 mod ladder;
 mod load;
 mod mem;

@@ -17,4 +17,4 @@ pub use error::FileError;
 pub use folder::OwnFolder;
 pub use owners::Owners;
 pub use read::open_regular;
-pub use temp::{TempFile, remove_stale, write_whole};
+pub use temp::{TempFile, remove_stale, write_own, write_whole};

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use crate::error::FileError;
-use crate::platform::is_linked;
+use crate::platform::{is_linked, protect};
 
 /// A new file under a temporary name, removed on drop unless [`TempFile::rename`] succeeded.
 #[derive(Debug)]
@@ -62,11 +62,16 @@ impl TempFile {
 
     /// Writes all that it is to hold, one part after the other, and gives it its real name.
     pub(crate) fn complete(mut self, parts: &[&[u8]], target: &Path) -> Result<(), FileError> {
+        self.write(parts)?;
+        self.rename(target)
+    }
+
+    fn write(&mut self, parts: &[&[u8]]) -> Result<(), FileError> {
         for part in parts {
             let written = self.file.write_all(part);
             written.map_err(FileError::io("write", &self.path))?;
         }
-        self.rename(target)
+        Ok(())
     }
 
     /// Gives the file its real name, replacing what had it.
@@ -96,10 +101,28 @@ impl Drop for TempFile {
 ///
 /// [`FileError::Io`], and then the file is as it was.
 pub fn write_whole(path: &Path, parts: &[&[u8]]) -> Result<(), FileError> {
+    beside(path)?.complete(parts, path)
+}
+
+/// Writes a file that only this user may read, as [`write_whole`] does, and so that it is whole after a loss of power too.
+///
+/// # Errors
+///
+/// [`FileError::Io`], and then the file is as it was.
+pub fn write_own(path: &Path, parts: &[&[u8]]) -> Result<(), FileError> {
+    let mut temp = beside(path)?;
+    protect(&temp.file).map_err(FileError::io("protect", &temp.path))?;
+    temp.write(parts)?;
+    let synced = temp.file.sync_all();
+    synced.map_err(FileError::io("sync", &temp.path))?;
+    temp.rename(path)
+}
+
+/// A new file beside one.
+fn beside(path: &Path) -> Result<TempFile, FileError> {
     let folder = path.parent().unwrap_or(path);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temp = TempFile::create(folder, &format!("{name}.tmp-"))?;
-    temp.complete(parts, path)
+    TempFile::create(folder, &format!("{name}.tmp-"))
 }
 
 /// Locks a new file. False where it was removed before it was locked, or is just being removed.
@@ -218,6 +241,23 @@ mod tests {
         others.iter().cloned().for_each(create);
         remove_stale(folder.path(), "p").unwrap();
         assert_eq!(names(folder.path()), others);
+    }
+
+    #[test]
+    fn an_own_file_is_written_as_a_whole_and_for_nobody_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, b"old").unwrap();
+        write_own(&path, &[b"n", b"ew"]).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(names(folder.path()), ["file"]);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+        assert!(write_own(&folder.path().join("absent/file"), &[]).is_err());
     }
 
     /// Above the largest process id of Linux (2^22).

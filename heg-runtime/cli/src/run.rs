@@ -1,5 +1,6 @@
 //! `heg run`: one prompt, one answer, streamed; or one JSON object for scripts.
 
+mod history;
 mod stats;
 
 use std::io::Write;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
-use heg_runtime::engine::{EndTokens, Engine, Request, Status, Update};
+use heg_runtime::engine::{EndTokens, Engine, Request, ScopeId, Status, Update};
 use heg_runtime::{Descent, FinishReason, Loaded, RuntimeError};
 use heg_sched::Finish;
 use heg_text::{
@@ -21,6 +22,7 @@ use crate::failure::{input, unfinished};
 use crate::form::Form;
 use crate::options::{Machine, Sampling, Speculate, print_descents};
 use crate::terminal::shown;
+use history::HistoryFile;
 use stats::Timing;
 
 /// Arguments of `heg run`.
@@ -43,6 +45,9 @@ pub(crate) struct Arguments {
     /// Draft tokens that the prompt suggests, and verify several at once; the answer is the same
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Speculate::Chain)]
     speculate: Speculate,
+    /// Keep answers in this file between runs, and draft from those that it has
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
     /// Go on after end-of-sequence tokens
     #[arg(long)]
     ignore_eos: bool,
@@ -124,10 +129,17 @@ struct Report<'a> {
 pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()> {
     let sampling = arguments.sampling.params()?;
     let loaded = arguments.machine.open()?;
+    let history = arguments.history.as_deref();
+    let history = history
+        .map(|path| HistoryFile::read(path, &loaded))
+        .transpose()?;
     // Kernels are prepared on their own threads from here on, while the prompt is tokenised.
     let loader = arguments.machine.loader(&loaded)?;
     let runs = loader.what_runs();
     let engine = arguments.machine.engine(loader, arguments.speculate)?;
+    if let Some(history) = &history {
+        engine.recall(ScopeId::default(), history.answers());
+    }
     let tokenizer = match loaded.tokenizer() {
         Ok(tokenizer) => Some(Arc::new(tokenizer)),
         Err(RuntimeError::NoText { .. }) if arguments.prompt.source.prompt_ids.is_some() => None,
@@ -150,6 +162,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
     };
     let mut answer = Answer::new(tokenizer, held.syntax, &eos_ids, arguments);
     let prompt_tokens = prompt.len();
+    let asked = prompt.clone();
     let request = Request {
         tokens_max: arguments.max_tokens.try_into().unwrap_or(u32::MAX),
         end_tokens,
@@ -173,6 +186,9 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
             eprintln!("runs   {}", shown(&line));
         }
         stats::print(prompt_tokens, &timing, &status, started);
+    }
+    if let Some(history) = history {
+        history.add(&asked, &answer.token_ids)?;
     }
     arguments.machine.remember(&loaded)?;
     Ok(())

@@ -89,6 +89,43 @@ fn cpu_programs_need_no_openvino() {
     assert!(said.ends_with("`--soc host-cpu`\n"), "{said}");
 }
 
+/// Drafts of an answer come from that of an earlier run, and it is the same.
+#[test]
+fn answers_are_kept_between_runs() {
+    let machine = Machine::new();
+    let history = machine.workbench.path("history.json");
+    let heg = |bundle: &Path| {
+        let mut heg = machine.heg(Path::new(env!("CARGO_BIN_EXE_heg")));
+        let heg = heg.arg("run").arg(bundle).arg("--history").arg(&history);
+        let heg = heg.args(["--prompt-ids", IDS, "--max-tokens", "40", "--ignore-eos"]);
+        heg.args(["--json", "--soc", "host-cpu-f32"])
+            .output()
+            .unwrap()
+    };
+    let run = || -> serde_json::Value {
+        let output = heg(&machine.bundle);
+        assert_status(&output, 0);
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let (first, second) = (run(), run());
+    assert_eq!(first["token_ids"], second["token_ids"]);
+    let steps = |report: &serde_json::Value| report["steps"].as_u64().unwrap();
+    assert!(steps(&second) < steps(&first), "{first}\n{second}");
+    let kept = fs::read_to_string(&history).unwrap();
+    fs::write(
+        &history,
+        kept.replace("\"tokenizer\":\"", "\"tokenizer\":\"x"),
+    )
+    .unwrap();
+    let refused = heg(&machine.bundle);
+    assert_status(&refused, 2);
+    let said = text(&refused.stderr);
+    assert!(
+        said.contains("of another tokenizer than the bundle's"),
+        "{said}"
+    );
+}
+
 /// A conversation with `heg chat`.
 struct Chat {
     heg: Child,

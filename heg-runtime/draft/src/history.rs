@@ -10,7 +10,7 @@ use crate::automaton::{Automaton, Match};
 /// Segments that a full history has.
 const SEGMENTS: usize = 8;
 /// Tokens of a prompt's end that are kept with its answer.
-const PROMPT_END: usize = 4;
+pub const PROMPT_END: usize = 4;
 /// Latest tokens of a context that are compared with a segment that is new to it: no longer match is told apart.
 pub(crate) const REREAD: usize = 64;
 

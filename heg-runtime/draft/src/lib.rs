@@ -19,4 +19,4 @@ pub use acceptance::Acceptance;
 pub use automaton::{Automaton, Continuation, Match};
 pub use draft::{Draft, Drafted, Source};
 pub use drafter::{Beside, Drafter, Shape};
-pub use history::History;
+pub use history::{History, PROMPT_END};

@@ -20,10 +20,11 @@ use super::speeds::known_costs;
 use super::status::Status;
 use super::thread::Farewell;
 use super::warming::{Warmed, Warming};
-use super::{EngineOptions, Lanes, Listener, Observer, Request};
+use super::{EngineOptions, Lanes, Listener, Observer, Request, ScopeId};
 use crate::error::RuntimeError;
 use crate::exec::{Descents, Duty, Executor, ExecutorOptions, Loader, ROW_STEP, padded};
 use crate::mem::Widths;
+use heg_draft::History;
 use heg_sched::{
     Event, Finish, FlowId, Lane, MachineFacts, MachineLanes, ModelShape, NoLane, RequestId,
     for_machine, prefill_tokens_max, with_rows,
@@ -34,6 +35,8 @@ pub(super) enum Message {
     Submit(Arrival),
     Cancel(RequestId),
     EndFlow(FlowId),
+    /// Earlier answers of a scope.
+    Recall(ScopeId, History),
     Ready(Lane, Result<(), RuntimeError>),
     /// A lane's thread has ended before its time, and why.
     Lost(Lane, String),
@@ -244,7 +247,11 @@ impl Conductor {
         for answer in early.waiting.drain(..) {
             let _ = answer.send(Ok(()));
         }
-        Serving::new(self, known).run(early.held.take_all(), early.ended, messages);
+        let mut serving = Serving::new(self, known);
+        for (scope, history) in early.recalled {
+            serving.recall(scope, history);
+        }
+        serving.run(early.held.take_all(), early.ended, messages);
     }
 
     /// Refuses every request until the last handle is gone.
@@ -290,6 +297,7 @@ impl Conductor {
 struct Early {
     held: Held,
     ended: Vec<FlowId>,
+    recalled: Vec<(ScopeId, History)>,
     waiting: Vec<Sender<Result<(), RuntimeError>>>,
 }
 
@@ -303,6 +311,7 @@ impl Early {
                 }
             }
             Message::EndFlow(flow) => self.ended.push(flow),
+            Message::Recall(scope, history) => self.recalled.push((scope, history)),
             Message::WaitReady(answer) => self.waiting.push(answer),
             Message::Status(answer) => {
                 let _ = answer.send(Status::default());

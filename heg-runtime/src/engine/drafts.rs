@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::request::{Request, ScopeId};
+use crate::history::PastAnswers;
 use heg_draft::{Acceptance, Beside, Draft, Drafter, History, Shape};
 
 /// Whether answers are drafted.
@@ -77,6 +78,15 @@ const HISTORY_TOKENS: usize = 1 << 18;
 const SCOPES: usize = 16;
 /// Most tokens of a draft: with the token before them, the rows of the smallest chunk of an NPU's kernels.
 const DRAFT_TOKENS: usize = 31;
+
+/// A history of answers, the oldest first.
+pub(super) fn history_of(answers: &PastAnswers) -> History {
+    let mut history = History::new(HISTORY_TOKENS);
+    for past in answers.iter() {
+        history.add(&past.prompt_end, &past.answer);
+    }
+    history
+}
 
 /// The drafts of one request.
 pub(super) struct RequestDrafts {
@@ -233,12 +243,22 @@ impl Drafting {
 
     /// Keeps a finished answer for later requests of its scope.
     pub(super) fn keep(&mut self, scope: ScopeId, prompt: &[u32], answer: &[u32]) {
-        if self.histories.len() >= SCOPES && !self.histories.contains_key(&scope) {
-            return;
+        if self.has_room_for(scope) {
+            let history = self.histories.entry(scope);
+            let history = history.or_insert_with(|| History::new(HISTORY_TOKENS));
+            history.add(prompt, answer);
         }
-        let history = self.histories.entry(scope);
-        let history = history.or_insert_with(|| History::new(HISTORY_TOKENS));
-        history.add(prompt, answer);
+    }
+
+    /// Takes earlier answers of a scope, if none are kept for it: its requests may be reading those.
+    pub(super) fn recall(&mut self, scope: ScopeId, history: History) {
+        if self.has_room_for(scope) {
+            self.histories.entry(scope).or_insert(history);
+        }
+    }
+
+    fn has_room_for(&self, scope: ScopeId) -> bool {
+        self.histories.len() < SCOPES || self.histories.contains_key(&scope)
     }
 }
 

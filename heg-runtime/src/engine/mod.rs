@@ -50,9 +50,10 @@ use heg_spec::Policy;
 
 use crate::error::RuntimeError;
 use crate::exec::{Descents, ExecutorOptions, Loader};
+use crate::history::PastAnswers;
 use crate::ladder::Descent;
 use conductor::{Arrival, Conductor, Message, turn_away};
-use drafts::RequestDrafts;
+use drafts::{RequestDrafts, history_of};
 use health::{Pulse, panic_text};
 use heg_sched::{Finish, FlowId, Observer, RequestId};
 use live::refuse;
@@ -200,6 +201,14 @@ impl Engine {
             listener: Box::new(listener),
         }));
         id
+    }
+
+    /// Drafts answers of a scope from these earlier ones, too. Takes some milliseconds, on the caller's thread. Nothing happens
+    /// where answers of the scope have ended already, or where the engine drafts none.
+    pub fn recall(&self, scope: ScopeId, answers: &PastAnswers) {
+        if self.0.speculation != Speculation::Off {
+            self.send(Message::Recall(scope, history_of(answers)));
+        }
     }
 
     /// Checks whether a prompt can run at all. [`submit`](Self::submit) does so too.

@@ -24,8 +24,9 @@ use super::served::Served;
 use super::status::{LaneStatus, Status};
 use super::waits::{Entry, Waits};
 use super::warming::{Warmed, Warming};
-use super::{Observer, Request};
+use super::{Observer, Request, ScopeId};
 use heg_costs::AnnotatedCosts;
+use heg_draft::History;
 use heg_sched::{
     Action, Actions, Class, Event, Finish, FlowId, Lane, Micros, ModelShape, PromptLogits,
     RequestId, Scheduler, Submission, Ticket, Work, scheduler,
@@ -141,6 +142,11 @@ impl Serving {
         }
     }
 
+    /// Drafts from these answers of a scope.
+    pub(super) fn recall(&mut self, scope: ScopeId, history: History) {
+        self.drafting.recall(scope, history);
+    }
+
     pub(super) fn run(
         mut self,
         early: VecDeque<Arrival>,
@@ -213,6 +219,7 @@ impl Serving {
             }
             Message::Cancel(id) => self.cancel(id),
             Message::EndFlow(flow) => self.step(Event::EndFlow(flow)),
+            Message::Recall(scope, history) => self.recall(scope, history),
             Message::Done(report) => self.reported(report),
             Message::Lost(lane, why) => self.lose(lane, why),
             Message::Transferred(event) => self.step(event),

@@ -1,0 +1,24 @@
+//! Reads arbitrary bytes as a file of finished answers.
+//!
+//! What is read has tokens of the vocabulary only, and survives being written.
+
+#![no_main]
+
+use heg_runtime::history::{PastAnswers, TokenSet};
+use libfuzzer_sys::fuzz_target;
+
+const VOCAB: u32 = 1000;
+
+fuzz_target!(|input: &[u8]| {
+    let token_set = || TokenSet::new("fuzz", VOCAB);
+    let Ok(answers) = PastAnswers::parse(input, token_set()) else {
+        return;
+    };
+    for past in answers.iter() {
+        assert!(past.prompt_end.len() <= 4 && !past.answer.is_empty());
+        let mut tokens = past.prompt_end.iter().chain(&past.answer);
+        assert!(tokens.all(|token| *token < VOCAB));
+    }
+    let again = PastAnswers::parse(answers.to_text().as_bytes(), token_set());
+    assert_eq!(again.expect("what was written is read"), answers);
+});

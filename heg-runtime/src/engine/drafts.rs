@@ -143,6 +143,18 @@ impl DraftTokens {
         }
     }
 
+    /// The tokens, where each follows the one before it.
+    pub(super) fn chain(&self) -> Option<&[u32]> {
+        (!self.is_tree()).then_some(&self.tokens)
+    }
+
+    /// Leaves the first tokens of a chain; says how many go.
+    pub(super) fn cut(&mut self, tokens: usize) -> u32 {
+        let drafted = self.tokens.len();
+        self.tokens.truncate(tokens);
+        (drafted - self.tokens.len()) as u32
+    }
+
     /// Whether tokens have more than one way to go on.
     pub(super) fn is_tree(&self) -> bool {
         self.follows.is_some()

@@ -53,6 +53,18 @@ pub(super) enum Job {
 }
 
 impl Job {
+    /// Cuts drafts where grammars refuse them, so that no row of them is run; says how many tokens of which requests go.
+    pub(super) fn cut_drafts(&mut self) -> Vec<(RequestId, u32)> {
+        let batch = match self {
+            Self::Decode { batch, .. } | Self::Mixed { batch, .. } => batch,
+            Self::Prefill { .. } | Self::Head { .. } => return Vec::new(),
+        };
+        let cut = batch
+            .iter_mut()
+            .map(|it| (it.member.served.id, it.cut_draft()));
+        cut.filter(|(_, tokens)| *tokens > 0).collect()
+    }
+
     /// The requests that it is for.
     pub(super) fn requests(&self) -> Vec<RequestId> {
         let id = |member: &Member| member.served.id;
@@ -80,6 +92,8 @@ pub(super) struct Report {
     pub(super) lane: Lane,
     pub(super) ticket: Ticket,
     pub(super) outcome: Result<Done, Failure>,
+    /// Drafted tokens that were not run, since a grammar refuses them.
+    pub(super) refused: Vec<(RequestId, u32)>,
     pub(super) took: Duration,
     /// The longest times of the lane so far.
     pub(super) longest: Longest,

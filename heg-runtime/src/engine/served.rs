@@ -31,6 +31,8 @@ struct Answer {
     /// Prompt and answer.
     tokens: Vec<u32>,
     sampler: Sampler,
+    /// What the grammar admits of a draft behind so many tokens, if it was asked.
+    admitted: Option<(usize, usize)>,
 }
 
 /// The token that a lane chose after a request's logits, or why there is none. It is no part of the answer before the
@@ -82,6 +84,7 @@ impl Served {
             answer: Mutex::new(Answer {
                 sampler: sampler.restricted(request.restriction),
                 tokens: request.prompt,
+                admitted: None,
             }),
         })
     }
@@ -110,6 +113,29 @@ impl Served {
     pub(super) fn with_forced<T>(&self, read: impl FnOnce(&[u32], &[u32]) -> T) -> T {
         let answer = self.answer();
         read(&answer.tokens, answer.sampler.forced())
+    }
+
+    /// How many leading tokens of a draft the answer's grammar admits, as far as it knows that soon. It says the same of any
+    /// draft until a token is committed: an iteration that was stopped goes on with the rows that it has.
+    pub(super) fn admitted(&self, draft: &[u32]) -> usize {
+        let mut answer = self.answer();
+        let Answer {
+            tokens,
+            sampler,
+            admitted,
+        } = &mut *answer;
+        let admitted = match *admitted {
+            Some((behind, known)) if behind == tokens.len() => known,
+            _ => {
+                let known = match sampler.admitted(draft) {
+                    all if all >= draft.len() => usize::MAX,
+                    some => some,
+                };
+                *admitted = Some((tokens.len(), known));
+                known
+            }
+        };
+        admitted.min(draft.len())
     }
 
     /// Chooses the next token after logits of V values: the lane's part. The same logits give the same token again
@@ -210,6 +236,19 @@ pub(super) struct Continued {
     pub(super) context: u32,
     /// Tokens that are fed behind that one, to be verified.
     pub(super) draft: DraftTokens,
+}
+
+impl Continued {
+    /// Cuts a chain of drafted tokens at the first that the answer's grammar refuses; says how many tokens go.
+    pub(super) fn cut_draft(&mut self) -> u32 {
+        match self.draft.chain() {
+            Some(chain) if !chain.is_empty() => {
+                let admitted = self.member.served.admitted(chain);
+                self.draft.cut(admitted)
+            }
+            _ => 0,
+        }
+    }
 }
 
 /// Activations of a request that prefills: its own, so that it can be preempted without a copy.

@@ -56,7 +56,7 @@ impl Worker {
             return;
         }
         while let Ok(order) = orders.recv() {
-            let (ticket, job) = match order {
+            let (ticket, mut job) = match order {
                 Order::Run(ticket, class, job) => {
                     self.executor.begin(class, &job.requests());
                     (ticket, job)
@@ -72,12 +72,14 @@ impl Worker {
             };
             let start = Instant::now();
             self.stopwatch.start();
+            let refused = job.cut_drafts();
             let outcome = self.carry_out(ticket, &job);
             self.stopwatch.may_yield();
             let report = Report {
                 lane: self.lane,
                 ticket,
                 outcome,
+                refused,
                 took: start.elapsed(),
                 longest: self.stopwatch.longest(),
             };

@@ -35,6 +35,12 @@ pub trait Restriction: Send {
     fn forced(&self) -> &[u32] {
         &[]
     }
+
+    /// How many of these tokens may come next, one after the other; all of them where that is not known soon. They are
+    /// drafted, and none of them is chosen.
+    fn admitted(&mut self, tokens: &[u32]) -> usize {
+        tokens.len()
+    }
 }
 
 /// The state of an answer's grammar after a token.

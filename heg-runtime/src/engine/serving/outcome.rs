@@ -17,6 +17,7 @@ impl Serving {
             lane,
             ticket,
             outcome,
+            refused,
             took,
             longest,
         } = report;
@@ -41,13 +42,14 @@ impl Serving {
         let event = match outcome {
             Ok(done) => {
                 let whole = done.layers == 0 || done.layers == self.model.layers;
-                if let (Some(expected), true) = (running.expected, whole) {
-                    self.pace.observe(lane, expected, took);
-                }
-                if whole {
+                // Fewer rows say nothing of those that were expected.
+                if whole && refused.is_empty() {
+                    if let Some(expected) = running.expected {
+                        self.pace.observe(lane, expected, took);
+                    }
                     self.note_iteration(&running.work, took);
                 }
-                self.commit(ticket, done, &running.work)
+                self.commit(ticket, done, (&running.work, &refused))
             }
             Err(failure) => self.failed(ticket, failure, &running.work.requests()),
         };
@@ -71,7 +73,12 @@ impl Serving {
     }
 
     /// Takes the tokens of a launch into the answers of its requests.
-    fn commit(&mut self, ticket: Ticket, done: Done, work: &Work) -> Event {
+    fn commit(
+        &mut self,
+        ticket: Ticket,
+        done: Done,
+        (work, refused): (&Work, &[(RequestId, u32)]),
+    ) -> Event {
         let Done {
             layers,
             tokens,
@@ -102,7 +109,10 @@ impl Serving {
         }
         for given in &mut given {
             if let Some(live) = self.live.get_mut(&given.request) {
-                let fed = work.decoding(given.request).map(|member| member.drafted);
+                let refused = refused.iter().find(|(id, _)| *id == given.request);
+                let refused = refused.map_or(0, |(_, tokens)| *tokens);
+                let member = work.decoding(given.request);
+                let fed = member.map(|member| member.drafted.saturating_sub(refused));
                 let drafting = (&mut self.drafting, &*self.machine);
                 given.draft = live.draft(drafting, given.tokens, fed);
                 if let Some(fed) = fed {

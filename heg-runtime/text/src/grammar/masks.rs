@@ -20,8 +20,8 @@ use llguidance::toktrie::SimpleVob;
 use llguidance::{CancellationHandle, Matcher, ParserFactory};
 
 use super::super::{GrammarState, Result, TextError};
-use super::scout::Scout;
 use super::stuck;
+use super::thread::{Ahead, Said, Step, Taken, say};
 
 /// The mask thread of one answer.
 pub(super) struct Masks {
@@ -29,45 +29,12 @@ pub(super) struct Masks {
     said: Receiver<Said>,
     cancellation: CancellationHandle,
     /// The mask before the next token, once it is there.
-    mask: Option<SimpleVob>,
+    mask: Option<Result<SimpleVob>>,
     /// Whether what must come after a token is wanted.
     ahead: Ahead,
     /// Tokens that alone may come next.
     forced: Vec<u32>,
     patience: Patience,
-}
-
-/// Whether the thread looks ahead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ahead {
-    /// It says which tokens alone may come next.
-    Look,
-    /// Nobody wants to know.
-    Ignore,
-}
-
-/// A message to the thread.
-#[derive(Debug, PartialEq, Eq)]
-enum Step {
-    /// This token was chosen.
-    Take(u32, Ahead),
-    /// The last one was not, after all.
-    Undo,
-}
-
-/// A message from the thread; the two kinds alternate.
-enum Said {
-    /// The tokens that may come next.
-    Mask(anyhow::Result<SimpleVob>),
-    /// What may follow the chosen token.
-    Taken(anyhow::Result<Taken>),
-}
-
-/// The grammar after a token.
-struct Taken {
-    state: GrammarState,
-    /// Tokens that alone may come next; none where nobody wants to know.
-    forced: Vec<u32>,
 }
 
 /// Time that may be spent on waiting.
@@ -120,6 +87,7 @@ impl Masks {
         };
         // Nobody else waits yet: a form without a first token is refused as a form.
         masks.hear_mask(FIRST_WAIT_MAX)?;
+        masks.mask()?;
         masks.patience.left = PATIENCE_MAX;
         Ok(masks)
     }
@@ -142,16 +110,41 @@ impl Masks {
         if self.mask.is_none() {
             self.hear_mask(self.patience.next())?;
         }
-        self.mask.as_ref().ok_or_else(out_of_turn)
+        match &self.mask {
+            Some(Ok(mask)) => Ok(mask),
+            Some(Err(error)) => Err(error.clone()),
+            None => Err(out_of_turn()),
+        }
+    }
+
+    /// How many of these tokens may come next, one after the other; all of them where that is not known soon.
+    pub(super) fn admitted(&mut self, tokens: &[u32]) -> usize {
+        if self.ahead == Ahead::Ignore || !self.has_mask_soon() {
+            return tokens.len();
+        }
+        let _ = self.steps.send(Step::Check(tokens.to_vec()));
+        match self.hear(self.patience.next()) {
+            Ok(Said::Checked(admitted)) => admitted,
+            _ => tokens.len(),
+        }
+    }
+
+    fn has_mask_soon(&mut self) -> bool {
+        if self.mask.is_none()
+            && let Ok(Said::Mask(mask)) = self.said.recv_timeout(SOON)
+        {
+            self.mask = Some(mask.map_err(|error| stuck(&error)));
+        }
+        matches!(self.mask, Some(Ok(_)))
     }
 
     fn hear_mask(&mut self, wait: Duration) -> Result<()> {
         match self.hear(wait)? {
             Said::Mask(mask) => {
-                self.mask = Some(mask.map_err(|error| stuck(&error))?);
+                self.mask = Some(mask.map_err(|error| stuck(&error)));
                 Ok(())
             }
-            Said::Taken(_) => Err(out_of_turn()),
+            Said::Taken(_) | Said::Checked(_) => Err(out_of_turn()),
         }
     }
 
@@ -172,7 +165,7 @@ impl Masks {
                 self.forced = forced;
                 Ok(state)
             }
-            Said::Mask(_) => Err(out_of_turn()),
+            Said::Mask(_) | Said::Checked(_) => Err(out_of_turn()),
         }
     }
 
@@ -223,60 +216,6 @@ impl Drop for Masks {
     }
 }
 
-/// The thread's work: masks and steps in turns, until nobody listens.
-fn say(mut matcher: Matcher, steps: &Receiver<Step>, saying: &Sender<Said>) {
-    let mut scout: Option<Scout> = None;
-    loop {
-        let mask = matcher.compute_mask_or_eos();
-        if saying.send(Said::Mask(mask)).is_err() {
-            return;
-        }
-        let (token, ahead) = match steps.recv() {
-            Ok(Step::Take(token, ahead)) => (token, ahead),
-            Ok(Step::Undo) => {
-                if let Some(scout) = &mut scout {
-                    scout.undo();
-                }
-                // Where that fails, so does the next mask.
-                let _ = matcher.rollback(1);
-                continue;
-            }
-            Err(_) => return,
-        };
-        let taken = matcher.consume_token(token);
-        let is_stopped = matcher.is_stopped();
-        let forced = match ahead {
-            Ahead::Look => look(&mut scout, &matcher, token),
-            Ahead::Ignore => Vec::new(),
-        };
-        let state = match is_stopped {
-            true => GrammarState::Complete,
-            false => GrammarState::Open,
-        };
-        let taken = taken.map(|()| Taken { state, forced });
-        if saying.send(Said::Taken(taken)).is_err() {
-            return;
-        }
-    }
-}
-
-/// Tokens that alone may come after one that a matcher took. A scout that takes long is given up, since others wait for it.
-fn look(scout: &mut Option<Scout>, matcher: &Matcher, token: u32) -> Vec<u32> {
-    let begin = Instant::now();
-    let scout = match scout {
-        Some(scout) => {
-            scout.take(token);
-            scout
-        }
-        None => scout.insert(Scout::at(matcher)),
-    };
-    let forced = scout.forced();
-    if begin.elapsed() > LOOK_MAX {
-        scout.give_up();
-    }
-    forced
-}
-
 impl Patience {
     /// The maximum wait for the next message.
     fn next(self) -> Duration {
@@ -306,8 +245,8 @@ const FIRST_WAIT_MAX: Duration = Duration::from_secs(2);
 /// What all waits of an answer may take, beyond what each step may. Chosen.
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
 
-/// The longest that a look ahead may take. Chosen: some take 0.1 ms.
-const LOOK_MAX: Duration = Duration::from_millis(10);
+/// The longest that a draft waits for a mask, without which it is not checked. Chosen: what a row more costs a small model.
+const SOON: Duration = Duration::from_micros(300);
 
 /// What each step may wait without its being counted: two a token. Chosen.
 const WAIT_PER_STEP: Duration = Duration::from_millis(1);
@@ -318,6 +257,7 @@ const STACK_BYTES: usize = 64 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Special;
 
     /// Masks from a thread that says nothing, unless the test does.
     fn silent() -> (Masks, Sender<Said>, Receiver<Step>) {
@@ -435,6 +375,29 @@ mod tests {
         let (same_text, same_seen, nothing) = answer(false);
         assert_eq!((text, seen), (same_text, same_seen));
         assert!(nothing.iter().all(|(_, forced)| forced.is_empty()));
+    }
+
+    #[test]
+    fn drafts_are_admitted_as_far_as_the_grammar_goes() {
+        let grammars = super::super::tests::grammars();
+        let tokenizer = crate::tokenizer::tests::tiny_agent();
+        let tokens = |text: &str| tokenizer.encode(text, Special::AsWritten).unwrap();
+        let mut masks = grammars.regex("ab[cd] (and|or) more").unwrap().masks;
+        masks.look_ahead();
+        assert_eq!(masks.take(tokens("a")[0]), Ok(GrammarState::Open));
+        let mut admitted = |draft: &[u32]| {
+            // Where it is not there yet, drafts are not checked.
+            masks.mask().unwrap();
+            masks.admitted(draft)
+        };
+        let right = tokens("bc or more");
+        assert_eq!(admitted(&right), right.len());
+        let wrong = [&right[..2], &tokens("!!!")].concat();
+        assert_eq!(admitted(&wrong), 2);
+        assert_eq!(admitted(&[u32::MAX]), 0);
+        assert_eq!(admitted(&[]), 0);
+        // They were asked about, and not taken.
+        assert_eq!(masks.take(right[0]), Ok(GrammarState::Open));
     }
 
     /// Whoever drops an answer leaves no thread behind.

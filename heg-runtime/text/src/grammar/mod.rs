@@ -7,6 +7,7 @@
 mod masks;
 mod schema;
 mod scout;
+mod thread;
 mod tools;
 mod vocabulary;
 
@@ -146,6 +147,10 @@ impl Restriction for Grammar {
 
     fn forced(&self) -> &[u32] {
         self.masks.forced()
+    }
+
+    fn admitted(&mut self, tokens: &[u32]) -> usize {
+        self.masks.admitted(tokens)
     }
 }
 

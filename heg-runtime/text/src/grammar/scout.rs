@@ -24,6 +24,20 @@ impl Scout {
         }
     }
 
+    /// How many of these tokens may come next, one after the other; all of them where it cannot see that.
+    pub(super) fn admitted(&mut self, tokens: &[u32]) -> usize {
+        let Some(matcher) = &mut self.0 else {
+            return tokens.len();
+        };
+        let count = matcher
+            .tok_env()
+            .map_or(0, |tokens| tokens.tok_trie().vocab_size());
+        let known = tokens.iter().take_while(|token| (**token as usize) < count);
+        // A token that does not exist is an error to the library.
+        let known = &tokens[..known.count()];
+        matcher.validate_tokens(known).unwrap_or(tokens.len())
+    }
+
     /// Takes it back.
     pub(super) fn undo(&mut self) {
         if let Some(matcher) = &mut self.0 {

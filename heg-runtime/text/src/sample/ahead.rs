@@ -16,4 +16,16 @@ impl Sampler {
         let restriction = self.restriction.as_ref();
         restriction.map_or(&[], |restriction| restriction.forced())
     }
+
+    /// How many of these tokens the restriction allows, one after the other, behind those that were committed; all of them
+    /// where it does not know soon.
+    pub fn admitted(&mut self, tokens: &[u32]) -> usize {
+        if self.forced().starts_with(tokens) {
+            return tokens.len();
+        }
+        // Where more was chosen than committed, it speaks of what comes behind that.
+        let restriction = self.restriction.as_mut();
+        let restriction = restriction.filter(|_| self.proposed.is_empty());
+        restriction.map_or(tokens.len(), |restriction| restriction.admitted(tokens))
+    }
 }

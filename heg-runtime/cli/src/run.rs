@@ -48,6 +48,9 @@ pub(crate) struct Arguments {
     /// Keep answers in this file between runs, and draft from those that it has
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
+    /// A text that the answer is expected to be, to draft it from
+    #[arg(long, value_name = "FILE")]
+    prediction: Option<PathBuf>,
     /// Go on after end-of-sequence tokens
     #[arg(long)]
     ignore_eos: bool,
@@ -160,6 +163,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
             loaded.bundle().manifest().text.eos_ids.clone(),
         ),
     };
+    let prediction = arguments.prediction(tokenizer.as_deref())?;
     let mut answer = Answer::new(tokenizer, held.syntax, &eos_ids, arguments);
     let prompt_tokens = prompt.len();
     let asked = prompt.clone();
@@ -168,6 +172,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
         end_tokens,
         sampling,
         restriction: held.restriction,
+        prediction,
         ..Request::reactive(prompt)
     };
     let (reason, timing) = generate(&engine, request, &mut answer)?;
@@ -192,6 +197,24 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
     }
     arguments.machine.remember(&loaded)?;
     Ok(())
+}
+
+impl Arguments {
+    /// The tokens of what the answer is expected to be.
+    fn prediction(&self, tokenizer: Option<&Tokenizer>) -> anyhow::Result<Vec<u32>> {
+        let Some(path) = &self.prediction else {
+            return Ok(Vec::new());
+        };
+        let Some(tokenizer) = tokenizer else {
+            return Err(input(
+                "the bundle has no tokenizer: `--prediction` needs one",
+            ));
+        };
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| input(format!("cannot read `{}`: {error}", path.display())))?;
+        let tokens = tokenizer.encode(&text, Special::AsWritten);
+        Ok(tokens.map_err(RuntimeError::from)?)
+    }
 }
 
 /// Runs a request to its end, or to a stop text in its answer.

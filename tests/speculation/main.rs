@@ -9,6 +9,7 @@
 
 mod edges;
 mod forms;
+mod predictions;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

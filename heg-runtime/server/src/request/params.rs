@@ -339,11 +339,14 @@ fn speculation(fields: &mut Fields) -> Result<Option<Speculation>> {
 }
 
 /// The values of `speculate`.
-const SPECULATIONS: &[(&str, Speculation)] =
-    &[("off", Speculation::Off), ("chain", Speculation::Chain)];
+const SPECULATIONS: &[(&str, Speculation)] = &[
+    ("off", Speculation::Off),
+    ("chain", Speculation::Chain),
+    ("tree", Speculation::Tree),
+];
 
 /// Their names, for messages.
-const SPECULATION_NAMES: &str = "off or chain";
+const SPECULATION_NAMES: &str = "off, chain or tree";
 
 /// Answers to a request. Chosen: each of them runs the prompt, and takes a place in the queue.
 const CHOICES_MAX: u32 = 8;

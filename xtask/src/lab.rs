@@ -38,7 +38,8 @@ pub(crate) fn spell_out_help(mut arguments: Vec<OsString>) -> Vec<OsString> {
     arguments
 }
 
-const COMMANDS: [&str; 6] = [
+const COMMANDS: [&str; 7] = [
+    "bench-drafts",
     "bench-peers",
     "bench-serve",
     "bench-speculation",

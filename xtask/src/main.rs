@@ -52,6 +52,8 @@ enum Command {
     Tidy(tidy::Args),
     /// Set up, get a small real model, talk to it, and let a tiny one answer three agent prompts
     Demo(demo::Args),
+    /// Replay known answers with several ways to draft: tokens per verification, and what drafting takes
+    BenchDrafts(lab::Args),
     /// Measure HEG beside OpenVINO GenAI and llama.cpp on the same model, and print one table
     BenchPeers(lab::Args),
     /// Replay mixed traces against HEG, OpenVINO GenAI and llama-server, and print one table
@@ -85,6 +87,7 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Fuzz(args) => fuzz::run(args),
         Command::Tidy(args) => tidy::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::BenchDrafts(args) => return lab::run("bench-drafts", args),
         Command::BenchPeers(args) => return lab::run("bench-peers", args),
         Command::BenchServe(args) => return lab::run("bench-serve", args),
         Command::BenchSpeculation(args) => return lab::run("bench-speculation", args),

@@ -10,6 +10,7 @@
 mod analytic;
 mod check;
 mod chrome;
+mod drafts;
 mod duration;
 mod engine;
 mod fault;
@@ -23,6 +24,7 @@ mod sheet;
 pub use analytic::{AnalyticCosts, DevicePeak, Dimensions};
 pub use check::{Checked, Rules, SchedulerInvariant, Violation};
 pub use chrome::chrome_trace;
+pub use drafts::{DraftRecord, DraftRecordError, DraftRecords, DraftedSteps};
 pub use duration::duration;
 pub use engine::{LaunchSpan, Machine, Run, SimulationError, simulate};
 pub use fault::{Faults, Flaw, Interruption, LaunchFault};

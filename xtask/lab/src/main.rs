@@ -1,6 +1,7 @@
 //! The laboratory of HEG: the papers' evaluation in virtual time, and measurements beside other engines. One file or
 //! folder per command; `cargo xtask` builds this program and hands it the arguments.
 
+mod bench_drafts;
 mod bench_peers;
 mod bench_serve;
 mod bench_speculation;
@@ -31,6 +32,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Replay known answers with several ways to draft: tokens per verification, and what drafting takes
+    BenchDrafts(bench_drafts::Args),
     /// Measure HEG beside OpenVINO GenAI and llama.cpp on the same model, and print one table
     BenchPeers(bench_peers::Args),
     /// Replay mixed traces against HEG, OpenVINO GenAI and llama-server, and print one table
@@ -47,6 +50,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let outcome = match &Cli::parse().command {
+        Command::BenchDrafts(args) => bench_drafts::run(args),
         Command::BenchPeers(args) => bench_peers::run(args),
         Command::BenchServe(args) => bench_serve::run(args),
         Command::BenchSpeculation(args) => bench_speculation::run(args),

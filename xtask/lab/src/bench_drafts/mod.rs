@@ -1,0 +1,93 @@
+//! `cargo xtask bench-drafts`: how many tokens of known answers each way to draft gets right, and what it takes.
+//!
+//! No model runs. An answer is replayed token by token, as if a model verified drafts and said what the answer says: a
+//! verification gives the drafted tokens that equal the answer's next, and one more. Methods that have a history keep
+//! each answer for those that come after it in the file.
+
+mod data;
+mod methods;
+mod replay;
+mod report;
+
+use anyhow::{Context, Result};
+use data::{DataSet, Tokenizers};
+use methods::methods;
+use report::{Measured, Report};
+use std::fs;
+use std::path::PathBuf;
+use xtask::fail::Fail;
+use xtask::workspace::{note, root};
+
+/// Arguments of `cargo xtask bench-drafts`.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// Answers to draft for, as JSON lines; may be given more than once [default: those of ../shared]
+    #[arg(long = "data", value_name = "FILE")]
+    data: Vec<PathBuf>,
+    /// The tokenizer of files that have none beside them: a bundle, or a tokenizer.json [default: SmolLM2's bundle]
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
+    /// Also write all figures to FILE, and how often drafts were accepted how far
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Also write to FILE how often drafts were accepted how far: the same on any machine
+    #[arg(long, value_name = "FILE")]
+    records: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let files = match args.data.is_empty() {
+        true => data::shared_files()?,
+        false => args.data.clone(),
+    };
+    let default = || root().join("artifacts/bundles/smollm2-135m-instruct.heg");
+    let mut tokenizers = Tokenizers::new(args.tokenizer.clone().unwrap_or_else(default));
+    let mut report = Report::new(tokenizers.default_name());
+    for file in &files {
+        let data = DataSet::read(file, &mut tokenizers)?;
+        if data.exchanges.is_empty() {
+            note(format!("{} has no answers", data.name));
+            continue;
+        }
+        let measure = |mut method: Box<dyn replay::Method>| Measured {
+            replay: replay::replay(&data, method.as_mut()),
+            method: method.name(),
+            bytes_per_history_token: method.bytes_per_history_token(),
+        };
+        let measured: Vec<Measured> = methods().into_iter().map(measure).collect();
+        print!("{}", report::table(&data.name, &measured));
+        report.add(&data.name, &measured);
+    }
+    let outputs = [
+        (&args.json, report.json()?),
+        (&args.records, report.records_json()?),
+    ];
+    for (file, text) in outputs {
+        if let Some(file) = file {
+            fs::write(file, text)
+                .with_context(|| Fail::environment(format!("cannot write `{}`", file.display())))?;
+        }
+    }
+    Ok(())
+}
+
+const AFTER_HELP: &str = "\
+A line of FILE is an object with `prompt`, and `answer` or `reference`; lines without an answer are left out. `task`
+divides a file into parts. Text becomes tokens by the tokenizer.json beside FILE, else by --tokenizer; an answer ends with
+the end token of a generation_config.json beside FILE.
+
+Without --data: the evaluation questions of the trained models and the reference answers of the workloads, in
+../shared beside the checkout.
+
+Ways to draft: prompt look-up (the longest of at most 3 tokens that occurs earlier; 10 tokens), a suffix automaton over
+the context, alone and with one over earlier answers (16 tokens), and ours with a history, as a chain of 16 and as a tree
+of 32.
+
+JSON: `figures` of each data set and method, and `records`, which the simulator draws from: for each data set, each part
+of it and each method [drafted, expected, accepted, count] of all verifications. Those that the simulator ships with are
+heg-runtime/sim/src/drafts/recorded.json, which --records wrote.
+
+Examples:
+  cargo xtask bench-drafts
+  cargo xtask bench-drafts --data answers.jsonl --tokenizer model.heg --json figures.json";

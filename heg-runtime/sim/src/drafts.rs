@@ -1,8 +1,16 @@
-//! How drafts turn out, as it was recorded where real texts were drafted for: how often drafts of which length were accepted
-//! how far.
+//! How drafts turn out: drawn from what was recorded where real texts were drafted for.
+//!
+//! The simulator has no tokens, so it cannot draft. A [`DraftRecord`] says how often drafts of which length were accepted
+//! how far, over the answers of a data set; [`SimulatedDrafts`] draws from it. What a request draws depends on the seed, the
+//! request and its tokens so far alone, so that it is the same under every scheduler. Draws are independent of each other,
+//! while real drafts are good and bad in runs.
+
+mod drawn;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+pub use drawn::SimulatedDrafts;
 
 /// The records that ship.
 const SHIPPED: &str = include_str!("drafts/recorded.json");

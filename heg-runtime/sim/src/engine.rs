@@ -4,12 +4,14 @@
 //! of their planning, then the timer.
 
 mod actions;
+mod tokens;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 
 use thiserror::Error;
 
+use super::drafts::SimulatedDrafts;
 use super::fault::{Faults, Mishaps};
 use super::memory::DramModel;
 use super::meter::{Meter, RequestRecord, ResourceUsage};
@@ -33,6 +35,8 @@ pub struct Machine {
     pub flash_write: Micros,
     /// The faults to inject.
     pub faults: Faults,
+    /// The drafts of its requests; none: nothing is drafted.
+    pub drafts: Option<SimulatedDrafts>,
     /// Whether to keep [`Run::timeline`].
     pub timeline: bool,
     /// Maximum number of steps.
@@ -348,12 +352,12 @@ impl<'a, C: Costs> Simulation<'a, C> {
             Work::Prefill { .. } | Work::Head(_) | Work::Mixed { .. } => 0,
         };
         let through = layers == self.costs.model().layers;
-        let ended = self.meter.ended(&running.work, through);
+        let outcome = self.outcome(&running.work, through);
         Some(Event::Done {
             ticket,
             layers,
-            ended,
-            given: Vec::new(),
+            ended: outcome.ended,
+            given: outcome.given,
         })
     }
 

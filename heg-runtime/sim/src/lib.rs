@@ -24,7 +24,7 @@ mod sheet;
 pub use analytic::{AnalyticCosts, DevicePeak, Dimensions};
 pub use check::{Checked, Rules, SchedulerInvariant, Violation};
 pub use chrome::chrome_trace;
-pub use drafts::{DraftRecord, DraftRecordError, DraftRecords, DraftedSteps};
+pub use drafts::{DraftRecord, DraftRecordError, DraftRecords, DraftedSteps, SimulatedDrafts};
 pub use duration::duration;
 pub use engine::{LaunchSpan, Machine, Run, SimulationError, simulate};
 pub use fault::{Faults, Flaw, Interruption, LaunchFault};

@@ -1,7 +1,7 @@
 //! Records requests and resource usage while a simulation runs.
 
 use super::power::{PowerModel, is_decode};
-use heg_sched::{Class, Cost, Finish, Lane, Micros, RequestId, Work};
+use heg_sched::{Class, Cost, Decoding, Finish, Lane, Micros, RequestId, Work};
 use heg_workload::Trace;
 
 /// The record of a request. Times that were never reached are `None`.
@@ -50,6 +50,12 @@ pub struct ResourceUsage {
     pub longest_kernel_us: f64,
     /// Number of launches.
     pub launches: u64,
+    /// Number of times that requests decoded, each in an iteration.
+    pub decodings: u64,
+    /// Number of drafted tokens that were verified in them.
+    pub drafted_tokens: u64,
+    /// Number of drafted tokens that were accepted.
+    pub accepted_tokens: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -223,37 +229,37 @@ impl<'a> Meter<'a> {
         live.map_or(0, |live| live.prompt_tokens)
     }
 
-    /// Requests whose last token a completed launch yields; `through` says whether a decode run has completed
-    /// its last layer.
-    pub(super) fn ended(&self, work: &Work, through: bool) -> Vec<RequestId> {
-        let is_last = |id: &RequestId| {
-            let (live, request) = (
-                self.live.get(id.0 as usize),
-                self.trace.requests.get(id.0 as usize),
-            );
-            live.zip(request).is_some_and(|(live, request)| {
-                live.record.output_tokens + 1 >= request.output_tokens
-            })
-        };
+    /// Requests that get tokens of a completed launch; `through` says whether a decode run has completed its last
+    /// layer.
+    pub(super) fn receivers(&self, work: &Work, through: bool) -> Vec<RequestId> {
         match work {
             Work::Prefill { .. } => Vec::new(),
-            Work::Head(id) => [*id].into_iter().filter(is_last).collect(),
-            Work::Decode(run) if through => run
-                .batch
-                .iter()
-                .map(|member| member.request)
-                .filter(is_last)
-                .collect(),
+            Work::Head(id) => vec![*id],
+            Work::Decode(run) if through => run.batch.iter().map(|member| member.request).collect(),
             Work::Decode(_) => Vec::new(),
             Work::Mixed { batch, prompts } => {
                 let whole = |(id, part): &&(RequestId, heg_sched::Segment)| {
                     part.context() >= self.prompt_tokens(*id)
                 };
                 let prompts = prompts.iter().filter(whole).map(|(id, _)| *id);
-                let all = batch.iter().map(|member| member.request).chain(prompts);
-                all.filter(is_last).collect()
+                let batch = batch.iter().map(|member| member.request);
+                batch.chain(prompts).collect()
             }
         }
+    }
+
+    /// Tokens of a request's answer that were emitted, and those that were not.
+    pub(super) fn answer(&self, id: RequestId) -> Option<(u32, u32)> {
+        let emitted = self.live.get(id.0 as usize)?.record.output_tokens;
+        let all = self.trace.requests.get(id.0 as usize)?.output_tokens;
+        Some((emitted, all.saturating_sub(emitted)))
+    }
+
+    /// Counts a request that decoded, and got so many tokens.
+    pub(super) fn decoded(&mut self, member: Decoding, tokens: u32) {
+        self.usage.decodings += 1;
+        self.usage.drafted_tokens += u64::from(member.drafted);
+        self.usage.accepted_tokens += u64::from(tokens.saturating_sub(1));
     }
 
     /// The records, the usage, and the number of requests that arrived and have not ended.

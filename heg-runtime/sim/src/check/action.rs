@@ -78,6 +78,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let fresh = seen.reserved.is_none() && seen.phase == Phase::Queued;
         seen.phase = Phase::Prefill;
         seen.reserved = Some(tokens);
+        seen.written = 0;
         seen.reused = reused;
         let (submission, prompt) = (seen.submission, seen.prompt_tokens);
         let enough = tokens >= prompt;
@@ -112,6 +113,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let reserved = seen.reserved.take();
         let own = to.is_none() || to.map(|(flow, _)| flow) == seen.submission.flow;
         let computed = seen.computed(layers).min(reserved.unwrap_or(0));
+        let rejected = computed..seen.written;
         let runs = self.runs(id);
         let world = &mut self.world;
         let lanes = Lane::ALL.into_iter();
@@ -131,6 +133,10 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             let leaving = world.leaving(flow).map(|leaving| leaving.tokens);
             taken = taken.or(world.flash.get(&flow).copied()).or(leaving);
         }
+        let read = to.is_some_and(|(_, kept)| rejected.contains(&kept.saturating_sub(1)));
+        self.require(!read, SchedulerInvariant::RejectedRows, || {
+            format!("{id} leaves {to:?} tokens, of which those from {rejected:?} on were rejected")
+        });
         let all = to.is_none_or(|(_, kept)| kept == computed);
         // Memory to which a lane may still write is not free until the lane has answered, and no flow may keep it.
         let own = own && !(written && to.is_some());
@@ -184,6 +190,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         };
         seen.phase = Phase::Queued;
         seen.parts.clear();
+        seen.draft = 0;
         seen.prompt_tokens = seen.context();
         seen.submission.shared_tokens = 0;
         let released = seen.reserved.is_none();

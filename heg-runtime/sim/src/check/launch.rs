@@ -144,8 +144,36 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         found.map(|(id, _)| *id)
     }
 
+    /// Judges the rows of an iteration's drafted tokens.
+    fn draft_rows(&mut self, batch: &[Decoding]) {
+        let most = self.rules.policy.decode.draft_rows_max as usize;
+        let rows = Decoding::rows_of(batch) as usize;
+        let bounded = rows <= batch.len().max(most);
+        self.require(bounded, SchedulerInvariant::DraftRows, || {
+            format!("{rows} rows of {} requests, {most} allowed", batch.len())
+        });
+        for member in batch {
+            let Some(seen) = self.world.requests.get_mut(&member.request) else {
+                continue;
+            };
+            let (admits, context) = (seen.admits(member.drafted), seen.context());
+            let reads_rejected = (context + 1..=seen.written).contains(&member.context);
+            seen.written = seen
+                .written
+                .max(member.context.saturating_add(member.drafted));
+            let (draft, reserved) = (seen.draft, seen.reserved);
+            self.require(admits, SchedulerInvariant::DraftRows, || {
+                format!("{member:?} has a draft of {draft} tokens and room for {reserved:?}")
+            });
+            self.require(!reads_rejected, SchedulerInvariant::RejectedRows, || {
+                format!("{member:?} reads rejected rows: {context} tokens were given")
+            });
+        }
+    }
+
     /// An iteration begins.
     fn new_batch(&mut self, batch: &[Decoding]) {
+        self.draft_rows(batch);
         let mut ids: Vec<RequestId> = batch.iter().map(|member| member.request).collect();
         ids.sort_unstable();
         ids.dedup();

@@ -51,6 +51,16 @@ pub enum SchedulerInvariant {
     Ageing,
     /// Batches stay within the policy's caps (v2 4.5). Overdue requests pass the lower one.
     BatchCap,
+    /// A launch gives a request one token, and at most one more for each of its drafted tokens that it verifies. This is
+    /// what the scheduler is told, and so judges who runs the launches.
+    TokensVerified,
+    /// Rows that verify drafted tokens are leading tokens of the request's draft, end before the answer has to, lie within
+    /// the memory that the request reserved, and keep the iteration within the policy's rows.
+    DraftRows,
+    /// Rows of drafted tokens that were rejected are never read: an iteration sees the tokens that were given, and a flow
+    /// keeps no others. The rows are in the cache until others are written in their place, so nothing else tells them
+    /// apart.
+    RejectedRows,
 }
 
 /// The policy that a scheduler claims to follow, by which it is judged.
@@ -169,6 +179,9 @@ impl<S: Scheduler, C: Costs> Scheduler for Checked<S, C> {
     fn step(&mut self, now: Micros, event: Event, actions: &mut Actions) {
         self.world.now = now;
         self.world.see(&event);
+        for what in std::mem::take(&mut self.world.unverified) {
+            self.report(SchedulerInvariant::TokensVerified, what);
+        }
         let first = actions.len();
         self.scheduler.step(now, event, actions);
         let own = &actions[first..];

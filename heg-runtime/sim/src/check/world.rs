@@ -79,6 +79,8 @@ pub(super) struct World {
     pub(super) transfers: BTreeMap<Transfer, Leaving>,
     pub(super) warm: BTreeSet<WarmKernel>,
     pub(super) compiling: Option<WarmKernel>,
+    /// What the last event said to have given beyond what was verified.
+    pub(super) unverified: Vec<String>,
     /// Launches that failed, were lost or had to be stopped.
     pub(super) failures: u32,
 }
@@ -128,6 +130,7 @@ impl World {
             transfers: BTreeMap::new(),
             warm: BTreeSet::new(),
             compiling: None,
+            unverified: Vec::new(),
             failures: 0,
             model,
         }

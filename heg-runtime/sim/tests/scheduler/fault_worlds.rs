@@ -120,7 +120,7 @@ fn of_all(random: &mut Seeded, scenario: &Scenario) -> Faults {
 }
 
 /// What is wrong with how requests ended, beyond what the checker knows of.
-fn judge(scenario: &Scenario, verdict: &Verdict) -> Option<String> {
+pub(crate) fn judge(scenario: &Scenario, verdict: &Verdict) -> Option<String> {
     let run = verdict.run.as_ref().ok()?;
     if run.ended > ENDS_BEFORE {
         return Some(format!("it takes until {} s", run.ended.as_secs()));

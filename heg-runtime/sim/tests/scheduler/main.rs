@@ -9,6 +9,8 @@
 mod action_logs;
 mod bound;
 mod cached_costs;
+mod draft_mutants;
+mod drafts;
 mod events;
 mod fault_mutants;
 mod fault_worlds;

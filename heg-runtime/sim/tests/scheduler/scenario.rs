@@ -2,8 +2,9 @@
 
 use heg_sched::{Action, AgentXpu, Class, FlowId, Lane, Micros, Scheduler, scheduler};
 use heg_sim::{
-    AnalyticCosts, Checked, DevicePeak, Dimensions, DramModel, Faults, Interruption, LaunchFault,
-    Machine, Rules, Run, SimulationError, Violation, simulate,
+    AnalyticCosts, Checked, DevicePeak, Dimensions, DraftRecord, DraftedSteps, DramModel, Faults,
+    Interruption, LaunchFault, Machine, Rules, Run, SimulatedDrafts, SimulationError, Violation,
+    simulate,
 };
 use heg_spec::policy::{Ageing, NpuAttention, Pressure, Resume};
 use heg_spec::{Policy, Seeded};
@@ -66,6 +67,15 @@ impl Scenario {
         let decode = &mut scenario.policy.decode;
         decode.batch_max = decode.batch_max.min([2, 4, 32][random.below(3)]);
         scenario
+    }
+
+    /// The same world, whose answers are drafted.
+    pub(crate) fn drafting(mut self, seed: u64) -> Self {
+        let mut random = Seeded::new(seed ^ 0xd4af);
+        let record = drafts(&mut random);
+        self.machine.drafts = Some(SimulatedDrafts::new(&record, seed));
+        self.policy.decode.draft_rows_max = [1, 4, 8, 32][random.below(4)];
+        self
     }
 
     pub(crate) fn rules(&self) -> Rules {
@@ -271,6 +281,29 @@ fn trace(random: &mut Seeded) -> Trace {
         });
     }
     Trace { requests }
+}
+
+/// Drafts of up to twenty tokens, which are right more often in some worlds than in others.
+fn drafts(random: &mut Seeded) -> DraftRecord {
+    let luck = random.unit();
+    let mut steps = Vec::new();
+    for _ in 0..1 + random.below(12) {
+        let drafted = random.below(21) as u32;
+        let mut accepted = 0;
+        while accepted < drafted && random.unit() < luck {
+            accepted += 1;
+        }
+        let count = 1 + random.below(9) as u32;
+        steps.push(DraftedSteps::from([drafted, 0, accepted, count]));
+    }
+    DraftRecord {
+        data: "random".to_owned(),
+        method: "chain".to_owned(),
+        answers: 1,
+        prompt_tokens: 1,
+        answer_tokens: 1,
+        steps,
+    }
 }
 
 fn faults(random: &mut Seeded, costs: &AnalyticCosts) -> Faults {

@@ -186,6 +186,8 @@ impl World {
             parts: Vec::new(),
             emitted: 0,
             due: 0,
+            draft: 0,
+            written: 0,
             ended: false,
             wanted: true,
             failed: false,
@@ -237,11 +239,11 @@ impl World {
                     part.running = false;
                 }
             }
-            Work::Head(id) => self.gave_tokens(*id, outcome),
+            Work::Head(id) => self.gave_tokens(*id, 0, outcome),
             Work::Decode(run) if layers == whole => {
                 self.iteration = None;
                 for member in run.batch.iter() {
-                    self.gave_tokens(member.request, outcome);
+                    self.gave_tokens(member.request, member.drafted, outcome);
                 }
             }
             Work::Decode(_) => {
@@ -251,7 +253,7 @@ impl World {
             }
             Work::Mixed { batch, prompts } => {
                 for member in batch.iter() {
-                    self.gave_tokens(member.request, outcome);
+                    self.gave_tokens(member.request, member.drafted, outcome);
                 }
                 for (id, segment) in prompts.iter() {
                     if let Some(part) = self.part(*id, segment.position) {
@@ -260,7 +262,7 @@ impl World {
                     }
                     let seen = self.requests.get(id);
                     if seen.is_some_and(|seen| segment.context() >= seen.prompt_tokens) {
-                        self.gave_tokens(*id, outcome);
+                        self.gave_tokens(*id, 0, outcome);
                     }
                 }
             }
@@ -274,10 +276,21 @@ impl World {
             .find(|part| part.segment.position == position)
     }
 
-    fn gave_tokens(&mut self, id: RequestId, (ended, given): (&[RequestId], &[Given])) {
+    /// A launch that verified so many drafted tokens of a request gave it tokens.
+    fn gave_tokens(
+        &mut self,
+        id: RequestId,
+        drafted: u32,
+        (ended, given): (&[RequestId], &[Given]),
+    ) {
         let given = given.iter().find(|given| given.request == id);
         let tokens = given.map_or(1, |given| given.tokens);
+        if !(1..=1 + drafted).contains(&tokens) {
+            let what = format!("{id} is given {tokens} tokens of {drafted} drafted and its own");
+            self.unverified.push(what);
+        }
         if let Some(seen) = self.requests.get_mut(&id) {
+            seen.draft = given.map_or(0, |given| given.draft.len() as u32);
             seen.phase = Phase::Decode;
             seen.parts.clear();
             seen.ended = ended.contains(&id);

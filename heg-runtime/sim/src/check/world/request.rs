@@ -41,6 +41,11 @@ pub(in crate::check) struct Seen {
     pub(in crate::check) emitted: u32,
     /// Tokens computed and not emitted yet.
     pub(in crate::check) due: u32,
+    /// Tokens of its draft.
+    pub(in crate::check) draft: u32,
+    /// Leading rows of its memory that were written, or are being written, those of drafted tokens included; of rejected
+    /// ones they hold nothing that counts.
+    pub(in crate::check) written: u32,
     /// Whether a launch reported the last token.
     pub(in crate::check) ended: bool,
     /// Whether it is not cancelled, not past its deadline, and always had a lane.
@@ -67,6 +72,17 @@ impl Seen {
     /// Tokens that an iteration with it feeds and sees.
     pub(in crate::check) fn context(&self) -> u32 {
         self.submission.prompt_tokens + self.emitted
+    }
+
+    /// Whether an iteration may verify so many tokens behind the one that it feeds.
+    pub(in crate::check) fn admits(&self, drafted: u32) -> bool {
+        let left = self.submission.output_tokens_max;
+        let left = left.saturating_sub(self.emitted);
+        let rows = self.context().saturating_add(drafted);
+        drafted == 0
+            || drafted <= self.draft
+                && drafted < left
+                && self.reserved.is_some_and(|reserved| rows <= reserved)
     }
 
     /// Room for the prompt and the longest answer.

@@ -132,8 +132,11 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 let batch = iteration.batch.iter();
                 batch.filter_map(|member| class(&member.request)).min()
             }
-            // Without classes a batch is first come first served, and may leave out the reactive ones.
-            None if self.rules.policy.decode.reactive_batch_max.is_none() => {
+            // Without classes a batch is first come first served, and may leave out the reactive ones. After a failure
+            // requests decode alone, to find the one to blame.
+            None if self.rules.policy.decode.reactive_batch_max.is_none()
+                || self.world.failures > 0 =>
+            {
                 self.world.decodable().map(|(_, seen)| seen.class()).max()
             }
             None => self.world.decodable().map(|(_, seen)| seen.class()).min(),

@@ -44,7 +44,7 @@ pub use observer::Observer;
 pub use pass::{Launch, Logits, Span, chunks, launches};
 pub use request::{Class, FlowId, Lane, Micros, PromptLogits, RequestId, Submission};
 pub use single_lane::SingleLane;
-pub use switching::{Load, SwitchTimes, SwitchedBlock, Switching, plan, times};
+pub use switching::{Load, SwitchTimes, SwitchedBlock, Switching, best_ready_us, plan, times};
 
 /// A scheduler: Agent.xpu's, or one that it is compared with.
 pub trait Scheduler {

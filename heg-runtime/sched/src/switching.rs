@@ -5,7 +5,11 @@
 //! short ones for verifying drafts. A block in its short form computes a chunk in several calls. Loads come one at a
 //! time and run beside the computation of other blocks. When to load which block best is NP-hard (appendix A).
 
+mod exhaustive;
+
 use std::ops::Range;
+
+pub use exhaustive::best_ready_us;
 
 /// A block of consecutive layers.
 #[derive(Debug, Clone, Copy, PartialEq)]

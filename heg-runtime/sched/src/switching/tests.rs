@@ -4,67 +4,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The least time of any plan, by dynamic programming over steps and sets of loaded blocks: of two ways to the same
-/// step and set, one that is no earlier in either time is dropped.
-fn best(blocks: &[SwitchedBlock], chunks: usize) -> f64 {
-    #[derive(Clone)]
-    struct Way {
-        now_us: f64,
-        loaded_us: f64,
-        short_from: Vec<f64>,
-    }
-    let all = (1_usize << blocks.len()) - 1;
-    let start = Way {
-        now_us: 0.0,
-        loaded_us: 0.0,
-        short_from: vec![f64::INFINITY; blocks.len()],
-    };
-    let mut ways = vec![Vec::new(); all + 1];
-    ways[0].push(start);
-    for step in 0..=blocks.len() * chunks {
-        // Loads that begin with this step: sets only grow, so one pass in ascending order sees every order of loads.
-        for set in 0..=all {
-            for way in ways[set].clone() {
-                for block in (0..blocks.len()).filter(|block| set >> block & 1 == 0) {
-                    let mut way = way.clone();
-                    way.loaded_us = way.loaded_us.max(way.now_us) + blocks[block].load_us;
-                    way.short_from[block] = way.loaded_us;
-                    ways[set | 1 << block].push(way);
-                }
-            }
-            let mut kept: Vec<Way> = Vec::new();
-            for way in std::mem::take(&mut ways[set]) {
-                let no_later = |a: &Way, b: &Way| {
-                    let mut from = a.short_from.iter().zip(&b.short_from);
-                    a.now_us <= b.now_us
-                        && a.loaded_us <= b.loaded_us
-                        && from.all(|(x, y)| x.max(a.now_us) <= y.max(b.now_us))
-                };
-                if !kept.iter().any(|other| no_later(other, &way)) {
-                    kept.retain(|other| !no_later(&way, other));
-                    kept.push(way);
-                }
-            }
-            ways[set] = kept;
-        }
-        if step < blocks.len() * chunks {
-            let block = step % blocks.len();
-            for way in ways.iter_mut().flatten() {
-                way.now_us = match way.short_from[block] {
-                    f64::INFINITY => way.now_us + blocks[block].long_us,
-                    from => way.now_us.max(from) + blocks[block].short_us,
-                };
-            }
-        }
-    }
-    let ends = ways[all].iter().map(|way| way.now_us.max(way.loaded_us));
-    ends.fold(f64::INFINITY, f64::min)
-}
-
 /// Blocks of a model as its layers are: alike, but for the last with the head.
 fn blocks() -> impl Strategy<Value = Vec<SwitchedBlock>> {
     (
-        2..=6_usize,
+        2..=8_usize,
         20.0..60.0_f64,
         1.0..1.3_f64,
         0.3..2.5_f64,
@@ -90,7 +33,7 @@ proptest! {
         blocks in blocks(),
         chunks in 1..=3_usize,
     ) {
-        let best_us = best(&blocks, chunks);
+        let best_us = best_ready_us(&blocks, chunks);
         let mut ready = Vec::new();
         for switching in [Switching::Progressive, Switching::Async, Switching::Sync] {
             let loads = plan(switching, &blocks, chunks);

@@ -11,10 +11,12 @@ mod gantt;
 mod grid;
 mod paper;
 mod record;
+mod sd_npu;
 mod tables;
 
 use crate::model_sheet;
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use grid::{Case, Grid};
 use heg_sched::Class;
 use heg_sim::{ModelSheet, Platform, chrome_trace};
@@ -32,6 +34,9 @@ use xtask::workspace::root;
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
+    /// Whose evaluation; that of sd.npu has its own machines, models and workloads, and takes no other option but --out
+    #[arg(long, value_enum, default_value = "agent-xpu")]
+    paper: Paper,
     /// The machine: a shipped SoC file's name, or a file
     #[arg(long, value_name = "NAME|FILE", default_value = "core-ultra-5-125h")]
     soc: String,
@@ -41,7 +46,7 @@ pub(crate) struct Args {
     /// A folder of request files (*.jsonl) [default: the small sample that ships]
     #[arg(long, value_name = "DIR")]
     workloads: Option<PathBuf>,
-    /// Folder to write to [default: target/evaluation]
+    /// Folder to write to [default: target/evaluation, for sd.npu target/evaluation-sd-npu]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Policies: shipped policy files' names, or files; the first is compared with the others
@@ -89,7 +94,19 @@ Writes into DIR:
   runs.csv       the same as a table
   report.md      our figures beside the paper's, and what each mechanism is worth
   *.svg          the counterparts of the paper's figures 6, 10, 11, 12 and 13
-  *.trace.json   runs to look at in https://ui.perfetto.dev (with --trace)";
+  *.trace.json   runs to look at in https://ui.perfetto.dev (with --trace)
+
+For sd.npu: summary.json has `lines` of `name`, `paper`, `ours`, `reached`, `origin` (simulated, recorded or planned) and
+`note`; report.md has the tables.";
+
+/// A paper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Paper {
+    /// Scheduling on NPU and iGPU (v2, section 6)
+    AgentXpu,
+    /// Drafted decoding (section 4)
+    SdNpu,
+}
 
 /// The cases to evaluate.
 pub(crate) struct Subject {
@@ -106,11 +123,16 @@ pub(crate) struct Subject {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let begin = Instant::now();
+    let named = match args.paper {
+        Paper::AgentXpu => "evaluation",
+        Paper::SdNpu => "evaluation-sd-npu",
+    };
+    let default = || root().join("target").join(named);
+    let out = args.out.clone().unwrap_or_else(default);
+    if args.paper == Paper::SdNpu {
+        return sd_npu::run(&out);
+    }
     let subject = subject(args)?;
-    let out = args
-        .out
-        .clone()
-        .unwrap_or_else(|| root().join("target").join("evaluation"));
     fs::create_dir_all(&out).with_context(|| unwritable(&out))?;
     let ablations = match args.no_ablation {
         true => Vec::new(),

@@ -4,6 +4,7 @@ use super::*;
 
 fn small() -> Subject {
     let args = Args {
+        paper: Paper::AgentXpu,
         soc: "core-ultra-5-125h".to_owned(),
         model: vec!["llama-3.2-3b".to_owned()],
         workloads: None,

@@ -1,0 +1,395 @@
+//! The outcome, line by line: the paper's figure, ours, and whether ours is at least as good.
+
+use super::figures::{ABLATION, ABLATION_DATA, ACCEPTANCE_GAINS, ASYNC, GAINS, STEPS, TASKS};
+use super::serving::{Served, System};
+use super::switching::{Switch, switch};
+use super::{Outcome, Subject, Texts};
+use heg_sched::Switching;
+use serde::Serialize;
+use std::ops::Range;
+
+/// A figure, or the least and the most of several.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(untagged)]
+pub(super) enum Figure {
+    One(f64),
+    Range([f64; 2]),
+}
+
+/// Where our figure comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Origin {
+    /// In virtual time, with recorded acceptance.
+    Simulated,
+    /// Counted over real texts.
+    Recorded,
+    /// Computed from costs.
+    Planned,
+}
+
+/// A line.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Line {
+    pub(super) name: String,
+    /// The paper's figure, where it has one.
+    pub(super) paper: Option<Figure>,
+    pub(super) ours: Figure,
+    pub(super) reached: bool,
+    pub(super) origin: Origin,
+    /// Why ours is not reached, or what else has to be said.
+    pub(super) note: Option<String>,
+}
+
+impl Line {
+    /// A ratio that should be at least the paper's, at both ends of a range.
+    fn gain(name: String, paper: [f64; 2], ours: &[f64], origin: Origin, why: &str) -> Self {
+        let [least, most] = ends(ours);
+        let reached = least >= paper[0] && most >= paper[1];
+        Self {
+            name,
+            paper: Some(Figure::Range(paper)),
+            ours: Figure::Range([least, most]),
+            reached,
+            origin,
+            note: (!reached).then(|| why.to_owned()),
+        }
+    }
+}
+
+/// The least and the most; NaN without any.
+fn ends(figures: &[f64]) -> [f64; 2] {
+    let fold = |f: fn(f64, f64) -> f64| figures.iter().copied().reduce(f).unwrap_or(f64::NAN);
+    [fold(f64::min), fold(f64::max)]
+}
+
+const FEWER: &str =
+    "these drafts are accepted less far than the paper's (tables of acceptance), and time follows";
+
+/// A comparison of two systems by a figure of which less is better.
+struct Comparison {
+    what: &'static str,
+    ours: System,
+    against: System,
+    paper: [f64; 2],
+    figure: fn(&Served) -> Option<f64>,
+}
+
+/// What decoding alone gains with summaries (section 4.4).
+const DECODING: [f64; 2] = [5.25, 8.15];
+
+fn comparisons() -> Vec<Comparison> {
+    let speed: fn(&Served) -> Option<f64> = |it| Some(it.ms_per_token);
+    let energy: fn(&Served) -> Option<f64> = |it| it.joules_per_token;
+    let mut all = Vec::new();
+    for gain in GAINS {
+        let against = gain.against;
+        let of = |what, ours, paper, figure| Comparison {
+            what,
+            ours,
+            against,
+            paper,
+            figure,
+        };
+        all.push(of("speed", System::Ours, gain.speed, speed));
+        all.push(of("energy", System::Ours, gain.energy, energy));
+        if against == System::Npu {
+            let decoding: fn(&Served) -> Option<f64> = |it| Some(it.decode_ms_per_token);
+            all.push(of("decoding alone", System::Ours, DECODING, decoding));
+            all.push(of(
+                "speed, verified on the iGPU,",
+                System::Igpu,
+                gain.speed,
+                speed,
+            ));
+            all.push(of(
+                "energy, verified on the iGPU,",
+                System::Igpu,
+                gain.energy,
+                energy,
+            ));
+        }
+    }
+    all
+}
+
+/// Speed and energy against each baseline.
+pub(super) fn ratios(subject: &Subject, outcomes: &[Outcome]) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for (machine, hardware) in subject.machines.iter().enumerate() {
+        for texts in [Texts::AgentTasks, Texts::References] {
+            let of = |system| of_system(subject, outcomes, (machine, texts, system));
+            for it in comparisons() {
+                let ratio = |(ours, theirs): (&Outcome, &Outcome)| {
+                    Some((it.figure)(&theirs.served)? / (it.figure)(&ours.served)?)
+                };
+                let pairs = of(it.ours).into_iter().zip(of(it.against));
+                let ratios: Vec<f64> = pairs.filter_map(ratio).collect();
+                if ratios.is_empty() {
+                    // Nobody has published what one of the devices draws.
+                    continue;
+                }
+                let (what, against) = (it.what, it.against.name());
+                let name = format!(
+                    "{what} against {against}: {}, {}",
+                    hardware.name(),
+                    texts.name()
+                );
+                let why = why(subject, texts, &it);
+                lines.push(Line::gain(name, it.paper, &ratios, Origin::Simulated, &why));
+            }
+        }
+    }
+    lines
+}
+
+/// Why a ratio against a system is not the paper's.
+fn why(subject: &Subject, texts: Texts, it: &Comparison) -> String {
+    let tokens = |method| -> Vec<f64> {
+        let data = subject.data.iter().filter(|(_, other, _)| *other == texts);
+        let records = data.filter_map(|(_, _, data)| subject.records.find(data, method));
+        records.map(|it| it.tokens_per_verification()).collect()
+    };
+    let tree = tokens("tree of 32");
+    let [least, most] = ends(&tree);
+    if it.ours == System::Igpu {
+        let [least, most] = ends(&tokens("chain of 16"));
+        return format!(
+            "a verification gives {least:.2} to {most:.2} tokens; an iGPU draws two or three times the NPU's power"
+        );
+    }
+    match it.against {
+        System::Sam => {
+            let gains = tree.iter().zip(tokens("SAM of 16, history"));
+            let gains: Vec<f64> = gains.map(|(ours, theirs)| ours / theirs).collect();
+            let [least, most] = ends(&gains);
+            format!(
+                "{least:.2} to {most:.2} times the tokens of a verification, and prompts take the same time"
+            )
+        }
+        System::Eagle => format!(
+            "5.5 tokens of a verification are the paper's assumption for EAGLE with any text; ours are {least:.2} to {most:.2}, \
+             theirs 3.8 to 5.5"
+        ),
+        System::Cpu => format!(
+            "a verification gives {least:.2} to {most:.2} tokens, prompts take the same time, and this CPU reads weights as \
+             fast as the NPU"
+        ),
+        System::Npu | System::Ours | System::Igpu => format!(
+            "a verification gives {least:.2} to {most:.2} tokens of these texts, 3.8 to 5.5 of the paper's; without prompts, which \
+             take the same time, that is the bound"
+        ),
+    }
+}
+
+/// The outcomes of a system on a machine, by model and data.
+fn of_system<'o>(
+    subject: &Subject,
+    outcomes: &'o [Outcome],
+    (machine, texts, system): (usize, Texts, System),
+) -> Vec<&'o Outcome> {
+    let fits = |it: &&Outcome| {
+        (it.machine, it.system) == (machine, system) && subject.data[it.data].1 == texts
+    };
+    outcomes.iter().filter(fits).collect()
+}
+
+/// The ablation of a model: times per token in ms, the paper's and ours, by [`STEPS`].
+pub(super) struct Ablation {
+    pub(super) model: &'static str,
+    pub(super) paper: [f64; STEPS.len()],
+    pub(super) ours: [f64; STEPS.len()],
+}
+
+/// The ablation on the first machine, of kernels that have their weights inside: switched after the prompt, or
+/// progressively; without drafts, with an automaton's, with ours.
+pub(super) fn ablation(subject: &Subject, outcomes: &[Outcome]) -> Vec<Ablation> {
+    let mut ablations = Vec::new();
+    for (model, shapes) in subject.models.iter().enumerate() {
+        let paper = ABLATION.iter().find(|(name, _)| *name == shapes.name);
+        let Some((_, paper)) = paper else { continue };
+        let of = |system| {
+            let fits = |it: &&Outcome| {
+                (it.machine, it.model, it.system) == (0, model, system)
+                    && subject.data[it.data].2 == ABLATION_DATA
+            };
+            outcomes.iter().find(fits).map(|it| it.served)
+        };
+        let systems = [System::Npu, System::Sam, System::Ours].map(of);
+        let [Some(npu), Some(sam), Some(ours)] = systems else {
+            continue;
+        };
+        let chunks = npu.prompt_tokens.div_ceil(super::hardware::LONG_TOKENS);
+        let switched = switch(&subject.machines[0], *shapes, chunks as usize);
+        let waits = |way| {
+            let us = (switched.ratio(way) - 1.0) * switched.prefill_us;
+            us / 1e3 / f64::from(npu.answer_tokens)
+        };
+        let (sync, progressive) = (waits(Switching::Sync), waits(Switching::Progressive));
+        ablations.push(Ablation {
+            model: shapes.name,
+            paper: *paper,
+            ours: [
+                npu.ms_per_token + sync,
+                npu.ms_per_token + progressive,
+                sam.ms_per_token + sync,
+                sam.ms_per_token + progressive,
+                ours.ms_per_token + progressive,
+            ],
+        });
+    }
+    ablations
+}
+
+/// What each step of the ablation gains over the NPU alone.
+pub(super) fn ablated(ablations: &[Ablation]) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for ablation in ablations {
+        for (step, name) in STEPS.iter().enumerate().skip(1) {
+            let paper = ablation.paper[0] / ablation.paper[step];
+            let ours = ablation.ours[0] / ablation.ours[step];
+            let reached = ours >= paper;
+            let why = match *name {
+                "+G" => "the loads take less time here, by the token of an answer",
+                _ => FEWER,
+            };
+            lines.push(Line {
+                name: format!("ablation of {}: {name} against NPU", ablation.model),
+                paper: Some(Figure::One(paper)),
+                ours: Figure::One(ours),
+                reached,
+                origin: Origin::Simulated,
+                note: (!reached).then(|| why.to_owned()),
+            });
+        }
+    }
+    lines
+}
+
+/// Tokens accepted, against both simpler ways to draft.
+pub(super) fn acceptance(subject: &Subject) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for (simple, paper) in ACCEPTANCE_GAINS {
+        for method in ["chain of 16", "tree of 32"] {
+            for (kind, texts) in [Texts::AgentTasks, Texts::References]
+                .into_iter()
+                .enumerate()
+            {
+                let ratio = |data: &str| {
+                    let tokens = |method| {
+                        let record = subject.records.find(data, method)?;
+                        Some(record.tokens_per_verification())
+                    };
+                    Some(tokens(method)? / tokens(simple)?)
+                };
+                let ratios = TASKS.iter().filter_map(|task| ratio(task.data[kind]));
+                let ratios: Vec<f64> = ratios.collect();
+                let name = format!(
+                    "accepted tokens, {method} against {simple}: {}",
+                    texts.name()
+                );
+                let why = match simple.ends_with("history") {
+                    true => {
+                        "automata with history find the same tokens; what is left is the choice between them"
+                    }
+                    false => {
+                        "texts of which little stands in their context or in earlier answers gain little"
+                    }
+                };
+                lines.push(Line::gain(name, paper, &ratios, Origin::Recorded, why));
+            }
+        }
+    }
+    lines
+}
+
+/// What switching takes.
+pub(super) fn switching(subject: &Subject, switches: &[Switch]) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for hardware in &subject.machines {
+        let name = hardware.name();
+        let of = |chunks: Range<usize>| {
+            let here = switches.iter().filter(move |it| it.machine == name);
+            here.filter(move |it| chunks.contains(&it.chunks))
+        };
+        let best: Vec<f64> = of(0..usize::MAX).map(Switch::against_best).collect();
+        lines.push(at_most(
+            format!("progressive switching against the best of all plans: {name}"),
+            (None, 1.1),
+            &best,
+            "six or seven blocks, up to eight chunks".to_owned(),
+        ));
+        for (prompts, chunks) in [("256 and 512", 1..4), ("1024 and 2048", 4..9)] {
+            let ratios = of(chunks.clone()).map(|it| it.ratio(Switching::Progressive));
+            let ratios: Vec<f64> = ratios.collect();
+            let best = of(chunks).map(|it| it.best_us / it.prefill_us);
+            let best: Vec<f64> = best.collect();
+            let [least, most] = ends(&best);
+            lines.push(at_most(
+                format!("progressive switching against prompts of {prompts} tokens alone: {name}"),
+                (Some(1.0), 1.05),
+                &ratios,
+                format!(
+                    "no plan does better than {least:.2} to {most:.2}: a block in its short form reads its weights eight times \
+                     a chunk, and loads take as long as they do"
+                ),
+            ));
+        }
+        let gains = of(0..usize::MAX)
+            .map(|it| it.ratio(Switching::Async) / it.ratio(Switching::Progressive));
+        let gains: Vec<f64> = gains.collect();
+        let why =
+            "the paper's is of Qwen2.5-1.5B, whose loads there take about as long as its prompts";
+        let name = format!("asynchronous switching against progressive: {name}");
+        lines.push(Line::gain(name, [1.0, ASYNC], &gains, Origin::Planned, why));
+    }
+    lines
+}
+
+/// A ratio that should be at most a bound, beside the paper's figure.
+fn at_most(name: String, (paper, bound): (Option<f64>, f64), ours: &[f64], why: String) -> Line {
+    let [least, most] = ends(ours);
+    let reached = most <= bound;
+    Line {
+        name: format!("{name}, at most {bound:.2} wanted"),
+        paper: paper.map(Figure::One),
+        ours: Figure::Range([least, most]),
+        reached,
+        origin: Origin::Planned,
+        note: (!reached).then_some(why),
+    }
+}
+
+impl Texts {
+    /// Name in lines and tables.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::AgentTasks => "agent-30m's tasks",
+            Self::References => "references",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_of_a_range_have_to_be_reached() {
+        let line = |ours: &[f64]| {
+            Line::gain(
+                "x".to_owned(),
+                [1.1, 2.0],
+                ours,
+                Origin::Simulated,
+                "because",
+            )
+        };
+        assert!(line(&[2.5, 1.2]).reached);
+        assert_eq!(line(&[2.5, 1.2]).note, None);
+        assert_eq!(line(&[2.5, 1.2]).ours, Figure::Range([1.2, 2.5]));
+        assert!(!line(&[1.5, 1.2]).reached);
+        assert_eq!(line(&[1.0, 2.5]).note.as_deref(), Some("because"));
+        assert!(!line(&[]).reached);
+    }
+}

@@ -1,0 +1,107 @@
+//! Drafts in mixed traces: what people and background work have of them, under the scheduler as it is.
+
+use super::lines::{Figure, Line, Origin};
+use super::serving::recorded;
+use anyhow::{Context, Result};
+use heg_sched::{Class, Micros};
+use heg_sim::{DraftRecords, Metrics, ModelSheet, Platform, Run, SimulatedDrafts};
+use heg_spec::shipped;
+use heg_workload::{Trace, TraceSpec, Workload};
+use xtask::fail::Fail;
+
+/// Reactive and proactive requests a minute: in the middle of Agent.xpu's mixed regime.
+const RATES: (f64, f64) = (4.0, 8.0);
+const SEEDS: u64 = 4;
+
+/// Draftings, by a name for lines: answers that are easy to draft for, and harder ones.
+const DATA: [&str; 2] = ["agent-30m", "mtrag_un"];
+
+/// Lines of a trace with drafts against the same without.
+pub(super) fn mixed(records: &DraftRecords) -> Result<Vec<Line>> {
+    let soc = shipped::soc("core-ultra-5-125h")?;
+    let platform = Platform::new(&soc, &ModelSheet::shipped("llama-3.2-3b")?, 256)?;
+    let off = served(&platform)?;
+    let mut lines = Vec::new();
+    for data in DATA {
+        let record = recorded(records, data, "chain of 16")?;
+        let mut drafting = platform.clone();
+        drafting.machine.drafts = Some(SimulatedDrafts::new(record, 5));
+        let on = served(&drafting)?;
+        let figures: [(&str, f64); 4] = [
+            (
+                "mean time of a reactive request",
+                off.reactive_secs / on.reactive_secs,
+            ),
+            (
+                "mean time of a proactive request",
+                off.proactive_secs / on.proactive_secs,
+            ),
+            (
+                "proactive tokens a second",
+                on.proactive_tokens_per_sec / off.proactive_tokens_per_sec,
+            ),
+            (
+                "energy of a token",
+                off.joules_per_token / on.joules_per_token,
+            ),
+        ];
+        for (what, gain) in figures {
+            lines.push(Line {
+                name: format!(
+                    "mixed trace on {}, drafts as on {data}: {what}, gain",
+                    soc.name
+                ),
+                paper: None,
+                ours: Figure::One(gain),
+                reached: gain >= 1.0,
+                origin: Origin::Simulated,
+                note: Some(
+                    "at least 1 wanted; Agent.xpu's policy, answers decoded on the iGPU".to_owned(),
+                ),
+            });
+        }
+    }
+    Ok(lines)
+}
+
+/// Means over traces.
+#[derive(Default)]
+struct Means {
+    reactive_secs: f64,
+    proactive_secs: f64,
+    proactive_tokens_per_sec: f64,
+    joules_per_token: f64,
+}
+
+fn served(platform: &Platform) -> Result<Means> {
+    let policy = shipped::policy("agent-xpu")?;
+    let workloads = [Workload::sample().without_sessions()];
+    let mut means = Means::default();
+    for seed in 0..SEEDS {
+        let spec = TraceSpec {
+            reactive_per_minute: RATES.0,
+            proactive_per_minute: RATES.1,
+            span: Micros(10 * 60 * 1_000_000),
+            seed,
+            ..TraceSpec::default()
+        };
+        let trace = Trace::draw(&spec, &workloads);
+        let run = platform.serve(&policy, &trace, false);
+        let run = run.with_context(|| Fail::check(format!("mixed trace {seed}")))?;
+        let metrics = Metrics::of(&run);
+        let share = 1.0 / SEEDS as f64;
+        means.reactive_secs += share * metrics.reactive.latency_secs_mean;
+        means.proactive_secs += share * metrics.proactive.latency_secs_mean;
+        means.proactive_tokens_per_sec += share * proactive_tokens(&run) / metrics.span_secs;
+        means.joules_per_token += share * metrics.joules_per_token;
+    }
+    Ok(means)
+}
+
+fn proactive_tokens(run: &Run) -> f64 {
+    let proactive = run
+        .requests
+        .iter()
+        .filter(|it| it.class == Class::Proactive);
+    proactive.map(|it| f64::from(it.output_tokens)).sum()
+}

@@ -4,7 +4,7 @@
 use anyhow::Result;
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
-use xtask::workspace;
+use xtask::workspace::{self, Build};
 
 /// Arguments that `heg-lab` reads, `--help` among them.
 #[derive(clap::Args)]
@@ -20,7 +20,11 @@ pub(crate) struct Args {
 
 /// Runs `heg-lab COMMAND`, which prints its own errors. Returns its exit status.
 pub(crate) fn run(command: &str, args: &Args) -> Result<ExitCode> {
-    let program = workspace::build_lab()?;
+    let program = workspace::build_lab(match command {
+        // The engine that it measures is part of it.
+        BENCH_SPECULATION => Build::Release,
+        _ => Build::Dev,
+    })?;
     let mut lab = Command::new(program);
     lab.arg(command).args(&args.forwarded);
     let status = workspace::status(&mut lab)?;
@@ -38,11 +42,13 @@ pub(crate) fn spell_out_help(mut arguments: Vec<OsString>) -> Vec<OsString> {
     arguments
 }
 
+const BENCH_SPECULATION: &str = "bench-speculation";
+
 const COMMANDS: [&str; 7] = [
     "bench-drafts",
     "bench-peers",
     "bench-serve",
-    "bench-speculation",
+    BENCH_SPECULATION,
     "evaluate",
     "model-sheet",
     "quality",

@@ -91,25 +91,28 @@ impl Build {
 
 /// The `heg` binary, built if need be; says so first, because that can take minutes.
 pub fn build_heg(build: Build) -> Result<PathBuf> {
-    let mut command = cargo(&["build", "--quiet", "-p", "heg"]);
-    match build {
-        Build::Dev => note("building heg"),
-        Build::Release => {
-            note("building heg (release)");
-            command.arg("--release");
-        }
-    }
-    run(&mut command, "building heg")?;
-    Ok(target_dir().join(build.folder()).join("heg"))
+    note(match build {
+        Build::Dev => "building heg",
+        Build::Release => "building heg (release)",
+    });
+    built("heg", build)
 }
 
-/// The laboratory's binary, built like this one.
-pub fn build_lab() -> Result<PathBuf> {
-    run(
-        &mut cargo(&["build", "--quiet", "-p", "heg-lab"]),
-        "building heg-lab",
-    )?;
-    Ok(target_dir().join(Build::Dev.folder()).join("heg-lab"))
+/// The laboratory's binary.
+pub fn build_lab(build: Build) -> Result<PathBuf> {
+    if let Build::Release = build {
+        note("building heg-lab (release)");
+    }
+    built("heg-lab", build)
+}
+
+fn built(package: &str, build: Build) -> Result<PathBuf> {
+    let mut command = cargo(&["build", "--quiet", "-p", package]);
+    if let Build::Release = build {
+        command.arg("--release");
+    }
+    run(&mut command, &format!("building {package}"))?;
+    Ok(target_dir().join(build.folder()).join(package))
 }
 
 /// A command of `heg` whose notes about this machine stay in the target folder.

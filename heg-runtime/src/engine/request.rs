@@ -48,8 +48,7 @@ pub struct Request {
     /// for it either.
     pub speculation: Option<Speculation>,
     /// What the answer is expected to be, to draft it from; empty where nothing is expected. It changes how soon the answer
-    /// comes, and not what it is. Nothing is drafted from a token outside of the
-    /// vocabulary on.
+    /// comes, and not what it is. Nothing is drafted from a token outside of the vocabulary on.
     pub prediction: Vec<u32>,
     /// The flow that it continues. Calls of one flow run one after the other, and each reuses what the last one left in
     /// the KV cache.

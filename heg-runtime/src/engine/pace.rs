@@ -81,6 +81,12 @@ impl Pace {
     /// Predicted time of a launch.
     pub(super) fn expected(&self, lane: Lane, work: &Work) -> Option<Expected> {
         let latency_us = |call| Some(self.cost(lane, call)?.latency_us);
+        let iteration = |batch: &[Decoding], layers: usize| {
+            let rows = Decoding::rows_of(batch);
+            let layer = latency_us(Call::layer(batch, false))?;
+            let head = latency_us(Call::Head { rows })?;
+            Some((Kind::Decode, rows, layer * layers as f64 + head))
+        };
         let (kind, rows, latency_us) = match work {
             Work::Prefill {
                 segment, kernel, ..
@@ -99,11 +105,9 @@ impl Pace {
                 }
             },
             Work::Head(_) => (Kind::Head, 1, latency_us(Call::Head { rows: 1 })?),
-            Work::Decode(run) => {
-                let rows = Decoding::rows_of(&run.batch);
-                let layer = latency_us(Call::layer(&run.batch, false))?;
-                let head = latency_us(Call::Head { rows })?;
-                (Kind::Decode, rows, layer * run.layers.len() as f64 + head)
+            Work::Decode(run) => iteration(&run.batch, run.layers.len())?,
+            Work::Mixed { batch, prompts } if prompts.is_empty() => {
+                iteration(batch, self.model.layers as usize)?
             }
             // Its parts are the others' to learn.
             Work::Mixed { .. } => return None,

@@ -7,11 +7,24 @@
 
 use heg_artifacts::Bundle;
 use heg_artifacts::manifest::{Manifest, Weight};
-use heg_spec::{Soc, WeightForm, shipped};
+use heg_spec::{GroupColumns, Soc, WeightForm, shipped};
 use heg_tests::asked::{Asked, EXACT};
 use heg_tests::{FAMILIES, Workbench, fixture, openvino_or_skip};
 
-const FORMS: [WeightForm; 3] = [WeightForm::F32, WeightForm::F16, WeightForm::W8A16];
+const FORMS: [WeightForm; 5] = [
+    WeightForm::F32,
+    WeightForm::F16,
+    WeightForm::W8A16,
+    four_bits(false),
+    four_bits(true),
+];
+
+const fn four_bits(symmetric: bool) -> WeightForm {
+    WeightForm::W4A16 {
+        group: GroupColumns::SMALLEST,
+        symmetric,
+    }
+}
 
 fn asked(model: &str, form: WeightForm) -> Asked {
     let workbench = Workbench::new().unwrap();
@@ -19,11 +32,12 @@ fn asked(model: &str, form: WeightForm) -> Asked {
     Asked::new(Bundle::open(compiled.unwrap().0).unwrap()).unwrap()
 }
 
-/// Sums of f32 in another order; with int8 weights keys and values in bf16 as well, whose last bit is 2⁻⁸.
+/// Sums of f32 in another order; with integer weights keys and values in bf16 as well, whose last bit is 2⁻⁸.
 fn rounding(form: WeightForm) -> f32 {
     match form {
         WeightForm::F32 | WeightForm::F16 => 1e-4,
         WeightForm::W8A16 => 4e-3,
+        WeightForm::W4A16 { .. } => 6e-3,
     }
 }
 
@@ -59,13 +73,14 @@ fn the_plugin_as_it_runs_stays_within_the_tolerance() {
     }
     let soc = shipped::soc("host-cpu").unwrap();
     let as_shipped = properties(&soc);
-    // With int8 weights `host-cpu` leaves attention to the plugin's own precision.
+    // With integer weights `host-cpu` leaves attention to the plugin's own precision.
     let mut own_precision = as_shipped.clone();
     own_precision.retain(|(key, _)| *key != "INFERENCE_PRECISION_HINT");
     for form in FORMS {
         let asked = asked("tiny-agent", form);
         for (name, place) in asked.places() {
-            let properties = match form == WeightForm::W8A16 && name.starts_with("mha") {
+            let is_integer = !matches!(form, WeightForm::F32 | WeightForm::F16);
+            let properties = match is_integer && name.starts_with("mha") {
                 true => &own_precision,
                 false => &as_shipped,
             };

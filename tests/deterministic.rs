@@ -14,11 +14,19 @@ use std::sync::Mutex;
 use heg_artifacts::manifest::{KernelUse, Manifest, Weight, WeightId};
 use heg_artifacts::{Bundle, SectionId};
 use heg_compiler::{CompileError, CompileOptions, Phase, Progress, Summary, Target};
-use heg_spec::WeightForm;
+use heg_spec::{GroupColumns, WeightForm};
 use heg_tests::model_folder::ModelFolder;
 use heg_tests::{Workbench, files_below, fixture};
 
-const FORMS: [WeightForm; 3] = [WeightForm::F32, WeightForm::F16, WeightForm::W8A16];
+const FORMS: [WeightForm; 4] = [
+    WeightForm::F32,
+    WeightForm::F16,
+    WeightForm::W8A16,
+    WeightForm::W4A16 {
+        group: GroupColumns::SMALLEST,
+        symmetric: false,
+    },
+];
 
 /// A copy of a fixture in a workbench of its own.
 fn copied(model: &str) -> (Workbench, ModelFolder) {

@@ -10,10 +10,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use heg_artifacts::manifest::{KernelUse, Manifest, Weight};
+use heg_artifacts::manifest::{ElementType, KernelUse, Manifest, Weight};
 use heg_artifacts::{Bundle, SectionId};
 use heg_compiler::{CompileOptions, Silent, Target, compile};
-use heg_spec::WeightForm;
+use heg_runtime::score::{Passage, RowKind, score_against};
+use heg_spec::{GroupColumns, WeightForm};
 use heg_tests::model_folder::ModelFolder;
 use heg_tests::{FAMILIES, Workbench, executor, fixture, greedy, openvino_or_skip, refused};
 use serde::Deserialize;
@@ -246,21 +247,114 @@ fn check_real(model: &Path, references: &Path) {
     assert_eq!(different, [], "(case, first token that differs)");
 }
 
-/// Over the model that `cargo xtask fetch-model` fetches. The references are transformers' (5.5.4, eager attention).
-#[test]
-fn smollm2_answers_as_its_reference_does() {
+/// The model that `cargo xtask fetch-model` fetches, if it is there.
+fn smollm2() -> Option<PathBuf> {
     let model = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../artifacts/models/smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf");
-    if !model.is_file() {
-        println!(
-            "skipped: no `{}` (run: cargo xtask fetch-model smollm2-135m-instruct)",
-            model.display()
-        );
-        return;
+    if model.is_file() {
+        return Some(model);
     }
-    if openvino_or_skip("smollm2") {
+    println!(
+        "skipped: no `{}` (run: cargo xtask fetch-model smollm2-135m-instruct)",
+        model.display()
+    );
+    None
+}
+
+/// The references are transformers' (5.5.4, eager attention).
+#[test]
+fn smollm2_answers_as_its_reference_does() {
+    if let Some(model) = smollm2()
+        && openvino_or_skip("smollm2")
+    {
         check_real(&model, &fixture("smollm2/greedy.json"));
     }
+}
+
+/// What the unsigned integers of a weight's groups stand for.
+fn unpacked(bundle: &Bundle, weight: &Weight) -> Vec<f32> {
+    let halves = |section: SectionId| -> Vec<f32> {
+        let (numbers, _) = bundle.section(section).unwrap().as_chunks();
+        let number = |raw: &[u8; 2]| half::f16::from_le_bytes(*raw).to_f32();
+        numbers.iter().map(number).collect()
+    };
+    let (scales, centres) = (
+        halves(weight.scales.unwrap()),
+        halves(weight.centres.unwrap()),
+    );
+    let columns = weight.group_columns.unwrap().count() as usize;
+    let values = bundle.section(weight.values).unwrap().iter();
+    let integers = values.flat_map(|byte| [byte & 0x0f, byte >> 4]);
+    let number = |(at, q): (usize, u8)| f32::from(q) * scales[at / columns] + centres[at / columns];
+    integers.enumerate().map(number).collect()
+}
+
+/// Distance from the model in f32, with exact activations and with those of 8 bits, in nats a token.
+fn distances([exact, taken]: [&Path; 2]) -> [f64; 2] {
+    let text = std::fs::read_to_string(fixture("smollm2/greedy.json")).unwrap();
+    let references: References = serde_json::from_str(&text).unwrap();
+    ["host-cpu-f32", "host-cpu"].map(|soc| {
+        let mut reference = executor(exact, "host-cpu-f32", 256).unwrap();
+        let mut model = executor(taken, soc, 256).unwrap();
+        let passage = |case: &Reference| {
+            let tokens = [case.input_ids.as_slice(), &case.greedy_ids].concat();
+            Passage::new(tokens, case.input_ids.len(), model.manifest()).unwrap()
+        };
+        let passages: Vec<Passage> = references.cases.iter().take(6).map(passage).collect();
+        let rows = RowKind::Prefill;
+        let scores = score_against(&mut model, &mut reference, &passages, rows, &mut |_| ());
+        scores.unwrap().kl.unwrap()
+    })
+}
+
+/// 4-bit blocks stand for the same numbers in groups as in f32, bit for bit: they are not rounded a second time. What is
+/// left is the embedding and the head in 8 bits.
+#[test]
+fn blocks_of_four_bits_are_taken_over() {
+    let Some(model) = smollm2() else { return };
+    let workbench = Workbench::new().unwrap();
+    let compiled = |name, form| {
+        let change = |spec: &mut heg_spec::ModelSpec| spec.weights = form;
+        workbench.compile(&model, name, change).unwrap().0
+    };
+    let exact_bundle = compiled("exact", WeightForm::F32);
+    let group = GroupColumns::SMALLEST;
+    let form = WeightForm::W4A16 {
+        group,
+        symmetric: false,
+    };
+    let taken_bundle = compiled("taken", form);
+    let [exact, taken] = [&exact_bundle, &taken_bundle].map(|path| Bundle::open(path).unwrap());
+    let pairs = exact
+        .manifest()
+        .weights
+        .iter()
+        .zip(&taken.manifest().weights);
+    let mut matrices = 0;
+    for (exact_weight, weight) in pairs.filter(|(_, weight)| weight.element == ElementType::U4) {
+        assert_eq!(exact_weight.name, weight.name);
+        let expected = floats(&exact, exact_weight.values);
+        let found = unpacked(&taken, weight);
+        let bits = |numbers: &[f32]| -> Vec<u32> { numbers.iter().map(|x| x.to_bits()).collect() };
+        assert!(bits(&found) == bits(&expected), "{}", weight.name);
+        matrices += 1;
+    }
+    assert_eq!(matrices, 210);
+    let [precise, rounded] = distances([&exact_bundle, &taken_bundle]);
+    println!("KL {precise:.6} with exact activations, {rounded:.6} with 8 bits");
+    assert!(precise <= 0.001, "{precise}");
+    let change = |spec: &mut heg_spec::ModelSpec| {
+        let [_, group, _] = GroupColumns::ALL;
+        spec.weights = WeightForm::W4A16 {
+            group,
+            symmetric: false,
+        };
+    };
+    let error = refused(&workbench, &model, change);
+    assert!(
+        error.contains("is Q4_1 and would be rounded to 4 bits a second time"),
+        "{error}"
+    );
 }
 
 /// Any model with references of one's own: `HEG_TEST_MODEL=FILE.gguf HEG_TEST_REFERENCES=FILE.json`.

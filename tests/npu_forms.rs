@@ -15,7 +15,7 @@ use heg_artifacts::manifest::{
 };
 use heg_artifacts::{Bundle, SectionId};
 use heg_openvino::{Core, HostBuffer, InferRequest, Memory, Tensor, find_libraries};
-use heg_spec::{DeviceClass, Group, WeightForm};
+use heg_spec::{DeviceClass, Group, GroupColumns, WeightForm};
 use heg_tests::{FAMILIES, Workbench, fixture, openvino_or_skip};
 
 /// Largest absolute difference of an output, relative to the largest absolute value of the reference.
@@ -130,9 +130,23 @@ impl Bench {
         let used = used.weights.iter().map(|id| &weights[id.0 as usize]);
         used.flat_map(|weight| {
             let shape: Vec<usize> = weight.shape.iter().map(|dim| *dim as usize).collect();
-            let of_rows = (ElementType::F32, vec![1, shape[0]]);
-            let others = weight.sections().skip(1).map(move |_| of_rows.clone());
-            std::iter::once((weight.element, shape)).chain(others)
+            let rows = shape[0];
+            let tensors = match weight.group_columns {
+                None => {
+                    let of_rows = (ElementType::F32, vec![1, rows]);
+                    vec![(weight.element, shape), of_rows.clone(), of_rows]
+                }
+                Some(group) => {
+                    let group = group.count() as usize;
+                    let groups = shape[1] / group;
+                    vec![
+                        (weight.element, vec![rows, groups, group]),
+                        (ElementType::F16, vec![rows, groups, 1]),
+                        (ElementType::F16, vec![rows, groups]),
+                    ]
+                }
+            };
+            tensors.into_iter().take(weight.sections().count())
         })
         .collect()
     }
@@ -292,6 +306,8 @@ fn encode(values: &[f32], element: ElementType) -> Vec<u8> {
             .collect(),
         ElementType::I64 => each.flat_map(|x| (*x as i64).to_le_bytes()).collect(),
         ElementType::I8 => each.map(|x| *x as i8 as u8).collect(),
+        // No port has any.
+        ElementType::I4 | ElementType::U4 => Vec::new(),
     }
 }
 
@@ -309,6 +325,8 @@ fn decode(memory: &HostBuffer, element: ElementType) -> Vec<f32> {
 
 fn openvino(element: ElementType) -> heg_openvino::TensorType {
     match element {
+        ElementType::I4 => heg_openvino::TensorType::I4,
+        ElementType::U4 => heg_openvino::TensorType::U4,
         ElementType::I8 => heg_openvino::TensorType::I8,
         ElementType::F16 => heg_openvino::TensorType::F16,
         ElementType::Bf16 => heg_openvino::TensorType::Bf16,
@@ -341,7 +359,15 @@ fn check_family(family: &str) {
         return;
     }
     let workbench = Workbench::new().unwrap();
-    for form in [WeightForm::F32, WeightForm::F16, WeightForm::W8A16] {
+    let group = GroupColumns::SMALLEST;
+    let four_bits = |symmetric| WeightForm::W4A16 { group, symmetric };
+    for form in [
+        WeightForm::F32,
+        WeightForm::F16,
+        WeightForm::W8A16,
+        four_bits(false),
+        four_bits(true),
+    ] {
         let bench = Bench::new(&workbench, family, form);
         let manifest = bench.bundle.manifest();
         let wide = manifest.model.weights == WeightForm::F32;

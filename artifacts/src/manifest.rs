@@ -13,7 +13,7 @@ mod variant;
 
 use std::collections::BTreeMap;
 
-use heg_spec::WeightForm;
+use heg_spec::{GroupColumns, WeightForm};
 use serde::{Deserialize, Serialize};
 
 use crate::content_id::SectionId;
@@ -55,6 +55,10 @@ pub struct Manifest {
     /// runs without it.
     #[serde(default)]
     pub annotations: Option<SectionId>,
+    /// How two devices share products, per machine: a RON document whose types are those of `heg-profiler`. A bundle runs
+    /// without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partitions: Option<SectionId>,
     /// Origin of the bundle.
     pub provenance: Provenance,
     /// Every section, in file order. Identifiers are unique.
@@ -139,10 +143,13 @@ pub struct Weight {
     pub shape: Vec<u32>,
     /// The elements.
     pub values: SectionId,
-    /// One f32 factor per row; present exactly when `element` is [`ElementType::I8`].
+    /// Neighbouring columns that share a scale, of 4-bit integers: a divisor of the columns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group_columns: Option<GroupColumns>,
+    /// Factors, of integers only: one per row in f32, of 4-bit integers one per group in f16, row-major.
     pub scales: Option<SectionId>,
-    /// One f32 term per row, where the rows are centred: an integer q stands for `scale · q + centre`, else for
-    /// `scale · q`. Only of [`ElementType::I8`].
+    /// Terms, as many and of the same type, where integers are centred: q stands for `scale · q + centre`, else for
+    /// `scale · q`. [`ElementType::U4`] always has them, [`ElementType::I4`] never.
     pub centres: Option<SectionId>,
     /// blake3 of the source tensor's bytes.
     pub source: SectionId,

@@ -42,6 +42,8 @@ pub enum Reference {
     Answer(Option<usize>, Group),
     /// `annotations`.
     Annotations,
+    /// `partitions`.
+    Partitions,
 }
 
 impl Reference {
@@ -80,6 +82,7 @@ impl Reference {
             }
             Self::Answer(None, _) => "known answer of the head".to_owned(),
             Self::Annotations => "annotations".to_owned(),
+            Self::Partitions => "partitions".to_owned(),
         }
     }
 }
@@ -111,6 +114,7 @@ impl fmt::Display for Reference {
             }
             Self::Answer(None, _) => f.write_str("head.answer"),
             Self::Annotations => f.write_str("annotations"),
+            Self::Partitions => f.write_str("partitions"),
         }
     }
 }
@@ -132,6 +136,7 @@ pub fn references(manifest: &Manifest) -> Vec<(Reference, SectionId)> {
         head,
         known_answers: _,
         annotations,
+        partitions,
         provenance: _,
         sections: _,
     } = manifest;
@@ -152,6 +157,7 @@ pub fn references(manifest: &Manifest) -> Vec<(Reference, SectionId)> {
             name: _,
             element: _,
             shape: _,
+            group_columns: _,
             values,
             scales,
             centres,
@@ -173,6 +179,7 @@ pub fn references(manifest: &Manifest) -> Vec<(Reference, SectionId)> {
     }
     push_use(Reference::Answer(None, Group::Head), head, &mut found);
     found.extend(annotations.map(|id| (Reference::Annotations, id)));
+    found.extend(partitions.map(|id| (Reference::Partitions, id)));
     found
 }
 

@@ -6,20 +6,22 @@
 //! * [`Soc`]: the devices of a machine (`socs/*.ron`).
 //! * [`Policy`]: the constants and switches of a scheduler (`policies/*.ron`).
 //!
-//! The words that all of HEG shares are types of this crate as well: [`DeviceClass`], [`Group`], [`WeightForm`], [`Isa`] and
-//! [XX the one source of seeded numbers, [`Seeded`].
+//! The words that all of HEG shares are types of this crate as well: [`DeviceClass`], [`Group`], [`WeightForm`],
+//! [`Isa`], [`Cut`] and the one source of seeded numbers, [`Seeded`].
 //!
 //! A file refers to another kind by name; the shipped ones are in [`shipped`]. Every mistake is reported with
 //! file, line and column, what was expected, and the nearest valid name. No file here is ever written.
 #![deny(missing_docs)]
 
 pub mod architecture;
+mod cut;
 mod error;
 pub mod expr;
 pub mod fusion;
 mod isa;
 pub mod model;
 mod outline;
+pub mod pair;
 pub mod policy;
 mod seeded;
 pub mod shipped;
@@ -28,6 +30,7 @@ mod source;
 mod vocabulary;
 
 pub use architecture::Architecture;
+pub use cut::{Cut, CutMisfit, CutProduct, Side};
 pub use error::{Problem, SpecError, nearest};
 pub use fusion::Fusion;
 pub use isa::{Isa, UnknownIsa};
@@ -36,4 +39,7 @@ pub use policy::Policy;
 pub use seeded::Seeded;
 pub use soc::{Activations, Soc};
 pub use source::Source;
-pub use vocabulary::{DeviceClass, Group, NpuPlatform, UnknownNpuPlatform, WeightForm};
+pub use vocabulary::{
+    DeviceClass, Group, GroupColumns, NpuPlatform, UnknownGroupColumns, UnknownNpuPlatform,
+    WeightForm,
+};

@@ -26,15 +26,53 @@ pub struct Policy {
     /// How tokens are decoded.
     #[serde(default)]
     pub decode: DecodePolicy,
+    /// How tokens are drafted (sd.npu).
+    #[serde(default)]
+    pub drafts: DraftPolicy,
     /// Promotion of proactive requests that have waited long (4.5).
     #[serde(default)]
     pub ageing: Option<Ageing>,
     /// Dispatch by memory pressure (v1 6.4).
     #[serde(default)]
     pub pressure: Option<Pressure>,
+    /// How two devices run kernels together (HeteroLLM 4). Schedulers of one device have them as that; with the others, each
+    /// has its lane, and reactive work of one takes the other's device too while that is idle. None: never.
+    #[serde(default)]
+    pub pair: Option<Pairing>,
     /// Limits, and what happens at them.
     #[serde(default)]
     pub limits: Limits,
+}
+
+/// How two devices run every kernel together (HeteroLLM).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pairing {
+    /// What is given to either.
+    pub level: PairLevel,
+    /// How they wait for each other.
+    #[serde(default)]
+    pub synchronisation: Synchronisation,
+}
+
+/// What is given to either device of a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum PairLevel {
+    /// Operators: products to the NPU's role, norms and attention to the other (HeteroLLM 4).
+    Layer,
+    /// Parts of operators, so that both end together (HeteroLLM 4.1).
+    Tensor,
+}
+
+/// How two devices wait for each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Deserialize)]
+pub enum Synchronisation {
+    /// One sleeps as long as the other is predicted to need, and then polls a flag beside what that computes
+    /// (HeteroLLM 4.2).
+    #[default]
+    Fast,
+    /// One sleeps until the other wakes it.
+    Plain,
 }
 
 /// Schedulers: the paper's, and those it is compared with.
@@ -61,16 +99,29 @@ pub struct PrefillPolicy {
     /// Whether token-wise kernels of reactive requests are split over NPU and iGPU while nothing decodes
     /// (4.3, Algorithm 1).
     pub elastic: bool,
+    /// Whether they are also split while only proactive requests decode, and for how long that may keep an overdue one
+    /// from its next token, in milliseconds: an answer that nobody waits for gives the iGPU to a prompt that somebody
+    /// waits for. None: only while nothing decodes.
+    #[serde(default)]
+    pub split_beside_proactive_ms: Option<u32>,
     /// The same for proactive requests: dynamic load balancing (v1 6.5).
     pub balance: bool,
+    /// Time that waiting proactive prompts have to need before `balance` splits one, in milliseconds: a token takes three
+    /// times as much energy on the iGPU. None: they always are.
+    #[serde(default)]
+    pub balance_above_ms: Option<u32>,
+    /// Least tokens of a proactive prompt's remainder that runs on the NPU, padded to a chunk, also while the iGPU has
+    /// nothing else to do; not while `balance` is asked for. None: remainders run on the iGPU.
+    #[serde(default)]
+    pub npu_remainder_tokens_min: Option<u32>,
     /// Whether the remainder on the iGPU is put off so that it ends no earlier than the chunks on the NPU
     /// (4.3).
     pub defer_remainder: bool,
     /// Where attention may run besides the iGPU (4.3).
     pub attention: NpuAttention,
-    /// Whether memory-bound kernels on the NPU and decoding on the iGPU, of different classes, exclude each
-    /// other, the reactive one first (4.3); above this share of the bandwidth a kernel is memory-bound.
-    pub defer_memory_bound: Option<f64>,
+    /// Share of the bandwidth that a kernel on the NPU and decoding on the iGPU, of different classes, may want together
+    /// (4.3). Above it they exclude each other, the reactive one first. None: they never do.
+    pub joint_bandwidth_max: Option<f64>,
     /// Which preempted request goes on first.
     pub resume: Resume,
     /// Reactive prompts in the order of when they came plus this many times their length, the time that they need
@@ -78,10 +129,31 @@ pub struct PrefillPolicy {
     /// came.
     #[serde(default)]
     pub short_prompts_first: Option<f64>,
+    /// Whether a waiting reactive prompt shorter than a chunk has the iGPU while the NPU has another reactive one.
+    #[serde(default)]
+    pub short_prompts_aside: bool,
     /// Most tokens of a proactive prompt's chunk: as long as one of its kernels may a person's token wait where one
     /// lane has all kernels. None: those of any chunk.
     #[serde(default)]
     pub proactive_chunk_tokens: Option<u32>,
+    /// How kernels that have their weights inside change from prompts to the verification of drafts (sd.npu 3.2).
+    #[serde(default)]
+    pub switching: Switching,
+}
+
+/// How blocks of layers are switched from the graph of prompts to that of verification, where graphs have their weights
+/// inside (sd.npu 3.2). Graphs that are given their weights take next to no memory, and nothing is switched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Deserialize)]
+pub enum Switching {
+    /// All graphs are loaded all the time.
+    #[default]
+    Resident,
+    /// Loads are hidden behind as much computation as they take, from the last block on.
+    Progressive,
+    /// A block is loaded as soon as it has computed the last chunk.
+    Async,
+    /// All blocks are loaded after the prompt.
+    Sync,
 }
 
 /// Attention on the NPU.
@@ -141,6 +213,38 @@ pub struct DecodePolicy {
     /// 0: none are verified.
     #[serde(default)]
     pub draft_rows_max: u32,
+    /// Whether the NPU verifies the draft of one request while the lane of dynamic kernels decodes others, where costs say
+    /// that both together give more.
+    #[serde(default)]
+    pub second_lane: bool,
+}
+
+/// The mechanisms of drafts: what tokens are drafted from, how likely ones are told, and how many are verified. Drafts
+/// change how soon an answer comes, and not what it is. The default is what pays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DraftPolicy {
+    /// Whether what came after the same tokens of the prompt and the answer so far is drafted (sd.npu 4.1).
+    pub context: bool,
+    /// The same of earlier answers of the client.
+    pub history: bool,
+    /// Whether what the client expects the answer to be is drafted.
+    pub prediction: bool,
+    /// Whether tokens are drafted that the answer's grammar alone allows.
+    pub grammar: bool,
+    /// Whether what came most often goes first, rather than what came last.
+    pub frequencies: bool,
+    /// Whether it is learnt how often drafted tokens turn out right, by where they come from.
+    pub learning: bool,
+    /// Whether several ways to go on are drafted where that is asked for.
+    pub trees: bool,
+    /// Tokens that are drafted for each request, whatever their rows take. None: as many as pay.
+    pub fixed_tokens: Option<u32>,
+    /// Whether prompts are read again for what the model found likely in them, on lanes that nothing else runs on, and
+    /// drafted from (sd.npu 3.3).
+    pub calibration: bool,
+    /// Whether the rest of a rejected draft is drafted again where it still made sense to the model (sd.npu 3.4).
+    pub reuse: bool,
 }
 
 /// When a proactive request is overdue.
@@ -173,6 +277,13 @@ pub struct Limits {
     pub requests_max: u32,
     /// Memory for KV caches, in MiB; requests wait for room.
     pub kv_mib: u32,
+    /// Greatest share of time in which the iGPU works, in percent: it rests after each launch, and graphics has it then
+    /// (4.1). None: it never rests.
+    #[serde(default)]
+    pub igpu_percent_max: Option<u32>,
+    /// Power that kernels side by side may draw together, in W, as far as costs know it (v1 6.2). None: any.
+    #[serde(default)]
+    pub power_watts_max: Option<u32>,
     /// Flash for KV caches that idle flows have to make room with, in MiB; 0 gives them up instead.
     #[serde(default)]
     pub flash_mib: u32,
@@ -192,13 +303,18 @@ impl Default for PrefillPolicy {
         Self {
             preempt: false,
             elastic: false,
+            split_beside_proactive_ms: None,
             balance: false,
+            balance_above_ms: None,
+            npu_remainder_tokens_min: None,
             defer_remainder: false,
             attention: NpuAttention::Off,
-            defer_memory_bound: None,
+            joint_bandwidth_max: None,
             resume: Resume::Arrival,
             short_prompts_first: None,
+            short_prompts_aside: false,
             proactive_chunk_tokens: None,
+            switching: Switching::Resident,
         }
     }
 }
@@ -217,6 +333,25 @@ impl Default for DecodePolicy {
             ending_answers_first: None,
             fused_layer: false,
             draft_rows_max: 0,
+            second_lane: false,
+        }
+    }
+}
+
+impl Default for DraftPolicy {
+    /// All but calibration and reuse, which gain little with the models that we measured.
+    fn default() -> Self {
+        Self {
+            context: true,
+            history: true,
+            prediction: true,
+            grammar: true,
+            frequencies: true,
+            learning: true,
+            trees: true,
+            fixed_tokens: None,
+            calibration: false,
+            reuse: false,
         }
     }
 }
@@ -239,6 +374,8 @@ impl Default for Limits {
             tokens_per_iteration: 512,
             requests_max: 1024,
             kv_mib: 16 * 1024,
+            igpu_percent_max: None,
+            power_watts_max: None,
             flash_mib: 0,
             timeout_factor: 20,
             timeout_min_ms: 2000,
@@ -285,9 +422,9 @@ impl Policy {
             let valid = times.is_none_or(|times| times > 0.0 && times.is_finite());
             require(valid, path, "above 0 and finite");
         }
-        let share = policy.prefill.defer_memory_bound;
+        let share = policy.prefill.joint_bandwidth_max;
         let valid = share.is_none_or(|share| (0.0..=1.0).contains(&share));
-        require(valid, "prefill.defer_memory_bound", "a share from 0 to 1");
+        require(valid, "prefill.joint_bandwidth_max", "a share from 0 to 1");
         if let Some(pressure) = policy.pressure {
             let ordered = 0.0 < pressure.medium && pressure.medium <= pressure.high;
             require(ordered, "pressure.medium", "above 0 and at most `high`");
@@ -300,6 +437,9 @@ impl Policy {
             "at least 1",
         );
         require(limits.kv_mib >= 1, "limits.kv_mib", "at least 1");
+        let percent = limits.igpu_percent_max;
+        let valid = percent.is_none_or(|percent| (1..=100).contains(&percent));
+        require(valid, "limits.igpu_percent_max", "from 1 to 100");
         require(
             limits.timeout_factor >= 2,
             "limits.timeout_factor",

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::SpecError;
 use crate::isa::Isa;
+use crate::pair::{MatrixUnits, Pair};
 use crate::source::{Problems, Source};
 use crate::vocabulary::{DeviceClass, NpuPlatform};
 
@@ -24,6 +25,9 @@ pub struct Soc {
     pub dram: Option<Dram>,
     /// Devices of the machine.
     pub devices: Vec<Device>,
+    /// Two devices that share products.
+    #[serde(default)]
+    pub pair: Option<Pair>,
 }
 
 /// The memory of a machine.
@@ -59,6 +63,9 @@ pub struct Device {
     /// Peak compute and bandwidth.
     #[serde(default)]
     pub peaks: Option<Peaks>,
+    /// What its matrix units make of products of different shapes; the peaks and anchors alone if absent.
+    #[serde(default)]
+    pub matrix_units: Option<MatrixUnits>,
     /// Power draw while busy.
     #[serde(default)]
     pub power: Option<Power>,
@@ -82,6 +89,18 @@ pub struct Programs {
     /// Instructions that kernels use; if absent, the best that the machine has.
     #[serde(default)]
     pub isa: Option<Isa>,
+    /// Times as long as everything takes in this role, for devices of unequal speed: above 1, threads wait after each
+    /// piece of work.
+    #[serde(default = "unthrottled")]
+    pub throttle: NonZeroU32,
+    /// Sizes, in tokens, of the static shapes of the device that this role plays as the first of a pair: its parts of
+    /// products take as long as the sizes that hold them. Any size if absent.
+    #[serde(default)]
+    pub static_tokens: Vec<NonZeroU32>,
+}
+
+fn unthrottled() -> NonZeroU32 {
+    NonZeroU32::MIN
 }
 
 /// Cores that threads run on, of those that this process may use.
@@ -188,6 +207,9 @@ impl Soc {
         for (index, device) in soc.devices.iter().enumerate() {
             check_device(&mut problems, &format!("devices.{index}"), device, &soc);
         }
+        if let Some(pair) = &soc.pair {
+            pair.check(&mut problems, &soc);
+        }
         problems.finish(soc)
     }
 }
@@ -211,6 +233,9 @@ fn check_device(problems: &mut Problems<'_>, path: &str, device: &Device, soc: &
             }
             None => {}
         }
+    }
+    if let Some(units) = &device.matrix_units {
+        units.check(problems, &format!("{path}.matrix_units"));
     }
     if let Some(power) = &device.power {
         let field = |name: &str| format!("{path}.power.{name}");
@@ -289,14 +314,14 @@ fn check_anchors(problems: &mut Problems<'_>, path: &str, anchors: &Anchors) {
     check_source(problems, &format!("{path}.source"), &anchors.source);
 }
 
-fn check_positive(problems: &mut Problems<'_>, path: &str, found: f64) {
+pub(crate) fn check_positive(problems: &mut Problems<'_>, path: &str, found: f64) {
     if !(found.is_finite() && found > 0.0) {
         let message = format!("expected a finite number above 0, found {found:?}");
         problems.push(path, message);
     }
 }
 
-fn check_source(problems: &mut Problems<'_>, path: &str, source: &str) {
+pub(crate) fn check_source(problems: &mut Problems<'_>, path: &str, source: &str) {
     if source.trim().is_empty() {
         problems.push(path, "expected where the number comes from".to_owned());
     }

@@ -70,6 +70,7 @@ impl Group {
 
 /// How the weights of linear operators are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub enum WeightForm {
     /// 32-bit floats.
     F32,
@@ -78,6 +79,91 @@ pub enum WeightForm {
     /// Channel-wise int8 rows, rounded to nearest, with one f32 scale a row. Those of the embedding and the head, whose
     /// outliers have one sign, have one f32 centre a row too.
     W8A16,
+    /// Rows of 4-bit integers. Neighbouring columns share an f16 scale and, unless they are symmetric, an f16 centre.
+    /// Embedding and head are as with `W8A16`.
+    W4A16 {
+        /// Columns that share them.
+        group: GroupColumns,
+        /// Whether integers are signed, and there are no centres.
+        #[serde(default)]
+        symmetric: bool,
+    },
+}
+
+/// As people read it, e.g. `W4A16 in groups of 128`.
+impl fmt::Display for WeightForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::F32 => f.write_str("F32"),
+            Self::F16 => f.write_str("F16"),
+            Self::W8A16 => f.write_str("W8A16"),
+            Self::W4A16 { group, symmetric } => {
+                let kind = if *symmetric { "symmetric " } else { "" };
+                write!(f, "W4A16 in {kind}groups of {group}")
+            }
+        }
+    }
+}
+
+/// Neighbouring columns of a matrix row that share a scale: 32, 64 or 128.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct GroupColumns(u32);
+
+impl GroupColumns {
+    /// The smallest; blocks of GGUF files are as large.
+    pub const SMALLEST: Self = Self(32);
+
+    /// All of them, ascending.
+    pub const ALL: [Self; 3] = [Self::SMALLEST, Self(64), Self(128)];
+
+    /// The number of columns.
+    pub const fn count(self) -> u32 {
+        self.0
+    }
+}
+
+impl TryFrom<u32> for GroupColumns {
+    type Error = UnknownGroupColumns;
+
+    fn try_from(found: u32) -> Result<Self, UnknownGroupColumns> {
+        let mut all = Self::ALL.into_iter();
+        let unknown = || UnknownGroupColumns {
+            found: found.to_string(),
+        };
+        all.find(|group| group.0 == found).ok_or_else(unknown)
+    }
+}
+
+impl From<GroupColumns> for u32 {
+    fn from(group: GroupColumns) -> Self {
+        group.0
+    }
+}
+
+impl FromStr for GroupColumns {
+    type Err = UnknownGroupColumns;
+
+    fn from_str(text: &str) -> Result<Self, UnknownGroupColumns> {
+        let unknown = |_| UnknownGroupColumns {
+            found: text.to_owned(),
+        };
+        text.trim().parse::<u32>().map_err(unknown)?.try_into()
+    }
+}
+
+impl fmt::Display for GroupColumns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A number of columns that no group has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected groups of 32, 64 or 128 columns, found {found}")]
+pub struct UnknownGroupColumns {
+    /// The number, or the text that is not one.
+    pub found: String,
 }
 
 /// An NPU platform by Intel's number, which OpenVINO calls `NPU_PLATFORM`.
@@ -166,5 +252,18 @@ mod tests {
         let newer = NpuPlatform::new(6000);
         assert_eq!(newer.number(), 6000);
         assert!(newer.check().is_err());
+    }
+
+    #[test]
+    fn groups_have_32_64_or_128_columns() {
+        let parsed: Vec<GroupColumns> = ["32", " 64", "128"]
+            .map(|text| text.parse().unwrap())
+            .into();
+        assert_eq!(parsed, GroupColumns::ALL);
+        for found in ["0", "16", "100", "-32", "all"] {
+            let refused = found.parse::<GroupColumns>().unwrap_err().to_string();
+            let expected = "expected groups of 32, 64 or 128 columns, found ";
+            assert_eq!(refused, format!("{expected}{found}"));
+        }
     }
 }

@@ -133,12 +133,12 @@ fn unknown_names_are_refused_with_the_nearest() {
     check(
         shipped::policy("agent-xpu-v3").unwrap_err(),
         "unknown policy `agent-xpu-v3`, expected one of `agent-xpu`, `agent-xpu-one-device`, \
-         `agent-xpu-v1`, `cpu-continuous-batching`, `igpu-continuous-batching`, `igpu-preempt-recompute`, \
-         `igpu-time-sharing`, `serial-npu-igpu`; did you mean `agent-xpu-v1`?",
+         `agent-xpu-pair`, `agent-xpu-v1`, `cpu-continuous-batching`, `heterollm-layer`, `heterollm-tensor`, \
+         `igpu-continuous-batching`, `igpu-preempt-recompute`, `igpu-time-sharing`, `serial-npu-igpu`; did you mean `agent-xpu-v1`?",
     );
     check(
         shipped::soc("???").unwrap_err(),
         "unknown SoC `???`, expected one of `core-ultra-5-125h`, `core-ultra-7-258v`, `core-ultra-x7-358h`, \
-         `host-cpu`, `host-cpu-f32`, `host-cpu-openvino`, `host-roles`, `host-roles-openvino`, `snapdragon-8-gen3`",
+         `host-cpu`, `host-cpu-f32`, `host-cpu-openvino`, `host-pair`, `host-roles`, `host-roles-openvino`, `snapdragon-8-gen3`",
     );
 }

@@ -14,7 +14,7 @@ use crate::error::CompileError;
 use crate::graph::{Param, SpecScope, WeightSource};
 use crate::heg::{KernelBody, Use};
 use crate::ingest::{ConfigJson, TextAssets};
-use crate::lower::{Literals, is_centred, lower_verified, stored_element};
+use crate::lower::{Literals, group_columns, is_centred, lower_verified, stored_element};
 use crate::options::Verify;
 use crate::plan::Plan;
 use crate::program::lower_program;
@@ -197,6 +197,7 @@ impl<'a> Assembly<'a> {
                 name: weight_name(param),
                 element: stored.element,
                 shape: param.shape.clone(),
+                group_columns: group_columns(param.kind, self.plan.weights),
                 values: self.add(stored.values),
                 scales: stored.affine.map(|affine| self.add(affine.scales)),
                 centres: stored
@@ -210,7 +211,7 @@ impl<'a> Assembly<'a> {
         }
         Ok(Manifest {
             revision: MANIFEST_REVISION,
-            model: self.model(name, &parts.params),
+            model: model_of(self.plan, name, &parts.params),
             text: parts.text,
             embedding: Embedding {
                 table: WeightId(0),
@@ -224,47 +225,52 @@ impl<'a> Assembly<'a> {
             head,
             known_answers: Some(parts.answers.question),
             annotations: None,
+            partitions: None,
             provenance: parts.provenance,
             sections: self.sections,
         })
     }
+}
 
-    fn model(&self, name: &str, params: &[Param]) -> Model {
-        let plan = self.plan;
-        let elements = |param: &Param| {
-            param
-                .shape
-                .iter()
-                .map(|dim| u64::from(*dim))
-                .product::<u64>()
-        };
-        Model {
-            name: name.to_owned(),
-            architecture: plan.architecture.name.clone(),
-            weights: plan.weights,
-            hidden: plan.dims.hidden,
-            heads: plan.dims.heads,
-            kv_heads: plan.dims.kv_heads,
-            head_dim: plan.dims.head_dim,
-            vocab: plan.dims.vocab,
-            context_tokens: plan.context_tokens,
-            chunk_tokens: plan.chunk_tokens.clone(),
-            parameters: params.iter().map(elements).sum(),
-        }
+/// The model as the manifest describes it.
+pub(crate) fn model_of(plan: &Plan, name: &str, params: &[Param]) -> Model {
+    let elements = |param: &Param| {
+        param
+            .shape
+            .iter()
+            .map(|dim| u64::from(*dim))
+            .product::<u64>()
+    };
+    Model {
+        name: name.to_owned(),
+        architecture: plan.architecture.name.clone(),
+        weights: plan.weights,
+        hidden: plan.dims.hidden,
+        heads: plan.dims.heads,
+        kv_heads: plan.dims.kv_heads,
+        head_dim: plan.dims.head_dim,
+        vocab: plan.dims.vocab,
+        context_tokens: plan.context_tokens,
+        chunk_tokens: plan.chunk_tokens.clone(),
+        parameters: params.iter().map(elements).sum(),
+    }
+}
+
+/// A weight as its kernel is given it.
+pub(crate) fn parameter_of(param: &Param, form: WeightForm) -> Parameter {
+    Parameter {
+        name: param.slot.clone(),
+        element: stored_element(param.kind, form),
+        shape: param.shape.clone(),
+        group_columns: group_columns(param.kind, form),
+        centred: is_centred(param.kind, form),
     }
 }
 
 /// A kernel as the manifest describes it, without its variants.
 pub(crate) fn kernel_of(body: &KernelBody, form: WeightForm) -> Kernel {
-    let parameters: Vec<Parameter> = body
-        .params()
-        .map(|param| Parameter {
-            name: param.slot.clone(),
-            element: stored_element(param.kind, form),
-            shape: param.shape.clone(),
-            centred: is_centred(param.kind, form),
-        })
-        .collect();
+    let parameters = body.params().map(|param| parameter_of(param, form));
+    let parameters: Vec<Parameter> = parameters.collect();
     let weight_bytes = parameters.iter().map(Parameter::bytes).sum();
     let element = activations(DeviceClass::Npu, form);
     Kernel {

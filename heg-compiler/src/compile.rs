@@ -7,17 +7,19 @@ use heg_artifacts::manifest::Manifest;
 use heg_artifacts::{Error, SectionId, Store, write_bundle};
 use heg_profiler::annotation::{self, SweepLimits, VendorTables};
 use heg_profiler::measure::Profile;
-use heg_spec::shipped;
+use heg_profiler::partition::{self, PairModel, PartitionError, Partitions};
+use heg_spec::{NpuPlatform, Soc, shipped};
 
 use crate::assemble::{Assembly, Parts};
 use crate::encode::{SourceMemory, encode_weights, source_bytes};
 use crate::error::CompileError;
 use crate::ingest::ModelSource;
-use crate::npu::Pool;
+use crate::npu::{NpuToolchain, Pool};
 use crate::options::CompileOptions;
 use crate::phase::{Phase, Progress};
 use crate::plan::Plan;
 use crate::precompile::{BlobSummary, add_blobs};
+use crate::products::{Inquirer, cut_blobs, npu_of};
 use crate::provenance::provenance;
 use crate::reference::StoredModel;
 use crate::target::Target;
@@ -91,7 +93,8 @@ fn compile_from_store(
         config_name,
     } = ModelSource::open(&target.spec.source)?;
     progress.begin(Phase::Graph, 0);
-    let plan = Plan::new(target, &config, options.verify)?;
+    let mut plan = Plan::new(target, &config, options.verify)?;
+    plan.take_form_of(&checkpoint)?;
     let store = Store::open(&places.store)?;
     let params = plan.weights();
     checkpoint.check_used(params.iter().map(|param| param.source.name.as_str()))?;
@@ -100,14 +103,14 @@ fn compile_from_store(
     let mut build = Assembly::new(&plan, &store, options.verify);
     let (mut kernels, literals) = build.kernels()?;
     let platforms = &target.spec.npu_platforms;
-    let workers = Pool::new(places.store.join("npu"));
-    let blobs = add_blobs(
+    let pool = Pool::new(places.store.join("npu"));
+    let inquirer = Inquirer::new(&plan, (&store, &pool), options.verify, progress);
+    let mut blobs = add_blobs(
         &mut kernels,
         literals,
         platforms,
         options.npu_blobs,
-        (&store, &workers),
-        progress,
+        &inquirer,
     )?;
     for section in &blobs.sections {
         build.add(*section);
@@ -142,6 +145,7 @@ fn compile_from_store(
         },
     )?;
     annotate(&mut manifest, &blobs.vendor, &options.profiles, &store)?;
+    blobs.summary.cuts = share(&mut manifest, &options.partitions, platforms, &inquirer)?;
     write(&manifest, places, &store, blobs.summary, progress)
 }
 
@@ -170,6 +174,46 @@ fn annotate(
     manifest.annotations = Some(section.id);
     manifest.sections.push(section);
     Ok(())
+}
+
+/// Adds partitions: how the two devices of each machine share the model's products, by estimates of its NPU's compiler where
+/// blobs for that are made, else by data sheets. Tells what blobs of these cuts would take.
+fn share(
+    manifest: &mut Manifest,
+    socs: &[Soc],
+    platforms: &[NpuPlatform],
+    inquirer: &Inquirer<'_>,
+) -> Result<Vec<String>, CompileError> {
+    if socs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut cuts = Vec::new();
+    let shapes = partition::products(&manifest.model, &manifest.kernels)?;
+    let of_sheet = |soc: &Soc| -> Result<_, PartitionError> {
+        let rates = PairModel::of(soc)?;
+        let pair = soc.pair.as_ref().ok_or_else(|| PartitionError::NoPair {
+            soc: soc.name.clone(),
+        })?;
+        let chunk_tokens = pair.static_tokens.last().copied().unwrap_or(1);
+        partition::partition(&soc.name, pair, &rates, &shapes, chunk_tokens)
+    };
+    let has_compiler = NpuToolchain::find().is_ok();
+    let mut partitions = Vec::new();
+    for soc in socs {
+        let is_asked = has_compiler && npu_of(soc).is_some_and(|npu| platforms.contains(&npu));
+        if is_asked {
+            let found = cut_blobs(inquirer, soc, &shapes)?;
+            cuts.push(found.to_string());
+            partitions.push(found.partition);
+        } else {
+            partitions.push(of_sheet(soc)?);
+        }
+    }
+    let text = Partitions::new(partitions).to_text()?;
+    let section = inquirer.store.put_bytes(text.as_bytes())?;
+    manifest.partitions = Some(section.id);
+    manifest.sections.push(section);
+    Ok(cuts)
 }
 
 fn write(

@@ -1,13 +1,19 @@
 //! Stops a compile after a pass and prints its result.
 
 use std::fmt::Write as _;
+use std::path::Path;
+
+use heg_artifacts::Store;
 
 use crate::assemble::kernel_of;
 use crate::error::CompileError;
 use crate::ingest::ModelSource;
 use crate::lower::{IrDocument, Literals, lower_verified};
+use crate::npu::Pool;
 use crate::options::CompileOptions;
+use crate::phase::Progress;
 use crate::plan::{Graphs, Plan};
+use crate::products::{Inquirer, cuts, orders};
 use crate::program::lower_program;
 use crate::target::Target;
 use crate::variants::variants;
@@ -25,14 +31,25 @@ pub enum Emit {
     Programs,
     /// OpenVINO IR of every variant.
     Ir,
+    /// Both orders of the operands of each product, by the NPU compiler's estimates.
+    Orders,
+    /// Blobs of the cuts that two devices would share products by, chosen by the same estimates.
+    Cuts,
 }
 
-/// The result of a pass as stable text. Reads the model's config and no weights.
+/// The result of a pass as stable text. Reads the model's config and no weights; blobs are kept in the
+/// store in `folder` where the NPU's compiler is asked.
 ///
 /// # Errors
 ///
 /// Those of the passes up to this one.
-pub fn emit(target: &Target, options: &CompileOptions, pass: Emit) -> Result<String, CompileError> {
+pub fn emit(
+    target: &Target,
+    folder: &Path,
+    options: &CompileOptions,
+    pass: Emit,
+    progress: &dyn Progress,
+) -> Result<String, CompileError> {
     let target = target.with(options);
     let config = ModelSource::config(&target.spec.source)?;
     let graphs = Graphs::build(&target, &config, options.verify)?;
@@ -40,11 +57,22 @@ pub fn emit(target: &Target, options: &CompileOptions, pass: Emit) -> Result<Str
         return Ok(graphs.to_string());
     }
     let plan = Plan::of_graphs(&target, &config, graphs, options.verify)?;
+    let asked = |ask: &dyn Fn(&Inquirer<'_>) -> Result<String, CompileError>| {
+        let (pool, store) = (Pool::new(folder.join("npu")), Store::open(folder)?);
+        ask(&Inquirer::new(
+            &plan,
+            (&store, &pool),
+            options.verify,
+            progress,
+        ))
+    };
     match pass {
         Emit::Graph | Emit::Heg => Ok(plan.heg.to_string()),
         Emit::Plan => Ok(plan.to_string()),
         Emit::Programs => programs(&plan),
         Emit::Ir => ir(&plan, options),
+        Emit::Orders => asked(&|inquirer| orders(inquirer, &target.spec.npu_platforms)),
+        Emit::Cuts => asked(&|inquirer| cuts(inquirer, &options.partitions)),
     }
 }
 
@@ -86,12 +114,14 @@ mod tests {
 
     use super::*;
     use crate::fixture::path;
+    use crate::phase::Silent;
 
     fn emitted(pass: Emit) -> String {
         let mut target = Target::read(&path("golden/llama")).unwrap();
         target.spec.chunk_tokens = vec![32];
         target.spec.mha_context_tokens = vec![64];
-        emit(&target, &CompileOptions::default(), pass).unwrap()
+        let store = Path::new("unused");
+        emit(&target, store, &CompileOptions::default(), pass, &Silent).unwrap()
     }
 
     #[test]

@@ -18,9 +18,9 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::error::CompileError;
-use crate::graph::Param;
+use crate::graph::{Param, ParamKind};
 use crate::ingest::{Checkpoint, SourceTensor};
-use crate::lower::{is_centred, stored_element};
+use crate::lower::stored_element;
 use crate::phase::Progress;
 use crate::quant::{AffineRow, Form, encode, source_hash};
 
@@ -33,7 +33,8 @@ pub(crate) struct StoredWeight {
     pub(crate) source: SectionId,
 }
 
-/// What the integers of a weight's rows stand for, one f32 a row: `scale · q + centre`, or `scale · q`.
+/// What the integers of a weight stand for: `scale · q + centre`, or `scale · q`. One f32 a row of 8-bit integers, one
+/// f16 a group of 4-bit ones.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StoredAffine {
     pub(crate) scales: Section,
@@ -87,7 +88,7 @@ fn encode_weight(
     memory: &SourceMemory,
 ) -> Result<StoredWeight, CompileError> {
     let element = stored_element(param.kind, form);
-    let quantised = quant_form(element, is_centred(param.kind, form));
+    let quantised = quant_form(param.kind, form);
     let key = |source: SectionId| {
         RecipeKey::of(
             ENCODER,
@@ -119,8 +120,7 @@ fn encode_weight(
     let mut rows = Vec::new();
     let mut hash = None;
     let values = store.put(|sink| -> Result<(), CompileError> {
-        let wanted = (element == ElementType::I8).then_some(&mut rows);
-        hash = Some(encode(tensor, quantised, sink, wanted)?.source_hash);
+        hash = Some(encode(tensor, quantised, sink, Some(&mut rows))?.source_hash);
         Ok(())
     })?;
     let affine = stored_rows(quantised, &rows, store)?;
@@ -139,7 +139,7 @@ fn encode_weight(
     })
 }
 
-/// What the integers of rows stand for, in the store.
+/// What integers stand for, in the store.
 fn stored_rows(
     form: Form,
     rows: &[AffineRow],
@@ -147,16 +147,24 @@ fn stored_rows(
 ) -> Result<Option<StoredAffine>, CompileError> {
     let put = |of_row: fn(&AffineRow) -> f32| {
         let numbers = rows.iter().map(of_row);
-        let bytes: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();
+        let bytes: Vec<u8> = match form {
+            // Rounded to f16 when they were found.
+            Form::I4(_) | Form::U4(_) => numbers
+                .flat_map(|x| half::f16::from_f32(x).to_le_bytes())
+                .collect(),
+            _ => numbers.flat_map(f32::to_le_bytes).collect(),
+        };
         store.put_bytes(&bytes)
     };
-    let centres = match form {
-        Form::F32 | Form::F16 => return Ok(None),
-        Form::I8 => None,
-        Form::CentredI8 => Some(put(|row| row.centre)?),
-    };
+    if matches!(form, Form::F32 | Form::F16) {
+        return Ok(None);
+    }
     let scales = put(|row| row.scale)?;
-    Ok(Some(StoredAffine { scales, centres }))
+    let centres = form.is_centred().then(|| put(|row| row.centre));
+    Ok(Some(StoredAffine {
+        scales,
+        centres: centres.transpose()?,
+    }))
 }
 
 /// A weight's name in the bundle: that of its tensor, with the rows where it is a part of one.
@@ -167,12 +175,17 @@ pub(crate) fn weight_name(param: &Param) -> String {
     }
 }
 
-fn quant_form(element: ElementType, centred: bool) -> Form {
-    match element {
-        ElementType::I8 if centred => Form::CentredI8,
-        ElementType::I8 => Form::I8,
-        ElementType::F16 => Form::F16,
-        ElementType::Bf16 | ElementType::F32 | ElementType::I64 => Form::F32,
+/// How a weight of a kind is encoded.
+pub(crate) fn quant_form(kind: ParamKind, form: WeightForm) -> Form {
+    match (kind, form) {
+        (ParamKind::Vector, _) | (_, WeightForm::F32) => Form::F32,
+        (_, WeightForm::F16) => Form::F16,
+        (ParamKind::Table, WeightForm::W8A16 | WeightForm::W4A16 { .. }) => Form::CentredI8,
+        (ParamKind::Matrix, WeightForm::W8A16) => Form::I8,
+        (ParamKind::Matrix, WeightForm::W4A16 { group, symmetric }) => match symmetric {
+            true => Form::I4(group),
+            false => Form::U4(group),
+        },
     }
 }
 

@@ -43,6 +43,9 @@ pub enum CompileError {
     /// The speed of a variant cannot be stated.
     #[error(transparent)]
     Annotation(#[from] heg_profiler::annotation::AnnotationError),
+    /// The products of the model cannot be shared by two devices of a machine.
+    #[error(transparent)]
+    Partition(#[from] heg_profiler::partition::PartitionError),
     /// `config.json` has no `model_type`, and no model file names an architecture.
     #[error("`{path}` has no `model_type`, expected the name of a model family", path = path.display())]
     NoModelType {
@@ -133,6 +136,12 @@ pub enum CompileError {
         asked: u32,
         /// The model's limit.
         limit: u32,
+    },
+    /// The NPU's compiler was to be asked about nothing.
+    #[error("nothing to ask the NPU's compiler about: expected {expected}, found none")]
+    NothingToAsk {
+        /// What there would have to be.
+        expected: &'static str,
     },
     /// A file beside the store could not be read or written.
     #[error("cannot {action} `{path}`", path = path.display())]

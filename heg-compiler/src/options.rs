@@ -1,7 +1,7 @@
 //! What a caller chooses about a compile besides the model.
 
 use heg_profiler::measure::Profile;
-use heg_spec::{ModelSpec, NpuPlatform, WeightForm};
+use heg_spec::{ModelSpec, NpuPlatform, Soc, WeightForm};
 
 /// Choices about a compile. The default compiles what the model file says, with the NPU toolchain that is set up.
 #[derive(Debug, Clone, Default)]
@@ -16,6 +16,8 @@ pub struct CompileOptions {
     pub npu_blobs: NpuBlobs,
     /// Measurements of devices; they become annotations, before what data sheets and vendors say.
     pub profiles: Vec<Profile>,
+    /// Machines for which the bundle says how two devices share products.
+    pub partitions: Vec<Soc>,
     /// When the compiler checks its own work between passes.
     pub verify: Verify,
 }

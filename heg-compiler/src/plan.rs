@@ -9,13 +9,15 @@ use std::fmt;
 use heg_spec::model::CONTEXT_TOKENS_DEFAULT;
 use heg_spec::{Architecture, ModelSpec, WeightForm};
 
+use crate::encode::{quant_form, weight_name};
 use crate::error::CompileError;
 use crate::fuse::{FusedOps, fuse_head, fuse_layer};
 use crate::graph::{
     self, Dims, OpGraph, Param, ParamKind, SpecScope, WeightSource, build_head, build_layer,
 };
 use crate::heg::{self, Heg};
-use crate::ingest::ConfigJson;
+use crate::ingest::{BlockFormat, Checkpoint, ConfigJson};
+use crate::lower::group_columns;
 use crate::options::Verify;
 use crate::target::{SpecHash, Target};
 
@@ -140,10 +142,55 @@ impl Plan {
             heg,
             specs,
         };
+        plan.check_groups()?;
         if verify.is_on() {
             verify::verify(&plan)?;
         }
         Ok(plan)
+    }
+
+    /// Groups of columns divide the rows of all matrices that have some.
+    fn check_groups(&self) -> Result<(), CompileError> {
+        let matrices = self.weights().into_iter();
+        let matrices: Vec<(String, usize)> = matrices
+            .filter(|param| group_columns(param.kind, self.weights).is_some())
+            .map(|param| (weight_name(&param), param.shape[1] as usize))
+            .collect();
+        let form = quant_form(ParamKind::Matrix, self.weights);
+        let all = matrices
+            .iter()
+            .fold(0, |all, (_, columns)| gcd(all, *columns));
+        for (name, columns) in &matrices {
+            form.check_columns(name, *columns, all)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the form of a file's groups of four bits: there are no centres where all matrices are Q4_0.
+    ///
+    /// # Errors
+    ///
+    /// [`CompileError::Quant`] where groups were asked for that are not the file's.
+    pub(crate) fn take_form_of(&mut self, checkpoint: &Checkpoint) -> Result<(), CompileError> {
+        let WeightForm::W4A16 { symmetric, .. } = &mut self.weights else {
+            return Ok(());
+        };
+        let params = self
+            .heg
+            .layers
+            .iter()
+            .flatten()
+            .flat_map(|place| &place.weights);
+        let matrices = params.filter(|param| param.kind == ParamKind::Matrix);
+        let matrices = matrices.map(|param| checkpoint.tensor(&param.source.name));
+        let matrices: Vec<_> = matrices.collect::<Result<_, _>>()?;
+        let mut formats = matrices.iter().map(|tensor| tensor.block_format());
+        *symmetric |= formats.all(|format| format == Some(BlockFormat::Q4_0));
+        let form = quant_form(ParamKind::Matrix, self.weights);
+        for matrix in &matrices {
+            form.check_blocks(matrix)?;
+        }
+        Ok(())
     }
 
     /// The embedding table as a weight.
@@ -182,6 +229,14 @@ impl Plan {
         names.sort();
         names.dedup();
         names
+    }
+}
+
+/// The greatest common divisor; of zero and a number, the number.
+fn gcd(a: usize, b: usize) -> usize {
+    match b {
+        0 => a,
+        _ => gcd(b, a % b),
     }
 }
 

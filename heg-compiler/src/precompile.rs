@@ -8,12 +8,15 @@ use heg_artifacts::manifest::{Blob, Compatibility, Kernel, Section};
 use heg_artifacts::{SectionId, Store};
 use heg_profiler::annotation::{BlobKey, VendorTable, VendorTables};
 use heg_profiler::vendor::NpuBlob;
-use heg_spec::{DeviceClass, NpuPlatform};
+use heg_spec::{DeviceClass, Group, NpuPlatform};
 
 use crate::error::CompileError;
-use crate::npu::{NpuError, NpuJob, NpuToolchain, Pool, Precompiled, precompile};
+use crate::heg::KernelBody;
+use crate::lower::WeightsFirst;
+use crate::npu::{NpuError, NpuJob, NpuToolchain, Precompiled, precompile};
 use crate::options::NpuBlobs;
-use crate::phase::{Phase, Progress};
+use crate::phase::Phase;
+use crate::products::{Inquirer, Inquiry, Reply, Site, weights_first};
 
 /// Counts of the blobs of a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,17 +25,26 @@ pub struct BlobSummary {
     pub blobs: usize,
     /// Those of them that an earlier run had made.
     pub recalled: usize,
+    /// Those of them of which some products have their weights first, since the vendor's compiler estimates that faster.
+    pub weights_first: usize,
     /// Bytes of all of them, equal ones once.
     pub bytes: u64,
     /// Variants without a blob, each with the reason.
     pub left_out: Vec<(String, String)>,
+    /// Of each machine that the model is partitioned for by its compiler's estimates, what blobs of its cuts would take.
+    pub cuts: Vec<String>,
 }
+
+/// Tokens from which both orders of operands are tried. Below, no product of Llama-3.2-3B's is faster with its weights first
+/// (COMPILER.md, "Blobs for NPUs").
+const WEIGHTS_FIRST_TOKENS_MIN: u32 = 512;
 
 /// A blob to make: where it belongs, and its IR.
 struct Wanted {
     key: BlobKey,
     name: String,
     ir: SectionId,
+    tokens: u32,
     cost: u64,
 }
 
@@ -54,9 +66,9 @@ pub(crate) fn add_blobs(
     literals: SectionId,
     platforms: &[NpuPlatform],
     handling: NpuBlobs,
-    (store, pool): (&Store, &Pool),
-    progress: &dyn Progress,
+    inquirer: &Inquirer<'_>,
 ) -> Result<Blobs, CompileError> {
+    let (store, progress) = (inquirer.store, inquirer.progress);
     let wanted = wanted(kernels, platforms);
     let mut found = Blobs::default();
     if wanted.is_empty() {
@@ -73,6 +85,7 @@ pub(crate) fn add_blobs(
             return Ok(found);
         }
     };
+    let reordered = reordered(&wanted, inquirer)?;
     let literals = store.map(literals)?;
     let jobs = wanted
         .iter()
@@ -80,19 +93,69 @@ pub(crate) fn add_blobs(
         .collect::<Result<Vec<_>, CompileError>>()?;
     progress.begin(Phase::Precompile, jobs.len() as u64);
     let seen = std::cell::Cell::new(0);
-    let outcomes = precompile(&toolchain, &jobs, store, pool, &|done, _| {
+    let outcomes = precompile(&toolchain, &jobs, store, inquirer.pool, &|done, _| {
         let news = done.saturating_sub(seen.replace(done));
         progress.advance(news as u64);
     })?;
     found.compiler = Some(toolchain.identity().to_owned());
-    for (wanted, outcome) in wanted.into_iter().zip(outcomes) {
+    for ((wanted, outcome), other) in wanted.into_iter().zip(outcomes).zip(reordered) {
         match outcome {
-            Ok(precompiled) => enter(kernels, &wanted, precompiled, store, &mut found)?,
+            Ok(precompiled) => {
+                let one = inquirer.reply(&wanted.name, precompiled)?;
+                let other = other.filter(|other| other.latency_us < one.latency_us);
+                found.summary.weights_first += usize::from(other.is_some());
+                let faster = other.unwrap_or(one).made;
+                enter(kernels, &wanted, faster, store, &mut found)?;
+            }
             Err(error) if required => return Err(error.into()),
             Err(error) => {
                 let left_out = &mut found.summary.left_out;
                 left_out.push((wanted.name, error.to_string()));
             }
+        }
+    }
+    Ok(found)
+}
+
+/// For each blob the same kernel's in which those products have their weights first that are faster so; none where no
+/// product is, or where the compiler refuses it.
+fn reordered(
+    wanted: &[Wanted],
+    inquirer: &Inquirer<'_>,
+) -> Result<Vec<Option<Reply>>, CompileError> {
+    let bodies = &inquirer.plan.heg.kernels;
+    let large: Vec<(usize, &KernelBody, Site)> = wanted
+        .iter()
+        .enumerate()
+        .filter(|(_, wanted)| wanted.tokens >= WEIGHTS_FIRST_TOKENS_MIN)
+        .filter_map(|(index, wanted)| {
+            let body = bodies.get(wanted.key.kernel)?;
+            Some((index, body, (wanted.tokens, wanted.key.platform)))
+        })
+        .filter(|(_, body, _)| matches!(body.group, Group::Qkv | Group::Ffn))
+        .collect();
+    let asked: Vec<(&KernelBody, Site)> =
+        large.iter().map(|(_, body, site)| (*body, *site)).collect();
+    let orders = weights_first(inquirer, &asked)?;
+    let (places, inquiries): (Vec<usize>, Vec<Inquiry>) = large
+        .into_iter()
+        .zip(orders)
+        .filter(|(_, weights_first)| *weights_first != WeightsFirst::NONE)
+        .filter_map(|((index, body, (tokens, platform)), weights_first)| {
+            let inquiry = Inquiry {
+                name: format!("{}, weights first", wanted.get(index)?.name),
+                body: body.clone(),
+                tokens,
+                weights_first,
+                platform,
+            };
+            Some((index, inquiry))
+        })
+        .unzip();
+    let mut found: Vec<Option<Reply>> = vec![None; wanted.len()];
+    for (index, reply) in places.into_iter().zip(inquirer.ask(&inquiries)?) {
+        if let Some(place) = found.get_mut(index) {
+            *place = reply.ok().filter(|reply| reply.latency_us.is_some());
         }
     }
     Ok(found)
@@ -117,6 +180,7 @@ fn wanted(kernels: &[Kernel], platforms: &[NpuPlatform]) -> Vec<Wanted> {
                     },
                     name: format!("{} {} for NPU {platform}", kernel.name, variant.shape),
                     ir: variant.ir,
+                    tokens,
                     // Time to compile grows about as the work of a call does.
                     cost: kernel.work.flops(tokens.into(), context.into()) as u64,
                 });

@@ -5,7 +5,7 @@
 use heg_artifacts::manifest::{Binding, ElementType, ShapeClass};
 use heg_spec::{DeviceClass, Group, WeightForm};
 
-use crate::lower::Lowering;
+use crate::lower::{Lowering, WeightsFirst};
 use crate::plan::Plan;
 
 /// A variant to lower: the IR that comes of it depends on nothing else but the kernel.
@@ -34,6 +34,7 @@ pub(crate) fn variants(plan: &Plan, group: Group) -> Vec<VariantPlan> {
                     activations,
                     kv_cache: kv_cache(device, form),
                     weights: form,
+                    weights_first: WeightsFirst::NONE,
                 },
                 tolerance: tolerance(activations, form),
             }
@@ -81,24 +82,24 @@ const HEAD_ROWS_MAX: u32 = 32;
 pub(crate) fn activations(device: DeviceClass, form: WeightForm) -> ElementType {
     match (device, form) {
         (DeviceClass::Cpu, _) | (_, WeightForm::F32) => ElementType::F32,
-        (DeviceClass::Igpu | DeviceClass::Npu, WeightForm::F16 | WeightForm::W8A16) => {
-            ElementType::F16
-        }
+        (DeviceClass::Igpu | DeviceClass::Npu, _) => ElementType::F16,
     }
 }
 
-/// Keys and values on the CPU where weights are int8: attention reads half as much as in f32, and f16 would have to be
+/// Keys and values on the CPU where weights are integers: attention reads half as much as in f32, and f16 would have to be
 /// converted by code of its own first. Calls for single tokens of 8 sequences over 1024 rows take 2.1 ms instead of
 /// 3.6 ms, over 2048 rows 4.0 ms instead of 11.2 ms (32/8 heads of 64, two cores that multiply bf16).
 fn kv_cache(device: DeviceClass, form: WeightForm) -> Option<ElementType> {
-    let narrow = device == DeviceClass::Cpu && form == WeightForm::W8A16;
+    let of_integers = matches!(form, WeightForm::W8A16 | WeightForm::W4A16 { .. });
+    let narrow = device == DeviceClass::Cpu && of_integers;
     narrow.then_some(ElementType::Bf16)
 }
 
-/// How far a variant's outputs may lie from the known answers. What plugins do to int8 products (rounding
+/// How far a variant's outputs may lie from the known answers. What plugins do to integer products (rounding
 /// activations to int8 themselves) is far above rounding to f16, and far below what a broken kernel gives.
 fn tolerance(activations: ElementType, form: WeightForm) -> f32 {
     match (form, activations) {
+        (WeightForm::W4A16 { .. }, _) => 8e-2,
         (WeightForm::W8A16, _) => 5e-2,
         (WeightForm::F16, _) | (WeightForm::F32, ElementType::F16) => 1e-2,
         (WeightForm::F32, _) => 1e-4,

@@ -25,6 +25,15 @@ pub enum RuntimeError {
         /// The machine.
         soc: String,
     },
+    /// A policy has two devices run every kernel together, which the machine cannot.
+    #[error(
+        "the policy has NPU and iGPU run every kernel together, and machine `{soc}` has no CPU programs for both roles: \
+         choose another policy, or a machine such as `host-pair`"
+    )]
+    Pair {
+        /// The machine.
+        soc: String,
+    },
     /// The bundle cannot be opened, or is damaged.
     #[error("cannot use bundle `{path}`", path = path.display())]
     Bundle {
@@ -69,6 +78,9 @@ pub enum RuntimeError {
     /// The bundle's annotations cannot be read.
     #[error(transparent)]
     Annotations(#[from] heg_profiler::annotation::AnnotationError),
+    /// The bundle's partitions cannot be read.
+    #[error(transparent)]
+    Partitions(#[from] heg_profiler::partition::PartitionError),
     /// A SoC file is wrong or unknown.
     #[error(transparent)]
     Spec(#[from] heg_spec::SpecError),
@@ -368,6 +380,7 @@ impl RuntimeError {
             | Self::Section(_)
             | Self::BundleChanged(_)
             | Self::Annotations(_)
+            | Self::Partitions(_)
             | Self::NoDevice { .. }
             | Self::NoRung { .. }
             | Self::WrongAnswers { .. }
@@ -382,6 +395,7 @@ impl RuntimeError {
             | Self::Vocabularies { .. }
             | Self::Batch { .. }
             | Self::PolicyDevice { .. }
+            | Self::Pair { .. }
             | Self::NoText { .. }
             | Self::Text(_)
             | Self::History { .. }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use heg_artifacts::{Bundle, SectionId};
 use heg_profiler::annotation::Annotations;
+use heg_profiler::partition::Partitions;
 use heg_spec::{Policy, Soc};
 
 use crate::engine::{Engine, EngineOptions};
@@ -82,6 +83,15 @@ impl Loaded {
     /// What the bundle says of the speed of its kernels, if anything.
     pub fn annotations(&self) -> Result<Option<Annotations>, RuntimeError> {
         annotations(&self.bundle)
+    }
+
+    /// How the bundle shares products between two devices, if it says so for any machine.
+    pub fn partitions(&self) -> Result<Option<Partitions>, RuntimeError> {
+        let Some(id) = self.bundle.manifest().partitions else {
+            return Ok(None);
+        };
+        let text = self.section(id)?;
+        Ok(Some(Partitions::parse(&String::from_utf8_lossy(&text))?))
     }
 
     /// A loader of its kernels on the devices of `soc`.

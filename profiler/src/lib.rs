@@ -17,6 +17,7 @@ pub mod annotation;
 mod error;
 pub mod measure;
 mod model;
+pub mod partition;
 pub mod predict;
 #[cfg(feature = "vendor")]
 pub mod vendor;

@@ -15,7 +15,7 @@ use heg_artifacts::SectionId;
 use heg_runtime::Loaded;
 use heg_runtime::exec::{Executor, ExecutorOptions, Sequence};
 use heg_sched::{Logits, chunks};
-use heg_spec::{Activations, Isa, Soc, shipped};
+use heg_spec::{Activations, GroupColumns, Isa, ModelSpec, Soc, WeightForm, shipped};
 use heg_tests::{Seeded, Workbench, fixture};
 use heg_text::most_likely;
 
@@ -193,8 +193,13 @@ fn check(bundle: &Path, prompts: &[Vec<u32>], steps: usize, activations: Activat
 }
 
 fn tiny_agent() -> (Workbench, PathBuf) {
+    tiny_agent_as(WeightForm::W8A16)
+}
+
+fn tiny_agent_as(form: WeightForm) -> (Workbench, PathBuf) {
     let workbench = Workbench::new().unwrap();
-    let compiled = workbench.compile(&fixture("tiny-agent"), "tiny-agent", |_| ());
+    let change = |spec: &mut ModelSpec| spec.weights = form;
+    let compiled = workbench.compile(&fixture("tiny-agent"), "tiny-agent", change);
     let bundle = compiled.unwrap().0;
     (workbench, bundle)
 }
@@ -225,8 +230,26 @@ fn tiny_agent_says_the_same_with_finer_activations() {
     }
 }
 
+#[test]
+fn tiny_agent_says_the_same_with_4_bit_weights() {
+    let [small, middle, _] = GroupColumns::ALL;
+    for (group, symmetric, activations) in [
+        (middle, false, Activations::I8),
+        (small, true, Activations::I8),
+        (small, false, Activations::I16),
+        (middle, true, Activations::F32),
+    ] {
+        let (_workbench, bundle) = tiny_agent_as(WeightForm::W4A16 { group, symmetric });
+        check(&bundle, &prompts(24, 2048), 4, activations);
+    }
+}
+
 /// SmolLM2 as the demo fetches it; none where it is not there.
 fn smollm2() -> Option<(Workbench, PathBuf)> {
+    smollm2_as(WeightForm::W8A16)
+}
+
+fn smollm2_as(form: WeightForm) -> Option<(Workbench, PathBuf)> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../artifacts/models/smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf");
     if !file.exists() {
@@ -234,7 +257,8 @@ fn smollm2() -> Option<(Workbench, PathBuf)> {
         return None;
     }
     let workbench = Workbench::new().unwrap();
-    let bundle = workbench.compile(&file, "smollm2", |_| ()).unwrap().0;
+    let change = |spec: &mut ModelSpec| spec.weights = form;
+    let bundle = workbench.compile(&file, "smollm2", change).unwrap().0;
     Some((workbench, bundle))
 }
 
@@ -251,6 +275,19 @@ fn smollm2_says_the_same_in_any_company() {
     if let Some((_workbench, bundle)) = smollm2() {
         let prompts = prompts(count(50, 6), SMOLLM2_VOCAB);
         check(&bundle, &prompts, 4, Activations::I8);
+    }
+}
+
+#[test]
+fn smollm2_says_the_same_with_4_bit_weights() {
+    let group = GroupColumns::SMALLEST;
+    let form = WeightForm::W4A16 {
+        group,
+        symmetric: false,
+    };
+    if let Some((_workbench, bundle)) = smollm2_as(form) {
+        let prompts = prompts(count(50, 4), SMOLLM2_VOCAB);
+        check(&bundle, &prompts, 3, Activations::I8);
     }
 }
 

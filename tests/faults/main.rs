@@ -7,10 +7,14 @@
 
 mod deadlines;
 mod drafts;
+mod explained;
 mod flash;
 mod health;
 mod kernels;
 mod lanes;
 mod many;
 mod soak;
+mod switching;
+mod two_lanes;
+mod verification;
 mod world;

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use heg_runtime::Loaded;
 use heg_runtime::engine::{
-    EndTokens, Ending, Engine, EngineOptions, Fault, FaultPlan, Request, Rule, Update, Victim,
+    EndTokens, Ending, Engine, EngineOptions, Fault, FaultPlan, Request, Rule, Speculation, Update,
+    Victim,
 };
 use heg_runtime::exec::ExecutorOptions;
 use heg_sched::Observer;
-use heg_sched::{Class, Finish, FlowId, RequestId};
+use heg_sched::{Class, Finish, FlowId, RequestId, Switching};
 use heg_spec::{DeviceClass, Policy, WeightForm, shipped};
 use heg_tests::{Workbench, executor, fixture, greedy};
 use tempfile::{NamedTempFile, TempDir};
@@ -57,11 +58,38 @@ pub(crate) struct Reference {
     pub(crate) answer: Vec<u32>,
 }
 
+impl Reference {
+    /// What is drafted after so many tokens of prompt and answer: the rest of the answer but for a wrong token, the second or
+    /// the third, and beside its first token another wrong one.
+    fn draft(&self, so_far: usize) -> Vec<(u32, Option<u16>)> {
+        let given = so_far - self.prompt.len();
+        let mut rest = self.answer.get(given..).unwrap_or_default().to_vec();
+        if let Some(token) = rest.get_mut(1 + given % 2) {
+            *token = wrong(*token);
+        }
+        let before = [None].into_iter().chain((0..).map(Some));
+        let mut draft: Vec<_> = rest.into_iter().zip(before).collect();
+        if let Some((first, _)) = draft.first().copied() {
+            draft.push((wrong(first), None));
+        }
+        draft
+    }
+}
+
+fn wrong(token: u32) -> u32 {
+    (token + 1) % 200
+}
+
 /// Prompts of several lengths, with the answers of a machine.
 pub(crate) fn references(soc: &'static str) -> &'static [Reference] {
     static ONE: OnceLock<Vec<Reference>> = OnceLock::new();
     static TWO: OnceLock<Vec<Reference>> = OnceLock::new();
-    let known = if soc == ONE_LANE { &ONE } else { &TWO };
+    static PLUGIN: OnceLock<Vec<Reference>> = OnceLock::new();
+    let known = match soc {
+        ONE_LANE => &ONE,
+        TWO_LANES => &TWO,
+        _ => &PLUGIN,
+    };
     known.get_or_init(|| {
         let mut executor = executor(bundle(), soc, CHUNK_TOKENS).unwrap();
         let lengths = [3, 40, 17, 70, 33, 100, 9, 55];
@@ -125,20 +153,84 @@ impl World {
         soc: &'static str,
         observers: Vec<Box<dyn Observer>>,
     ) -> Self {
+        Self::planned(policy, name, soc, observers, FaultPlan::default())
+    }
+
+    /// One with a plan that it is to know of before it starts.
+    pub(crate) fn planned(
+        policy: Policy,
+        name: &str,
+        soc: &'static str,
+        observers: Vec<Box<dyn Observer>>,
+        plan: FaultPlan,
+    ) -> Self {
+        let options = EngineOptions {
+            observers,
+            ..in_chunks(CHUNK_TOKENS)
+        };
+        Self::of(policy, (name, soc), options, plan)
+    }
+
+    /// One whose answers are drafted, rightly but for a token here and there. Its kernels count as hung early.
+    pub(crate) fn drafting(name: &str, soc: &'static str, speculation: Speculation) -> Self {
+        Self::drafting_under(impatient(name), soc, speculation, Vec::new())
+    }
+
+    pub(crate) fn drafting_under(
+        policy: Policy,
+        soc: &'static str,
+        speculation: Speculation,
+        observers: Vec<Box<dyn Observer>>,
+    ) -> Self {
+        let options = EngineOptions {
+            speculation,
+            observers,
+            ..in_chunks(CHUNK_TOKENS)
+        };
+        let name = policy.name.clone();
+        Self::of(policy, (&name, soc), options, FaultPlan::default()).drafts()
+    }
+
+    /// One that switches the graphs of its layers, at every boundary where `plan` says so, with drafts.
+    pub(crate) fn switching(
+        (name, soc): (&str, &'static str),
+        way: Switching,
+        plan: FaultPlan,
+    ) -> Self {
+        let mut policy = policy(name);
+        policy.prefill.switching = way;
+        let options = EngineOptions {
+            speculation: Speculation::Chain,
+            ..in_chunks(2 * CHUNK_TOKENS)
+        };
+        Self::of(policy, (name, soc), options, plan).drafts()
+    }
+
+    /// With drafts of what its requests are answered, and of wrong tokens.
+    fn drafts(self) -> Self {
+        let references = self.references;
+        self.plan.draft(move |_: RequestId, so_far: &[u32]| {
+            let mut all = references.iter();
+            let asked = all.find(|reference| so_far.starts_with(&reference.prompt));
+            asked.map_or_else(Vec::new, |reference| reference.draft(so_far.len()))
+        });
+        self
+    }
+
+    fn of(
+        policy: Policy,
+        (name, soc): (&str, &'static str),
+        options: EngineOptions,
+        plan: FaultPlan,
+    ) -> Self {
         let references = references(soc);
         let loaded = Loaded::open(bundle()).unwrap();
         let loader = loaded.loader(&shipped::soc(soc).unwrap()).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let options = EngineOptions {
-            exec: ExecutorOptions {
-                chunk_tokens: CHUNK_TOKENS,
-                ..ExecutorOptions::default()
-            },
             flash: Some(folder.path().to_owned()),
-            observers,
-            ..EngineOptions::default()
+            ..options
         };
-        let plan = FaultPlan::default();
         let engine = Engine::start_with_faults(loader, policy, options, plan.clone()).unwrap();
         engine.wait_ready().unwrap();
         Self {
@@ -224,6 +316,16 @@ impl World {
             assert!(!late, "{}: {status:?}", self.name);
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+}
+
+fn in_chunks(chunk_tokens: usize) -> EngineOptions {
+    EngineOptions {
+        exec: ExecutorOptions {
+            chunk_tokens,
+            ..ExecutorOptions::default()
+        },
+        ..EngineOptions::default()
     }
 }
 

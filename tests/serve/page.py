@@ -80,12 +80,13 @@ def watch(page):
     assert page.title() == "tiny-agent – HEG", page.title()
 
     for name in ["reactive", "proactive"]:
-        cells = page.get_by_role("row", name=name).get_by_role("cell")
+        cells = page.locator("#queues").get_by_role("row", name=name).get_by_role("cell")
         wait_until(page, f"{name} tokens", lambda: number(page, f"#{name}-rate") > 0)
         wait_until(page, f"live {name} requests", lambda: sum(map(int, cells.all_inner_texts())) > 0)
         wait_until(page, f"{name} slices", lambda: page.evaluate(POINTS, name) > 0)
         share = re.compile(rf"\b{name} [1-9]")
         wait_until(page, f"{name} share", lambda: share.search(page.locator("#lanes header span").inner_text()))
+    wait_until(page, "the slowest request", lambda: page.locator("#slowest-causes tr").count() > 0)
     wait_until(page, "KV memory", lambda: number(page, "#kv") > 0)
     assert number(page, "#per-step") >= 1
     wait_until(page, "requests that ended", lambda: number(page, "#finished") > 0)

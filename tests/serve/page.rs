@@ -1,9 +1,10 @@
 //! The page, in a real browser.
 
 use heg_server::Token;
+use serde_json::json;
 
 use crate::clients::{run_or_skip, said};
-use crate::host::Host;
+use crate::host::{Host, wait_until};
 
 /// How the script says that there is no browser.
 const NO_BROWSER: i32 = 77;
@@ -40,4 +41,27 @@ fn the_page_is_open_and_its_data_are_not() {
         Some(policy)
     );
     assert_eq!(host.get("/dashboard.json").status, 401);
+}
+
+#[test]
+fn the_slowest_request_is_explained_once_somebody_looks() {
+    let host = Host::new();
+    let slowest = || host.get("/dashboard.json").json()["timeline"]["slowest"].clone();
+    assert!(slowest().is_null());
+    let body = json!({"prompt": [5, 6, 7], "max_tokens": 3, "ignore_eos": true});
+    assert_eq!(host.post("/v1/completions", &body).status, 200);
+    wait_until("an explanation", || !slowest().is_null());
+    let slowest = slowest();
+    assert_eq!(slowest["class"], "reactive");
+    let causes = slowest["causes"].as_array().unwrap();
+    let mut texts = causes.iter().map(|cause| cause["text"].as_str().unwrap());
+    assert!(
+        texts.any(|text| text == "in kernels of its own prompt"),
+        "{slowest}"
+    );
+    let time: u64 = causes
+        .iter()
+        .map(|cause| cause["time_us"].as_u64().unwrap())
+        .sum();
+    assert_eq!(slowest["time_us"], time);
 }

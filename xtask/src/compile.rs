@@ -12,7 +12,7 @@ use heg_compiler::{
     Verify,
 };
 use heg_profiler::measure::Profile;
-use heg_spec::{NpuPlatform, WeightForm};
+use heg_spec::{GroupColumns, NpuPlatform, Soc, Source, WeightForm, shipped};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{ErrorKind, Write};
 use std::num::NonZeroUsize;
@@ -35,6 +35,9 @@ pub struct Args {
     /// Weight form of the bundle [default: the model file's choice, else w8a16]
     #[arg(long, value_parser = one_of(&WEIGHT_FORMS))]
     weights: Option<WeightForm>,
+    /// Columns that share a scale in w4a16 weights: 32, 64 or 128 [default: 32, as in GGUF files]
+    #[arg(long, value_name = "COLUMNS", requires = "weights")]
+    group: Option<GroupColumns>,
     /// NPU platforms to compile blobs for, e.g. 3720,4000,5010 [default: the model file's choice, else none]
     #[arg(long, value_name = "PLATFORMS", value_delimiter = ',')]
     npu_platforms: Option<Vec<NpuPlatform>>,
@@ -44,10 +47,14 @@ pub struct Args {
     /// A profile that `heg profile` wrote, as annotations of that machine; may be given more than once
     #[arg(long = "profile", value_name = "FILE")]
     profiles: Vec<PathBuf>,
+    /// A machine whose two devices share products, a shipped SoC or a .ron file: the bundle says how; may be given more than
+    /// once
+    #[arg(long = "partition", value_name = "SOC")]
+    partitions: Vec<String>,
     /// Check the compiler's own work after every pass, as debug builds always do
     #[arg(long)]
     verify: bool,
-    /// Stop after this pass, print what came of it, and write no bundle; reads config.json only
+    /// Stop after this pass, or ask the NPU's compiler this, print what came of it, and write no bundle; reads config.json only
     #[arg(long, value_name = "PASS", value_parser = one_of(&PASSES))]
     emit: Option<Emit>,
     /// Worker threads; the bundle's bytes do not depend on it [default: all processors]
@@ -59,7 +66,7 @@ pub struct Args {
 type Choice<T> = (T, &'static str, &'static str);
 
 /// Values of `--weights`.
-const WEIGHT_FORMS: [Choice<WeightForm>; 3] = [
+const WEIGHT_FORMS: [Choice<WeightForm>; 5] = [
     (
         WeightForm::F32,
         "f32",
@@ -71,7 +78,36 @@ const WEIGHT_FORMS: [Choice<WeightForm>; 3] = [
         "w8a16",
         "8-bit integers with one scale per output channel, 16-bit activations",
     ),
+    (
+        in_groups(false),
+        "w4a16",
+        "4-bit integers with scale and centre per group of columns, 16-bit activations",
+    ),
+    (
+        in_groups(true),
+        "w4a16-symmetric",
+        "As w4a16, without centres: fewer bytes and less exact",
+    ),
 ];
+
+const fn in_groups(symmetric: bool) -> WeightForm {
+    WeightForm::W4A16 {
+        group: GroupColumns::SMALLEST,
+        symmetric,
+    }
+}
+
+/// `--weights` with the groups of `--group`.
+fn weights(args: &Args) -> Result<Option<WeightForm>> {
+    match (args.weights, args.group) {
+        (Some(WeightForm::W4A16 { symmetric, .. }), Some(group)) => {
+            Ok(Some(WeightForm::W4A16 { group, symmetric }))
+        }
+        (Some(_), Some(_)) => Err(Fail::input("`--group` without w4a16 weights")
+            .hint("only 4-bit weights have groups of columns"))?,
+        (weights, _) => Ok(weights),
+    }
+}
 
 /// Values of `--npu`.
 const NPU_BLOBS: [Choice<NpuBlobs>; 3] = [
@@ -85,7 +121,7 @@ const NPU_BLOBS: [Choice<NpuBlobs>; 3] = [
 ];
 
 /// Values of `--emit`.
-const PASSES: [Choice<Emit>; 5] = [
+const PASSES: [Choice<Emit>; 7] = [
     (
         Emit::Graph,
         "graph",
@@ -110,6 +146,16 @@ const PASSES: [Choice<Emit>; 5] = [
         Emit::Ir,
         "ir",
         "OpenVINO IR of every variant, a line for each layer",
+    ),
+    (
+        Emit::Orders,
+        "orders",
+        "Both orders of the operands of each product, by the NPU compiler's estimates",
+    ),
+    (
+        Emit::Cuts,
+        "cuts",
+        "NPU blobs of the cuts of each --partition, chosen by the same estimates",
     ),
 ];
 
@@ -141,13 +187,21 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Prints what a pass makes of the model at `path`.
 fn emit(path: &Path, options: &CompileOptions, pass: Emit) -> Result<()> {
-    let text = Target::read(path).and_then(|target| heg_compiler::emit(&target, options, pass));
+    let bar = Bar::new();
+    let text = Target::read(path)
+        .and_then(|target| heg_compiler::emit(&target, &store(), options, pass, &bar));
+    bar.finish();
     let text = text.map_err(|error| failure(path, error))?;
     match std::io::stdout().write_all(text.as_bytes()) {
         // `| head` has read enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.context("cannot write to standard output"),
     }
+}
+
+/// Folder of the build cache.
+fn store() -> PathBuf {
+    root().join("artifacts").join("store")
 }
 
 /// Compiles the model at `path` to the bundle `output`, with a progress bar, and says what was done.
@@ -162,7 +216,7 @@ pub fn compiled(path: &Path, output: &Path, options: &CompileOptions) -> Result<
     let bar = Bar::new();
     let places = Places {
         bundle: output.to_owned(),
-        store: root().join("artifacts").join("store"),
+        store: store(),
     };
     let summary: Result<Summary, _> = Target::read(path)
         .and_then(|target| heg_compiler::compile(&target, &places, options, &bar));
@@ -194,14 +248,31 @@ fn read_profile(file: &Path) -> Result<Profile> {
         .with_context(bad)
 }
 
+/// A shipped SoC by its name, or a file.
+fn read_soc(name: &str) -> Result<Soc> {
+    let bad = || Fail::input(format!("cannot use the SoC `{name}`"));
+    if !name.ends_with(".ron") {
+        return shipped::soc(name).with_context(bad);
+    }
+    let text = std::fs::read_to_string(name).with_context(bad)?;
+    let source = Source {
+        file: name,
+        text: &text,
+    };
+    Soc::parse(source).with_context(bad)
+}
+
 /// What became of the NPU's blobs: those left out one a line, with the reason.
 fn report_blobs(npu: &BlobSummary) {
     if npu.blobs > 0 {
         let (blobs, megabytes) = (npu.blobs, npu.bytes as f64 / 1e6);
         println!(
-            "{blobs} NPU blobs ({megabytes:.1} MB, {} from the store)",
-            npu.recalled
+            "{blobs} NPU blobs ({megabytes:.1} MB, {} from the store, {} with weights first)",
+            npu.recalled, npu.weights_first
         );
+    }
+    for cuts in &npu.cuts {
+        print!("{cuts}");
     }
     for (what, why) in &npu.left_out {
         note(format!("left out: {what}: {why}"));
@@ -221,10 +292,15 @@ fn options(args: &Args) -> Result<CompileOptions> {
     let profiles = args.profiles.iter().map(|file| read_profile(file));
     Ok(CompileOptions {
         name: args.name.clone(),
-        weights: args.weights,
+        weights: weights(args)?,
         npu_platforms: args.npu_platforms.clone(),
         npu_blobs: args.npu,
         profiles: profiles.collect::<Result<_>>()?,
+        partitions: args
+            .partitions
+            .iter()
+            .map(|name| read_soc(name))
+            .collect::<Result<_>>()?,
         verify: match args.verify {
             true => Verify::Always,
             false => Verify::DebugBuilds,
@@ -337,11 +413,14 @@ Examples:
   cargo xtask compile-model path/to/Llama-3.2-1B-Instruct -o llama.heg
   cargo xtask compile-model path/to/SmolLM2-135M-Instruct.Q4_1.gguf --name smollm2
   cargo xtask compile-model tests/fixtures/tiny-agent --weights f32 --threads 1
+  cargo xtask compile-model path/to/Llama-3.2-1B-Instruct --weights w4a16 --group 128
   cargo xtask compile-model path/to/model --npu-platforms 3720,4000 --npu require
   cargo xtask compile-model path/to/model --profile host-cpu.ron
+  cargo xtask compile-model path/to/model --partition core-ultra-5-125h
   cargo xtask compile-model tests/fixtures/tiny-agent --emit heg
+  cargo xtask compile-model path/to/Llama-3.2-3B-Instruct --emit orders --npu-platforms 3720,4000
 
-The passes, in order: graph, heg, plan, ir. Each prints what the next one starts from; --verify checks it too.
+The passes, in order: graph, heg, plan, programs, ir. Each prints what the next one starts from; --verify checks it too.
 
 A folder or a GGUF file needs no model file: the architecture is chosen from what it says. The same model under
 the same name gives the same bytes on every machine, and a second compile does only what changed.";

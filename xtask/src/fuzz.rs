@@ -1,8 +1,10 @@
 //! `cargo xtask fuzz`: builds the libFuzzer targets of `tests/fuzz` and runs each for a bounded
-//! time. The folder has cargo-fuzz's layout, but stable Rust and plain cargo do: coverage comes
-//! from LLVM's own pass, which needs no nightly flag (only the address sanitizer would).
+//! time, as many at once as there are cores. The folder has cargo-fuzz's layout, but stable Rust
+//! and plain cargo do: coverage comes from LLVM's own pass, which needs no nightly flag (only the
+//! address sanitizer would).
 
 use anyhow::{Context, Result};
+use rayon::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,15 +37,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         [] => known,
         named => check_names(named, &known)?,
     };
-    let mut failed = Vec::new();
-    for target in &chosen {
+    note(format!("building {} fuzz targets", chosen.len()));
+    build(&chosen)?;
+    // A target keeps one core busy.
+    let found = |target: &&String| {
         note(format!("fuzzing {target} for {} s", args.seconds));
-        build(target)?;
-        if let Err(error) = fuzz(target, args.seconds) {
-            eprint!("{}", xtask::fail::render(&error));
-            failed.push(target.as_str());
+        let found = fuzz(target, args.seconds).err();
+        if let Some(error) = &found {
+            eprint!("{}", xtask::fail::render(error));
         }
-    }
+        found.is_some()
+    };
+    let failed: Vec<&str> = chosen
+        .par_iter()
+        .filter(found)
+        .map(String::as_str)
+        .collect();
     if failed.is_empty() {
         println!("{} fuzz targets found nothing", chosen.len());
         return Ok(());
@@ -56,15 +65,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Err(Fail::check(message).hint(hint).into())
 }
 
-fn build(target: &str) -> Result<()> {
-    let mut command = workspace::cargo(&["build", "--release", "--quiet", "--bin", target]);
+fn build(targets: &[String]) -> Result<()> {
+    let mut command = workspace::cargo(&["build", "--release", "--quiet"]);
+    for target in targets {
+        command.args(["--bin", target]);
+    }
     // With an explicit target the flags go to the targets only, not to build scripts.
     command
         .args(["--target", TRIPLE, "--target-dir"])
         .arg(build_dir())
         .current_dir(folder())
         .env("RUSTFLAGS", FLAGS.join(" "));
-    workspace::run(&mut command, &format!("building the fuzz target {target}"))
+    workspace::run(&mut command, "building the fuzz targets")
 }
 
 fn fuzz(target: &str, seconds: u32) -> Result<()> {

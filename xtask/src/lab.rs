@@ -22,7 +22,7 @@ pub(crate) struct Args {
 pub(crate) fn run(command: &str, args: &Args) -> Result<ExitCode> {
     let program = workspace::build_lab(match command {
         // The engine that it measures is part of it.
-        BENCH_SPECULATION => Build::Release,
+        BENCH_PAIR | BENCH_SPECULATION => Build::Release,
         _ => Build::Dev,
     })?;
     let mut lab = Command::new(program);
@@ -42,10 +42,13 @@ pub(crate) fn spell_out_help(mut arguments: Vec<OsString>) -> Vec<OsString> {
     arguments
 }
 
+const BENCH_PAIR: &str = "bench-pair";
+
 const BENCH_SPECULATION: &str = "bench-speculation";
 
-const COMMANDS: [&str; 7] = [
+const COMMANDS: [&str; 8] = [
     "bench-drafts",
+    BENCH_PAIR,
     "bench-peers",
     "bench-serve",
     BENCH_SPECULATION,

@@ -54,6 +54,8 @@ enum Command {
     Demo(demo::Args),
     /// Replay known answers with several ways to draft: tokens per verification, and what drafting takes
     BenchDrafts(lab::Args),
+    /// Measure two lanes that share every kernel beside one lane and one device with two threads
+    BenchPair(lab::Args),
     /// Measure HEG beside OpenVINO GenAI and llama.cpp on the same model, and print one table
     BenchPeers(lab::Args),
     /// Replay mixed traces against HEG, OpenVINO GenAI and llama-server, and print one table
@@ -88,6 +90,7 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Tidy(args) => tidy::run(args),
         Command::Demo(args) => demo::run(args),
         Command::BenchDrafts(args) => return lab::run("bench-drafts", args),
+        Command::BenchPair(args) => return lab::run("bench-pair", args),
         Command::BenchPeers(args) => return lab::run("bench-peers", args),
         Command::BenchServe(args) => return lab::run("bench-serve", args),
         Command::BenchSpeculation(args) => return lab::run("bench-speculation", args),

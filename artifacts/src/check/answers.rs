@@ -75,7 +75,7 @@ fn check_answer(
     let outputs = kernel.map_or(&[][..], |kernel| &kernel.outputs);
     let expected = outputs.iter().try_fold(0_u64, |total, port| {
         let rows = asked.rows_of(port.rows);
-        total.checked_add(bytes_of(&[rows, port.width], ElementType::F32.bytes())?)
+        total.checked_add(bytes_of(&[rows, port.width], ElementType::F32)?)
     });
     lengths.check_bytes(reference, id, expected)
 }

@@ -12,7 +12,9 @@
 use std::collections::BTreeSet;
 
 use super::model::Widths;
-use super::{check_equal, check_name, check_nonzero, check_plain, check_shape};
+use super::{
+    check_equal, check_groups, check_name, check_nonzero, check_plain, check_rank, check_shape,
+};
 use crate::error::Error;
 use crate::manifest::{
     Blob, Compatibility, ElementType, Kernel, Parameter, Port, Role, Rows, ShapeClass, Variant,
@@ -198,9 +200,10 @@ fn check_parameters(field: &str, parameters: &[Parameter]) -> Result<(), Error> 
     for (index, parameter) in parameters.iter().enumerate() {
         let Parameter {
             name,
-            element: _,
+            element,
             shape,
-            centred: _,
+            group_columns,
+            centred,
         } = parameter;
         let field = || format!("{field}.parameters[{index}]");
         check_name(|| format!("{}.name", field()), name)?;
@@ -212,6 +215,14 @@ fn check_parameters(field: &str, parameters: &[Parameter]) -> Result<(), Error> 
             ));
         }
         check_shape(|| format!("{}.shape", field()), shape)?;
+        check_rank(|| format!("{}.shape", field()), *element, shape)?;
+        let of = |name: &str| format!("{}.{name}", field());
+        check_groups(of, *element, shape, *group_columns)?;
+        if element.is_grouped() {
+            let why = format!("as {element:?} says");
+            let expected = *element == ElementType::U4;
+            check_equal(|| of("centred"), *centred, expected, &why)?;
+        }
     }
     Ok(())
 }

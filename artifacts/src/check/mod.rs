@@ -17,8 +17,9 @@ mod uses;
 use std::fmt::Display;
 
 use crate::error::{BundlePart, Error};
-use crate::manifest::{MANIFEST_REVISION, Manifest, Provenance};
+use crate::manifest::{ElementType, MANIFEST_REVISION, Manifest, Provenance};
 use crate::plain::is_plain;
+use heg_spec::GroupColumns;
 
 /// Checks everything that the manifest says about itself.
 ///
@@ -37,6 +38,7 @@ pub(crate) fn check_manifest(manifest: &Manifest) -> Result<(), Error> {
         head,
         known_answers,
         annotations: _,
+        partitions: _,
         provenance,
         sections: _,
     } = manifest;
@@ -149,9 +151,57 @@ fn check_shape(field: impl Fn() -> String, shape: &[u32]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The product of a shape and the size of an element; `None` if it does not fit.
-fn bytes_of(shape: &[u32], element_bytes: u64) -> Option<u64> {
-    shape.iter().try_fold(element_bytes, |bytes, &dimension| {
-        bytes.checked_mul(dimension.into())
-    })
+/// Integers that scales belong to have rows.
+fn check_rank(
+    field: impl FnOnce() -> String,
+    element: ElementType,
+    shape: &[u32],
+) -> Result<(), Error> {
+    match (element, shape) {
+        (ElementType::I8 | ElementType::I4 | ElementType::U4, [_, _]) => Ok(()),
+        (ElementType::I8 | ElementType::I4 | ElementType::U4, _) => Err(Error::invalid(
+            field(),
+            format!("{shape:?}"),
+            format!("two dimensions for {element:?}"),
+        )),
+        (_, _) => Ok(()),
+    }
+}
+
+/// Columns of 4-bit integers, and of nothing else, are in groups, which divide them.
+fn check_groups(
+    field: impl Fn(&str) -> String,
+    element: ElementType,
+    shape: &[u32],
+    group_columns: Option<GroupColumns>,
+) -> Result<(), Error> {
+    match (element.is_grouped(), group_columns) {
+        (false, None) => Ok(()),
+        (true, Some(group)) => {
+            let columns = shape.last().copied().unwrap_or(0);
+            if columns.is_multiple_of(group.count()) {
+                return Ok(());
+            }
+            let expected = format!("a divisor of `{columns}` columns");
+            let field = field("group_columns");
+            Err(Error::invalid(field, format!("`{group}`"), expected))
+        }
+        (true, None) => {
+            let expected = format!("columns of a group for {element:?}");
+            Err(Error::invalid(field("group_columns"), "`None`", expected))
+        }
+        (false, Some(group)) => {
+            let expected = format!("`None` for {element:?}");
+            let field = field("group_columns");
+            Err(Error::invalid(field, format!("`{group}`"), expected))
+        }
+    }
+}
+
+/// Bytes of the elements of a shape; `None` if they do not fit.
+fn bytes_of(shape: &[u32], element: ElementType) -> Option<u64> {
+    let elements = shape.iter().try_fold(1_u64, |elements, &dimension| {
+        elements.checked_mul(dimension.into())
+    })?;
+    element.bytes_of(elements)
 }

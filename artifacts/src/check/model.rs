@@ -139,10 +139,10 @@ pub(super) fn check_embedding(
             expected,
         ));
     };
-    if weight.element == ElementType::I64 {
+    if weight.element == ElementType::I64 || weight.element.is_grouped() {
         return Err(Error::invalid(
             format!("weights[{index}].element"),
-            "`I64`",
+            format!("`{:?}`", weight.element),
             "numbers that a row of the embedding's table can have: `I8`, `F16`, `Bf16` or `F32`",
         ));
     }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{bytes_of, check_name, check_nonzero, check_shape};
+use super::{bytes_of, check_groups, check_name, check_nonzero, check_rank, check_shape};
 use crate::content_id::SectionId;
 use crate::error::Error;
 use crate::manifest::{ElementType, Manifest, Model, RopeTable, Weight};
@@ -44,7 +44,7 @@ impl Lengths {
         element: ElementType,
     ) -> Result<(), Error> {
         let found = self.0.get(&id).copied();
-        let expected = bytes_of(shape, element.bytes());
+        let expected = bytes_of(shape, element);
         if found.is_some() && found == expected {
             return Ok(());
         }
@@ -98,6 +98,7 @@ pub(super) fn check_weights(weights: &[Weight], lengths: &Lengths) -> Result<(),
             name,
             element,
             shape,
+            group_columns,
             values,
             scales,
             centres,
@@ -105,52 +106,73 @@ pub(super) fn check_weights(weights: &[Weight], lengths: &Lengths) -> Result<(),
         } = weight;
         check_name(|| format!("weights[{index}].name"), name)?;
         check_shape(|| format!("weights[{index}].shape"), shape)?;
+        let field = |name: &str| format!("weights[{index}].{name}");
+        check_groups(field, *element, shape, *group_columns)?;
         lengths.check(Reference::WeightValues(index), *values, shape, *element)?;
-        check_rank(index, *element, shape)?;
-        let reference = Reference::WeightScales(index);
-        if *element == ElementType::I8 && scales.is_none() {
-            let expected = "scales for I8 rows";
-            return Err(Error::invalid(reference.to_string(), "`None`", expected));
+        check_rank(|| format!("weights[{index}].shape"), *element, shape)?;
+        for (section, reference) in [
+            (scales, Reference::WeightScales(index)),
+            (centres, Reference::WeightCentres(index)),
+        ] {
+            let kind = affine_kind(*element, reference);
+            check_affine(reference, weight, *section, kind, lengths)?;
         }
-        check_of_rows(reference, *element, shape, *scales, lengths)?;
-        let reference = Reference::WeightCentres(index);
-        check_of_rows(reference, *element, shape, *centres, lengths)?;
     }
     Ok(())
 }
 
-/// Scales and centres are those of rows.
-fn check_rank(index: usize, element: ElementType, shape: &[u32]) -> Result<(), Error> {
-    match (element, shape) {
-        (ElementType::I8, [_, _]) => Ok(()),
-        (ElementType::I8, _) => Err(Error::invalid(
-            format!("weights[{index}].shape"),
-            format!("{shape:?}"),
-            "two dimensions for I8",
-        )),
-        (_, _) => Ok(()),
+/// Whether a weight has scales or centres.
+#[derive(Clone, Copy)]
+enum AffineKind {
+    Required,
+    Allowed,
+    Absent,
+}
+
+fn affine_kind(element: ElementType, reference: Reference) -> AffineKind {
+    let is_scale = matches!(reference, Reference::WeightScales(_));
+    match element {
+        ElementType::U4 => AffineKind::Required,
+        ElementType::I4 | ElementType::I8 if is_scale => AffineKind::Required,
+        ElementType::I8 => AffineKind::Allowed,
+        _ => AffineKind::Absent,
     }
 }
 
-/// A section of numbers for rows has an f32 for each, and only rows of integers have any.
-fn check_of_rows(
+/// A section of scales or centres has an f32 for each row, or an f16 for each group of columns.
+fn check_affine(
     reference: Reference,
-    element: ElementType,
-    shape: &[u32],
+    weight: &Weight,
     section: Option<SectionId>,
+    kind: AffineKind,
     lengths: &Lengths,
 ) -> Result<(), Error> {
-    match (element, section) {
-        (_, None) => Ok(()),
-        (ElementType::I8, Some(id)) => {
-            let rows = shape.get(..1).unwrap_or_default();
-            lengths.check(reference, id, rows, ElementType::F32)
+    let element = weight.element;
+    match (section, kind) {
+        (None, AffineKind::Required) => {
+            let what = match reference {
+                Reference::WeightScales(_) => "scales",
+                _ => "centres",
+            };
+            let expected = format!("{what} for {element:?} rows");
+            Err(Error::invalid(reference.to_string(), "`None`", expected))
         }
-        (_, Some(id)) => Err(Error::invalid(
+        (None, _) => Ok(()),
+        (Some(id), AffineKind::Absent) => Err(Error::invalid(
             reference.to_string(),
             format!("`{id}`"),
             format!("`None` for {element:?}"),
         )),
+        (Some(id), _) => match (weight.shape.as_slice(), weight.group_columns) {
+            ([rows, columns], Some(group)) => {
+                let groups = columns.checked_div(group.count()).unwrap_or(0);
+                lengths.check(reference, id, &[*rows, groups], ElementType::F16)
+            }
+            (shape, _) => {
+                let rows = shape.get(..1).unwrap_or_default();
+                lengths.check(reference, id, rows, ElementType::F32)
+            }
+        },
     }
 }
 

@@ -7,7 +7,7 @@ use super::check_equal;
 use super::kernels::rotary_width;
 use crate::error::Error;
 use crate::manifest::{Kernel, KernelUse, Layer, Manifest, Parameter, RopeId, WeightId};
-use heg_spec::Group;
+use heg_spec::{Group, GroupColumns};
 
 pub(super) fn check_layers(layers: &[Layer], manifest: &Manifest) -> Result<(), Error> {
     if layers.is_empty() {
@@ -85,22 +85,27 @@ fn check_weight(
         name,
         element,
         shape,
+        group_columns,
         centred: expected,
     } = parameter;
-    if weight.element == *element && weight.shape == *shape && centred == *expected {
+    let is_alike = weight.element == *element && weight.shape == *shape;
+    if is_alike && weight.group_columns == *group_columns && centred == *expected {
         return Ok(());
     }
-    let with = |centred| if centred { " with centres" } else { "" };
+    let with = |group: Option<GroupColumns>, centred| {
+        let groups = group.map_or(String::new(), |group| format!(" in groups of {group}"));
+        groups + if centred { " with centres" } else { "" }
+    };
     let found = format!(
         "weight `{}`, {:?} of {:?}{}",
         weight.name,
         weight.shape,
         weight.element,
-        with(centred)
+        with(weight.group_columns, centred)
     );
     let expected = format!(
         "{shape:?} of {element:?}{}, parameter `{name}` of kernel `{}`",
-        with(*expected),
+        with(*group_columns, *expected),
         kernel.name
     );
     Err(Error::invalid(field(), found, expected))

@@ -1,6 +1,6 @@
 //! Kernels: ports, parameters, and the work of one call.
 
-use heg_spec::Group;
+use heg_spec::{Group, GroupColumns};
 use serde::{Deserialize, Serialize};
 
 use super::{ElementType, Variant};
@@ -83,24 +83,38 @@ pub struct Parameter {
     pub element: ElementType,
     /// Row-major shape.
     pub shape: Vec<u32>,
-    /// Whether its rows have centres: see [`Weight::centres`](super::Weight::centres).
+    /// Neighbouring columns that share a scale: see [`Weight::group_columns`](super::Weight::group_columns).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group_columns: Option<GroupColumns>,
+    /// Whether its integers have centres: see [`Weight::centres`](super::Weight::centres).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub centred: bool,
 }
 
 impl Parameter {
-    /// Bytes of a weight, with those of its rows' scales and centres; `u64::MAX` if they cannot be counted.
+    /// Bytes of a weight, with those of its scales and centres; `u64::MAX` if they cannot be counted.
     pub fn bytes(&self) -> u64 {
         let sizes = self.shape.iter().map(|size| u64::from(*size));
         let elements = sizes.fold(1, u64::saturating_mul);
-        let of_row = match (self.element, self.centred) {
-            (ElementType::I8, true) => 2_u64.saturating_mul(ElementType::F32.bytes()),
-            (ElementType::I8, false) => ElementType::F32.bytes(),
-            _ => 0,
-        };
+        let values = self.element.bytes_of(elements).unwrap_or(u64::MAX);
+        let kinds = if self.centred { 2 } else { 1 };
+        values.saturating_add(self.affine_bytes().saturating_mul(kinds))
+    }
+
+    /// Bytes of its scales, and of its centres where it has any; `u64::MAX` if they cannot be counted.
+    pub fn affine_bytes(&self) -> u64 {
         let rows = u64::from(self.shape.first().copied().unwrap_or(0));
-        let values = elements.saturating_mul(self.element.bytes());
-        values.saturating_add(rows.saturating_mul(of_row))
+        let numbers = match (self.element, self.group_columns) {
+            (ElementType::I8, _) => ElementType::F32.bytes_of(rows),
+            (ElementType::I4 | ElementType::U4, Some(group)) => {
+                let columns = self.shape.last().copied().unwrap_or(0);
+                let groups = columns.checked_div(group.count()).unwrap_or(0);
+                let groups = rows.checked_mul(u64::from(groups));
+                groups.and_then(|groups| ElementType::F16.bytes_of(groups))
+            }
+            _ => Some(0),
+        };
+        numbers.unwrap_or(u64::MAX)
     }
 }
 

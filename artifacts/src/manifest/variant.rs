@@ -9,6 +9,10 @@ use crate::content_id::SectionId;
 /// Element types that reach a bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ElementType {
+    /// 4-bit signed integer, two in a byte, the one of the even column in its low half.
+    I4,
+    /// 4-bit unsigned integer, likewise.
+    U4,
     /// 8-bit signed integer.
     I8,
     /// 16-bit float.
@@ -22,14 +26,31 @@ pub enum ElementType {
 }
 
 impl ElementType {
-    /// Size of one element, in bytes.
-    pub const fn bytes(self) -> u64 {
+    /// Size of one element, in bits.
+    pub const fn bits(self) -> u64 {
         match self {
-            Self::I8 => 1,
-            Self::F16 | Self::Bf16 => 2,
-            Self::F32 => 4,
-            Self::I64 => 8,
+            Self::I4 | Self::U4 => 4,
+            Self::I8 => 8,
+            Self::F16 | Self::Bf16 => 16,
+            Self::F32 => 32,
+            Self::I64 => 64,
         }
+    }
+
+    /// Size of one element, in bytes. A 4-bit one shares its byte with a neighbour: of several,
+    /// [`bytes_of`](Self::bytes_of) gives the size.
+    pub const fn bytes(self) -> u64 {
+        self.bits().div_ceil(8)
+    }
+
+    /// Size of a run of elements, in bytes; `None` if it does not fit in 64 bits.
+    pub fn bytes_of(self, elements: u64) -> Option<u64> {
+        Some(elements.checked_mul(self.bits())?.div_ceil(8))
+    }
+
+    /// Whether it is an integer of half a byte, whose columns are in groups.
+    pub const fn is_grouped(self) -> bool {
+        matches!(self, Self::I4 | Self::U4)
     }
 }
 

@@ -14,6 +14,7 @@ mod fixture;
 mod program;
 mod properties;
 mod reject;
+mod reject_groups;
 mod reject_manifest;
 mod store;
 mod tiny;

@@ -21,7 +21,7 @@ fn refuse(damage: impl FnOnce(&mut Manifest)) -> String {
 }
 
 /// One rule: what is broken, and the message without its common start.
-fn check(expected: &str, damage: impl FnOnce(&mut Manifest)) {
+pub(crate) fn check(expected: &str, damage: impl FnOnce(&mut Manifest)) {
     assert_eq!(refuse(damage), expected);
 }
 

@@ -84,6 +84,7 @@ impl Maker<'_> {
             name: name.to_owned(),
             element: *element,
             shape: shape.clone(),
+            group_columns: None,
             values,
             scales,
             centres,
@@ -131,6 +132,7 @@ pub(crate) fn manifest(plan: &Plan, store: &Store) -> Result<Manifest, Error> {
         name: String::new(),
         element: ElementType::F16,
         shape: vec![plan.vocab, plan.hidden],
+        group_columns: None,
         centred: false,
     };
     let embedding = Embedding {
@@ -187,6 +189,7 @@ pub(crate) fn manifest(plan: &Plan, store: &Store) -> Result<Manifest, Error> {
             context: plan.context_tokens,
         }),
         annotations: Some(annotations),
+        partitions: None,
         provenance: Provenance {
             compiler: "0.1.0".to_owned(),
             openvino: "2026.4.1".to_owned(),
@@ -251,6 +254,7 @@ fn kernels(plan: &Plan, maker: &mut Maker) -> Result<Vec<Kernel>, Error> {
         name: name.to_owned(),
         element,
         shape: shape.to_vec(),
+        group_columns: None,
         centred: element == ElementType::I8,
     };
     let mut kernel = |name: &str, group, inputs, outputs, parameters| -> Result<Kernel, Error> {

@@ -258,6 +258,12 @@ fn sections_have_names_for_people() {
             "annotations: annotations",
         ]
     );
+    let mut shared = manifest.clone();
+    shared.partitions = shared.annotations;
+    let last = references(&shared).pop().map(|(reference, _)| reference);
+    assert_eq!(last, Some(Reference::Partitions));
+    assert_eq!(Reference::Partitions.to_string(), "partitions");
+    assert_eq!(Reference::Partitions.label(&shared), "partitions");
     assert_eq!(
         Reference::VariantIr(0, 9).label(&manifest),
         "kernel `qkv` variant `9` IR"

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::gguf::RowFormat;
+use super::gguf::{BlockFormat, RowFormat};
 use super::tensor::SourceTensor;
 
 /// How the rows of a tensor are stored.
@@ -51,6 +51,18 @@ impl<'a> SourceTensor<'a> {
     /// How the rows are stored, when they have to be unpacked.
     pub fn packing(&self) -> Option<Packing> {
         self.packing
+    }
+
+    /// The format of its blocks, if its numbers are stored in blocks and mean what they say.
+    pub(crate) fn block_format(&self) -> Option<BlockFormat> {
+        match self.packing? {
+            Packing {
+                format: RowFormat::Blocks(format),
+                shift: Shift::None,
+                ..
+            } => Some(format),
+            _ => None,
+        }
     }
 
     /// Bytes that one row takes where it is stored.

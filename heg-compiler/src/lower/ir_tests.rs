@@ -7,7 +7,7 @@ use heg_artifacts::manifest::{Binding, ElementType, ShapeClass};
 use heg_spec::{Group, WeightForm};
 use insta::assert_snapshot;
 
-use super::{Literals, Lowering, lower};
+use super::{Literals, Lowering, WeightsFirst, lower};
 use crate::fixture::{Described, FAMILIES};
 use crate::graph::ParamKind;
 
@@ -23,6 +23,7 @@ const CPU: Lowering = Lowering {
     activations: ElementType::F32,
     kv_cache: Some(ElementType::Bf16),
     weights: WeightForm::W8A16,
+    weights_first: WeightsFirst::NONE,
 };
 
 const NPU: Lowering = Lowering {
@@ -31,6 +32,7 @@ const NPU: Lowering = Lowering {
     activations: ElementType::F16,
     kv_cache: None,
     weights: WeightForm::W8A16,
+    weights_first: WeightsFirst::NONE,
 };
 
 #[test]

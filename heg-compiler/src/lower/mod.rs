@@ -23,7 +23,7 @@ use heg_spec::WeightForm;
 pub(crate) use document::IrDocument;
 pub(crate) use literals::Literals;
 use weights::WeightPort;
-pub(crate) use weights::{is_centred, stored_element};
+pub(crate) use weights::{group_columns, is_centred, stored_element};
 use xml::{Dim, Ir, Wire};
 
 use crate::graph::Op;
@@ -44,6 +44,50 @@ pub struct Lowering {
     pub kv_cache: Option<ElementType>,
     /// How matrices are stored.
     pub weights: WeightForm,
+    /// Products that have their weights first.
+    pub weights_first: WeightsFirst,
+}
+
+/// Which operand of a product comes first. Both orders give the same numbers; an accelerator may be faster at either
+/// (HeteroLLM §4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OperandOrder {
+    /// `x · Wᵀ`.
+    ActivationsFirst,
+    /// `(W · xᵀ)ᵀ`.
+    WeightsFirst,
+}
+
+/// The products of a kernel that have their weights first, by their number among its linear operators.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WeightsFirst(u32);
+
+impl WeightsFirst {
+    /// No product.
+    pub const NONE: Self = Self(0);
+    /// All products.
+    pub const ALL: Self = Self(u32::MAX);
+
+    /// These and one more.
+    #[must_use]
+    pub fn with(self, product: usize) -> Self {
+        Self(self.0 | bit(product))
+    }
+
+    pub(crate) fn order(self, product: usize) -> OperandOrder {
+        match self.0 & bit(product) {
+            0 => OperandOrder::ActivationsFirst,
+            _ => OperandOrder::WeightsFirst,
+        }
+    }
+}
+
+/// None for more products than any kernel has.
+fn bit(product: usize) -> u32 {
+    let product = u32::try_from(product).ok();
+    product
+        .and_then(|product| 1_u32.checked_shl(product))
+        .unwrap_or(0)
 }
 
 /// As [`lower`], with the IR checked against the kernel where `verify` says so.
@@ -75,6 +119,7 @@ pub(crate) fn lower(kernel: &KernelBody, lowering: Lowering, literals: &mut Lite
     }
     let mut weights = WeightPort::new(lowering);
     let mut results: Vec<Wire> = Vec::with_capacity(kernel.ops.len());
+    let mut products = 0;
     for body_op in &kernel.ops {
         let operands: Vec<Wire> = body_op
             .operands
@@ -90,7 +135,10 @@ pub(crate) fn lower(kernel: &KernelBody, lowering: Lowering, literals: &mut Lite
             .into_iter()
             .map(|param| weights.take(&mut ir, param))
             .collect();
-        results.push(build(&mut ir, &body_op.op, &operands, &params, &inputs));
+        let order = lowering.weights_first.order(products);
+        products += usize::from(matches!(body_op.op, Op::Linear { .. }));
+        let params = (&params[..], order);
+        results.push(build(&mut ir, &body_op.op, &operands, params, &inputs));
     }
     for (port, output) in kernel.outputs.iter().zip(&kernel.results) {
         let wire = match output {
@@ -131,7 +179,7 @@ fn build(
     ir: &mut Ir<'_>,
     op: &Op,
     operands: &[Wire],
-    params: &[weights::Weight],
+    (params, order): (&[weights::Weight], OperandOrder),
     inputs: &Inputs,
 ) -> Wire {
     match op {
@@ -146,7 +194,10 @@ fn build(
         Op::LayerNorm { eps, .. } => {
             ops::layer_norm(ir, &operands[0], &params[0], params.get(1), *eps)
         }
-        Op::Linear { .. } => ops::linear(ir, &operands[0], &params[0], params.get(1)),
+        Op::Linear { .. } => {
+            let weights = (&params[0], params.get(1));
+            ops::linear(ir, &operands[0], weights, order)
+        }
         Op::Rope { heads, rotated, .. } => match (inputs.role(Role::Cos), inputs.role(Role::Sin)) {
             (Some(cos), Some(sin)) => ops::rope(ir, &operands[0], cos, sin, *heads, *rotated),
             _ => operands[0].clone(),

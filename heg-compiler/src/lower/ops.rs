@@ -5,6 +5,7 @@
 
 use heg_artifacts::manifest::{Binding, ElementType};
 
+use super::OperandOrder;
 use super::weights::Weight;
 use super::xml::{Dim, Element, Ir, LiteralShape, Wire};
 use crate::graph::Activation;
@@ -82,7 +83,15 @@ pub(super) fn layer_norm(
 /// int8 rows: as constants, `W ∘ s` before the product, the pattern that plugins keep compressed; as inputs,
 /// `∘ s` after the product, which is the same and what the NPU compiler is fast on (DESIGN §4.2). A row's centre is
 /// a term of all its weights, so that its part of the product is the sum of x times the centre.
-pub(super) fn linear(ir: &mut Ir<'_>, x: &Wire, weight: &Weight, bias: Option<&Weight>) -> Wire {
+///
+/// 4-bit integers: `W ∘ s` before the product in either binding, since scales differ within a row; centres of groups are
+/// a product of their own, with the sums of x over each group.
+pub(super) fn linear(
+    ir: &mut Ir<'_>,
+    x: &Wire,
+    (weight, bias): (&Weight, Option<&Weight>),
+    order: OperandOrder,
+) -> Wire {
     let element = float_element(x);
     let mut y = match (&weight.affine, weight.binding) {
         // Stored narrower than it is multiplied: plugins may keep it so. A mark on a conversion that does
@@ -92,22 +101,35 @@ pub(super) fn linear(ir: &mut Ir<'_>, x: &Wire, weight: &Weight, bias: Option<&W
                 && element == ElementType::F32 =>
         {
             let matrix = ir.decompress(&weight.values, element);
-            ir.matmul(x, &matrix, true)
+            matrix_product(ir, x, &matrix, order)
         }
         (None, _) => {
             let matrix = ir.convert(&weight.values, element);
-            ir.matmul(x, &matrix, true)
+            matrix_product(ir, x, &matrix, order)
+        }
+        (Some(affine), _) if weight.values.shape.len() == 3 => {
+            let wide = match weight.binding {
+                Binding::Constant => ElementType::F32,
+                Binding::Input => element,
+            };
+            let matrix = ir.convert(&weight.values, wide);
+            let scales = ir.convert(&affine.scales, wide);
+            let matrix = ir.multiply(&matrix, &scales);
+            let matrix = ir.reshape(&matrix, &[Dim::Dynamic, x.shape[1]]);
+            let matrix = ir.convert(&matrix, element);
+            let product = matrix_product(ir, x, &matrix, order);
+            with_group_centres(ir, product, x, affine.centres.as_ref())
         }
         (Some(affine), Binding::Constant) => {
             let matrix = ir.convert(&weight.values, ElementType::F32);
             let matrix = ir.multiply(&matrix, &affine.scales);
             let matrix = ir.convert(&matrix, element);
-            let product = ir.matmul(x, &matrix, true);
+            let product = matrix_product(ir, x, &matrix, order);
             with_centres(ir, product, x, affine.centres.as_ref())
         }
         (Some(affine), Binding::Input) => {
             let matrix = ir.convert(&weight.values, element);
-            let product = ir.matmul(x, &matrix, true);
+            let product = matrix_product(ir, x, &matrix, order);
             let scales = ir.convert(&affine.scales, element);
             let scaled = ir.multiply(&product, &scales);
             with_centres(ir, scaled, x, affine.centres.as_ref())
@@ -120,6 +142,17 @@ pub(super) fn linear(ir: &mut Ir<'_>, x: &Wire, weight: &Weight, bias: Option<&W
     y
 }
 
+/// `x · Wᵀ`, with either operand first.
+fn matrix_product(ir: &mut Ir<'_>, x: &Wire, matrix: &Wire, order: OperandOrder) -> Wire {
+    match order {
+        OperandOrder::ActivationsFirst => ir.matmul(x, matrix, true),
+        OperandOrder::WeightsFirst => {
+            let transposed = ir.matmul(matrix, x, true);
+            ir.transpose(&transposed, &[1, 0])
+        }
+    }
+}
+
 /// The product of x with a matrix, with the centres of its rows where they have any.
 fn with_centres(ir: &mut Ir<'_>, product: Wire, x: &Wire, centres: Option<&Wire>) -> Wire {
     let Some(centres) = centres else {
@@ -128,6 +161,20 @@ fn with_centres(ir: &mut Ir<'_>, product: Wire, x: &Wire, centres: Option<&Wire>
     let centres = ir.convert(centres, float_element(x));
     let sum = ir.sum(x);
     let term = ir.multiply(&sum, &centres);
+    ir.add(&product, &term)
+}
+
+/// As [`with_centres`], of groups of columns.
+fn with_group_centres(ir: &mut Ir<'_>, product: Wire, x: &Wire, centres: Option<&Wire>) -> Wire {
+    let Some(centres) = centres else {
+        return product;
+    };
+    let groups = fixed(centres.shape[1]);
+    let parts = into_groups(ir, x, groups);
+    let sums = ir.sum(&parts);
+    let sums = ir.reshape(&sums, &[Dim::Dynamic, Dim::Fixed(groups)]);
+    let centres = ir.convert(centres, float_element(x));
+    let term = ir.matmul(&sums, &centres, true);
     ir.add(&product, &term)
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use heg_artifacts::manifest::{Binding, ElementType, Elements, Port};
 
 use super::document::{IrDocument, IrLayer, IrPort};
-use super::weights::{of_rows, stored_element};
+use super::weights::{WeightSection, sections as sections_of};
 use super::xml::{Dim, Element};
 use super::{Lowering, role_name, shape};
 use crate::heg::KernelBody;
@@ -33,17 +33,11 @@ pub(crate) fn verify(
     check_edges(&shown, &document)
 }
 
-/// A stored section that a kernel takes: name, element type, and row-major shape.
-type Section = (String, ElementType, Vec<u32>);
-
 /// Values, scales and centres of all weights, in the order in which the runtime counts them.
-fn sections(kernel: &KernelBody, lowering: Lowering) -> Vec<Section> {
+fn sections(kernel: &KernelBody, lowering: Lowering) -> Vec<WeightSection> {
     let sections = kernel.params().flat_map(|param| {
-        let element = stored_element(param.kind, lowering.weights);
-        let of_rows = of_rows(param, lowering).into_iter();
-        let of_rows = of_rows.map(|(name, shape)| (name, ElementType::F32, shape.to_vec()));
-        let values = (param.slot.clone(), element, param.shape.clone());
-        std::iter::once(values).chain(of_rows)
+        let (values, rest) = sections_of(param, lowering);
+        std::iter::once(values).chain(rest)
     });
     sections.collect()
 }
@@ -54,7 +48,7 @@ fn check_ports(
     document: &IrDocument,
     kernel: &KernelBody,
     lowering: Lowering,
-    sections: &[Section],
+    sections: &[WeightSection],
 ) -> Result<(), BrokenInvariant> {
     let elements = Elements::new(lowering.activations, lowering.kv_cache);
     let port = |port: &Port| {
@@ -62,9 +56,9 @@ fn check_ports(
         let shown = described(elements.at(port.role), &shape);
         (role_name(port.role).to_owned(), shown)
     };
-    let section = |(name, element, shape): &Section| {
-        let shape: Vec<Dim> = shape.iter().copied().map(Dim::Fixed).collect();
-        (name.clone(), described(*element, &shape))
+    let section = |section: &WeightSection| {
+        let shape: Vec<Dim> = section.shape.iter().copied().map(Dim::Fixed).collect();
+        (section.name.clone(), described(section.element, &shape))
     };
     let as_inputs = match lowering.binding {
         Binding::Constant => &[],
@@ -109,7 +103,7 @@ fn check_constants(
     checks: &Checks,
     document: &IrDocument,
     lowering: Lowering,
-    sections: &[Section],
+    sections: &[WeightSection],
     pool_bytes: usize,
 ) -> Result<(), BrokenInvariant> {
     let mut bound = Vec::new();
@@ -132,9 +126,9 @@ fn check_constants(
         Binding::Input => &[],
     };
     let expected = constants.iter().enumerate().map(|(index, section)| {
-        let (_, element, shape) = section;
-        let elements: u64 = shape.iter().map(|dim| u64::from(*dim)).product();
-        let bytes = usize::try_from(elements * element.bytes()).ok();
+        let elements = section.shape.iter().map(|dim| u64::from(*dim)).product();
+        let bytes = section.element.bytes_of(elements);
+        let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
         (format!("@{index}"), bytes)
     });
     checks.equal("each weight bound once:", expected.collect(), bound)
@@ -172,19 +166,27 @@ const PASS: &str = "lower";
 #[cfg(test)]
 mod tests {
     use heg_artifacts::manifest::ShapeClass;
-    use heg_spec::{Group, WeightForm};
+    use heg_spec::{Group, GroupColumns, WeightForm};
     use insta::assert_snapshot;
 
     use super::*;
     use crate::fixture::{Described, FAMILIES};
-    use crate::lower::{Literals, lower};
+    use crate::lower::{Literals, WeightsFirst, lower};
     use crate::variants::variants;
 
     #[test]
     fn every_variant_of_all_families_and_forms_holds() {
         for family in FAMILIES {
             let mut plan = Described::family(family).plan();
-            for form in [WeightForm::F32, WeightForm::F16, WeightForm::W8A16] {
+            let group = GroupColumns::SMALLEST;
+            let four_bits = |symmetric| WeightForm::W4A16 { group, symmetric };
+            for form in [
+                WeightForm::F32,
+                WeightForm::F16,
+                WeightForm::W8A16,
+                four_bits(false),
+                four_bits(true),
+            ] {
                 plan.weights = form;
                 let mut literals = Literals::default();
                 for kernel in &plan.heg.kernels {
@@ -212,6 +214,7 @@ mod tests {
             activations: ElementType::F32,
             kv_cache: None,
             weights: WeightForm::W8A16,
+            weights_first: WeightsFirst::NONE,
         };
         let mut literals = Literals::default();
         let ir = lower(kernel, lowering, &mut literals);

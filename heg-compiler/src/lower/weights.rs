@@ -1,7 +1,7 @@
-//! How a weight enters an IR: constant or input, plain or int8 with scales and centres.
+//! How a weight enters an IR: constant or input, floats or integers with scales and centres.
 
 use heg_artifacts::manifest::{Binding, ElementType};
-use heg_spec::WeightForm;
+use heg_spec::{GroupColumns, WeightForm};
 
 use super::Lowering;
 use super::xml::{Dim, Ir, Wire};
@@ -10,16 +10,17 @@ use crate::graph::{Param, ParamKind};
 /// A weight within an IR.
 pub(super) struct Weight {
     pub(super) values: Wire,
-    /// Present for int8.
+    /// Present for integers.
     pub(super) affine: Option<Affine>,
     pub(super) binding: Binding,
 }
 
-/// What the integers of a weight's rows stand for: `scale · q + centre`, or `scale · q`.
+/// What the integers of a weight stand for: `scale · q + centre`, or `scale · q`.
 pub(super) struct Affine {
-    /// One factor per row: a column before the product (constants), a row after it (inputs).
+    /// One factor per row: a column before the product (constants), a row after it (inputs). Of groups, one for each,
+    /// as [rows, groups, 1].
     pub(super) scales: Wire,
-    /// One term per row, as a row, where rows are centred.
+    /// One term per row, as a row, where integers are centred. Of groups, as [rows, groups].
     pub(super) centres: Option<Wire>,
 }
 
@@ -38,13 +39,10 @@ impl WeightPort {
     }
 
     pub(super) fn take(&mut self, ir: &mut Ir<'_>, param: &Param) -> Weight {
-        let element = stored_element(param.kind, self.lowering.weights);
-        let values = self.section(ir, &param.slot, element, &param.shape);
-        let mut of_rows = of_rows(param, self.lowering).into_iter();
-        let mut take = || {
-            let (name, shape) = of_rows.next()?;
-            Some(self.section(ir, &name, ElementType::F32, &shape))
-        };
+        let (values, rest) = sections(param, self.lowering);
+        let values = self.section(ir, values);
+        let mut rest = rest.into_iter();
+        let mut take = || Some(self.section(ir, rest.next()?));
         let affine = take().map(|scales| Affine {
             scales,
             centres: take(),
@@ -56,40 +54,69 @@ impl WeightPort {
         }
     }
 
-    fn section(
-        &mut self,
-        ir: &mut Ir<'_>,
-        name: &str,
-        element: ElementType,
-        shape: &[u32],
-    ) -> Wire {
+    fn section(&mut self, ir: &mut Ir<'_>, section: WeightSection) -> Wire {
         let index = self.sections;
         self.sections += 1;
+        let WeightSection {
+            name,
+            element,
+            shape,
+        } = section;
         match self.lowering.binding {
-            Binding::Constant => ir.weight(name, index, element, shape),
+            Binding::Constant => ir.weight(&name, index, element, &shape),
             Binding::Input => {
-                let shape = shape.iter().copied().map(Dim::Fixed).collect();
-                ir.parameter(name, element, shape)
+                let shape = shape.into_iter().map(Dim::Fixed).collect();
+                ir.parameter(&name, element, shape)
             }
         }
     }
 }
 
-/// Names and shapes of the scales and centres that a weight's rows have.
-pub(super) fn of_rows(param: &Param, lowering: Lowering) -> Vec<(String, [u32; 2])> {
-    let rows = param.shape.first().copied().unwrap_or(1);
-    let scales = match lowering.binding {
-        Binding::Constant => [rows, 1],
-        Binding::Input => [1, rows],
+/// A stored section of a weight, as an IR takes it.
+pub(super) struct WeightSection {
+    pub(super) name: String,
+    pub(super) element: ElementType,
+    pub(super) shape: Vec<u32>,
+}
+
+/// The sections of a weight, in the order in which the runtime counts them: values; scales and centres. Of 4-bit
+/// integers, columns are [groups, columns of a group].
+pub(super) fn sections(param: &Param, lowering: Lowering) -> (WeightSection, Vec<WeightSection>) {
+    let element = stored_element(param.kind, lowering.weights);
+    let section = |suffix: &str, element, shape| WeightSection {
+        name: format!("{}{suffix}", param.slot),
+        element,
+        shape,
     };
-    let mut found = Vec::new();
-    if stored_element(param.kind, lowering.weights) == ElementType::I8 {
-        found.push((format!("{}.scale", param.slot), scales));
+    let (shape, of_integers) = match (element, param.shape.as_slice()) {
+        (ElementType::I8, [rows, _]) => {
+            let scales = match lowering.binding {
+                Binding::Constant => vec![*rows, 1],
+                Binding::Input => vec![1, *rows],
+            };
+            let shapes = (ElementType::F32, scales, vec![1, *rows]);
+            (param.shape.clone(), Some(shapes))
+        }
+        (ElementType::I4 | ElementType::U4, [rows, columns]) => {
+            let group = group_columns(param.kind, lowering.weights).map_or(1, GroupColumns::count);
+            let groups = columns / group;
+            let shapes = (
+                ElementType::F16,
+                vec![*rows, groups, 1],
+                vec![*rows, groups],
+            );
+            (vec![*rows, groups, group], Some(shapes))
+        }
+        _ => (param.shape.clone(), None),
+    };
+    let mut rest = Vec::new();
+    if let Some((element, scales, centres)) = of_integers {
+        rest.push(section(".scale", element, scales));
+        if is_centred(param.kind, lowering.weights) {
+            rest.push(section(".centre", element, centres));
+        }
     }
-    if is_centred(param.kind, lowering.weights) {
-        found.push((format!("{}.centre", param.slot), [1, rows]));
-    }
-    found
+    (section("", element, shape), rest)
 }
 
 /// Element type in which a weight is stored.
@@ -97,11 +124,27 @@ pub(crate) fn stored_element(kind: ParamKind, form: WeightForm) -> ElementType {
     match (kind, form) {
         (ParamKind::Vector, _) | (_, WeightForm::F32) => ElementType::F32,
         (ParamKind::Matrix | ParamKind::Table, WeightForm::F16) => ElementType::F16,
-        (ParamKind::Matrix | ParamKind::Table, WeightForm::W8A16) => ElementType::I8,
+        (_, WeightForm::W8A16) | (ParamKind::Table, WeightForm::W4A16 { .. }) => ElementType::I8,
+        (ParamKind::Matrix, WeightForm::W4A16 { symmetric, .. }) => match symmetric {
+            true => ElementType::I4,
+            false => ElementType::U4,
+        },
     }
 }
 
-/// Whether a weight's rows have centres.
+/// Columns of a weight's groups, where columns are in groups.
+pub(crate) fn group_columns(kind: ParamKind, form: WeightForm) -> Option<GroupColumns> {
+    match (kind, form) {
+        (ParamKind::Matrix, WeightForm::W4A16 { group, .. }) => Some(group),
+        _ => None,
+    }
+}
+
+/// Whether a weight's integers have centres.
 pub(crate) fn is_centred(kind: ParamKind, form: WeightForm) -> bool {
-    kind == ParamKind::Table && form == WeightForm::W8A16
+    match (kind, form) {
+        (ParamKind::Table, WeightForm::W8A16 | WeightForm::W4A16 { .. }) => true,
+        (ParamKind::Matrix, WeightForm::W4A16 { symmetric, .. }) => !symmetric,
+        _ => false,
+    }
 }

@@ -54,6 +54,8 @@ impl Element {
     /// Name in `element_type` and `destination_type`.
     pub(crate) fn name(self) -> &'static str {
         match self {
+            Self::Typed(ElementType::I4) => "i4",
+            Self::Typed(ElementType::U4) => "u4",
             Self::Typed(ElementType::I8) => "i8",
             Self::Typed(ElementType::F16) => "f16",
             Self::Typed(ElementType::Bf16) => "bf16",
@@ -67,6 +69,8 @@ impl Element {
     /// Name in a port's `precision`.
     pub(super) fn precision(self) -> &'static str {
         match self {
+            Self::Typed(ElementType::I4) => "I4",
+            Self::Typed(ElementType::U4) => "U4",
             Self::Typed(ElementType::I8) => "I8",
             Self::Typed(ElementType::F16) => "FP16",
             Self::Typed(ElementType::Bf16) => "BF16",
@@ -139,7 +143,8 @@ impl<'l> Ir<'l> {
         element: ElementType,
         shape: &[u32],
     ) -> Wire {
-        let bytes = shape.iter().map(|d| u64::from(*d)).product::<u64>() * element.bytes();
+        let elements = shape.iter().map(|d| u64::from(*d)).product();
+        let bytes = element.bytes_of(elements).unwrap_or(u64::MAX);
         self.constant(name, &format!("@{index}"), bytes, element, shape)
     }
 

@@ -4,14 +4,14 @@
 
 use heg_artifacts::manifest::{Binding, ElementType, Role, ShapeClass};
 use heg_profiler::vendor::NpuBlob;
-use heg_spec::{Group, NpuPlatform, WeightForm};
+use heg_spec::{Group, GroupColumns, NpuPlatform, WeightForm};
 
 use super::NpuJob;
 use super::real_tests::{compile, pool, toolchain};
 use crate::fixture::Described;
 use crate::graph::Op;
 use crate::heg::{KernelBody, Operand};
-use crate::lower::{Literals, Lowering, lower};
+use crate::lower::{Literals, Lowering, WeightsFirst, lower};
 
 /// Kernels of a Llama with these dimensions.
 fn llama(hidden: u32, ffn: u32, heads: u32) -> Vec<KernelBody> {
@@ -50,16 +50,51 @@ fn gated_only(mut ffn: KernelBody) -> KernelBody {
 }
 
 fn job(name: &str, kernel: &KernelBody, shape: ShapeClass) -> NpuJob {
+    job_in(WeightForm::W8A16, name, kernel, shape)
+}
+
+fn job_in(weights: WeightForm, name: &str, kernel: &KernelBody, shape: ShapeClass) -> NpuJob {
     let lowering = Lowering {
         shape,
         binding: Binding::Input,
         activations: ElementType::F16,
         kv_cache: None,
-        weights: WeightForm::W8A16,
+        weights,
+        weights_first: WeightsFirst::NONE,
     };
     let mut pool = Literals::default();
     let ir = lower(kernel, lowering, &mut pool);
     NpuJob::from_ir(name, &ir, &pool.into_bytes(), NpuPlatform::NPU3720).unwrap()
+}
+
+/// The estimate at 1300 MHz, in milliseconds.
+fn estimate_ms(blob: &[u8]) -> f64 {
+    let metrics = NpuBlob::read(blob).unwrap().perf_metrics().unwrap();
+    let (mhz, latency_us) = metrics.unwrap().latencies_us()[4];
+    assert_eq!(mhz, 1300);
+    latency_us / 1e3
+}
+
+#[test]
+fn groups_of_four_bits_compile_as_inputs() {
+    let Some(toolchain) = toolchain("groups of four bits") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let ffn = gated_only(of(&llama(3072, 8192, 24), Group::Ffn));
+    let chunk = ShapeClass::Static { tokens: 256 };
+    let [.., group] = GroupColumns::ALL;
+    let of_form = |symmetric| {
+        let form = WeightForm::W4A16 { group, symmetric };
+        job_in(form, &format!("3B gated FFN, {form}"), &ffn, chunk)
+    };
+    let jobs = vec![of_form(true), of_form(false)];
+    let names: Vec<String> = jobs.iter().map(|job| job.name.clone()).collect();
+    let blobs = compile(&toolchain, &pool(folder.path(), 2), jobs);
+    for (name, blob) in names.iter().zip(blobs) {
+        let blob = blob.unwrap();
+        eprintln!("{name}: {:.2} ms, {} bytes", estimate_ms(&blob), blob.len());
+    }
 }
 
 #[test]
@@ -82,17 +117,7 @@ fn the_compiler_estimates_what_the_design_says() {
     let pool = pool(folder.path(), 2);
     let estimates: Vec<f64> = compile(&toolchain, &pool, jobs)
         .into_iter()
-        .map(|blob| {
-            let blob = blob.unwrap();
-            let metrics = NpuBlob::read(&blob)
-                .unwrap()
-                .perf_metrics()
-                .unwrap()
-                .unwrap();
-            let (mhz, latency_us) = metrics.latencies_us()[4];
-            assert_eq!(mhz, 1300);
-            latency_us / 1e3
-        })
+        .map(|blob| estimate_ms(&blob.unwrap()))
         .collect();
     let [ffn_3b, ffn_8b, mha_8b] = estimates[..] else {
         panic!("three jobs");

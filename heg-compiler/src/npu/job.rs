@@ -40,12 +40,13 @@ impl NpuJob {
     ) -> Result<Self, NpuError> {
         let name = name.into();
         let (ir, constants) = cut_loose(&name, ir, pool)?;
+        let properties = properties(&ir);
         Ok(Self {
             name,
             ir,
             constants,
             platform,
-            properties: BTreeMap::new(),
+            properties,
             cost: 0,
         })
     }
@@ -62,6 +63,18 @@ impl NpuJob {
         ];
         RecipeKey::of(PRECOMPILER, head.into_iter().chain(properties))
     }
+}
+
+/// Properties that an IR needs. Scales of groups come before the product, which the compiler is fast on with dynamic
+/// quantisation only.
+fn properties(ir: &str) -> BTreeMap<String, String> {
+    let is_grouped = |element: &str| ir.contains(&format!("element_type=\"{element}\""));
+    let dynamic = ("NPU_COMPILER_DYNAMIC_QUANTIZATION", "YES");
+    let needed = (is_grouped("i4") || is_grouped("u4")).then_some(dynamic);
+    needed
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
 }
 
 /// The IR with plain offsets, and the constants they count from.

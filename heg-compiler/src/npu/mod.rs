@@ -33,6 +33,9 @@ use heg_artifacts::{RecipeKey, Store};
 pub use error::NpuError;
 pub use job::NpuJob;
 pub use pool::{Compiled, Compiling, Pool};
+#[cfg(unix)]
+#[cfg(test)]
+pub(crate) use real_tests::toolchain;
 pub use toolchain::{Absent, NpuToolchain, Provider, wine_environment};
 
 use crate::error::CompileError;

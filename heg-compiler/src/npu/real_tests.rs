@@ -14,9 +14,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{NpuError, NpuJob, NpuToolchain, Pool, Precompiled, precompile};
 use crate::fixture::Described;
-use crate::lower::{Literals, Lowering, lower};
+use crate::lower::{Literals, Lowering, WeightsFirst, lower};
 
-pub(super) fn toolchain(test: &str) -> Option<NpuToolchain> {
+pub(crate) fn toolchain(test: &str) -> Option<NpuToolchain> {
     match NpuToolchain::find() {
         Ok(toolchain) => Some(toolchain),
         Err(absent) => {
@@ -37,6 +37,7 @@ fn jobs(platforms: &[NpuPlatform]) -> Vec<NpuJob> {
         activations: ElementType::F16,
         kv_cache: None,
         weights: WeightForm::W8A16,
+        weights_first: WeightsFirst::NONE,
     };
     let heg = Described::family("llama").heg();
     let mut pool = Literals::default();

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use heg_spec::WeightForm;
+
 use super::Plan;
 use crate::encode::weight_name;
+use crate::graph::Param;
 use crate::heg::Use;
-use crate::lower::{is_centred, stored_element};
+use crate::lower::{group_columns, is_centred, stored_element};
 use crate::variants::variants;
 
 impl fmt::Display for Plan {
@@ -48,11 +51,8 @@ impl fmt::Display for Plan {
         for (index, weight) in weights.iter().enumerate() {
             let element = stored_element(weight.kind, self.weights);
             let (name, shape) = (weight_name(weight), &weight.shape);
-            let centred = match is_centred(weight.kind, self.weights) {
-                true => ", centred",
-                false => "",
-            };
-            writeln!(f, "weight {index} {name} {shape:?} {element:?}{centred}")?;
+            let integers = integers(weight, self.weights);
+            writeln!(f, "weight {index} {name} {shape:?} {element:?}{integers}")?;
         }
         let ids: BTreeMap<_, _> = weights
             .iter()
@@ -77,5 +77,15 @@ impl fmt::Display for Plan {
             }
         }
         place("head:".to_owned(), &self.heg.head)
+    }
+}
+
+/// How a weight's integers are stored, behind their type.
+fn integers(param: &Param, form: WeightForm) -> String {
+    let groups = group_columns(param.kind, form);
+    let groups = groups.map_or(String::new(), |group| format!(" in groups of {group}"));
+    match is_centred(param.kind, form) {
+        true => groups + ", centred",
+        false => groups,
     }
 }

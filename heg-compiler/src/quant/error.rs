@@ -25,6 +25,24 @@ pub enum QuantError {
         "tensor `{tensor}` of shape {shape:?} has no rows to scale, expected two dimensions or more"
     )]
     Rank { tensor: String, shape: Vec<usize> },
+    /// Groups that do not divide the rows.
+    #[error(
+        "tensor `{tensor}` has rows of {columns} columns, which groups of {group} do not divide: \
+         {advice}"
+    )]
+    Groups {
+        tensor: String,
+        columns: usize,
+        group: usize,
+        /// What would do.
+        advice: String,
+    },
+    /// 4-bit blocks that would be rounded to other groups.
+    #[error(
+        "tensor `{tensor}` is {format} and would be rounded to 4 bits a second time: \
+         its blocks are taken over as groups of 32, symmetric ones for Q4_0 alone"
+    )]
+    SecondRounding { tensor: String, format: String },
     /// A buffer of the wrong length, or none where one is needed.
     #[error("{buffer} for tensor `{tensor}`: found room for {found}, expected {expected}")]
     Room {

@@ -1,4 +1,4 @@
-//! Weights as a bundle stores them: channel-wise int8, or floats.
+//! Weights as a bundle stores them: channel-wise int8, group-wise 4-bit integers, or floats.
 //!
 //! Takes tensors of `ingest/` and gives bytes; which tensor gets which form is decided by the model
 //! file and its quantisation plan, where the bytes go by the bundle writer. Bit for bit the same
@@ -7,16 +7,21 @@
 mod element;
 mod error;
 mod floats;
+mod form;
 mod stream;
+mod w4a16;
 mod w8a16;
 
 #[cfg(test)]
 mod stream_tests;
+#[cfg(test)]
+mod w4a16_tests;
 
 pub(crate) use self::element::{Bf16, Element, F16};
 pub use self::error::QuantError;
 pub use self::floats::{f16_bytes, f32_bytes};
+pub use self::form::Form;
 #[cfg(test)]
 pub(crate) use self::stream::encode_in_blocks;
-pub use self::stream::{Encoded, Form, encode, source_hash};
+pub use self::stream::{Encoded, encode, source_hash};
 pub use self::w8a16::{AffineRow, quantise_rows};

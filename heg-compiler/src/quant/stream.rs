@@ -10,36 +10,14 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::ingest::SourceTensor;
+use crate::ingest::{BlockFormat, SourceTensor};
 
 use super::element::fault;
 use super::error::QuantError;
 use super::floats::{f16_part, f32_part};
+use super::form::Form;
+use super::w4a16::{quantise_groups, take_over};
 use super::w8a16::{AffineRow, RangeOfRow, quantise_part, quantise_rows_as};
-
-/// How weights are stored in a bundle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Form {
-    /// Little-endian f32.
-    F32,
-    /// Little-endian f16.
-    F16,
-    /// Channel-wise int8, symmetric about zero: values here, what they stand for beside them, row by row.
-    I8,
-    /// As [`I8`](Self::I8), symmetric about the middle of each row's range.
-    CentredI8,
-}
-
-impl Form {
-    /// Bytes of one element, those of its row not counted.
-    pub const fn element_bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 => 2,
-            Self::I8 | Self::CentredI8 => 1,
-        }
-    }
-}
 
 /// What was read and written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +28,7 @@ pub struct Encoded {
     pub values_bytes: u64,
 }
 
-/// Encodes a tensor or view. For int8 what its rows' values stand for is appended to `affine`, which
+/// Encodes a tensor or view. For integers what the values of its rows or groups stand for is appended to `affine`, which
 /// must be given; other forms leave it alone. On error the sink holds the blocks before the bad one.
 pub fn encode(
     src: &SourceTensor<'_>,
@@ -89,6 +67,7 @@ pub(crate) fn encode_in_blocks(
         Form::F32 => stream.floats(form, f32_part)?,
         Form::F16 => stream.floats(form, f16_part)?,
         Form::I8 | Form::CentredI8 => stream.int8(form, given(src, affine)?)?,
+        Form::I4(_) | Form::U4(_) => stream.int4(form, given(src, affine)?)?,
     }
     Ok(Encoded {
         source_hash: stream.hasher.finalize(),
@@ -96,7 +75,7 @@ pub(crate) fn encode_in_blocks(
     })
 }
 
-/// Room for what rows stand for, which int8 needs.
+/// Room for what integers stand for.
 fn given<'s>(
     src: &SourceTensor<'_>,
     affine: Option<&'s mut Vec<AffineRow>>,
@@ -150,8 +129,7 @@ impl Stream<'_> {
         let whole = 0..src.bytes().len();
         let work = |(start, part): Part<'_>, block: &mut Block| {
             let elements = part.len() / src.dtype().element_bytes();
-            let bytes = elements.saturating_mul(form.element_bytes());
-            block.values.resize(bytes, 0);
+            block.values.resize(form.bytes_of(elements), 0);
             convert(src, start, part, &mut block.values)
         };
         self.pass(whole, self.block_bytes, &mut Vec::new(), work)
@@ -177,6 +155,23 @@ impl Stream<'_> {
             // The rows exist: they are cut from the tensor's own bytes.
             let rows = src.rows(rows).map_err(|_| fault(src, start, 0.0))?;
             quantise_rows_as(&rows, form, &mut block.values, &mut block.affine)
+        };
+        self.pass(whole, block_rows.saturating_mul(row_bytes), affine, work)
+    }
+
+    /// Blocks of whole rows.
+    fn int4(&mut self, form: Form, affine: &mut Vec<AffineRow>) -> Result<(), QuantError> {
+        let src = self.src;
+        check_groups(src, form)?;
+        let row_bytes = src.bytes().len() / src.row_count();
+        let block_rows = (self.block_bytes / row_bytes).max(1);
+        let whole = 0..src.bytes().len();
+        let work = |(start, part): Part<'_>, block: &mut Block| {
+            let rows = start / row_bytes..start.saturating_add(part.len()) / row_bytes;
+            // The rows exist: they are cut from the tensor's own bytes.
+            let rows = src.rows(rows).map_err(|_| fault(src, start, 0.0))?;
+            block.make_room(&rows, form);
+            quantise_groups(&rows, form, &mut block.values, &mut block.affine)
         };
         self.pass(whole, block_rows.saturating_mul(row_bytes), affine, work)
     }
@@ -236,6 +231,10 @@ impl Stream<'_> {
         let affine = match form {
             Form::I8 | Form::CentredI8 => {
                 check_rank(src)?;
+                given(src, affine)?
+            }
+            Form::I4(_) | Form::U4(_) => {
+                check_groups(src, form)?;
                 given(src, affine)?
             }
             Form::F32 | Form::F16 => &mut none,
@@ -299,6 +298,35 @@ impl Stream<'_> {
     }
 }
 
+impl Block {
+    /// Room for the groups of some rows.
+    fn make_room(&mut self, rows: &SourceTensor<'_>, form: Form) {
+        let elements = rows.element_count();
+        let groups = elements / form.group_columns().unwrap_or(1);
+        self.values.resize(form.bytes_of(elements), 0);
+        self.affine.resize(groups, AffineRow::ZERO);
+    }
+}
+
+/// Takes the blocks of rows over as groups.
+fn taken_block(
+    src: &SourceTensor<'_>,
+    rows: Range<usize>,
+    (format, form): (BlockFormat, Form),
+    block: &mut Block,
+) -> Result<(), QuantError> {
+    block.unpacked.clear();
+    let stored = &mut block.unpacked;
+    src.stored_rows(rows.clone(), |bytes| stored.extend_from_slice(bytes));
+    let rows = src.rows(rows).map_err(|_| fault(src, 0, 0.0))?;
+    let stored = std::mem::take(&mut block.unpacked);
+    block.make_room(&rows, form);
+    let (values, affine) = (&mut block.values, &mut block.affine);
+    let taken = take_over(&rows, (format, form), &stored, values, affine);
+    block.unpacked = stored;
+    taken
+}
+
 /// Unpacks rows of a tensor and encodes them.
 fn packed_block(
     src: &SourceTensor<'_>,
@@ -306,20 +334,47 @@ fn packed_block(
     form: Form,
     block: &mut Block,
 ) -> Result<(), QuantError> {
+    if let Some(format) = src.block_format()
+        && form.takes_over(format)
+    {
+        return taken_block(src, rows, (format, form), block);
+    }
     src.unpack_rows(rows.clone(), &mut block.unpacked);
-    let plain = src.over(rows.clone(), &block.unpacked);
-    let elements = plain.element_count();
-    let bytes = elements.saturating_mul(form.element_bytes());
-    block.values.resize(bytes, 0);
+    let unpacked = std::mem::take(&mut block.unpacked);
+    let plain = src.over(rows.clone(), &unpacked);
+    let encoded = plain_block(&plain, rows, form, block);
+    block.unpacked = unpacked;
+    encoded
+}
+
+/// Encodes unpacked rows.
+fn plain_block(
+    plain: &SourceTensor<'_>,
+    rows: Range<usize>,
+    form: Form,
+    block: &mut Block,
+) -> Result<(), QuantError> {
+    block.values.resize(form.bytes_of(plain.element_count()), 0);
     block.affine.clear();
     match form {
-        Form::F32 => f32_part(&plain, 0, plain.bytes(), &mut block.values),
-        Form::F16 => f16_part(&plain, 0, plain.bytes(), &mut block.values),
+        Form::F32 => f32_part(plain, 0, plain.bytes(), &mut block.values),
+        Form::F16 => f16_part(plain, 0, plain.bytes(), &mut block.values),
         Form::I8 | Form::CentredI8 => {
             block.affine.resize(rows.len(), AffineRow::ZERO);
-            quantise_rows_as(&plain, form, &mut block.values, &mut block.affine)
+            quantise_rows_as(plain, form, &mut block.values, &mut block.affine)
+        }
+        Form::I4(_) | Form::U4(_) => {
+            block.make_room(plain, form);
+            quantise_groups(plain, form, &mut block.values, &mut block.affine)
         }
     }
+}
+
+/// Groups divide rows, and blocks of four bits that cannot be taken over are not rounded a second time.
+fn check_groups(src: &SourceTensor<'_>, form: Form) -> Result<(), QuantError> {
+    check_rank(src)?;
+    form.check_columns(src.name(), src.row_elements(), src.row_elements())?;
+    form.check_blocks(src)
 }
 
 /// Channel-wise int8 needs rows.

@@ -9,6 +9,8 @@ use proptest::prelude::*;
 
 use crate::ingest::{Checkpoint, SourceDtype, SourceTensor};
 
+use heg_spec::GroupColumns;
+
 use super::stream::*;
 use super::w8a16::quantise_rows_as;
 use super::*;
@@ -43,6 +45,13 @@ fn weights(count: usize) -> Vec<u8> {
         .collect()
 }
 
+/// Forms of four bits whose groups divide rows.
+fn fours(columns: usize) -> impl Iterator<Item = Form> {
+    let groups = GroupColumns::ALL.into_iter();
+    let dividing = groups.filter(move |group| columns.is_multiple_of(group.count() as usize));
+    dividing.flat_map(|group| [Form::I4(group), Form::U4(group)])
+}
+
 fn direct(src: &SourceTensor<'_>, form: Form) -> (Vec<u8>, Vec<AffineRow>) {
     let mut values = vec![0; src.element_count()];
     let mut affine = vec![AffineRow::ZERO; src.row_count()];
@@ -54,10 +63,20 @@ fn direct(src: &SourceTensor<'_>, form: Form) -> (Vec<u8>, Vec<AffineRow>) {
 fn bytes_do_not_depend_on_threads_or_blocks() {
     // Several windows, the last block not full, rows that do not divide a block; then wide rows.
     let bytes = weights(150_000);
-    for (rows, columns) in [(1500, 100), (6, 25_000), (50, 3000), (1, 150_000)] {
+    for (rows, columns) in [
+        (1500, 100),
+        (6, 25_000),
+        (50, 3000),
+        (1, 150_000),
+        (1171, 128),
+    ] {
+        let bytes = &bytes[..rows * columns * 2];
         let shape = vec![rows, columns];
-        let src = SourceTensor::from_bytes("w", SourceDtype::Bf16, shape, &bytes).unwrap();
-        for form in [Form::F32, Form::F16, Form::I8, Form::CentredI8] {
+        let src = SourceTensor::from_bytes("w", SourceDtype::Bf16, shape, bytes).unwrap();
+        for form in [Form::F32, Form::F16, Form::I8, Form::CentredI8]
+            .into_iter()
+            .chain(fours(columns))
+        {
             let one = with_threads(1, || run(&src, form)).unwrap();
             let two = with_threads(2, || run(&src, form)).unwrap();
             let many = with_threads(5, || run(&src, form)).unwrap();
@@ -82,7 +101,7 @@ fn every_tensor_of_the_fixture_is_encoded() {
         let src = checkpoint.tensor(name).unwrap();
         for form in [Form::F32, Form::F16] {
             let (values, affine, _) = run(&src, form).unwrap();
-            assert_eq!(values.len(), src.element_count() * form.element_bytes());
+            assert_eq!(values.len(), form.bytes_of(src.element_count()));
             assert!(affine.is_empty());
         }
         match src.shape().len() {
@@ -158,9 +177,10 @@ proptest! {
         let dtype = [SourceDtype::F32, SourceDtype::F16, SourceDtype::Bf16][dtype];
         let bytes = &bytes[..rows * columns * dtype.element_bytes()];
         let src = SourceTensor::from_bytes("w", dtype, vec![rows, columns], bytes).unwrap();
-        for form in [Form::F32, Form::F16, Form::I8, Form::CentredI8] {
+        let forms = [Form::F32, Form::F16, Form::I8, Form::CentredI8].into_iter();
+        for form in forms.chain(fours(0)) {
             if let Ok((values, _, _)) = run(&src, form) {
-                prop_assert_eq!(values.len(), rows * columns * form.element_bytes());
+                prop_assert_eq!(values.len(), form.bytes_of(rows * columns));
             }
         }
     }

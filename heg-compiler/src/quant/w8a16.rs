@@ -14,9 +14,9 @@ use crate::ingest::{SourceDtype, SourceTensor};
 
 use super::element::{Element, fault, magnitude_max_of, with_element};
 use super::error::QuantError;
-use super::stream::Form;
+use super::form::Form;
 
-/// What the integers of a row stand for: `scale · q + centre`.
+/// What the integers of a row, or of a group of its columns, stand for: `scale · q + centre`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AffineRow {
     pub scale: f32,

@@ -12,9 +12,11 @@ use super::evaluate::Tensor;
 use super::weight::{Bytes, Weight};
 use crate::quant::{Bf16, Element, F16};
 
-/// `x · Wᵀ + b`. Of int8 rows, scales come after the product, and centres by the sum of x.
+/// `x · Wᵀ + b`. Of int8 rows, scales come after the product, and centres by the sum of x; 4-bit rows are unpacked to
+/// what they stand for.
 pub(super) fn linear(x: &Tensor, weight: &Weight, bias: Option<&Weight>) -> Result<Tensor, Error> {
     let products = match weight.element {
+        ElementType::I4 | ElementType::U4 => unpacked_products(x, weight)?,
         ElementType::I8 => products(x, &weight.values, widen_i8)?,
         ElementType::F16 => products(x, &weight.values, F16::to_f32)?,
         ElementType::Bf16 => products(x, &weight.values, Bf16::to_f32)?,
@@ -22,6 +24,7 @@ pub(super) fn linear(x: &Tensor, weight: &Weight, bias: Option<&Weight>) -> Resu
     };
     let floats = |weight: Option<&Bytes>| weight.map(Bytes::floats).transpose();
     let affine = weight.affine.as_ref();
+    let affine = affine.filter(|_| weight.element == ElementType::I8);
     let scales = floats(affine.map(|affine| &affine.scales))?;
     let centres = floats(affine.and_then(|affine| affine.centres.as_ref()))?;
     let bias = floats(bias.map(|bias| &bias.values))?;
@@ -49,17 +52,63 @@ fn products<const B: usize>(
 ) -> Result<Vec<f32>, Error> {
     let tokens: Vec<&[f32]> = x.rows().collect();
     let row_bytes = (x.width * B).max(1);
-    let block_bytes = (BLOCK_BYTES / row_bytes).max(1) * row_bytes;
+    stream(matrix, row_bytes, |_, block| {
+        multiply_rows(block, row_bytes, &tokens, widen)
+    })
+}
+
+/// As [`products`], of 4-bit integers.
+fn unpacked_products(x: &Tensor, weight: &Weight) -> Result<Vec<f32>, Error> {
+    let tokens: Vec<&[f32]> = x.rows().collect();
+    let halves = |numbers: Option<&Bytes>| numbers.map(Bytes::halves).transpose();
+    let affine = weight.affine.as_ref();
+    let scales = halves(affine.map(|affine| &affine.scales))?.unwrap_or_default();
+    let centres = halves(affine.and_then(|affine| affine.centres.as_ref()))?;
+    let columns = weight.values.mapping.len() * 2 / scales.len().max(1);
+    let row_bytes = (x.width / 2).max(1);
+    stream(&weight.values, row_bytes, |first_row, block| {
+        let mut rows = Vec::with_capacity(block.len() * 2);
+        let first = first_row * x.width / columns.max(1);
+        for (group, bytes) in (first..).zip(block.chunks(columns.max(2) / 2)) {
+            let scale = scales.get(group).copied().unwrap_or(0.0);
+            let centre = centres.as_ref().map(|centres| centres.get(group).copied());
+            let stored = |half: u8| match centre {
+                // The product is exact, and the sum rounded once.
+                Some(centre) => f32::from(half) * scale + centre.unwrap_or(0.0),
+                None => (f32::from(half ^ 8) - 8.0) * scale,
+            };
+            let both = |byte: &u8| [stored(byte & 0x0f), stored(byte >> 4)];
+            rows.extend(bytes.iter().flat_map(both).map(f32::to_le_bytes));
+        }
+        multiply_rows(
+            rows.as_flattened(),
+            x.width * size_of::<f32>(),
+            &tokens,
+            f32::from_le_bytes,
+        )
+    })
+}
+
+/// What `multiply` gives for blocks of whole rows, in order; it is told the first row of each.
+fn stream(
+    matrix: &Bytes,
+    row_bytes: usize,
+    multiply: impl Fn(usize, &[u8]) -> Vec<f32> + Sync,
+) -> Result<Vec<f32>, Error> {
+    let block_rows = (BLOCK_BYTES / row_bytes).max(1);
+    let block_bytes = block_rows * row_bytes;
     let window_bytes = block_bytes * WINDOW_BLOCKS;
     let mut hasher = blake3::Hasher::new();
-    let mut products = Vec::with_capacity(matrix.mapping.len() / row_bytes * tokens.len());
+    let mut products = Vec::new();
     for (at, window) in matrix.mapping.chunks(window_bytes).enumerate() {
-        let multiply = || -> Vec<Vec<f32>> {
-            let blocks = window.par_chunks(block_bytes);
-            let rows = |block: &[u8]| multiply_rows(block, row_bytes, &tokens, widen);
-            blocks.map(rows).collect()
+        let all = || -> Vec<Vec<f32>> {
+            let blocks = window.par_chunks(block_bytes).enumerate();
+            let first = |index| (at * WINDOW_BLOCKS + index) * block_rows;
+            blocks
+                .map(|(index, block)| multiply(first(index), block))
+                .collect()
         };
-        let (_, blocks) = rayon::join(|| hasher.update(window), multiply);
+        let (_, blocks) = rayon::join(|| hasher.update(window), all);
         products.extend(blocks.into_iter().flatten());
         let start = (at * window_bytes) as u64;
         matrix

@@ -7,16 +7,18 @@ use heg_artifacts::manifest::ElementType;
 use heg_artifacts::{Error, Mapping, SectionId, Store, check_object};
 
 use crate::encode::StoredWeight;
+use crate::quant::{Element, F16};
 
 /// A mapped weight, not read yet.
 pub(crate) struct Weight {
     pub(super) element: ElementType,
     pub(super) values: Bytes,
-    /// What integers stand for, for int8.
+    /// What integers stand for.
     pub(super) affine: Option<Affine>,
 }
 
-/// What the integers of rows stand for, one f32 a row: `scale · q + centre`, or `scale · q`.
+/// What integers stand for: `scale · q + centre`, or `scale · q`. One f32 a row of 8-bit integers, one f16 a group of
+/// 4-bit ones.
 pub(super) struct Affine {
     pub(super) scales: Bytes,
     pub(super) centres: Option<Bytes>,
@@ -79,6 +81,13 @@ impl Bytes {
         self.check(SectionId::of(&self.mapping))?;
         let (numbers, _) = self.mapping.as_chunks();
         Ok(numbers.iter().map(|n| f32::from_le_bytes(*n)).collect())
+    }
+
+    /// All of them as f16: scales and centres of groups.
+    pub(super) fn halves(&self) -> Result<Vec<f32>, Error> {
+        self.check(SectionId::of(&self.mapping))?;
+        let (numbers, _) = self.mapping.as_chunks();
+        Ok(numbers.iter().map(|n| F16::to_f32(*n)).collect())
     }
 
     /// Compares the hash of what was read with the section's name.

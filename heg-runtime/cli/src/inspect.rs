@@ -1,8 +1,10 @@
 //! `heg inspect`: what a bundle holds, for people or as JSON; `inspect/kernels.rs`, what its kernels cost;
-//! `inspect/page.rs`, both as a page with pictures; `inspect/programs.rs`, what its kernels do on the CPU.
+//! `inspect/page.rs`, both as a page with pictures; `inspect/programs.rs`, what its kernels do on the CPU;
+//! `inspect/partitions.rs`, how two devices share its products.
 
 mod kernels;
 mod page;
+mod partitions;
 mod programs;
 
 use std::io::Write;
@@ -20,7 +22,7 @@ pub(crate) struct Arguments {
     /// The bundle
     #[arg(value_name = "BUNDLE")]
     bundle: PathBuf,
-    /// Print the whole manifest, or what `--kernels` or `--program` shows, as JSON
+    /// Print the whole manifest, or what `--kernels`, `--program` or `--partition` shows, as JSON
     #[arg(long)]
     json: bool,
     /// Show what a call costs with each variant of each kernel, and how the chunk was chosen
@@ -32,6 +34,9 @@ pub(crate) struct Arguments {
     /// Show the CPU program of a kernel [default: of each kernel], step by step
     #[arg(long, value_name = "KERNEL", conflicts_with = "costs")]
     program: Option<Option<String>>,
+    /// Show how two devices share the products of a layer, on each machine that the bundle has a partition for
+    #[arg(long, conflicts_with_all = ["costs", "program"])]
+    partition: bool,
     #[command(flatten)]
     question: kernels::Question,
 }
@@ -52,6 +57,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if let Some(file) = &arguments.html {
         return page::run(&loaded, &arguments.question, file);
+    }
+    if arguments.partition {
+        return partitions::run(&loaded, arguments.json);
     }
     let bundle = loaded.bundle();
     if let Some(kernel) = &arguments.program {
@@ -81,7 +89,7 @@ fn describe(manifest: &Manifest, bytes: usize) -> String {
     let model = &manifest.model;
     let sections: u64 = manifest.sections.iter().map(|section| section.bytes).sum();
     let mut text = format!(
-        "model     {} ({}), {} parameters as {:?}\n\
+        "model     {} ({}), {} parameters as {}\n\
          shape     {} layers, hidden {}, {}/{} heads of {}, vocabulary {}, context {} tokens\n\
          file      {} in {} sections ({} of content)\n\
          text      tokenizer {}, chat template {}, ends with {:?}\n\

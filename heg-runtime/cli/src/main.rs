@@ -7,6 +7,7 @@ mod bench;
 mod bench_serve;
 mod chat;
 mod doctor;
+mod explain;
 mod failure;
 mod form;
 mod inspect;
@@ -51,6 +52,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Score a text: its likelihood, and how far the model is from another one
     Score(score::Arguments),
+    /// Say why a request of a run was slow, from the run's trace
+    Explain(explain::Arguments),
     /// Replay a trace against a server, and measure how long its answers take
     BenchServe(bench_serve::Arguments),
     /// Measure each kernel on this machine, for predictions
@@ -65,6 +68,7 @@ impl Command {
             Self::Serve(_) => true,
             Self::BenchServe(_) | Self::Score(_) => false,
             Self::Run(_) | Self::Inspect(_) | Self::Verify(_) | Self::Doctor(_) => false,
+            Self::Explain(_) => false,
         }
     }
 }
@@ -102,6 +106,7 @@ fn dispatch(command: &Command, started: Instant) -> anyhow::Result<()> {
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
         Command::Score(arguments) => score::run(arguments),
+        Command::Explain(arguments) => explain::run(arguments),
         Command::BenchServe(arguments) => bench_serve::run(arguments),
         Command::Profile(arguments) => profile::run(arguments),
     }

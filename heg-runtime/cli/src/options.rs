@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use heg_artifacts::plain::escape;
-use heg_runtime::engine::{Engine, Speculation};
+use heg_runtime::engine::{Engine, EngineOptions, Speculation};
 use heg_runtime::exec::{Executor, ExecutorOptions, Loader};
-use heg_runtime::{Descent, Loaded, RuntimeError, read_soc, summary, verified};
+use heg_runtime::{Descent, Loaded, RuntimeError, read_policy, read_soc, summary, verified};
 use heg_spec::{Isa, Soc};
 use heg_text::SamplingParams;
 
@@ -16,7 +16,7 @@ pub(crate) struct Machine {
     /// The bundle
     #[arg(value_name = "BUNDLE")]
     pub(crate) bundle: PathBuf,
-    /// Devices to run on: a shipped SoC (`host-cpu`, `host-cpu-f32`, `host-cpu-openvino`, `host-roles`) or a .ron file
+    /// Devices to run on: a shipped SoC (`host-cpu`, `host-cpu-f32`, `host-cpu-openvino`, `host-roles`, `host-pair`) or a .ron file
     #[arg(long, value_name = "SOC", default_value = "host-cpu")]
     soc: String,
     /// Instructions that CPU programs use: `avx512-vnni`, `avx-vnni`, `avx2` or `portable` [default: the best here]
@@ -102,6 +102,24 @@ impl Machine {
         speculate: Speculate,
     ) -> Result<Engine, RuntimeError> {
         Engine::start_single(loader, self.executor_options(), speculate.into())
+    }
+
+    /// An engine by a policy, if one is given; else one for one request at a time.
+    pub(crate) fn engine_by(
+        &self,
+        policy: Option<&str>,
+        loader: Loader,
+        speculate: Speculate,
+    ) -> Result<Engine, RuntimeError> {
+        let Some(policy) = policy else {
+            return self.engine(loader, speculate);
+        };
+        let options = EngineOptions {
+            exec: self.executor_options(),
+            speculation: speculate.into(),
+            ..EngineOptions::default()
+        };
+        Engine::start(loader, read_policy(policy)?, options)
     }
 
     /// Executor options from the command line, with defaults for the rest.

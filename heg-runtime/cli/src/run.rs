@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use clap::Args;
 use heg_runtime::engine::{EndTokens, Engine, Request, ScopeId, Status, Update};
+use heg_runtime::exec::Loader;
 use heg_runtime::{Descent, FinishReason, Loaded, RuntimeError};
 use heg_sched::Finish;
 use heg_text::{
@@ -34,6 +35,10 @@ pub(crate) struct Arguments {
     prompt: Prompt,
     #[command(flatten)]
     form: Form,
+    /// How two devices run kernels: `heterollm-tensor`, `heterollm-layer`, another shipped policy or a .ron file [default: each
+    /// kernel on the best device for it]
+    #[arg(long, value_name = "POLICY")]
+    policy: Option<String>,
     /// Most tokens to generate
     #[arg(long, value_name = "N", default_value_t = 256)]
     max_tokens: usize,
@@ -132,14 +137,11 @@ struct Report<'a> {
 pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()> {
     let sampling = arguments.sampling.params()?;
     let loaded = arguments.machine.open()?;
-    let history = arguments.history.as_deref();
-    let history = history
-        .map(|path| HistoryFile::read(path, &loaded))
-        .transpose()?;
+    let history = arguments.past(&loaded)?;
     // Kernels are prepared on their own threads from here on, while the prompt is tokenised.
     let loader = arguments.machine.loader(&loaded)?;
     let runs = loader.what_runs();
-    let engine = arguments.machine.engine(loader, arguments.speculate)?;
+    let engine = arguments.engine(loader)?;
     if let Some(history) = &history {
         engine.recall(ScopeId::default(), history.answers());
     }
@@ -200,6 +202,17 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
 }
 
 impl Arguments {
+    /// Earlier answers.
+    fn past(&self, loaded: &Loaded) -> Result<Option<HistoryFile<'_>>, RuntimeError> {
+        let path = self.history.as_deref();
+        path.map(|path| HistoryFile::read(path, loaded)).transpose()
+    }
+
+    fn engine(&self, loader: Loader) -> Result<Engine, RuntimeError> {
+        let policy = self.policy.as_deref();
+        self.machine.engine_by(policy, loader, self.speculate)
+    }
+
     /// The tokens of what the answer is expected to be.
     fn prediction(&self, tokenizer: Option<&Tokenizer>) -> anyhow::Result<Vec<u32>> {
         let Some(path) = &self.prediction else {

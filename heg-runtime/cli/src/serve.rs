@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
     /// Draft tokens that prompts and earlier answers suggest, and verify several at once; answers are the same
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Speculate::Chain)]
     speculate: Speculate,
-    /// Write a trace of what the devices do, for Perfetto (ui.perfetto.dev)
+    /// Write a trace of what the devices do and requests wait for: for Perfetto (ui.perfetto.dev), and `heg explain`
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Maximum number of requests of each class that wait or run; more are refused with 429, except from clients that have few

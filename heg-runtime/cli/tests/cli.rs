@@ -47,6 +47,7 @@ fn help() {
         "score",
         "serve",
         "bench-serve",
+        "explain",
         "profile",
     ] {
         insta::assert_snapshot!(format!("help_{command}"), heg(&[command, "--help"]));
@@ -91,6 +92,33 @@ fn bench_serve_says_what_it_cannot_replay() {
         .map(|arguments| heg_in(folder.path(), &[&["bench-serve"], *arguments].concat()))
         .collect();
     insta::assert_snapshot!("mistakes_bench_serve", all);
+}
+
+/// The trace is a seed of the fuzz target, too: something of everything.
+#[test]
+fn explain_names_what_a_request_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let seed = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/fuzz/seeds/trace/run.json"
+    );
+    std::fs::copy(seed, folder.path().join("run.json")).unwrap();
+    std::fs::write(folder.path().join("notes.txt"), "not a trace").unwrap();
+    let cases: [&[&str]; 8] = [
+        &["run.json"],
+        &["run.json", "2"],
+        &["run.json", "slowest", "--json"],
+        &["run.json", "9"],
+        &["run.json", "seven"],
+        &["run.json", "--json"],
+        &["notes.txt", "1"],
+        &["missing.json", "1"],
+    ];
+    let all: String = cases
+        .iter()
+        .map(|arguments| heg_in(folder.path(), &[&["explain"], *arguments].concat()))
+        .collect();
+    insta::assert_snapshot!("explain", all);
 }
 
 /// The tiny bundle has a vocabulary of 16 tokens and a context of 32.

@@ -6,7 +6,7 @@ use heg_artifacts::manifest::{self, Manifest, Model, ShapeClass, Variant};
 use heg_profiler::annotation::{self, DeviceAnnotation, SocAnnotation, estimate};
 use heg_spec::{DeviceClass, Group};
 
-use heg_sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
+use heg_sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel, WorkStage};
 
 /// Costs of one model on one machine, as [`estimate`] answers.
 ///
@@ -20,6 +20,10 @@ pub struct AnnotatedCosts {
     devices: [Option<DeviceAnnotation>; Lane::ALL.len()],
     kernels: BTreeMap<Group, manifest::Kernel>,
     model: ModelShape,
+    /// FLOP of attention for a query and a key, all heads together.
+    attention_flops: f64,
+    /// Throughput that attention over prompts does not exceed on a lane, in FLOP/s, where it is known apart.
+    attention_flops_per_sec: [Option<f64>; Lane::ALL.len()],
     /// Time to compile the NPU's attention over so many rows of context, at a chunk: offset and slope, in µs.
     compile_us: (f64, f64),
 }
@@ -54,7 +58,30 @@ impl AnnotatedCosts {
                 // Keys and values in f16.
                 kv_bytes_per_token: u64::from(layers) * kv_row * 4,
             },
+            attention_flops: 4.0 * f64::from(model.heads) * f64::from(model.head_dim),
+            attention_flops_per_sec: [None; Lane::ALL.len()],
             compile_us: COMPILE_US,
+        }
+    }
+
+    /// The same, where attention over prompts is known to be slower on a lane than its other kernels.
+    #[must_use]
+    pub fn with_attention(mut self, lane: Lane, flops_per_sec: f64) -> Self {
+        self.attention_flops_per_sec[lane as usize] = Some(flops_per_sec);
+        self
+    }
+
+    /// The cost of attention over a prompt's segment, of which `cost` is what the device's anchors say.
+    fn attention(&self, lane: Lane, tokens: u32, context: u32, cost: Cost) -> Cost {
+        let Some(rate) = self.attention_flops_per_sec[lane as usize] else {
+            return cost;
+        };
+        let pairs = f64::from(tokens) * f64::from(context);
+        let busy_us = 1e6 * self.attention_flops * pairs / rate;
+        let latency_us = cost.latency_us.max(busy_us + self.launch_us(lane));
+        Cost {
+            latency_us,
+            bandwidth: cost.bandwidth * cost.latency_us / latency_us,
         }
     }
 
@@ -114,6 +141,26 @@ impl AnnotatedCosts {
         })
     }
 
+    /// A layer over the rows of one request on the NPU.
+    fn verification(&self, rows: u32, context: u32) -> Option<Cost> {
+        let call = annotation::KernelCall {
+            tokens: rows,
+            context,
+            batch: 1,
+        };
+        let parts = [Group::Qkv, Group::Mha, Group::Ffn];
+        let (mut latency_us, mut moved) = (0.0, 0.0);
+        for group in parts {
+            let part = self.kernel(Lane::Npu, group, call)?;
+            latency_us += part.latency_us;
+            moved += part.latency_us * part.bandwidth;
+        }
+        Some(Cost {
+            latency_us,
+            bandwidth: moved / latency_us,
+        })
+    }
+
     fn launch_us(&self, lane: Lane) -> f64 {
         let device = self.devices[lane as usize].as_ref();
         device
@@ -152,7 +199,11 @@ impl Costs for AnnotatedCosts {
                     context,
                     batch: 1,
                 };
-                self.kernel(lane, group, call)
+                let cost = self.kernel(lane, group, call)?;
+                Some(match kernel {
+                    Kernel::Mha => self.attention(lane, tokens, context, cost),
+                    Kernel::Qkv | Kernel::Ffn => cost,
+                })
             }
             // Shapes of a batch are not static.
             Call::Layer { .. } if lane == Lane::Npu => None,
@@ -161,6 +212,8 @@ impl Costs for AnnotatedCosts {
                 context,
                 fused,
             } => self.layer(lane, rows, context, fused),
+            Call::Verify { .. } if lane != Lane::Npu => None,
+            Call::Verify { rows, context } => self.verification(rows, context),
             Call::Head { rows } => {
                 let call = annotation::KernelCall {
                     tokens: 1,
@@ -170,6 +223,14 @@ impl Costs for AnnotatedCosts {
                 self.kernel(lane, Group::Head, call)
             }
         }
+    }
+
+    fn watts(&self, lane: Lane, stage: WorkStage) -> Option<f64> {
+        let power = self.devices[lane as usize].as_ref()?.power.as_ref()?;
+        Some(match stage {
+            WorkStage::Prefill => power.prefill_watts(),
+            WorkStage::Decode => power.decode_watts(),
+        })
     }
 
     /// What a variant of that shape takes: of the bundle's buckets the smallest that holds it, scaled to its

@@ -1,6 +1,6 @@
 //! A call of a kernel: the rows and weights that it works on.
 
-use heg_artifacts::manifest::{ElementType, Role};
+use heg_artifacts::manifest::Role;
 use heg_artifacts::program::{BufferId, BufferPlace, Step};
 
 use crate::attention::TREE_TOKENS_MAX;
@@ -29,16 +29,17 @@ pub struct CpuCall<'a> {
 pub struct WeightBytes<'a> {
     /// Elements, row-major.
     pub values: &'a [u8],
-    /// What the rows' integers stand for; there where the elements are 8-bit integers.
+    /// What integers stand for; there where the elements are some.
     pub affine: Option<AffineBytes<'a>>,
 }
 
-/// What the integers of rows stand for: q for `scale · q + centre`, or for `scale · q`.
+/// What integers stand for: q for `scale · q + centre`, or for `scale · q`. There is an f32 of each for a row of 8-bit
+/// integers, and an f16 for a group of columns of 4-bit ones.
 #[derive(Debug, Clone, Copy)]
 pub struct AffineBytes<'a> {
-    /// A factor in f32 for each row.
+    /// Factors.
     pub scales: &'a [u8],
-    /// A term in f32 for each row, where rows are centred.
+    /// Terms, where integers are centred.
     pub centres: Option<&'a [u8]>,
 }
 
@@ -86,17 +87,17 @@ impl CpuCall<'_> {
         expect("weights", 0, kernel.parameters.len(), self.weights.len())?;
         for (index, (weight, parameter)) in self.weights.iter().zip(&kernel.parameters).enumerate()
         {
-            let elements: usize = parameter.shape.iter().map(|dim| *dim as usize).product();
-            let bytes = elements * parameter.element.bytes() as usize;
+            let elements = parameter.shape.iter().map(|dim| u64::from(*dim)).product();
+            let bytes = parameter.element.bytes_of(elements).unwrap_or(u64::MAX) as usize;
             expect("bytes of a weight", index, bytes, weight.values.len())?;
-            if parameter.element == ElementType::I8 {
-                let rows = parameter.shape.first().map_or(0, |rows| *rows as usize);
+            let of_each = parameter.affine_bytes() as usize;
+            if of_each > 0 {
                 let found = weight.affine.map_or(0, |affine| affine.scales.len());
-                expect("bytes of a weight's scales", index, 4 * rows, found)?;
+                expect("bytes of a weight's scales", index, of_each, found)?;
                 let centres = weight.affine.and_then(|affine| affine.centres);
                 let found = centres.map_or(0, <[u8]>::len);
-                let rows = if parameter.centred { rows } else { 0 };
-                expect("bytes of a weight's centres", index, 4 * rows, found)?;
+                let centres = if parameter.centred { of_each } else { 0 };
+                expect("bytes of a weight's centres", index, centres, found)?;
             }
         }
         Ok(())

@@ -1,22 +1,27 @@
 //! The device: threads, instruction set and scratch memory of one lane, and how they run an order.
 
 use std::cell::UnsafeCell;
-use std::num::NonZeroUsize;
+use std::hint::spin_loop;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::ops::ControlFlow;
+use std::time::Instant;
 
 use heg_artifacts::program::Attention;
 
 use crate::attention::AttentionScratch;
 use crate::call::CpuCall;
+use crate::division::{Division, Partition, SIDES, Uncut, index};
 use crate::error::Error;
 use crate::execution::Execution;
 use crate::kernel::Kernel;
 use crate::listed::ListedOrder;
 use crate::memory::Scratch;
+use crate::pace::{Done, Pace};
 use crate::placement::Placement;
-use crate::pool::Pool;
+use crate::pool::{Crew, PairWatch, Pool, Taken};
 use crate::product::Panel;
-use heg_spec::Isa;
+use heg_spec::policy::Synchronisation;
+use heg_spec::{Isa, Side};
 
 /// What a device is made of.
 #[derive(Debug, Clone, Copy)]
@@ -27,12 +32,29 @@ pub struct CpuDeviceOptions {
     pub threads: NonZeroUsize,
 }
 
-/// Runs kernels, one order at a time.
+/// One of two devices that run orders together.
+#[derive(Debug, Clone)]
+pub struct PairSide {
+    /// Its threads. The caller of an order is one of the first side's.
+    pub placement: Placement,
+    /// Times as long as it takes for everything: above 1, its threads wait after each piece of work.
+    pub throttle: NonZeroU32,
+}
+
+/// Runs kernels, one order at a time: as one device, or as a pair of two that share each kernel.
 pub struct CpuDevice {
     isa: Isa,
     pool: Pool,
     scratch: Scratch,
     threads: Vec<OfThread>,
+    /// Number of threads of each side; of a device that is no pair all are of the first.
+    crews: [usize; 2],
+    /// Times as long as each side takes.
+    throttles: [u32; 2],
+    /// How the sides of a pair share what they run.
+    partition: Option<Box<dyn Partition>>,
+    /// How fast the sides of a pair are.
+    pace: Pace,
     /// The order that runs.
     listed: ListedOrder,
     /// Attention that the threads have memory for.
@@ -93,7 +115,33 @@ impl CpuDevice {
     /// [`Error::Program`] where this machine does not have the instructions, [`Error::Thread`] where a thread cannot be
     /// started.
     pub fn placed(isa: Isa, placement: &Placement) -> Result<Self, Error> {
-        let threads = placement.threads();
+        let crew = crew_of(placement);
+        Self::over(isa, Pool::new(crew)?, [crew.threads, 0])
+    }
+
+    /// Two devices that run every order together, and end together if the partition is right. Results are those of one.
+    ///
+    /// # Errors
+    ///
+    /// As [`placed`](Self::placed).
+    pub fn pair(
+        isa: Isa,
+        sides: &[PairSide; 2],
+        how: Synchronisation,
+        partition: Box<dyn Partition>,
+    ) -> Result<Self, Error> {
+        let crews = sides.each_ref().map(|side| crew_of(&side.placement));
+        let pool = Pool::pair(crews, how)?;
+        let throttles = sides.each_ref().map(|side| side.throttle.get());
+        Ok(Self {
+            throttles,
+            pace: Pace::new(throttles),
+            partition: Some(partition),
+            ..Self::over(isa, pool, crews.map(|crew| crew.threads))?
+        })
+    }
+
+    fn over(isa: Isa, pool: Pool, crews: [usize; 2]) -> Result<Self, Error> {
         if !isa.is_available() {
             return Err(Error::Program {
                 what: "instruction set".to_owned(),
@@ -110,12 +158,30 @@ impl CpuDevice {
         };
         Ok(Self {
             isa,
-            pool: Pool::new(threads.get(), placement.kept_on())?,
+            threads: (0..pool.threads()).map(local).collect(),
+            pool,
             scratch: Scratch::empty(),
-            threads: (0..threads.get()).map(local).collect(),
+            crews,
+            throttles: [1; 2],
+            partition: None,
+            pace: Pace::new([1; 2]),
             listed: ListedOrder::default(),
             attended: Vec::new(),
         })
+    }
+
+    /// The same device, `times` as slow: its threads wait after each piece of work.
+    #[must_use]
+    pub fn throttled(self, times: NonZeroU32) -> Self {
+        Self {
+            throttles: [times.get(); 2],
+            ..self
+        }
+    }
+
+    /// A look at the sides of a pair, also while it runs an order; none for another device.
+    pub fn watch(&self) -> Option<PairWatch> {
+        self.pool.watch()
     }
 
     /// Instructions that its kernels use.
@@ -161,11 +227,12 @@ impl CpuDevice {
         }
         self.list(order);
         let scratch = Address(self.scratch.as_ptr());
-        let work = |thread, phase, piece| {
-            let Some((phase, call)) = self.listed.phase(phase) else {
+        let is_timed = self.partition.is_some() || self.throttles != [1; 2];
+        let work = |taken: Taken| {
+            let Some((phase, call)) = self.listed.phase(taken.phase) else {
                 return ControlFlow::Continue(());
             };
-            if piece == phase.pieces {
+            if taken.side == Side::First && taken.piece == phase.pieces[index(Side::First)] {
                 return match goes_on(phase.call + 1) {
                     true => ControlFlow::Continue(()),
                     false => ControlFlow::Break(()),
@@ -180,18 +247,42 @@ impl CpuDevice {
                     tables: self.listed.tables(call),
                     items: self.listed.items(call),
                     threads: &self.threads,
+                    crews: self.crews,
                 };
-                execution.run(thread, phase.index, piece);
+                let own = usize::from(taken.thread >= self.crews[0]);
+                let begin = is_timed.then(Instant::now);
+                let units = execution.run(taken.thread, phase, taken.side, taken.piece);
+                if let Some(begin) = begin {
+                    let padding = [phase.padding, 1.0][own];
+                    wait_for(f64::from(self.throttles[own]) * padding, begin);
+                    let done = Done {
+                        units: (units as f64 * padding) as u64,
+                        took_ns: begin.elapsed().as_nanos() as u64,
+                    };
+                    let kind = (phase.product, phase.is_long);
+                    self.pace.add(kind, SIDES[own], done);
+                }
             }
             ControlFlow::Continue(())
         };
         let ran = self.pool.run(self.listed.pieces(), &work)?;
+        if is_timed {
+            self.pace.learn();
+        }
         Ok(self.listed.calls_in(ran))
     }
 
     /// Lists rows, phases and pieces of an order.
     fn list(&mut self, order: &[(&Kernel, CpuCall<'_>)]) {
         self.listed.clear();
+        let divide = |work: Uncut, is_long: bool| match &self.partition {
+            Some(partition) => {
+                let times = self.pace.times((work.product, is_long));
+                let cut = partition.cut(Uncut { times, ..work });
+                (Division::of(&cut, work), Division::padding(&cut, work))
+            }
+            None => (Division::Tokens(work.tokens), 1.0),
+        };
         for (number, (kernel, call)) in order.iter().enumerate() {
             let execution = Execution {
                 isa: self.isa,
@@ -199,10 +290,12 @@ impl CpuDevice {
                 call,
                 scratch: Address(self.scratch.as_ptr()),
                 tables: &[],
-                items: &[],
+                items: [&[]; 2],
                 threads: &self.threads,
+                crews: self.crews,
             };
-            self.listed.add(&execution, number + 1 < order.len());
+            let is_followed = number + 1 < order.len();
+            self.listed.add(&execution, &divide, is_followed);
         }
     }
 
@@ -225,5 +318,22 @@ impl CpuDevice {
             }
         }
         Ok(())
+    }
+}
+
+fn crew_of(placement: &Placement) -> Crew<'_> {
+    Crew {
+        threads: placement.threads().get(),
+        kept_on: placement.kept_on(),
+    }
+}
+
+/// Waits until what began at `begin` has taken `times` as long as it did.
+fn wait_for(times: f64, begin: Instant) {
+    if times > 1.0 {
+        let end = begin.elapsed().mul_f64(times);
+        while begin.elapsed() < end {
+            spin_loop();
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! One call of an order on all threads of a device: phase after phase, each in pieces.
 //!
-//! Which thread takes which piece changes nothing in the results: every output is computed by one thread, in an order
-//! that knows nothing of pieces.
+//! Which thread takes which piece, and of which side, changes nothing in the results: every output is computed by one
+//! thread, in an order that knows nothing of pieces.
 
 use std::ops::Range;
 
@@ -13,12 +13,15 @@ use heg_artifacts::program::{
 use crate::attention::{self, AttentionCall, KvElement, Tree, WorkItem, WorkItems};
 use crate::call::{Context, CpuCall};
 use crate::device::{Address, OfThread};
+use crate::division::{Division, SIDES, Uncut, index};
 use crate::kernel::{Kernel, Layout};
 use crate::lanes::elements::Element;
+use crate::listed::ListedPhase;
 use crate::product::{
-    Affine, FloatProduct, IntegerProduct, Residual, float_product, integer_product,
+    FloatProduct, Grouped, IntegerProduct, Residual, Scaling, float_product, integer_product,
+    unpack,
 };
-use heg_spec::Isa;
+use heg_spec::{CutProduct, Isa, Side};
 
 /// A call that is under way.
 pub(crate) struct Execution<'a> {
@@ -28,9 +31,11 @@ pub(crate) struct Execution<'a> {
     pub(crate) scratch: Address,
     /// Addresses of rows, by port: inputs, then outputs.
     pub(crate) tables: &'a [Vec<Address>],
-    /// Pieces of its attention.
-    pub(crate) items: &'a [Item],
+    /// Pieces of its attention, of each side.
+    pub(crate) items: [&'a [Item]; 2],
     pub(crate) threads: &'a [OfThread],
+    /// Number of threads of each side.
+    pub(crate) crews: [usize; 2],
 }
 
 /// A piece of attention: some heads of some rows of one sequence.
@@ -49,135 +54,244 @@ pub(crate) struct Strided {
     pub(crate) stride: usize,
 }
 
+impl Strided {
+    /// The rows from `row` on.
+    fn starting_at(self, row: usize) -> Self {
+        Self {
+            first: self.first.wrapping_add(row * self.stride),
+            ..self
+        }
+    }
+}
+
 impl Execution<'_> {
-    /// Adds the pieces of the call's attention, if it has one.
-    pub(crate) fn list_items(&self, items: &mut Vec<Item>) {
+    /// A phase before it is cut.
+    pub(crate) fn uncut(&self, phase: usize) -> Uncut {
+        let product = self.kernel.cut_products.get(phase).copied().flatten();
+        let parts = self.parts(phase);
+        let widths = parts.iter().map(|part| self.kernel.width(part.out));
+        let rows = match product {
+            Some(CutProduct::Attention) => {
+                let attention = self.kernel.attention();
+                attention.map_or(0, |(attention, _)| attention.kv_heads as usize)
+            }
+            Some(CutProduct::GateUp) => widths.max().unwrap_or(0),
+            _ => widths.sum(),
+        };
+        Uncut {
+            product,
+            rows,
+            columns: parts.first().map_or(0, |part| self.columns(part)),
+            tokens: self.call.rows,
+            times: [1.0; 2],
+        }
+    }
+
+    /// Adds a side's pieces of the call's attention, if it has one.
+    pub(crate) fn list_items(&self, division: Division, side: Side, items: &mut Vec<Item>) {
         let Some((attributes, out)) = self.kernel.attention() else {
             return;
         };
-        for context in 0..self.call.contexts.len() {
+        let tokens = division.tokens(side, self.call.rows);
+        let kv_heads = division.outputs(side, attributes.kv_heads as usize);
+        let mut first = 0;
+        for (context, sequence) in self.call.contexts.iter().enumerate() {
             let Some(call) = self.attention_call(attributes, out, context) else {
                 return;
             };
-            let pieces = WorkItems::of(&call, self.threads.len());
+            let of_call = |token: usize| token.saturating_sub(first).min(sequence.tokens);
+            let part = WorkItem {
+                kv_heads: kv_heads.clone(),
+                rows: of_call(tokens.start)..of_call(tokens.end),
+            };
+            let pieces = WorkItems::of(&call, part, self.crew(side));
             let item = |index| Item {
                 context,
                 work: pieces.get(index),
             };
             items.extend((0..pieces.len()).map(item));
+            first += sequence.tokens;
         }
     }
 
-    /// Number of pieces of each phase.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = usize> {
-        let steps = &self.kernel.program.steps;
-        self.kernel.phases.iter().map(move |phase| match phase {
-            StepPhase::Rows(_) => self.call.rows.div_ceil(self.rows_of_piece()),
-            StepPhase::Product(step) => match steps.get(*step) {
-                Some(Step::Product { parts, .. }) => self.pieces_of(parts).sum(),
-                _ => 0,
-            },
-            StepPhase::Attention(_) => self.items.len(),
+    /// Number of pieces of a phase, for each side.
+    pub(crate) fn pieces(&self, phase: usize, division: Division) -> [usize; 2] {
+        SIDES.map(|side| {
+            let tokens = division.tokens(side, self.call.rows).len();
+            match self.kernel.phases.get(phase) {
+                Some(StepPhase::Rows(_)) => tokens.div_ceil(self.rows_of_piece(side, tokens)),
+                Some(StepPhase::Product(_)) if tokens > 0 => {
+                    let parts = self.parts(phase);
+                    self.pieces_of(parts, division, side).sum()
+                }
+                Some(StepPhase::Attention(_)) => self.items[index(side)].len(),
+                Some(StepPhase::Product(_)) | None => 0,
+            }
         })
     }
 
-    /// Works on a piece of a phase.
-    pub(crate) fn run(&self, thread: usize, phase: usize, piece: usize) {
-        match self.kernel.phases.get(phase) {
-            Some(StepPhase::Rows(steps)) => self.rows(thread, steps.clone(), piece),
-            Some(StepPhase::Product(step)) => self.product(thread, *step, piece),
-            Some(StepPhase::Attention(step)) => self.attention(thread, *step, piece),
+    /// Works on a side's piece of a phase. Returns the work in it that products are, each of a weight and an activation.
+    pub(crate) fn run(&self, thread: usize, phase: ListedPhase, side: Side, piece: usize) -> usize {
+        let division = phase.division;
+        match self.kernel.phases.get(phase.index) {
+            Some(StepPhase::Rows(steps)) => {
+                let tokens = division.tokens(side, self.call.rows);
+                self.rows(thread, steps.clone(), (tokens, side), piece);
+            }
+            Some(StepPhase::Product(step)) => {
+                return self.product(thread, *step, (division, side), piece);
+            }
+            Some(StepPhase::Attention(step)) => self.attention(thread, *step, side, piece),
             None => {}
         }
+        0
     }
 
     /// Runs steps on some rows.
-    fn rows(&self, thread: usize, steps: Range<usize>, piece: usize) {
-        let size = self.rows_of_piece();
+    fn rows(
+        &self,
+        thread: usize,
+        steps: Range<usize>,
+        (tokens, side): (Range<usize>, Side),
+        piece: usize,
+    ) {
+        let size = self.rows_of_piece(side, tokens.len());
         let steps = self.kernel.program.steps.get(steps).unwrap_or_default();
-        for row in piece * size..self.call.rows.min((piece + 1) * size) {
+        let first = tokens.start + piece * size;
+        for row in first..tokens.end.min(first + size) {
             for step in steps {
                 self.row_step(thread, step, row);
             }
         }
     }
 
-    fn rows_of_piece(&self) -> usize {
-        let pieces = self.threads.len() * PIECES_OF_A_THREAD;
-        self.call.rows.div_ceil(pieces).max(1)
+    fn rows_of_piece(&self, side: Side, tokens: usize) -> usize {
+        let pieces = self.crew(side) * PIECES_OF_A_THREAD;
+        tokens.div_ceil(pieces).max(1)
     }
 
-    /// Computes some outputs of a product.
-    fn product(&self, thread: usize, step: usize, mut piece: usize) {
-        let Some(Step::Product { x, parts }) = self.kernel.program.steps.get(step) else {
-            return;
-        };
-        for (part, pieces) in parts.iter().zip(self.pieces_of(parts)) {
-            if piece < pieces {
-                let size = self.outputs_of_piece(parts, part);
-                let end = self.kernel.width(part.out).min((piece + 1) * size);
-                return self.multiply(thread, *x, part, piece * size..end);
-            }
-            piece -= pieces;
+    /// Number of threads of a side.
+    fn crew(&self, side: Side) -> usize {
+        self.crews[index(side)].max(1)
+    }
+
+    /// The parts of a phase's product; none of another phase.
+    fn parts(&self, phase: usize) -> &[Part] {
+        match self.kernel.phases.get(phase) {
+            Some(StepPhase::Product(step)) => match self.kernel.program.steps.get(*step) {
+                Some(Step::Product { parts, .. }) => parts,
+                _ => &[],
+            },
+            _ => &[],
         }
     }
 
-    /// Number of pieces of each part of a product.
-    fn pieces_of<'p>(&self, parts: &'p [Part]) -> impl Iterator<Item = usize> + use<'p, '_> {
-        let pieces = |part: &Part| {
-            let outputs = self.kernel.width(part.out);
-            outputs.div_ceil(self.outputs_of_piece(parts, part))
+    /// Computes some outputs of a product.
+    fn product(
+        &self,
+        thread: usize,
+        step: usize,
+        (division, side): (Division, Side),
+        mut piece: usize,
+    ) -> usize {
+        let Some(Step::Product { x, parts }) = self.kernel.program.steps.get(step) else {
+            return 0;
+        };
+        let tokens = division.tokens(side, self.call.rows);
+        for (part, pieces) in parts.iter().zip(self.pieces_of(parts, division, side)) {
+            if piece < pieces {
+                let outputs = division.outputs(side, self.kernel.width(part.out));
+                let size = self.outputs_of_piece(parts, part, (division, side));
+                let first = outputs.start + piece * size;
+                let outputs = first..outputs.end.min(first + size);
+                let work = outputs.len() * tokens.len() * self.columns(part);
+                self.multiply(thread, *x, part, outputs, tokens);
+                return work;
+            }
+            piece -= pieces;
+        }
+        0
+    }
+
+    /// Number of a side's pieces of each part of a product.
+    fn pieces_of<'p>(
+        &self,
+        parts: &'p [Part],
+        division: Division,
+        side: Side,
+    ) -> impl Iterator<Item = usize> + use<'p, '_> {
+        let pieces = move |part: &Part| {
+            let outputs = division.outputs(side, self.kernel.width(part.out));
+            let size = self.outputs_of_piece(parts, part, (division, side));
+            outputs.len().div_ceil(size)
         };
         parts.iter().map(pieces)
     }
 
-    /// Outputs of a part's pieces: so few that all threads end at about the same time, and enough to be worth taking.
-    fn outputs_of_piece(&self, parts: &[Part], part: &Part) -> usize {
-        let all: usize = parts.iter().map(|part| self.kernel.width(part.out)).sum();
-        let fair = all.div_ceil(self.threads.len() * PIECES_OF_A_THREAD);
+    /// Outputs of a part's pieces: so few that all threads of a side end at about the same time, and enough to be worth
+    /// taking.
+    fn outputs_of_piece(
+        &self,
+        parts: &[Part],
+        part: &Part,
+        (division, side): (Division, Side),
+    ) -> usize {
+        let outputs = |part: &Part| division.outputs(side, self.kernel.width(part.out)).len();
+        let all: usize = parts.iter().map(outputs).sum();
+        let fair = all.div_ceil(self.crew(side) * PIECES_OF_A_THREAD);
         let most = PIECE_BYTES / self.row_bytes(part).max(1);
         fair.min(most).div_ceil(OUTPUT_STEP).max(1) * OUTPUT_STEP
+    }
+
+    /// Columns of a part's matrix.
+    fn columns(&self, part: &Part) -> usize {
+        let parameter = self.kernel.parameters.get(part.weight.0 as usize);
+        let columns = parameter.and_then(|parameter| parameter.shape.last());
+        columns.map_or(0, |columns| *columns as usize)
     }
 
     /// Bytes of a row of a part's matrix.
     fn row_bytes(&self, part: &Part) -> usize {
         let parameter = self.kernel.parameters.get(part.weight.0 as usize);
         parameter.map_or(1, |Parameter { element, shape, .. }| {
-            shape.last().map_or(1, |width| *width as usize) * element.bytes() as usize
+            let width = shape.last().map_or(1, |width| u64::from(*width));
+            element.bytes_of(width).unwrap_or(u64::MAX) as usize
         })
     }
 
-    fn multiply(&self, thread: usize, x: BufferId, part: &Part, outputs: Range<usize>) {
+    fn multiply(
+        &self,
+        thread: usize,
+        x: BufferId,
+        part: &Part,
+        outputs: Range<usize>,
+        tokens: Range<usize>,
+    ) {
         let Some(parameter) = self.kernel.parameters.get(part.weight.0 as usize) else {
             return;
         };
         let Some(weight) = self.call.weights.get(part.weight.0 as usize) else {
             return;
         };
-        let (Some(out), Some(local)) = (self.strided(part.out), self.threads.get(thread)) else {
+        let first_row = tokens.start;
+        let out = self.strided(part.out);
+        let out = out.map(|out| out.starting_at(first_row));
+        let (Some(out), Some(local)) = (out, self.threads.get(thread)) else {
             return;
         };
-        let affine = weight.affine.map(|affine| Affine {
-            scales: affine.scales.as_ptr().cast(),
-            centres: affine.centres.map(|centres| centres.as_ptr().cast()),
-        });
+        let scaling = weight.affine.and_then(|of| Scaling::of(parameter, of));
         let bias = part.bias.and_then(|bias| self.vector(bias));
-        let residual = part.residual.and_then(|residual| {
-            let to = self.strided(residual.to)?;
-            Some(Residual {
-                from: to.first.cast_const(),
-                stride: to.stride,
-                factor: residual.factor,
-            })
-        });
-        let rows = self.call.rows;
-        match (self.kernel.layouts.get(x.0 as usize), affine) {
-            (Some(Layout::Rounded(first, form)), Some(affine)) => {
+        let residual = self.residual(part, first_row);
+        let rows = tokens.len();
+        match (self.kernel.layouts.get(x.0 as usize), scaling) {
+            (Some(Layout::Rounded(first, form)), Some(scaling)) => {
                 let product = IntegerProduct {
                     weights: weight.values.as_ptr().cast(),
-                    affine,
+                    scaling,
                     form: *form,
                     operand: self.scratch_at(*first).cast_const().cast(),
+                    operand_rows: self.call.rows,
+                    first_row,
                     rows,
                     bias,
                     residual,
@@ -188,37 +302,89 @@ impl Execution<'_> {
                 // rows are there; every output is in one piece, which one thread has; a thread has its own memory.
                 unsafe { integer_product(self.isa, &product, outputs, &mut local.get().panel) };
             }
-            (Some(Layout::Plain(first)), affine) => {
-                let Some(element) = Element::of(parameter.element) else {
-                    return;
+            (Some(Layout::Plain(first)), scaling) => {
+                let affine = match scaling {
+                    Some(Scaling::Rows(affine)) => Some(affine),
+                    Some(Scaling::Groups(_)) | None => None,
                 };
-                let width = self.kernel.width(x);
+                let (width, x) = (self.kernel.width(x), self.plain(*first, x, first_row));
                 let product = FloatProduct {
                     weights: weight.values.as_ptr(),
-                    element,
+                    element: Element::of(parameter.element).unwrap_or(Element::F32),
                     affine,
                     width,
-                    x: self.scratch_at(*first).cast_const(),
-                    x_stride: plain_stride(width),
+                    x: x.first.cast_const(),
+                    x_stride: x.stride,
                     rows,
                     bias,
                     residual,
                     out: out.first,
                     out_stride: out.stride,
                 };
-                // SAFETY: as above.
-                unsafe { float_product(self.isa, &product, outputs) };
+                // SAFETY: as above; a thread's own row is as wide as any.
+                unsafe {
+                    match scaling {
+                        Some(Scaling::Groups(groups)) => {
+                            let own = local.get().row.as_ptr().cast();
+                            self.unpacked_product(&groups, &product, outputs, own);
+                        }
+                        _ => float_product(self.isa, &product, outputs),
+                    }
+                }
             }
             _ => {}
         }
     }
 
+    /// What a part's outputs are added to, from a row on.
+    fn residual(&self, part: &Part, row: usize) -> Option<Residual> {
+        let residual = part.residual?;
+        let to = self.strided(residual.to)?.starting_at(row);
+        Some(Residual {
+            from: to.first.cast_const(),
+            stride: to.stride,
+            factor: residual.factor,
+        })
+    }
+
+    /// Computes outputs of a product with weights of half a byte in f32, each of a row that is unpacked to `own`.
+    ///
+    /// # Safety
+    ///
+    /// As [`float_product`], but that weights are such; `own` has the width.
+    unsafe fn unpacked_product(
+        &self,
+        groups: &Grouped,
+        product: &FloatProduct,
+        outputs: Range<usize>,
+        own: *mut f32,
+    ) {
+        for output in outputs {
+            // SAFETY: passed on; the one output has the terms and results of this one.
+            unsafe {
+                unpack(groups, product.weights, product.width, output, own);
+                let one = FloatProduct {
+                    weights: own.cast_const().cast(),
+                    bias: product.bias.map(|bias| bias.add(output)),
+                    residual: product.residual.map(|residual| Residual {
+                        from: residual.from.add(output),
+                        ..residual
+                    }),
+                    out: product.out.add(output),
+                    ..*product
+                };
+                float_product(self.isa, &one, 0..1);
+            }
+        }
+    }
+
     /// Works on one item of attention.
-    fn attention(&self, thread: usize, step: usize, piece: usize) {
+    fn attention(&self, thread: usize, step: usize, side: Side, piece: usize) {
         let Some(Step::Attention { attributes, out }) = self.kernel.program.steps.get(step) else {
             return;
         };
-        let (Some(item), Some(local)) = (self.items.get(piece), self.threads.get(thread)) else {
+        let item = self.items[index(side)].get(piece);
+        let (Some(item), Some(local)) = (item, self.threads.get(thread)) else {
             return;
         };
         let Some(call) = self.attention_call(attributes, *out, item.context) else {
@@ -286,14 +452,20 @@ impl Execution<'_> {
     /// The rows of a buffer that has them at one distance.
     fn strided(&self, id: BufferId) -> Option<Strided> {
         match self.kernel.layouts.get(id.0 as usize)? {
-            Layout::Plain(first) => Some(Strided {
-                first: self.scratch_at(*first),
-                stride: plain_stride(self.kernel.width(id)),
-            }),
+            Layout::Plain(first) => Some(self.plain(*first, id, 0)),
             Layout::Input(port) => self.port_rows(*port, self.call.inputs),
             Layout::Output(port) => self.port_rows(*port, self.call.outputs),
             Layout::Rounded(..) => None,
         }
+    }
+
+    /// Rows of a buffer in scratch memory, from `row` on.
+    fn plain(&self, first: usize, id: BufferId, row: usize) -> Strided {
+        let rows = Strided {
+            first: self.scratch_at(first),
+            stride: plain_stride(self.kernel.width(id)),
+        };
+        rows.starting_at(row)
     }
 
     /// The rows of a port that is one run.

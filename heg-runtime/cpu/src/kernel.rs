@@ -8,14 +8,16 @@ use heg_artifacts::program::{
 
 use crate::error::Error;
 use crate::execution::plain_stride;
-use crate::product::{Bits, Rounded};
-use heg_spec::Activations;
+use crate::product::{Bits, Meets, Rounded};
+use heg_spec::{Activations, CutProduct, Group};
 
 /// A kernel that a device can run, the same at all places that use it.
 #[derive(Debug)]
 pub struct Kernel {
     pub(crate) program: Program,
     pub(crate) phases: Vec<StepPhase>,
+    /// By phase: what two sides may share as one; none for steps on single rows.
+    pub(crate) cut_products: Vec<Option<CutProduct>>,
     /// By buffer.
     pub(crate) layouts: Vec<Layout>,
     /// By input port.
@@ -104,12 +106,11 @@ impl Kernel {
                     Activations::I8 => Some(Bits::Eight),
                     Activations::I16 => Some(Bits::Sixteen),
                 };
-                let is_rounded =
-                    is_operand && meets_integers(&program, BufferId(index), &declared.parameters);
-                match bits.filter(|_| is_rounded) {
-                    Some(bits) => {
+                let meets = integers_met(&program, BufferId(index), &declared.parameters);
+                match bits.zip(meets.filter(|_| is_operand)) {
+                    Some((bits, meets)) => {
                         let width = buffer.width as usize;
-                        let form = Rounded { width, bits };
+                        let form = Rounded { width, bits, meets };
                         debug_assert!(form.bytes(1) <= size_of::<f32>() * plain_stride(width));
                         Layout::Rounded(first as usize, form)
                     }
@@ -117,9 +118,11 @@ impl Kernel {
                 }
             }
         };
+        let phases = program.phases();
         Ok(Self {
             layouts: (0..).zip(&program.buffers).map(layout).collect(),
-            phases: program.phases(),
+            cut_products: cut_products(&phases, declared.group),
+            phases,
             inputs: ports(&declared.inputs),
             outputs: ports(&declared.outputs),
             parameters: declared.parameters.clone(),
@@ -148,16 +151,38 @@ impl Kernel {
     }
 }
 
-/// Whether all matrices that an operand meets are rows of 8-bit integers.
-fn meets_integers(program: &Program, operand: BufferId, parameters: &[Parameter]) -> bool {
-    let of_part = |part: &Part| {
-        let parameter = parameters.get(part.weight.0 as usize);
-        parameter.is_some_and(|parameter| parameter.element == ElementType::I8)
+/// The integers that the matrices of an operand are made of, if all are of one kind.
+fn integers_met(program: &Program, operand: BufferId, parameters: &[Parameter]) -> Option<Meets> {
+    let of_part = |part: &Part| match parameters.get(part.weight.0 as usize)?.element {
+        ElementType::I8 => Some(Meets::Bytes),
+        ElementType::I4 | ElementType::U4 => Some(Meets::Nibbles),
+        _ => None,
     };
-    program.steps.iter().all(|step| match step {
-        Step::Product { x, parts } if *x == operand => parts.iter().all(of_part),
-        _ => true,
-    })
+    let parts = program.steps.iter().flat_map(|step| match step {
+        Step::Product { x, parts } if *x == operand => parts.as_slice(),
+        _ => &[],
+    });
+    let mut kinds = parts.map(of_part);
+    let first = kinds.next()??;
+    kinds.all(|kind| kind == Some(first)).then_some(first)
+}
+
+/// What each phase is to a partition. The layers' last kernel begins with the output projection and ends with the down
+/// projection, in all families.
+fn cut_products(phases: &[StepPhase], group: Group) -> Vec<Option<CutProduct>> {
+    let is_product = |phase: &StepPhase| matches!(phase, StepPhase::Product(_));
+    let first = phases.iter().position(is_product);
+    let last = phases.iter().rposition(is_product);
+    let of_phase = |(number, phase): (usize, &StepPhase)| match (phase, group) {
+        (StepPhase::Rows(_), _) => None,
+        (StepPhase::Attention(_), _) | (_, Group::Mha) => Some(CutProduct::Attention),
+        (_, Group::Qkv) => Some(CutProduct::Qkv),
+        (_, Group::Head) => Some(CutProduct::Head),
+        (_, Group::Ffn) if first == Some(number) => Some(CutProduct::Out),
+        (_, Group::Ffn) if last == Some(number) => Some(CutProduct::Down),
+        (_, Group::Ffn) => Some(CutProduct::GateUp),
+    };
+    phases.iter().enumerate().map(of_phase).collect()
 }
 
 fn widest(program: &Program) -> usize {

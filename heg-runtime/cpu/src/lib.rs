@@ -9,6 +9,7 @@ mod attention;
 mod call;
 #[allow(unsafe_code, reason = "threads have memory of their own")]
 mod device;
+mod division;
 mod error;
 #[allow(unsafe_code, reason = "calls of kernels")]
 mod execution;
@@ -18,6 +19,7 @@ mod lanes;
 mod listed;
 #[allow(unsafe_code, reason = "rows in memory that others own")]
 mod memory;
+mod pace;
 mod placement;
 mod platform;
 #[allow(unsafe_code, reason = "a call lives as long as its threads work on it")]
@@ -29,9 +31,11 @@ mod rows;
 
 pub use attention::TREE_TOKENS_MAX;
 pub use call::{AffineBytes, Context, CpuCall, WeightBytes};
-pub use device::{CpuDevice, CpuDeviceOptions};
+pub use device::{CpuDevice, CpuDeviceOptions, PairSide};
+pub use division::{Partition, Uncut};
 pub use error::Error;
 pub use heg_spec::{Activations, Isa};
 pub use kernel::Kernel;
 pub use memory::ProgramRows;
 pub use placement::Placement;
+pub use pool::{HandOvers, PairWatch};

@@ -4,9 +4,13 @@
 
 use std::ops::Range;
 
+use heg_spec::CutProduct;
+
 use crate::call::CpuCall;
 use crate::device::Address;
+use crate::division::{Division, SIDES, Uncut};
 use crate::execution::{Execution, Item};
+use crate::pool::Pieces;
 
 /// The phases of an order, and what its calls work on.
 #[derive(Debug, Default)]
@@ -26,9 +30,19 @@ pub(crate) struct ListedPhase {
     pub(crate) call: usize,
     /// Number of the phase in the call.
     pub(crate) index: usize,
-    /// Pieces of work.
-    pub(crate) pieces: usize,
-    /// Whether one more piece follows, which asks whether to go on.
+    /// What it is to a partition.
+    pub(crate) product: Option<CutProduct>,
+    /// How the sides share it.
+    pub(crate) division: Division,
+    /// Times as long as the first side's part takes because of static shapes.
+    pub(crate) padding: f64,
+    /// Pieces of work, of each side.
+    pub(crate) pieces: [usize; 2],
+    /// What tells it from phases that take another time.
+    likeness: u64,
+    /// Whether it is one of a prompt, and may take long.
+    pub(crate) is_long: bool,
+    /// Whether one more piece of the first side follows, which asks whether to go on.
     asks: bool,
 }
 
@@ -36,7 +50,8 @@ pub(crate) struct ListedPhase {
 #[derive(Debug, Clone)]
 pub(crate) struct ListedCall {
     tables: Range<usize>,
-    items: Range<usize>,
+    /// Of each side.
+    items: [Range<usize>; 2],
     /// Number of the first phase behind it.
     end: usize,
 }
@@ -49,31 +64,49 @@ impl ListedOrder {
     }
 
     /// Adds a call whose rows and items are not listed yet, and which another may follow.
-    pub(crate) fn add(&mut self, execution: &Execution<'_>, is_followed: bool) {
+    pub(crate) fn add(
+        &mut self,
+        execution: &Execution<'_>,
+        divide: &dyn Fn(Uncut, bool) -> (Division, f64),
+        is_followed: bool,
+    ) {
         let call = self.calls.len();
-        let first_item = self.items.len();
         let first_table = self.calls.last().map_or(0, |before| before.tables.end);
         let last_table = self.list_rows(first_table, execution.call);
-        execution.list_items(&mut self.items);
-        let items = first_item..self.items.len();
-        let own = Execution {
-            items: self.items.get(items.clone()).unwrap_or_default(),
-            ..*execution
-        };
+        let rows = execution.call.rows;
         // A call of no rows has nothing to do.
-        let count = if execution.call.rows == 0 {
+        let phases = 0..if rows == 0 {
             0
         } else {
-            usize::MAX
+            execution.kernel.phases.len()
         };
-        let phases = own.pieces().take(count).enumerate();
-        let phases = phases.map(|(index, pieces)| ListedPhase {
-            call,
-            index,
-            pieces,
-            asks: false,
-        });
-        self.phases.extend(phases);
+        let mut items = [0..0, 0..0];
+        for index in phases {
+            let uncut = execution.uncut(index);
+            let (division, padding) = divide(uncut, rows > FEW_ROWS);
+            if uncut.product == Some(CutProduct::Attention) {
+                for (side, items) in SIDES.into_iter().zip(&mut items) {
+                    items.start = self.items.len();
+                    execution.list_items(division, side, &mut self.items);
+                    items.end = self.items.len();
+                }
+            }
+            let own = Execution {
+                items: part(&self.items, &items),
+                ..*execution
+            };
+            self.phases.push(ListedPhase {
+                call,
+                index,
+                product: uncut.product,
+                division,
+                padding,
+                pieces: own.pieces(index, division),
+                likeness: likeness(execution, index, division),
+                is_long: rows > FEW_ROWS,
+                asks: false,
+            });
+        }
         if let Some(last) = self.phases.last_mut() {
             last.asks = is_followed;
         }
@@ -110,14 +143,20 @@ impl ListedOrder {
         self.tables.get(call.tables.clone()).unwrap_or_default()
     }
 
-    pub(crate) fn items(&self, call: &ListedCall) -> &[Item] {
-        self.items.get(call.items.clone()).unwrap_or_default()
+    pub(crate) fn items(&self, call: &ListedCall) -> [&[Item]; 2] {
+        part(&self.items, &call.items)
     }
 
     /// Pieces of each phase, the ones that ask included.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = usize> {
-        let phases = self.phases.iter();
-        phases.map(|phase| phase.pieces + usize::from(phase.asks))
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = Pieces> {
+        self.phases.iter().map(|phase| {
+            let [first, second] = phase.pieces;
+            Pieces {
+                of_side: [first + usize::from(phase.asks), second],
+                likeness: phase.likeness,
+                is_long: phase.is_long,
+            }
+        })
     }
 
     /// Calls that are done after so many phases.
@@ -125,3 +164,25 @@ impl ListedOrder {
         self.calls.partition_point(|call| call.end <= phases)
     }
 }
+
+fn part<'i>(items: &'i [Item], sides: &[Range<usize>; 2]) -> [&'i [Item]; 2] {
+    let of_side = |side: &Range<usize>| items.get(side.clone()).unwrap_or_default();
+    sides.each_ref().map(of_side)
+}
+
+/// A number that phases have in common that take the same time: the same of another layer.
+fn likeness(execution: &Execution<'_>, index: usize, division: Division) -> u64 {
+    let (first, of) = match division {
+        Division::Tokens(first) => (first, 0),
+        Division::Outputs { first, of } => (first, of),
+    };
+    let kernel = std::ptr::from_ref(execution.kernel).addr();
+    let parts = [kernel, index, execution.call.rows, first, of];
+    parts.into_iter().fold(0, |all: u64, part| {
+        (all.rotate_left(5) ^ part as u64).wrapping_mul(0x517c_c1b7_2722_0a95)
+    })
+}
+
+/// Most rows of a phase that takes about as long as one row does: that of reading weights. Chosen: those for which products
+/// have kernels of their own.
+const FEW_ROWS: usize = 8;

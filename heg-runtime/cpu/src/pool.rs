@@ -1,12 +1,19 @@
-//! Threads that carry out the phases of a call together.
+//! Threads that carry out the phases of a call together, on one side or on two.
 //!
-//! A phase is a number of pieces, which threads take one after the other. It has ended when all its pieces are done, and
-//! nobody waits for a thread that took none: on a machine whose cores others use too, a thread may not be running just
-//! then, and the rest goes on without it. A thread whose core is slow or shared takes fewer pieces, and holds the others up
-//! for the one that it has.
+//! A phase is a number of pieces for each side, which the threads of the side take one after the other. It has ended when
+//! all its pieces are done, and nobody waits for a thread that took none: on a machine whose cores others use too, a
+//! thread may not be running just then, and the rest goes on without it. A thread whose core is slow or shared takes
+//! fewer pieces, and holds the others up for the one that it has. How the sides of a pair wait for each other, and when one
+//! takes the pieces of the other, is told in `joint`.
 //!
 //! Threads spin between phases, because a phase takes microseconds. One that waits longer than 30 µs gives its core to
 //! whoever wants it, and keeps asking; one that finds no call for a millisecond parks.
+
+mod call;
+mod hand_over;
+mod joint;
+#[cfg(test)]
+mod tests;
 
 use std::hint::spin_loop;
 use std::ops::ControlFlow;
@@ -16,17 +23,32 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
+use heg_spec::Side;
+use heg_spec::policy::Synchronisation;
+
+use crate::division::SIDES;
 use crate::error::Error;
 use crate::platform;
+use call::{Call, Queue, Work};
+pub(crate) use call::{Pieces, Taken};
+pub use hand_over::HandOvers;
+use joint::Joint;
+pub use joint::PairWatch;
 
-/// A piece of work: thread, phase, and the piece's number in it. It may say that its phase is the last one.
-type Work<'a> = dyn Fn(usize, usize, usize) -> ControlFlow<()> + Sync + 'a;
+/// Threads of one side.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Crew<'a> {
+    /// Their number, at least one.
+    pub(crate) threads: usize,
+    /// Cores that they are kept on; none where they run wherever the system puts them.
+    pub(crate) kept_on: &'a [usize],
+}
 
-/// Threads of one device, the caller's included.
+/// Threads of one device, the caller's included, which is of the first side.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Cores that threads are kept on; none where they run wherever the system puts them.
+    /// Cores that threads of the first side are kept on.
     kept_on: Vec<usize>,
     /// The thread that called last, and is kept there too.
     caller: Option<ThreadId>,
@@ -41,87 +63,53 @@ struct Shared {
     /// Threads that are parked or about to be.
     parked: AtomicUsize,
     ends: AtomicBool,
-    /// Whether a piece panicked.
+    /// Whether a piece panicked, and no other side could do it.
     is_broken: AtomicBool,
-}
-
-/// A call. A thread that comes late may hold it after its end.
-struct Call {
-    phases: Vec<Phase>,
-    /// Phases that are run: all, unless a piece says that its phase is the last one. Read when a phase is over.
-    end: AtomicUsize,
-    /// Used by whoever has taken a piece that is there, so not after the end.
-    work: *const Work<'static>,
-}
-
-// SAFETY: `work` is shared by reference between threads, as it is `Sync`, and only while `Pool::run` borrows it.
-unsafe impl Send for Call {}
-// SAFETY: as above.
-unsafe impl Sync for Call {}
-
-/// Counts of one phase, on cache lines of their own: others wait for one phase while the next is not yet begun.
-#[repr(align(128))]
-struct Phase {
-    pieces: usize,
-    taken: AtomicUsize,
-    done: AtomicUsize,
-}
-
-impl Phase {
-    fn new(pieces: usize) -> Self {
-        Self {
-            pieces,
-            taken: AtomicUsize::new(0),
-            done: AtomicUsize::new(0),
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.done.load(Ordering::Acquire) == self.pieces
-    }
-}
-
-impl Call {
-    /// One without phases.
-    fn empty(work: *const Work<'static>) -> Self {
-        Self {
-            phases: Vec::new(),
-            end: AtomicUsize::new(0),
-            work,
-        }
-    }
-
-    fn fill(&mut self, pieces: impl Iterator<Item = usize>, work: *const Work<'static>) {
-        self.phases.clear();
-        self.phases.extend(pieces.map(Phase::new));
-        *self.end.get_mut() = self.phases.len();
-        self.work = work;
-    }
+    /// Threads of the first side; those behind are the second's.
+    first_threads: usize,
+    /// How two sides wait for each other; none where there is one.
+    joint: Option<Arc<Joint>>,
 }
 
 impl Pool {
-    /// A pool of `threads`, one of them the caller's, which are kept on these cores if there are any.
-    pub(crate) fn new(threads: usize, kept_on: &[usize]) -> Result<Self, Error> {
-        let nothing: &'static Work<'static> = &|_, _, _| ControlFlow::Continue(());
+    /// A pool of the threads of one side.
+    pub(crate) fn new(crew: Crew<'_>) -> Result<Self, Error> {
+        Self::with(&[crew], None)
+    }
+
+    /// A pool of the threads of two sides.
+    pub(crate) fn pair(crews: [Crew<'_>; 2], how: Synchronisation) -> Result<Self, Error> {
+        Self::with(&crews, Some(Arc::new(Joint::new(how))))
+    }
+
+    fn with(crews: &[Crew<'_>], joint: Option<Arc<Joint>>) -> Result<Self, Error> {
+        let nothing: &'static Work<'static> = &|_| ControlFlow::Continue(());
+        let first = crews.first();
         let shared = Arc::new(Shared {
             count: AtomicU32::new(0),
             call: Mutex::new(Arc::new(Call::empty(nothing))),
             parked: AtomicUsize::new(0),
             ends: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
+            first_threads: first.map_or(1, |crew| crew.threads),
+            joint,
         });
+        let threads: usize = crews.iter().map(|crew| crew.threads).sum();
         let mut pool = Self {
             shared,
             threads: Vec::new(),
-            kept_on: kept_on.to_vec(),
+            kept_on: first.map_or_else(Vec::new, |crew| crew.kept_on.to_vec()),
             caller: None,
             calls: (0..=threads)
                 .map(|_| Arc::new(Call::empty(nothing)))
                 .collect(),
         };
-        for number in 1..threads {
+        let kept_on = crews
+            .iter()
+            .flat_map(|crew| (0..crew.threads).map(|_| crew.kept_on));
+        for (number, kept_on) in kept_on.enumerate().skip(1) {
             let shared = Arc::clone(&pool.shared);
-            let kept_on = pool.kept_on.clone();
+            let kept_on = kept_on.to_vec();
             let serve = move || {
                 keep_on(&kept_on);
                 shared.serve(number);
@@ -140,15 +128,21 @@ impl Pool {
         self.threads.len() + 1
     }
 
+    /// A look at its two sides; none where there is one.
+    pub(crate) fn watch(&self) -> Option<PairWatch> {
+        let joint = self.shared.joint.as_ref()?;
+        Some(PairWatch(Arc::clone(joint)))
+    }
+
     /// Runs phases of so many pieces each, one after the other, and returns the number of phases that were run: when all
     /// are done, or the one that a piece said is the last.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] where a piece panicked, now or before.
+    /// [`Error::Lost`] where a piece panicked that no other side could do, now or before.
     pub(crate) fn run(
         &mut self,
-        pieces: impl Iterator<Item = usize>,
+        phases: impl Iterator<Item = Pieces>,
         work: &Work<'_>,
     ) -> Result<usize, Error> {
         // SAFETY: only the lifetime changes. `work` is used by threads that have taken a piece, and this function returns
@@ -159,7 +153,7 @@ impl Pool {
             keep_on(&self.kept_on);
             self.caller = caller;
         }
-        let call = self.next_call(pieces, work);
+        let call = self.next_call(phases, work);
         let shared = &*self.shared;
         if !self.threads.is_empty() {
             let mut current = shared.call.lock().unwrap_or_else(PoisonError::into_inner);
@@ -182,23 +176,24 @@ impl Pool {
     /// A call that no thread holds any more, or a new one.
     fn next_call(
         &mut self,
-        pieces: impl Iterator<Item = usize>,
+        phases: impl Iterator<Item = Pieces>,
         work: *const Work<'static>,
     ) -> Arc<Call> {
         let free = self
             .calls
             .iter()
             .position(|call| Arc::strong_count(call) == 1);
+        let is_pair = self.shared.joint.is_some();
         let mut call = match free {
             Some(free) => self.calls.swap_remove(free),
             None => Arc::new(Call::empty(work)),
         };
         match Arc::get_mut(&mut call) {
-            Some(call) => call.fill(pieces, work),
+            Some(call) => call.fill(phases, is_pair, work),
             // Nobody takes one that is not the current call, so this does not happen.
             None => {
                 let mut new = Call::empty(work);
-                new.fill(pieces, work);
+                new.fill(phases, is_pair, work);
                 call = Arc::new(new);
             }
         }
@@ -236,28 +231,134 @@ impl Shared {
         self.parked.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Takes pieces of each phase until none is left, and waits for those that others took.
+    /// The side of a thread.
+    fn side_of(&self, thread: usize) -> Side {
+        match thread < self.first_threads {
+            true => Side::First,
+            false => Side::Second,
+        }
+    }
+
+    /// Takes pieces of each phase until its side has none left, and waits for those that others took.
     fn carry_out(&self, call: &Call, thread: usize) {
-        for (index, phase) in call.phases.iter().enumerate() {
-            loop {
-                let piece = phase.taken.fetch_add(1, Ordering::Relaxed);
-                if piece >= phase.pieces {
-                    break;
-                }
-                // SAFETY: the piece is not done, so `Pool::run` has not returned and still borrows the work.
-                let work = unsafe { &*call.work };
-                match catch_unwind(AssertUnwindSafe(|| work(thread, index, piece))) {
-                    Ok(ControlFlow::Continue(())) => {}
-                    Ok(ControlFlow::Break(())) => call.end.store(index + 1, Ordering::Relaxed),
-                    Err(_) => self.is_broken.store(true, Ordering::Relaxed),
-                }
-                // A piece that panicked is done as well: nobody works on it any more.
-                phase.done.fetch_add(1, Ordering::Release);
-            }
-            while !patiently(Duration::MAX, || phase.is_over()) {}
-            // The piece that sets it is done, so whoever comes here has seen it, however late.
-            if index + 1 == call.end.load(Ordering::Relaxed) {
+        let side = self.side_of(thread);
+        for number in 0.. {
+            let Some(phase) = call.phase(number) else {
                 break;
+            };
+            self.take_all(call, number, side, thread);
+            match (&self.joint, phase.is_over()) {
+                (None, true) => {}
+                (None, false) => while !patiently(Duration::MAX, || phase.is_over()) {},
+                (Some(joint), true) => joint.without_wait(phase, side),
+                (Some(_), false) => self.join(call, number, thread),
+            }
+            // The piece that sets it is done, so whoever comes here has seen it, however late.
+            if number + 1 == call.end.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+    }
+
+    /// Takes all pieces of a side that nobody has taken.
+    fn take_all(&self, call: &Call, number: usize, side: Side, thread: usize) {
+        let queue = call.phase(number).and_then(|phase| phase.queue(side));
+        let Some(queue) = queue.filter(|queue| queue.pieces > 0) else {
+            return;
+        };
+        let own = self.side_of(thread);
+        loop {
+            if self.joint.as_ref().is_some_and(|joint| joint.is_lost(own)) {
+                return;
+            }
+            let piece = queue.taken.fetch_add(1, Ordering::Relaxed);
+            if piece >= queue.pieces {
+                return;
+            }
+            self.work(
+                call,
+                queue,
+                Taken {
+                    thread,
+                    phase: number,
+                    side,
+                    piece,
+                },
+            );
+        }
+    }
+
+    /// Does a piece that this thread has taken.
+    fn work(&self, call: &Call, queue: &Queue, taken: Taken) {
+        // SAFETY: the piece is not done, so `Pool::run` has not returned and still borrows the work.
+        let work = unsafe { &*call.work };
+        match catch_unwind(AssertUnwindSafe(|| work(taken))) {
+            Ok(ControlFlow::Continue(())) => {}
+            Ok(ControlFlow::Break(())) => call.end.store(taken.phase + 1, Ordering::Relaxed),
+            Err(_) => {
+                let own = self.side_of(taken.thread);
+                if self.joint.as_ref().is_some_and(|joint| joint.loses(own)) {
+                    // Nobody works on it any more: the other side does it again.
+                    let returned = queue.returned.lock();
+                    returned
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push(taken.piece);
+                    return;
+                }
+                // A piece that panicked is done as well, where no other side is left.
+                self.is_broken.store(true, Ordering::Relaxed);
+            }
+        }
+        match &self.joint {
+            Some(joint) => joint.ended(queue, self.side_of(taken.thread)),
+            None => {
+                queue.done.fetch_add(1, Ordering::Release);
+            }
+        }
+    }
+
+    /// Waits until a phase is over. Of a side that is late, takes the pieces that it has not begun, and those that it had
+    /// when it was lost.
+    fn join(&self, call: &Call, number: usize, thread: usize) {
+        let (Some(joint), Some(phase)) = (&self.joint, call.phase(number)) else {
+            return;
+        };
+        let own = self.side_of(thread);
+        let other = own.other();
+        let wait = joint.begin(phase, own);
+        let mut limit = joint.patience(&wait, other);
+        while !joint.wait(phase, &wait, limit) {
+            limit = joint::HELD;
+            if !joint.is_lost(own) {
+                joint.is_late(other);
+                self.take_all(call, number, other, thread);
+                self.do_again(call, number, thread);
+            }
+        }
+        joint.end(phase, &wait, own);
+    }
+
+    /// Does the pieces of a phase that a lost side had taken.
+    fn do_again(&self, call: &Call, number: usize, thread: usize) {
+        for side in SIDES {
+            let Some(queue) = call.phase(number).and_then(|phase| phase.queue(side)) else {
+                continue;
+            };
+            let next = || {
+                let returned = queue.returned.lock();
+                returned.unwrap_or_else(PoisonError::into_inner).pop()
+            };
+            while let Some(piece) = next() {
+                self.work(
+                    call,
+                    queue,
+                    Taken {
+                        thread,
+                        phase: number,
+                        side,
+                        piece,
+                    },
+                );
             }
         }
     }
@@ -312,126 +413,5 @@ impl Drop for Pool {
             // It catches what it runs, so there is nothing to learn from how it ended.
             let _ = thread.join();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GO_ON: ControlFlow<()> = ControlFlow::Continue(());
-
-    #[test]
-    fn every_piece_is_done_once_and_phases_follow_each_other() {
-        let mut pool = Pool::new(3, &[]).unwrap();
-        for round in 0..300 {
-            let pieces: Vec<usize> = (0..12).map(|phase| (phase + round) % 5).collect();
-            let done: Vec<AtomicUsize> = pieces.iter().map(|_| AtomicUsize::new(0)).collect();
-            let work = |_: usize, phase: usize, piece: usize| {
-                assert!(piece < pieces[phase]);
-                let before = pieces[..phase].iter().zip(&done);
-                assert!(
-                    before
-                        .into_iter()
-                        .all(|(pieces, done)| done.load(Ordering::Relaxed) == *pieces)
-                );
-                done[phase].fetch_add(1, Ordering::Relaxed);
-                GO_ON
-            };
-            pool.run(pieces.iter().copied(), &work).unwrap();
-            let done: Vec<usize> = done.into_iter().map(AtomicUsize::into_inner).collect();
-            assert_eq!(done, pieces);
-        }
-    }
-
-    #[test]
-    fn a_parked_pool_wakes_up() {
-        let mut pool = Pool::new(2, &[]).unwrap();
-        for _ in 0..3 {
-            thread::sleep(Duration::from_millis(30));
-            let threads = Mutex::new(Vec::new());
-            let work = |thread: usize, _: usize, _: usize| {
-                threads.lock().unwrap().push(thread);
-                thread::sleep(Duration::from_millis(20));
-                GO_ON
-            };
-            pool.run([2].into_iter(), &work).unwrap();
-            let mut threads = threads.into_inner().unwrap();
-            threads.sort_unstable();
-            assert_eq!(threads, [0, 1]);
-        }
-    }
-
-    #[test]
-    fn a_piece_that_panics_is_an_error_from_then_on() {
-        let mut pool = Pool::new(2, &[]).unwrap();
-        let work = |_: usize, _: usize, piece: usize| {
-            assert_ne!(piece, 1, "on purpose");
-            GO_ON
-        };
-        for _ in 0..2 {
-            let lost = pool.run([4, 2].into_iter(), &work);
-            assert!(matches!(lost, Err(Error::Lost)));
-        }
-    }
-
-    #[test]
-    fn a_piece_may_say_that_its_phase_is_the_last() {
-        let mut pool = Pool::new(3, &[]).unwrap();
-        for round in 0..300 {
-            let last = round % 7;
-            let ran = AtomicUsize::new(0);
-            let work = |_: usize, phase: usize, piece: usize| {
-                assert!(phase <= last);
-                ran.fetch_add(1, Ordering::Relaxed);
-                match (phase, piece) == (last, 1) {
-                    true => ControlFlow::Break(()),
-                    false => GO_ON,
-                }
-            };
-            let phases = pool.run([4; 6].into_iter(), &work).unwrap();
-            assert_eq!(phases, (last + 1).min(6));
-            assert_eq!(ran.into_inner(), 4 * phases);
-        }
-    }
-
-    /// A neighbour that takes a core for good is a thread that never comes.
-    #[test]
-    fn nobody_waits_for_a_thread_that_takes_no_piece() {
-        let mut pool = Pool::new(1, &[]).unwrap();
-        let shared = Arc::clone(&pool.shared);
-        let absent = move || {
-            while !shared.ends.load(Ordering::Relaxed) {
-                thread::park();
-            }
-        };
-        pool.threads.push(thread::spawn(absent));
-        let done = AtomicUsize::new(0);
-        let work = |thread: usize, _: usize, _: usize| {
-            assert_eq!(thread, 0);
-            done.fetch_add(1, Ordering::Relaxed);
-            GO_ON
-        };
-        pool.run([8, 1, 8].into_iter(), &work).unwrap();
-        assert_eq!(done.into_inner(), 17);
-    }
-
-    #[test]
-    fn who_is_slow_takes_fewer_pieces() {
-        let mut pool = Pool::new(2, &[]).unwrap();
-        let taken = [AtomicUsize::new(0), AtomicUsize::new(0)];
-        let work = |thread: usize, _: usize, _: usize| {
-            let piece = taken[thread].fetch_add(1, Ordering::Relaxed);
-            // The other thread holds its first piece until this one has done all the rest.
-            while thread == 1 && piece == 0 && taken[0].load(Ordering::Relaxed) < 15 {
-                thread::yield_now();
-            }
-            while thread == 0 && taken[1].load(Ordering::Relaxed) == 0 {
-                thread::yield_now();
-            }
-            GO_ON
-        };
-        pool.run([16].into_iter(), &work).unwrap();
-        assert_eq!(taken.map(AtomicUsize::into_inner), [15, 1]);
     }
 }

@@ -50,7 +50,16 @@ fn device(isa: Isa, threads: usize) -> CpuDevice {
 }
 
 fn check(weights: ElementType, activations: Activations, kv: ElementType) {
-    for (seed, sizes) in (1..).zip(SIZES) {
+    for (seed, mut sizes) in (1..).zip(SIZES) {
+        if weights.is_grouped() && !sizes.hidden.is_multiple_of(32) {
+            // Whole groups.
+            sizes = Sizes {
+                hidden: 96,
+                head_dim: 16,
+                ffn: 224,
+                ..sizes
+            };
+        }
         let layer = Layer::random(sizes, weights, activations, kv, seed);
         let tokens = TOKENS[usize::from(sizes.hidden > 100)];
         let run = |isa, threads, cut: &[usize], together| {
@@ -87,6 +96,15 @@ fn integers_and_16_bit_activations() {
 #[test]
 fn integers_and_f32_activations() {
     check(ElementType::I8, Activations::F32, ElementType::F32);
+}
+
+#[test]
+fn nibbles_in_groups() {
+    for weights in [ElementType::I4, ElementType::U4] {
+        check(weights, Activations::I8, ElementType::Bf16);
+        check(weights, Activations::I16, ElementType::Bf16);
+        check(weights, Activations::F32, ElementType::F32);
+    }
 }
 
 #[test]

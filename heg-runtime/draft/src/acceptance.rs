@@ -52,11 +52,15 @@ impl Kind {
     }
 
     /// What is believed before anything was tried.
-    fn guess(self) -> f32 {
+    pub(crate) fn guess(self) -> f32 {
         let by_length: [f32; LENGTHS] = [0.25, 0.4, 0.55, 0.7, 0.8, 0.9];
         let length = by_length[usize::from(self.length) % LENGTHS];
         match (self.source, self.evidence) {
             (Source::Forced, _) => 0.95,
+            // What a model finds likely of somebody else's words says less of its own.
+            (Source::Calibrated, Evidence::Always | Evidence::Once) => 0.7,
+            (Source::Calibrated, Evidence::Mostly) => 0.4,
+            (Source::Calibrated, Evidence::Seldom) => 0.15,
             // Whoever predicts an answer is mostly right.
             (Source::Prediction, Evidence::Once) => length.sqrt(),
             (_, Evidence::Seldom) => length * 0.35,

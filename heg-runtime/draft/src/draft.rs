@@ -139,6 +139,13 @@ impl Draft {
         }
     }
 
+    /// Whether each token follows the one before it.
+    pub fn is_chain(&self) -> bool {
+        let before = std::iter::once(None).chain((0..).map(Some));
+        let mut tokens = self.tokens.iter().zip(before);
+        tokens.all(|(drafted, before)| drafted.parent == before)
+    }
+
     /// Tokens that a verification is expected to give, the model's own included.
     pub fn expected_tokens(&self) -> f64 {
         let reaches = self.tokens.iter().map(|drafted| f64::from(drafted.reach));

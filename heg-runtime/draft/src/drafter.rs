@@ -1,9 +1,14 @@
 //! Drafts for one request: reads its context and answer, guesses how it goes on, and learns from what was right.
 
-use crate::acceptance::Acceptance;
+use std::sync::Arc;
+
+use heg_spec::policy::DraftPolicy;
+
+use crate::acceptance::{Acceptance, Kind};
 use crate::automaton::{Automaton, Match};
+use crate::calibrated::{Calibrated, Likely};
 use crate::draft::{Draft, Drafted, Source};
-use crate::guess::Guess;
+use crate::guess::{Guess, Texts};
 use crate::history::{History, REREAD, Reader};
 use crate::reuse::Rest;
 use crate::tree;
@@ -28,20 +33,38 @@ pub struct Beside<'a> {
     pub forced: &'a [u32],
 }
 
+/// How a draft turned out.
+#[derive(Debug, Clone, Copy)]
+pub struct Verified<'a> {
+    /// The draft, as far as it was verified.
+    pub draft: &'a Draft,
+    /// The tokens that the model gave: those that were drafted and the one after them.
+    pub given: &'a [u32],
+    /// Of a chain, whether each token is what the model found likeliest after those before it, as far as anybody looked
+    /// behind the first wrong one; empty where nobody did.
+    pub likeliest: &'a [bool],
+}
+
 /// The drafts of one request.
 #[derive(Debug)]
 pub struct Drafter {
+    policy: DraftPolicy,
     context: Automaton,
     /// The latest tokens of the context.
     recent: Vec<u32>,
     history: Reader,
     prediction: Option<(Automaton, Match)>,
-    rest: Rest,
+    calibrated: Option<Calibrated>,
+    /// What has not come of a predicted answer.
+    expected: Rest,
+    /// What has not come of a rejected draft.
+    reused: Rest,
     acceptance: Acceptance,
 }
 
 impl Drafter {
-    /// Drafts for an answer after these tokens, of which nothing has been compared with a history yet.
+    /// Drafts for an answer after these tokens, of which nothing has been compared with a history yet, by the mechanisms
+    /// that are on by default.
     pub fn new(context: &[u32]) -> Self {
         let mut automaton = Automaton::default();
         for token in context {
@@ -49,13 +72,21 @@ impl Drafter {
         }
         let recent = context[context.len().saturating_sub(REREAD)..].to_vec();
         Self {
+            policy: DraftPolicy::default(),
             context: automaton,
             recent,
             history: Reader::default(),
             prediction: None,
-            rest: Rest::default(),
+            calibrated: None,
+            expected: Rest::default(),
+            reused: Rest::default(),
             acceptance: Acceptance::default(),
         }
+    }
+
+    /// The same, by the mechanisms that a policy has on.
+    pub fn under(self, policy: DraftPolicy) -> Self {
+        Self { policy, ..self }
     }
 
     /// Drafts from what the client expects the answer to be, too: its text from the first token on.
@@ -65,8 +96,13 @@ impl Drafter {
             texts.push(*token);
         }
         texts.end_text();
-        self.rest = Rest::of(Source::Prediction, answer);
+        self.expected = Rest::of(Source::Prediction, answer);
         self.prediction = Some((texts, Match::NONE));
+    }
+
+    /// Drafts from what the model found likely after each token of the prompt, too, as far as that is known.
+    pub fn calibrate(&mut self, prompt: &[u32], likely: Arc<[Likely]>) {
+        self.calibrated = Some(Calibrated::new(prompt, likely));
     }
 
     /// Reads the answer's next token.
@@ -80,29 +116,28 @@ impl Drafter {
         if let Some((texts, at)) = &mut self.prediction {
             *at = texts.advance(*at, token);
         }
-        self.rest.read(token);
+        self.expected.read(token);
+        self.reused.read(token);
     }
 
     /// A draft of at most so many tokens.
     pub fn draft(&self, shape: Shape, tokens_max: usize, beside: &Beside<'_>) -> Draft {
         let guesses = self.guesses(beside);
         match shape {
-            Shape::Chain => self.chain(&guesses, tokens_max, beside.taught),
-            Shape::Tree => tree::grow(&guesses, tokens_max, |kind| {
-                self.acceptance.probability(beside.taught, kind)
+            Shape::Tree if self.policy.trees => tree::grow(&guesses, tokens_max, |kind| {
+                self.probability(beside.taught, kind)
             }),
+            Shape::Tree | Shape::Chain => self.chain(&guesses, tokens_max, beside.taught),
         }
     }
 
-    /// Learns how a draft turned out: `given` are the tokens that the model gave, those that were drafted and the one
-    /// after them; `rejected` what it found likeliest after each further token of a chain.
-    pub fn verified(
-        &mut self,
-        draft: &Draft,
-        given: &[u32],
-        rejected: &[u32],
-        taught: &mut Acceptance,
-    ) {
+    /// Learns how a draft turned out.
+    pub fn verified(&mut self, verified: Verified<'_>, taught: &mut Acceptance) {
+        let Verified {
+            draft,
+            given,
+            likeliest,
+        } = verified;
         let mut at = None;
         for token in given {
             for drafted in draft.children(at) {
@@ -115,28 +150,60 @@ impl Drafter {
                 None => break,
             }
         }
+        if !self.policy.reuse || !draft.is_chain() {
+            return;
+        }
         let accepted = given.len().saturating_sub(1);
-        if let Some(rest) = Rest::after(draft, accepted, rejected) {
-            self.rest = rest;
+        match Rest::after(draft, accepted, likeliest) {
+            Some(rest) => self.reused = rest,
+            None => self.reused.wait(),
+        }
+    }
+
+    /// How likely a token of this kind is right.
+    fn probability(&self, taught: &Acceptance, kind: Kind) -> f32 {
+        match self.policy.learning {
+            true => self.acceptance.probability(taught, kind),
+            false => kind.guess(),
         }
     }
 
     /// All ways in which the answer may go on.
     fn guesses<'a>(&'a self, beside: &Beside<'a>) -> Vec<Guess<'a>> {
-        let forced = (!beside.forced.is_empty()).then_some(Guess::Expected {
+        let policy = self.policy;
+        let texts = |source, automaton| Texts {
+            source,
+            automaton,
+            by_frequency: policy.frequencies,
+        };
+        let forced = (policy.grammar && !beside.forced.is_empty()).then_some(Guess::Expected {
             source: Source::Forced,
             tokens: beside.forced,
             read: 0,
         });
-        let repeated = self.context.repeated();
-        let context = Guess::matched(Source::Context, &self.context, repeated);
-        let predicted = self.prediction.as_ref();
+        let expected = self.expected.guess().filter(|_| policy.prediction);
+        let reused = self.reused.guess().filter(|_| policy.reuse);
+        let context = policy.context.then(|| self.context.repeated());
+        let context =
+            context.and_then(|repeated| texts(Source::Context, &self.context).matched(repeated));
+        let predicted = self.prediction.as_ref().filter(|_| policy.prediction);
         let predicted =
-            predicted.and_then(|(texts, at)| Guess::matched(Source::Prediction, texts, *at));
-        let history = self.history.matches(beside.history);
-        let history = history.filter_map(|(texts, at)| Guess::matched(Source::History, texts, at));
-        let first = [forced, self.rest.guess(), context, predicted];
-        first.into_iter().flatten().chain(history).collect()
+            predicted.and_then(|(answer, at)| texts(Source::Prediction, answer).matched(*at));
+        let history = policy
+            .history
+            .then(|| self.history.matches(beside.history))
+            .into_iter()
+            .flatten();
+        let history =
+            history.filter_map(|(answers, at)| texts(Source::History, answers).matched(at));
+        let calibrated = self.calibrated.iter().filter(|_| policy.calibration);
+        let likely = calibrated.flat_map(|prompt| {
+            let begin = prompt.beginnings(&self.recent).into_iter();
+            begin.map(move |(at, read)| Guess::Likely { prompt, at, read })
+        });
+        let first = [forced, expected, reused, context, predicted];
+        let first = first.into_iter().flatten();
+        first.chain(history).chain(likely).collect()
     }
 
     /// The chain with the most tokens expected: the longer and likelier match wins.
@@ -160,7 +227,7 @@ impl Drafter {
             let Some(next) = guess.next().into_iter().next() else {
                 break;
             };
-            reach *= self.acceptance.probability(taught, next.kind);
+            reach *= self.probability(taught, next.kind);
             let parent = draft.len().checked_sub(1).map(|parent| parent as u16);
             draft.push(Drafted {
                 token: next.token,

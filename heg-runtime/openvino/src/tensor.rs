@@ -162,6 +162,10 @@ impl fmt::Debug for Tensor {
 /// Type of a tensor's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TensorType {
+    /// Signed, 4 bits, two to a byte, the first in its low half.
+    I4,
+    /// Unsigned, 4 bits, likewise.
+    U4,
     /// Signed byte.
     I8,
     /// Byte.
@@ -179,10 +183,10 @@ pub enum TensorType {
 }
 
 impl TensorType {
-    /// Size of one element in bytes, and its alignment.
+    /// Size of one element in bytes, and its alignment. One of 4 bits shares its byte with a neighbour.
     pub const fn bytes(self) -> usize {
         match self {
-            Self::I8 | Self::U8 => 1,
+            Self::I4 | Self::U4 | Self::I8 | Self::U8 => 1,
             Self::F16 | Self::Bf16 => 2,
             Self::F32 | Self::I32 => 4,
             Self::I64 => 8,
@@ -191,6 +195,8 @@ impl TensorType {
 
     pub(crate) const fn to_raw(self) -> ov_element_type_e {
         match self {
+            Self::I4 => ov_element_type_e::I4,
+            Self::U4 => ov_element_type_e::U4,
             Self::I8 => ov_element_type_e::I8,
             Self::U8 => ov_element_type_e::U8,
             Self::F16 => ov_element_type_e::F16,
@@ -203,6 +209,8 @@ impl TensorType {
 
     pub(crate) fn from_raw(raw: ov_element_type_e, port: &str) -> Result<Self, Error> {
         match raw {
+            ov_element_type_e::I4 => Ok(Self::I4),
+            ov_element_type_e::U4 => Ok(Self::U4),
             ov_element_type_e::I8 => Ok(Self::I8),
             ov_element_type_e::U8 => Ok(Self::U8),
             ov_element_type_e::F16 => Ok(Self::F16),
@@ -221,6 +229,8 @@ impl TensorType {
 impl fmt::Display for TensorType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::I4 => "i4",
+            Self::U4 => "u4",
             Self::I8 => "i8",
             Self::U8 => "u8",
             Self::F16 => "f16",
@@ -245,7 +255,10 @@ fn shape_bytes(element: TensorType, shape: &[usize]) -> Result<usize, Error> {
         i64::try_from(*dim).map_err(|_| overflow())?;
         bytes = bytes.checked_mul(*dim).ok_or_else(overflow)?;
     }
-    Ok(bytes)
+    match element {
+        TensorType::I4 | TensorType::U4 => Ok(bytes.div_ceil(2)),
+        _ => Ok(bytes),
+    }
 }
 
 #[cfg(test)]
@@ -257,6 +270,7 @@ mod tests {
         assert_eq!(shape_bytes(TensorType::F16, &[3, 5]).unwrap(), 30);
         assert_eq!(shape_bytes(TensorType::I64, &[]).unwrap(), 8);
         assert_eq!(shape_bytes(TensorType::F32, &[0, 7]).unwrap(), 0);
+        assert_eq!(shape_bytes(TensorType::U4, &[3, 5]).unwrap(), 8);
     }
 
     #[test]
@@ -279,8 +293,8 @@ mod tests {
 
     #[test]
     fn types_survive_the_way_to_openvino_and_back() {
-        use TensorType::{Bf16, F16, F32, I8, I32, I64, U8};
-        for element in [I8, U8, F16, Bf16, F32, I32, I64] {
+        use TensorType::{Bf16, F16, F32, I4, I8, I32, I64, U4, U8};
+        for element in [I4, U4, I8, U8, F16, Bf16, F32, I32, I64] {
             assert_eq!(
                 TensorType::from_raw(element.to_raw(), "x").unwrap(),
                 element

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+use heg_spec::Policy;
 use heg_spec::policy::DecodePolicy;
 
 use super::event::Decoding;
@@ -58,11 +59,11 @@ pub(super) fn next_batch(policy: &DecodePolicy, candidates: &[Candidate]) -> Vec
 }
 
 /// The batch with as many rows for drafted tokens as give the most tokens for their time (sd.npu 3.4): E\[tokens\] over
-/// T(rows), where `time` is that of an iteration and `rows_max` bounds its rows. Tokens of reactive requests come first,
-/// likelier ones before others.
+/// T(rows), where `time` is that of an iteration and the policy bounds its rows. Tokens of reactive requests come first,
+/// likelier ones before others. A policy may give each request a number of them instead.
 pub(super) fn with_drafts(
     batch: &[Candidate],
-    rows_max: u32,
+    policy: &Policy,
     time: impl Fn(&[Decoding]) -> Option<f64>,
 ) -> Arc<[Decoding]> {
     let undrafted = |candidate: &Candidate| Decoding {
@@ -71,7 +72,11 @@ pub(super) fn with_drafts(
         drafted: 0,
     };
     let mut best: Vec<Decoding> = batch.iter().map(undrafted).collect();
-    let spare = (rows_max as usize).saturating_sub(batch.len());
+    let rows_max = policy.decode.draft_rows_max as usize;
+    let spare = rows_max.saturating_sub(batch.len());
+    if let Some(tokens) = policy.drafts.fixed_tokens {
+        return with_fixed(batch, best, (tokens as usize, spare)).into();
+    }
     let drafts = batch.iter().enumerate().flat_map(|(member, candidate)| {
         let draft = candidate.draft.iter();
         draft.map(move |reach| (candidate.class, Reverse(*reach), member))
@@ -106,9 +111,24 @@ pub(super) fn with_drafts(
     best.into()
 }
 
+/// So many drafted tokens for each request of a batch, as far as they go and rows are spare.
+fn with_fixed(
+    candidates: &[Candidate],
+    mut batch: Vec<Decoding>,
+    (tokens, mut spare): (usize, usize),
+) -> Vec<Decoding> {
+    for (member, candidate) in batch.iter_mut().zip(candidates) {
+        let drafted = candidate.draft.len().min(tokens).min(spare);
+        member.drafted = drafted as u32;
+        spare -= drafted;
+    }
+    batch
+}
+
 #[cfg(test)]
 mod tests {
     use heg_spec::policy::DecodePolicy;
+    use heg_spec::shipped;
 
     use super::*;
 
@@ -183,6 +203,13 @@ mod tests {
     /// Rows that the members of a batch get, where the first four rows cost as much as one, and each further one a
     /// tenth of that.
     fn rows(drafts: &[(Class, &[u16])], rows_max: u32) -> Vec<u32> {
+        rows_of(drafts, rows_max, None)
+    }
+
+    fn rows_of(drafts: &[(Class, &[u16])], rows_max: u32, fixed_tokens: Option<u32>) -> Vec<u32> {
+        let mut policy = shipped::policy("agent-xpu").unwrap();
+        policy.decode.draft_rows_max = rows_max;
+        policy.drafts.fixed_tokens = fixed_tokens;
         let batch: Vec<Candidate> = (0..)
             .zip(drafts)
             .map(|(id, (class, draft))| Candidate {
@@ -194,7 +221,7 @@ mod tests {
             let rows: u32 = batch.iter().map(|member| member.rows()).sum();
             Some(1000.0 * (1.0 + 0.1 * f64::from(rows.saturating_sub(4))))
         };
-        let batch = with_drafts(&batch, rows_max, time);
+        let batch = with_drafts(&batch, &policy, time);
         batch.iter().map(|member| member.rows()).collect()
     }
 
@@ -215,5 +242,15 @@ mod tests {
         assert_eq!(rows(&drafts, 2), [1, 1]);
         assert_eq!(rows(&drafts, 0), [1, 1]);
         assert_eq!(rows(&[(Class::Reactive, &[])], 32), [1]);
+    }
+
+    #[test]
+    fn a_fixed_number_of_drafted_tokens_costs_what_it_may() {
+        let drafts: [(Class, &[u16]); 2] =
+            [(Class::Reactive, &[1; 9]), (Class::Proactive, &[1; 3])];
+        assert_eq!(rows_of(&drafts, 32, Some(5)), [6, 4]);
+        assert_eq!(rows_of(&drafts, 8, Some(5)), [6, 2]);
+        assert_eq!(rows_of(&drafts, 32, Some(0)), [1, 1]);
+        assert_eq!(rows_of(&drafts, 0, Some(5)), [1, 1]);
     }
 }

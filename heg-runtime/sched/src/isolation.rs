@@ -46,6 +46,11 @@ impl Isolation {
         None
     }
 
+    /// Whether somebody may be to blame.
+    pub(super) fn is_searching(&self) -> bool {
+        !self.suspects.is_empty()
+    }
+
     /// A launch of these requests succeeded.
     pub(super) fn succeeded(&mut self, ids: impl Iterator<Item = RequestId>) {
         if self.suspects.is_empty() {

@@ -12,11 +12,13 @@ mod batch;
 mod costs;
 mod event;
 mod forecast;
+mod hold;
 mod isolation;
 mod kv;
 mod lanes;
 mod ledger;
 mod machine;
+mod mechanism;
 mod observer;
 mod partition;
 mod pass;
@@ -29,18 +31,20 @@ use heg_spec::Policy;
 use heg_spec::policy::SchedulerKind;
 
 pub use agent_xpu::AgentXpu;
-pub use costs::{CachedCosts, Call, Cost, Costs, ModelShape};
+pub use costs::{CachedCosts, Call, Cost, Costs, ModelShape, WorkStage};
 pub use event::{
     Action, Actions, DecodeRun, Decoding, Event, Finish, Given, Kernel, Segment, Ticket, Transfer,
     WarmKernel, Work,
 };
 
+pub use hold::{Hold, HoldReason};
 pub use lanes::RESET_PATIENCE;
 pub use machine::{
     MachineFacts, MachineLanes, NoLane, for_machine, one_request_policy, prefill_tokens_max,
     with_rows,
 };
-pub use observer::Observer;
+pub use mechanism::{ActivationCounts, Mechanism};
+pub use observer::{Observed, Observer};
 pub use pass::{Launch, Logits, Span, chunks, launches};
 pub use request::{Class, FlowId, Lane, Micros, PromptLogits, RequestId, Submission};
 pub use single_lane::SingleLane;
@@ -58,11 +62,20 @@ pub trait Scheduler {
     /// Whether no request is live.
     fn is_idle(&self) -> bool;
 
+    /// How often the mechanisms of its policy acted; none for a scheduler that has none.
+    fn activations(&self) -> ActivationCounts {
+        ActivationCounts::default()
+    }
+
     /// Time from the last step to a live request's first token, as far as its prompt and those before it decide that;
     /// `None` for a request that is not live or has its first token, and where a scheduler does not forecast.
     fn first_token_in(&self, _request: RequestId) -> Option<Micros> {
         None
     }
+
+    /// Appends every live request of which nothing runs, with what it waits for. Changes nothing, and costs nothing where
+    /// nobody asks.
+    fn holds(&self, _holds: &mut Vec<Hold>) {}
 }
 
 impl<S: Scheduler + ?Sized> Scheduler for Box<S> {
@@ -74,8 +87,16 @@ impl<S: Scheduler + ?Sized> Scheduler for Box<S> {
         (**self).is_idle()
     }
 
+    fn activations(&self) -> ActivationCounts {
+        (**self).activations()
+    }
+
     fn first_token_in(&self, request: RequestId) -> Option<Micros> {
         (**self).first_token_in(request)
+    }
+
+    fn holds(&self, holds: &mut Vec<Hold>) {
+        (**self).holds(holds);
     }
 }
 

@@ -1,12 +1,68 @@
 //! Who watches a scheduler at work.
 
-use crate::{Action, Event, Lane, Micros};
+use crate::{Action, Actions, Event, Hold, Lane, Micros, RequestId, Scheduler};
 
 /// Watches the scheduler at work: for traces, pictures, checks.
 pub trait Observer: Send {
     /// One step: what happened, and what is done about it. Called on the conductor's thread, which waits.
     fn stepped(&mut self, now: Micros, event: &Event, actions: &[Action]);
 
+    /// Whether it wants to hear what requests wait for. It is asked at each step, and the answer may change.
+    fn asks_why(&self) -> bool {
+        false
+    }
+
+    /// What every live request of which nothing runs waits for after a step.
+    fn held(&mut self, _now: Micros, _holds: &[Hold]) {}
+
     /// A lane cannot be used any more. Requests go on without it, if they can.
     fn lost(&mut self, _lane: Lane, _why: &str) {}
+}
+
+/// A scheduler under an observer's eyes. What it does is not changed.
+#[derive(Debug)]
+pub struct Observed<S, O> {
+    scheduler: S,
+    observer: O,
+}
+
+impl<S: Scheduler, O: Observer> Observed<S, O> {
+    /// A scheduler that `observer` watches.
+    pub fn new(scheduler: S, observer: O) -> Self {
+        Self {
+            scheduler,
+            observer,
+        }
+    }
+
+    /// The observer, with what it has seen.
+    pub fn into_observer(self) -> O {
+        self.observer
+    }
+}
+
+impl<S: Scheduler, O: Observer> Scheduler for Observed<S, O> {
+    fn step(&mut self, now: Micros, event: Event, actions: &mut Actions) {
+        let told = event.clone();
+        let first = actions.len();
+        self.scheduler.step(now, event, actions);
+        self.observer.stepped(now, &told, &actions[first..]);
+        if self.observer.asks_why() {
+            let mut holds = Vec::new();
+            self.scheduler.holds(&mut holds);
+            self.observer.held(now, &holds);
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.scheduler.is_idle()
+    }
+
+    fn first_token_in(&self, request: RequestId) -> Option<Micros> {
+        self.scheduler.first_token_in(request)
+    }
+
+    fn holds(&self, holds: &mut Vec<Hold>) {
+        self.scheduler.holds(holds);
+    }
 }

@@ -10,6 +10,7 @@ mod exhaustive;
 use std::ops::Range;
 
 pub use exhaustive::best_ready_us;
+pub use heg_spec::policy::Switching;
 
 /// A block of consecutive layers.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -20,19 +21,6 @@ pub struct SwitchedBlock {
     pub short_us: f64,
     /// Time to load the short form.
     pub load_us: f64,
-}
-
-/// How blocks are switched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Switching {
-    /// Both forms are loaded all the time.
-    Resident,
-    /// Loads are hidden behind as much computation as they take, from the last block on.
-    Progressive,
-    /// A block is loaded as soon as it has computed the last chunk.
-    Async,
-    /// All blocks are loaded after the prompt.
-    Sync,
 }
 
 /// One load of a plan.

@@ -30,6 +30,7 @@ mod message;
 mod metrics;
 mod pool;
 mod preparation;
+mod recent;
 mod request;
 mod route;
 mod sending;

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use super::recent::{Recent, SlowRequest};
 use heg_sched::Observer;
-use heg_sched::{Action, Class, Event, Lane, Micros, RequestId, Ticket, Work};
+use heg_sched::{Action, Class, Event, Hold, Lane, Micros, RequestId, Ticket, Work};
 
 /// Remembers the last launches of an engine, which it observes; clones share what is remembered.
 ///
@@ -52,6 +53,8 @@ pub(super) struct Glimpse {
     pub(super) reactive_tokens: u64,
     /// Tokens of proactive answers since the start.
     pub(super) proactive_tokens: u64,
+    /// The slowest request of the last minute.
+    pub(super) slowest: Option<SlowRequest>,
 }
 
 struct Record {
@@ -65,6 +68,7 @@ struct Record {
     reactive: HashSet<RequestId>,
     reactive_tokens: u64,
     proactive_tokens: u64,
+    recent: Recent,
 }
 
 struct Current {
@@ -76,12 +80,13 @@ impl Timeline {
     /// The changes since `seen` slices were over. A number that is too high comes from an earlier server, and counts
     /// as 0.
     pub(super) fn glimpse(&self, seen: u64) -> Glimpse {
-        let record = self.record();
+        let mut record = self.record();
         let seen = if seen > record.past_count { 0 } else { seen };
         let new = usize::try_from(record.past_count - seen).unwrap_or(usize::MAX);
         let known = record.past.len().saturating_sub(new);
         let elapsed = record.origin.map(|origin| origin.elapsed());
         let now_us = elapsed.map_or(0, |elapsed| elapsed.as_micros() as u64);
+        let slowest = record.recent.slowest(Micros(now_us));
         let current = record.current.iter().flatten();
         Glimpse {
             now_us,
@@ -90,6 +95,7 @@ impl Timeline {
             current: current.map(|current| current.until(now_us)).collect(),
             reactive_tokens: record.reactive_tokens,
             proactive_tokens: record.proactive_tokens,
+            slowest,
         }
     }
 
@@ -104,6 +110,7 @@ impl Observer for Timeline {
         if record.origin.is_none() {
             record.origin = Instant::now().checked_sub(Duration::from_micros(now.0));
         }
+        record.recent.stepped(now, event, actions);
         match event {
             Event::Submit(submission) if submission.class == Class::Reactive => {
                 record.reactive.insert(submission.id);
@@ -128,6 +135,14 @@ impl Observer for Timeline {
                 _ => {}
             }
         }
+    }
+
+    fn asks_why(&self) -> bool {
+        self.record().recent.is_watched()
+    }
+
+    fn held(&mut self, now: Micros, holds: &[Hold]) {
+        self.record().recent.held(now, holds);
     }
 }
 
@@ -196,6 +211,7 @@ impl Default for Record {
             reactive: HashSet::new(),
             reactive_tokens: 0,
             proactive_tokens: 0,
+            recent: Recent::default(),
         }
     }
 }

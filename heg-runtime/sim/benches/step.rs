@@ -1,4 +1,4 @@
-//! What a step of the scheduler costs with 64 live requests.
+//! What a step of the scheduler costs with 64 live requests, whose answers are drafted or not.
 //!
 //! The time of whole runs says little: what matters is a step, so each is timed by itself, and the median and
 //! the 99th percentile over a long run are printed; criterion then measures the run.
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use heg_sched::{Actions, AgentXpu, CachedCosts, Class, Event, Micros, Scheduler};
-use heg_sim::{AnalyticCosts, Dimensions, Machine, simulate};
+use heg_sim::{AnalyticCosts, Dimensions, DraftRecords, Machine, SimulatedDrafts, simulate};
 use heg_workload::{Arrival, Trace, TraceRequest, TraceSpec, Workload};
 
 /// 64 requests at once, a quarter of them reactive, that stay for long.
@@ -32,6 +32,13 @@ fn trace() -> Trace {
     Trace {
         requests: (0..64).map(request).collect(),
     }
+}
+
+/// Drafts as they turned out for an agent's answers.
+fn drafts() -> Option<SimulatedDrafts> {
+    let records = DraftRecords::shipped().ok()?;
+    let record = records.find("agent-30m/summary", "chain of 16")?;
+    Some(SimulatedDrafts::new(record, 1))
 }
 
 /// Times every step while at least 60 requests are live.
@@ -67,25 +74,32 @@ fn steps(criterion: &mut Criterion) {
     let Ok(policy) = heg_spec::shipped::policy("agent-xpu") else {
         return;
     };
-    let run = || {
-        let mut timed = Timed {
-            scheduler: AgentXpu::new(policy.clone(), &costs),
-            live: 0,
-            steps: Vec::new(),
+    for (name, drafts) in [("64 requests", None), ("64 drafted requests", drafts())] {
+        let machine = Machine {
+            drafts,
+            ..Machine::default()
         };
-        let run = simulate(&mut timed, &costs, &Machine::default(), &trace);
-        (timed.steps, run)
-    };
-    let (mut times, _) = run();
-    times.sort_unstable();
-    let at = |share: usize| times.get(times.len() * share / 100);
-    println!(
-        "{} steps: median {:?}, p99 {:?}",
-        times.len(),
-        at(50),
-        at(99)
-    );
-    criterion.bench_function("run of 64 requests", |bencher| bencher.iter(run));
+        let run = || {
+            let mut timed = Timed {
+                scheduler: AgentXpu::new(policy.clone(), &costs),
+                live: 0,
+                steps: Vec::new(),
+            };
+            let run = simulate(&mut timed, &costs, &machine, &trace);
+            (timed.steps, run)
+        };
+        let (mut times, outcome) = run();
+        times.sort_unstable();
+        let at = |share: usize| times.get(times.len() * share / 100);
+        let drafted = outcome.map_or(0, |run| run.usage.drafted_tokens);
+        println!(
+            "{name}: {} steps, median {:?}, p99 {:?}; {drafted} drafted tokens verified",
+            times.len(),
+            at(50),
+            at(99)
+        );
+        criterion.bench_function(&format!("run of {name}"), |bencher| bencher.iter(run));
+    }
     let spec = TraceSpec {
         reactive_per_minute: 5.0,
         proactive_per_minute: 25.0,

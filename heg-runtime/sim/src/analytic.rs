@@ -1,7 +1,7 @@
 //! Analytic costs from a model's dimensions and a few figures of each device: for tests, and for models without a
 //! bundle. A bundle's annotations are more precise.
 
-use heg_sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
+use heg_sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel, WorkStage};
 
 /// The dimensions of a decoder that its speed depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -197,6 +197,9 @@ impl AnalyticCosts {
     }
 }
 
+/// Rows of the NPU's kernels that verify drafts, attention among them.
+const VERIFIED_ROWS: u32 = 32;
+
 impl Costs for AnalyticCosts {
     fn model(&self) -> ModelShape {
         let d = self.dimensions;
@@ -245,6 +248,15 @@ impl Costs for AnalyticCosts {
                     .then(|| self.on(lane, demand, if fused { 1 } else { 3 }))
                     .flatten()
             }
+            Call::Verify { rows, context } => {
+                let rows = f64::from(rows.next_multiple_of(VERIFIED_ROWS));
+                let context = f64::from(context);
+                let token_wise = self.qkv(rows).plus(self.ffn(rows));
+                let demand = token_wise.plus(self.mha(rows, rows * context, context));
+                (lane == Lane::Npu)
+                    .then(|| self.on(lane, demand, 3))
+                    .flatten()
+            }
             Call::Head { rows } => self.on(lane, self.head(f64::from(rows)), 1),
         }
     }
@@ -252,6 +264,16 @@ impl Costs for AnalyticCosts {
     fn warm_cost(&self, kernel: WarmKernel) -> Option<Cost> {
         let (rows, context) = (f64::from(kernel.tokens), f64::from(kernel.context));
         self.on(Lane::Npu, self.mha(rows, rows * context, context), 1)
+    }
+
+    /// What the papers measured on that machine.
+    fn watts(&self, lane: Lane, stage: WorkStage) -> Option<f64> {
+        Some(match (lane, stage) {
+            (Lane::Npu, _) => 10.0,
+            (Lane::Igpu, WorkStage::Prefill) => 31.0,
+            (Lane::Igpu, WorkStage::Decode) => 25.0,
+            (Lane::Cpu, _) => 58.0,
+        })
     }
 
     /// A line through the compile times of the 3B attention at chunk 256 (DESIGN §4.4): 1.0 s at 512 rows of

@@ -43,7 +43,7 @@ pub fn duration(
         Work::Head(_) => costs.cost(lane, Call::Head { rows: 1 }),
         Work::Decode(run) => {
             let rows = Decoding::rows_of(&run.batch);
-            let layer = costs.cost(lane, Call::layer(&run.batch, run.fused))?;
+            let layer = costs.cost(lane, Call::iteration(lane, &run.batch, run.fused))?;
             let mut total = Sum::default();
             total.add(layer, run.layers.len() as u32);
             if run.layers.end == layers {

@@ -17,8 +17,8 @@ use super::memory::DramModel;
 use super::meter::{Meter, RequestRecord, ResourceUsage};
 use super::power::PowerModel;
 use heg_sched::{
-    Actions, Cost, Costs, Event, FlowId, Lane, Micros, PromptLogits, RequestId, Scheduler,
-    Submission, Ticket, Transfer, WarmKernel, Work,
+    Actions, ActivationCounts, Cost, Costs, Event, FlowId, Lane, Micros, PromptLogits, RequestId,
+    Scheduler, Submission, Ticket, Transfer, WarmKernel, Work,
 };
 use heg_workload::{Arrival, Trace};
 
@@ -33,6 +33,8 @@ pub struct Machine {
     pub reset: Micros,
     /// Time that a cache takes to be written to flash.
     pub flash_write: Micros,
+    /// Time that it takes to be read again, by the first launch that needs it.
+    pub flash_read: Micros,
     /// The faults to inject.
     pub faults: Faults,
     /// The drafts of its requests; none: nothing is drafted.
@@ -54,6 +56,8 @@ pub struct Run {
     pub ended: Micros,
     /// Number of calls of [`Scheduler::step`].
     pub steps: u64,
+    /// How often the mechanisms of the policy acted.
+    pub activations: ActivationCounts,
     /// Every launch in the order of their ends, if [`Machine::timeline`] is set.
     pub timeline: Vec<LaunchSpan>,
 }
@@ -136,7 +140,11 @@ pub fn simulate<S: Scheduler, C: Costs>(
             simulation.carry_out(action)?;
         }
     }
-    simulation.finish()
+    let run = simulation.finish()?;
+    Ok(Run {
+        activations: scheduler.activations(),
+        ..run
+    })
 }
 
 /// A planned event.
@@ -483,6 +491,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
             requests,
             usage,
             steps: self.steps,
+            activations: ActivationCounts::default(),
             timeline: self.timeline,
         })
     }

@@ -139,6 +139,11 @@ impl<'a> Mishaps<'a> {
         fault
     }
 
+    /// Whether a launch has to read the cache of a request from flash.
+    pub(super) fn has_unread(&self, work: &Work) -> bool {
+        self.unread.iter().any(|id| work.is_of(*id))
+    }
+
     /// Reads the caches of a launch's requests from flash; returns a request whose rows cannot be read.
     pub(super) fn reads(&mut self, work: &Work) -> Option<RequestId> {
         let readers: Vec<RequestId> = self.unread.iter().copied().collect();

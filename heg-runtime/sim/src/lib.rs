@@ -9,7 +9,6 @@
 
 mod analytic;
 mod check;
-mod chrome;
 mod drafts;
 mod duration;
 mod engine;
@@ -23,7 +22,6 @@ mod sheet;
 
 pub use analytic::{AnalyticCosts, DevicePeak, Dimensions};
 pub use check::{Checked, Rules, SchedulerInvariant, Violation};
-pub use chrome::chrome_trace;
 pub use drafts::{DraftRecord, DraftRecordError, DraftRecords, DraftedSteps, SimulatedDrafts};
 pub use duration::duration;
 pub use engine::{LaunchSpan, Machine, Run, SimulationError, simulate};

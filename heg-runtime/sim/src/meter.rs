@@ -1,7 +1,7 @@
 //! Records requests and resource usage while a simulation runs.
 
-use super::power::{PowerModel, is_decode};
-use heg_sched::{Class, Cost, Decoding, Finish, Lane, Micros, RequestId, Work};
+use super::power::PowerModel;
+use heg_sched::{Class, Cost, Decoding, Finish, Lane, Micros, RequestId, Work, WorkStage};
 use heg_workload::Trace;
 
 /// The record of a request. Times that were never reached are `None`.
@@ -124,9 +124,9 @@ impl<'a> Meter<'a> {
         for (lane, work) in Lane::ALL.into_iter().zip(busy) {
             let Some(work) = work else { continue };
             watts += self.power.watts(lane, work);
-            let stage = match is_decode(work) {
-                true => &mut usage.decode_secs,
-                false => &mut usage.prefill_secs,
+            let stage = match WorkStage::of(work) {
+                WorkStage::Decode => &mut usage.decode_secs,
+                WorkStage::Prefill => &mut usage.prefill_secs,
             };
             stage[lane as usize] += secs;
         }

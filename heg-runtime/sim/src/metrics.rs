@@ -48,6 +48,8 @@ pub struct ClassMetrics {
     pub latency_secs_p90: f64,
     /// Mean latency divided by mean tokens of prompt and answer, in s: normalised latency.
     pub secs_per_token: f64,
+    /// Mean of each request's latency divided by its own tokens, in s: the other reading of normalised latency.
+    pub secs_per_token_of_each: f64,
     /// Mean time to the first token, in s.
     pub ttft_secs_mean: f64,
     /// Its 90th percentile.
@@ -119,6 +121,7 @@ impl ClassMetrics {
             latency_secs_mean,
             latency_secs_p90: p90(&latency),
             secs_per_token: ratio(latency_secs_mean, mean(&tokens_of)),
+            secs_per_token_of_each: mean(&|r| ratio(latency(r), tokens_of(r))),
             ttft_secs_mean: mean(&ttft),
             ttft_secs_p90: p90(&ttft),
             tpot_secs_mean: {
@@ -173,6 +176,7 @@ fn preemption_secs(requests: &[RequestRecord]) -> Vec<f64> {
 mod tests {
     use super::*;
     use crate::ResourceUsage;
+    use heg_sched::ActivationCounts;
 
     fn record(class: Class, times: [u64; 4], output_tokens: u32) -> RequestRecord {
         let [arrived, started, first_token, ended] = times.map(|ms| Some(Micros(ms * 1000)));
@@ -208,12 +212,18 @@ mod tests {
             },
             ended: Micros(2_100_000),
             steps: 0,
+            activations: ActivationCounts::default(),
             timeline: Vec::new(),
         };
         let metrics = Metrics::of(&run);
         let close = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{found}");
         close(metrics.reactive.latency_secs_mean, 1.3);
         close(metrics.reactive.secs_per_token, 1.3 / 101.0);
+        close(metrics.all.secs_per_token, 1.65 / 100.5);
+        close(
+            metrics.all.secs_per_token_of_each,
+            (1.3 / 101.0 + 2.0 / 100.0) / 2.0,
+        );
         close(metrics.reactive.ttft_secs_p90, 0.3);
         close(metrics.reactive.tpot_secs_mean, 0.1);
         close(metrics.reactive.prefill_pending_secs, 0.1);

@@ -2,7 +2,7 @@
 
 use heg_spec::Soc;
 
-use heg_sched::{Lane, Work};
+use heg_sched::{Lane, Work, WorkStage};
 
 /// Power of one device while it is busy, in W.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -43,18 +43,9 @@ impl PowerModel {
     /// Power of a lane while it runs `work`, in W.
     pub(super) fn watts(&self, lane: Lane, work: &Work) -> f64 {
         let stages = self.lanes[lane as usize];
-        match is_decode(work) {
-            true => stages.decode_watts,
-            false => stages.prefill_watts,
+        match WorkStage::of(work) {
+            WorkStage::Decode => stages.decode_watts,
+            WorkStage::Prefill => stages.prefill_watts,
         }
-    }
-}
-
-/// Whether a launch has one token of each request only.
-pub(super) fn is_decode(work: &Work) -> bool {
-    match work {
-        Work::Prefill { .. } | Work::Head(_) => false,
-        Work::Decode(_) => true,
-        Work::Mixed { prompts, .. } => prompts.is_empty(),
     }
 }

@@ -9,7 +9,7 @@ use super::memory::DramModel;
 use super::power::PowerModel;
 use super::sheet::ModelSheet;
 use heg_costs::AnnotatedCosts;
-use heg_sched::{AgentXpu, CachedCosts, Micros, SingleLane};
+use heg_sched::{AgentXpu, CachedCosts, Costs, Micros, Observed, Observer, Scheduler, SingleLane};
 use heg_workload::Trace;
 
 /// Time that a lane takes to reset. Chosen; nothing fails in an evaluation.
@@ -44,6 +44,13 @@ impl Platform {
             annotated = known.clone();
             annotated.overlay(own);
         }
+        let costs = AnnotatedCosts::new(
+            &sheet.model,
+            sheet.layers,
+            &sheet.kernels,
+            &annotated,
+            chunk_tokens,
+        );
         Ok(Self {
             soc: soc.name.clone(),
             model: sheet.model.name.clone(),
@@ -53,13 +60,7 @@ impl Platform {
                 reset: RESET,
                 ..Machine::default()
             },
-            costs: AnnotatedCosts::new(
-                &sheet.model,
-                sheet.layers,
-                &sheet.kernels,
-                &annotated,
-                chunk_tokens,
-            ),
+            costs,
         })
     }
 
@@ -75,19 +76,29 @@ impl Platform {
             timeline,
             ..self.machine.clone()
         };
-        let policy = policy.clone();
-        match policy.scheduler {
-            SchedulerKind::AgentXpu | SchedulerKind::Serial => {
-                simulate(&mut AgentXpu::new(policy, &costs), &costs, &machine, trace)
-            }
-            SchedulerKind::ContinuousBatching
-            | SchedulerKind::PreemptRecompute
-            | SchedulerKind::TimeSharing => simulate(
-                &mut SingleLane::new(policy, &costs),
-                &costs,
-                &machine,
-                trace,
-            ),
-        }
+        simulate(&mut scheduler_of(policy, &costs), &costs, &machine, trace)
+    }
+
+    /// The same under an observer's eyes.
+    pub fn observe(
+        &self,
+        policy: &Policy,
+        trace: &Trace,
+        observer: impl Observer,
+    ) -> Result<Run, SimulationError> {
+        let costs = CachedCosts::new(&self.costs);
+        let mut observed = Observed::new(scheduler_of(policy, &costs), observer);
+        simulate(&mut observed, &costs, &self.machine, trace)
+    }
+}
+
+/// The scheduler that a policy asks for.
+fn scheduler_of<'c, C: Costs>(policy: &Policy, costs: &'c C) -> Box<dyn Scheduler + 'c> {
+    let policy = policy.clone();
+    match policy.scheduler {
+        SchedulerKind::AgentXpu | SchedulerKind::Serial => Box::new(AgentXpu::new(policy, costs)),
+        SchedulerKind::ContinuousBatching
+        | SchedulerKind::PreemptRecompute
+        | SchedulerKind::TimeSharing => Box::new(SingleLane::new(policy, costs)),
     }
 }

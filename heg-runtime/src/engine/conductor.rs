@@ -22,9 +22,9 @@ use super::thread::Farewell;
 use super::warming::{Warmed, Warming};
 use super::{EngineOptions, Lanes, Listener, Observer, Request, ScopeId};
 use crate::error::RuntimeError;
-use crate::exec::{Descents, Duty, Executor, ExecutorOptions, Loader, ROW_STEP, padded};
+use crate::exec::{Descents, Duty, Executor, ExecutorOptions, Loader, padded, rows_step};
 use crate::mem::Widths;
-use heg_draft::History;
+use heg_draft::{History, Likely};
 use heg_sched::{
     Event, Finish, FlowId, Lane, MachineFacts, MachineLanes, ModelShape, NoLane, RequestId,
     for_machine, prefill_tokens_max, with_rows,
@@ -43,6 +43,8 @@ pub(super) enum Message {
     Done(Report),
     /// What became of a cache on its way to flash.
     Transferred(Event),
+    /// What a lane found likely in a prompt.
+    Calibrated(RequestId, Result<Vec<Likely>, RuntimeError>),
     Warmed(Warmed),
     Status(Sender<Status>),
     WaitReady(Sender<Result<(), RuntimeError>>),
@@ -110,7 +112,8 @@ impl Conductor {
     ) -> Result<Self, RuntimeError> {
         let loader = Arc::new(loader);
         let manifest = loader.bundle().manifest();
-        let chunk_tokens = chunk_tokens(&loader, options.exec.chunk_tokens);
+        let step = rows_step(policy.prefill.switching);
+        let chunk_tokens = chunk_tokens(&loader, options.exec.chunk_tokens, step);
         let machine_lanes = loader.lanes();
         let facts = MachineFacts {
             lanes: machine_lanes,
@@ -126,6 +129,7 @@ impl Conductor {
         let exec = ExecutorOptions {
             chunk_tokens: prefill_tokens_max(&policy, chunk_tokens),
             batch: policy.decode.batch_max.max(verified) as usize,
+            switching: policy.prefill.switching,
             ..options.exec
         };
         let mut lanes = [None, None, None];
@@ -170,9 +174,10 @@ impl Conductor {
             .iter()
             .map(|(_, executor)| executor.descents())
             .collect();
+        let drafts = policy.drafts;
         for (lane, executor) in executors {
             let executor = machine.executor(lane, executor);
-            lanes[lane as usize] = Some(LaneHandle::start(lane, executor, inbox.clone()));
+            lanes[lane as usize] = Some(LaneHandle::start(lane, executor, inbox.clone(), drafts));
         }
         Ok(Self {
             machine,
@@ -322,6 +327,7 @@ impl Early {
             | Message::Done(_)
             | Message::Transferred(_)
             | Message::Warmed(_)
+            | Message::Calibrated(..)
             | Message::Shutdown => {}
         }
     }
@@ -406,10 +412,10 @@ fn policy_for(
 
 /// Tokens of a prefill chunk: as many as asked for, or the next smaller number that the NPU has kernels for. Chunks are
 /// never padded: the padding would overwrite rows of the next chunk, which may be under way.
-fn chunk_tokens(loader: &Loader, asked: usize) -> usize {
+fn chunk_tokens(loader: &Loader, asked: usize, step: usize) -> usize {
     let asked = match asked.max(1) {
-        few @ ..ROW_STEP => few,
-        many => many - many % ROW_STEP,
+        few if few < step => few,
+        many => many - many % step,
     };
     if !loader.lanes().npu {
         return asked;

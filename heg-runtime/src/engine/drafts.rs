@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use super::request::{Request, ScopeId};
 use crate::history::PastAnswers;
-use heg_draft::{Acceptance, Beside, Draft, Drafter, History, Shape};
+use heg_draft::{Acceptance, Beside, Draft, Drafter, History, Likely, Shape, Verified};
+use heg_spec::policy::DraftPolicy;
 
 /// Whether answers are drafted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -99,8 +100,8 @@ pub(super) struct RequestDrafts {
 
 impl RequestDrafts {
     /// For the answer to a request.
-    pub(super) fn new(request: &Request, shape: Shape) -> Self {
-        let mut drafter = Drafter::new(&request.prompt);
+    pub(super) fn new(request: &Request, shape: Shape, policy: DraftPolicy) -> Self {
+        let mut drafter = Drafter::new(&request.prompt).under(policy);
         if !request.prediction.is_empty() {
             drafter.expect(&request.prediction);
         }
@@ -117,9 +118,23 @@ impl RequestDrafts {
         DraftTokens::of(&self.draft.leading(tokens as usize).depth_first())
     }
 
+    /// Drafts from what the model found likely in the prompt, too.
+    pub(super) fn calibrate(&mut self, prompt: &[u32], likely: Arc<[Likely]>) {
+        self.drafter.calibrate(prompt, likely);
+    }
+
     pub(super) fn counts(&self) -> DraftCounts {
         self.counts
     }
+}
+
+/// How much of a draft was verified, and what came of it beside tokens.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fed<'a> {
+    /// The first tokens of the draft.
+    pub(super) tokens: u32,
+    /// As in [`Verified`].
+    pub(super) likeliest: &'a [bool],
 }
 
 /// Drafted tokens as a lane verifies them.
@@ -213,13 +228,19 @@ impl Drafting {
         }
     }
 
-    /// Learns how the first `fed` tokens of a draft turned out, which were verified and gave these tokens.
-    pub(super) fn verified(&mut self, drafts: &mut RequestDrafts, given: &[u32], fed: u32) {
-        let fed = drafts.draft.leading(fed as usize);
+    /// Learns how a draft turned out that gave these tokens.
+    pub(super) fn verified(&mut self, drafts: &mut RequestDrafts, given: &[u32], fed: Fed<'_>) {
+        let likeliest = fed.likeliest;
+        let fed = drafts.draft.leading(fed.tokens as usize);
         drafts.counts.steps += 1;
         drafts.counts.drafted_tokens += fed.len() as u32;
         drafts.counts.accepted_tokens += given.len().saturating_sub(1) as u32;
-        drafts.drafter.verified(&fed, given, &[], &mut self.taught);
+        let verified = Verified {
+            draft: &fed,
+            given,
+            likeliest,
+        };
+        drafts.drafter.verified(verified, &mut self.taught);
     }
 
     /// Reads the next tokens of an answer, and drafts what may follow them, where `forced` are tokens that alone may do so;

@@ -8,14 +8,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use super::beliefs::Beliefs;
 use super::machine::{LaneExecutor, Machine};
 use super::{Engine, EngineOptions};
 use crate::error::RuntimeError;
-use crate::exec::{Batch, Executor, GoesOn, Loader, WarmForms};
+use crate::exec::{Batch, Coming, Executor, GoesOn, Loader, WarmForms};
 use crate::mem::{Activations, KvCache, KvShape};
 use crate::platform::full_file;
 use heg_draft::Draft;
 use heg_sched::{Class, Lane, Launch, RequestId, WarmKernel};
+use heg_spec::Group;
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +32,10 @@ pub enum Fault {
     Stuck,
     /// The lane's thread panics.
     Panic,
+    /// There is no memory for what a kernel needs.
+    OutOfMemory,
+    /// A block's graph cannot be loaded while it is switched.
+    Unloaded,
     /// There is no address space for a cache.
     Unreserved,
     /// The flash is full.
@@ -69,13 +75,31 @@ pub struct FaultPlan(Arc<Mutex<Plan>>);
 /// Drafts tokens after a request's prompt and answer so far: each with the place of the one before it, if there is one.
 type Drafts = dyn Fn(RequestId, &[u32]) -> Vec<(u32, Option<u16>)> + Send;
 
-#[derive(Default)]
 struct Plan {
     rules: Vec<Rule>,
     drafts: Option<Box<Drafts>>,
+    /// Whether blocks are switched at each of their boundaries.
+    switches_always: bool,
     happened: u64,
     /// Whether stuck kernels go on.
     released: bool,
+    /// Time that token-wise kernels of a prompt take on each lane beyond their own.
+    slowness: [Duration; Lane::ALL.len()],
+    beliefs: Beliefs,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            rules: Vec::new(),
+            drafts: None,
+            switches_always: false,
+            happened: 0,
+            released: false,
+            slowness: [Duration::ZERO; Lane::ALL.len()],
+            beliefs: [1.0; Lane::ALL.len()],
+        }
+    }
 }
 
 impl FaultPlan {
@@ -97,6 +121,23 @@ impl FaultPlan {
         drafts: impl Fn(RequestId, &[u32]) -> Vec<(u32, Option<u16>)> + Send + 'static,
     ) {
         self.plan().drafts = Some(Box::new(drafts));
+    }
+
+    /// Has engines that start from now on switch every block of layers each time before it computes, where graphs are
+    /// switched at all.
+    pub fn switch_always(&self) {
+        self.plan().switches_always = true;
+    }
+
+    /// Lets token-wise kernels of prompts take so much longer on a lane. Lanes of one CPU become unequal by it, whatever
+    /// else the machine does.
+    pub fn slow_down(&self, lane: Lane, by: Duration) {
+        self.plan().slowness[lane as usize] = by;
+    }
+
+    /// Lets the scheduler of an engine that starts later take a lane for so many times as slow as it is.
+    pub fn mislead(&self, lane: Lane, times: f64) {
+        self.plan().beliefs[lane as usize] = times;
     }
 
     /// Number of faults that have happened.
@@ -147,7 +188,18 @@ impl Engine {
 struct FaultyMachine(FaultPlan);
 
 impl Machine for FaultyMachine {
-    fn executor(&self, lane: Lane, executor: Executor) -> Box<dyn LaneExecutor> {
+    fn executor(&self, lane: Lane, mut executor: Executor) -> Box<dyn LaneExecutor> {
+        let plan = self.0.clone();
+        executor.permit_loads(Arc::new(move || {
+            let meets = |victim| matches!(victim, Victim::Anybody) || victim == Victim::Lane(lane);
+            match plan.next(&[Fault::Unloaded], meets) {
+                Some(_) => Err(refused(lane)),
+                None => Ok(()),
+            }
+        }));
+        if self.0.plan().switches_always {
+            executor.switch_always();
+        }
         Box::new(FaultyExecutor {
             lane,
             executor,
@@ -159,6 +211,10 @@ impl Machine for FaultyMachine {
 
     fn hangs_on_cpu(&self) -> bool {
         true
+    }
+
+    fn beliefs(&self) -> Beliefs {
+        self.0.plan().beliefs
     }
 
     fn patience(&self) -> Duration {
@@ -205,6 +261,13 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 const ON_PURPOSE: &str = "a fault on purpose";
 
+fn refused(lane: Lane) -> RuntimeError {
+    RuntimeError::Refused {
+        kernel: format!("of lane {lane:?}"),
+        message: ON_PURPOSE.to_owned(),
+    }
+}
+
 /// An executor whose launches fail by the plan.
 struct FaultyExecutor {
     lane: Lane,
@@ -222,6 +285,20 @@ impl FaultyExecutor {
         }
     }
 
+    /// Takes longer for a token-wise kernel of a prompt, if the plan says so.
+    fn dawdle(&self, launches: &[Launch], batch: &Batch<'_>) {
+        let is_token_wise = |launch: &&Launch| matches!(launch.group, Group::Qkv | Group::Ffn);
+        let of_prompt = batch.spans.iter().any(|span| span.tokens > 1);
+        if of_prompt
+            && launches
+                .first()
+                .is_some_and(|launch| is_token_wise(&launch))
+        {
+            let slowness = self.plan.plan().slowness[self.lane as usize];
+            thread::sleep(slowness);
+        }
+    }
+
     fn suffer(&self, fault: Fault) -> Result<(), RuntimeError> {
         match fault {
             Fault::Hang | Fault::Late => {
@@ -230,14 +307,20 @@ impl FaultyExecutor {
             Fault::Stuck => self.wait_while(|| !self.plan.plan().released),
             #[allow(clippy::panic, reason = "that is the fault")]
             Fault::Panic => panic!("{ON_PURPOSE}"),
-            Fault::Fail | Fault::Unreserved | Fault::FlashFull | Fault::FlashUnreadable => {}
+            Fault::Fail
+            | Fault::OutOfMemory
+            | Fault::Unloaded
+            | Fault::Unreserved
+            | Fault::FlashFull
+            | Fault::FlashUnreadable => {}
         }
         match fault {
             Fault::Late => Ok(()),
-            _ => Err(RuntimeError::Refused {
-                kernel: format!("of lane {:?}", self.lane),
-                message: ON_PURPOSE.to_owned(),
+            Fault::OutOfMemory => Err(RuntimeError::Reserve {
+                bytes: 0,
+                source: io::Error::other(ON_PURPOSE),
             }),
+            _ => Err(refused(self.lane)),
         }
     }
 }
@@ -250,6 +333,7 @@ fn due(plan: &FaultPlan, own: Lane, requests: &[RequestId]) -> Option<Fault> {
         Fault::Late,
         Fault::Stuck,
         Fault::Panic,
+        Fault::OutOfMemory,
     ];
     plan.next(&faults, |victim| match victim {
         Victim::Anybody => true,
@@ -271,6 +355,14 @@ impl LaneExecutor for FaultyExecutor {
     fn begin(&mut self, class: Class, requests: &[RequestId]) {
         self.requests = requests.to_vec();
         self.executor.begin(class);
+    }
+
+    fn expect(&mut self, coming: Coming) {
+        self.executor.expect(coming);
+    }
+
+    fn rest(&mut self) -> bool {
+        self.executor.rest()
     }
 
     fn adopt(&mut self, forms: WarmForms) {
@@ -297,6 +389,7 @@ impl LaneExecutor for FaultyExecutor {
         batch: &Batch<'_>,
         goes_on: &GoesOn<'_>,
     ) -> Result<usize, RuntimeError> {
+        self.dawdle(launches, batch);
         let (mut done, mut fault) = (0, due(&self.plan, self.lane, &self.requests));
         loop {
             if let Some(fault) = fault.take() {

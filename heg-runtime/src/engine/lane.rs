@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
+use super::calibration::Slice;
 use super::conductor::Message;
 use super::health::panic_text;
 use super::machine::LaneExecutor;
@@ -19,8 +20,10 @@ use super::stopwatch::Longest;
 use super::thread::{Farewell, Thread};
 use super::worker::Worker;
 use crate::error::RuntimeError;
-use crate::exec::WarmForms;
+use crate::exec::{Coming, WarmForms};
+use crate::mem::KvCache;
 use heg_sched::{Class, Kernel, Lane, RequestId, Segment, Ticket, WarmKernel};
+use heg_spec::policy::DraftPolicy;
 
 /// One launch of a lane: [`Work`](heg_sched::Work), with the memory that it runs in.
 pub(super) enum Job {
@@ -37,6 +40,8 @@ pub(super) enum Job {
         last: u32,
         /// Rows before it whose logits are wanted too, because the lanes of the layers have no head.
         unscored: Vec<u32>,
+        /// Whether the prompt is read again later, and the keys and values of its last layer kept for that.
+        is_kept: bool,
     },
     /// Layers of a decode iteration, and after the last one the head.
     Decode {
@@ -65,6 +70,29 @@ impl Job {
         cut.filter(|(_, tokens)| *tokens > 0).collect()
     }
 
+    /// What its launches are for.
+    pub(super) fn coming(&self) -> Coming {
+        let prompt = |member: &Member, segment: &Segment| {
+            let tokens = member.served.with_tokens(<[u32]>::len);
+            let tokens_left = tokens.saturating_sub(segment.position as usize);
+            Coming::Prompt { tokens_left }
+        };
+        match self {
+            Self::Prefill {
+                prompt: of,
+                segment,
+                ..
+            } => prompt(&of.member, segment),
+            Self::Mixed { prompts, .. } => {
+                let first = prompts.first();
+                first.map_or(Coming::Answers, |(member, segment, _)| {
+                    prompt(member, segment)
+                })
+            }
+            Self::Head { .. } | Self::Decode { .. } => Coming::Answers,
+        }
+    }
+
     /// The requests that it is for.
     pub(super) fn requests(&self) -> Vec<RequestId> {
         let id = |member: &Member| member.served.id;
@@ -83,6 +111,8 @@ impl Job {
 /// An order to a lane, which carries out one after the other.
 pub(super) enum Order {
     Run(Ticket, Class, Job),
+    /// Rows of a prompt to read again, until a job comes.
+    Calibrate(Slice),
     Adopt(WarmForms),
     Unload(WarmKernel),
 }
@@ -108,6 +138,11 @@ pub(super) struct Done {
     pub(super) tokens: Vec<(RequestId, NextToken)>,
     /// Log probabilities of tokens of prompts.
     pub(super) scores: Vec<(RequestId, Vec<Score>)>,
+    /// Of each request's draft, whether a token is what the model found likeliest there: behind the first wrong one, where
+    /// anybody looked.
+    pub(super) likeliest: Vec<(RequestId, Vec<bool>)>,
+    /// Keys and values of the last layer of a prompt that is kept.
+    pub(super) last_layer: Option<(RequestId, KvCache)>,
 }
 
 impl Done {
@@ -141,6 +176,8 @@ impl From<RuntimeError> for Failure {
 pub(super) struct Signals {
     /// One more than the ticket of the job that should stop at its next layer.
     yielding: AtomicU64,
+    /// Whether a job waits for the lane.
+    wanted: AtomicBool,
     /// Whether the running kernel is to be cancelled, and the rest of its job skipped.
     pub(super) reset: Arc<AtomicBool>,
 }
@@ -152,6 +189,16 @@ impl Signals {
 
     pub(super) fn yields(&self, ticket: Ticket) -> bool {
         self.yielding.load(Ordering::Relaxed) == ticket.0 + 1
+    }
+
+    /// Whether a job waits for the lane.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// The job that waited runs.
+    pub(super) fn is_given(&self) {
+        self.wanted.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn is_reset(&self) -> bool {
@@ -172,11 +219,17 @@ impl LaneHandle {
         lane: Lane,
         mut executor: Box<dyn LaneExecutor>,
         inbox: Sender<Message>,
+        drafts: DraftPolicy,
     ) -> Self {
         let signals = Arc::new(Signals::default());
         let (sender, orders) = channel();
         executor.cancel_on(Arc::clone(&signals.reset));
-        let worker = Worker::new(lane, executor, Arc::clone(&signals), inbox.clone());
+        let worker = Worker::new(
+            lane,
+            executor,
+            (Arc::clone(&signals), inbox.clone()),
+            drafts,
+        );
         let run = move || {
             // What the lane holds is gone before anybody hears that it is.
             let ran = catch_unwind(AssertUnwindSafe(|| worker.run(&orders)));
@@ -193,7 +246,14 @@ impl LaneHandle {
 
     /// Hands in a job of a class; false where the lane's thread is gone.
     pub(super) fn launch(&self, ticket: Ticket, class: Class, job: Job) -> bool {
+        self.signals.wanted.store(true, Ordering::Relaxed);
         self.tell(Order::Run(ticket, class, job))
+    }
+
+    /// Has rows of a prompt read again, until a job comes.
+    pub(super) fn calibrate(&self, slice: Slice) {
+        // That a lane is gone, it says itself.
+        let _ = self.tell(Order::Calibrate(slice));
     }
 
     /// Hands over a kernel that was compiled for it, for the jobs that follow.

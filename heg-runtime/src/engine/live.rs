@@ -4,13 +4,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::drafts::{Drafting, RequestDrafts};
+use super::drafts::{Drafting, Fed, RequestDrafts};
 use super::machine::Machine;
 use super::request::{Ending, FinishReason, Listener, ScopeId, Update};
 use super::scores::{PromptScores, Score};
 use super::served::{Committed, Follows, NextToken, PromptRows, Served};
 use super::waits::Entry;
 use crate::error::RuntimeError;
+use crate::mem::KvCache;
+use heg_draft::Likely;
 use heg_sched::{Class, Finish, FlowId};
 use heg_text::TokenLogProbs;
 
@@ -26,6 +28,8 @@ pub(super) struct Live {
     pub(super) drafts: Option<Box<RequestDrafts>>,
     /// Its activations, while it prefills.
     pub(super) prompt: Option<PromptRows>,
+    /// Keys and values of the last layer, of a prompt that is to be read again.
+    pub(super) last_layer: Option<KvCache>,
     /// What went wrong last.
     pub(super) error: Option<Arc<RuntimeError>>,
     /// Committed tokens that the scheduler has not had emitted yet.
@@ -90,6 +94,7 @@ impl Live {
             served: Arc::new(served),
             drafts,
             prompt: None,
+            last_layer: None,
             error: None,
             due: VecDeque::new(),
             end: End::Open,
@@ -148,14 +153,14 @@ impl Live {
         }
     }
 
-    /// Learns how the draft turned out of which `fed` tokens were verified, where the request decoded; and drafts what may
+    /// Learns how the draft turned out of which `fed` was verified, where the request decoded; and drafts what may
     /// follow the latest tokens of the answer, of which so many were just committed, unless the machine has a draft of its
     /// own. Nothing follows where the answer has its last token.
     pub(super) fn draft(
         &mut self,
         (drafting, machine): (&mut Drafting, &dyn Machine),
         given: u32,
-        fed: Option<u32>,
+        fed: Option<Fed<'_>>,
     ) -> Arc<[u16]> {
         let Some(drafts) = &mut self.drafts else {
             return Arc::from([]);
@@ -173,6 +178,17 @@ impl Live {
             let other = machine.draft(served.id, tokens);
             drafting.next((scope, drafts), (given, forced), other)
         })
+    }
+
+    /// Drafts from what the model found likely in the prompt, too.
+    pub(super) fn calibrate(&mut self, likely: Arc<[Likely]>) {
+        let Some(drafts) = &mut self.drafts else {
+            return;
+        };
+        let prompt_tokens = self.prompt_tokens as usize;
+        self.served.with_tokens(|tokens| {
+            drafts.calibrate(tokens.get(..prompt_tokens).unwrap_or(tokens), likely);
+        });
     }
 
     /// Takes in log probabilities of the prompt's tokens.

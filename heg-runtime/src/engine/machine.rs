@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use super::beliefs::Beliefs;
 use crate::error::RuntimeError;
-use crate::exec::{Batch, Executor, GoesOn, WarmForms};
+use crate::exec::{Batch, Coming, Executor, GoesOn, WarmForms};
 use crate::mem::{Activations, KvCache, KvShape};
 use heg_draft::Draft;
 use heg_sched::{Class, Lane, Launch, RequestId, WarmKernel};
@@ -26,6 +27,14 @@ pub(super) trait LaneExecutor: Send {
 
     /// Announces the class of the launches that follow, and their requests.
     fn begin(&mut self, class: Class, requests: &[RequestId]);
+
+    /// Announces what the launches that follow are for. Executors that it makes no difference to keep the default.
+    fn expect(&mut self, _: Coming) {}
+
+    /// Uses a time without launches; says whether it has more to do. Executors that have not keep the default.
+    fn rest(&mut self) -> bool {
+        false
+    }
 
     /// Takes in a kernel that was compiled meanwhile. Executors that ask for none keep the default.
     fn adopt(&mut self, _: WarmForms) {}
@@ -77,6 +86,14 @@ impl LaneExecutor for Executor {
 
     fn begin(&mut self, class: Class, _: &[RequestId]) {
         self.begin(class);
+    }
+
+    fn expect(&mut self, coming: Coming) {
+        self.expect(coming);
+    }
+
+    fn rest(&mut self) -> bool {
+        self.rest()
     }
 
     fn adopt(&mut self, forms: WarmForms) {
@@ -136,6 +153,11 @@ pub(super) trait Machine: Send + Sync {
     /// Whether kernels may hang on a machine that has only its CPU.
     fn hangs_on_cpu(&self) -> bool {
         false
+    }
+
+    /// What the scheduler is to believe of its speed. Tests try what it makes of beliefs that are wrong.
+    fn beliefs(&self) -> Beliefs {
+        [1.0; Lane::ALL.len()]
     }
 
     /// Time that a lane has to answer when it is reset or told to end.

@@ -300,6 +300,11 @@ impl Memory {
             .sum()
     }
 
+    /// Whether a flow keeps something.
+    pub(super) fn keeps(&self, flow: FlowId) -> bool {
+        self.flows.contains_key(&flow)
+    }
+
     /// Flows that keep something.
     pub(super) fn flows_kept(&self) -> usize {
         self.flows.len()

@@ -7,7 +7,9 @@
 //!
 //! Nothing here decides what runs next: [`heg_sched`] does.
 
+mod beliefs;
 mod cache;
+mod calibration;
 mod conductor;
 mod correction;
 mod drafts;
@@ -47,9 +49,10 @@ use std::time::Instant;
 use heg_artifacts::manifest::Manifest;
 use heg_artifacts::{Bundle, SectionId};
 use heg_spec::Policy;
+use heg_spec::policy::{DraftPolicy, SchedulerKind};
 
 use crate::error::RuntimeError;
-use crate::exec::{Descents, ExecutorOptions, Loader};
+use crate::exec::{Descents, ExecutorOptions, Loader, PairLanes};
 use crate::history::PastAnswers;
 use crate::ladder::Descent;
 use conductor::{Arrival, Conductor, Message, turn_away};
@@ -66,7 +69,7 @@ pub use faults::{Fault, FaultPlan, Rule, Victim};
 pub use generation::Generation;
 pub use health::{Health, LostLane};
 pub use request::{EndTokens, Ending, FinishReason, Request, ScopeId, Update};
-pub use status::{IterationStatus, LaneStatus, Phases, Status};
+pub use status::{IterationStatus, LaneStatus, PairStatus, Phases, Status};
 pub use waits::{Entry, WaitStatus};
 
 /// How an engine is set up.
@@ -105,6 +108,7 @@ struct Shared {
     bundle: Arc<Bundle>,
     kv_tokens: u32,
     speculation: Speculation,
+    drafts: DraftPolicy,
     fingerprint: String,
     pulse: Pulse,
     /// One entry for each lane.
@@ -117,7 +121,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`RuntimeError::PolicyDevice`] where the machine has no lane for the policy; [`RuntimeError::OpenVino`] where
+    /// [`RuntimeError::PolicyDevice`] where the machine has no lane for the policy, [`RuntimeError::Pair`] where it has not
+    /// the two devices that the policy takes as one; [`RuntimeError::OpenVino`] where
     /// there is no memory for activations. What goes wrong with kernels is told by [`wait_ready`](Self::wait_ready).
     pub fn start(
         loader: Loader,
@@ -133,11 +138,15 @@ impl Engine {
         options: EngineOptions,
         machine: Arc<dyn Machine>,
     ) -> Result<Self, RuntimeError> {
+        let loader = match policy.pair {
+            Some(pairing) => loader.paired(pairing, lanes_of(policy.scheduler))?,
+            None => loader,
+        };
         let bundle = Arc::clone(loader.bundle());
         let fingerprint = fingerprint(&loader, &policy);
         let (inbox, messages) = channel();
         let pulse = Pulse::default();
-        let speculation = options.speculation;
+        let (speculation, drafts) = (options.speculation, policy.drafts);
         let conductor = Conductor::new(loader, policy, options, machine, pulse.clone(), &inbox)?;
         let kv_tokens = conductor.kv_tokens();
         let descents = conductor.descents();
@@ -159,6 +168,7 @@ impl Engine {
             bundle,
             kv_tokens,
             speculation,
+            drafts,
             fingerprint,
             pulse,
             descents,
@@ -189,14 +199,15 @@ impl Engine {
             refuse(Box::new(listener), Finish::Failed, Some(Arc::new(error)));
             return id;
         }
+        // An engine that drafts nothing has no rows to verify drafts in. On the caller's thread: a long prompt takes a
+        // millisecond.
         let speculation = request.speculation.unwrap_or(self.0.speculation);
-        // An engine that drafts nothing has no rows to verify drafts in.
         let shape = self.0.speculation.shape().and(speculation.shape());
+        let drafts = shape.map(|shape| RequestDrafts::new(&request, shape, self.0.drafts));
         self.send(Message::Submit(Arrival {
             at: Instant::now(),
             id,
-            // On the caller's thread: a long prompt takes a millisecond.
-            drafts: shape.map(|shape| Box::new(RequestDrafts::new(&request, shape))),
+            drafts: drafts.map(Box::new),
             request,
             listener: Box::new(listener),
         }));
@@ -324,6 +335,16 @@ impl Drop for Shared {
         {
             let _ = thread.join();
         }
+    }
+}
+
+/// The lanes of a pair: schedulers that know of two keep two.
+fn lanes_of(scheduler: SchedulerKind) -> PairLanes {
+    match scheduler {
+        SchedulerKind::AgentXpu | SchedulerKind::Serial => PairLanes::Two,
+        SchedulerKind::ContinuousBatching
+        | SchedulerKind::PreemptRecompute
+        | SchedulerKind::TimeSharing => PairLanes::One,
     }
 }
 

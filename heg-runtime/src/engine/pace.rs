@@ -13,7 +13,7 @@ use super::correction::Correction;
 use heg_costs::AnnotatedCosts;
 use heg_sched::{
     CachedCosts, Call, Cost, Costs, Decoding, Kernel, Lane, Micros, ModelShape, Segment,
-    WarmKernel, Work,
+    WarmKernel, Work, WorkStage,
 };
 
 /// Speeds of a device that nothing is known of: those of two cores of a laptop.
@@ -49,9 +49,10 @@ enum Kind {
     Head,
     Decode,
     WarmMha,
+    Verify,
 }
 
-const KINDS: usize = 6;
+const KINDS: usize = 7;
 
 impl From<Kernel> for Kind {
     fn from(kernel: Kernel) -> Self {
@@ -83,9 +84,13 @@ impl Pace {
         let latency_us = |call| Some(self.cost(lane, call)?.latency_us);
         let iteration = |batch: &[Decoding], layers: usize| {
             let rows = Decoding::rows_of(batch);
-            let layer = latency_us(Call::layer(batch, false))?;
+            let layer = latency_us(Call::iteration(lane, batch, false))?;
             let head = latency_us(Call::Head { rows })?;
-            Some((Kind::Decode, rows, layer * layers as f64 + head))
+            let kind = match lane {
+                Lane::Npu => Kind::Verify,
+                Lane::Igpu | Lane::Cpu => Kind::Decode,
+            };
+            Some((kind, rows, layer * layers as f64 + head))
         };
         let (kind, rows, latency_us) = match work {
             Work::Prefill {
@@ -265,6 +270,13 @@ impl Pace {
                     + self.attention(1.0, f64::from(context))
                     + 2.0 * GUESS_LAUNCH_US
             }
+            Call::Verify { .. } if lane != Lane::Npu => return None,
+            Call::Verify { rows, context } => {
+                let (padded, context) = size(Group::Mha, rows, context)?;
+                let attention = self.attention(f64::from(padded), f64::from(context));
+                let token_wise = token_wise(Group::Qkv, rows)? + token_wise(Group::Ffn, rows)?;
+                token_wise + attention + 2.0 * GUESS_LAUNCH_US
+            }
             Call::Head { rows } => token_wise(Group::Head, rows)?,
         };
         Some(guessed(busy_us))
@@ -293,9 +305,14 @@ impl Costs for Pace {
             Call::Prefill { kernel, tokens, .. } => (Kind::from(kernel), tokens),
             Call::Head { rows } => (Kind::Head, rows),
             Call::Layer { rows, .. } => (Kind::Decode, rows),
+            Call::Verify { rows, .. } => (Kind::Verify, rows),
         };
         cost.latency_us *= self.factor(lane, kind, rows);
         Some(cost)
+    }
+
+    fn watts(&self, lane: Lane, stage: WorkStage) -> Option<f64> {
+        self.known.as_ref()?.watts(lane, stage)
     }
 
     fn warm_cost(&self, kernel: WarmKernel) -> Option<Cost> {

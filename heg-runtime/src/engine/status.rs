@@ -2,7 +2,9 @@
 
 use super::health::LostLane;
 use super::waits::WaitStatus;
+use crate::exec::PairedRoles;
 use heg_sched::{Class, Lane};
+use heg_spec::Side;
 
 /// Numbers of live requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,6 +37,21 @@ pub struct IterationStatus {
     pub time_us: u64,
 }
 
+/// How two devices run every kernel together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PairStatus {
+    /// Orders that both ran.
+    pub orders: u64,
+    /// Times that one waited for the other.
+    pub hand_overs: u64,
+    /// Time from the end of one's part until the other went on, in ns: half of them took no longer.
+    pub median_ns: u64,
+    /// The same of 99 in 100.
+    pub p99_ns: u64,
+    /// The one that was lost, if one was: the other runs everything.
+    pub lost: Option<Side>,
+}
+
 /// State of an engine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Status {
@@ -54,6 +71,8 @@ pub struct Status {
     pub lanes: Vec<LaneStatus>,
     /// Lanes that were lost, or whose kernels could not be prepared.
     pub lost: Vec<LostLane>,
+    /// Two devices that run every kernel together, if any do.
+    pub pair: Option<PairStatus>,
     /// Tokens of prompts that were prefilled since the start.
     pub prompt_tokens: u64,
     /// Tokens of prompts that were reused from a cache since the start.
@@ -66,6 +85,10 @@ pub struct Status {
     pub drafted_tokens: u64,
     /// Drafted tokens that became part of an answer since the start.
     pub accepted_tokens: u64,
+    /// Rows of prompts that were read again since the start, for drafts.
+    pub calibrated_rows: u64,
+    /// Rows of prompts that wait to be read again.
+    pub calibrating_rows: u32,
     /// Iterations since the start that decoded, did nothing else, and verified no draft.
     pub plain_iterations: IterationStatus,
     /// The same of those that verified drafts.
@@ -86,6 +109,25 @@ pub struct Status {
     pub kernel_us_max: u64,
     /// The longest time in which a lane could not yield, in µs; likewise.
     pub stretch_us_max: u64,
+}
+
+impl PairStatus {
+    /// Of two roles, once they have run something.
+    pub(super) fn of(pair: &PairedRoles) -> Option<Self> {
+        let hand_overs = pair.hand_overs()?;
+        let ns = |share| {
+            hand_overs
+                .quantile_us(share)
+                .map_or(0, |us| (us * 1e3) as u64)
+        };
+        Some(Self {
+            orders: pair.orders(),
+            hand_overs: hand_overs.count(),
+            median_ns: ns(0.5),
+            p99_ns: ns(0.99),
+            lost: pair.lost_side(),
+        })
+    }
 }
 
 impl Status {

@@ -4,11 +4,12 @@
 //! wants the lane for something else. Kernels of plugins are started asynchronously and waited for, so that a hung one
 //! can be cancelled from outside.
 
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use heg_spec::Group;
+use heg_spec::policy::DraftPolicy;
 
 use super::conductor::Message;
 use super::lane::{Done, Failure, Job, Order, Report, Signals};
@@ -21,6 +22,7 @@ use crate::exec::Batch;
 use crate::mem::{Activations, KvCache};
 use heg_sched::{Kernel, Lane, Launch, RequestId, Segment, Span, Ticket};
 
+mod calibrate;
 mod iteration;
 
 /// A lane's thread.
@@ -30,14 +32,16 @@ pub(super) struct Worker {
     signals: Arc<Signals>,
     inbox: Sender<Message>,
     stopwatch: Stopwatch,
+    /// The mechanisms of drafts.
+    drafts: DraftPolicy,
 }
 
 impl Worker {
     pub(super) fn new(
         lane: Lane,
         executor: Box<dyn LaneExecutor>,
-        signals: Arc<Signals>,
-        inbox: Sender<Message>,
+        (signals, inbox): (Arc<Signals>, Sender<Message>),
+        drafts: DraftPolicy,
     ) -> Self {
         Self {
             lane,
@@ -45,6 +49,7 @@ impl Worker {
             signals,
             inbox,
             stopwatch: Stopwatch::new(),
+            drafts,
         }
     }
 
@@ -55,11 +60,26 @@ impl Worker {
         if self.inbox.send(Message::Ready(self.lane, ready)).is_err() || failed {
             return;
         }
-        while let Ok(order) = orders.recv() {
+        while let Some(order) = self.next(orders) {
             let (ticket, mut job) = match order {
                 Order::Run(ticket, class, job) => {
+                    self.signals.is_given();
                     self.executor.begin(class, &job.requests());
                     (ticket, job)
+                }
+                Order::Calibrate(slice) => {
+                    let found = self.calibrate(&slice);
+                    let request = slice.request;
+                    // Memory that only the slice still holds goes before anybody hears of its end.
+                    drop(slice);
+                    if self
+                        .inbox
+                        .send(Message::Calibrated(request, found))
+                        .is_err()
+                    {
+                        return;
+                    }
+                    continue;
                 }
                 Order::Adopt(forms) => {
                     self.executor.adopt(forms);
@@ -73,6 +93,7 @@ impl Worker {
             let start = Instant::now();
             self.stopwatch.start();
             let refused = job.cut_drafts();
+            self.executor.expect(job.coming());
             let outcome = self.carry_out(ticket, &job);
             self.stopwatch.may_yield();
             let report = Report {
@@ -91,6 +112,21 @@ impl Worker {
         }
     }
 
+    /// The next order; none where the conductor is gone. The executor has the time until it comes.
+    fn next(&mut self, orders: &Receiver<Order>) -> Option<Order> {
+        loop {
+            match orders.recv_timeout(REST) {
+                Ok(order) => return Some(order),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {
+                    if !self.executor.rest() {
+                        return orders.recv().ok();
+                    }
+                }
+            }
+        }
+    }
+
     fn carry_out(&mut self, ticket: Ticket, job: &Job) -> Result<Done, Failure> {
         match job {
             Job::Prefill {
@@ -103,7 +139,14 @@ impl Worker {
                 prompt,
                 last,
                 unscored,
-            } => self.head(prompt, *last, unscored),
+                is_kept,
+            } => {
+                let mut done = self.head(prompt, *last, unscored)?;
+                if *is_kept {
+                    done.last_layer = last_layer(prompt, *last);
+                }
+                Ok(done)
+            }
             Job::Decode { batch, layers } => self.decode(ticket, batch, layers.clone()),
             Job::Mixed { batch, prompts } => self.mixed(batch, prompts),
         }
@@ -289,6 +332,9 @@ impl Worker {
     }
 }
 
+/// Time without an order after which a lane rests. Chosen: longer than any pause between two launches of one request.
+const REST: Duration = Duration::from_millis(250);
+
 /// The cache of a request, with all its rows.
 fn cache_of(member: &Member) -> Result<Arc<KvCache>, Failure> {
     member.cache.read().map_err(|error| Failure {
@@ -299,6 +345,13 @@ fn cache_of(member: &Member) -> Result<Arc<KvCache>, Failure> {
 
 fn caches_of<'a>(members: impl Iterator<Item = &'a Member>) -> Result<Vec<Arc<KvCache>>, Failure> {
     members.map(cache_of).collect()
+}
+
+/// Keys and values of the last layer up to a position; none where there is no room for them, which costs no answer.
+fn last_layer(prompt: &Prompt, last: u32) -> Option<(RequestId, KvCache)> {
+    let cache = cache_of(&prompt.member).ok()?;
+    let copy = cache.last_layer(last as usize + 1).ok()?;
+    Some((prompt.member.served.id, copy))
 }
 
 /// Rows of a segment in its prompt's activations.

@@ -110,7 +110,8 @@ impl EmbeddingTable {
                     .map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32());
                 self.row.extend(halves.map(|x| x * factor));
             }
-            ElementType::F32 | ElementType::I64 => {
+            // The manifest's check lets no other type be a table's.
+            ElementType::F32 | ElementType::I64 | ElementType::I4 | ElementType::U4 => {
                 self.row
                     .extend(row.chunks_exact(4).map(|b| four(b) * factor));
             }

@@ -3,7 +3,7 @@
 //! An IR says `offset="@k"` for the k-th section of the place it is used at, and `offset="@c+N"` for a
 //! literal (see `heg_artifacts::manifest::Variant::ir`). The whole bundle is the weight buffer that OpenVINO
 //! reads constants from, so an offset is the section's position in the file. Static attention can also be narrowed to
-//! fewer rows of context than the bundle's variant has.
+//! fewer rows of context than the bundle's variant has, and a kernel for any number of rows fixed to one.
 
 use crate::error::RuntimeError;
 
@@ -167,6 +167,14 @@ pub(super) fn narrow(ir: &str, kernel: &str, from: u32, to: u32) -> Result<Strin
     }
 }
 
+/// Fixes the number of rows of a kernel that takes any: where a parameter has it, and everything else follows when OpenVINO
+/// infers shapes. None where no parameter has it open.
+pub(super) fn fix_rows(ir: &str, rows: u32) -> Option<String> {
+    const ANY: &str = "<data shape=\"?,";
+    let fixed = format!("<data shape=\"{rows},");
+    ir.contains(ANY).then(|| ir.replace(ANY, &fixed))
+}
+
 /// Keys, values, and the count of their rows.
 const CONTEXT_PLACES: usize = 3;
 
@@ -306,6 +314,14 @@ mod tests {
             let text = "IR of kernel `qkv` has `bytes that are no text`, expected UTF-8";
             assert_eq!(refused(bytes), text);
         }
+    }
+
+    #[test]
+    fn rows_are_fixed_where_parameters_have_them_open() {
+        let ir = r#"<data shape="?,64" element_type="f32"/><data shape="?,8" element_type="f32"/><dim>-1</dim>"#;
+        let fixed = r#"<data shape="32,64" element_type="f32"/><data shape="32,8" element_type="f32"/><dim>-1</dim>"#;
+        assert_eq!(fix_rows(ir, 32).as_deref(), Some(fixed));
+        assert_eq!(fix_rows(fixed, 8), None);
     }
 
     /// Pieces of which places are spelt, rightly and wrongly.

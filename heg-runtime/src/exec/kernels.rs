@@ -96,6 +96,13 @@ impl Prepared {
         }
     }
 
+    /// Most rows that a call may have.
+    pub(super) fn tokens_max(&self) -> usize {
+        let mut chunks = self.forms.iter().map(|form| form.shape.chunk());
+        let most = chunks.try_fold(1, |most, chunk| Some(chunk?.max(most)));
+        most.map_or(usize::MAX, |most| most as usize)
+    }
+
     /// Stops using a rung for a reason, and prepares the ones below it.
     pub(super) fn pass_over(
         &mut self,

@@ -46,6 +46,32 @@ impl<'a> Batch<'a> {
         self.spans.iter().map(|span| span.tokens).sum()
     }
 
+    /// The spans in runs of at most so many rows, each part with the index of its sequence.
+    fn cut(&self, rows: usize) -> Vec<Vec<(usize, Span)>> {
+        let mut runs = vec![Vec::new()];
+        let mut room = rows;
+        for (sequence, span) in self.spans.iter().enumerate() {
+            let mut done = 0;
+            while done < span.tokens {
+                if room == 0 {
+                    runs.push(Vec::new());
+                    room = rows;
+                }
+                let tokens = room.min(span.tokens - done);
+                let part = Span {
+                    row: span.row + done,
+                    tokens,
+                    position: span.position + done,
+                };
+                if let Some(run) = runs.last_mut() {
+                    run.push((sequence, part));
+                }
+                (done, room) = (done + tokens, room - tokens);
+            }
+        }
+        runs
+    }
+
     /// Rows of the longest cache that a span sees.
     pub(super) fn longest_context(&self) -> usize {
         let visible = self.spans.iter().map(|span| span.position + span.tokens);
@@ -96,14 +122,45 @@ impl Executor {
 
     /// Runs one launch on OpenVINO.
     fn launch_form(&mut self, launch: Launch, batch: &Batch<'_>) -> Result<(), RuntimeError> {
+        if matches!(launch.group, Group::Qkv | Group::Ffn) {
+            self.switch_before(launch, batch.tokens())?;
+        }
         let target = self.forms.target(launch)?;
         match (launch.group, launch.layer) {
-            (Group::Qkv, Some(layer)) => self.qkv(target, layer as usize, batch),
+            (Group::Qkv, Some(layer)) => self.qkv_in_calls(target, layer as usize, batch),
             (Group::Mha, Some(layer)) => self.mha(target, layer as usize, batch),
             (Group::Ffn, Some(layer)) => self.ffn(target, layer as usize, batch),
             (Group::Head, None) => self.head(target, batch),
             (group, layer) => Err(RuntimeError::Launch { group, layer }),
         }
+    }
+
+    /// `qkv` in as many calls as its form takes rows: those of prompts are many where a block has its short graph.
+    fn qkv_in_calls(
+        &mut self,
+        target: Target,
+        layer: usize,
+        batch: &Batch<'_>,
+    ) -> Result<(), RuntimeError> {
+        let most = self.forms.prepared(target)?.tokens_max();
+        if batch.tokens() <= most {
+            return self.qkv(target, layer, batch);
+        }
+        for calls in batch.cut(most) {
+            let caches: Vec<&KvCache> = calls
+                .iter()
+                .filter_map(|(sequence, _)| batch.caches.get(*sequence).copied())
+                .collect();
+            let spans: Vec<Span> = calls.iter().map(|(_, span)| *span).collect();
+            let some = Batch {
+                rows: batch.rows,
+                caches: &caches,
+                spans: &spans,
+                trees: &[],
+            };
+            self.qkv(target, layer, &some)?;
+        }
+        Ok(())
     }
 
     /// Norm, projections, RoPE. Keys and values of one sequence's chunk go straight into its cache.
@@ -257,11 +314,13 @@ impl Executor {
     /// Rows of `tokens` that one call of `ffn` takes. Rows do not depend on each other, and each layer's kernel keeps
     /// the memory of its largest call.
     fn rows_at_a_time(&mut self, target: Target, tokens: usize) -> Result<usize, RuntimeError> {
-        let form = self.forms.form(target, tokens, 0)?;
-        Ok(match form.rung.role {
+        let most = self.forms.prepared(target)?.tokens_max();
+        let form = self.forms.form(target, tokens.min(most), 0)?;
+        let rows = match form.rung.role {
             DeviceClass::Cpu => FFN_ROWS,
             DeviceClass::Igpu | DeviceClass::Npu => tokens.max(1),
-        })
+        };
+        Ok(rows.min(most))
     }
 
     /// Logits of the last row of each span.

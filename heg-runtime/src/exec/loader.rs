@@ -12,12 +12,14 @@ use heg_costs::first_kernels;
 use heg_files::OwnFolder;
 use heg_openvino::{Core, Memory, TensorType};
 use heg_sched::MachineLanes;
+use heg_spec::policy::Pairing;
 use heg_spec::soc::Device;
 use heg_spec::{DeviceClass, Group, Soc};
 
 use super::compiled::{CompiledCache, is_cpu};
 use super::devices;
 use super::form::{Form, Runner};
+use super::pair::{PairLanes, PairedRoles};
 use super::place::{Place, place_kernel, place_use, unknown, use_sections};
 use super::plugin::Compiled;
 use super::processors::{self, Processors};
@@ -105,6 +107,23 @@ impl Loader {
         Ok(self.core.get_or_init(|| core))
     }
 
+    /// Has the roles of NPU and iGPU run kernels together.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::Pair`] where one of them has no CPU programs.
+    pub fn paired(mut self, pairing: Pairing, lanes: PairLanes) -> Result<Self, RuntimeError> {
+        match self.processors.pair_up(pairing, lanes)? {
+            true => Ok(self),
+            false => Err(RuntimeError::Pair { soc: self.soc.name }),
+        }
+    }
+
+    /// The roles that run kernels together, if any do.
+    pub fn pair(&self) -> Option<&Arc<PairedRoles>> {
+        self.processors.pair()
+    }
+
     /// Keeps verdicts and compiled forms in a folder, for the next start.
     #[must_use]
     pub fn with_cache(mut self, folder: OwnFolder) -> Self {
@@ -181,9 +200,10 @@ impl Loader {
             .collect()
     }
 
-    /// The lanes that its devices give.
+    /// The lanes that its devices give; a pair may be one.
     pub fn lanes(&self) -> MachineLanes {
-        MachineLanes::of(|role| self.has(role))
+        let is_paired = self.pair().is_some_and(|pair| pair.is_one_lane());
+        MachineLanes::of(|role| self.has(role) && !(is_paired && role == DeviceClass::Npu))
     }
 
     /// Whether the CPU plays every role. Its kernels do not hang: one that takes long waits for cores that other
@@ -237,6 +257,20 @@ impl Loader {
             return self.form(place, rung);
         }
         parts.shape = shape;
+        let compiled = self.compiled(&parts, rung, &self.sections)?;
+        self.request(&parts, rung, &compiled, &self.sections)
+    }
+
+    /// As [`form`](Self::form), for calls of just so many rows, which are padded: for rungs that take any number of rows and
+    /// have their weights inside.
+    pub(super) fn form_of_rows(
+        &self,
+        place: Place,
+        rung: Rung,
+        rows: u32,
+    ) -> Result<Form, RuntimeError> {
+        let mut parts = self.parts(place, rung)?;
+        parts.shape = ShapeClass::Static { tokens: rows };
         let compiled = self.compiled(&parts, rung, &self.sections)?;
         self.request(&parts, rung, &compiled, &self.sections)
     }
@@ -351,10 +385,28 @@ pub(super) fn refusal(error: &RuntimeError) -> Option<String> {
 /// The element type of a bundle, as OpenVINO names it.
 pub(super) fn tensor_element(element: ElementType) -> TensorType {
     match element {
+        ElementType::I4 => TensorType::I4,
+        ElementType::U4 => TensorType::U4,
         ElementType::I8 => TensorType::I8,
         ElementType::F16 => TensorType::F16,
         ElementType::Bf16 => TensorType::Bf16,
         ElementType::F32 => TensorType::F32,
         ElementType::I64 => TensorType::I64,
+    }
+}
+
+/// OpenVINO, for tests; none where it is not there, which is said.
+#[cfg(test)]
+pub(super) fn core_or_skip() -> Option<Core> {
+    match heg_openvino::find_libraries() {
+        Ok(folder) => Some(Core::load_from(&folder).unwrap()),
+        Err(error) => {
+            assert!(
+                std::env::var_os("HEG_REQUIRE_OPENVINO").is_none(),
+                "{error}"
+            );
+            println!("skipped: {error} (run: cargo xtask setup)");
+            None
+        }
     }
 }

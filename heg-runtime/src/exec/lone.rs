@@ -245,7 +245,7 @@ impl LoneKernel {
         if let Some(program) = self.form.runner.program() {
             let mut order = ProgramOrder::default();
             order.add(program, self.tokens, &*self)?;
-            order.run(&|_| true)?;
+            order.run(&|_| true, false)?;
             return Ok(());
         }
         match &mut self.form.runner {

@@ -18,13 +18,17 @@ mod launch;
 mod loader;
 mod lone;
 mod order;
+mod pair;
+mod partition;
 mod place;
 mod plugin;
 mod processors;
 mod programs;
+mod role_device;
 mod rotary;
 mod sections;
 mod streams;
+mod switching;
 mod table;
 mod warm;
 
@@ -42,20 +46,27 @@ use crate::mem::{Activations, KvCache, KvShape, Scratch, Widths};
 use crate::verdicts::{Verdicts, file_name};
 pub(crate) use duty::Duty;
 use embedding::EmbeddingTable;
-pub(crate) use form::{ROW_STEP, padded};
-use heg_sched::{Class, Launch, Logits, Span, launches};
+use form::ROW_STEP;
+pub(crate) use form::padded;
+use heg_sched::{Class, Launch, Logits, Span, Switching, launches};
 use kernels::{Kernels, Order};
 pub(crate) use launch::{Batch, CONTEXT_STEP, GoesOn};
+#[cfg(test)]
+use loader::core_or_skip;
 use loader::tensor_element;
 use rotary::RotaryRows;
 use sections::check_unchanged;
 use streams::Streams;
+use switching::GraphSwitch;
 use table::FormTable;
 
 pub use doctor::{Diagnosis, Examined, TestOutcome, clear_quarantine, diagnose};
 pub use loader::Loader;
 pub use lone::LoneKernel;
+pub use pair::{HandOvers, PairLanes, PairedRoles, Partition, Uncut};
+pub use partition::{ByOperator, ByShare, BySolver};
 pub use place::Place;
+pub(crate) use switching::{Coming, rows_step};
 pub(crate) use warm::{WarmForms, Warmer};
 
 /// Options of an executor.
@@ -67,6 +78,8 @@ pub struct ExecutorOptions {
     pub batch: usize,
     /// Threads that prepare kernels.
     pub loader_threads: usize,
+    /// How kernels that have their weights inside are switched between prompts and verification.
+    pub switching: Switching,
 }
 
 impl Default for ExecutorOptions {
@@ -76,6 +89,7 @@ impl Default for ExecutorOptions {
             chunk_tokens: 256,
             batch: 32,
             loader_threads: 2,
+            switching: Switching::Resident,
         }
     }
 }
@@ -105,6 +119,7 @@ pub struct Executor {
     kernels: Kernels,
     /// Empty before every kernel is ready.
     forms: FormTable,
+    switching: GraphSwitch,
     /// Streams for attention of batches, made on first use; none where the device runs one sequence after the other.
     streams: BTreeMap<(Place, Rung), Option<Streams>>,
     descents: Descents,
@@ -167,8 +182,9 @@ impl Executor {
             context: most.context,
         };
         let padding = ladder.padding(manifest, calls);
-        let rows = padded(calls.tokens).max(padding.tokens);
-        let padding_rows = padding.tokens.max(ROW_STEP);
+        let chunk = padding.tokens.max(switching::chunk(options.switching));
+        let rows = padded(calls.tokens).max(chunk);
+        let padding_rows = chunk.max(ROW_STEP);
         let elements = ladder.elements();
         let (heads, head_dim) = (model.heads as usize, model.head_dim as usize);
         let kv = KvShape {
@@ -211,6 +227,7 @@ impl Executor {
             order,
             verdicts,
             forms: FormTable::default(),
+            switching: GraphSwitch::new(options.switching),
             streams: BTreeMap::new(),
             descents: Descents::default(),
             embedding,
@@ -286,6 +303,7 @@ impl Executor {
         }
         let _ = self.descents.0.set(descents);
         self.forms = FormTable::new(self.bundle.manifest(), ready)?;
+        self.switching.begin(&self.order, &mut self.forms);
         self.pack_head()
     }
 
@@ -398,6 +416,9 @@ impl Executor {
     /// Sets the class of the launches that follow.
     pub(crate) fn begin(&mut self, class: Class) {
         self.class = Some(class);
+        if let Some(pair) = self.order.loader.pair() {
+            pair.begin(class);
+        }
     }
 
     /// Writes the embeddings of tokens to the residual stream that the first layer reads.
@@ -471,20 +492,4 @@ fn verdicts_name(loader: &Loader) -> String {
         properties.collect::<Vec<_>>()
     );
     file_name(loader.bundle().manifest_id(), &devices)
-}
-
-/// OpenVINO, for tests; none where it is not there, which is said.
-#[cfg(test)]
-fn core_or_skip() -> Option<heg_openvino::Core> {
-    match heg_openvino::find_libraries() {
-        Ok(folder) => Some(heg_openvino::Core::load_from(&folder).unwrap()),
-        Err(error) => {
-            assert!(
-                std::env::var_os("HEG_REQUIRE_OPENVINO").is_none(),
-                "{error}"
-            );
-            println!("skipped: {error} (run: cargo xtask setup)");
-            None
-        }
-    }
 }

@@ -1,7 +1,6 @@
 //! Calls of programs that a processor runs as one order: the places of their rows, found before the first one begins.
 
 use std::ops::Range;
-use std::sync::PoisonError;
 
 use heg_cpu::{Context, CpuCall, WeightBytes};
 
@@ -104,10 +103,12 @@ impl<'a> ProgramOrder<'a> {
         last.is_none_or(|last| last.form.is_beside(form))
     }
 
-    /// Runs the calls, and returns the number of those that ran: see [`heg_cpu::CpuDevice::run_order`].
+    /// Runs the calls, and returns the number of those that ran: see [`heg_cpu::CpuDevice::run_order`]. Reactive work may
+    /// take another role's device too.
     pub(super) fn run(
         &self,
         goes_on: &(dyn Fn(usize) -> bool + Sync),
+        is_reactive: bool,
     ) -> Result<usize, RuntimeError> {
         let Some(last) = self.calls.last() else {
             return Ok(0);
@@ -125,12 +126,7 @@ impl<'a> ProgramOrder<'a> {
             (gathered.form.kernel(), call)
         };
         let order: Vec<_> = self.calls.iter().map(call).collect();
-        let mut device = last
-            .form
-            .device()
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let ran = device.run_order(&order, goes_on);
+        let ran = last.form.device().run(&order, goes_on, is_reactive);
         ran.map_err(running(last.form.name()))
     }
 }

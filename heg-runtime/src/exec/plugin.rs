@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
-use heg_artifacts::manifest::Binding;
+use heg_artifacts::SectionId;
+use heg_artifacts::manifest::{Binding, ShapeClass, Weight};
 use heg_openvino::{CompiledModel, TensorType};
 
 use super::band::Band;
@@ -123,8 +124,10 @@ impl Loader {
                 .import(&bytes, device)
                 .map_err(openvino(format!("import a blob of `{name}` on `{device}`")));
         }
-        // What is cached is no part of a copy that is there to make everything anew.
-        let cache = self.compiled.as_ref().filter(|_| !sections.is_copy());
+        // What is cached is no part of a copy that is there to make everything anew, and names of forms that hold weights
+        // would not say whose.
+        let keeps = !sections.is_copy() && !holds_weights(parts.kernel, parts.variant);
+        let cache = self.compiled.as_ref().filter(|_| keeps);
         let keep = cache.and_then(|cache| {
             let literals = self.bundle.manifest().literals;
             cache
@@ -177,6 +180,14 @@ impl Loader {
         {
             xml = ir::narrow(&xml, name, from, to)?;
         }
+        if let (ShapeClass::Dynamic, ShapeClass::Static { tokens }) =
+            (parts.variant.shape, parts.shape)
+        {
+            xml = ir::fix_rows(&xml, tokens).ok_or_else(|| RuntimeError::Refused {
+                kernel: name.clone(),
+                message: format!("its IR has no rows to fix to {tokens}"),
+            })?;
+        }
         let model = self
             .core()?
             .read_model(xml.as_bytes(), Some(&sections.whole()?))
@@ -214,14 +225,7 @@ impl Loader {
         let used = parts.used.weights.iter();
         let tensors = used
             .filter_map(|id| weights.get(id.0 as usize))
-            .flat_map(|weight| {
-                let shape: Vec<usize> = weight.shape.iter().map(|dim| *dim as usize).collect();
-                let row_count = shape[0];
-                let values = (weight.values, tensor_element(weight.element), shape);
-                let of_rows = weight.scales.into_iter().chain(weight.centres);
-                let of_rows = of_rows.map(move |id| (id, TensorType::F32, vec![1, row_count]));
-                std::iter::once(values).chain(of_rows)
-            });
+            .flat_map(weight_tensors);
         for (port, (id, element, shape)) in (parts.kernel.inputs.len()..).zip(tensors) {
             let tensor = sections.tensor(id, element, &shape)?;
             form.request
@@ -229,6 +233,34 @@ impl Loader {
                 .map_err(openvino(format!("bind {}", self.bundle.label(id))))?;
         }
         Ok(())
+    }
+}
+
+/// The sections of a weight, with the types and shapes that IRs take them in: columns of groups as [groups, columns of a
+/// group].
+fn weight_tensors(weight: &Weight) -> Vec<(SectionId, TensorType, Vec<usize>)> {
+    let shape: Vec<usize> = weight.shape.iter().map(|dim| *dim as usize).collect();
+    let rows = shape[0];
+    let element = tensor_element(weight.element);
+    match weight.group_columns {
+        None => {
+            let of_rows = weight.scales.into_iter().chain(weight.centres);
+            let of_rows = of_rows.map(|id| (id, TensorType::F32, vec![1, rows]));
+            let values = (weight.values, element, shape);
+            std::iter::once(values).chain(of_rows).collect()
+        }
+        Some(group) => {
+            let group = group.count() as usize;
+            let groups = shape[1] / group;
+            let of_groups = |shape| move |id| (id, TensorType::F16, shape);
+            let scales = weight.scales.map(of_groups(vec![rows, groups, 1]));
+            let centres = weight.centres.map(of_groups(vec![rows, groups]));
+            let values = (weight.values, element, vec![rows, groups, group]);
+            std::iter::once(values)
+                .chain(scales)
+                .chain(centres)
+                .collect()
+        }
     }
 }
 

@@ -13,15 +13,20 @@ use heg_artifacts::manifest::{Kernel, KernelUse, Manifest, Variant};
 use heg_artifacts::program::Program;
 use heg_artifacts::{Bundle, SectionId};
 use heg_cpu::{AffineBytes, CpuDevice, Isa, Placement, WeightBytes};
+use heg_spec::policy::Pairing;
 use heg_spec::soc::Programs;
 use heg_spec::{DeviceClass, Soc};
 
+use super::pair::{self, PairLanes, PairedRoles};
+use super::role_device::RoleDevice;
 use crate::error::RuntimeError;
 use crate::soc::device_of;
 
 /// The processors of a SoC, by role.
 pub(super) struct Processors {
     of_role: BTreeMap<DeviceClass, Processor>,
+    /// Two roles that are one device.
+    pair: Option<Arc<PairedRoles>>,
 }
 
 /// The CPU in one role.
@@ -29,7 +34,7 @@ struct Processor {
     programs: Programs,
     isa: Isa,
     /// Made when the first kernel needs it.
-    device: Mutex<Option<Arc<Mutex<CpuDevice>>>>,
+    device: Mutex<Option<Arc<RoleDevice>>>,
     /// Kernels that are ready, by index.
     kernels: Mutex<BTreeMap<u32, Arc<heg_cpu::Kernel>>>,
 }
@@ -40,7 +45,7 @@ pub(super) struct ProgramForm {
     kernel: Arc<heg_cpu::Kernel>,
     weights: Vec<WeightPlace>,
     bundle: Arc<Bundle>,
-    device: Arc<Mutex<CpuDevice>>,
+    device: Arc<RoleDevice>,
 }
 
 /// Where a weight lies in the bundle, in bytes.
@@ -85,13 +90,54 @@ impl Processors {
         let roles = [DeviceClass::Npu, DeviceClass::Igpu, DeviceClass::Cpu];
         Self {
             of_role: roles.into_iter().filter_map(processor).collect(),
+            pair: None,
+        }
+    }
+
+    /// Has two roles run kernels together; false where programs do not run in both.
+    pub(super) fn pair_up(
+        &mut self,
+        pairing: Pairing,
+        lanes: PairLanes,
+    ) -> Result<bool, RuntimeError> {
+        let [Some(first), Some(second)] = pair::ROLES.map(|role| self.of_role.get(&role)) else {
+            return Ok(false);
+        };
+        let programs = [first, second].map(|role| role.programs.clone());
+        let pair = Arc::new(PairedRoles::new(pairing, lanes, programs));
+        if lanes == PairLanes::Two {
+            let what = "a pair";
+            let devices = [first.device(what)?, second.device(what)?];
+            pair.lend(devices.each_ref()).map_err(running(what))?;
+        }
+        self.pair = Some(pair);
+        Ok(true)
+    }
+
+    /// Two roles that run kernels together, if any do.
+    pub(super) fn pair(&self) -> Option<&Arc<PairedRoles>> {
+        self.pair.as_ref()
+    }
+
+    /// What runs kernels in a role.
+    fn device(
+        &self,
+        role: DeviceClass,
+        processor: &Processor,
+        kernel: &str,
+    ) -> Result<Arc<RoleDevice>, RuntimeError> {
+        match self.pair() {
+            Some(pair) if pair.is_one_lane() && pair::ROLES.contains(&role) => {
+                pair.device().map_err(running(kernel))
+            }
+            _ => processor.device(kernel),
         }
     }
 
     /// What runs programs in a role, if anything does, as a user reads it.
     pub(super) fn describe(&self, role: DeviceClass) -> Option<String> {
         let name = self.name(role)?;
-        let placement = self.of_role.get(&role)?.placement().ok()?;
+        let placement = placement(&self.of_role.get(&role)?.programs).ok()?;
         let threads = match placement.threads().get() {
             1 => "1 thread".to_owned(),
             threads => format!("{threads} threads"),
@@ -146,7 +192,7 @@ impl Processors {
             kernel: processor.kernel(bundle, used, kernel, variant, section)?,
             weights,
             bundle: Arc::clone(bundle),
-            device: processor.device(&kernel.name)?,
+            device: self.device(role, processor, &kernel.name)?,
         })
     }
 }
@@ -158,23 +204,25 @@ fn verified(bundle: &Bundle, id: SectionId) -> Result<Range<usize>, RuntimeError
     Ok(range.start as usize..range.end as usize)
 }
 
-impl Processor {
-    /// Threads of an order and their cores, as the SoC asks for them.
-    fn placement(&self) -> Result<Placement, heg_cpu::Error> {
-        let threads = self.programs.threads.map(|threads| threads.get() as usize);
-        Placement::new(threads.and_then(NonZeroUsize::new), &self.programs.cores)
-    }
+/// Threads of an order and their cores, as the SoC asks for them.
+pub(super) fn placement(programs: &Programs) -> Result<Placement, heg_cpu::Error> {
+    let threads = programs.threads.map(|threads| threads.get() as usize);
+    Placement::new(threads.and_then(NonZeroUsize::new), &programs.cores)
+}
 
-    fn device(&self, kernel: &str) -> Result<Arc<Mutex<CpuDevice>>, RuntimeError> {
+impl Processor {
+    fn device(&self, kernel: &str) -> Result<Arc<RoleDevice>, RuntimeError> {
         // What a panicking thread left is a whole value.
         let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(device) = &*device {
             return Ok(Arc::clone(device));
         }
-        let made = self.placement();
+        let made = placement(&self.programs);
         let made = made.and_then(|placement| CpuDevice::placed(self.isa, &placement));
         let made = made.map_err(running(kernel))?;
-        Ok(Arc::clone(device.insert(Arc::new(Mutex::new(made)))))
+        let made = made.throttled(self.programs.throttle);
+        let made = RoleDevice::new(made, None);
+        Ok(Arc::clone(device.insert(Arc::new(made))))
     }
 
     fn kernel(
@@ -222,7 +270,7 @@ impl ProgramForm {
     }
 
     /// What runs it.
-    pub(super) fn device(&self) -> &Mutex<CpuDevice> {
+    pub(super) fn device(&self) -> &RoleDevice {
         &self.device
     }
 

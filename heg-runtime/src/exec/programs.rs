@@ -12,7 +12,7 @@ use super::order::{CallRows, PortRows, ProgramOrder};
 use super::table::Target;
 use crate::error::RuntimeError;
 use crate::mem::{Half, KvCache, ProgramRows};
-use heg_sched::{Launch, Logits, Span, launches};
+use heg_sched::{Class, Launch, Logits, Span, launches};
 
 impl Executor {
     /// Runs those of the first launches that are programs on one processor, as one order, and returns how many there were
@@ -34,8 +34,9 @@ impl Executor {
                 Group::Mha => (batch.tokens(), batch.longest_context()),
                 Group::Qkv | Group::Ffn => (batch.tokens(), 0),
             };
-            let form = self.forms.ready(target, rows, context)?;
-            let program = form.runner.program().filter(|form| order.takes(form));
+            let form = self.forms.ready(target, rows, context).ok();
+            let program = form.and_then(|form| form.runner.program());
+            let program = program.filter(|form| order.takes(form));
             let Some(program) = program else {
                 break;
             };
@@ -50,7 +51,8 @@ impl Executor {
             order.add(program, rows, ports)?;
         }
         let asks = |next: usize| launches.get(next).is_none_or(|launch| goes_on(*launch));
-        Ok((order.len(), order.run(&asks)?))
+        let is_reactive = self.class == Some(Class::Reactive);
+        Ok((order.len(), order.run(&asks, is_reactive)?))
     }
 }
 

@@ -160,6 +160,13 @@ impl Activations {
             attended: activations(widths.query)?,
         })
     }
+
+    /// Memory that all rows take.
+    pub(crate) fn bytes(&self) -> usize {
+        let [even, odd] = &self.hidden;
+        let all = [even, odd, &self.query, &self.attended];
+        all.iter().map(|rows| rows.buffer.len()).sum()
+    }
 }
 
 impl Scratch {

@@ -10,6 +10,7 @@
 //! - A static kernel may write, and an attention may read, up to `padding_rows` rows past the longest context:
 //!   they are reserved too, and hold finite numbers, because only kernels write here.
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
@@ -161,6 +162,22 @@ impl KvCache {
         Ok(())
     }
 
+    /// A cache with the keys and values of the first `tokens` tokens in the last layer, and nothing else.
+    pub(crate) fn last_layer(&self, tokens: usize) -> Result<Self, RuntimeError> {
+        let copy = Self::reserve(self.shape)?;
+        let mut rows = vec![0; tokens * self.shape.row_bytes()];
+        for (layer, half) in self.halves().skip(2 * self.shape.layers.saturating_sub(1)) {
+            if !self.region.read(self.offset(layer, half, 0), &mut rows) {
+                return Err(RuntimeError::Context {
+                    asked: tokens,
+                    context: self.shape.context_tokens,
+                });
+            }
+            copy.write_row(layer, half, 0, &rows)?;
+        }
+        Ok(copy)
+    }
+
     /// Gives the memory of the rows from `tokens` on back to the system. No kernel may be running on them.
     pub(crate) fn discard(&self, tokens: usize) {
         for (layer, half) in self.halves() {
@@ -210,6 +227,12 @@ impl KvCache {
             Half::Values => 1,
         };
         (2 * layer + half) * self.shape.half_bytes() + row * self.shape.row_bytes()
+    }
+}
+
+impl fmt::Debug for KvCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KvCache({} tokens)", self.tokens)
     }
 }
 

@@ -256,7 +256,7 @@ fn places(manifest: &Manifest, kernel: u32, of: &Kernel) -> Vec<Place> {
         .iter()
         .map(|weight| {
             let elements: u64 = weight.shape.iter().map(|dim| u64::from(*dim)).product();
-            elements.saturating_mul(weight.element.bytes())
+            weight.element.bytes_of(elements).unwrap_or(u64::MAX)
         })
         .sum();
     let enough = match of.group {

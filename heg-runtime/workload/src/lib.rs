@@ -5,16 +5,23 @@
 
 mod benchmark;
 mod engine_figures;
+mod explain;
 mod outcome;
 mod replay;
 mod request_file;
 mod trace;
-pub mod trace_event;
+mod traced;
 
 pub use benchmark::benchmarks;
 pub use engine_figures::{EngineFigures, WaitFigures};
+pub use explain::{
+    CauseShare, CausedInterval, Explanation, SlowCause, Stretch, UnknownRequest, explain,
+};
 pub use outcome::{ClassFigures, Figures, Outcome};
 pub use replay::{Prompt, Prompts, ReplayRequest};
 pub use request_file::{Workload, WorkloadError, WorkloadRequest};
-pub use trace::{Arrival, Spacing, Trace, TraceRequest, TraceSpec};
-pub use trace_event::TraceFile;
+pub use trace::{AnswerLengths, Arrival, Spacing, Trace, TraceRequest, TraceSpec};
+pub use traced::{
+    LaneAway, LaunchOutcome, RunTrace, TraceEvent, TraceFile, TraceReadError, TraceRecorder,
+    TracedAbsence, TracedCall, TracedHold, TracedLaunch, TracedRequest, TracedWarmUp,
+};

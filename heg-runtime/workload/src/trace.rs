@@ -62,6 +62,21 @@ pub enum Spacing {
     AfterAnswer,
 }
 
+/// How long the answers of a drawn trace are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnswerLengths {
+    /// As long as the reference answers. Requests that are too long are not drawn.
+    Reference,
+    /// Long-tailed, as on-device assistants answer (v2 6.1, "outliers reaching up to 1.6k tokens"): lognormal with a mean
+    /// of 214.5 tokens, as LMSYS-Chat-1M has (Zheng et al. 2024, table 1), of which one in a hundred is longer than 1,600.
+    /// Prompts that are too long are cut.
+    LongTailed,
+}
+
+/// Median of [`AnswerLengths::LongTailed`], in tokens, and the deviation of its logarithm: the two that give mean and
+/// hundredth.
+const LONG_TAILED: (f64, f64) = (111.2, 1.1466);
+
 /// The parameters of a drawn trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceSpec {
@@ -79,6 +94,8 @@ pub struct TraceSpec {
     pub output_tokens_max: u32,
     /// Maximum length of prompt and answer together, in tokens; longer requests are not drawn.
     pub context_tokens: u32,
+    /// How long answers are.
+    pub answers: AnswerLengths,
     /// Equal seeds give equal traces.
     pub seed: u64,
 }
@@ -94,6 +111,7 @@ impl Default for TraceSpec {
             think_secs: 10.0,
             output_tokens_max: 512,
             context_tokens: 4096,
+            answers: AnswerLengths::Reference,
             seed: 0,
         }
     }
@@ -152,7 +170,8 @@ impl<'a> Deck<'a> {
     fn new(workload: &'a Workload, class: Class, spec: &TraceSpec) -> Self {
         let fits = |r: &&WorkloadRequest| {
             let output = r.output_tokens.min(spec.output_tokens_max);
-            r.class == class && r.prompt_tokens + output <= spec.context_tokens
+            let cut = spec.answers == AnswerLengths::LongTailed;
+            r.class == class && (cut || r.prompt_tokens + output <= spec.context_tokens)
         };
         let mut sessions: Vec<Vec<&WorkloadRequest>> = Vec::new();
         for request in workload.requests.iter().filter(fits) {
@@ -224,21 +243,21 @@ impl Drawing<'_, '_> {
                     },
                     (_, _, None) | (true, None, _) => Arrival::At(at),
                 };
-                let output_tokens = request.output_tokens.clamp(1, self.spec.output_tokens_max);
+                let (prompt_tokens, output_tokens) = self.lengths(request);
                 self.origins.push(request);
                 self.trace.requests.push(TraceRequest {
                     arrival,
                     class: self.class,
                     flow,
                     ends_flow: turn + 1 == turns,
-                    prompt_tokens: request.prompt_tokens.max(1),
-                    shared_tokens: request.shared_tokens.min(shared_tokens),
+                    prompt_tokens,
+                    shared_tokens: request.shared_tokens.min(shared_tokens).min(prompt_tokens),
                     output_tokens,
                     output_tokens_max: self.spec.output_tokens_max,
                     deadline_after: None,
                     cancel_after: None,
                 });
-                shared_tokens = request.prompt_tokens + output_tokens;
+                shared_tokens = prompt_tokens + output_tokens;
                 previous = Some(place);
                 last = Some(place);
                 at = at + self.gap();
@@ -246,6 +265,26 @@ impl Drawing<'_, '_> {
             // The span may end in the middle of a session.
             if let Some(request) = self.trace.requests.last_mut() {
                 request.ends_flow = request.flow.is_some();
+            }
+        }
+    }
+
+    /// Tokens of a request's prompt and of its answer.
+    fn lengths(&mut self, request: &WorkloadRequest) -> (u32, u32) {
+        let most = self.spec.output_tokens_max;
+        match self.spec.answers {
+            AnswerLengths::Reference => {
+                let output = request.output_tokens.clamp(1, most);
+                (request.prompt_tokens.max(1), output)
+            }
+            AnswerLengths::LongTailed => {
+                let (median, deviation) = LONG_TAILED;
+                // Twelve numbers of a uniform distribution add up to nearly a normal one, with a variance of 1.
+                let normal: f64 = (0..12).map(|_| self.seeded.unit()).sum::<f64>() - 6.0;
+                let output = median * (deviation * normal).exp();
+                let prompt_max = self.spec.context_tokens.saturating_sub(most).max(1);
+                let output = (output.round() as u32).clamp(1, most);
+                (request.prompt_tokens.clamp(1, prompt_max), output)
             }
         }
     }
@@ -329,6 +368,26 @@ mod tests {
             assert!(request.shared_tokens <= before_it.prompt_tokens + before_it.output_tokens);
         }
         assert!(later_turns > 10);
+    }
+
+    #[test]
+    fn long_tailed_answers_have_the_mean_and_the_tail_of_their_source() {
+        let trace = drawn(&TraceSpec {
+            span: Micros(1000 * 60_000_000),
+            answers: AnswerLengths::LongTailed,
+            output_tokens_max: 1600,
+            context_tokens: 1700,
+            ..spec()
+        });
+        let lengths = trace.requests.iter().map(|r| r.output_tokens);
+        let mean = lengths.clone().map(f64::from).sum::<f64>() / trace.requests.len() as f64;
+        // The tail is cut.
+        assert!((195.0..215.0).contains(&mean), "{mean}");
+        let longest = lengths.filter(|tokens| *tokens == 1600).count();
+        let share = longest as f64 / trace.requests.len() as f64;
+        assert!((0.005..0.015).contains(&share), "{share}");
+        let prompts = trace.requests.iter().map(|r| r.prompt_tokens);
+        assert_eq!(prompts.max(), Some(100));
     }
 
     #[test]

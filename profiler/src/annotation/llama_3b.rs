@@ -21,7 +21,7 @@ const INNER: u32 = 8192;
 const VOCAB: u32 = 128_256;
 
 /// The whole manifest: 28 layers of the same three kernels, and the head.
-pub(super) fn manifest() -> Manifest {
+pub(crate) fn manifest() -> Manifest {
     let placed = |kernel| KernelUse {
         kernel: KernelId(kernel),
         weights: Vec::new(),
@@ -61,6 +61,7 @@ pub(super) fn manifest() -> Manifest {
         head: placed(3),
         known_answers: None,
         annotations: None,
+        partitions: None,
         provenance: Provenance {
             compiler: "0.1.0".to_owned(),
             openvino: "2026.4.1".to_owned(),
@@ -171,6 +172,7 @@ fn token_wise(
                 name: format!("weight.{index}"),
                 element: ElementType::I8,
                 shape: vec![*rows, *columns],
+                group_columns: None,
                 centred: false,
             })
             .collect(),

@@ -13,7 +13,7 @@ mod document;
 mod error;
 mod estimate;
 #[cfg(test)]
-mod llama_3b;
+pub(crate) mod llama_3b;
 mod power;
 mod sweep;
 mod vendor_table;

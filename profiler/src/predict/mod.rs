@@ -10,6 +10,8 @@ mod calibrated;
 mod check;
 mod steps;
 mod table;
+#[cfg(test)]
+mod tree_tests;
 
 pub use calibrated::{Calibrated, fit_roofline};
 pub use check::{Check, Comparison, PredictionSource, held_out};

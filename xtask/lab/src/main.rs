@@ -2,6 +2,7 @@
 //! folder per command; `cargo xtask` builds this program and hands it the arguments.
 
 mod bench_drafts;
+mod bench_pair;
 mod bench_peers;
 mod bench_serve;
 mod bench_speculation;
@@ -9,6 +10,7 @@ mod evaluate;
 mod goal;
 mod llama_cpp;
 mod model_sheet;
+mod precision;
 mod process;
 mod quality;
 mod subject;
@@ -34,6 +36,8 @@ struct Cli {
 enum Command {
     /// Replay known answers with several ways to draft: tokens per verification, and what drafting takes
     BenchDrafts(bench_drafts::Args),
+    /// Measure two lanes that share every kernel beside one lane and one device with two threads
+    BenchPair(bench_pair::Args),
     /// Measure HEG beside OpenVINO GenAI and llama.cpp on the same model, and print one table
     BenchPeers(bench_peers::Args),
     /// Replay mixed traces against HEG, OpenVINO GenAI and llama-server, and print one table
@@ -51,6 +55,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match &Cli::parse().command {
         Command::BenchDrafts(args) => bench_drafts::run(args),
+        Command::BenchPair(args) => bench_pair::run(args),
         Command::BenchPeers(args) => bench_peers::run(args),
         Command::BenchServe(args) => bench_serve::run(args),
         Command::BenchSpeculation(args) => bench_speculation::run(args),

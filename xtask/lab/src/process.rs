@@ -105,7 +105,7 @@ fn peak_memory(pid: u32) -> Option<PeakMemory> {
 }
 
 /// The largest resident memory of a program so far, and its anonymous memory now, as Linux tells them.
-fn memory(pid: u32) -> Option<PeakMemory> {
+pub(crate) fn memory(pid: u32) -> Option<PeakMemory> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let bytes = |key: &str| -> Option<u64> {
         let line = status.lines().find_map(|line| line.strip_prefix(key))?;

@@ -1,5 +1,6 @@
 //! The model that all sides of a comparison run: found by name or in a folder, in the forms that they take.
 
+use crate::precision::Precision;
 use crate::quality;
 use anyhow::{Context, Result};
 use heg_spec::WeightForm;
@@ -64,7 +65,12 @@ impl Subject {
     }
 
     /// Compiles the model into a bundle of a form: from its GGUF file where there is one.
-    pub(crate) fn bundle(&self, (form_name, form): (&str, WeightForm)) -> Result<PathBuf> {
+    pub(crate) fn bundle(&self, precision: Precision) -> Result<PathBuf> {
+        self.bundle_as(&precision.to_string(), precision.form())
+    }
+
+    /// As [`bundle`](Self::bundle), of any form, by its name.
+    pub(crate) fn bundle_as(&self, form_name: &str, form: WeightForm) -> Result<PathBuf> {
         let source = self.gguf.as_ref().unwrap_or(&self.folder);
         let bundle = self.peers.join(format!("{}-{form_name}.heg", self.name));
         let mut options = compile::own_use();
@@ -76,9 +82,6 @@ impl Subject {
         Ok(bundle)
     }
 }
-
-/// The form that all measurements of speed are of: what a user has who chooses nothing.
-pub(crate) const DEFAULT_FORM: (&str, WeightForm) = ("w8a16", WeightForm::W8A16);
 
 const NAMES: &str =
     "give a Hugging Face folder, or a name that `cargo xtask synth-model` or `fetch-model` knows";

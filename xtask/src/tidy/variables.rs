@@ -66,6 +66,7 @@ const VARIABLES: [(&str, &[&str]); 14] = [
             "tests/gguf.rs",
             "tests/speculation/main.rs",
             "tests/faults/drafts.rs",
+            "tests/faults/switching.rs",
             "tests/trained.rs",
         ],
     ),
@@ -85,7 +86,7 @@ const VARIABLES: [(&str, &[&str]); 14] = [
         &[
             "heg-compiler/src/lower/ops_tests/bench.rs",
             "heg-runtime/openvino/tests/tiny_models/mod.rs",
-            "heg-runtime/src/exec/mod.rs",
+            "heg-runtime/src/exec/loader.rs",
             "tests/src/lib.rs",
             "xtask/src/test.rs",
         ],

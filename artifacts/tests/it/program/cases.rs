@@ -18,6 +18,7 @@ fn kernel(
             _ => ElementType::F32,
         },
         shape: shape.to_vec(),
+        group_columns: None,
         centred: false,
     });
     Kernel {

@@ -14,7 +14,7 @@ use heg_spec::{Group, WeightForm};
 use super::stored::{Section, Stored, decode, encode};
 use crate::graph::{Op, Param, ParamKind, WeightSource};
 use crate::heg::{BodyOp, KernelBody, Operand};
-use crate::lower::{Literals, Lowering, lower};
+use crate::lower::{Literals, Lowering, WeightsFirst, lower};
 use crate::reference::{self, Weight, evaluate};
 
 /// An operator with its weights and ports.
@@ -43,6 +43,7 @@ pub(super) struct Form {
     pub(super) activations: ElementType,
     pub(super) kv_cache: Option<ElementType>,
     pub(super) weights: WeightForm,
+    pub(super) weights_first: WeightsFirst,
 }
 
 /// Token counts of the tests: decode, and chunks that are no multiple of anything.
@@ -75,14 +76,25 @@ impl OneOp {
                 (ElementType::F16, None),
             ];
             for (activations, kv_cache) in elements {
-                let form = Form {
-                    binding: *binding,
-                    activations,
-                    kv_cache,
-                    weights,
-                };
-                self.check_form(core, test, &form, calls, &reference);
+                for weights_first in self.orders(*binding) {
+                    let form = Form {
+                        binding: *binding,
+                        activations,
+                        kv_cache,
+                        weights,
+                        weights_first: *weights_first,
+                    };
+                    self.check_form(core, test, &form, calls, &reference);
+                }
             }
+        }
+    }
+
+    /// Products of weights as inputs may have these first.
+    fn orders(&self, binding: Binding) -> &'static [WeightsFirst] {
+        match (&self.op, binding) {
+            (Op::Linear { .. }, Binding::Input) => &[WeightsFirst::NONE, WeightsFirst::ALL],
+            _ => &[WeightsFirst::NONE],
         }
     }
 
@@ -194,6 +206,7 @@ impl OneOp {
             activations: form.activations,
             kv_cache: form.kv_cache,
             weights: form.weights,
+            weights_first: form.weights_first,
         };
         let mut pool = Literals::default();
         let ir = lower(&self.body(), lowering, &mut pool);
@@ -352,6 +365,8 @@ fn buffer(bytes: &[u8]) -> Arc<HostBuffer> {
 
 fn openvino_element(element: ElementType) -> heg_openvino::TensorType {
     match element {
+        ElementType::I4 => heg_openvino::TensorType::I4,
+        ElementType::U4 => heg_openvino::TensorType::U4,
         ElementType::I8 => heg_openvino::TensorType::I8,
         ElementType::F16 => heg_openvino::TensorType::F16,
         ElementType::Bf16 => heg_openvino::TensorType::Bf16,

@@ -1,13 +1,13 @@
 //! Linear operators in every weight form, with and without bias.
 
 use heg_artifacts::manifest::Role;
-use heg_spec::WeightForm;
+use heg_spec::{GroupColumns, WeightForm};
 
 use super::bench::{Call, OneOp, TOKENS, noise, param, tokens};
 use crate::graph::{Op, ParamKind};
 
 fn check(test: &str, kind: ParamKind, weights: WeightForm, with_bias: bool) {
-    let (inner, outer) = (96_u32, 40_u32);
+    let (inner, outer) = (192_u32, 40_u32);
     let mut values = vec![matrix(outer as usize, inner as usize)];
     if with_bias {
         values.push(noise(4, outer as usize));
@@ -84,6 +84,18 @@ fn linear_w8a16() {
         WeightForm::W8A16,
         true,
     );
+}
+
+#[test]
+fn linear_w4a16() {
+    for group in [GroupColumns::ALL[0], GroupColumns::ALL[1]] {
+        for symmetric in [false, true] {
+            let form = WeightForm::W4A16 { group, symmetric };
+            let test = format!("linear, {form}");
+            check(&test, ParamKind::Matrix, form, false);
+            check(&format!("{test}, bias"), ParamKind::Matrix, form, true);
+        }
+    }
 }
 
 #[test]

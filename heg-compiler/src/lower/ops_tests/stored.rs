@@ -6,7 +6,7 @@ use heg_artifacts::manifest::ElementType;
 use heg_spec::WeightForm;
 
 use crate::graph::Param;
-use crate::lower::{is_centred, stored_element};
+use crate::lower::{group_columns, is_centred, stored_element};
 use crate::reference::Weight;
 
 /// A weight as a bundle stores it.
@@ -25,6 +25,9 @@ impl Stored {
         let element = stored_element(param.kind, form);
         let shape: Vec<usize> = param.shape.iter().map(|dim| *dim as usize).collect();
         assert_eq!(shape.iter().product::<usize>(), values.len());
+        if let Some(group) = group_columns(param.kind, form) {
+            return Self::grouped(values, element, [shape[0], group.count() as usize]);
+        }
         if element != ElementType::I8 {
             let bytes = encode(values, element);
             return Self {
@@ -71,6 +74,69 @@ impl Stored {
         }
     }
 
+    /// 4-bit integers in groups of columns.
+    fn grouped(values: &[f32], element: ElementType, [rows, columns]: [usize; 2]) -> Self {
+        let (mut integers, mut numbers) = (Vec::new(), [Vec::new(), Vec::new()]);
+        for group in values.chunks(columns) {
+            let least = group.iter().copied().fold(f32::INFINITY, f32::min);
+            let largest = group.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let (scale, centre) = match element {
+                ElementType::U4 => ((largest - least) / 15.0, least),
+                _ => (largest.max(-least) / 7.0, 0.0),
+            };
+            let [scale, centre] = [scale, centre].map(|x| f16::from_f32(x).to_f32());
+            for pair in group.chunks(2) {
+                let half = |x: f32| {
+                    let q = ((x - centre) / scale).round();
+                    match element {
+                        ElementType::U4 => q.clamp(0.0, 15.0) as u8,
+                        _ => q.clamp(-8.0, 7.0) as i8 as u8 & 0x0f,
+                    }
+                };
+                integers.push(half(pair[0]) | half(pair[1]) << 4);
+            }
+            numbers[0].push(scale);
+            numbers[1].push(centre);
+        }
+        let groups = numbers[0].len() / rows;
+        let section = |element, shape, bytes| Section {
+            element,
+            shape,
+            bytes,
+        };
+        let [scales, centres] = numbers.map(|numbers| encode(&numbers, ElementType::F16));
+        let values = section(element, vec![rows, groups, columns], integers);
+        let scales = section(ElementType::F16, vec![rows, groups, 1], scales);
+        let centres = section(ElementType::F16, vec![rows, groups], centres);
+        let centres = (element == ElementType::U4).then_some(centres);
+        Self {
+            sections: [values, scales].into_iter().chain(centres).collect(),
+        }
+    }
+
+    /// What 4-bit integers mean.
+    fn grouped_values(&self) -> Vec<f32> {
+        let [integers, numbers @ ..] = self.sections.as_slice() else {
+            return Vec::new();
+        };
+        let mut numbers = numbers.iter().map(|of| decode(&of.bytes, of.element));
+        let scales = numbers.next().unwrap();
+        let centres = numbers.next().unwrap_or_else(|| vec![0.0; scales.len()]);
+        let columns = integers.shape[2];
+        let halves = integers
+            .bytes
+            .iter()
+            .flat_map(|both| [both & 0x0f, both >> 4]);
+        let each = halves.enumerate().map(|(at, half)| {
+            let q = match integers.element {
+                ElementType::U4 => f64::from(half),
+                _ => f64::from((half << 4) as i8 >> 4),
+            };
+            (q * scales[at / columns] + centres[at / columns]) as f32
+        });
+        each.collect()
+    }
+
     /// As the evaluator takes it.
     pub(super) fn weight(&self) -> Weight {
         let [values, rest @ ..] = self.sections.as_slice() else {
@@ -86,6 +152,9 @@ impl Stored {
         let [values, rest @ ..] = self.sections.as_slice() else {
             return Vec::new();
         };
+        if values.element.is_grouped() {
+            return self.grouped_values();
+        }
         let mut of_rows = rest
             .iter()
             .map(|of_rows| decode(&of_rows.bytes, ElementType::F32));
@@ -113,7 +182,7 @@ pub(super) fn encode(values: &[f32], element: ElementType) -> Vec<u8> {
             .flat_map(|x| bf16::from_f32(*x).to_le_bytes())
             .collect(),
         ElementType::I64 => each.flat_map(|x| (*x as i64).to_le_bytes()).collect(),
-        ElementType::I8 => panic!("int8 is made with scales"),
+        ElementType::I4 | ElementType::U4 | ElementType::I8 => panic!("made with scales"),
     }
 }
 
@@ -124,6 +193,7 @@ pub(super) fn decode(bytes: &[u8], element: ElementType) -> Vec<f64> {
         ElementType::Bf16 => f64::from(bf16::from_le_bytes(bytes.try_into().unwrap())),
         ElementType::I64 => i64::from_le_bytes(bytes.try_into().unwrap()) as f64,
         ElementType::I8 => f64::from(bytes[0] as i8),
+        ElementType::I4 | ElementType::U4 => panic!("two to a byte"),
     };
     bytes.chunks(element.bytes() as usize).map(number).collect()
 }

@@ -10,6 +10,7 @@ mod names;
 mod outline;
 mod roofline_svg;
 mod rooflines;
+mod shares_svg;
 mod svg;
 mod tables;
 
@@ -36,6 +37,8 @@ const KERNELS_MAX: usize = 24;
 const VARIANTS_MAX: usize = 64;
 /// Devices of a machine.
 const DEVICES_MAX: usize = 6;
+/// Machines whose partitions are drawn.
+const SOCS_MAX: usize = 6;
 
 const TEMPLATE: &str = include_str!("page/page.html.jinja");
 
@@ -60,7 +63,11 @@ fn page(loaded: &Loaded, question: &Question, machine: &Machine) -> anyhow::Resu
     templates.set_undefined_behavior(minijinja::UndefinedBehavior::Strict);
     // By its name, what is put into it is escaped as HTML.
     templates.add_template("page.html", TEMPLATE)?;
-    let page = Page::new(loaded, question, machine);
+    let mut page = Page::new(loaded, question, machine);
+    if let Some(partitions) = loaded.partitions()? {
+        let socs = partitions.socs.iter().take(SOCS_MAX);
+        page.shares_svg = socs.map(shares_svg::draw).collect();
+    }
     Ok(templates
         .get_template("page.html")?
         .render(Value::from(Serde(page)))?)
@@ -98,6 +105,8 @@ struct Page {
     rooflines: Vec<RooflineFigure>,
     estimates: Vec<EstimateTable>,
     sweep: Option<SweepFigure>,
+    /// How two devices share products, a picture for each machine.
+    shares_svg: Vec<String>,
     contention: Option<Matrix>,
     sizes: Vec<SizeRow>,
     sources: Vec<SourceRow>,
@@ -141,6 +150,7 @@ impl Page {
             rooflines: rooflines::figures(manifest, &machine.annotation, call),
             estimates: tables::estimates(manifest, &machine.annotation, call, &lengths),
             sweep: sweep.as_ref().map(sweep_figure),
+            shares_svg: Vec::new(),
             contention: tables::contention(&machine.annotation.contention),
             sizes: tables::sizes(manifest, &lengths, bundle.mapping().len() as u64),
             sources: tables::sources(machine.file.as_ref()),
@@ -158,7 +168,7 @@ const INPUTS_MAX: usize = 32;
 
 fn facts(manifest: &Manifest, bytes: usize) -> Vec<Fact> {
     let model = &manifest.model;
-    let weights = format!("{:?}", model.weights);
+    let weights = model.weights.to_string();
     vec![
         fact(
             "architecture",

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use heg_runtime::engine::Status;
+use heg_runtime::engine::{PairStatus, Status};
 
 use crate::options::peak_rss_bytes;
 
@@ -67,6 +67,9 @@ pub(super) fn print(prompt_tokens: usize, timing: &Timing, status: &Status, star
     for line in drafts(status) {
         eprintln!("{line}");
     }
+    if let Some(pair) = status.pair {
+        eprintln!("{}", hand_overs(pair));
+    }
     eprintln!(
         "kernel {:>9.2} ms  the longest, first runs apart",
         status.kernel_us_max as f64 / 1e3
@@ -75,6 +78,24 @@ pub(super) fn print(prompt_tokens: usize, timing: &Timing, status: &Status, star
         "memory {:>9.1} MB  peak resident",
         peak_rss_bytes() as f64 / 1e6
     );
+}
+
+/// How two devices waited for each other.
+fn hand_overs(pair: PairStatus) -> String {
+    let PairStatus {
+        orders: _,
+        hand_overs,
+        median_ns,
+        p99_ns,
+        lost,
+    } = pair;
+    let lost = lost.map_or(String::new(), |side| {
+        format!("; the {side} device was lost")
+    });
+    let [median_us, p99_us] = [median_ns, p99_ns].map(|ns| ns as f64 / 1e3);
+    format!(
+        "pair   {median_us:>9.1} us  median of {hand_overs} hand-overs, {p99_us:.1} us for 99 in 100{lost}"
+    )
 }
 
 /// What was drafted of the only answer of an engine, and the time that this saved.
@@ -148,6 +169,21 @@ mod tests {
         // 35 steps of 2 ms, of which 10 took 3 ms.
         assert_eq!(saved_ms(&status(5, 10)), Some((40.0, 2.0)));
         assert_eq!(saved_ms(&status(2, 10)), None);
+    }
+
+    #[test]
+    fn hand_overs_are_told_with_a_device_that_was_lost() {
+        let pair = |lost| PairStatus {
+            orders: 2,
+            hand_overs: 320,
+            median_ns: 384,
+            p99_ns: 12_288,
+            lost,
+        };
+        let line = "pair         0.4 us  median of 320 hand-overs, 12.3 us for 99 in 100";
+        assert_eq!(hand_overs(pair(None)), line);
+        let lost = hand_overs(pair(Some(heg_spec::Side::Second)));
+        assert_eq!(lost, format!("{line}; the second device was lost"));
     }
 
     #[test]

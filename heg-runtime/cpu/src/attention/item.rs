@@ -31,58 +31,60 @@ pub(crate) struct WorkItem {
     pub(crate) rows: Range<usize>,
 }
 
-/// The work items of a call, those that take longest first.
-#[derive(Debug, Clone, Copy)]
+/// The work items of a part of a call, those that take longest first.
+#[derive(Debug, Clone)]
 pub(crate) struct WorkItems {
-    kv_heads: usize,
+    part: WorkItem,
     kv_heads_step: usize,
-    rows: usize,
     rows_step: usize,
 }
 
 impl WorkItems {
     /// Work items for so many threads.
-    pub(crate) fn of(call: &AttentionCall<'_>, threads: usize) -> Self {
-        let kv_heads = call.attributes.kv_heads as usize;
+    pub(crate) fn of(call: &AttentionCall<'_>, part: WorkItem, threads: usize) -> Self {
+        let (kv_heads, rows) = (part.kv_heads.len(), part.rows.len());
         let shape = Shape::of(&call.attributes);
         let most_rows = most_rows(shape);
-        let (kv_heads_step, rows_step) = if call.rows * shape.group <= FEW_QUERY_ROWS {
+        let (kv_heads_step, rows_step) = if rows * shape.group <= FEW_QUERY_ROWS {
             let heads = PIECE_BYTES.div_ceil((shape.head_dim * call.element.bytes()).max(1));
             let fair = kv_heads / threads.max(1);
-            let fit = most_rows / call.rows.max(1);
+            let fit = most_rows / rows.max(1);
             (heads.min(fair).min(fit).max(1), most_rows)
         } else {
             let cuts = (ITEMS_PER_THREAD * threads).div_ceil(kv_heads.max(1));
-            let rows = call.rows.div_ceil(cuts.max(1));
+            let rows = rows.div_ceil(cuts.max(1));
             (1, rows.next_multiple_of(TOKENS_STEP).min(most_rows))
         };
         Self {
-            kv_heads,
+            part,
             kv_heads_step,
-            rows: call.rows,
             rows_step,
         }
     }
 
     /// Their number.
     pub(crate) fn len(&self) -> usize {
-        self.head_steps() * self.rows.div_ceil(self.rows_step)
+        self.head_steps() * self.row_steps()
     }
 
     /// One of them.
     pub(crate) fn get(&self, index: usize) -> WorkItem {
+        let WorkItem { kv_heads, rows } = &self.part;
         // Later rows see more tokens.
-        let row_steps = self.rows.div_ceil(self.rows_step);
-        let row = (row_steps - 1 - index / self.head_steps()) * self.rows_step;
-        let head = (index % self.head_steps()) * self.kv_heads_step;
+        let row = rows.start + (self.row_steps() - 1 - index / self.head_steps()) * self.rows_step;
+        let head = kv_heads.start + (index % self.head_steps()) * self.kv_heads_step;
         WorkItem {
-            kv_heads: head..(head + self.kv_heads_step).min(self.kv_heads),
-            rows: row..(row + self.rows_step).min(self.rows),
+            kv_heads: head..(head + self.kv_heads_step).min(kv_heads.end),
+            rows: row..(row + self.rows_step).min(rows.end),
         }
     }
 
     fn head_steps(&self) -> usize {
-        self.kv_heads.div_ceil(self.kv_heads_step)
+        self.part.kv_heads.len().div_ceil(self.kv_heads_step)
+    }
+
+    fn row_steps(&self) -> usize {
+        self.part.rows.len().div_ceil(self.rows_step)
     }
 }
 

@@ -230,7 +230,11 @@ impl Cut {
     fn items(self, call: &AttentionCall<'_>) -> Vec<WorkItem> {
         match self {
             Self::Threads(threads) => {
-                let items = WorkItems::of(call, threads);
+                let whole = WorkItem {
+                    kv_heads: 0..call.attributes.kv_heads as usize,
+                    rows: 0..call.rows,
+                };
+                let items = WorkItems::of(call, whole, threads);
                 (0..items.len()).map(|index| items.get(index)).collect()
             }
             Self::Tokens(tokens) => (0..call.attributes.kv_heads as usize)

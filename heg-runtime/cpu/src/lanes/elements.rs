@@ -24,7 +24,7 @@ impl Element {
             ElementType::F16 => Some(Self::F16),
             ElementType::Bf16 => Some(Self::Bf16),
             ElementType::F32 => Some(Self::F32),
-            ElementType::I64 => None,
+            ElementType::I64 | ElementType::I4 | ElementType::U4 => None,
         }
     }
 

@@ -1,11 +1,11 @@
 //! Integer products by AVX-512 and its dot products of bytes.
 
-use super::IntegerProduct;
 use super::chunk::{self, Tile};
 use super::few_rows;
 use super::one_row;
 use super::operand::{self, Rounded};
 use super::vector::{Kernels, Vector};
+use super::{IntegerProduct, Scratch};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -68,6 +68,30 @@ impl Vector<LANES> for Avx512 {
         unsafe { Self(_mm512_add_epi32(self.0, _mm512_set1_epi32(offset))) }
     }
     #[inline(always)]
+    unsafe fn plus(self, number: i32) -> Self {
+        // SAFETY: as above.
+        unsafe { Self(_mm512_add_epi32(self.0, _mm512_set1_epi32(number))) }
+    }
+    #[inline(always)]
+    unsafe fn nibbles(self, flipped: Self) -> [Self; 2] {
+        // SAFETY: as above.
+        unsafe {
+            let (bytes, low) = (_mm512_xor_si512(self.0, flipped.0), _mm512_set1_epi8(0x0f));
+            let high = _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), low);
+            [Self(_mm512_and_si512(bytes, low)), Self(high)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn sixteens(a: Self, b: Self) -> [Self; 2] {
+        // SAFETY: as above.
+        unsafe {
+            [
+                Self(_mm512_shuffle_i32x4::<0x88>(a.0, b.0)),
+                Self(_mm512_shuffle_i32x4::<0xdd>(a.0, b.0)),
+            ]
+        }
+    }
+    #[inline(always)]
     unsafe fn times_base(self) -> Self {
         // SAFETY: as above.
         unsafe { Self(_mm512_sub_epi32(_mm512_slli_epi32::<8>(self.0), self.0)) }
@@ -81,17 +105,8 @@ impl Vector<LANES> for Avx512 {
     unsafe fn totals(parts: [Self; 8]) -> Self {
         // SAFETY: as above.
         unsafe {
-            let pair = |a: Self, b: Self| {
-                let (low, high) = (
-                    _mm512_unpacklo_epi32(a.0, b.0),
-                    _mm512_unpackhi_epi32(a.0, b.0),
-                );
-                _mm512_add_epi32(low, high)
-            };
-            let four =
-                |a, b| _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-            let low = four(pair(parts[0], parts[1]), pair(parts[2], parts[3]));
-            let high = four(pair(parts[4], parts[5]), pair(parts[6], parts[7]));
+            let low = quarters([parts[0].0, parts[1].0, parts[2].0, parts[3].0]);
+            let high = quarters([parts[4].0, parts[5].0, parts[6].0, parts[7].0]);
             let totals = _mm512_add_epi32(
                 _mm512_shuffle_i32x4::<0x88>(low, high),
                 _mm512_shuffle_i32x4::<0xdd>(low, high),
@@ -99,6 +114,23 @@ impl Vector<LANES> for Avx512 {
             // First halves of four vectors, second halves of them, and so on for the other four.
             let order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
             Self(_mm512_permutexvar_epi32(order, totals))
+        }
+    }
+    #[inline(always)]
+    unsafe fn totals_of_fours(parts: [Self; 4]) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            let totals = quarters([parts[0].0, parts[1].0, parts[2].0, parts[3].0]);
+            let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            Self(_mm512_permutexvar_epi32(order, totals))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16, count: usize) -> Self {
+        // SAFETY: as above; masked elements are not read.
+        unsafe {
+            let halves = _mm256_maskz_loadu_epi16(first(count), from.cast());
+            Self(_mm512_castps_si512(_mm512_cvtph_ps(halves)))
         }
     }
 
@@ -111,6 +143,14 @@ impl Vector<LANES> for Avx512 {
     unsafe fn add_scaled(self, scale: f32, sums: __m512) -> __m512 {
         // SAFETY: as above.
         unsafe { _mm512_fmadd_ps(_mm512_cvtepi32_ps(self.0), _mm512_set1_ps(scale), sums) }
+    }
+    #[inline(always)]
+    unsafe fn add_products(self, factors: __m512, scale: f32, sums: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            let factors = _mm512_mul_ps(factors, _mm512_set1_ps(scale));
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(self.0), factors, sums)
+        }
     }
     #[inline(always)]
     unsafe fn load_sums(from: *const f32, count: usize) -> __m512 {
@@ -136,6 +176,18 @@ impl Vector<LANES> for Avx512 {
     unsafe fn multiply_add(a: __m512, factor: f32, term: __m512) -> __m512 {
         // SAFETY: as above.
         unsafe { _mm512_fmadd_ps(a, _mm512_set1_ps(factor), term) }
+    }
+}
+
+/// Sums of each quarter of four vectors: in quarter q, those of the vectors' quarters q.
+#[inline(always)]
+unsafe fn quarters(parts: [__m512i; 4]) -> __m512i {
+    // SAFETY: the caller has the instructions.
+    unsafe {
+        let pair =
+            |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+        let (a, b) = (pair(parts[0], parts[1]), pair(parts[2], parts[3]));
+        _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
     }
 }
 
@@ -193,19 +245,20 @@ impl Kernels<LANES> for Avx512 {
     unsafe fn one_row<const DIGITS: usize>(
         product: &IntegerProduct,
         outputs: Range<usize>,
-        parked: *mut i8,
+        scratch: Scratch,
     ) {
         // SAFETY: passed on.
-        unsafe { one_row::one_row::<Self, LANES, DIGITS>(product, outputs, parked) }
+        unsafe { one_row::any_weights::<Self, LANES, DIGITS>(product, outputs, scratch) }
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
     unsafe fn few_rows<const DIGITS: usize, const ROWS: usize>(
         product: &IntegerProduct,
         outputs: Range<usize>,
+        scratch: Scratch,
     ) {
         // SAFETY: passed on.
-        unsafe { few_rows::few_rows::<Self, LANES, DIGITS, ROWS>(product, outputs) }
+        unsafe { few_rows::any_weights::<Self, LANES, DIGITS, ROWS>(product, outputs, scratch) }
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
@@ -213,10 +266,10 @@ impl Kernels<LANES> for Avx512 {
         product: &IntegerProduct,
         outputs: Range<usize>,
         columns: Range<usize>,
-        to: *mut i8,
+        scratch: Scratch,
     ) {
         // SAFETY: passed on.
-        unsafe { chunk::pack::<Self, LANES>(product, outputs, columns, to) }
+        unsafe { chunk::pack::<Self, LANES>(product, outputs, columns, scratch) }
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]

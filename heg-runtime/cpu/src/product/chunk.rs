@@ -1,19 +1,20 @@
 //! Products of many rows.
 
+use super::nibbles::{self, Spread};
 use super::operand::{BLOCK, GROUP, Operand, QUADS};
 use super::prefetch::prefetch_later;
 use super::vector::{Kernels, Vector, finish};
-use super::{IntegerProduct, few_rows};
+use super::{IntegerProduct, Scaling, Scratch, few_rows};
 use std::ops::Range;
 
 /// Vectors of outputs in a tile.
-const VECTORS: usize = 2;
+pub(super) const VECTORS: usize = 2;
 
 /// Most rows of a tile: with 32 registers, its totals and sums stay in them.
 const TILE_ROWS: usize = 6;
 
 /// Columns of a slice: its weights take 128 KiB of the second-level cache at most. Measured; 1024 to 4096 are alike.
-const SLICE: usize = 4096;
+pub(super) const SLICE: usize = 4096;
 
 /// Rows that weights are transposed for: the sums of that many are kept over the slices.
 const PASS: usize = 256;
@@ -34,6 +35,8 @@ pub(super) struct Tile<'a> {
     blocks: Range<usize>,
     /// `[group][quad of columns][vector]`.
     weights: *const i8,
+    /// Of weights of half a byte, the scales and centres of the slice.
+    spread: Option<Spread>,
     /// Of the rows of the pass.
     sums: *mut f32,
     /// First row of the pass.
@@ -50,24 +53,22 @@ pub(super) struct Tile<'a> {
 ///
 /// # Safety
 ///
-/// As [`integer_product`](super::integer_product), with the instructions of `V`; `weights` has [`WEIGHTS_BYTES`], and
-/// `sums` [`SUMS`] elements.
+/// As [`integer_product`](super::integer_product), with the instructions of `V`; `scratch` is a panel's.
 pub(super) unsafe fn all_rows<V: Kernels<LANES>, const LANES: usize, const DIGITS: usize>(
     product: &IntegerProduct,
     outputs: Range<usize>,
-    weights: *mut i8,
-    sums: *mut f32,
+    scratch: Scratch,
 ) {
-    let width = product.form.width;
+    let (width, row_bytes) = (product.form.width, product.row_bytes());
     for pass in (0..product.rows).step_by(PASS) {
         let rows = PASS.min(product.rows - pass);
         let tiles = rows.div_ceil(TILE_ROWS);
         for output in outputs.clone().step_by(VECTORS * LANES) {
             let next = output + VECTORS * LANES..outputs.end.min(output + 2 * VECTORS * LANES);
             let outputs = output..outputs.end.min(output + VECTORS * LANES);
-            let bytes = next.len() * width;
+            let bytes = next.len() * row_bytes;
             let lines = bytes.div_ceil(64).div_ceil(tiles * product.form.blocks());
-            let start = product.weights.wrapping_add(next.start * width);
+            let start = product.weights.wrapping_add(next.start * row_bytes);
             let mut ahead = start..start.wrapping_add(bytes);
             for slice in (0..width).step_by(SLICE) {
                 let columns = slice..width.min(slice + SLICE);
@@ -76,14 +77,20 @@ pub(super) unsafe fn all_rows<V: Kernels<LANES>, const LANES: usize, const DIGIT
                     operand: product.operand(),
                     outputs: outputs.clone(),
                     blocks: columns.start / BLOCK..columns.end.div_ceil(BLOCK),
-                    weights,
-                    sums,
+                    weights: scratch.weights,
+                    spread: match &product.scaling {
+                        Scaling::Rows(_) => None,
+                        Scaling::Groups(groups) => {
+                            Some(groups.spread_at(slice, VECTORS * LANES, scratch.spread))
+                        }
+                    },
+                    sums: scratch.sums,
                     pass,
                     ahead: ahead.clone(),
                     lines,
                 };
                 // SAFETY: passed on; a slice's weights and the sums of a pass fit.
-                unsafe { V::pack(product, outputs.clone(), columns, weights) };
+                unsafe { V::pack(product, outputs.clone(), columns, scratch) };
                 for index in 0..tiles {
                     let (row, end) = (rows * index / tiles, rows * (index + 1) / tiles);
                     tile.ahead.start = ahead.start;
@@ -114,6 +121,29 @@ pub(super) unsafe fn pack<V: Vector<LANES>, const LANES: usize>(
     product: &IntegerProduct,
     outputs: Range<usize>,
     columns: Range<usize>,
+    scratch: Scratch,
+) {
+    // SAFETY: passed on.
+    unsafe {
+        match &product.scaling {
+            Scaling::Rows(_) => bytes::<V, LANES>(product, outputs, columns, scratch.weights),
+            Scaling::Groups(groups) => {
+                nibbles::pack::<V, LANES>(product, groups, outputs, columns, scratch);
+            }
+        }
+    }
+}
+
+/// As [`pack`], of weights of a byte.
+///
+/// # Safety
+///
+/// As [`all_rows`].
+#[inline(always)]
+unsafe fn bytes<V: Vector<LANES>, const LANES: usize>(
+    product: &IntegerProduct,
+    outputs: Range<usize>,
+    columns: Range<usize>,
     to: *mut i8,
 ) {
     let width = product.form.width;
@@ -129,10 +159,60 @@ pub(super) unsafe fn pack<V: Vector<LANES>, const LANES: usize>(
                 let weights = few_rows::transposed::<V, LANES>(first, width, count, column);
                 let quad = (column - columns.start) / 4;
                 for (index, quads) in weights.into_iter().enumerate() {
-                    quads.store(to.add(((quad + index) * VECTORS + vector) * LANES * 4));
+                    let place = ((quad + index) * VECTORS + vector) * LANES * 4;
+                    quads.weights().store(to.add(place));
                 }
             }
         }
+    }
+}
+
+/// How weights of one form turn integer totals into sums. A tile is compiled for each form, as its registers are scarce.
+pub(super) trait Form {
+    /// A group's total to begin with, of the offset that the operand has for bytes.
+    ///
+    /// # Safety
+    ///
+    /// The caller has the instructions of `V`.
+    unsafe fn begin<V: Vector<LANES>, const LANES: usize>(&self, total: V, offset: i32) -> V;
+
+    /// `sums` and a group's total, scaled.
+    ///
+    /// # Safety
+    ///
+    /// As above, and the operand has the place.
+    unsafe fn add<V: Vector<LANES>, const LANES: usize>(
+        &self,
+        operand: &Operand,
+        place: Place,
+        total: V,
+        sums: V::Sums,
+    ) -> V::Sums;
+}
+
+/// Place of a total: block, row of the operand, group of the block, vector of outputs.
+pub(super) type Place = (usize, usize, usize, usize);
+
+/// Weights of a byte, whose scales come last.
+struct Bytes;
+
+impl Form for Bytes {
+    #[inline(always)]
+    unsafe fn begin<V: Vector<LANES>, const LANES: usize>(&self, total: V, offset: i32) -> V {
+        // SAFETY: passed on.
+        unsafe { total.offset(offset) }
+    }
+
+    #[inline(always)]
+    unsafe fn add<V: Vector<LANES>, const LANES: usize>(
+        &self,
+        operand: &Operand,
+        (block, row, group, _): Place,
+        total: V,
+        sums: V::Sums,
+    ) -> V::Sums {
+        // SAFETY: passed on.
+        unsafe { total.add_scaled(*operand.scales(block, row).add(group), sums) }
     }
 }
 
@@ -149,6 +229,32 @@ pub(super) unsafe fn tile<
     const ROWS: usize,
 >(
     tile: &Tile<'_>,
+    row: usize,
+) {
+    // SAFETY: passed on.
+    unsafe {
+        match &tile.spread {
+            None => of_form::<V, Bytes, LANES, DIGITS, ROWS>(tile, &Bytes, row),
+            Some(spread) => of_form::<V, Spread, LANES, DIGITS, ROWS>(tile, spread, row),
+        }
+    }
+}
+
+/// As [`tile`], of weights of a form.
+///
+/// # Safety
+///
+/// As [`tile`].
+#[inline(always)]
+unsafe fn of_form<
+    V: Vector<LANES>,
+    F: Form,
+    const LANES: usize,
+    const DIGITS: usize,
+    const ROWS: usize,
+>(
+    tile: &Tile<'_>,
+    form: &F,
     row: usize,
 ) {
     let stride = VECTORS * LANES;
@@ -171,13 +277,14 @@ pub(super) unsafe fn tile<
                 ahead = ahead.wrapping_add(64);
             }
             for group in 0..BLOCK / GROUP {
-                let totals =
-                    group_totals::<V, LANES, DIGITS, ROWS>(tile, block, group, row, weights);
+                let place = (block, row, group, 0);
+                let totals = group_totals::<V, F, LANES, DIGITS, ROWS>(tile, form, place, weights);
                 weights = weights.add(GROUP * stride);
                 for (index, totals) in totals.into_iter().enumerate() {
-                    let scale = *tile.operand.scales(block, row + index).add(group);
                     for (vector, total) in totals.into_iter().enumerate() {
-                        sums[index][vector] = total.add_scaled(scale, sums[index][vector]);
+                        let place = (block, row + index, group, vector);
+                        let sum = &mut sums[index][vector];
+                        *sum = form.add::<V, LANES>(&tile.operand, place, total, *sum);
                     }
                 }
             }
@@ -205,14 +312,14 @@ pub(super) unsafe fn tile<
 #[inline(always)]
 unsafe fn group_totals<
     V: Vector<LANES>,
+    F: Form,
     const LANES: usize,
     const DIGITS: usize,
     const ROWS: usize,
 >(
     tile: &Tile<'_>,
-    block: usize,
-    group: usize,
-    row: usize,
+    form: &F,
+    (block, row, group, _): Place,
     weights: *const i8,
 ) -> [[V; VECTORS]; ROWS] {
     // SAFETY: the operand has the block and rows, the weights the group.
@@ -225,7 +332,7 @@ unsafe fn group_totals<
         }
         for (index, totals) in totals.iter_mut().enumerate() {
             let offset = *tile.operand.offsets(block, row + index).add(group);
-            *totals = totals.map(|total| total.offset(offset));
+            *totals = totals.map(|total| form.begin::<V, LANES>(total, offset));
         }
         let digits = digits.add((DIGITS - 1) * BLOCK);
         add_dots::<V, LANES, DIGITS, ROWS>(&mut totals, weights, digits);

@@ -1,9 +1,9 @@
 //! Products of a few rows.
 
-use super::IntegerProduct;
 use super::operand::{BLOCK, GROUP, Operand, QUADS};
 use super::prefetch::prefetch;
 use super::vector::{Kernels, Vector, finish};
+use super::{IntegerProduct, Scaling, Scratch, nibbles};
 use std::ops::Range;
 
 /// Most rows for which this is the fastest kernel: measured.
@@ -16,10 +16,11 @@ const AHEAD: usize = 512;
 ///
 /// # Safety
 ///
-/// As [`integer_product`](super::integer_product), with the instructions of `V`.
+/// As [`integer_product`](super::integer_product), with the instructions of `V`; `scratch` is a panel's.
 pub(super) unsafe fn all_rows<V: Kernels<LANES>, const LANES: usize, const DIGITS: usize>(
     product: &IntegerProduct,
     outputs: Range<usize>,
+    scratch: Scratch,
 ) {
     let kernel = match product.rows {
         1 => V::few_rows::<DIGITS, 1>,
@@ -33,7 +34,34 @@ pub(super) unsafe fn all_rows<V: Kernels<LANES>, const LANES: usize, const DIGIT
     };
     for output in outputs.clone().step_by(LANES) {
         // SAFETY: passed on.
-        unsafe { kernel(product, output..outputs.end.min(output + LANES)) };
+        unsafe { kernel(product, output..outputs.end.min(output + LANES), scratch) };
+    }
+}
+
+/// Computes at most `LANES` outputs of `ROWS` rows, all of the call, with weights of either size.
+///
+/// # Safety
+///
+/// As [`all_rows`]; the call has `ROWS` rows.
+#[inline(always)]
+pub(super) unsafe fn any_weights<
+    V: Vector<LANES>,
+    const LANES: usize,
+    const DIGITS: usize,
+    const ROWS: usize,
+>(
+    product: &IntegerProduct,
+    outputs: Range<usize>,
+    scratch: Scratch,
+) {
+    // SAFETY: passed on.
+    unsafe {
+        match &product.scaling {
+            Scaling::Rows(_) => few_rows::<V, LANES, DIGITS, ROWS>(product, outputs),
+            Scaling::Groups(groups) => {
+                nibbles::few_rows::<V, LANES, DIGITS, ROWS>(product, groups, outputs, scratch);
+            }
+        }
     }
 }
 
@@ -46,12 +74,7 @@ pub(super) unsafe fn all_rows<V: Kernels<LANES>, const LANES: usize, const DIGIT
 ///
 /// As [`integer_product`](super::integer_product); the call has `ROWS` rows.
 #[inline(always)]
-pub(super) unsafe fn few_rows<
-    V: Vector<LANES>,
-    const LANES: usize,
-    const DIGITS: usize,
-    const ROWS: usize,
->(
+unsafe fn few_rows<V: Vector<LANES>, const LANES: usize, const DIGITS: usize, const ROWS: usize>(
     product: &IntegerProduct,
     outputs: Range<usize>,
 ) {
@@ -71,7 +94,10 @@ pub(super) unsafe fn few_rows<
                     prefetch(next.wrapping_add(index * width));
                 }
             }
-            let weights = transposed::<V, LANES>(first, width, count, column);
+            let mut weights = transposed::<V, LANES>(first, width, count, column);
+            for weights in &mut weights {
+                *weights = weights.weights();
+            }
             let (groups, _) = weights.as_chunks();
             let (group, sums) = (column / GROUP, &mut sums);
             add_group::<V, LANES, DIGITS, ROWS>(&operand, group, &groups[0], sums);
@@ -126,7 +152,7 @@ unsafe fn add_group<
 ///
 /// `digits` has a group.
 #[inline(always)]
-unsafe fn dots<V: Vector<LANES>, const LANES: usize>(
+pub(super) unsafe fn dots<V: Vector<LANES>, const LANES: usize>(
     mut total: V,
     weights: &[V; QUADS],
     digits: *const i8,
@@ -138,27 +164,27 @@ unsafe fn dots<V: Vector<LANES>, const LANES: usize>(
     total
 }
 
-/// A vector each of `count` matrix rows, transposed. What lanes behind `count` and bytes behind the last column have, no
-/// result depends on.
+/// A vector each of `count` matrix rows from byte `at` on, transposed. What lanes behind `count` and bytes behind the last
+/// of a row have, no result depends on.
 ///
 /// # Safety
 ///
-/// `first` has `count` matrix rows of `width`.
+/// `first` has `count` matrix rows of `row_bytes`.
 #[inline(always)]
 pub(super) unsafe fn transposed<V: Vector<LANES>, const LANES: usize>(
     first: *const i8,
-    width: usize,
+    row_bytes: usize,
     count: usize,
-    column: usize,
+    at: usize,
 ) -> [V; LANES] {
-    let left = width.saturating_sub(column).min(LANES * 4);
-    // SAFETY: only columns below the width are read, of rows below the count.
+    let left = row_bytes.saturating_sub(at).min(LANES * 4);
+    // SAFETY: only bytes of rows below the count are read.
     unsafe {
         let rows = match count == LANES && left == LANES * 4 {
             true => {
                 let mut rows = [V::zero(); LANES];
                 for (index, row) in rows.iter_mut().enumerate() {
-                    *row = V::load(first.add(index * width + column)).weights();
+                    *row = V::load(first.add(index * row_bytes + at));
                 }
                 rows
             }
@@ -166,8 +192,8 @@ pub(super) unsafe fn transposed<V: Vector<LANES>, const LANES: usize>(
             false => {
                 let mut rows = [V::zero(); LANES];
                 for (index, row) in rows.iter_mut().enumerate().take(count) {
-                    let from = first.wrapping_add(index * width + column);
-                    *row = V::load_first(from, left).weights();
+                    let from = first.wrapping_add(index * row_bytes + at);
+                    *row = V::load_first(from, left);
                 }
                 rows
             }

@@ -6,6 +6,9 @@
 //! are divided among threads. A centre is a term of every weight of its row, so it is multiplied once, by the sum of the
 //! activations.
 //!
+//! Weights of 4 bits (`nibbles`) have a scale, and perhaps a centre, for each group of columns. A total's factor is then
+//! the product of both scales, and a centre is multiplied by the sum of a group and added behind its total.
+//!
 //! Weights are rows as they lie in the file. One row of activations is multiplied at the rate that memory is read at
 //! (`one_row`); for a few, weights are transposed in registers (`few_rows`), for many, into a buffer (`chunk`).
 
@@ -16,6 +19,7 @@ mod avx512;
 mod chunk;
 mod few_rows;
 mod float;
+mod nibbles;
 mod one_row;
 mod operand;
 mod portable;
@@ -27,9 +31,12 @@ mod vector;
 mod ymm;
 
 use crate::Isa;
+use crate::call::AffineBytes;
 pub(crate) use float::{FloatProduct, float_product};
+use heg_artifacts::manifest::{ElementType, Parameter};
+pub(crate) use nibbles::{Grouped, unpack};
 use operand::Operand;
-pub(crate) use operand::{Bits, Rounded};
+pub(crate) use operand::{Bits, Meets, Rounded};
 use std::ops::Range;
 use vector::Kernels;
 
@@ -53,18 +60,50 @@ pub(crate) struct Affine {
     pub(crate) centres: Option<*const f32>,
 }
 
-/// The product of rounded rows with an int8 matrix.
+/// What the integers of a matrix stand for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Scaling {
+    /// Those of a byte, row by row.
+    Rows(Affine),
+    /// Those of half a byte, group by group.
+    Groups(Grouped),
+}
+
+impl Scaling {
+    /// What the integers of a weight stand for; none where it has none.
+    pub(crate) fn of(parameter: &Parameter, affine: AffineBytes<'_>) -> Option<Self> {
+        let AffineBytes { scales, centres } = affine;
+        match (parameter.element, parameter.group_columns) {
+            (ElementType::I8, _) => Some(Self::Rows(Affine {
+                scales: scales.as_ptr().cast(),
+                centres: centres.map(|centres| centres.as_ptr().cast()),
+            })),
+            (ElementType::I4 | ElementType::U4, Some(group)) => Some(Self::Groups(Grouped {
+                scales: scales.as_ptr().cast(),
+                centres: centres.map(|centres| centres.as_ptr().cast()),
+                columns: group.count() as usize,
+            })),
+            _ => None,
+        }
+    }
+}
+
+/// The product of rounded rows with a matrix of integers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IntegerProduct {
     /// Rows of `form.width` weights, one for each output, one after another.
     pub(crate) weights: *const i8,
     /// What the weights stand for.
-    pub(crate) affine: Affine,
-    /// Form of the operand.
+    pub(crate) scaling: Scaling,
+    /// Form of the operand, which meets such weights.
     pub(crate) form: Rounded,
     /// The operand, aligned to 64 bytes.
     pub(crate) operand: *const u8,
     /// Rows of the operand.
+    pub(crate) operand_rows: usize,
+    /// The first of them that is multiplied.
+    pub(crate) first_row: usize,
+    /// Rows that are multiplied, which results and residual have.
     pub(crate) rows: usize,
     /// A term for each output.
     pub(crate) bias: Option<*const f32>,
@@ -84,7 +123,16 @@ unsafe impl Send for IntegerProduct {}
 impl IntegerProduct {
     #[inline(always)]
     fn operand(&self) -> Operand {
-        Operand::new(self.form, self.rows, self.operand)
+        Operand::new(self.form, self.operand_rows, self.operand).starting_at(self.first_row)
+    }
+
+    /// Bytes of a row of weights.
+    #[inline(always)]
+    fn row_bytes(&self) -> usize {
+        match self.scaling {
+            Scaling::Rows(_) => self.form.width,
+            Scaling::Groups(_) => self.form.width / 2,
+        }
     }
 }
 
@@ -93,6 +141,16 @@ pub(crate) struct Panel {
     /// Transposed weights or parked totals.
     weights: Vec<Line>,
     sums: Vec<f32>,
+    /// Scales and centres of groups as vectors over outputs.
+    spread: Vec<f32>,
+}
+
+/// The memory of a [`Panel`].
+#[derive(Clone, Copy)]
+struct Scratch {
+    weights: *mut i8,
+    sums: *mut f32,
+    spread: *mut f32,
 }
 
 /// A cache line.
@@ -107,6 +165,7 @@ impl Panel {
         Self {
             weights: vec![Line([0; 64]); bytes.div_ceil(64)],
             sums: vec![0.0; chunk::SUMS],
+            spread: vec![0.0; nibbles::SPREAD],
         }
     }
 }
@@ -146,7 +205,8 @@ pub(crate) unsafe fn round_row(
 /// # Safety
 ///
 /// The machine has `isa`. Matrix, scales, centres, bias and the rows of residual and results have every output of `outputs`; the
-/// operand has the form that is said, with all its rows rounded. Nobody writes what is read nor uses what is written.
+/// operand has the form that is said, with all its rows rounded, and meets such weights; groups divide its width. Nobody
+/// writes what is read nor uses what is written.
 pub(crate) unsafe fn integer_product(
     isa: Isa,
     product: &IntegerProduct,
@@ -198,19 +258,21 @@ unsafe fn by_digits<V: Kernels<LANES>, const LANES: usize, const DIGITS: usize>(
     outputs: Range<usize>,
     panel: &mut Panel,
 ) {
-    let weights = panel.weights.as_mut_ptr().cast();
+    let scratch = Scratch {
+        weights: panel.weights.as_mut_ptr().cast(),
+        sums: panel.sums.as_mut_ptr(),
+        spread: panel.spread.as_mut_ptr(),
+    };
     // SAFETY: passed on; the panel has what each asks for.
     unsafe {
         match product.rows {
             0 => {}
-            1 => V::one_row::<DIGITS>(product, outputs, weights),
+            // It reads the blocks of an operand of one row as one run.
+            1 if product.operand_rows == 1 => V::one_row::<DIGITS>(product, outputs, scratch),
             rows if rows <= few_rows::MOST => {
-                few_rows::all_rows::<V, LANES, DIGITS>(product, outputs);
+                few_rows::all_rows::<V, LANES, DIGITS>(product, outputs, scratch);
             }
-            _ => {
-                let sums = panel.sums.as_mut_ptr();
-                chunk::all_rows::<V, LANES, DIGITS>(product, outputs, weights, sums);
-            }
+            _ => chunk::all_rows::<V, LANES, DIGITS>(product, outputs, scratch),
         }
     }
 }

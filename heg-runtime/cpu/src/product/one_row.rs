@@ -1,9 +1,9 @@
 //! The product of one row, at the rate that memory is read at.
 
-use super::IntegerProduct;
 use super::operand::{BLOCK, GROUP};
 use super::prefetch::prefetch;
 use super::vector::{Vector, finish};
+use super::{IntegerProduct, Scaling, Scratch, nibbles};
 use std::ops::Range;
 
 /// Vectors whose groups are summed at once.
@@ -17,7 +17,29 @@ const SLICE: usize = 8192;
 pub(super) const PARKED_BYTES: usize = SLICE / GROUP * 16 * size_of::<i32>();
 
 /// Bytes between what is read and what is prefetched: measured, best of 4 to 32 KiB.
-const AHEAD: usize = 8192;
+pub(super) const AHEAD: usize = 8192;
+
+/// Computes `outputs` of a call of one row, with weights of either size.
+///
+/// # Safety
+///
+/// As [`integer_product`](super::integer_product), with the instructions of `V`; `scratch` is a panel's.
+#[inline(always)]
+pub(super) unsafe fn any_weights<V: Vector<LANES>, const LANES: usize, const DIGITS: usize>(
+    product: &IntegerProduct,
+    outputs: Range<usize>,
+    scratch: Scratch,
+) {
+    // SAFETY: passed on.
+    unsafe {
+        match &product.scaling {
+            Scaling::Rows(_) => one_row::<V, LANES, DIGITS>(product, outputs, scratch.weights),
+            Scaling::Groups(groups) => {
+                nibbles::one_row::<V, LANES, DIGITS>(product, groups, outputs, scratch);
+            }
+        }
+    }
+}
 
 /// Computes `outputs` of a call of one row.
 ///
@@ -29,7 +51,7 @@ const AHEAD: usize = 8192;
 ///
 /// As [`integer_product`](super::integer_product); `parked` has [`PARKED_BYTES`].
 #[inline(always)]
-pub(super) unsafe fn one_row<V: Vector<LANES>, const LANES: usize, const DIGITS: usize>(
+unsafe fn one_row<V: Vector<LANES>, const LANES: usize, const DIGITS: usize>(
     product: &IntegerProduct,
     outputs: Range<usize>,
     parked: *mut i8,

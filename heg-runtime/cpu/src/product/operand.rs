@@ -24,6 +24,15 @@ pub(crate) enum Bits {
     Sixteen,
 }
 
+/// Weights that an operand is multiplied with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meets {
+    /// Integers of a byte.
+    Bytes,
+    /// Integers of half a byte: those of even columns are low halves, those of odd columns high halves.
+    Nibbles,
+}
+
 /// Form of an operand.
 ///
 /// Blocks of columns come one after another, and in each the rows of the call: `[block][row][digit][column]` in 8-bit
@@ -31,12 +40,17 @@ pub(crate) enum Bits {
 /// offsets; then `[row]` in f32, the sums. An offset is −128 times the sum of a group's integers, which undoes 128 added
 /// to each weight. A row's sum is that of its rounded elements, group after group. Columns behind
 /// the last are zeros, with scales of zero where a group has none of the row's.
+///
+/// Where it meets nibbles, the even columns of a group come before the odd ones, so that digits lie as halves of bytes
+/// do, and behind the sums of rows come those of groups, `[block][row][group]` in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rounded {
     /// Columns, at least one.
     pub(crate) width: usize,
     /// Integers that activations are rounded to.
     pub(crate) bits: Bits,
+    /// Weights that it is multiplied with.
+    pub(crate) meets: Meets,
 }
 
 impl Rounded {
@@ -55,7 +69,11 @@ impl Rounded {
 
     /// Bytes of an operand of so many rows; at most four for each element, with rows of whole blocks.
     pub(crate) const fn bytes(self, rows: usize) -> usize {
-        let block = BLOCK * self.digits() + BLOCK / GROUP * (size_of::<f32>() + size_of::<i32>());
+        let of_group = match self.meets {
+            Meets::Bytes => size_of::<f32>() + size_of::<i32>(),
+            Meets::Nibbles => 2 * size_of::<f32>() + size_of::<i32>(),
+        };
+        let block = BLOCK * self.digits() + BLOCK / GROUP * of_group;
         rows * (self.blocks() * block + size_of::<f32>())
     }
 }
@@ -67,8 +85,9 @@ pub(super) struct Operand {
     scales: *const f32,
     offsets: *const i32,
     sums: *const f32,
-    /// Rows of the call.
-    pub(super) rows: usize,
+    group_sums: *const f32,
+    /// Rows of the whole operand.
+    rows: usize,
     digit_count: usize,
 }
 
@@ -79,13 +98,28 @@ impl Operand {
         let scales = bits.wrapping_add(lines * form.digits() * BLOCK);
         let offsets = scales.wrapping_add(lines * BLOCK / GROUP * size_of::<f32>());
         let sums = offsets.wrapping_add(lines * BLOCK / GROUP * size_of::<i32>());
+        let group_sums = sums.wrapping_add(rows * size_of::<f32>());
         Self {
             digits: bits.cast(),
             scales: scales.cast(),
             offsets: offsets.cast(),
             sums: sums.cast(),
+            group_sums: group_sums.cast(),
             rows,
             digit_count: form.digits(),
+        }
+    }
+
+    /// The rows from `first` on.
+    pub(super) fn starting_at(self, first: usize) -> Self {
+        let groups = first * (BLOCK / GROUP);
+        Self {
+            digits: self.digits.wrapping_add(first * self.digit_count * BLOCK),
+            scales: self.scales.wrapping_add(groups),
+            offsets: self.offsets.wrapping_add(groups),
+            sums: self.sums.wrapping_add(first),
+            group_sums: self.group_sums.wrapping_add(groups),
+            ..self
         }
     }
 
@@ -107,6 +141,13 @@ impl Operand {
     #[inline(always)]
     pub(super) fn offsets(&self, block: usize, row: usize) -> *const i32 {
         self.offsets
+            .wrapping_add((block * self.rows + row) * (BLOCK / GROUP))
+    }
+
+    /// A row's sums of the groups of a block, if it meets nibbles.
+    #[inline(always)]
+    pub(super) fn group_sums(&self, block: usize, row: usize) -> *const f32 {
+        self.group_sums
             .wrapping_add((block * self.rows + row) * (BLOCK / GROUP))
     }
 
@@ -149,17 +190,36 @@ pub(super) unsafe fn round<const DIGITS: usize>(
             let digits = operand.digits(block, row).cast_mut();
             for (digit, bytes) in rounded.digits.iter().enumerate() {
                 let to = digits.add(digit * BLOCK + half * GROUP);
-                to.cast::<[i8; GROUP]>().write(*bytes);
+                to.cast::<[i8; GROUP]>().write(match form.meets {
+                    Meets::Bytes => *bytes,
+                    Meets::Nibbles => evens_first(bytes),
+                });
             }
             let scales = operand.scales(block, row).cast_mut();
             scales.add(half).write(rounded.scale);
             let offsets = operand.offsets(block, row).cast_mut();
             offsets.add(half).write(rounded.sum.wrapping_mul(-128));
-            sum += rounded.sum as f32 * rounded.scale;
+            let of_group = rounded.sum as f32 * rounded.scale;
+            if form.meets == Meets::Nibbles {
+                let sums = operand.group_sums(block, row).cast_mut();
+                sums.add(half).write(of_group);
+            }
+            sum += of_group;
         }
     }
     // SAFETY: as above.
     unsafe { operand.sum(row).cast_mut().write(sum) };
+}
+
+/// The digits of even columns, then those of odd ones.
+#[inline(always)]
+fn evens_first(digits: &[i8; GROUP]) -> [i8; GROUP] {
+    let mut ordered = [0; GROUP];
+    for pair in 0..GROUP / 2 {
+        ordered[pair] = digits[2 * pair];
+        ordered[GROUP / 2 + pair] = digits[2 * pair + 1];
+    }
+    ordered
 }
 
 /// A group of a row, rounded.

@@ -1,7 +1,7 @@
 //! Integer products in Rust alone: the order of operations that every form keeps.
 
-use super::IntegerProduct;
 use super::operand::{BASE, BLOCK, GROUP};
+use super::{IntegerProduct, Scaling};
 use crate::lanes::portable::fused;
 use std::ops::Range;
 
@@ -15,11 +15,13 @@ pub(super) unsafe fn product(product: &IntegerProduct, outputs: Range<usize>) {
         for row in 0..product.rows {
             // SAFETY: the matrix and the operands have this output, and every row of them this output or row.
             unsafe {
-                let scale = product.affine.scales.add(output).read_unaligned();
-                let mut y = sum(product, output, row) * scale;
-                if let Some(centres) = product.affine.centres {
-                    let centre = centres.add(output).read_unaligned();
-                    y = fused(centre, *product.operand().sum(row), y);
+                let mut y = sum(product, output, row);
+                if let Scaling::Rows(affine) = product.scaling {
+                    y *= affine.scales.add(output).read_unaligned();
+                    if let Some(centres) = affine.centres {
+                        let centre = centres.add(output).read_unaligned();
+                        y = fused(centre, *product.operand().sum(row), y);
+                    }
                 }
                 if let Some(bias) = product.bias {
                     y += bias.add(output).read_unaligned();
@@ -42,24 +44,41 @@ pub(super) unsafe fn product(product: &IntegerProduct, outputs: Range<usize>) {
 /// As [`product`], which has this output and row.
 unsafe fn sum(product: &IntegerProduct, output: usize, row: usize) -> f32 {
     let (width, operand) = (product.form.width, product.operand());
-    let weights = product.weights.wrapping_add(output * width);
+    let weights = product.weights.wrapping_add(output * product.row_bytes());
     let mut sum = 0.0_f32;
     for start in (0..width).step_by(GROUP) {
         let (block, group) = (start / BLOCK, start % BLOCK / GROUP);
         // SAFETY: columns below the width are read, and the block that they are in.
         unsafe {
-            let weights = weights.add(start);
             let mut total = 0;
             for digit in 0..product.form.digits() {
                 let digits = operand.digits(block, row);
                 let digits = digits.add(digit * BLOCK + group * GROUP);
                 total *= BASE;
                 for column in 0..GROUP.min(width - start) {
-                    total += i32::from(*weights.add(column)) * i32::from(*digits.add(column));
+                    let (weight, place) = match &product.scaling {
+                        Scaling::Rows(_) => (i32::from(*weights.add(start + column)), column),
+                        Scaling::Groups(groups) => {
+                            let weight = groups.integer(weights.cast(), start + column);
+                            (weight, column % 2 * (GROUP / 2) + column / 2)
+                        }
+                    };
+                    total += weight * i32::from(*digits.add(place));
                 }
             }
             let scale = *operand.scales(block, row).add(group);
-            sum = fused(total as f32, scale, sum);
+            sum = match &product.scaling {
+                Scaling::Rows(_) => fused(total as f32, scale, sum),
+                Scaling::Groups(groups) => {
+                    let (of_weights, centre) =
+                        groups.affine((output * width + start) / groups.columns);
+                    let sum = fused(total as f32, of_weights * scale, sum);
+                    match groups.centres {
+                        None => sum,
+                        Some(_) => fused(centre, *operand.group_sums(block, row).add(group), sum),
+                    }
+                }
+            };
         }
     }
     sum

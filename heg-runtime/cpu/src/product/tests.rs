@@ -1,9 +1,11 @@
 //! Every form against the portable one, bit for bit, and that one against f64.
 
 use super::{
-    Affine, Bits, IntegerProduct, Line, Panel, Residual, Rounded, integer_product, round_row,
+    Affine, Bits, Grouped, IntegerProduct, Line, Meets, Panel, Residual, Rounded, Scaling,
+    integer_product, round_row, unpack,
 };
 use crate::Isa;
+use half::f16;
 use proptest::prelude::*;
 use std::ops::Range;
 
@@ -12,18 +14,34 @@ struct Case {
     form: Rounded,
     outputs: usize,
     weights: Vec<i8>,
-    scales: Vec<f32>,
-    centres: Option<Vec<f32>>,
+    numbers: Numbers,
     x: Vec<f32>,
     bias: Option<Vec<f32>>,
     /// One element wider than the outputs.
     residual: Option<(Vec<f32>, f32)>,
 }
 
-/// Numbers of a linear congruence, from −1 to 1.
-struct Numbers(u64);
+/// What weights stand for: scales and centres.
+enum Numbers {
+    /// Of rows.
+    Rows(Vec<f32>, Option<Vec<f32>>),
+    /// Of groups of so many columns.
+    Groups(usize, Vec<u16>, Option<Vec<u16>>),
+}
 
-impl Numbers {
+/// The form of an operand of about this width: one that groups divide, where it meets nibbles.
+fn form(width: usize, bits: Bits, meets: Meets) -> Rounded {
+    let width = match meets {
+        Meets::Bytes => width,
+        Meets::Nibbles => width.next_multiple_of(32),
+    };
+    Rounded { width, bits, meets }
+}
+
+/// Numbers of a linear congruence, from −1 to 1.
+struct Noise(u64);
+
+impl Noise {
     fn next(&mut self) -> f32 {
         self.0 = self
             .0
@@ -39,24 +57,76 @@ impl Numbers {
 
 impl Case {
     fn new(seed: u64, form: Rounded, outputs: usize, rows: usize, terms: bool) -> Self {
-        let mut numbers = Numbers(seed);
-        let mut x = numbers.floats(rows * form.width);
+        let mut noise = Noise(seed);
+        let mut x = noise.floats(rows * form.width);
         // Outliers, and a group of zeros.
         x.iter_mut().step_by(37).for_each(|x| *x *= 50.0);
         x.iter_mut().take(40).for_each(|x| *x = 0.0);
+        let centred = !seed.is_multiple_of(4);
+        let bytes = match form.meets {
+            Meets::Bytes => form.width,
+            Meets::Nibbles => form.width / 2,
+        };
+        let weights = noise.floats(outputs * bytes).into_iter();
         Self {
             form,
             outputs,
-            weights: numbers
-                .floats(outputs * form.width)
-                .into_iter()
-                .map(|w| (w * 128.9) as i8)
-                .collect::<Vec<_>>(),
-            scales: numbers.floats(outputs),
-            centres: (!seed.is_multiple_of(4)).then(|| numbers.floats(outputs)),
+            weights: weights.map(|w| (w * 128.9) as i8).collect(),
+            numbers: match form.meets {
+                Meets::Bytes => Numbers::Rows(
+                    noise.floats(outputs),
+                    centred.then(|| noise.floats(outputs)),
+                ),
+                Meets::Nibbles => {
+                    let sizes = [128, 64, 32].into_iter().skip(seed as usize % 3);
+                    let mut sizes = sizes.filter(|size| form.width.is_multiple_of(*size));
+                    let columns = sizes.next().unwrap();
+                    let mut halves = || -> Vec<u16> {
+                        let numbers = noise.floats(outputs * form.width / columns).into_iter();
+                        numbers.map(|x| f16::from_f32(x).to_bits()).collect()
+                    };
+                    Numbers::Groups(columns, halves(), centred.then(halves))
+                }
+            },
             x,
-            bias: terms.then(|| numbers.floats(outputs)),
-            residual: terms.then(|| (numbers.floats(rows * (outputs + 1)), 0.37)),
+            bias: terms.then(|| noise.floats(outputs)),
+            residual: terms.then(|| (noise.floats(rows * (outputs + 1)), 0.37)),
+        }
+    }
+
+    fn scaling(&self) -> Scaling {
+        match &self.numbers {
+            Numbers::Rows(scales, centres) => Scaling::Rows(Affine {
+                scales: scales.as_ptr(),
+                centres: centres.as_ref().map(|centres| centres.as_ptr()),
+            }),
+            Numbers::Groups(columns, scales, centres) => Scaling::Groups(Grouped {
+                scales: scales.as_ptr(),
+                centres: centres.as_ref().map(|centres| centres.as_ptr()),
+                columns: *columns,
+            }),
+        }
+    }
+
+    /// What a row of weights stands for.
+    fn stored(&self, output: usize) -> Vec<f64> {
+        let width = self.form.width;
+        match (self.scaling(), &self.numbers) {
+            (Scaling::Groups(groups), _) => {
+                let (mut row, weights) = (vec![0.0; width], self.weights.as_ptr().cast());
+                // SAFETY: everything has the row.
+                unsafe { unpack(&groups, weights, width, output, row.as_mut_ptr()) };
+                row.into_iter().map(f64::from).collect()
+            }
+            (_, Numbers::Rows(scales, centres)) => {
+                let scale = f64::from(scales[output]);
+                let centre = centres.as_ref().map_or(0.0, |centres| centres[output]);
+                let weights = self.weights[output * width..][..width].iter();
+                weights
+                    .map(|w| f64::from(*w) * scale + f64::from(centre))
+                    .collect()
+            }
+            _ => Vec::new(),
         }
     }
 
@@ -85,12 +155,11 @@ impl Case {
         let to = out.as_mut_ptr();
         let product = IntegerProduct {
             weights: self.weights.as_ptr(),
-            affine: Affine {
-                scales: self.scales.as_ptr(),
-                centres: self.centres.as_ref().map(|centres| centres.as_ptr()),
-            },
+            scaling: self.scaling(),
             form: self.form,
             operand: operand.as_ptr().cast(),
+            operand_rows: rows.len(),
+            first_row: 0,
             rows: rows.len(),
             bias: self.bias.as_ref().map(|bias| bias.as_ptr()),
             residual: self.residual.as_ref().map(|(_, factor)| Residual {
@@ -116,11 +185,8 @@ impl Case {
         let mut out = Vec::new();
         for (row, x) in x.chunks(width).enumerate() {
             for output in 0..self.outputs {
-                let weights = &self.weights[output * width..][..width];
-                let scale = self.scales[output];
-                let centre = self.centres.as_ref().map_or(0.0, |centres| centres[output]);
-                let stored = |w: i8| f64::from(w) * f64::from(scale) + f64::from(centre);
-                let mut y: f64 = weights.iter().zip(x).map(|(w, x)| stored(*w) * x).sum();
+                let weights = self.stored(output);
+                let mut y: f64 = weights.iter().zip(x).map(|(w, x)| w * x).sum();
                 if let Some(bias) = &self.bias {
                     y += f64::from(bias[output]);
                 }
@@ -179,8 +245,15 @@ fn forms() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| isa.is_available())
 }
 
-fn any_bits() -> impl Strategy<Value = Bits> {
-    prop_oneof![Just(Bits::Eight), Just(Bits::Sixteen)]
+const FORMS: [(Bits, Meets); 4] = [
+    (Bits::Eight, Meets::Bytes),
+    (Bits::Sixteen, Meets::Bytes),
+    (Bits::Eight, Meets::Nibbles),
+    (Bits::Sixteen, Meets::Nibbles),
+];
+
+fn any_form() -> impl Strategy<Value = (Bits, Meets)> {
+    prop::sample::select(FORMS.to_vec())
 }
 
 proptest! {
@@ -189,14 +262,13 @@ proptest! {
     #[test]
     fn every_form_has_the_bits_of_the_portable_one(
         seed: u64,
-        bits_of in any_bits(),
+        (bits_of, meets) in any_form(),
         width in prop_oneof![1..200_usize, Just(576), 2000..2300_usize],
         outputs in 1..100_usize,
         rows in prop_oneof![1..20_usize, Just(33)],
         terms: bool,
     ) {
-        let form = Rounded { width, bits: bits_of };
-        let case = Case::new(seed, form, outputs, rows, terms);
+        let case = Case::new(seed, form(width, bits_of, meets), outputs, rows, terms);
         let expected = bits(&case.run(Isa::Portable, 0..rows, outputs));
         for isa in forms() {
             let found = case.run(isa, 0..rows, 64);
@@ -207,15 +279,14 @@ proptest! {
     #[test]
     fn rows_do_not_depend_on_their_company(
         seed: u64,
-        bits_of in any_bits(),
+        (bits_of, meets) in any_form(),
         width in 1..300_usize,
         outputs in 1..80_usize,
         rows in 2..30_usize,
         first in 0..30_usize,
         count in 1..30_usize,
     ) {
-        let form = Rounded { width, bits: bits_of };
-        let case = Case::new(seed, form, outputs, rows, true);
+        let case = Case::new(seed, form(width, bits_of, meets), outputs, rows, true);
         let first = first % rows;
         let some = first..rows.min(first + count);
         for isa in forms() {
@@ -228,11 +299,12 @@ proptest! {
 
     #[test]
     fn every_form_rounds_alike(
-        bits_of in any_bits(),
+        (bits, meets) in any_form(),
         x in prop::collection::vec(prop::num::f32::NORMAL | prop::num::f32::SUBNORMAL | prop::num::f32::ZERO, 1..150),
     ) {
-        let form = Rounded { width: x.len(), bits: bits_of };
-        let case = Case { form, outputs: 0, weights: vec![], scales: vec![], centres: None, x, bias: None, residual: None };
+        let form = Rounded { width: x.len(), bits, meets };
+        let numbers = Numbers::Rows(vec![], None);
+        let case = Case { form, outputs: 0, weights: vec![], numbers, x, bias: None, residual: None };
         let bytes = |isa| {
             let lines = case.operand(isa, 0..1);
             let bytes = lines.into_iter().flat_map(|line| line.0);
@@ -253,12 +325,8 @@ fn long_rows_and_many_rows_have_the_same_bits() {
         (70, 33, 300),
         (2100, 9, 259),
     ] {
-        for bits_of in [Bits::Eight, Bits::Sixteen] {
-            let form = Rounded {
-                width,
-                bits: bits_of,
-            };
-            let case = Case::new(7, form, outputs, rows, true);
+        for (bits_of, meets) in FORMS {
+            let case = Case::new(7, form(width, bits_of, meets), outputs, rows, true);
             let expected = bits(&case.run(Isa::Portable, 0..rows, outputs));
             for isa in forms() {
                 assert!(
@@ -272,18 +340,13 @@ fn long_rows_and_many_rows_have_the_same_bits() {
 
 #[test]
 fn results_are_near_the_exact_ones() {
-    for (bits_of, bound) in [(Bits::Eight, 2.0e-2), (Bits::Sixteen, 8.0e-5)] {
-        for width in [7, 576, 1000] {
-            let case = Case::new(
-                11,
-                Rounded {
-                    width,
-                    bits: bits_of,
-                },
-                50,
-                4,
-                true,
-            );
+    for (bits_of, meets) in FORMS {
+        let bound = match bits_of {
+            Bits::Eight => 2.0e-2,
+            Bits::Sixteen => 8.0e-5,
+        };
+        for (seed, width) in [(11, 7), (12, 576), (13, 1000)] {
+            let case = Case::new(seed, form(width, bits_of, meets), 50, 4, true);
             let found = case.run(Isa::Portable, 0..4, 50);
             let rows = found.chunks(51).flat_map(|row| row[..50].iter().copied());
             let found: Vec<f32> = rows.collect();
@@ -297,13 +360,10 @@ fn results_are_near_the_exact_ones() {
 #[test]
 fn what_is_not_finite_makes_a_row_nan() {
     for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        for bits_of in [Bits::Eight, Bits::Sixteen] {
-            let form = Rounded {
-                width: 70,
-                bits: bits_of,
-            };
+        for (bits_of, meets) in FORMS {
+            let form = form(70, bits_of, meets);
             let mut case = Case::new(3, form, 20, 3, false);
-            case.x[70 + 5] = value;
+            case.x[form.width + 5] = value;
             for isa in forms() {
                 let found = case.run(isa, 0..3, 20);
                 assert!(found[21..41].iter().all(|y| y.is_nan()), "{isa}");
@@ -315,12 +375,9 @@ fn what_is_not_finite_makes_a_row_nan() {
 
 #[test]
 fn operands_fit_in_scratch_memory() {
-    for bits_of in [Bits::Eight, Bits::Sixteen] {
+    for (bits, meets) in FORMS {
         for width in [1, 31, 64, 65, 576, 8192] {
-            let form = Rounded {
-                width,
-                bits: bits_of,
-            };
+            let form = Rounded { width, bits, meets };
             let scratch = heg_artifacts::program::scratch_width(width as u32) as usize;
             assert!(form.bytes(3) <= 3 * 4 * scratch);
         }

@@ -1,11 +1,11 @@
 //! Integer products by vectors of 256 bits: AVX2, with or without the dot products of bytes of AVX-VNNI.
 
-use super::IntegerProduct;
 use super::chunk::{self, Tile};
 use super::few_rows;
 use super::one_row;
 use super::operand::{self, Rounded};
 use super::vector::{Kernels, Vector};
+use super::{IntegerProduct, Scratch};
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -138,6 +138,30 @@ impl<D: Dots> Vector<LANES> for Ymm<D> {
         unsafe { Self::of(D::offset(self.0, offset)) }
     }
     #[inline(always)]
+    unsafe fn plus(self, number: i32) -> Self {
+        // SAFETY: as above.
+        unsafe { Self::of(_mm256_add_epi32(self.0, _mm256_set1_epi32(number))) }
+    }
+    #[inline(always)]
+    unsafe fn nibbles(self, flipped: Self) -> [Self; 2] {
+        // SAFETY: as above.
+        unsafe {
+            let (bytes, low) = (_mm256_xor_si256(self.0, flipped.0), _mm256_set1_epi8(0x0f));
+            let high = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), low);
+            [Self::of(_mm256_and_si256(bytes, low)), Self::of(high)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn sixteens(a: Self, b: Self) -> [Self; 2] {
+        // SAFETY: as above.
+        unsafe {
+            [
+                Self::of(_mm256_permute2x128_si256::<0x20>(a.0, b.0)),
+                Self::of(_mm256_permute2x128_si256::<0x31>(a.0, b.0)),
+            ]
+        }
+    }
+    #[inline(always)]
     unsafe fn times_base(self) -> Self {
         // SAFETY: as above.
         unsafe { Self::of(_mm256_sub_epi32(_mm256_slli_epi32::<8>(self.0), self.0)) }
@@ -160,6 +184,32 @@ impl<D: Dots> Vector<LANES> for Ymm<D> {
             ))
         }
     }
+    #[inline(always)]
+    unsafe fn totals_of_fours(parts: [Self; 4]) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            let pair = |a: Self, b: Self| _mm256_hadd_epi32(a.0, b.0);
+            let totals = _mm256_hadd_epi32(pair(parts[0], parts[1]), pair(parts[2], parts[3]));
+            let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+            Self::of(_mm256_permutevar8x32_epi32(totals, order))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16, count: usize) -> Self {
+        let mut halves = [0_u16; LANES];
+        // SAFETY: as above, and so many elements.
+        unsafe {
+            let from = match count {
+                LANES => from,
+                _ => {
+                    std::ptr::copy_nonoverlapping(from, halves.as_mut_ptr(), count);
+                    halves.as_ptr()
+                }
+            };
+            let numbers = _mm256_cvtph_ps(_mm_loadu_si128(from.cast()));
+            Self::of(_mm256_castps_si256(numbers))
+        }
+    }
 
     #[inline(always)]
     unsafe fn no_sums() -> __m256 {
@@ -170,6 +220,14 @@ impl<D: Dots> Vector<LANES> for Ymm<D> {
     unsafe fn add_scaled(self, scale: f32, sums: __m256) -> __m256 {
         // SAFETY: as above.
         unsafe { _mm256_fmadd_ps(_mm256_cvtepi32_ps(self.0), _mm256_set1_ps(scale), sums) }
+    }
+    #[inline(always)]
+    unsafe fn add_products(self, factors: __m256, scale: f32, sums: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe {
+            let factors = _mm256_mul_ps(factors, _mm256_set1_ps(scale));
+            _mm256_fmadd_ps(_mm256_cvtepi32_ps(self.0), factors, sums)
+        }
     }
     #[inline(always)]
     unsafe fn load_sums(from: *const f32, count: usize) -> __m256 {
@@ -238,7 +296,7 @@ unsafe fn transpose(rows: [__m256i; 8]) -> [__m256i; 8] {
 }
 
 impl Kernels<LANES> for Ymm<Vnni> {
-    #[target_feature(enable = "avx2,fma,avxvnni")]
+    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     unsafe fn round<const DIGITS: usize>(
         form: Rounded,
         rows: usize,
@@ -250,37 +308,38 @@ impl Kernels<LANES> for Ymm<Vnni> {
         unsafe { operand::round::<DIGITS>(form, rows, row, x, operand) }
     }
 
-    #[target_feature(enable = "avx2,fma,avxvnni")]
+    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     unsafe fn one_row<const DIGITS: usize>(
         product: &IntegerProduct,
         outputs: Range<usize>,
-        parked: *mut i8,
+        scratch: Scratch,
     ) {
         // SAFETY: passed on.
-        unsafe { one_row::one_row::<Self, LANES, DIGITS>(product, outputs, parked) }
+        unsafe { one_row::any_weights::<Self, LANES, DIGITS>(product, outputs, scratch) }
     }
 
-    #[target_feature(enable = "avx2,fma,avxvnni")]
+    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     unsafe fn few_rows<const DIGITS: usize, const ROWS: usize>(
         product: &IntegerProduct,
         outputs: Range<usize>,
+        scratch: Scratch,
     ) {
         // SAFETY: passed on.
-        unsafe { few_rows::few_rows::<Self, LANES, DIGITS, ROWS>(product, outputs) }
+        unsafe { few_rows::any_weights::<Self, LANES, DIGITS, ROWS>(product, outputs, scratch) }
     }
 
-    #[target_feature(enable = "avx2,fma,avxvnni")]
+    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     unsafe fn pack(
         product: &IntegerProduct,
         outputs: Range<usize>,
         columns: Range<usize>,
-        to: *mut i8,
+        scratch: Scratch,
     ) {
         // SAFETY: passed on.
-        unsafe { chunk::pack::<Self, LANES>(product, outputs, columns, to) }
+        unsafe { chunk::pack::<Self, LANES>(product, outputs, columns, scratch) }
     }
 
-    #[target_feature(enable = "avx2,fma,avxvnni")]
+    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     unsafe fn tile<const DIGITS: usize, const ROWS: usize>(tile: &Tile<'_>, row: usize) {
         // SAFETY: passed on.
         unsafe { chunk::tile::<Self, LANES, DIGITS, ROWS>(tile, row) }
@@ -288,7 +347,7 @@ impl Kernels<LANES> for Ymm<Vnni> {
 }
 
 impl Kernels<LANES> for Ymm<Magnitudes> {
-    #[target_feature(enable = "avx2,fma")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn round<const DIGITS: usize>(
         form: Rounded,
         rows: usize,
@@ -300,37 +359,38 @@ impl Kernels<LANES> for Ymm<Magnitudes> {
         unsafe { operand::round::<DIGITS>(form, rows, row, x, operand) }
     }
 
-    #[target_feature(enable = "avx2,fma")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn one_row<const DIGITS: usize>(
         product: &IntegerProduct,
         outputs: Range<usize>,
-        parked: *mut i8,
+        scratch: Scratch,
     ) {
         // SAFETY: passed on.
-        unsafe { one_row::one_row::<Self, LANES, DIGITS>(product, outputs, parked) }
+        unsafe { one_row::any_weights::<Self, LANES, DIGITS>(product, outputs, scratch) }
     }
 
-    #[target_feature(enable = "avx2,fma")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn few_rows<const DIGITS: usize, const ROWS: usize>(
         product: &IntegerProduct,
         outputs: Range<usize>,
+        scratch: Scratch,
     ) {
         // SAFETY: passed on.
-        unsafe { few_rows::few_rows::<Self, LANES, DIGITS, ROWS>(product, outputs) }
+        unsafe { few_rows::any_weights::<Self, LANES, DIGITS, ROWS>(product, outputs, scratch) }
     }
 
-    #[target_feature(enable = "avx2,fma")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn pack(
         product: &IntegerProduct,
         outputs: Range<usize>,
         columns: Range<usize>,
-        to: *mut i8,
+        scratch: Scratch,
     ) {
         // SAFETY: passed on.
-        unsafe { chunk::pack::<Self, LANES>(product, outputs, columns, to) }
+        unsafe { chunk::pack::<Self, LANES>(product, outputs, columns, scratch) }
     }
 
-    #[target_feature(enable = "avx2,fma")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn tile<const DIGITS: usize, const ROWS: usize>(tile: &Tile<'_>, row: usize) {
         // SAFETY: passed on.
         unsafe { chunk::tile::<Self, LANES, DIGITS, ROWS>(tile, row) }

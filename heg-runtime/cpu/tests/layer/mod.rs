@@ -38,6 +38,8 @@ pub(crate) struct Layer {
     ffn: (Kernel, Vec<Tensor>),
     cos: Vec<u8>,
     sin: Vec<u8>,
+    /// Whether whoever is asked next whether an order goes on panics: once.
+    pub(crate) panics: AtomicBool,
 }
 
 /// A weight's bytes.
@@ -75,6 +77,15 @@ impl Noise {
         (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 
+    /// A factor on integers of eight bits in f32, and on those of four in f16.
+    fn scale(&mut self, element: ElementType) -> Vec<u8> {
+        let x = 0.001 + self.number().abs() * 0.001;
+        match element {
+            ElementType::F16 => half::f16::from_f32(16.0 * x).to_le_bytes().to_vec(),
+            _ => x.to_le_bytes().to_vec(),
+        }
+    }
+
     fn bytes(&mut self, count: usize, element: ElementType) -> Vec<u8> {
         let mut all = Vec::new();
         for _ in 0..count {
@@ -102,19 +113,22 @@ impl Layer {
         let mut kernel = |(declared, program): (Declared, _)| {
             let tensor = |parameter: &heg_artifacts::manifest::Parameter| {
                 let elements = parameter.shape.iter().product::<u32>() as usize;
-                let is_integer = parameter.element == ElementType::I8;
-                let rows = parameter.shape[0];
+                let numbers = parameter.affine_bytes() as usize;
+                let element = match parameter.group_columns {
+                    None => ElementType::F32,
+                    Some(_) => ElementType::F16,
+                };
+                let count = numbers / element.bytes() as usize;
                 Tensor {
-                    affine: is_integer.then(|| {
-                        let scale = |_| (0.001 + noise.number().abs() * 0.001).to_le_bytes();
-                        let scales = (0..rows).flat_map(scale).collect();
+                    affine: (count > 0).then(|| {
+                        let scales = (0..count).flat_map(|_| noise.scale(element)).collect();
                         let centres = parameter.centred;
-                        (
-                            scales,
-                            centres.then(|| noise.bytes(rows as usize, ElementType::F32)),
-                        )
+                        (scales, centres.then(|| noise.bytes(count, element)))
                     }),
-                    values: noise.bytes(elements, parameter.element),
+                    values: match parameter.group_columns {
+                        None => noise.bytes(elements, parameter.element),
+                        Some(_) => noise.bytes(elements / 2, ElementType::I8),
+                    },
                 }
             };
             let weights = declared.parameters.iter().map(tensor).collect();
@@ -133,6 +147,7 @@ impl Layer {
             ffn,
             cos: noise.bytes(angles, ElementType::F32),
             sin: noise.bytes(angles, ElementType::F32),
+            panics: AtomicBool::new(false),
         }
     }
 }
@@ -288,7 +303,7 @@ impl Sequences {
             (&layer.mha.0, mha),
             (&layer.ffn.0, ffn),
         ];
-        run(device, &order, parts.len() > 1);
+        run(device, &order, parts.len() > 1, &layer.panics);
         let mut rest = out.as_slice();
         for (index, first, count) in parts {
             let (own, behind) = rest.split_at(count * row);
@@ -301,10 +316,19 @@ impl Sequences {
 /// Whether a device is at work: one test counts what is allocated then.
 pub(crate) static AT_WORK: AtomicBool = AtomicBool::new(false);
 
-fn run(device: &mut CpuDevice, order: &[(&Kernel, CpuCall<'_>)], as_one: bool) {
+fn run(
+    device: &mut CpuDevice,
+    order: &[(&Kernel, CpuCall<'_>)],
+    as_one: bool,
+    panics: &AtomicBool,
+) {
     AT_WORK.store(true, Ordering::SeqCst);
     if as_one {
-        assert_eq!(device.run_order(order, &|_| true).unwrap(), order.len());
+        let goes_on = |_| {
+            assert!(!panics.swap(false, Ordering::SeqCst), "on purpose");
+            true
+        };
+        assert_eq!(device.run_order(order, &goes_on).unwrap(), order.len());
     } else {
         for (kernel, call) in order {
             device.run(kernel, call).unwrap();

@@ -6,7 +6,7 @@ use heg_artifacts::program::{
     Activation, Attention, Buffer, BufferId, BufferPlace, ParameterId, Part, Program, Residual,
     RowForm, Step, scratch_width,
 };
-use heg_spec::Group;
+use heg_spec::{Group, GroupColumns};
 
 /// Builds a program: buffers behind each other in scratch memory.
 #[derive(Default)]
@@ -89,8 +89,16 @@ fn parameter(name: &str, element: ElementType, shape: &[usize]) -> Parameter {
         name: name.to_owned(),
         element,
         shape: shape.iter().map(|dim| *dim as u32).collect(),
+        group_columns: element.is_grouped().then(|| {
+            let mut groups = GroupColumns::ALL.into_iter().rev();
+            let divides = |group: &GroupColumns| shape[1].is_multiple_of(group.count() as usize);
+            groups.find(divides).unwrap()
+        }),
         // Rows of either kind.
-        centred: element == ElementType::I8 && shape[0] != 576,
+        centred: match element {
+            ElementType::I8 => shape[0] != 576,
+            _ => element == ElementType::U4,
+        },
     }
 }
 

@@ -113,7 +113,12 @@ fn wrong_drafts_become_unlikely() {
         let draft = drafter.draft(Shape::Chain, 8, &beside);
         reaches.push(draft.tokens().first().map_or(0.0, |first| first.reach));
         let token = 500 + at;
-        drafter.verified(&draft, &[token], &[], &mut bench.taught);
+        let verified = Verified {
+            draft: &draft,
+            given: &[token],
+            likeliest: &[],
+        };
+        drafter.verified(verified, &mut bench.taught);
         drafter.push(token, &bench.history);
     }
     assert!(
@@ -122,12 +127,119 @@ fn wrong_drafts_become_unlikely() {
     );
 }
 
+/// Each source alone, in a context where it has something to say.
+#[test]
+fn a_mechanism_that_is_off_drafts_nothing() {
+    let mut bench = Bench::new();
+    bench.history.add(&[], &[1, 2, 50, 51]);
+    let off = DraftPolicy {
+        context: false,
+        history: false,
+        prediction: false,
+        grammar: false,
+        ..DraftPolicy::default()
+    };
+    let drafted = |policy: DraftPolicy| {
+        let mut drafter = Drafter::new(&[1, 2, 30, 31, 9, 1]).under(policy);
+        drafter.expect(&[2, 40, 41]);
+        drafter.calibrate(&[1, 2, 60], Arc::from([Likely::new([(2, 1.0)]); 2]));
+        drafter.push(2, &bench.history);
+        tokens(&bench.draft(&drafter, Shape::Chain, &[70]))
+    };
+    assert_eq!(drafted(off), [0; 0]);
+    let on = [
+        (
+            DraftPolicy {
+                context: true,
+                ..off
+            },
+            30,
+        ),
+        (
+            DraftPolicy {
+                history: true,
+                ..off
+            },
+            50,
+        ),
+        (
+            DraftPolicy {
+                prediction: true,
+                ..off
+            },
+            40,
+        ),
+        (
+            DraftPolicy {
+                grammar: true,
+                ..off
+            },
+            70,
+        ),
+        (
+            DraftPolicy {
+                calibration: true,
+                ..off
+            },
+            2,
+        ),
+    ];
+    for (policy, first) in on {
+        assert_eq!(drafted(policy)[0], first, "{policy:?}");
+    }
+}
+
+#[test]
+fn without_frequencies_what_came_last_goes_first() {
+    let bench = Bench::new();
+    let drafted = |policy: DraftPolicy| {
+        let context = [1, 2, 5, 1, 2, 5, 1, 2, 5, 1, 2, 6, 1];
+        let mut drafter = Drafter::new(&context).under(policy);
+        drafter.push(2, &bench.history);
+        bench.draft(&drafter, Shape::Chain, &[]).tokens()[0].token
+    };
+    assert_eq!(drafted(DraftPolicy::default()), 5);
+    let last = DraftPolicy {
+        frequencies: false,
+        ..DraftPolicy::default()
+    };
+    assert_eq!(drafted(last), 6);
+}
+
+/// A word of the prompt is left out: the tokens behind it are drafted again, though nothing that was read goes on so.
+#[test]
+fn the_rest_of_a_rejected_draft_is_drafted_again() {
+    let mut bench = Bench::new();
+    let again = |policy: DraftPolicy, bench: &mut Bench| {
+        let context = [1, 2, 3, 4, 5, 6, 9, 1];
+        let mut drafter = Drafter::new(&context).under(policy);
+        drafter.push(2, &bench.history);
+        let draft = bench.draft(&drafter, Shape::Chain, &[]);
+        assert_eq!(tokens(&draft)[..4], [3, 4, 5, 6]);
+        let verified = Verified {
+            draft: &draft,
+            given: &[77],
+            likeliest: &[false, false, true, true, false, false, false, false],
+        };
+        drafter.verified(verified, &mut bench.taught);
+        drafter.push(77, &bench.history);
+        tokens(&bench.draft(&drafter, Shape::Chain, &[]))
+    };
+    assert_eq!(again(DraftPolicy::default(), &mut bench), [0; 0]);
+    let reuse = DraftPolicy {
+        reuse: true,
+        ..DraftPolicy::default()
+    };
+    assert_eq!(again(reuse, &mut bench), [5, 6]);
+}
+
 proptest! {
     #[test]
     fn drafts_are_trees_of_at_most_so_many_tokens_and_their_reach_only_falls(
         context in prop::collection::vec(0..5_u32, 1..80),
         answers in prop::collection::vec(prop::collection::vec(0..5_u32, 1..20), 0..4),
         tokens_max in 0..33_usize,
+        likely in prop::collection::vec(prop::collection::vec((0..5_u32, 0.0..1.0), 0..5), 0..80),
         is_tree in any::<bool>(),
     ) {
         let mut history = History::new(1000);
@@ -135,7 +247,11 @@ proptest! {
             history.add(&context, answer);
         }
         let (last, before) = context.split_last().unwrap();
-        let mut drafter = Drafter::new(before);
+        let mut drafter = Drafter::new(before).under(DraftPolicy {
+            calibration: true,
+            ..DraftPolicy::default()
+        });
+        drafter.calibrate(before, likely.into_iter().map(Likely::new).collect());
         drafter.push(*last, &history);
         let taught = Acceptance::default();
         let beside = Beside { history: &history, taught: &taught, forced: &[] };

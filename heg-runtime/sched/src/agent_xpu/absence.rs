@@ -31,10 +31,11 @@ impl<C: Costs> AgentXpu<C> {
     /// A kernel runs far longer than it should: it is to be stopped.
     pub(super) fn hung(&mut self, lane: Lane, actions: &mut Actions) {
         let until = self.now + Micros(self.patience().0.saturating_mul(RESET_PATIENCE));
-        let decodes = |running: &Running| matches!(running.work, Work::Decode(_));
-        if self.lanes.running(lane).is_some_and(decodes) {
+        if let Some(running) = self.lanes.running(lane)
+            && let Work::Decode(run) = &running.work
+        {
             // Others may decode meanwhile, on another lane.
-            self.decode.abandon();
+            self.decode.abandon(&run.batch);
         }
         let ids = self.lanes.reset(lane, until);
         actions.push(Action::Reset(lane));

@@ -8,13 +8,17 @@ use crate::costs::{Call, Cost, Costs};
 use crate::event::{Kernel, Work};
 use crate::partition::{LayerTimes, npu_chunks};
 use crate::prefill::{Prefill, Step};
-use crate::request::{Class, Lane, RequestId};
+use crate::request::{Class, Lane, Micros, RequestId};
 
 impl<C: Costs> AgentXpu<C> {
     /// The head goes where its token is there first.
     pub(super) fn head_lane(&self, entry: &Entry) -> Option<(Lane, Cost)> {
         let call = Call::Head { rows: 1 };
-        self.first_done([Some(Lane::Npu), self.dynamic_lane()], entry, call)
+        let npu = self.costs.cost(Lane::Npu, call);
+        // Where it would have to wait for decoding, the iGPU is the better place.
+        let waits = npu.is_some_and(|cost| self.must_wait_for_decode(entry, cost));
+        let npu = Some(Lane::Npu).filter(|_| !waits);
+        self.first_done([npu, self.dynamic_lane()], entry, call)
     }
 
     /// Of the lanes that can run a call, the one that ends first, counting what runs there now.
@@ -74,12 +78,14 @@ impl<C: Costs> AgentXpu<C> {
             dynamic
         } else if beside_overdue || self.prefills.backfill == Some(id) {
             npu
+        } else if self.prefills.aside == Some(id) {
+            dynamic
         } else if step.part >= prefill.chunks() {
-            // A proactive remainder leaves the iGPU to reactive decoding; the NPU pads it.
-            let leaves = entry.class() == Class::Proactive
-                && self.policy.prefill.balance
-                && self.decodes_reactive();
-            if leaves { npu } else { dynamic }
+            if self.remainder_leaves_dynamic_lane(entry, step.segment.tokens) {
+                npu
+            } else {
+                dynamic
+            }
         } else if step.part < self.npu_share(entry, prefill) {
             npu
         } else {
@@ -100,8 +106,16 @@ impl<C: Costs> AgentXpu<C> {
     fn npu_share(&self, entry: &Entry, prefill: &Prefill) -> usize {
         let policy = &self.policy.prefill;
         let splits = match entry.class() {
-            Class::Reactive => policy.elastic && self.decode.is_idle(),
-            Class::Proactive => policy.balance && (self.decode.is_idle() || self.prefill_lags()),
+            Class::Reactive => {
+                let spares =
+                    policy.split_beside_proactive_ms.is_some() && !self.decodes_for_somebody();
+                let free = self.decode.is_idle() || spares;
+                policy.elastic && free && self.prefills.aside.is_none()
+            }
+            Class::Proactive => {
+                let free = self.decode.is_idle() || self.prefill_lags();
+                policy.balance && free && self.backlog_asks_for_balance()
+            }
         };
         if !splits || prefill.chunks() == 0 {
             return prefill.chunks();
@@ -117,6 +131,27 @@ impl<C: Costs> AgentXpu<C> {
     /// more of them, and the prefill, which holds up all, goes on twice as fast (v1 6.5).
     fn prefill_lags(&self) -> bool {
         self.prefills.proactive_waiting() > self.decode.len() && !self.decodes_reactive()
+    }
+
+    /// Whether a proactive remainder leaves the iGPU to others; the NPU pads it.
+    fn remainder_leaves_dynamic_lane(&self, entry: &Entry, tokens: u32) -> bool {
+        let policy = &self.policy.prefill;
+        let makes_room = || policy.balance && self.decodes_reactive();
+        let queue_is_long = policy.balance && self.backlog_asks_for_balance();
+        let least = policy.npu_remainder_tokens_min.filter(|_| !queue_is_long);
+        let long = least.is_some_and(|least| tokens >= least);
+        entry.class() == Class::Proactive && (long || makes_room())
+    }
+
+    /// Whether a request decodes for which somebody waits, or that is overdue and has waited long for its next token.
+    pub(super) fn decodes_for_somebody(&self) -> bool {
+        let may_wait = self.policy.prefill.split_beside_proactive_ms.unwrap_or(0);
+        let may_wait = Micros::from_millis(may_wait);
+        let mut decoding = self.decode.requests().filter_map(|id| self.ledger.get(*id));
+        decoding.any(|entry| {
+            let waits = || self.now.since(entry.waits_since) >= may_wait;
+            entry.class() == Class::Reactive || (entry.own.overdue && waits())
+        })
     }
 
     /// Whether a reactive request decodes.

@@ -5,6 +5,7 @@ use super::absence::Outlook;
 use super::stage::Entry;
 use crate::costs::Costs;
 use crate::event::{Action, Actions, Finish};
+use crate::mechanism::Mechanism;
 use crate::request::{Class, Lane, Micros, RequestId};
 
 impl<C: Costs> AgentXpu<C> {
@@ -42,6 +43,7 @@ impl<C: Costs> AgentXpu<C> {
             }
             if overdue_at(entry, threshold).is_some_and(|at| at <= now) {
                 entry.own.overdue = true;
+                self.tally.note(Mechanism::Ageing);
             }
         }
         for id in late {

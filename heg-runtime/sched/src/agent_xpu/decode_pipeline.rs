@@ -20,20 +20,28 @@ use crate::request::{Class, Lane, RequestId};
 pub(super) struct Decode {
     /// Requests past their prefill, in the order in which they came here.
     requests: Vec<RequestId>,
-    /// The iteration that has begun.
-    iteration: Option<Iteration>,
+    /// The iteration that has begun on the lane of dynamic kernels.
+    pub(super) iteration: Option<Iteration>,
+    /// The verification that has begun on the NPU (`second_lane`).
+    pub(super) aside: Option<Iteration>,
     /// Who makes iterations fail.
     pub(super) isolation: Isolation,
 }
 
 #[derive(Debug, Clone)]
-struct Iteration {
-    batch: Arc<[Decoding]>,
+pub(super) struct Iteration {
+    pub(super) batch: Arc<[Decoding]>,
     /// The most urgent class in it.
-    class: Class,
-    layers_done: u32,
+    pub(super) class: Class,
+    pub(super) layers_done: u32,
     /// Whose activations it is in.
-    lane: Lane,
+    pub(super) lane: Lane,
+}
+
+impl Iteration {
+    fn holds(&self, id: RequestId) -> bool {
+        self.batch.iter().any(|member| member.request == id)
+    }
 }
 
 /// An iteration that could be launched now.
@@ -41,6 +49,22 @@ pub(super) struct NextIteration {
     iteration: Iteration,
     run: DecodeRun,
     cost: Cost,
+}
+
+impl NextIteration {
+    /// What gates judge of it.
+    pub(super) fn proposal(&self) -> Proposal<'static> {
+        Proposal::Iteration {
+            class: self.iteration.class,
+            lane: self.iteration.lane,
+            cost: self.cost,
+        }
+    }
+
+    /// Whether its layers are one kernel each.
+    pub(super) fn is_fused(&self) -> bool {
+        self.run.fused
+    }
 }
 
 impl Decode {
@@ -65,15 +89,29 @@ impl Decode {
         self.requests.is_empty()
     }
 
-    /// Whether a request is part of the iteration that has begun.
+    /// Whether a request is part of an iteration that has begun.
     pub(super) fn holds(&self, id: RequestId) -> bool {
-        let iteration = self.iteration.as_ref();
-        iteration.is_some_and(|iteration| iteration.batch.iter().any(|member| member.request == id))
+        let begun = [&self.iteration, &self.aside].into_iter().flatten();
+        begun.into_iter().any(|iteration| iteration.holds(id))
     }
 
-    /// Drops the iteration that has begun; its requests have no token from it.
-    pub(super) fn abandon(&mut self) -> Option<Arc<[Decoding]>> {
-        self.iteration.take().map(|iteration| iteration.batch)
+    /// Whether an iteration has begun on the lane that decodes.
+    pub(super) fn has_begun(&self) -> bool {
+        self.iteration.is_some()
+    }
+
+    /// Where the iteration of a batch stands.
+    fn slot(&mut self, batch: &[Decoding]) -> &mut Option<Iteration> {
+        let is_aside = self.aside.as_ref().is_some_and(|it| *it.batch == *batch);
+        match is_aside {
+            true => &mut self.aside,
+            false => &mut self.iteration,
+        }
+    }
+
+    /// Drops the iteration of a batch, which has begun; its requests have no token from it.
+    pub(super) fn abandon(&mut self, batch: &[Decoding]) {
+        *self.slot(batch) = None;
     }
 }
 
@@ -84,6 +122,12 @@ impl<C: Costs> AgentXpu<C> {
             // On the lane that stood in for this one while it was away.
             return None;
         }
+        let next = self.planned_iteration(lane)?;
+        self.may_start(next.proposal()).then_some(next)
+    }
+
+    /// The same, whether or not a gate holds it back.
+    pub(super) fn planned_iteration(&self, lane: Lane) -> Option<NextIteration> {
         let begun = self.decode.iteration.clone();
         let iteration = begun.or_else(|| self.compose(lane))?;
         let run = DecodeRun {
@@ -91,9 +135,8 @@ impl<C: Costs> AgentXpu<C> {
             layers: iteration.layers_done..self.model.layers,
             fused: self.policy.decode.fused_layer && Decoding::rows_of(&iteration.batch) == 1,
         };
-        let (class, cost) = (iteration.class, self.decode_cost(lane, &run)?);
-        let may_start = self.may_start(Proposal::Iteration { class, cost });
-        may_start.then_some(NextIteration {
+        let cost = self.decode_cost(lane, &run)?;
+        Some(NextIteration {
             iteration,
             run,
             cost,
@@ -107,15 +150,16 @@ impl<C: Costs> AgentXpu<C> {
         next: NextIteration,
         actions: &mut Actions,
     ) {
+        self.note_iteration(&next);
         let class = next.iteration.class;
         self.decode.iteration = Some(next.iteration);
         self.launch(lane, class, Work::Decode(next.run), next.cost, actions);
     }
 
-    /// Whether an iteration runs.
+    /// Whether an iteration runs on a lane of dynamic kernels.
     fn decodes(&self) -> bool {
         let mut running = self.lanes.all_running();
-        running.any(|(_, running)| matches!(running.work, Work::Decode(_)))
+        running.any(|(lane, running)| lane != Lane::Npu && matches!(running.work, Work::Decode(_)))
     }
 
     /// Whether a request is part of the iteration that has begun, or of one that a lane is to stop.
@@ -134,8 +178,8 @@ impl<C: Costs> AgentXpu<C> {
         if stays || self.decodes() {
             return;
         }
-        let batch = self.decode.abandon();
-        for member in batch.iter().flat_map(|batch| batch.iter()) {
+        let iteration = self.decode.iteration.take();
+        for member in iteration.iter().flat_map(|it| it.batch.iter()) {
             self.settle(member.request, actions);
         }
     }
@@ -158,10 +202,17 @@ impl<C: Costs> AgentXpu<C> {
         ids.filter_map(|id| self.class_of(*id)).min()
     }
 
-    fn compose(&self, lane: Lane) -> Option<Iteration> {
+    /// Requests that could be in the next iteration.
+    pub(super) fn candidates(&self) -> Vec<Candidate> {
+        self.candidates_where(|id| !self.decode.holds(id))
+    }
+
+    /// The same of those for which `is_free` holds.
+    pub(super) fn candidates_where(&self, is_free: impl Fn(RequestId) -> bool) -> Vec<Candidate> {
         let candidate = |id: &RequestId| {
             let entry = self.ledger.get(*id)?;
-            (entry.may_run() && self.may_start(Proposal::Token { entry })).then(|| Candidate {
+            let may = entry.may_run() && is_free(*id);
+            (may && self.may_start(Proposal::Token { entry })).then(|| Candidate {
                 id: *id,
                 class: entry.class(),
                 context: entry.context(),
@@ -172,11 +223,17 @@ impl<C: Costs> AgentXpu<C> {
         let mut candidates: Vec<Candidate> =
             self.decode.requests.iter().filter_map(candidate).collect();
         self.decode.isolation.narrow(&mut candidates, |it| it.id);
+        candidates
+    }
+
+    fn compose(&self, lane: Lane) -> Option<Iteration> {
+        let candidates = self.candidates();
         let batch = next_batch(&self.policy.decode, &candidates);
+        self.note_batch(&candidates, &batch);
         let batch = self.bearable(lane, batch);
         let class = batch.iter().map(|candidate| candidate.class).min()?;
         let time = |batch: &[Decoding]| self.iteration_us(lane, batch);
-        let batch = with_drafts(&batch, self.policy.decode.draft_rows_max, time);
+        let batch = with_drafts(&batch, &self.policy, time);
         Some(Iteration {
             batch,
             class,
@@ -187,13 +244,13 @@ impl<C: Costs> AgentXpu<C> {
 
     /// What a run takes: its layers, and the head, which comes after the last one.
     pub(super) fn decode_cost(&self, lane: Lane, run: &DecodeRun) -> Option<Cost> {
-        let call = Call::layer(&run.batch, run.fused);
+        let call = Call::iteration(lane, &run.batch, run.fused);
         self.layers_cost(lane, call, run.layers.len())
     }
 
     /// What so many layers of an iteration take, and the head.
     pub(super) fn layers_cost(&self, lane: Lane, layer: Call, layers: usize) -> Option<Cost> {
-        let Call::Layer { rows, .. } = layer else {
+        let (Call::Layer { rows, .. } | Call::Verify { rows, .. }) = layer else {
             return None;
         };
         let layer = self.costs.cost(lane, layer)?;
@@ -205,7 +262,7 @@ impl<C: Costs> AgentXpu<C> {
     }
 
     /// What a whole iteration takes, roughly: for comparing numbers of rows.
-    fn iteration_us(&self, lane: Lane, batch: &[Decoding]) -> Option<f64> {
+    pub(super) fn iteration_us(&self, lane: Lane, batch: &[Decoding]) -> Option<f64> {
         let rows = Decoding::rows_of(batch);
         let context: u32 = batch.iter().map(|member| member.context).sum();
         let call = Call::Layer {
@@ -225,18 +282,20 @@ impl<C: Costs> AgentXpu<C> {
         outcome: Outcome<'_>,
         actions: &mut Actions,
     ) {
-        let Some(iteration) = &mut self.decode.iteration else {
+        let layers_of_model = self.model.layers;
+        let slot = self.decode.slot(&run.batch);
+        let Some(iteration) = slot else {
             return;
         };
-        if layers < self.model.layers {
+        if layers < layers_of_model {
             iteration.layers_done = layers.clamp(run.layers.start, run.layers.end);
             if iteration.layers_done == 0 {
                 // It has not begun: until it does, others may join.
-                self.decode.iteration = None;
+                *slot = None;
             }
             return;
         }
-        self.decode.iteration = None;
+        *slot = None;
         let ids = run.batch.iter().map(|member| member.request);
         self.decode.isolation.succeeded(ids);
         for member in run.batch.iter() {

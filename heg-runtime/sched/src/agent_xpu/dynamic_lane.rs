@@ -6,6 +6,7 @@ use super::decode_pipeline::NextIteration;
 use super::prefill_pipeline::Next;
 use crate::costs::Costs;
 use crate::event::{Action, Actions, Work};
+use crate::mechanism::Mechanism;
 use crate::request::Lane;
 
 /// What the lane does next.
@@ -93,12 +94,13 @@ impl<C: Costs> AgentXpu<C> {
     }
 
     /// Asks a decode run to stop at its next layer.
-    fn ask_to_yield(&mut self, lane: Lane, actions: &mut Actions) {
+    pub(super) fn ask_to_yield(&mut self, lane: Lane, actions: &mut Actions) {
         if let Some(running) = self.lanes.running_mut(lane)
             && matches!(running.work, Work::Decode(_))
             && !running.yielding
         {
             running.yielding = true;
+            self.tally.note(Mechanism::PrefillFirst);
             actions.push(Action::Yield(running.ticket));
         }
     }

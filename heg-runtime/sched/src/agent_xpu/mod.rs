@@ -14,37 +14,43 @@
 //!
 //! * the prompts and heads of all proactive requests, C in all, p's own among them;
 //! * one decode layer before each of their kernels, since decoding gives way between layers: K kernels, ℓ each;
-//! * p's n iterations, and what was left of another one before each: 2·n·I;
+//! * p's n iterations, and what was left of another one before each: 2·n·I; and before each of them chunks of reactive
+//!   prompts for the time S that `split_beside_proactive_ms` says: n·S;
 //! * attention and head of reactive prompts, D each. Their token-wise kernels keep to the NPU, but for one that
-//!   had begun, F. A prompt takes the NPU for N at least and they go one by one, so that a time W has at most
-//!   W/N + 1 of them.
+//!   had begun, F. A prompt takes the NPU for N at least and they go one by one, but for one that was preempted by a
+//!   shorter one and a short one aside: a time W has at most W/N + 3 of them.
 //!
-//! The lane never idles beside this work, so W ≤ C + K·ℓ + 2·n·I + F + D + W·D/N, and p ends within
+//! The lane never idles beside this work, so W ≤ C + K·ℓ + n·(2·I + S) + F + 3·D + W·D/N, and p ends within
 //!
 //! ```text
-//!   T + (C + K·ℓ + 2·n·I + F + D) / (1 − ρ),   ρ = D/N, the reactive load of the lane, below 1
+//!   T + (C + K·ℓ + n·(2·I + S) + F + 3·D) / (1 − ρ),   ρ = D/N, the reactive load of the lane, below 1
 //! ```
 //!
 //! times by what devices slow each other down. It holds with an NPU, `prefill_first` and ageing on, without faults,
-//! as long as there is memory, without pressure tiers, and while no more than `batch_max` requests are overdue or
-//! reactive. Reactive requests that decode add their own tokens to the iterations that p waits for.
+//! as long as there is memory, without pressure tiers and bounds on iGPU or power, and while no more than `batch_max`
+//! requests are overdue or reactive. Reactive requests that decode add their own tokens to the iterations that p waits for.
 //!
 //! One step is: take in the event, act on what time has brought (`clock`), fill the free lanes.
 
 mod absence;
 mod answers_first;
+mod aside;
 mod backfill;
+mod backlog;
 mod binding;
 mod clock;
 mod company;
 mod decode_pipeline;
 mod dynamic_lane;
 mod gates;
+mod holds;
 mod prefill_pipeline;
 mod proactive_share;
 mod recovery;
+mod second_lane;
 mod shortage;
 mod stage;
+mod tally;
 mod turns;
 mod warm;
 
@@ -54,12 +60,15 @@ use heg_spec::policy::SchedulerKind;
 use super::Scheduler;
 use super::costs::{Call, Cost, Costs, ModelShape};
 use super::event::{Action, Actions, Event, Finish, Ticket, Work};
+use super::hold::Hold;
 use super::kv::KvBudget;
 use super::lanes::{Lanes, Running};
 use super::ledger::{Leaving, Ledger, Outcome};
+use super::mechanism::{ActivationCounts, Tally};
 use super::prefill::Prefill;
 use super::request::{Class, Lane, Micros, RequestId, Submission};
 use absence::Outlook;
+use backlog::Backlog;
 use decode_pipeline::Decode;
 use gates::Gates;
 use prefill_pipeline::Prefills;
@@ -84,6 +93,8 @@ pub struct AgentXpu<C> {
     share: ProactiveShare,
     turns: Turns,
     warmth: Warmth,
+    backlog: Backlog,
+    tally: Tally,
     tickets: u64,
     /// The timer that is set.
     alarm: Option<Micros>,
@@ -117,6 +128,8 @@ impl<C: Costs> AgentXpu<C> {
             share: ProactiveShare::default(),
             turns: Turns::default(),
             warmth: Warmth::default(),
+            backlog: Backlog::default(),
+            tally: Tally::default(),
             tickets: 0,
             alarm: None,
             due: None,
@@ -257,6 +270,7 @@ impl<C: Costs> AgentXpu<C> {
         let ticket = Ticket(self.tickets);
         self.tickets += 1;
         let latency = Micros::from_f64(cost.latency_us);
+        self.rest_after(lane, latency);
         let limits = &self.policy.limits;
         let patience = Micros(latency.0.saturating_mul(u64::from(limits.timeout_factor)))
             .max(Micros::from_millis(limits.timeout_min_ms));
@@ -286,12 +300,16 @@ impl<C: Costs> AgentXpu<C> {
         self.drop_stray_iteration(actions);
         self.end_crowded_out(actions);
         self.choose_prefills(actions);
-        if self.policy.pressure.is_some() && self.decodes_more_urgently() {
+        let policy = &self.policy;
+        let exclusive = policy.pressure.is_some() || policy.limits.power_watts_max.is_some();
+        if exclusive && self.decodes_more_urgently() {
             // What starts first may keep the other from starting.
             self.fill_dynamic_lane(actions);
             self.fill_npu(actions);
+            self.verify_aside(actions);
         } else {
             self.fill_npu(actions);
+            self.verify_aside(actions);
             self.fill_dynamic_lane(actions);
         }
         self.warm_up(actions);
@@ -301,6 +319,7 @@ impl<C: Costs> AgentXpu<C> {
 impl<C: Costs> Scheduler for AgentXpu<C> {
     fn step(&mut self, now: Micros, event: Event, actions: &mut Actions) {
         self.now = self.now.max(now);
+        self.tally.open_step();
         match event {
             Event::Submit(submission) => self.submit(submission, actions),
             Event::Cancel(id) => self.end(id, Finish::Cancelled, actions),
@@ -332,16 +351,25 @@ impl<C: Costs> Scheduler for AgentXpu<C> {
         self.tick(actions);
         self.dispatch(actions);
         self.set_alarm(actions);
+        self.tally.close_step();
     }
 
     fn is_idle(&self) -> bool {
         self.ledger.is_empty()
     }
 
+    fn activations(&self) -> ActivationCounts {
+        self.tally.activations()
+    }
+
     fn first_token_in(&self, request: RequestId) -> Option<Micros> {
         let times = self.policy.prefill.short_prompts_first;
         self.ledger
             .first_token_in(request, times, |entry| self.waiting_of(entry))
+    }
+
+    fn holds(&self, holds: &mut Vec<Hold>) {
+        self.append_holds(holds);
     }
 }
 

@@ -7,11 +7,12 @@ use heg_spec::policy::Resume;
 use super::AgentXpu;
 use super::gates::Proposal;
 use super::stage::{Entry, Phase, Stage};
-use crate::costs::{Call, Cost, Costs};
-use crate::event::{Actions, Kernel, Segment, Work};
+use crate::costs::{Cost, Costs};
+use crate::event::{Actions, Work};
 use crate::forecast::{Waiting, rank};
 use crate::kv::Room;
 use crate::ledger::Ledger;
+use crate::mechanism::Mechanism;
 use crate::prefill::{Prefill, Step};
 use crate::request::{Class, Lane, Micros, RequestId};
 
@@ -19,12 +20,14 @@ use crate::request::{Class, Lane, Micros, RequestId};
 #[derive(Debug, Default)]
 pub(super) struct Prefills {
     /// Waiting requests by rank, then in order of arrival; preempted ones are among them.
-    reactive: VecDeque<RequestId>,
+    pub(super) reactive: VecDeque<RequestId>,
     pub(super) proactive: VecDeque<RequestId>,
     /// The request whose prompt is under way.
     pub(super) foreground: Option<RequestId>,
     /// An overdue proactive request that has the iGPU while a reactive one has the NPU (§4.5).
     pub(super) overdue: Option<RequestId>,
+    /// A short reactive request that has the iGPU while another one has the NPU.
+    pub(super) aside: Option<RequestId>,
     /// A proactive request that fills bubbles of the NPU beside a reactive one (v1 6.3).
     pub(super) backfill: Option<RequestId>,
     /// Whose activations are in the proactive buffer: a prompt that has begun, preempted or not.
@@ -34,24 +37,36 @@ pub(super) struct Prefills {
 }
 
 impl Prefills {
-    /// Puts a request into its queue.
-    fn enqueue(&mut self, id: RequestId, ledger: &Ledger<Stage>) {
-        let Some(entry) = ledger.get(id) else { return };
+    /// Puts a request into its queue. Says whether it passes one that came earlier.
+    fn enqueue(&mut self, id: RequestId, ledger: &Ledger<Stage>) -> bool {
+        let Some(entry) = ledger.get(id) else {
+            return false;
+        };
         let queue = match entry.class() {
             Class::Reactive => &mut self.reactive,
             Class::Proactive => &mut self.proactive,
         };
         let before = |other: &Entry| (other.own.rank, other.order) < (entry.own.rank, entry.order);
         let place = queue.partition_point(|other| ledger.get(*other).is_none_or(before));
+        let mut behind = queue.iter().skip(place);
+        let passes =
+            behind.any(|other| ledger.get(*other).is_some_and(|it| it.order < entry.order));
         queue.insert(place, id);
         self.revision += 1;
+        passes
     }
 
     /// Takes a request out, wherever it is.
     pub(super) fn leave(&mut self, id: RequestId) {
         self.reactive.retain(|other| *other != id);
         self.proactive.retain(|other| *other != id);
-        for slot in [&mut self.foreground, &mut self.overdue, &mut self.backfill] {
+        let slots = [
+            &mut self.foreground,
+            &mut self.aside,
+            &mut self.overdue,
+            &mut self.backfill,
+        ];
+        for slot in slots {
             if *slot == Some(id) {
                 *slot = None;
             }
@@ -82,9 +97,14 @@ impl Prefills {
         self.proactive.len()
     }
 
+    /// Whether a request's prompt is under way.
+    pub(super) fn is_active(&self, id: RequestId) -> bool {
+        self.active().any(|active| active == id)
+    }
+
     /// Those under way, the more important first.
     fn active(&self) -> impl Iterator<Item = RequestId> {
-        [self.foreground, self.overdue, self.backfill]
+        [self.foreground, self.aside, self.overdue, self.backfill]
             .into_iter()
             .flatten()
     }
@@ -95,7 +115,7 @@ pub(super) struct Next {
     pub(super) id: RequestId,
     pub(super) class: Class,
     pub(super) cost: Cost,
-    kernel: Option<Step>,
+    pub(super) kernel: Option<Step>,
 }
 
 impl<C: Costs> AgentXpu<C> {
@@ -105,7 +125,9 @@ impl<C: Costs> AgentXpu<C> {
         if let Some(entry) = self.ledger.get_mut(id) {
             entry.own.rank = rank;
         }
-        self.prefills.enqueue(id, &self.ledger);
+        if self.prefills.enqueue(id, &self.ledger) {
+            self.tally.note(Mechanism::ShortPromptsFirst);
+        }
     }
 
     /// What orders requests of a class before their arrival does (`prefill.short_prompts_first`).
@@ -149,7 +171,7 @@ impl<C: Costs> AgentXpu<C> {
 
     /// Whether a waiting reactive request takes the lanes from the one under way: from a proactive one, or from a longer
     /// one of its own class. One of those is preempted at a time, so that there are two buffers for them at most.
-    fn preempts(&self, id: RequestId, current: RequestId) -> bool {
+    pub(super) fn preempts(&self, id: RequestId, current: RequestId) -> bool {
         let entries = self.ledger.get(id).zip(self.ledger.get(current));
         let Some((next, entry)) = entries.filter(|_| self.policy.prefill.preempt) else {
             return false;
@@ -165,11 +187,16 @@ impl<C: Costs> AgentXpu<C> {
 
     /// Decides who prefills: a reactive request before any proactive one, which it preempts.
     pub(super) fn choose_prefills(&mut self, actions: &mut Actions) {
+        self.start_aside(actions);
         if let Some(current) = self.prefills.foreground
             && let Some(id) = self.admissible(Class::Reactive)
             && self.preempts(id, current)
             && self.begin(id, actions)
         {
+            self.tally.note(match self.class_of(current) {
+                Some(Class::Reactive) => Mechanism::ShortPromptsFirst,
+                _ => Mechanism::Preemption,
+            });
             self.prefills.foreground = Some(id);
             self.pause(current);
         }
@@ -180,7 +207,8 @@ impl<C: Costs> AgentXpu<C> {
             self.pause(id);
         }
         if self.prefills.foreground.is_none() {
-            self.prefills.foreground = self.start_next(Class::Reactive, actions);
+            let aside = self.prefills.aside.take();
+            self.prefills.foreground = aside.or_else(|| self.start_next(Class::Reactive, actions));
         }
         if self.prefills.foreground.is_none() {
             // An overdue request that was beside a reactive one takes over.
@@ -188,6 +216,7 @@ impl<C: Costs> AgentXpu<C> {
             self.prefills.foreground =
                 overdue.or_else(|| self.start_next(Class::Proactive, actions));
         }
+        self.weigh_backlog();
         let reactive = self
             .prefills
             .foreground
@@ -204,6 +233,9 @@ impl<C: Costs> AgentXpu<C> {
             .is_some_and(|tiers| tiers.duration_bound);
         if backfills && self.prefills.backfill.is_none() {
             self.prefills.backfill = self.start_backfill(actions);
+            if self.prefills.backfill.is_some() {
+                self.tally.note(Mechanism::Backfill);
+            }
         }
     }
 
@@ -275,63 +307,14 @@ impl<C: Costs> AgentXpu<C> {
         }
         match self.policy.prefill.resume {
             Resume::Arrival => queue.front().copied(),
-            Resume::LeastTimeToCompletion => queue
-                .iter()
-                .min_by(|a, b| {
-                    self.time_to_completion(**a)
-                        .total_cmp(&self.time_to_completion(**b))
-                })
-                .copied(),
-        }
-    }
-
-    /// Estimated time that a prompt needs from here on, alone on its lanes, in µs (v1 6.2).
-    pub(super) fn time_to_completion(&self, id: RequestId) -> f64 {
-        let Some(entry) = self.ledger.get(id) else {
-            return f64::INFINITY;
-        };
-        let fresh;
-        let prefill = match entry.prefill() {
-            Some(prefill) => prefill,
-            None => {
-                let (layers, chunk) = (self.model.layers, self.chunk_tokens(entry.class()));
-                fresh = Prefill::new(layers, 0, entry.prompt_tokens, chunk)
-                    .wanting(entry.submission.prompt_logits);
-                &fresh
+            Resume::LeastTimeToCompletion => {
+                let time = |id: &RequestId| self.time_to_completion(*id);
+                let least = queue.iter().min_by(|a, b| time(a).total_cmp(&time(b)));
+                if least != queue.front() {
+                    self.tally.note(Mechanism::LeastTimeToCompletion);
+                }
+                least.copied()
             }
-        };
-        self.remaining_us(prefill)
-    }
-
-    /// Estimated time of the kernels that are left of a prompt, alone on its lanes, in µs.
-    fn remaining_us(&self, prefill: &Prefill) -> f64 {
-        let dynamic = self.dynamic_lane().unwrap_or(Lane::Igpu);
-        let token_wise = match self.lanes.is_present(Lane::Npu) {
-            true => Lane::Npu,
-            false => dynamic,
-        };
-        let latency = |(segment, kernel, count): (Segment, _, u32)| {
-            let call = Call::Prefill {
-                kernel,
-                tokens: segment.tokens,
-                context: segment.context(),
-            };
-            let lane = match kernel {
-                Kernel::Mha => dynamic,
-                Kernel::Qkv | Kernel::Ffn => token_wise,
-            };
-            let cost = self.costs.cost(lane, call);
-            f64::from(count) * cost.map_or(0.0, |cost| cost.latency_us)
-        };
-        prefill.remaining().map(latency).sum()
-    }
-
-    /// Tokens of a full chunk of a prompt of a class.
-    fn chunk_tokens(&self, class: Class) -> u32 {
-        let chunk = self.model.chunk_tokens;
-        match (class, self.policy.prefill.proactive_chunk_tokens) {
-            (Class::Proactive, Some(most)) => chunk.min(most),
-            _ => chunk,
         }
     }
 
@@ -397,6 +380,7 @@ impl<C: Costs> AgentXpu<C> {
 
     /// Launches what [`next_prefill`](Self::next_prefill) found.
     pub(super) fn start_prefill(&mut self, lane: Lane, next: Next, actions: &mut Actions) {
+        self.note_place(lane, &next);
         let Some(prefill) = self.ledger.get_mut(next.id).and_then(Entry::prefill_mut) else {
             return;
         };
@@ -460,28 +444,5 @@ impl<C: Costs> AgentXpu<C> {
                 })
             })
         })
-    }
-
-    /// Gives up the KV cache of the youngest proactive request that nothing runs of, for a request that needs
-    /// `tokens`; false, and nothing is given up, if that would not do even with all the others of the kind.
-    fn make_room(&mut self, tokens: u32, actions: &mut Actions) -> bool {
-        let idle = |id: RequestId, entry: &Entry| {
-            let running = entry.prefill().is_some_and(Prefill::is_running);
-            let proactive = entry.class() == Class::Proactive;
-            proactive
-                && !running
-                && !self.decode_holds(id)
-                && !matches!(entry.own.phase, Phase::Queued)
-        };
-        let candidates = self.ledger.iter().filter(|(id, entry)| idle(*id, entry));
-        let room: u64 = candidates.map(|(id, _)| self.kv.reserved(id)).sum();
-        let Some(id) = self.ledger.youngest_proactive(idle) else {
-            return false;
-        };
-        if self.kv.reclaimable() + room < u64::from(tokens) {
-            return false;
-        }
-        self.restart(id, actions);
-        true
     }
 }

@@ -36,9 +36,7 @@ impl<C: Costs> AgentXpu<C> {
                 }
             }
             // Rows of the batch's activations may be half written: the iteration begins anew.
-            Work::Decode(_) => {
-                self.decode.abandon();
-            }
+            Work::Decode(run) => self.decode.abandon(&run.batch),
             Work::Mixed { .. } => {}
         }
     }

@@ -125,4 +125,27 @@ impl<C: Costs> AgentXpu<C> {
         self.kv
             .release_from(writers.unwrap_or_default(), id, actions);
     }
+
+    /// Gives up the KV cache of the youngest proactive request that nothing runs of, for a request that needs
+    /// `tokens`; false, and nothing is given up, if that would not do even with all the others of the kind.
+    pub(super) fn make_room(&mut self, tokens: u32, actions: &mut Actions) -> bool {
+        let idle = |id: RequestId, entry: &Entry| {
+            let running = entry.prefill().is_some_and(Prefill::is_running);
+            let proactive = entry.class() == Class::Proactive;
+            proactive
+                && !running
+                && !self.decode_holds(id)
+                && !matches!(entry.own.phase, Phase::Queued)
+        };
+        let candidates = self.ledger.iter().filter(|(id, entry)| idle(*id, entry));
+        let room: u64 = candidates.map(|(id, _)| self.kv.reserved(id)).sum();
+        let Some(id) = self.ledger.youngest_proactive(idle) else {
+            return false;
+        };
+        if self.kv.reclaimable() + room < u64::from(tokens) {
+            return false;
+        }
+        self.restart(id, actions);
+        true
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
+use crate::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel, WorkStage};
 
 /// Answers that are remembered; a power of two. Chosen: a run of a 28-layer model asks for fewer at a time.
 const SLOTS: usize = 4096;
@@ -54,6 +54,10 @@ impl<C: Costs> Costs for CachedCosts<C> {
         answer
     }
 
+    fn watts(&self, lane: Lane, stage: WorkStage) -> Option<f64> {
+        self.costs.watts(lane, stage)
+    }
+
     fn warm_cost(&self, kernel: WarmKernel) -> Option<Cost> {
         self.costs.warm_cost(kernel)
     }
@@ -87,6 +91,7 @@ fn key(lane: Lane, call: Call) -> Option<u64> {
             fused,
         } => (3 + u64::from(fused), rows, context),
         Call::Head { rows } => (5, rows, 0),
+        Call::Verify { rows, context } => (6, rows, context),
     };
     // 3 bits, 2 bits, 24 bits, 32 bits.
     let fits = rows < 1 << 24;

@@ -6,7 +6,7 @@ mod cached;
 
 pub use cached::CachedCosts;
 
-use super::event::{Decoding, Kernel, WarmKernel};
+use super::event::{Decoding, Kernel, WarmKernel, Work};
 use super::request::{Lane, Micros};
 
 /// One call of a kernel.
@@ -31,6 +31,14 @@ pub enum Call {
         /// Whether it is one kernel.
         fused: bool,
     },
+    /// One layer for the rows of a single request on static kernels, of which the last sees `context` tokens: its last token
+    /// and a draft.
+    Verify {
+        /// c.
+        rows: u32,
+        /// n.
+        context: u32,
+    },
     /// The head on `rows` rows.
     Head {
         /// b.
@@ -47,6 +55,17 @@ impl Call {
             fused,
         }
     }
+
+    /// One layer of an iteration on a lane: on the NPU of static kernels, which take one request at a time.
+    pub fn iteration(lane: Lane, batch: &[Decoding], fused: bool) -> Self {
+        match (lane, batch) {
+            (Lane::Npu, [member]) => Self::Verify {
+                rows: member.rows(),
+                context: member.context + member.drafted,
+            },
+            _ => Self::layer(batch, fused),
+        }
+    }
 }
 
 /// What a call takes when nothing else runs.
@@ -58,6 +77,27 @@ pub struct Cost {
     pub bandwidth: f64,
 }
 
+/// What a launch is part of: devices draw power by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkStage {
+    /// Kernels of prompts.
+    Prefill,
+    /// Decode iterations.
+    Decode,
+}
+
+impl WorkStage {
+    /// What a launch belongs to; decoding only if it has one token of each request only.
+    pub fn of(work: &Work) -> Self {
+        match work {
+            Work::Prefill { .. } | Work::Head(_) => Self::Prefill,
+            Work::Decode(_) => Self::Decode,
+            Work::Mixed { prompts, .. } if prompts.is_empty() => Self::Decode,
+            Work::Mixed { .. } => Self::Prefill,
+        }
+    }
+}
+
 /// Predictions for one model on one SoC.
 pub trait Costs {
     /// The model.
@@ -65,6 +105,11 @@ pub trait Costs {
 
     /// What a call takes on a lane; `None` where the lane has no kernel for it.
     fn cost(&self, lane: Lane, call: Call) -> Option<Cost>;
+
+    /// What a lane draws while it runs kernels of a stage, in W, where that is known.
+    fn watts(&self, _lane: Lane, _stage: WorkStage) -> Option<f64> {
+        None
+    }
 
     /// What a static attention kernel takes on the NPU once it is there.
     fn warm_cost(&self, kernel: WarmKernel) -> Option<Cost>;
@@ -80,6 +125,10 @@ impl<C: Costs> Costs for &C {
 
     fn cost(&self, lane: Lane, call: Call) -> Option<Cost> {
         (**self).cost(lane, call)
+    }
+
+    fn watts(&self, lane: Lane, stage: WorkStage) -> Option<f64> {
+        (**self).watts(lane, stage)
     }
 
     fn warm_cost(&self, kernel: WarmKernel) -> Option<Cost> {
@@ -98,6 +147,10 @@ impl<C: Costs> Costs for Rc<C> {
 
     fn cost(&self, lane: Lane, call: Call) -> Option<Cost> {
         (**self).cost(lane, call)
+    }
+
+    fn watts(&self, lane: Lane, stage: WorkStage) -> Option<f64> {
+        (**self).watts(lane, stage)
     }
 
     fn warm_cost(&self, kernel: WarmKernel) -> Option<Cost> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Kept;
+use super::{Kept, KvBudget};
 use crate::event::{Action, Transfer};
 use crate::request::FlowId;
 
@@ -160,6 +160,13 @@ impl Flash {
             Owner::Request => None,
             Owner::Nobody => Some(Landed::Free(leaving.memory())),
         }
+    }
+}
+
+impl KvBudget {
+    /// Whether memory will be free when caches are on flash.
+    pub(crate) fn writes_to_flash(&self) -> bool {
+        self.flash.leaving() > 0
     }
 }
 

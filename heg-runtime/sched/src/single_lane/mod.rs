@@ -11,6 +11,7 @@
 //!   iterations alternate.
 
 mod absence;
+mod holds;
 mod progress;
 mod shortage;
 #[cfg(test)]
@@ -27,6 +28,7 @@ use super::batch::{Candidate, with_drafts};
 use super::costs::{Call, Costs, ModelShape};
 use super::event::{Action, Actions, Decoding, Event, Finish, Segment, Ticket, Work};
 use super::forecast::{Waiting, prefill_us};
+use super::hold::Hold;
 use super::isolation::Isolation;
 use super::kv::{KvBudget, Room};
 use super::lanes::LaneSet;
@@ -196,7 +198,7 @@ impl<C: Costs> SingleLane<C> {
             let rows = Decoding::rows_of(batch);
             Some(layer * f64::from(self.model.layers) + us(Call::Head { rows })?)
         };
-        with_drafts(&batch, self.policy.decode.draft_rows_max, time)
+        with_drafts(&batch, &self.policy, time)
     }
 
     /// Parts of prompts for what `decoding` rows leave of the budget; something of them if none decodes.
@@ -487,5 +489,9 @@ impl<C: Costs> Scheduler for SingleLane<C> {
     fn first_token_in(&self, request: RequestId) -> Option<Micros> {
         self.ledger
             .first_token_in(request, None, |entry| self.waiting_of(entry))
+    }
+
+    fn holds(&self, holds: &mut Vec<Hold>) {
+        self.append_holds(holds);
     }
 }

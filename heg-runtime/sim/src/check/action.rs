@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use heg_sched::{Action, Costs, Finish, FlowId, Lane, RequestId, Scheduler, Transfer, Work};
+use heg_sched::{
+    Action, Costs, Finish, FlowId, Lane, Micros, RequestId, Scheduler, Transfer, Work, WorkStage,
+};
 
 use super::world::{ATTEMPTS, Leaving, Phase, Place, Seen};
 use super::{Checked, SchedulerInvariant};
+use crate::duration::duration;
 
 impl<S: Scheduler, C: Costs> Checked<S, C> {
     pub(super) fn judge(&mut self, action: &Action) {
@@ -16,6 +19,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 self.require(fresh && free, SchedulerInvariant::OneLaunchPerLane, || {
                     format!("{ticket:?} on the {lane:?} lane: new {fresh}, lane free {free}")
                 });
+                self.judge_rest(*lane, work);
+                self.judge_power(*lane, work);
                 self.judge_work(*lane, work);
                 self.world.places[*lane as usize] = Place::Busy(*ticket, work.clone());
             }
@@ -58,6 +63,40 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             Action::Finish(id, finish) => self.finish_request(*id, *finish),
             Action::Timer(_) => {}
         }
+    }
+
+    /// The iGPU works for a share of the time only.
+    fn judge_rest(&mut self, lane: Lane, work: &Work) {
+        let percent = self.rules.policy.limits.igpu_percent_max;
+        let Some(percent) = percent.filter(|_| lane == Lane::Igpu) else {
+            return;
+        };
+        let (now, until) = (self.world.now, self.world.igpu_rests_until);
+        self.require(now >= until, SchedulerInvariant::IgpuShare, || {
+            format!("the {lane:?} lane rests until {} us", until.0)
+        });
+        let cost = duration(&self.costs, lane, work, &self.world.warm, |_, _| false);
+        let latency = Micros::from_f64(cost.map_or(0.0, |cost| cost.latency_us));
+        self.world.igpu_rests_until = now + Micros(latency.0 * 100 / u64::from(percent));
+    }
+
+    /// What runs side by side draws no more than the power budget.
+    fn judge_power(&mut self, lane: Lane, work: &Work) {
+        let Some(budget) = self.rules.policy.limits.power_watts_max else {
+            return;
+        };
+        let watts = |lane, work: &Work| {
+            let known = self.costs.watts(lane, WorkStage::of(work));
+            known.unwrap_or(0.0)
+        };
+        let lanes = Lane::ALL.into_iter();
+        let running = lanes.filter_map(|lane| Some((lane, self.world.running(lane)?)));
+        let drawn: f64 = running.map(|(lane, work)| watts(lane, work)).sum();
+        let all = drawn + watts(lane, work);
+        let holds = drawn == 0.0 || all <= f64::from(budget);
+        self.require(holds, SchedulerInvariant::PowerBudget, || {
+            format!("{all} W are drawn with what starts on the {lane:?} lane")
+        });
     }
 
     /// The request, which must be live.
@@ -194,6 +233,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         seen.prompt_tokens = seen.context();
         seen.submission.shared_tokens = 0;
         let released = seen.reserved.is_none();
+        self.world.leave_aside(id);
         self.require(
             released && !runs,
             SchedulerInvariant::MemoryBalanced,
@@ -252,6 +292,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             SchedulerInvariant::MemoryBalanced,
             || format!("{id} ends with {reserved:?} tokens of memory"),
         );
+        self.world.leave_aside(id);
         self.world.requests.remove(&id);
     }
 

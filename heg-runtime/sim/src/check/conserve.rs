@@ -4,13 +4,18 @@ use heg_spec::policy::{NpuAttention, Resume, SchedulerKind};
 
 use super::world::{Phase, Seen};
 use super::{Checked, SchedulerInvariant};
-use heg_sched::{Action, Call, Class, Costs, Kernel, Lane, RequestId, Scheduler, Segment, Work};
+use heg_sched::{Action, Class, Costs, Kernel, Lane, Micros, RequestId, Scheduler, Segment, Work};
 
 impl<S: Scheduler, C: Costs> Checked<S, C> {
     /// A step is over.
     pub(super) fn judge_step(&mut self, actions: &[Action]) {
         self.tokens_given();
         self.buffers();
+        let limits = &self.rules.policy.limits;
+        if limits.igpu_percent_max.is_some() || limits.power_watts_max.is_some() {
+            // Lanes rest then although there is work.
+            return;
+        }
         if let Some(what) = self.idle_machine().or_else(|| self.idle_lane()) {
             self.report(SchedulerInvariant::WorkConserving, what);
         }
@@ -53,15 +58,19 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let policy = &self.rules.policy;
         let double =
             policy.scheduler == SchedulerKind::AgentXpu && policy.prefill.resume == Resume::Arrival;
-        // A shorter reactive prompt may have preempted another.
+        // A shorter reactive prompt may have preempted another, and one shorter still run beside it.
         let shorter = policy.prefill.short_prompts_first.is_some();
+        let more = usize::from(shorter) + usize::from(policy.prefill.short_prompts_aside);
         for class in [Class::Reactive, Class::Proactive] {
             let holders = self.world.requests.iter();
             let holders: Vec<RequestId> = holders
                 .filter(|(_, seen)| seen.class() == class && seen.is_under_way())
                 .map(|(id, _)| *id)
                 .collect();
-            let most = 1 + usize::from(shorter && class == Class::Reactive);
+            let most = match class {
+                Class::Reactive => 1 + more,
+                Class::Proactive => 1,
+            };
             self.require(
                 !double || holders.len() <= most,
                 SchedulerInvariant::ActivationBuffers,
@@ -113,7 +122,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
 
     /// Whether an iteration runs on the lane that stood in for the one that came back.
     pub(super) fn decodes_elsewhere(&self) -> bool {
-        let mut works = Lane::ALL
+        // What the NPU verifies is no iteration that others could have joined.
+        let mut works = [Lane::Igpu, Lane::Cpu]
             .into_iter()
             .filter_map(|lane| self.world.running(lane));
         works.any(|work| matches!(work, Work::Decode(_)))
@@ -142,7 +152,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             None => self.world.decodable().map(|(_, seen)| seen.class()).min(),
         };
         let more_urgent = self.world.class_of(work) < decoding;
-        self.rules.policy.prefill.defer_memory_bound.is_some() && more_urgent
+        self.rules.policy.prefill.joint_bandwidth_max.is_some() && more_urgent
     }
 
     /// Whether an overdue prompt waits for the lane that it should have while a reactive one is under way.
@@ -209,29 +219,47 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             && self.all_foremost(|_, kernel| kernel == Kernel::Mha)
     }
 
+    /// Whether a request decodes that is reactive, or overdue and without a token for long.
+    fn decodes_for_somebody(&self) -> bool {
+        let may_wait = self
+            .rules
+            .policy
+            .prefill
+            .split_beside_proactive_ms
+            .unwrap_or(0);
+        let may_wait = Micros::from_millis(may_wait);
+        let mut decoding = self.world.requests.values();
+        decoding.any(|seen| {
+            let waits = self.world.now.since(seen.since) >= may_wait;
+            let counts = seen.class() == Class::Reactive || (seen.overdue && waits);
+            seen.phase == Phase::Decode && counts
+        })
+    }
+
     /// Whether chunks wait of which none belongs to the iGPU.
     fn chunk_waits(&self) -> bool {
         let world = &self.world;
         let decoding = world.requests.values().filter(|s| s.phase == Phase::Decode);
-        let most_urgent = decoding.map(Seen::class).min();
-        let Some(decoding) = most_urgent else {
+        if decoding.count() == 0 {
             return false;
-        };
-        let threshold = self.rules.policy.prefill.defer_memory_bound.unwrap_or(1.0);
-        let excluded = |segment: Segment, kernel| {
-            let call = Call::Prefill {
-                kernel,
-                tokens: segment.tokens,
-                context: segment.context(),
-            };
-            let cost = self.costs.cost(Lane::Npu, call);
-            let below = self.foremost().iter().any(|seen| decoding < seen.class());
-            below && cost.is_none_or(|cost| cost.bandwidth > threshold)
-        };
+        }
+        if self
+            .rules
+            .policy
+            .prefill
+            .split_beside_proactive_ms
+            .is_some()
+            && !self.decodes_for_somebody()
+        {
+            let foremost = self.foremost();
+            if foremost.iter().any(|seen| seen.class() == Class::Reactive) {
+                return false;
+            }
+        }
         self.all_foremost(|segment, kernel| {
             let chunks = self.foremost().into_iter().map(|seen| seen.chunk_tokens);
             let whole = Some(segment.tokens) == chunks.max();
-            kernel != Kernel::Mha && whole && !excluded(segment, kernel)
+            kernel != Kernel::Mha && whole
         })
     }
 }

@@ -77,6 +77,9 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     }
 
     fn decode(&mut self, lane: Lane, run: &DecodeRun) {
+        if lane == Lane::Npu {
+            return self.verify(run);
+        }
         let layers = self.world.model.layers;
         let goes_on = self.world.iteration.as_ref().is_some_and(|it| {
             it.lane == lane && it.layers_done == run.layers.start && it.batch == run.batch
@@ -101,7 +104,9 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             let policy = &self.rules.policy.decode;
             let answers_first = [policy.young_answers_first, policy.ending_answers_first];
             let waits = less || answers_first.iter().any(Option::is_some);
-            let first = policy.prefill_first && !(whole && reactive && waits);
+            // Attention may draw more than the power budget leaves, where decoding does not.
+            let may = self.rules.policy.limits.power_watts_max.is_none();
+            let first = policy.prefill_first && may && !(whole && reactive && waits);
             self.require(!first, SchedulerInvariant::ReactiveFirst, || {
                 format!("decoding goes before attention of a prompt on the {lane:?} lane")
             });
@@ -114,6 +119,48 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             layers_done: run.layers.start,
             lane,
             broken: false,
+        });
+    }
+
+    /// A verification on the NPU, of one request, beside the iterations of others.
+    fn verify(&mut self, run: &DecodeRun) {
+        let layers = self.world.model.layers;
+        let begun = self.world.verification_under_way();
+        let goes_on =
+            begun.is_some_and(|it| it.layers_done == run.layers.start && it.batch == run.batch);
+        let fresh = run.layers.start == 0 && begun.is_none() && run.batch.len() == 1;
+        let allowed = self.rules.policy.decode.second_lane;
+        let order = allowed && run.layers.end == layers && (goes_on || fresh);
+        self.require(order, SchedulerInvariant::Dependencies, || {
+            format!("{run:?} on the NPU; a second lane of decoding: {allowed}")
+        });
+        if !goes_on {
+            self.draft_rows(&run.batch);
+            self.may_decode(&run.batch);
+        }
+        self.world.aside = Some(Iteration {
+            batch: run.batch.clone(),
+            layers_done: run.layers.start,
+            lane: Lane::Npu,
+            broken: false,
+        });
+    }
+
+    /// Judges whether the requests of a batch can decode, each once.
+    fn may_decode(&mut self, batch: &[Decoding]) {
+        let mut ids: Vec<RequestId> = batch.iter().map(|member| member.request).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let known = batch.iter().all(|member| {
+            let id = member.request;
+            let seen = self.world.requests.get(&id);
+            let elsewhere = self.world.occupied_by(id) || self.world.is_aside(id);
+            let can = |s: &Seen| s.phase == Phase::Decode && s.context() == member.context;
+            seen.is_some_and(can) && !elsewhere
+        });
+        let all = ids.len() == batch.len() && !ids.is_empty();
+        self.require(known && all, SchedulerInvariant::Dependencies, || {
+            format!("{batch:?} has requests that cannot decode, or not with this context")
         });
     }
 
@@ -174,20 +221,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     /// An iteration begins.
     fn new_batch(&mut self, batch: &[Decoding]) {
         self.draft_rows(batch);
-        let mut ids: Vec<RequestId> = batch.iter().map(|member| member.request).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        let known = batch.iter().all(|member| {
-            let seen = self.world.requests.get(&member.request);
-            let hangs = self.world.occupied_by(member.request);
-            let context = member.context;
-            seen.is_some_and(|s| s.phase == Phase::Decode && s.context() == context && !hangs)
-        });
-        self.require(
-            known && ids.len() == batch.len() && !ids.is_empty(),
-            SchedulerInvariant::Dependencies,
-            || format!("{batch:?} has requests that cannot decode, or not with this context"),
-        );
+        self.may_decode(batch);
+        let ids: Vec<RequestId> = batch.iter().map(|member| member.request).collect();
         let policy = &self.rules.policy.decode;
         let reactive = |id: &RequestId| {
             let seen = self.world.requests.get(id);

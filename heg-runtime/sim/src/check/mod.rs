@@ -13,7 +13,7 @@ use std::fmt;
 
 use heg_spec::Policy;
 
-use heg_sched::{Action, Actions, Costs, Event, Micros, Scheduler};
+use heg_sched::{Action, Actions, ActivationCounts, Costs, Event, Micros, Scheduler};
 use world::World;
 
 /// An invariant that a scheduler must keep.
@@ -37,7 +37,8 @@ pub enum SchedulerInvariant {
     MemoryBalanced,
     /// One prompt of each class is under way at a time: there is one activation buffer for each (v2 4.1). Under
     /// `LeastTimeToCompletion` each preempted request has a buffer of its own (v1 6.2), and this is not judged. With
-    /// `short_prompts_first` there may be one more reactive prompt, preempted.
+    /// `short_prompts_first` there may be one more reactive prompt, preempted, and with `short_prompts_aside` a short one
+    /// beside it.
     ActivationBuffers,
     /// No lane idles beside work that may run there. See [`Rules`] for what may.
     WorkConserving,
@@ -49,6 +50,10 @@ pub enum SchedulerInvariant {
     /// the batch, and while its prompt is under way the lane of dynamic kernels runs it beside a reactive one,
     /// whose token-wise kernels keep to the NPU.
     Ageing,
+    /// Where the policy bounds the iGPU's share of the time, it rests after each launch for as long as that takes (v2 4.1).
+    IgpuShare,
+    /// Where the policy has a power budget, kernels side by side keep to it; one alone may draw more (v1 6.2).
+    PowerBudget,
     /// Batches stay within the policy's caps (v2 4.5). Overdue requests pass the lower one.
     BatchCap,
     /// A launch gives a request one token, and at most one more for each of its drafted tokens that it verifies. This is
@@ -196,5 +201,9 @@ impl<S: Scheduler, C: Costs> Scheduler for Checked<S, C> {
 
     fn is_idle(&self) -> bool {
         self.scheduler.is_idle()
+    }
+
+    fn activations(&self) -> ActivationCounts {
+        self.scheduler.activations()
     }
 }

@@ -67,7 +67,10 @@ pub(super) struct World {
     /// Memory that was released while a lane might write to it.
     pub(super) held: Vec<(BTreeSet<Lane>, u64)>,
     pub(super) requests: BTreeMap<RequestId, Seen>,
+    /// On the lane of dynamic kernels.
     pub(super) iteration: Option<Iteration>,
+    /// The verification of one request on the NPU.
+    pub(super) aside: Option<Iteration>,
     /// Whether nothing was decoded since a proactive prompt's last kernel.
     pub(super) prefilled_last: bool,
     pub(super) tickets: BTreeSet<Ticket>,
@@ -81,6 +84,8 @@ pub(super) struct World {
     pub(super) compiling: Option<WarmKernel>,
     /// What the last event said to have given beyond what was verified.
     pub(super) unverified: Vec<String>,
+    /// When the iGPU may work again, where the policy bounds its share of the time.
+    pub(super) igpu_rests_until: Micros,
     /// Launches that failed, were lost or had to be stopped.
     pub(super) failures: u32,
 }
@@ -120,6 +125,7 @@ impl World {
             places: usable.map(|usable| if usable { Place::Free } else { Place::Absent }),
             requests: BTreeMap::new(),
             iteration: None,
+            aside: None,
             prefilled_last: false,
             tickets: BTreeSet::new(),
             kv_budget: policy.limits.kv_bytes() / model.kv_bytes_per_token.max(1),
@@ -131,6 +137,7 @@ impl World {
             warm: BTreeSet::new(),
             compiling: None,
             unverified: Vec::new(),
+            igpu_rests_until: Micros(0),
             failures: 0,
             model,
         }
@@ -171,7 +178,7 @@ impl World {
         self.requests
             .iter()
             .filter(|(_, seen)| seen.phase == Phase::Decode && seen.wanted)
-            .filter(|(id, _)| !self.stops(**id))
+            .filter(|(id, _)| !self.stops(**id) && !self.is_aside(**id))
     }
 
     /// Whether a request that waits would fit into the memory as it is. While caches are written to flash somebody
@@ -219,6 +226,33 @@ impl World {
         let seen = self.requests.get(&id);
         let tokens = seen.map_or(0, |seen| u64::from(seen.tokens_max(context_tokens)));
         held > 0 && tokens + held > self.kv_budget
+    }
+
+    /// The verification on the NPU that has begun; nothing is left of one that broke.
+    pub(super) fn verification_under_way(&self) -> Option<&Iteration> {
+        self.aside.as_ref().filter(|it| !it.broken)
+    }
+
+    /// Whether a request is part of it.
+    pub(super) fn is_aside(&self, id: RequestId) -> bool {
+        let aside = self.verification_under_way();
+        aside.is_some_and(|it| it.batch.iter().any(|member| member.request == id))
+    }
+
+    /// A request starts over, or is over: nothing is left of its verification.
+    pub(super) fn leave_aside(&mut self, id: RequestId) {
+        if self.is_aside(id) {
+            self.aside = None;
+        }
+    }
+
+    /// Where the iteration of a batch stands.
+    fn slot(&mut self, batch: &[Decoding]) -> &mut Option<Iteration> {
+        let aside = self.verification_under_way();
+        match aside.is_some_and(|it| *it.batch == *batch) {
+            true => &mut self.aside,
+            false => &mut self.iteration,
+        }
     }
 
     /// Whether a lane is to stop something of a request.

@@ -83,8 +83,12 @@ impl<C: Costs> Simulation<'_, C> {
             .ok_or(SimulationError::NoKernel { ticket, lane })?;
         self.meter.start(&work, lane, cost, self.now);
         let fault = self.mishaps.launches(&work);
+        let reads = self.mishaps.has_unread(&work);
         let unreadable = self.mishaps.reads(&work);
         let mut left_us = cost.latency_us;
+        if reads {
+            left_us += self.machine.flash_read.0 as f64;
+        }
         let course = match fault {
             _ if unreadable.is_some() => Course::Stuck,
             None => Course::Well,
@@ -131,7 +135,7 @@ impl<C: Costs> Simulation<'_, C> {
             if running.ticket != ticket || running.layers < run.layers.end {
                 continue;
             }
-            let layer = Call::layer(&run.batch, run.fused);
+            let layer = Call::iteration(lane, &run.batch, run.fused);
             let Some(layer) = self.costs.cost(lane, layer) else {
                 continue;
             };

@@ -28,15 +28,18 @@ const TRACES: Range<u64> = 0..64;
 fn hashes_are_those_of_the_pinned_logs() {
     let hashes = hashes(TRACES);
     insta::assert_snapshot!(hashes, @r"
-    agent-xpu: 579eb4d0beaeea3b53c3bddfe455051202f5e5ba1e20999716a5142e3d3fe07d
-    agent-xpu-one-device: e22fe423368da4b084ea9be3e02a9d9807b9f90b4e9f0b39cb1c1e99cb020c17
+    agent-xpu: bdf952ad90e8eb9688c530843295594803fcb221a8af97123b35ab088e2deb84
+    agent-xpu-one-device: 551abee58a7642a2ecdd74062cd9fc418c29e745d4a1c021fc27f231336ceccb
+    agent-xpu-pair: 905b852d5ddf48cd3bb0e61880ac175db988c129138012245a6f8bc202d95789
     agent-xpu-v1: 171b99e726f7c1b04647b1c85a8673264955b614c2618aa994bf8ff43700b812
     cpu-continuous-batching: 6870467a72be361cf8449bb34123acded3076d30cb9781c7438f4e5aa1492066
+    heterollm-layer: 44731e5ca6d39dddf99a5f6cceefe5fd2764cbde8f385a4b0fe90d71e83256bb
+    heterollm-tensor: 44731e5ca6d39dddf99a5f6cceefe5fd2764cbde8f385a4b0fe90d71e83256bb
     igpu-continuous-batching: c0ae32d8f9d047659317309155bdee2ad24653990b5b545787dba4034c6bb011
     igpu-preempt-recompute: b84e15258b72cbc8c3d5e168e5aa4ac7d2083ca96b8f3b36306d9dbe984405f0
     igpu-time-sharing: b54df0616000677eda5ce885b0017e49338c03d01e207be1b677305a900376a9
     serial-npu-igpu: 395b606b9f22a1e7b1b299f68c83c0815ae283c3193f626b91318e2abdbe1924
-    agent-xpu, mechanisms at random: 1fa0fcd8dc3f0320bce7c7d5f8e5b4fe99d667bb0b34ac1e68afe69da74af31a
+    agent-xpu, mechanisms at random: 662d204fa999ea838ca20ee1c7649f705bf0659db0b0e80338e48349c52ec99e
     ");
 }
 

@@ -8,6 +8,9 @@ use heg_workload::{Arrival, Trace, TraceRequest};
 
 const THRESHOLD_MS: u32 = 2000;
 
+/// For how long a split may keep an overdue answer from its next token: S.
+const SPLIT_MS: u32 = 100;
+
 /// A stream of reactive requests, and a few proactive ones in the middle of it.
 struct Stream {
     costs: AnalyticCosts,
@@ -21,6 +24,7 @@ impl Stream {
         let costs = AnalyticCosts::core_ultra_5_125h(Dimensions::llama_3b());
         let mut policy = heg_spec::shipped::policy("agent-xpu").unwrap();
         policy.ageing.as_mut().unwrap().threshold_ms = THRESHOLD_MS;
+        policy.prefill.split_beside_proactive_ms = Some(SPLIT_MS);
         let mut stream = Self {
             costs,
             policy,
@@ -122,7 +126,8 @@ impl Stream {
                     .sum();
                 let count = 3 * layers * r.prompt_tokens.div_ceil(self.costs.chunk_tokens) + 1;
                 let blocked = f64::from(count) * layer;
-                prompt + head + blocked + 2.0 * f64::from(r.output_tokens) * iteration
+                let split = f64::from(SPLIT_MS) * 1000.0;
+                prompt + head + blocked + f64::from(r.output_tokens) * (2.0 * iteration + split)
             })
             .sum();
         let reactive = all().find(is(Class::Reactive)).unwrap().prompt_tokens;
@@ -139,7 +144,7 @@ impl Stream {
             },
         );
         let threshold = f64::from(THRESHOLD_MS) * 1000.0;
-        Micros::from_f64(threshold + (work + demand + begun) / (1.0 - share))
+        Micros::from_f64(threshold + (work + 3.0 * demand + begun) / (1.0 - share))
     }
 
     /// The longest that a proactive request took.

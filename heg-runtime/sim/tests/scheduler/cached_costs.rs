@@ -7,7 +7,7 @@ use proptest::prelude::*;
 proptest! {
     #[test]
     fn answers_are_those_of_the_costs_behind(
-        calls in prop::collection::vec((0usize..3, 0u8..6, 1u32..600, 1u32..5000), 1..300),
+        calls in prop::collection::vec((0usize..3, 0u8..7, 1u32..600, 1u32..5000), 1..300),
     ) {
         let costs = AnalyticCosts::core_ultra_5_125h(Dimensions::llama_3b());
         let cached = CachedCosts::new(costs.clone());
@@ -18,6 +18,7 @@ proptest! {
                 2 => Call::Prefill { kernel: Kernel::Ffn, tokens: rows, context },
                 3 => Call::Layer { rows, context, fused: false },
                 4 => Call::Layer { rows: 1, context, fused: true },
+                5 => Call::Verify { rows, context },
                 _ => Call::Head { rows },
             };
             prop_assert_eq!(

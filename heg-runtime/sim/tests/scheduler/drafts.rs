@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use heg_sched::Finish;
+use heg_sched::{Action, Finish, Lane, Micros, Work};
 use heg_sim::DraftRecords;
 
 use crate::fault_worlds;
@@ -42,6 +42,50 @@ fn much_goes_wrong_while_drafts_are_verified() {
         let world = |seed| fault_worlds::world(&policy, seed).drafting(seed);
         check(name, worlds(FAULT_WORLDS), world, fault_worlds::judge);
     }
+}
+
+/// The same worlds, where the NPU is a second lane of decoding.
+#[test]
+fn every_rule_holds_with_a_second_lane_of_decoding() {
+    let world = |seed| {
+        let mut scenario = world(seed);
+        scenario.policy.decode.second_lane = true;
+        scenario
+    };
+    check("two lanes decode", worlds(WORLDS), world, |_, _| None);
+    let policy = heg_spec::shipped::policy("agent-xpu").unwrap();
+    let faulty = |seed| {
+        let mut scenario = fault_worlds::world(&policy, seed).drafting(seed);
+        scenario.policy.decode.second_lane = true;
+        scenario
+    };
+    check(
+        "two lanes with faults",
+        worlds(FAULT_WORLDS),
+        faulty,
+        fault_worlds::judge,
+    );
+    let is_verified = |(_, action): &(Micros, Action)| {
+        matches!(
+            action,
+            Action::Launch {
+                lane: Lane::Npu,
+                work: Work::Decode(_),
+                ..
+            }
+        )
+    };
+    let verified: usize = (0..200)
+        .map(|seed| {
+            world(2 * seed)
+                .log()
+                .iter()
+                .filter(|it| is_verified(it))
+                .count()
+        })
+        .sum();
+    eprintln!("{verified} verifications on the NPU");
+    assert!(verified > 20, "{verified}");
 }
 
 /// Answers have their lengths whatever is drafted, and take fewer iterations.

@@ -1,7 +1,7 @@
 //! Everything goes wrong that can, under each shipped policy, in random worlds: who is to blame ends, everybody else
 //! gets all their tokens, memory comes back, and nothing hangs.
 //!
-//! `HEG_WORLDS=0..100000 cargo test --release -p heg-runtime --features sim --test scheduler fault_worlds` tries a
+//! `HEG_WORLDS=0..100000 cargo test --release -p heg-sim --test scheduler fault_worlds` tries a
 //! hundred thousand worlds under each policy.
 
 use std::ops::Range;
@@ -27,6 +27,8 @@ pub(crate) fn world(policy: &Policy, seed: u64) -> Scenario {
     let limits = scenario.policy.limits;
     scenario.policy = policy.clone();
     scenario.policy.limits = limits;
+    scenario.policy.limits.igpu_percent_max = policy.limits.igpu_percent_max;
+    scenario.policy.limits.power_watts_max = policy.limits.power_watts_max;
     scenario.policy.limits.tokens_per_iteration = [1, 8, 40, 512][random.below(4)];
     let decode = &mut scenario.policy.decode;
     decode.batch_max = decode.batch_max.min([2, 4, 32][random.below(3)]);
@@ -185,8 +187,11 @@ macro_rules! policies {
 policies! {
     agent_xpu: "agent-xpu",
     agent_xpu_one_device: "agent-xpu-one-device",
+    agent_xpu_pair: "agent-xpu-pair",
     agent_xpu_v1: "agent-xpu-v1",
     cpu_continuous_batching: "cpu-continuous-batching",
+    heterollm_layer: "heterollm-layer",
+    heterollm_tensor: "heterollm-tensor",
     igpu_continuous_batching: "igpu-continuous-batching",
     igpu_preempt_recompute: "igpu-preempt-recompute",
     igpu_time_sharing: "igpu-time-sharing",

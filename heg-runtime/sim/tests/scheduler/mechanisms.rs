@@ -168,6 +168,8 @@ fn proactive_answers_join_a_reactive_one_while_costs_bear_it() {
         let costs = RoundCosts {
             lanes: [false, true, false],
             row_ms: 0.5,
+            verifies: false,
+            draws: |_, _| 0.1,
         };
         let mut script = Script::with(costs, |policy| {
             policy.decode.reactive_batch_max = Some(8);
@@ -213,6 +215,78 @@ fn proactive_prompts_are_cut_into_chunks_of_their_own() {
             .all(|part| cut(1, part))
     );
     assert!(["0..256", "256..300"].iter().all(|part| cut(2, part)));
+}
+
+/// A layer of decoding takes 3 ms and 1 ms for each further row, one of a verification 3 ms: the NPU takes a draft of seven
+/// tokens where the others fill the iteration, one request at a time, and gives way to a prompt.
+#[test]
+fn the_npu_verifies_a_draft_while_others_decode() {
+    let launches = |second_lane: bool| {
+        let costs = RoundCosts {
+            lanes: [true, true, false],
+            row_ms: 1.0,
+            verifies: true,
+            draws: |_, _| 0.1,
+        };
+        let mut script = Script::with(costs, |policy| {
+            policy.decode.second_lane = second_lane;
+        });
+        script.draft = vec![900, 800, 700, 600, 500, 400, 300];
+        for id in 1..=3 {
+            script.proactive(id, 40, 80);
+        }
+        script.run_for(400);
+        script.reactive(4, 512, 1);
+        script.run();
+        let verified = script
+            .log
+            .lines()
+            .filter(|line| line.contains("Npu: decode"));
+        let verified: Vec<String> = verified.map(str::to_owned).collect();
+        (verified, script)
+    };
+    let (none, _) = launches(false);
+    assert_eq!(none, [""; 0]);
+    let (verified, script) = launches(true);
+    assert!(verified.len() > 3, "{}", script.log);
+    let one = |line: &String| {
+        line.split_once("decode [")
+            .unwrap()
+            .1
+            .split_once(']')
+            .unwrap()
+            .0
+            .len()
+            == 1
+    };
+    assert!(verified.iter().all(one), "{verified:?}");
+    // The prompt comes between two layers, and the verification goes on where it was.
+    assert!(script.log.contains("layers 1..2"), "{}", script.log);
+    assert_eq!(script.tokens.len(), 3 * 80 + 1);
+    assert!(script.restarted.is_empty());
+}
+
+/// Where the NPU takes longer than it gains, or a person would wait longer, it does not decode.
+#[test]
+fn the_npu_verifies_only_where_that_pays() {
+    let verifications = |row_ms: f64, draft: &[u16]| {
+        let costs = RoundCosts {
+            lanes: [true, true, false],
+            row_ms,
+            verifies: true,
+            draws: |_, _| 0.1,
+        };
+        let mut script = Script::with(costs, |policy| policy.decode.second_lane = true);
+        script.draft = draft.to_vec();
+        script.proactive(1, 40, 20);
+        script.proactive(2, 40, 20);
+        script.run();
+        script.log.matches("Npu: decode").count()
+    };
+    assert!(verifications(1.0, &[900, 800, 700]) > 0);
+    // Rows cost the iGPU nothing: both together give no more.
+    assert_eq!(verifications(0.0, &[900, 800, 700]), 0);
+    assert_eq!(verifications(1.0, &[]), 0);
 }
 
 /// Tokens for request 1 before, between and after the kernels of the first segment of request 2.

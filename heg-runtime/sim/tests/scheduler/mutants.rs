@@ -10,6 +10,8 @@
 //! | launches withheld | `WorkConserving` |
 //! | classes mixed up; no preemption; decoding before attention | `ReactiveFirst` |
 //! | no cap beside reactive requests; larger batches | `BatchCap` |
+//! | no rest for the iGPU | `IgpuShare` |
+//! | no power budget | `PowerBudget` |
 //! | no ageing | `Ageing`, and the bound in `bound.rs` |
 //! | an action that depends on something else than the input | two logs that differ |
 //! | baselines: a flow's end not heard; a finish lost; more prompt tokens than the budget | as above |
@@ -255,6 +257,20 @@ fn no_cap_beside_reactive_requests() {
 #[test]
 fn no_ageing() {
     other_policy(SchedulerInvariant::Ageing, |policy| policy.ageing = None);
+}
+
+#[test]
+fn no_power_budget() {
+    other_policy(SchedulerInvariant::PowerBudget, |policy| {
+        policy.limits.power_watts_max = None;
+    });
+}
+
+#[test]
+fn no_rest_for_the_igpu() {
+    other_policy(SchedulerInvariant::IgpuShare, |policy| {
+        policy.limits.igpu_percent_max = None;
+    });
 }
 
 #[test]

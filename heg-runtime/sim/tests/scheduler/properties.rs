@@ -1,6 +1,6 @@
 //! Every rule holds in every world.
 //!
-//! `HEG_WORLDS=20000..1020000 cargo test --release -p heg-runtime --features sim --test scheduler properties`
+//! `HEG_WORLDS=20000..1020000 cargo test --release -p heg-sim --test scheduler properties`
 //! tries a million other worlds, some minutes.
 
 use std::ops::Range;

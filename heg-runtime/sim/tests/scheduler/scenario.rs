@@ -30,7 +30,8 @@ impl Scenario {
     pub(crate) fn of(seed: u64) -> Self {
         let mut random = Seeded::new(seed);
         let costs = costs(&mut random);
-        let policy = policy(&mut random);
+        let mut policy = policy(&mut random);
+        later_rules(&mut policy, &mut Seeded::new(seed ^ 0x1a7e));
         let trace = trace(&mut random);
         let mut machine = Machine {
             memory: memory(&mut random),
@@ -63,6 +64,8 @@ impl Scenario {
         let limits = scenario.policy.limits;
         scenario.policy = heg_spec::shipped::policy(names[random.below(names.len())]).unwrap();
         scenario.policy.limits = limits;
+        scenario.policy.limits.igpu_percent_max = None;
+        scenario.policy.limits.power_watts_max = None;
         scenario.policy.limits.tokens_per_iteration = [1, 8, 40, 512][random.below(4)];
         let decode = &mut scenario.policy.decode;
         decode.batch_max = decode.batch_max.min([2, 4, 32][random.below(3)]);
@@ -189,8 +192,8 @@ fn policy(random: &mut Seeded) -> Policy {
     match random.below(8) {
         0 => prefill.attention = NpuAttention::Off,
         1 => prefill.attention = NpuAttention::Bundle,
-        2 => prefill.defer_memory_bound = None,
-        3 => prefill.defer_memory_bound = Some(0.2),
+        2 => prefill.joint_bandwidth_max = None,
+        3 => prefill.joint_bandwidth_max = Some(0.3),
         4 => prefill.resume = Resume::LeastTimeToCompletion,
         _ => {}
     }
@@ -229,6 +232,17 @@ fn policy(random: &mut Seeded) -> Policy {
     policy.limits.requests_max = if random.below(6) == 0 { 3 } else { 64 };
     policy.limits.timeout_min_ms = 20;
     policy
+}
+
+/// Rules that came later, with numbers of their own: worlds without them stay as they were.
+fn later_rules(policy: &mut Policy, random: &mut Seeded) {
+    let prefill = &mut policy.prefill;
+    prefill.short_prompts_aside ^= random.below(3) == 0;
+    prefill.split_beside_proactive_ms = [None, Some(0), Some(5), Some(50)][random.below(4)];
+    prefill.npu_remainder_tokens_min = [None, Some(0), Some(7), Some(20)][random.below(4)];
+    prefill.balance_above_ms = [None, Some(0), Some(2), Some(20)][random.below(4)];
+    policy.limits.power_watts_max = [None, None, None, Some(20), Some(36)][random.below(5)];
+    policy.limits.igpu_percent_max = [None, None, None, None, Some(30), Some(80)][random.below(6)];
 }
 
 fn trace(random: &mut Seeded) -> Trace {

@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use heg_sched::{
-    Action, Actions, AgentXpu, Call, Class, Cost, Costs, Event, Finish, FlowId, Kernel, Lane,
-    Micros, ModelShape, PromptLogits, RequestId, Scheduler, Submission, Ticket, WarmKernel, Work,
+    Action, Actions, AgentXpu, Call, Class, Cost, Costs, Event, Finish, FlowId, Given, Kernel,
+    Lane, Mechanism, Micros, ModelShape, PromptLogits, RequestId, Scheduler, Submission, Ticket,
+    WarmKernel, Work, WorkStage,
 };
 use heg_spec::Policy;
 
@@ -16,6 +17,10 @@ pub(crate) struct RoundCosts {
     pub(crate) lanes: [bool; Lane::ALL.len()],
     /// What each further row adds to a layer of decoding, in ms.
     pub(crate) row_ms: f64,
+    /// Whether the NPU has kernels that verify drafts: a layer of them takes as long as one of decoding a row.
+    pub(crate) verifies: bool,
+    /// What a call draws of the bandwidth.
+    pub(crate) draws: fn(Lane, Call) -> f64,
 }
 
 impl Costs for RoundCosts {
@@ -46,12 +51,21 @@ impl Costs for RoundCosts {
             Call::Layer { rows, .. } if lane != Lane::Npu => {
                 3.0 + self.row_ms * f64::from(rows - 1)
             }
-            Call::Prefill { .. } | Call::Layer { .. } => return None,
+            Call::Verify { .. } if self.verifies && lane == Lane::Npu => 3.0,
+            Call::Prefill { .. } | Call::Layer { .. } | Call::Verify { .. } => return None,
             Call::Head { .. } => 1.0,
         };
         self.lanes[lane as usize].then_some(Cost {
             latency_us: millis * 1000.0,
-            bandwidth: 0.1,
+            bandwidth: (self.draws)(lane, call),
+        })
+    }
+
+    fn watts(&self, lane: Lane, stage: WorkStage) -> Option<f64> {
+        Some(match (lane, stage) {
+            (Lane::Npu, _) => 10.0,
+            (_, WorkStage::Decode) => 25.0,
+            (_, WorkStage::Prefill) => 30.0,
         })
     }
 
@@ -76,12 +90,15 @@ struct Running {
 /// A scheduler, and devices that do what they are told until the script says otherwise.
 pub(crate) struct Script {
     scheduler: AgentXpu<RoundCosts>,
+    policy: Policy,
     costs: RoundCosts,
     now: Micros,
     running: [Option<Running>; Lane::ALL.len()],
     /// Lanes whose launches never end.
     stuck: [bool; Lane::ALL.len()],
     timer: Option<Micros>,
+    /// How likely each token of a draft is reached, of all requests; all of them are right.
+    pub(crate) draft: Vec<u16>,
     /// Everything that happened, for snapshots.
     pub(crate) log: String,
     /// How requests ended.
@@ -100,8 +117,13 @@ impl Script {
 
     /// As [`Script::new`], with these lanes.
     pub(crate) fn on(lanes: [bool; Lane::ALL.len()], change: impl FnOnce(&mut Policy)) -> Self {
-        let row_ms = 0.0;
-        Self::with(RoundCosts { lanes, row_ms }, change)
+        let costs = RoundCosts {
+            lanes,
+            row_ms: 0.0,
+            verifies: false,
+            draws: |_, _| 0.1,
+        };
+        Self::with(costs, change)
     }
 
     /// As [`Script::new`], with these costs.
@@ -109,17 +131,41 @@ impl Script {
         let mut policy = heg_spec::shipped::policy("agent-xpu").unwrap();
         change(&mut policy);
         Self {
-            scheduler: AgentXpu::new(policy, costs.clone()),
+            scheduler: AgentXpu::new(policy.clone(), costs.clone()),
+            policy,
             costs,
             now: Micros(0),
             running: [None, None, None],
             stuck: [false; Lane::ALL.len()],
             timer: None,
+            draft: Vec::new(),
             log: String::new(),
             finished: Vec::new(),
             tokens: Vec::new(),
             restarted: Vec::new(),
         }
+    }
+
+    /// The same, with calls that draw so much of the bandwidth.
+    pub(crate) fn drawing(self, draws: fn(Lane, Call) -> f64) -> Self {
+        let costs = RoundCosts {
+            draws,
+            ..self.costs
+        };
+        let policy = self.policy;
+        Self::with(costs, |own| *own = policy)
+    }
+
+    /// Steps in which a mechanism acted.
+    pub(crate) fn activations(&self, mechanism: Mechanism) -> u64 {
+        self.scheduler.activations().of(mechanism)
+    }
+
+    /// Asks what requests wait for.
+    pub(crate) fn ask(&self) -> usize {
+        let mut holds = Vec::new();
+        self.scheduler.holds(&mut holds);
+        holds.len()
     }
 
     /// A reactive request comes in.
@@ -240,12 +286,29 @@ impl Script {
         let Some(running) = self.running[lane as usize].take() else {
             return;
         };
+        let given = self.given(&running);
         self.hear(Event::Done {
             ticket: running.ticket,
             layers: running.layers,
             ended: Vec::new(),
-            given: Vec::new(),
+            given,
         });
+    }
+
+    /// What a launch gives where answers are drafted.
+    fn given(&self, running: &Running) -> Vec<Given> {
+        let gives = match &running.work {
+            Work::Head(_) => true,
+            Work::Decode(run) => running.layers == run.layers.end,
+            Work::Prefill { .. } | Work::Mixed { .. } => false,
+        };
+        let requests = running.work.requests().into_iter();
+        let given = requests.map(|request| Given {
+            request,
+            tokens: 1 + running.work.decoding(request).map_or(0, |it| it.drafted),
+            draft: self.draft.as_slice().into(),
+        });
+        given.filter(|_| gives && !self.draft.is_empty()).collect()
     }
 
     fn hear(&mut self, event: Event) {

@@ -49,6 +49,7 @@ impl Serving {
             Action::Restart(request) => {
                 if let Some(live) = self.live.get_mut(&request) {
                     live.prompt = None;
+                    live.last_layer = None;
                 }
             }
             Action::Emit(request) => self.emit(request),
@@ -170,6 +171,7 @@ impl Serving {
                     rows: Arc::new(rows),
                     first: tokens.saturating_sub(new) as u32,
                 });
+                self.calibrations.reserved(live.flow, reused);
             }
             Err(error) => {
                 memory.release(request);
@@ -181,12 +183,8 @@ impl Serving {
 
     fn emit(&mut self, request: RequestId) {
         self.status.generated_tokens += 1;
+        self.release_prompt(request);
         if let Some(live) = self.live.get_mut(&request) {
-            if let Some(prompt) = live.prompt.take() {
-                self.room.reclaim.drop_later(prompt);
-                let prompt = live.prompt_tokens.saturating_sub(live.reused_tokens);
-                self.status.prompt_tokens += u64::from(prompt);
-            }
             live.emit();
         }
     }

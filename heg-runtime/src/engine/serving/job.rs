@@ -37,10 +37,13 @@ impl Serving {
                 let prompt = self.prompt(*request)?;
                 let tokens = prompt.member.served.with_tokens(<[u32]>::len) as u32;
                 let live = self.live.get(request);
+                let is_drafted = live.is_some_and(|live| live.drafts.is_some());
+                let bytes = self.kept_bytes(&prompt.rows, tokens);
                 Job::Head {
                     prompt,
                     last: tokens.saturating_sub(1),
                     unscored: live.map_or(Vec::new(), Live::unscored),
+                    is_kept: is_drafted && self.calibrations.takes(bytes),
                 }
             }
             Work::Decode(run) => Job::Decode {

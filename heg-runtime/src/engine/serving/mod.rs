@@ -7,11 +7,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 mod actions;
-
+mod calibrate;
 mod job;
+mod observing;
 mod outcome;
 mod standing;
 
+use super::beliefs::Believed;
+use super::calibration::Calibrations;
 use super::conductor::{Arrival, Conductor, Message, Room, end_all, receive};
 use super::drafts::Drafting;
 use super::health::Pulse;
@@ -25,6 +28,7 @@ use super::status::{LaneStatus, Status};
 use super::waits::{Entry, Waits};
 use super::warming::{Warmed, Warming};
 use super::{Observer, Request, ScopeId};
+use crate::exec::PairedRoles;
 use heg_costs::AnnotatedCosts;
 use heg_draft::History;
 use heg_sched::{
@@ -53,6 +57,7 @@ pub(super) struct Serving {
     /// Events that follow from actions that could not be carried out.
     events: VecDeque<Event>,
     drafting: Drafting,
+    calibrations: Calibrations,
     observers: Vec<Box<dyn Observer>>,
     status: Status,
     /// Time spent in the scheduler and in its actions, of each step up to its last launch: what comes later delays
@@ -60,6 +65,8 @@ pub(super) struct Serving {
     dispatch: Duration,
     last_launch: Instant,
     waits: Waits,
+    /// Two roles that run every kernel together, if any do.
+    pair: Option<Arc<PairedRoles>>,
     model: ModelShape,
     /// End-of-sequence tokens of the model.
     eos_ids: Vec<u32>,
@@ -116,11 +123,16 @@ impl Serving {
             ..Status::default()
         };
         let eos_ids = manifest.text.eos_ids.clone();
+        let calibrations = Calibrations::new(policy.drafts.calibration);
+        let believed = Believed {
+            known: Rc::clone(&pace),
+            beliefs: machine.beliefs(),
+        };
         Self {
             machine,
             pulse,
             eos_ids,
-            scheduler: scheduler(policy, Rc::clone(&pace)),
+            scheduler: scheduler(policy, believed),
             pace,
             start: Instant::now(),
             timer: None,
@@ -133,11 +145,13 @@ impl Serving {
             unnamed_flows: 0,
             events: VecDeque::new(),
             drafting: Drafting::new(manifest.model.vocab),
+            calibrations,
             observers,
             status,
             dispatch: Duration::ZERO,
             last_launch: Instant::now(),
             waits: Waits::default(),
+            pair: loader.pair().cloned(),
             model,
         }
     }
@@ -187,11 +201,11 @@ impl Serving {
         let patience = self.machine.patience();
         let lanes = self.running.iter().flatten();
         let given_up = lanes.filter_map(|running| Some(running.abandoned? + patience));
-        let others = [timer, self.held.next_deadline()];
+        let others = [timer, self.held.next_deadline(), self.calibrates_at()];
         given_up.chain(others.into_iter().flatten()).min()
     }
 
-    /// Handles what is due: deadlines, silent lanes, the scheduler's timer.
+    /// Handles what is due: deadlines, silent lanes, the scheduler's timer, prompts to be read again.
     fn wake(&mut self) {
         let now = Instant::now();
         if self.next_alarm().is_none_or(|alarm| alarm > now) {
@@ -205,6 +219,7 @@ impl Serving {
             self.timer = None;
             self.step(Event::Timer);
         }
+        self.calibrate(now);
     }
 
     fn now(&self) -> Micros {
@@ -214,6 +229,7 @@ impl Serving {
     fn hear(&mut self, message: Message) {
         match message {
             Message::Submit(arrival) => {
+                self.calibrations.wait();
                 let entry = self.entry();
                 self.submit(arrival, entry);
             }
@@ -224,6 +240,7 @@ impl Serving {
             Message::Lost(lane, why) => self.lose(lane, why),
             Message::Transferred(event) => self.step(event),
             Message::Warmed(warmed) => self.warmed(warmed),
+            Message::Calibrated(request, found) => self.calibrated(request, found),
             Message::Status(answer) => {
                 let _ = answer.send(self.status());
             }
@@ -245,9 +262,7 @@ impl Serving {
             let told = (!self.observers.is_empty()).then(|| event.clone());
             self.scheduler.step(now, event, &mut actions);
             if let Some(event) = told {
-                for observer in &mut self.observers {
-                    observer.stepped(now, &event, &actions);
-                }
+                self.tell_step(now, &event, &actions);
             }
             // Listeners wake threads, for which no lane should wait. A stable sort: the rest stays in order.
             let is_heard = |action: &Action| matches!(action, Action::Emit(_) | Action::Finish(..));
@@ -262,6 +277,7 @@ impl Serving {
         };
         // Actions may have led to further steps: those are within this one.
         self.dispatch = before + (end - begin);
+        self.tell_holds();
     }
 
     /// What the lanes are doing as a reactive request comes.
@@ -280,6 +296,7 @@ impl Serving {
         let busy = |flow| self.live.values().any(|live| live.flow == flow);
         if arrival.request.flow.is_some_and(busy) {
             self.held.push(arrival);
+            self.tell_holds();
             return;
         }
         let deadline = arrival.deadline().map(|at| {

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Serving;
+use crate::engine::drafts::Fed;
 use crate::engine::health::LostLane;
 use crate::engine::lane::{Done, Failure, Report};
 use crate::engine::served::Follows;
@@ -39,6 +40,7 @@ impl Serving {
             }
             return self.step(Event::Ready(lane));
         }
+        self.calibrations.wait();
         let event = match outcome {
             Ok(done) => {
                 let whole = done.layers == 0 || done.layers == self.model.layers;
@@ -83,7 +85,14 @@ impl Serving {
             layers,
             tokens,
             scores,
+            likeliest,
+            last_layer,
         } = done;
+        if let Some((id, cache)) = last_layer
+            && let Some(live) = self.live.get_mut(&id)
+        {
+            live.last_layer = Some(cache);
+        }
         for (id, scores) in scores {
             if let Some(live) = self.live.get_mut(&id) {
                 live.scored(scores);
@@ -114,7 +123,10 @@ impl Serving {
                 let member = work.decoding(given.request);
                 let fed = member.map(|member| member.drafted.saturating_sub(refused));
                 let drafting = (&mut self.drafting, &*self.machine);
-                given.draft = live.draft(drafting, given.tokens, fed);
+                let likeliest = likeliest.iter().find(|(id, _)| *id == given.request);
+                let likeliest = likeliest.map_or(&[][..], |(_, likeliest)| likeliest);
+                let verified = fed.map(|tokens| Fed { tokens, likeliest });
+                given.draft = live.draft(drafting, given.tokens, verified);
                 if let Some(fed) = fed {
                     self.status.decode_steps += 1;
                     self.status.drafted_tokens += u64::from(fed);
@@ -171,6 +183,7 @@ impl Serving {
         };
         self.blame(&requests, error);
         self.room.memory.let_go();
+        self.calibrations.lose(lane);
         if lane == Lane::Npu {
             self.warming = None;
         }

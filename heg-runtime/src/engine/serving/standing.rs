@@ -2,7 +2,7 @@
 
 use super::Serving;
 use crate::engine::live::Phase;
-use crate::engine::status::Status;
+use crate::engine::status::{PairStatus, Status};
 use heg_sched::Class;
 
 impl Serving {
@@ -27,6 +27,8 @@ impl Serving {
             }
         }
         status.dispatch_us = self.dispatch.as_micros() as u64;
+        (status.calibrated_rows, status.calibrating_rows) = self.calibrations.rows();
+        status.pair = self.pair.as_deref().and_then(PairStatus::of);
         status.waits = self.waits.status();
         status.flows_kept = self.room.memory.flows_kept() as u32;
         status.kv_bytes = self.room.memory.bytes();

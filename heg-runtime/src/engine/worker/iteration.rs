@@ -70,16 +70,20 @@ impl Worker {
                 ..Done::default()
             });
         }
-        let tokens = if is_plain {
+        let Chosen { tokens, likeliest } = if is_plain {
             let served: Vec<&Served> = batch.iter().map(|it| &*it.member.served).collect();
-            self.choose(&served)?
+            Chosen {
+                tokens: self.choose(&served)?,
+                likeliest: Vec::new(),
+            }
         } else {
             self.choose_along(&rows, &wanted(&parts, &caches))?
         };
         Ok(Done {
             layers: layers.end,
             tokens,
-            scores: Vec::new(),
+            likeliest,
+            ..Done::default()
         })
     }
 
@@ -113,7 +117,8 @@ impl Worker {
             let scores = self.score_span(served, &rows, part.span)?;
             done.add_scores(served.id, scores);
         }
-        done.tokens = self.choose_along(&rows, &wanted(&parts, &caches))?;
+        let chosen = self.choose_along(&rows, &wanted(&parts, &caches))?;
+        (done.tokens, done.likeliest) = (chosen.tokens, chosen.likeliest);
         Ok(done)
     }
 
@@ -143,7 +148,7 @@ impl Worker {
         &mut self,
         rows: &Activations,
         wanted: &[Wanted<'_>],
-    ) -> Result<Vec<(RequestId, NextToken)>, RuntimeError> {
+    ) -> Result<Chosen, RuntimeError> {
         let mut tokens = Vec::with_capacity(wanted.len());
         let mut ways: Vec<Way> = wanted.iter().map(|_| Way::default()).collect();
         let all: Vec<(usize, usize)> = (0..)
@@ -170,6 +175,9 @@ impl Worker {
             for ((of, at), row) in some.iter().zip(logits.chunks_exact_mut(width)) {
                 let (wanted, way) = (&wanted[*of], &mut ways[*of]);
                 if way.next != Some(*at) {
+                    if self.drafts.reuse {
+                        way.compare(*at, &wanted.draft, row);
+                    }
                     continue;
                 }
                 let next = match at {
@@ -182,7 +190,13 @@ impl Worker {
                 tokens.push((wanted.served.id, next));
             }
         }
-        Ok(tokens)
+        let likeliest = wanted.iter().zip(ways);
+        let likeliest = likeliest.filter(|(_, way)| !way.likeliest.is_empty());
+        let likeliest = likeliest.map(|(wanted, way)| (wanted.served.id, way.likeliest));
+        Ok(Chosen {
+            tokens,
+            likeliest: likeliest.collect(),
+        })
     }
 
     /// What an iteration runs, row after row.
@@ -236,11 +250,20 @@ impl Worker {
     }
 }
 
+/// What was chosen along drafts.
+struct Chosen {
+    tokens: Vec<(RequestId, NextToken)>,
+    /// As in [`Done`].
+    likeliest: Vec<(RequestId, Vec<bool>)>,
+}
+
 /// The rows that a request's tokens were chosen after.
 struct Way {
     /// The row that the next one is chosen after.
     next: Option<usize>,
     len: usize,
+    /// Whether drafted tokens behind the first wrong one are what the model found likeliest there.
+    likeliest: Vec<bool>,
 }
 
 impl Default for Way {
@@ -248,11 +271,23 @@ impl Default for Way {
         Self {
             next: Some(0),
             len: 0,
+            likeliest: Vec::new(),
         }
     }
 }
 
 impl Way {
+    /// Notes whether the token drafted after a row that nothing was chosen after is the likeliest there. A tree has none
+    /// that is alone in its place.
+    fn compare(&mut self, row: usize, draft: &DraftRows<'_>, logits: &[f32]) {
+        if let (Some(token), None) = (draft.tokens.get(row), draft.follows)
+            && is_likeliest(logits, *token)
+        {
+            self.likeliest.resize(draft.tokens.len(), false);
+            self.likeliest[row] = true;
+        }
+    }
+
     /// Adds a row, and brings its keys and values to where those of the next position are.
     fn keep(&mut self, row: usize, wanted: &Wanted<'_>) -> Result<(), RuntimeError> {
         let to = self.len;
@@ -264,6 +299,19 @@ impl Way {
         wanted.cache.copy_row(first + row, first + to)
     }
 }
+
+/// Whether no token is likelier. Most are found wrong within the first logits, which is why nobody looks for the likeliest.
+fn is_likeliest(logits: &[f32], token: u32) -> bool {
+    let Some(most) = logits.get(token as usize) else {
+        return false;
+    };
+    // All of a block are compared, with no branch between them, so that a processor compares several at once.
+    let is_below = |block: &[f32]| block.iter().fold(true, |all, logit| all & (logit <= most));
+    logits.chunks(BLOCK).all(is_below)
+}
+
+/// Logits that are compared before a likelier one is looked at.
+const BLOCK: usize = 512;
 
 /// The rows that tokens are chosen from: the last one of a prompt, or the one of a request's last token and those of its
 /// draft.
@@ -283,4 +331,24 @@ fn wanted<'a>(parts: &[Part<'a>], caches: &[&'a KvCache]) -> Vec<Wanted<'a>> {
         }
     });
     wanted.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_likeliest_token_is_the_one_with_the_largest_logit() {
+        let mut logits: Vec<f32> = (0..2000).map(|at| (at * 37 % 1999) as f32).collect();
+        let largest = logits.iter().copied().fold(f32::MIN, f32::max);
+        for token in 0..logits.len() {
+            assert_eq!(
+                is_likeliest(&logits, token as u32),
+                logits[token] == largest
+            );
+        }
+        assert!(!is_likeliest(&logits, 2000));
+        logits[1999] = f32::NAN;
+        assert!(!is_likeliest(&logits, 1999));
+    }
 }

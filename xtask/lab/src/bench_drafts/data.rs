@@ -1,12 +1,14 @@
 //! Prompts and answers as tokens.
 
 use anyhow::{Context, Result};
+use heg_draft::Likely;
 use heg_runtime::Loaded;
 use heg_text::{Special, Tokenizer};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use xtask::fail::Fail;
 use xtask::workspace::root;
 
@@ -16,6 +18,8 @@ pub(super) struct Exchange {
     pub(super) answer: Vec<u32>,
     /// The part of the data set that it belongs to.
     pub(super) part: Option<String>,
+    /// What a model finds likely after each token of the prompt, where one was asked.
+    pub(super) likely: Option<Arc<[Likely]>>,
 }
 
 /// Exchanges in the order of their file.
@@ -87,6 +91,7 @@ impl DataSet {
                     prompt: encode(&line.prompt)?,
                     answer,
                     part: line.task,
+                    likely: None,
                 });
             }
         }

@@ -1,7 +1,11 @@
 //! Ways to draft: ours, and three that it is compared with.
 
+use super::ablation::{self, Length, Variant};
 use super::replay::{Method, Proposal};
-use heg_draft::{Acceptance, Automaton, Beside, Draft, Drafter, History, Match, Shape};
+use heg_draft::{
+    Acceptance, Automaton, Beside, Draft, Drafter, History, Likely, Match, Shape, Verified,
+};
+use std::sync::Arc;
 
 /// All of them, the simplest first.
 pub(super) fn methods() -> Vec<Box<dyn Method>> {
@@ -9,8 +13,8 @@ pub(super) fn methods() -> Vec<Box<dyn Method>> {
         Box::new(PromptLookup::default()),
         Box::new(Automata::over_context()),
         Box::new(Automata::with_history()),
-        Box::new(Ours::new(Shape::Chain, 16)),
-        Box::new(Ours::new(Shape::Tree, 32)),
+        Box::new(Ours::new(Variant::new(Shape::Chain, 16))),
+        Box::new(Ours::new(Variant::new(Shape::Tree, 32))),
     ]
 }
 
@@ -140,9 +144,8 @@ impl Method for Automata {
 }
 
 /// Ours: context and history, with what is learnt of both.
-struct Ours {
-    shape: Shape,
-    tokens_max: usize,
+pub(super) struct Ours {
+    variant: Variant,
     history: History,
     taught: Acceptance,
     drafter: Drafter,
@@ -153,10 +156,9 @@ impl Ours {
     /// More than any data set has.
     const HISTORY_TOKENS: usize = 1_000_000;
 
-    fn new(shape: Shape, tokens_max: usize) -> Self {
+    pub(super) fn new(variant: Variant) -> Self {
         Self {
-            shape,
-            tokens_max,
+            variant,
             history: History::new(Self::HISTORY_TOKENS),
             taught: Acceptance::default(),
             drafter: Drafter::new(&[]),
@@ -167,20 +169,25 @@ impl Ours {
 
 impl Method for Ours {
     fn name(&self) -> String {
-        match self.shape {
-            Shape::Chain => format!("chain of {}", self.tokens_max),
-            Shape::Tree => format!("tree of {}", self.tokens_max),
-        }
+        self.variant.name()
     }
 
     fn begin(&mut self, prompt: &[u32]) {
-        self.drafter = Drafter::new(prompt);
+        self.drafter = Drafter::new(prompt).under(self.variant.policy);
         self.draft = Draft::default();
     }
 
+    fn calibrate(&mut self, prompt: &[u32], likely: &Arc<[Likely]>) {
+        self.drafter.calibrate(prompt, Arc::clone(likely));
+    }
+
     fn read(&mut self, given: &[u32]) {
-        let taught = &mut self.taught;
-        self.drafter.verified(&self.draft, given, &[], taught);
+        let verified = Verified {
+            draft: &self.draft,
+            given,
+            likeliest: &[],
+        };
+        self.drafter.verified(verified, &mut self.taught);
         for token in given {
             self.drafter.push(*token, &self.history);
         }
@@ -192,7 +199,11 @@ impl Method for Ours {
             taught: &self.taught,
             forced: &[],
         };
-        self.draft = self.drafter.draft(self.shape, self.tokens_max, &beside);
+        let Variant { shape, tokens, .. } = self.variant;
+        self.draft = self.drafter.draft(shape, tokens, &beside);
+        if self.variant.length == Length::ByCost {
+            self.draft = self.draft.leading(ablation::worth(&self.draft));
+        }
         let tokens = self.draft.tokens().iter();
         Proposal {
             tokens: tokens
@@ -254,7 +265,7 @@ mod tests {
 
     #[test]
     fn ours_drafts_from_earlier_answers_too() {
-        let mut method = Ours::new(Shape::Chain, 16);
+        let mut method = Ours::new(Variant::new(Shape::Chain, 16));
         method.end(&[5], &[1, 2, 3, 4]);
         assert_eq!(drafted(&mut method, &[9, 1, 2]), [3, 4]);
         assert!(method.bytes_per_history_token() > Some(0.0));

@@ -4,7 +4,9 @@
 //! verification gives the drafted tokens that equal the answer's next, and one more. Methods that have a history keep
 //! each answer for those that come after it in the file.
 
+mod ablation;
 mod data;
+mod likely;
 mod methods;
 mod replay;
 mod report;
@@ -14,7 +16,7 @@ use data::{DataSet, Tokenizers};
 use methods::methods;
 use report::{Measured, Report};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use xtask::fail::Fail;
 use xtask::workspace::{note, root};
 
@@ -28,6 +30,12 @@ pub(crate) struct Args {
     /// The tokenizer of files that have none beside them: a bundle, or a tokenizer.json [default: SmolLM2's bundle]
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
+    /// Print what each mechanism of our drafts is worth
+    #[arg(long)]
+    ablate: bool,
+    /// The bundle of a model whose prompts the files have: with --ablate, drafts from what it finds likely in them, too
+    #[arg(long, value_name = "BUNDLE", requires = "ablate")]
+    model: Option<PathBuf>,
     /// Also write all figures to FILE, and how often drafts were accepted how far
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -45,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut tokenizers = Tokenizers::new(args.tokenizer.clone().unwrap_or_else(default));
     let mut report = Report::new(tokenizers.default_name());
     for file in &files {
-        let data = DataSet::read(file, &mut tokenizers)?;
+        let mut data = DataSet::read(file, &mut tokenizers)?;
         if data.exchanges.is_empty() {
             note(format!("{} has no answers", data.name));
             continue;
@@ -58,6 +66,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let measured: Vec<Measured> = methods().into_iter().map(measure).collect();
         print!("{}", report::table(&data.name, &measured));
         report.add(&data.name, &measured);
+        if args.ablate {
+            ablate(&mut data, args.model.as_deref(), &mut report)?;
+        }
     }
     let outputs = [
         (&args.json, report.json()?),
@@ -68,6 +79,28 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             fs::write(file, text)
                 .with_context(|| Fail::environment(format!("cannot write `{}`", file.display())))?;
         }
+    }
+    Ok(())
+}
+
+/// Replays a data set with each mechanism on and off.
+fn ablate(data: &mut DataSet, model: Option<&Path>, report: &mut Report) -> Result<()> {
+    if let Some(bundle) = model {
+        likely::find(bundle, data)?;
+    }
+    let variants = ablation::variants(model.is_some()).into_iter();
+    let replays = variants.map(|mut method| {
+        let replay = replay::replay(data, method.as_mut());
+        (method.name(), replay)
+    });
+    let replays: Vec<(String, replay::Replay)> = replays.collect();
+    print!("{}", ablation::table(&data.name, &replays));
+    // Simulations draw from those that a model had a part in; the others tell what is missing.
+    let calibrated = replays
+        .iter()
+        .filter(|(name, _)| name.ends_with("calibrated"));
+    for (name, replay) in calibrated {
+        report.add_records(&data.name, name, replay);
     }
     Ok(())
 }
@@ -84,10 +117,15 @@ Ways to draft: prompt look-up (the longest of at most 3 tokens that occurs earli
 the context, alone and with one over earlier answers (16 tokens), and ours with a history, as a chain of 16 and as a tree
 of 32.
 
+--ablate: chains of 16 without each mechanism, drafts as long as they pay by times of steps measured with SmolLM2, and with
+--model calibrated ones, as if the prompt had been read again before the answer began. Reuse needs a model that runs:
+`cargo xtask bench-speculation --ablate`.
+
 JSON: `figures` of each data set and method, and `records`, which the simulator draws from: for each data set, each part
 of it and each method [drafted, expected, accepted, count] of all verifications. Those that the simulator ships with are
 heg-runtime/sim/src/drafts/recorded.json, which --records wrote.
 
 Examples:
   cargo xtask bench-drafts
-  cargo xtask bench-drafts --data answers.jsonl --tokenizer model.heg --json figures.json";
+  cargo xtask bench-drafts --data answers.jsonl --tokenizer model.heg --json figures.json
+  cargo xtask bench-drafts --data tiny-agent/eval.jsonl --ablate --model tiny-agent.heg";

@@ -1,8 +1,10 @@
 //! Replays answers: drafts, compares with what the answer says, and counts.
 
 use super::data::DataSet;
+use heg_draft::Likely;
 use heg_sim::{DraftRecord, DraftedSteps};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// A way to draft.
@@ -12,6 +14,9 @@ pub(super) trait Method {
 
     /// An answer begins.
     fn begin(&mut self, prompt: &[u32]);
+
+    /// What a model finds likely after each token of the prompt.
+    fn calibrate(&mut self, _prompt: &[u32], _likely: &Arc<[Likely]>) {}
 
     /// The answer goes on with these tokens: what was right of the last draft, and one more.
     fn read(&mut self, given: &[u32]);
@@ -142,6 +147,9 @@ pub(super) fn replay(data: &DataSet, method: &mut dyn Method) -> Replay {
         counts.prompt_tokens += exchange.prompt.len() as u64;
         counts.answer_tokens += exchange.answer.len() as u64;
         method.begin(&exchange.prompt);
+        if let Some(likely) = &exchange.likely {
+            method.calibrate(&exchange.prompt, likely);
+        }
         let mut given = std::slice::from_ref(first);
         while !next.is_empty() {
             let begin = Instant::now();
@@ -198,6 +206,7 @@ mod tests {
             prompt: vec![0; 4],
             answer: answer.to_vec(),
             part: Some(part.to_owned()),
+            likely: None,
         };
         let data = DataSet {
             name: "data".to_owned(),

@@ -111,6 +111,14 @@ impl Report {
         }
     }
 
+    /// Adds the records of a variant that the figures have not.
+    pub(super) fn add_records(&mut self, data: &str, method: &str, replay: &Replay) {
+        let known = |it: &DraftRecord| it.data == data && it.method == method;
+        if !self.records.iter().any(known) {
+            self.records.extend(replay.records(data, method));
+        }
+    }
+
     /// Figures and records, one a line, so that files can be compared.
     pub(super) fn json(&self) -> Result<String> {
         Ok(format!(
@@ -161,6 +169,7 @@ mod tests {
             prompt: vec![10, 11, 12, 100 + at, 101 + at, 102 + at, 13],
             answer: vec![12, 100 + at, 101 + at, 102 + at, 20, 21, 22, 23, 24, 25],
             part: Some(if at.is_multiple_of(2) { "even" } else { "odd" }.to_owned()),
+            likely: None,
         };
         let data = DataSet {
             name: "data".to_owned(),

@@ -1,7 +1,8 @@
 //! OpenVINO GenAI's side: a Python environment (`venv`) with pinned packages, the same model exported
-//! with 8-bit weights, and the script that measures it (`genai.py`, held in this program).
+//! with 8-bit or 4-bit weights, and the script that measures it (`genai.py`, held in this program).
 
 use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS};
+use crate::precision::Precision;
 use crate::process::{PeakMemory, finished, listed, text, timed_json};
 use crate::subject::Subject;
 use anyhow::{Context, Result};
@@ -41,14 +42,18 @@ pub(crate) fn environment() -> Result<PathBuf> {
     }
 }
 
-pub(crate) fn prepare(subject: &Subject, exported: Option<&Path>) -> Result<GenAi> {
+pub(crate) fn prepare(
+    subject: &Subject,
+    exported: Option<&Path>,
+    precision: Precision,
+) -> Result<GenAi> {
     let peers = &subject.peers;
     let bin = environment()?;
     let script = peers.join("genai.py");
     fs::write(&script, SCRIPT).with_context(|| format!("cannot write `{}`", script.display()))?;
     let model = match exported {
         Some(exported) => exported.to_path_buf(),
-        None => ensure_export(&bin, subject)?,
+        None => ensure_export(&bin, subject, precision)?,
     };
     if !model.join("openvino_model.xml").is_file() {
         let message = format!("`{}` holds no openvino_model.xml", model.display());
@@ -92,21 +97,25 @@ impl GenAi {
 }
 
 /// The model as optimum-cli exports it, made once for each state of the model folder.
-fn ensure_export(bin: &Path, subject: &Subject) -> Result<PathBuf> {
+fn ensure_export(bin: &Path, subject: &Subject, precision: Precision) -> Result<PathBuf> {
     let Subject {
         folder: model,
         name,
         peers,
         ..
     } = subject;
-    let exported = peers.join(format!("{name}-genai-int8"));
+    let form = match precision {
+        Precision::EightBits => precision.of_genai().to_owned(),
+        Precision::FourBits(group) => format!("{}-{group}", precision.of_genai()),
+    };
+    let exported = peers.join(format!("{name}-genai-{form}"));
     let stamp = exported.join("source.txt");
     let source = source(model)?;
     if fs::read_to_string(&stamp).is_ok_and(|text| text == source) {
         return Ok(exported);
     }
     note(format!(
-        "exporting {name} for GenAI (8-bit weights): some minutes, 8 GB of memory"
+        "exporting {name} for GenAI ({form}): some minutes, 8 GB of memory"
     ));
     let scratch = tempfile::tempdir_in(peers).context("cannot create a folder for the export")?;
     let fresh = scratch.path().join("model");
@@ -117,7 +126,7 @@ fn ensure_export(bin: &Path, subject: &Subject) -> Result<PathBuf> {
         .arg(&script)
         .args(["export", "openvino", "--model", &text(model)])
         .args(["--task", "text-generation-with-past"])
-        .args(["--weight-format", "int8"])
+        .args(precision.export_arguments())
         .arg(&fresh);
     workspace::capture(&mut command, "optimum-cli export")?;
     fs::write(fresh.join("source.txt"), source).context("cannot write the stamp")?;

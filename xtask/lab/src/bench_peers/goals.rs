@@ -1,6 +1,7 @@
 //! The project's goals for HEG's figures beside the others', which depend on the model.
 
 use crate::goal::Goal;
+use crate::precision::Precision;
 use crate::subject::{LLAMA_1B, SMOLLM2};
 
 /// What HEG's figure is divided by.
@@ -30,10 +31,11 @@ impl Beside {
 }
 
 /// The goals of the line `key` for a model; none for one that the project has set none for.
-pub(super) fn goals(model: &str, key: &str) -> &'static [(Beside, Goal)] {
-    let lines: &[Line] = match model {
-        LLAMA_1B => &OF_LLAMA_1B,
-        SMOLLM2 => &OF_SMOLLM2,
+pub(super) fn goals(model: &str, precision: Precision, key: &str) -> &'static [(Beside, Goal)] {
+    let lines: &[Line] = match (model, precision) {
+        (LLAMA_1B, Precision::EightBits) => &OF_LLAMA_1B,
+        (LLAMA_1B, Precision::FourBits(_)) => &OF_LLAMA_1B_IN_FOUR_BITS,
+        (SMOLLM2, Precision::EightBits) => &OF_SMOLLM2,
         _ => &[],
     };
     let found = lines.iter().find(|(of, _)| *of == key);
@@ -62,6 +64,8 @@ const OF_LLAMA_1B: [Line; 7] = [
     ("peak_rss_bytes", &[(Genai, AtMost(0.5))]),
     ("anonymous_bytes", &[(Megabyte, AtMost(60.0))]),
 ];
+
+const OF_LLAMA_1B_IN_FOUR_BITS: [Line; 1] = [("decode_tokens_per_s", &[(Genai, AtLeast(1.2))])];
 
 const OF_SMOLLM2: [Line; 4] = [
     ("prefill_tokens_per_s/512", &[(Better, AtLeast(1.2))]),

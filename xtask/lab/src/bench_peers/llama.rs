@@ -1,7 +1,8 @@
-//! llama.cpp's side: its own programs for measurements, and a model in its 8-bit form (Q8_0).
+//! llama.cpp's side: its own programs for measurements, and a model in its 8-bit or 4-bit form (Q8_0, Q4_0).
 
 use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS};
 use crate::llama_cpp::LlamaCpp;
+use crate::precision::Precision;
 use crate::process::{Finished, finished, listed, text, timed_json};
 use crate::subject::Subject;
 use anyhow::{Context, Result};
@@ -16,11 +17,11 @@ pub(super) struct Llama {
     threads: String,
 }
 
-pub(super) fn prepare(subject: &Subject) -> Result<Llama> {
+pub(super) fn prepare(subject: &Subject, precision: Precision) -> Result<Llama> {
     let llama = LlamaCpp::open(subject)?;
     Ok(Llama {
         programs: llama.programs(&[BENCH, BATCHED_BENCH, COMPLETION])?,
-        model: llama.model(subject)?,
+        model: llama.model(subject, precision)?,
         threads: std::thread::available_parallelism()?.to_string(),
     })
 }

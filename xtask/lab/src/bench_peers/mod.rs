@@ -9,6 +9,7 @@ pub(crate) mod ours;
 mod report;
 mod samples;
 
+use crate::precision::PrecisionArgs;
 use crate::process::PeakMemory;
 use crate::quality;
 use crate::subject::Subject;
@@ -31,7 +32,9 @@ pub(crate) struct Args {
     /// A model by name, or a Hugging Face folder [default: llama-3.2-1b, synthesised]
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
-    /// The same model, exported for GenAI with 8-bit weights already [default: exported with optimum-cli]
+    #[command(flatten)]
+    precision: PrecisionArgs,
+    /// The same model, exported for GenAI with such weights already [default: exported with optimum-cli]
     #[arg(long, value_name = "DIR")]
     genai_model: Option<PathBuf>,
     /// Engines to measure beside HEG
@@ -60,20 +63,22 @@ enum Peer {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let precision = args.precision.precision()?;
     let subject = Subject::find(args.model.as_deref())?;
+    let exported = args.genai_model.as_deref();
     let genai = match args.peers.contains(&Peer::Genai) {
-        true => Some(genai::prepare(&subject, args.genai_model.as_deref())?),
+        true => Some(genai::prepare(&subject, exported, precision)?),
         false => None,
     };
     let llama = match args.peers.contains(&Peer::Llama) {
-        true => Some(llama::prepare(&subject)?),
+        true => Some(llama::prepare(&subject, precision)?),
         false => None,
     };
     let ours = Ours {
         isa: args.isa,
-        ..ours::prepare(&subject)?
+        ..ours::prepare(&subject, precision)?
     };
-    let mut report = Report::new(&subject.name, args.rounds, args.isa);
+    let mut report = Report::new(&subject.name, precision, args.rounds, args.isa);
     for round in 1..=args.rounds.get() {
         let announce = |side| note(format!("round {round} of {}: {side}", args.rounds));
         announce("HEG");
@@ -88,8 +93,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     note("accuracy of the same build and settings");
-    let accuracy = quality::of_the_default();
-    report.accuracy = accuracy.as_ref().and_then(quality::Report::default_kl);
+    let accuracy = quality::beside_speed(precision);
+    report.accuracy = accuracy.as_ref().and_then(quality::Report::judged_kl);
     match &args.json {
         Some(None) => {
             print!("{}", report.json_lines());
@@ -207,4 +212,5 @@ Examples:
   cargo xtask bench-peers --model smollm2-135m-instruct --json smollm2.jsonl
   cargo xtask bench-peers --peers llama --rounds 3
   cargo xtask bench-peers --peers none --isa avx2
+  cargo xtask bench-peers --peers genai --weights w4a16 --group 128
   HEG_PEERS_VENV=~/venv cargo xtask bench-peers --model m1b --genai-model ov1b";

@@ -1,8 +1,9 @@
 //! HEG's side: the bundle and the two commands that measure it.
 
 use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS};
+use crate::precision::Precision;
 use crate::process::{Finished, finished, listed, text, timed_json};
-use crate::subject::{DEFAULT_FORM, Subject};
+use crate::subject::Subject;
 use anyhow::{Context, Result};
 use heg_spec::Isa;
 use serde_json::Value;
@@ -18,13 +19,10 @@ pub(crate) struct Ours {
     pub(crate) isa: Option<Isa>,
 }
 
-pub(crate) fn prepare(subject: &Subject) -> Result<Ours> {
+pub(crate) fn prepare(subject: &Subject, precision: Precision) -> Result<Ours> {
     let heg = workspace::build_heg(Build::Release)?;
-    note(format!(
-        "compiling {} for HEG (8-bit weights)",
-        subject.name
-    ));
-    let bundle = subject.bundle(DEFAULT_FORM)?;
+    note(format!("compiling {} for HEG ({precision})", subject.name));
+    let bundle = subject.bundle(precision)?;
     Ok(Ours {
         heg,
         bundle,

@@ -3,6 +3,7 @@
 use super::goals::{Beside, goals};
 use super::samples::Samples;
 use crate::goal::Goal;
+use crate::precision::Precision;
 use heg_spec::Isa;
 use serde_json::{Value, json};
 use std::num::NonZeroU32;
@@ -10,6 +11,7 @@ use std::num::NonZeroU32;
 /// All samples for one model.
 pub(super) struct Report {
     model: String,
+    precision: Precision,
     rounds: NonZeroU32,
     /// Instructions that HEG was held to.
     isa: Option<Isa>,
@@ -23,9 +25,15 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(model: &str, rounds: NonZeroU32, isa: Option<Isa>) -> Self {
+    pub(super) fn new(
+        model: &str,
+        precision: Precision,
+        rounds: NonZeroU32,
+        isa: Option<Isa>,
+    ) -> Self {
         Self {
             model: model.to_string(),
+            precision,
             rounds,
             isa,
             ours: Samples::default(),
@@ -44,9 +52,9 @@ impl Report {
             self.model,
             self.rounds,
             "",
-            "HEG w8a16",
-            "GenAI int8",
-            "llama.cpp Q8_0",
+            format!("HEG {}", self.precision),
+            format!("GenAI {}", self.precision.of_genai()),
+            format!("llama.cpp {}", self.precision.of_llama()),
             "to GenAI",
             "to better",
             "goal"
@@ -93,6 +101,7 @@ impl Report {
         });
         json!({
             "model": self.model,
+            "weights": self.precision.to_string(),
             "isa": self.isa.map(Isa::name),
             "name": line.key,
             "heg": figures.heg,
@@ -121,7 +130,7 @@ impl Report {
         line: &Line,
         figures: &Figures,
     ) -> impl Iterator<Item = (Beside, &'static Goal, f64)> {
-        let goals = goals(&self.model, line.key).iter();
+        let goals = goals(&self.model, self.precision, line.key).iter();
         goals.filter_map(|(beside, goal)| {
             // The better of one side alone is not what the goal means.
             let is_known = *beside != Beside::Better || figures.has_both_peers();
@@ -269,7 +278,7 @@ mod tests {
     use crate::subject::{LLAMA_1B, SMOLLM2};
 
     fn report(model: &str) -> Report {
-        let mut report = Report::new(model, NonZeroU32::MIN, None);
+        let mut report = Report::new(model, Precision::EightBits, NonZeroU32::MIN, None);
         for line in &LINES {
             report.ours.add(line.key, 90.0);
             report.genai.add(line.key, 100.0);

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     genai_model: Option<PathBuf>,
     /// Systems to measure, in this order
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::ALL)]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::USUAL)]
     systems: Vec<System>,
     /// Loads, as shares of what GenAI sustains
     #[arg(long, value_name = "SHARE", value_delimiter = ',', default_values_t = [0.5, 0.8, 1.2])]
@@ -45,6 +45,9 @@ pub(crate) struct Args {
     /// A folder of request files (*.jsonl) [default: the small sample that ships]
     #[arg(long, value_name = "DIR")]
     workloads: Option<PathBuf>,
+    /// Prompts: random token ids, or the request files' own text, which GenAI's side does not take
+    #[arg(long, value_enum, default_value_t = PromptKind::Ids)]
+    prompts: PromptKind,
     /// Only the gap between tokens of a reactive answer while a proactive prompt of 4 000 tokens comes
     #[arg(long)]
     gap: bool,
@@ -54,6 +57,13 @@ pub(crate) struct Args {
     /// Print one JSON object instead of the tables
     #[arg(long)]
     json: bool,
+}
+
+/// The prompts of `--prompts`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum PromptKind {
+    Ids,
+    Text,
 }
 
 const AFTER_HELP: &str = "\
@@ -75,9 +85,16 @@ source that llama-cpp-python comes with (a C++ compiler is needed; ten minutes o
 Examples:
   cargo xtask bench-serve --workloads DIR
   cargo xtask bench-serve --systems heg,genai --loads 0.8 --minutes 1 --sustained 9
+  cargo xtask bench-serve --systems heg,heg-plain --loads 0.8 --model smollm2-135m-instruct --prompts text
   cargo xtask bench-serve --gap";
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.prompts == PromptKind::Text && args.systems.contains(&System::Genai) {
+        let fail = Fail::input("GenAI's side of this benchmark takes token ids, not text");
+        return Err(fail
+            .hint("use --prompts ids, or --systems heg,heg-plain")
+            .into());
+    }
     let out = match &args.out {
         Some(out) => out.clone(),
         None => target_dir().join("bench-serve"),
@@ -120,6 +137,7 @@ fn setup(args: &Args) -> serde_json::Value {
         "minutes": args.minutes,
         "seed": args.seed,
         "workloads": args.workloads,
+        "prompts": format!("{:?}", args.prompts),
     })
 }
 
@@ -144,10 +162,11 @@ struct Bench<'a> {
 /// Token ids of random prompts are below this, whatever the vocabulary is. Chosen: what llama-3.2-1b's shape
 /// and all that is larger has.
 const IDS_END: u32 = 15_000;
+const IDS: Prompts = Prompts::Ids { end: IDS_END };
 
 impl Bench<'_> {
     /// Draws a trace with this many requests a minute, a third of them reactive.
-    fn trace(&self, requests_per_minute: f64) -> Result<Vec<ReplayRequest>> {
+    fn trace(&self, requests_per_minute: f64, prompts: Prompts) -> Result<Vec<ReplayRequest>> {
         let spec = TraceSpec {
             span: Micros::from_f64(self.args.minutes * 60e6),
             reactive_per_minute: requests_per_minute / 3.0,
@@ -155,7 +174,6 @@ impl Bench<'_> {
             seed: self.args.seed,
             ..TraceSpec::default()
         };
-        let prompts = Prompts::Ids { end: IDS_END };
         let trace = ReplayRequest::draw(&spec, &self.workloads, prompts);
         if trace.is_empty() {
             let message = format!("no request comes within {} minutes", self.args.minutes);
@@ -168,7 +186,7 @@ impl Bench<'_> {
         if let Some(rpm) = self.args.sustained {
             return Ok(rpm);
         }
-        let trace = self.trace(6.0)?;
+        let trace = self.trace(6.0, IDS)?;
         let run = self.replay("sustained", &trace, System::Genai, Pace::AtOnce)?;
         let answered = run
             .requests
@@ -183,7 +201,11 @@ impl Bench<'_> {
     }
 
     fn load(&self, load: f64, sustained_rpm: f64) -> Result<LoadReport> {
-        let trace = self.trace(load * sustained_rpm)?;
+        let prompts = match self.args.prompts {
+            PromptKind::Ids => IDS,
+            PromptKind::Text => Prompts::Text,
+        };
+        let trace = self.trace(load * sustained_rpm, prompts)?;
         let folder = format!("load-{load}");
         let mut runs = Vec::new();
         let mut engine = None;

@@ -1,5 +1,6 @@
 //! What bench-serve says: figures of all systems side by side for each load, and the goals of the project.
 
+use super::systems::PLAIN;
 use crate::goal::Goal;
 use heg_workload::{ClassFigures, EngineFigures, Figures};
 use serde_json::{Value, json};
@@ -66,8 +67,18 @@ const fn p90(over: &'static str, at_most: f64) -> Ratio {
 /// The name of the runs of our server that have the reactive requests alone.
 pub(super) const REACTIVE_ONLY: &str = "heg-reactive";
 
-/// At every load: what background work costs a person.
-const AT_ALL: [Ratio; 2] = [mean(REACTIVE_ONLY, 1.25), p90(REACTIVE_ONLY, 1.25)];
+/// At every load: what background work costs a person, and what drafts are worth.
+const AT_ALL: [Ratio; 4] = [
+    mean(REACTIVE_ONLY, 1.25),
+    p90(REACTIVE_ONLY, 1.25),
+    mean(PLAIN, 1.0),
+    Ratio {
+        title: "proactive tokens per second",
+        over: PLAIN,
+        figure: |f| f.proactive.tokens_per_s(),
+        goal: Goal::AtLeast(1.0),
+    },
+];
 
 /// A load of `BUSY` or more.
 const AT_BUSY: [Ratio; 3] = [

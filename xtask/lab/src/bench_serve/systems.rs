@@ -5,6 +5,7 @@ use super::results::Run;
 use crate::bench_peers::genai::{self, GenAi};
 use crate::bench_peers::ours::{self, Ours};
 use crate::llama_cpp::LlamaCpp;
+use crate::precision::Precision;
 use crate::process::{text, timed_json};
 use crate::subject::Subject;
 use anyhow::{Context, Result};
@@ -20,11 +21,16 @@ use std::time::{Duration, Instant};
 use xtask::fail::Fail;
 use xtask::workspace::{self, last_lines};
 
+/// The name of our server without drafts.
+pub(super) const PLAIN: &str = "heg-plain";
+
 /// The models and options to compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum System {
     /// `heg serve`
     Heg,
+    /// `heg serve --speculate off`
+    HegPlain,
     /// OpenVINO GenAI's continuous batching
     Genai,
     /// llama.cpp's server
@@ -60,17 +66,19 @@ impl Llama {
         let server = "llama-server";
         Ok(Self {
             server: llama.programs(&[server])?.join(server),
-            model: llama.model(subject)?,
+            model: llama.model(subject, Precision::EightBits)?,
         })
     }
 }
 
 impl System {
-    pub(super) const ALL: [Self; 3] = [Self::Heg, Self::Genai, Self::LlamaServer];
+    /// The systems that are compared unless others are asked for.
+    pub(super) const USUAL: [Self; 3] = [Self::Heg, Self::Genai, Self::LlamaServer];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Heg => "heg",
+            Self::HegPlain => PLAIN,
             Self::Genai => "genai",
             Self::LlamaServer => "llama-server",
         }
@@ -89,13 +97,16 @@ impl Systems {
         genai_model: Option<&Path>,
         wanted: &[System],
     ) -> Result<Self> {
-        let ours = ours::prepare(subject)?;
+        let ours = ours::prepare(subject, Precision::EightBits)?;
         let genai = match wanted.contains(&System::Genai) {
             true => {
                 let script = subject.peers.join("genai_replay.py");
                 fs::write(&script, GENAI_REPLAY)
                     .with_context(|| format!("cannot write `{}`", script.display()))?;
-                Some((genai::prepare(subject, genai_model)?, script))
+                Some((
+                    genai::prepare(subject, genai_model, Precision::EightBits)?,
+                    script,
+                ))
             }
             false => None,
         };
@@ -118,6 +129,11 @@ impl Systems {
         let mut command = match system {
             System::Genai => return self.replay_in_genai(trace, pace),
             System::Heg => self.serve_heg(),
+            System::HegPlain => {
+                let mut command = self.serve_heg();
+                command.args(["--speculate", "off"]);
+                command
+            }
             System::LlamaServer => self.serve_llama()?,
         };
         let port = free_port()?;

@@ -16,7 +16,27 @@ pub(super) struct Question {
 #[derive(Deserialize)]
 struct Line {
     prompt: String,
+    /// What the prompt is of, where it is known; else the prompt says so itself.
+    #[serde(default)]
+    messages: Option<Vec<Message>>,
+    #[serde(default)]
+    tools: Option<Vec<serde_json::Value>>,
+    #[serde(default, alias = "answer")]
     reference: Option<String>,
+}
+
+impl Line {
+    fn conversation(&mut self) -> Conversation {
+        match self.messages.take() {
+            Some(messages) => Conversation {
+                messages,
+                tools: self.tools.take().unwrap_or_default(),
+                add_generation_prompt: true,
+                ..Conversation::default()
+            },
+            None => conversation(&self.prompt),
+        }
+    }
 }
 
 /// Questions of `FOLDER/NAME.jsonl`: the first `count` that have a reference, and prompts of at most `tokens_max` tokens.
@@ -35,13 +55,12 @@ pub(super) fn questions(
             break;
         }
         let at = || format!("`{}`, line {}", path.display(), number + 1);
-        let line: Line = serde_json::from_str(line).with_context(at)?;
+        let mut line: Line = serde_json::from_str(line).with_context(at)?;
+        let conversation = line.conversation();
         let Some(reference) = line.reference else {
             continue;
         };
-        let text = template
-            .render(&conversation(&line.prompt))
-            .with_context(at)?;
+        let text = template.render(&conversation).with_context(at)?;
         let prompt = tokenizer
             .encode(&text, Special::AsWritten)
             .with_context(at)?;

@@ -69,6 +69,7 @@ impl GenAi {
             serde_json::from_str(&line).with_context(|| format!("GenAI printed `{line}`"))?;
         Ok(Spent {
             seconds: answered.seconds,
+            decode_seconds: 0.0,
             tokens: answered.tokens,
             ..Spent::default()
         })

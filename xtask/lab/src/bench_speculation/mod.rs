@@ -1,25 +1,29 @@
 //! `cargo xtask bench-speculation`: answers to questions of real data sets without drafts, with chains and trees of them,
 //! and by OpenVINO GenAI with and without prompt look-up. All sides take turns at every question.
 
+mod ablation;
 mod data;
 mod genai;
 mod recital;
 mod report;
 
 use crate::bench_peers;
-use crate::subject::{DEFAULT_FORM, SMOLLM2, Subject};
+use crate::precision::Precision;
+use crate::subject::{SMOLLM2, Subject};
 use anyhow::{Context, Result};
 use data::Question;
 use genai::GenAi;
 use heg_runtime::Loaded;
-use heg_runtime::engine::{EndTokens, Engine, Request, Speculation};
+use heg_runtime::engine::{EndTokens, Engine, Request, ScopeId, Speculation};
 use heg_runtime::exec::ExecutorOptions;
+use heg_runtime::history::{PastAnswers, TokenSet};
 use heg_sched::{Class, Finish};
 use heg_spec::shipped;
 use heg_text::Restriction;
 use recital::Recital;
 use report::{DataSet, Report};
 use std::num::NonZeroUsize;
+use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use xtask::fail::Fail;
@@ -50,6 +54,12 @@ pub(crate) struct Args {
     /// Have HEG say the data sets' own answers in place of the model's: for models of random weights
     #[arg(long)]
     recite: bool,
+    /// Questions before those, whose own answers are in the histories from the start
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "recite")]
+    past: usize,
+    /// Ask with each mechanism of drafts on and off instead, and leave GenAI out
+    #[arg(long)]
+    ablate: bool,
     /// Leave GenAI out
     #[arg(long)]
     alone: bool,
@@ -72,6 +82,8 @@ enum Side {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Spent {
     seconds: f64,
+    /// Those of `seconds` after the first token; not known of GenAI.
+    decode_seconds: f64,
     tokens: u32,
     /// Decode iterations.
     steps: u32,
@@ -79,44 +91,75 @@ struct Spent {
     accepted: u32,
 }
 
+impl AddAssign for Spent {
+    fn add_assign(&mut self, other: Self) {
+        self.seconds += other.seconds;
+        self.decode_seconds += other.decode_seconds;
+        self.tokens += other.tokens;
+        self.steps += other.steps;
+        self.drafted += other.drafted;
+        self.accepted += other.accepted;
+    }
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     let subject = Subject::find(Some(&args.model))?;
-    let bundle = subject.bundle(DEFAULT_FORM)?;
+    let bundle = subject.bundle(Precision::EightBits)?;
     // A model of random weights has no tokenizer; its tokens are another's then.
     let text = match args.recite {
-        true => Loaded::open(&Subject::find(Some(SMOLLM2))?.bundle(DEFAULT_FORM)?)?,
+        true => Loaded::open(&Subject::find(Some(SMOLLM2))?.bundle(Precision::EightBits)?)?,
         false => Loaded::open(&bundle)?,
     };
     let (tokenizer, template) = (text.tokenizer()?, text.chat_template()?);
-    let mut genai = match args.alone || args.recite {
+    let mut genai = match args.alone || args.recite || args.ablate {
         true => None,
         false => {
-            let exported = bench_peers::genai::prepare(&subject, None)?;
+            let exported = bench_peers::genai::prepare(&subject, None, Precision::EightBits)?;
             Some(GenAi::start(&exported.model, &subject.peers)?)
         }
     };
     let mut report = Report::default();
     for name in &args.data {
-        let sizes = (args.questions.get(), args.prompt_tokens);
-        let text = (&tokenizer, &template);
-        let questions = data::questions(&args.workloads, name, text, sizes)?;
+        let sizes = (args.past + args.questions.get(), args.prompt_tokens);
+        let written = (&tokenizer, &template);
+        let mut past = data::questions(&args.workloads, name, written, sizes)?;
+        let questions = past.split_off(args.past.min(past.len()));
+        let past = answers_of(&past, TokenSet::of(text.bundle()));
         note(format!("{name}: {} questions", questions.len()));
-        let mut data_set = asked(args, &bundle, &questions, genai.as_mut())?;
+        if args.ablate {
+            let ablation = ablation::ablate(args, &bundle, name, &questions)?;
+            match args.json {
+                true => print!("{}", ablation.json_lines()),
+                false => print!("{}", ablation.table()),
+            }
+            continue;
+        }
+        let mut data_set = asked(args, &bundle, (&past, &questions), genai.as_mut())?;
         data_set.name.clone_from(name);
         report.data_sets.push(data_set);
     }
     match args.json {
+        _ if args.ablate => {}
         true => print!("{}", report.json_lines()),
         false => print!("{}", report.table(&subject.name)),
     }
     Ok(())
 }
 
-/// Asks all questions, each of all sides in turn. Histories of earlier answers begin with the data set.
+/// The questions' own answers, as if they had been given.
+fn answers_of(questions: &[Question], token_set: TokenSet) -> PastAnswers {
+    let mut answers = PastAnswers::new(token_set);
+    for question in questions {
+        answers.add(&question.prompt, &question.reference);
+    }
+    answers
+}
+
+/// Asks all questions, each of all sides in turn. Histories begin with the past answers, and go on with those of the data set.
 fn asked(
     args: &Args,
     bundle: &Path,
-    questions: &[Question],
+    (past, questions): (&PastAnswers, &[Question]),
     mut genai: Option<&mut GenAi>,
 ) -> Result<DataSet> {
     let engines = [
@@ -126,13 +169,16 @@ fn asked(
     ];
     let engines = engines.map(|(side, speculation)| Ok((side, engine(bundle, speculation)?)));
     let engines: Vec<(Side, Engine)> = engines.into_iter().collect::<Result<_>>()?;
+    for (_, engine) in &engines {
+        engine.recall(ScopeId::default(), past);
+    }
     let mut data_set = DataSet::default();
     for (number, question) in questions.iter().enumerate() {
         let mut answers: Vec<Vec<u32>> = Vec::new();
         // Each side is first in its turn, in case that the machine changes meanwhile.
         for at in 0..engines.len() {
             let (side, engine) = &engines[(number + at) % engines.len()];
-            let (answer, spent) = answer(engine, question, args)?;
+            let (answer, spent) = answered(engine, request(question, args))?;
             data_set.add(*side, spent);
             answers.push(answer);
         }
@@ -158,13 +204,13 @@ fn engine(bundle: &Path, speculation: Speculation) -> Result<Engine> {
     Ok(engine)
 }
 
-/// An answer, and what it took from its prompt to its last token.
-fn answer(engine: &Engine, question: &Question, args: &Args) -> Result<(Vec<u32>, Spent)> {
+/// A question as the command asks it.
+fn request(question: &Question, args: &Args) -> Request {
     let recital = args.recite.then(|| {
         let said = question.reference.len().min(args.answer_tokens as usize);
         Box::new(Recital::new(&question.reference[..said])) as Box<dyn Restriction>
     });
-    let request = Request {
+    Request {
         tokens_max: args.answer_tokens,
         end_tokens: match args.recite {
             true => EndTokens::Ignored,
@@ -172,7 +218,11 @@ fn answer(engine: &Engine, question: &Question, args: &Args) -> Result<(Vec<u32>
         },
         restriction: recital,
         ..Request::new(Class::Reactive, question.prompt.clone())
-    };
+    }
+}
+
+/// An answer, and what it took from its prompt to its last token.
+fn answered(engine: &Engine, request: Request) -> Result<(Vec<u32>, Spent)> {
     let begin = Instant::now();
     let (tokens, ending) = engine
         .generate(request)
@@ -185,6 +235,7 @@ fn answer(engine: &Engine, question: &Question, args: &Args) -> Result<(Vec<u32>
     let drafts = ending.drafts.unwrap_or_default();
     let spent = Spent {
         seconds,
+        decode_seconds: ending.decode.as_secs_f64(),
         tokens: tokens.len() as u32,
         steps: match ending.drafts {
             Some(drafts) => drafts.steps,
@@ -219,9 +270,14 @@ token. HEG's sides must give the same tokens, or the command fails. GenAI gives 
 with prompt look-up of 5 tokens after matches of at most 3, and without.
 
 --recite: HEG goes through the model for every token, and says the reference whatever the model prefers; tokens
-are those of smollm2-135m-instruct, and GenAI is left out.
+are those of smollm2-135m-instruct, and GenAI is left out. --past N skips N questions, and has their references in
+the histories, as a server has that ran for a while.
+
+--ablate: a chain without each mechanism of drafts, with calibration and reuse, and of 16 tokens whatever they cost. Each
+question is asked for one token first, so that its prompt can be read again before the answer.
 
 Examples:
   cargo xtask bench-speculation --workloads DIR
   cargo xtask bench-speculation --workloads DIR --data bfcl,mtrag_un --questions 40 --json
-  cargo xtask bench-speculation --workloads DIR --model llama-3.2-1b --recite";
+  cargo xtask bench-speculation --workloads DIR --data bfcl --ablate
+  cargo xtask bench-speculation --workloads DIR --model llama-3.2-1b --recite --past 100";

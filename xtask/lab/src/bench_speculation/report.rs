@@ -23,11 +23,7 @@ impl DataSet {
     /// Adds an answer of a side.
     pub(super) fn add(&mut self, side: Side, spent: Spent) {
         let sum = self.sides.entry(side).or_default();
-        sum.seconds += spent.seconds;
-        sum.tokens += spent.tokens;
-        sum.steps += spent.steps;
-        sum.drafted += spent.drafted;
-        sum.accepted += spent.accepted;
+        *sum += spent;
     }
 
     fn side(&self, side: Side) -> Option<Spent> {
@@ -39,6 +35,11 @@ impl DataSet {
         Some(self.side(than)?.seconds / self.side(side)?.seconds)
     }
 
+    /// The same of what comes after the first token.
+    fn decodes_faster(&self, side: Side) -> Option<f64> {
+        Some(self.side(Side::Plain)?.decode_seconds / self.side(side)?.decode_seconds)
+    }
+
     /// How much faster the better of HEG's drafts is than GenAI's better way.
     fn to_genai(&self) -> Option<f64> {
         let seconds = |side| self.side(side).map(|spent| spent.seconds);
@@ -48,7 +49,7 @@ impl DataSet {
 }
 
 /// Tokens that a decode iteration gives; the first token of an answer is its prompt's.
-fn a_step(spent: Spent, answers: usize) -> f64 {
+pub(super) fn a_step(spent: Spent, answers: usize) -> f64 {
     f64::from(spent.tokens.saturating_sub(answers as u32)) / f64::from(spent.steps.max(1))
 }
 
@@ -58,7 +59,7 @@ impl Report {
             format!("{model}: seconds an answer, all sides in turn at every question\n\n");
         let _ = writeln!(
             text,
-            "{:<16} {:>9} {:>7} {:>7} {:>7} {:>7} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>9}",
+            "{:<16} {:>9} {:>7} {:>7} {:>7} {:>7} {:>9} {:>9} {:>8} {:>8} {:>9} {:>9} {:>8} {:>8} {:>9}",
             "data set",
             "questions",
             "tokens",
@@ -69,6 +70,8 @@ impl Report {
             "a step, t",
             "chain",
             "tree",
+            "decode, c",
+            "decode, t",
             "GenAI",
             "look-up",
             "to GenAI",
@@ -80,7 +83,7 @@ impl Report {
             let tokens = set.side(Side::Plain).map_or(0, |spent| spent.tokens);
             let _ = writeln!(
                 text,
-                "{:<16} {:>9} {:>7} {:>7} {:>7} {:>7} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>9}",
+                "{:<16} {:>9} {:>7} {:>7} {:>7} {:>7} {:>9} {:>9} {:>8} {:>8} {:>9} {:>9} {:>8} {:>8} {:>9}",
                 set.name,
                 set.questions,
                 tokens,
@@ -91,6 +94,8 @@ impl Report {
                 shown(a_step(Side::Tree), 2),
                 times(set.faster(Side::Chain, Side::Plain)),
                 times(set.faster(Side::Tree, Side::Plain)),
+                times(set.decodes_faster(Side::Chain)),
+                times(set.decodes_faster(Side::Tree)),
                 shown(seconds(Side::GenAi), 3),
                 shown(seconds(Side::GenAiLookup), 3),
                 times(set.to_genai()),
@@ -126,6 +131,8 @@ impl Report {
                 "tree": drafts(Side::Tree),
                 "chain_to_plain": set.faster(Side::Chain, Side::Plain),
                 "tree_to_plain": set.faster(Side::Tree, Side::Plain),
+                "chain_decode_to_plain": set.decodes_faster(Side::Chain),
+                "tree_decode_to_plain": set.decodes_faster(Side::Tree),
                 "to_genai": set.to_genai(),
             });
             format!("{line}\n")
@@ -144,8 +151,8 @@ fn times(ratio: Option<f64>) -> String {
 
 const ABOUT: &str = "
 Plain, chain and tree are HEG without drafts and with them, and gave the same tokens. `a step` are tokens of a decode
-iteration, the first of an answer aside. GenAI, and GenAI with prompt look-up, gave as many tokens; `to GenAI` is its
-better way divided by HEG's better drafts.
+iteration, the first of an answer aside; `decode` is the gain without the time of prompts. GenAI, and GenAI with
+prompt look-up, gave as many tokens; `to GenAI` is its better way divided by HEG's better drafts.
 ";
 
 #[cfg(test)]
@@ -155,6 +162,7 @@ mod tests {
     fn spent(seconds: f64, steps: u32) -> Spent {
         Spent {
             seconds,
+            decode_seconds: seconds / 2.0 - 0.25,
             tokens: 102,
             steps,
             drafted: 150,

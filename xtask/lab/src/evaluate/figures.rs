@@ -44,7 +44,7 @@ impl Drawing<'_> {
         figure: impl Fn(&Record) -> f64,
     ) -> f64 {
         let fits = |r: &&Record| {
-            r.without.is_none()
+            r.is_regular()
                 && (r.model.as_str(), r.policy.as_str(), r.workload.as_str()) == place
                 && (r.reactive_rpm, r.proactive_rpm) == rates
         };
@@ -246,7 +246,7 @@ impl Drawing<'_> {
                     .enumerate()
                     .map(|(place, policy)| {
                         let all = self.records.iter().filter(|r| {
-                            r.without.is_none()
+                            r.is_regular()
                                 && (r.model.as_str(), r.policy.as_str(), r.workload.as_str())
                                     == (platform.model.as_str(), policy.name.as_str(), MIXED)
                                 && r.proactive_rpm > 0.0

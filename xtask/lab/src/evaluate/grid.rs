@@ -1,14 +1,18 @@
 //! Which runs there are, and running them.
 
 use super::Subject;
+use super::ablation::Regime;
+use super::assumption::Assumption;
+use super::baselines;
 use super::record::Record;
 use anyhow::{Context, Result};
-use heg_sched::{Class, Micros};
-use heg_sim::{Metrics, Run};
+use heg_sched::{ActivationCounts, Class, Mechanism, Micros, Observer};
+use heg_sim::{Metrics, Platform, Run};
 use heg_spec::Policy;
 use heg_workload::{Trace, TraceSpec, Workload};
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
+use std::collections::HashSet;
 use xtask::fail::Fail;
 
 /// Proactive requests a minute where there are no others, over the paper's range.
@@ -20,6 +24,9 @@ pub(crate) const MIXED_PROACTIVE: [f64; 4] = [4.0, 6.0, 8.0, 10.0];
 
 /// Reactive requests a minute; 0 proactive ones beside them show what the machine could do at best.
 pub(crate) const MIXED_REACTIVE: [f64; 3] = [1.0, 3.0, 5.0];
+
+/// Proactive requests a minute at which the paper compares latencies.
+pub(crate) const COMPARED_PROACTIVE: f64 = 6.0;
 
 /// The workload of all benchmarks together.
 pub(crate) const MIXED: &str = "mixed";
@@ -35,7 +42,8 @@ pub(crate) struct Case {
     pub(crate) reactive_rpm: f64,
     pub(crate) proactive_rpm: f64,
     pub(crate) seed: u64,
-    pub(crate) without: Option<&'static str>,
+    pub(crate) ablated: Option<Mechanism>,
+    pub(crate) assumption: Assumption,
 }
 
 impl Case {
@@ -52,9 +60,37 @@ impl Case {
             reactive_rpm: rate(reactive)?,
             proactive_rpm: rate(proactive)?,
             seed: 0,
-            without: None,
+            ablated: None,
+            assumption: Assumption::Own,
         })
         .filter(|_| parts.next().is_none())
+    }
+
+    /// A policy in a regime of the mixed workload, on every model and with every seed.
+    pub(crate) fn of_regime(
+        subject: &Subject,
+        policy: &Policy,
+        regime: Regime,
+    ) -> impl Iterator<Item = Self> {
+        let case = Self {
+            platform: 0,
+            policy: policy.clone(),
+            benchmark: None,
+            reactive_rpm: regime.reactive_rpm,
+            proactive_rpm: regime.proactive_rpm,
+            seed: 0,
+            ablated: None,
+            assumption: regime.assumption,
+        };
+        let seeds = subject.seeds.clone();
+        (0..subject.platforms.len()).flat_map(move |platform| {
+            let case = case.clone();
+            seeds.clone().map(move |seed| Self {
+                platform,
+                seed,
+                ..case.clone()
+            })
+        })
     }
 
     fn workload<'s>(&self, subject: &'s Subject) -> &'s str {
@@ -64,14 +100,14 @@ impl Case {
 
     /// The same trace for every policy and model.
     fn trace(&self, subject: &Subject) -> Trace {
-        let spec = TraceSpec {
+        let spec = self.assumption.spec(TraceSpec {
             span: Micros(subject.minutes * 60_000_000),
             reactive_per_minute: self.reactive_rpm,
             proactive_per_minute: self.proactive_rpm,
             spacing: subject.spacing,
             seed: self.seed,
             ..TraceSpec::default()
-        };
+        });
         let chosen = subject.benchmarks.iter().enumerate();
         let chosen = chosen.filter(|(index, _)| self.benchmark.is_none_or(|only| only == *index));
         let workloads: Vec<Workload> = chosen.map(|(_, (_, w))| w.clone()).collect();
@@ -79,15 +115,26 @@ impl Case {
     }
 
     pub(crate) fn serve(&self, subject: &Subject, timeline: bool) -> Result<Run> {
-        let platform = &subject.platforms[self.platform];
+        let platform = self.assumption.platform(&subject.platforms[self.platform]);
+        let policy = self.assumption.policy(&self.policy);
         platform
-            .serve(&self.policy, &self.trace(subject), timeline)
-            .with_context(|| {
-                Fail::check(format!(
-                    "policy `{}` on `{}` at {}+{} requests a minute",
-                    self.policy.name, platform.model, self.reactive_rpm, self.proactive_rpm
-                ))
-            })
+            .serve(&policy, &self.trace(subject), timeline)
+            .with_context(|| self.refusal(&platform))
+    }
+
+    /// The same under an observer's eyes.
+    pub(crate) fn observe(&self, subject: &Subject, observer: impl Observer) -> Result<()> {
+        let platform = &subject.platforms[self.platform];
+        let run = platform.observe(&self.policy, &self.trace(subject), observer);
+        run.with_context(|| self.refusal(platform))?;
+        Ok(())
+    }
+
+    fn refusal(&self, platform: &Platform) -> Fail {
+        Fail::check(format!(
+            "policy `{}` on `{}` at {}+{} requests a minute",
+            self.policy.name, platform.model, self.reactive_rpm, self.proactive_rpm
+        ))
     }
 
     fn record(&self, subject: &Subject) -> Result<Record> {
@@ -101,15 +148,25 @@ impl Case {
             proactive_rpm: self.proactive_rpm,
             workload: self.workload(subject).to_owned(),
             seed: self.seed,
-            without: self.without.map(str::to_owned),
+            ablated: self.ablated,
+            assumption: self.assumption,
             metrics: Metrics::default(),
             prefill_secs: [0.0; 3],
             decode_secs: [0.0; 3],
+            active_secs: 0.0,
             compile_secs: 0.0,
             energy_joules: 0.0,
             restarted: 0,
+            activations: ActivationCounts::default(),
         };
         Ok(empty.note(&run))
+    }
+
+    /// What tells it from other cases.
+    fn key(&self) -> impl Eq + std::hash::Hash + use<> {
+        let rates = (self.reactive_rpm.to_bits(), self.proactive_rpm.to_bits());
+        let place = (self.platform, self.policy.name.clone(), self.benchmark);
+        (place, rates, self.seed, self.ablated, self.assumption)
     }
 }
 
@@ -119,40 +176,30 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// The paper's two regimes for every model, policy and seed, what reactive requests get alone, and
+    /// The paper's two regimes for every model, policy and seed, what either class gets alone, and
     /// `others`.
     pub(crate) fn of(subject: &Subject, others: Vec<Case>) -> Self {
         let mut cases = others;
-        let proactive = subject.benchmarks.iter().enumerate();
-        let proactive = proactive.filter(|(_, (class, _))| *class == Class::Proactive);
-        let mut rates: Vec<(Option<usize>, f64, f64)> = proactive
-            .flat_map(|(index, _)| PROACTIVE_ONLY.map(|rate| (Some(index), 0.0, rate)))
-            .collect();
-        for reactive in MIXED_REACTIVE {
-            rates.push((None, reactive, 0.0));
-            rates.extend(MIXED_PROACTIVE.map(|proactive| (None, reactive, proactive)));
-        }
-        for platform in 0..subject.platforms.len() {
-            for policy in &subject.policies {
-                for (benchmark, reactive_rpm, proactive_rpm) in &rates {
-                    cases.extend(subject.seeds.clone().map(|seed| Case {
-                        platform,
-                        policy: policy.clone(),
-                        benchmark: *benchmark,
-                        reactive_rpm: *reactive_rpm,
-                        proactive_rpm: *proactive_rpm,
-                        seed,
-                        without: None,
-                    }));
+        cases.extend(proactive_only(subject));
+        for policy in &subject.policies {
+            for reactive in MIXED_REACTIVE {
+                for proactive in [0.0].into_iter().chain(MIXED_PROACTIVE) {
+                    let regime = Regime::at(reactive, proactive);
+                    cases.extend(Case::of_regime(subject, policy, regime));
                 }
             }
         }
-        Self { cases }
+        if let Some(own) = subject.policies.first() {
+            let alone = Regime::at(0.0, COMPARED_PROACTIVE);
+            cases.extend(Case::of_regime(subject, own, alone));
+        }
+        Self::only(cases)
     }
 
-    /// These runs alone.
-    #[cfg(test)]
-    pub(crate) fn only(cases: Vec<Case>) -> Self {
+    /// These runs alone, each once.
+    pub(crate) fn only(mut cases: Vec<Case>) -> Self {
+        let mut known = HashSet::new();
+        cases.retain(|case| known.insert(case.key()));
         Self { cases }
     }
 
@@ -180,4 +227,45 @@ impl Grid {
         records.sort_by_key(|(index, _)| *index);
         Ok(records.into_iter().map(|(_, record)| record).collect())
     }
+}
+
+/// Proactive benchmarks, each by itself.
+fn proactive_only(subject: &Subject) -> impl Iterator<Item = Case> {
+    let benchmarks = subject.benchmarks.iter().enumerate();
+    let proactive = benchmarks.filter(|(_, (class, _))| *class == Class::Proactive);
+    proactive.flat_map(move |(index, _)| {
+        let policies = subject.policies.iter();
+        let points = policies.flat_map(|policy| PROACTIVE_ONLY.map(|rate| (policy, rate)));
+        points.flat_map(move |(policy, rate)| {
+            let cases = Case::of_regime(subject, policy, Regime::at(0.0, rate));
+            cases.map(move |case| Case {
+                benchmark: Some(index),
+                ..case
+            })
+        })
+    })
+}
+
+/// At the rates at which the paper compares latencies: further baselines, and the first policy beside the iGPU's under
+/// other assumptions.
+pub(crate) fn compared(subject: &Subject) -> Vec<Case> {
+    let Some(own) = subject.policies.first() else {
+        return Vec::new();
+    };
+    let mut cases: Vec<Case> = Vec::new();
+    let mut add = |policy: &Policy, regime| cases.extend(Case::of_regime(subject, policy, regime));
+    let igpu = subject.igpu_baseline();
+    for reactive in MIXED_REACTIVE {
+        let together = Regime::at(reactive, COMPARED_PROACTIVE);
+        for policy in igpu.iter().flat_map(|igpu| baselines::further(igpu)) {
+            add(&policy, together);
+        }
+        for assumption in Assumption::OTHERS {
+            add(own, Regime::at(reactive, 0.0).under(assumption));
+            for policy in [own].into_iter().chain(igpu) {
+                add(policy, together.under(assumption));
+            }
+        }
+    }
+    cases
 }

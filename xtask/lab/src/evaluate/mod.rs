@@ -1,28 +1,40 @@
 //! `cargo xtask evaluate`: the evaluation of Agent.xpu (v2, section 6) in virtual time.
 //!
-//! Policies × rates × models run in parallel (`grid`); what came of them is written as one folder: every
-//! figure of every run (`record`), tables (`tables`), our figures beside the paper's (`paper`), and pictures
+//! Policies × rates × models run in parallel (`grid`), and so do policies without one mechanism (`ablation`), further
+//! `baselines` and other assumptions (`assumption`). What came of them is written as one folder: every figure of every run
+//! (`record`), tables (`tables`), our figures beside the paper's (`paper`, `sustained`, `report`), and pictures
 //! (`figures`). Nothing here knows how a scheduler or the simulator works.
 
 mod ablation;
+mod assumption;
+mod baselines;
 mod chart;
 mod figures;
 mod gantt;
 mod grid;
+mod heterollm;
+mod line;
 mod paper;
 mod record;
+mod report;
+mod runs;
 mod sd_npu;
+mod statistics;
+mod sustained;
 mod tables;
 
 use crate::model_sheet;
+use ablation::MechanismLine;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use grid::{Case, Grid};
 use heg_sched::Class;
-use heg_sim::{ModelSheet, Platform, chrome_trace};
+use heg_sim::{ModelSheet, Platform};
 use heg_spec::{Policy, Soc, Source, shipped};
-use heg_workload::{Spacing, Workload, benchmarks};
+use heg_workload::{Spacing, TraceFile, Workload, benchmarks};
+use line::PaperLine;
 use record::Record;
+use serde::Serialize;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -34,7 +46,7 @@ use xtask::workspace::root;
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// Whose evaluation; that of sd.npu has its own machines, models and workloads, and takes no other option but --out
+    /// Whose evaluation; those of sd.npu and HeteroLLM have their own machines and models, and take no other option but --out
     #[arg(long, value_enum, default_value = "agent-xpu")]
     paper: Paper,
     /// The machine: a shipped SoC file's name, or a file
@@ -43,17 +55,18 @@ pub(crate) struct Args {
     /// Models: shipped model sheets, sheets as files, or bundles with annotations
     #[arg(long, value_name = "NAME|FILE|BUNDLE", default_values = ["llama-3.2-3b", "llama-3.1-8b"], num_args = 1..)]
     model: Vec<String>,
-    /// A folder of request files (*.jsonl) [default: the small sample that ships]
+    /// A folder of request files (*.jsonl) [default: those of ../shared beside the checkout; without them the small sample
+    /// that ships]
     #[arg(long, value_name = "DIR")]
     workloads: Option<PathBuf>,
-    /// Folder to write to [default: target/evaluation, for sd.npu target/evaluation-sd-npu]
+    /// Folder to write to [default: target/evaluation, with -sd-npu or -heterollm behind it for those papers]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Policies: shipped policy files' names, or files; the first is compared with the others
     #[arg(long, value_name = "NAME|FILE", default_values = DEFAULT_POLICIES, num_args = 1..)]
     policies: Vec<String>,
     /// Traces for each pair of rates
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=100))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=100))]
     seeds: u64,
     /// Seed of the first trace
     #[arg(long, value_name = "SEED", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
@@ -76,7 +89,7 @@ pub(crate) struct Args {
     /// agent-xpu:llama-3.2-3b:3+6
     #[arg(long, value_name = "POLICY:MODEL:REACTIVE+PROACTIVE")]
     trace: Vec<String>,
-    /// Leave the ablations out
+    /// Leave out ablations, further baselines and other assumptions, and do not ask whether every mechanism acts
     #[arg(long)]
     no_ablation: bool,
 }
@@ -90,14 +103,15 @@ const DEFAULT_POLICIES: [&str; 4] = [
 
 const AFTER_HELP: &str = "\
 Writes into DIR:
-  summary.json   every figure of every run: one record per SoC, model, policy, rates, workload and seed
-  runs.csv       the same as a table
+  summary.json   `lines`: our figures beside the paper's, with bounds; `mechanisms`: how often each acted, and what it is
+                 worth; `runs`: every figure of every run, by SoC, model, policy, rates, workload and seed
+  runs.csv       the runs as a table
   report.md      our figures beside the paper's, and what each mechanism is worth
   *.svg          the counterparts of the paper's figures 6, 10, 11, 12 and 13
   *.trace.json   runs to look at in https://ui.perfetto.dev (with --trace)
 
-For sd.npu: summary.json has `lines` of `name`, `paper`, `ours`, `reached`, `origin` (simulated, recorded or planned) and
-`note`; report.md has the tables.";
+For sd.npu and HeteroLLM: summary.json has `lines` of `name`, `paper`, `ours`, `reached`, `origin` (simulated, recorded or
+planned) and `note`; report.md has the tables.";
 
 /// A paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -106,6 +120,8 @@ enum Paper {
     AgentXpu,
     /// Drafted decoding (section 4)
     SdNpu,
+    /// Products cut between two devices (section 5)
+    Heterollm,
 }
 
 /// The cases to evaluate.
@@ -126,42 +142,80 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let named = match args.paper {
         Paper::AgentXpu => "evaluation",
         Paper::SdNpu => "evaluation-sd-npu",
+        Paper::Heterollm => "evaluation-heterollm",
     };
     let default = || root().join("target").join(named);
     let out = args.out.clone().unwrap_or_else(default);
-    if args.paper == Paper::SdNpu {
-        return sd_npu::run(&out);
+    match args.paper {
+        Paper::AgentXpu => {}
+        Paper::SdNpu => return sd_npu::run(&out),
+        Paper::Heterollm => return heterollm::run(&out),
     }
-    let subject = subject(args)?;
+    let shared = root().join("../shared/workloads");
+    let shared = shared.is_dir().then_some(shared.as_path());
+    let subject = subject(args, args.workloads.as_deref().or(shared))?;
     fs::create_dir_all(&out).with_context(|| unwritable(&out))?;
-    let ablations = match args.no_ablation {
-        true => Vec::new(),
-        false => ablation::cases(&subject),
-    };
-    let grid = Grid::of(&subject, ablations);
+    let mut others = Vec::new();
+    if !args.no_ablation {
+        others = ablation::cases(&subject);
+        others.extend(grid::compared(&subject));
+    }
+    let grid = Grid::of(&subject, others);
     let records = grid.run(&subject)?;
-    write_all(&subject, &records, &out)?;
+    let summary = Summary {
+        paper: "Agent.xpu",
+        lines: paper::lines(&subject, &records),
+        mechanisms: ablation::mechanisms(&subject, &records),
+        runs: &records,
+    };
+    write_all(&subject, &summary, &out)?;
     for wanted in &args.trace {
         write_trace(&subject, wanted, &out)?;
     }
-    print!("{}", paper::report(&subject, &records));
+    print!("{}", report::comparison(&subject, &summary.lines));
+    print!("{}", report::mechanisms(&summary.mechanisms));
     println!(
         "{} runs in {:.0} s; wrote {}",
         records.len(),
         begin.elapsed().as_secs_f64(),
         out.display()
     );
+    let idle = report::idle(&summary.mechanisms);
+    if !idle.is_empty() && !args.no_ablation {
+        let fail = Fail::check(format!("mechanisms that never acted: {}", idle.join(", ")));
+        return Err(fail
+            .hint("turn them off in the policy, or try traces in which they have work")
+            .into());
+    }
     Ok(())
 }
 
-fn subject(args: &Args) -> Result<Subject> {
+/// What `summary.json` has.
+#[derive(Serialize)]
+struct Summary<'a> {
+    paper: &'static str,
+    lines: Vec<PaperLine>,
+    mechanisms: Vec<MechanismLine>,
+    runs: &'a [Record],
+}
+
+impl Subject {
+    /// The baseline that the paper compares with first.
+    fn igpu_baseline(&self) -> Option<&Policy> {
+        self.policies
+            .iter()
+            .find(|policy| policy.name == paper::IGPU)
+    }
+}
+
+fn subject(args: &Args, workloads: Option<&Path>) -> Result<Subject> {
     let soc = soc(&args.soc)?;
     let platform = |name: &String| -> Result<Platform> {
         let sheet = sheet(name)?;
         Platform::new(&soc, &sheet, args.chunk)
             .with_context(|| Fail::input(format!("cannot put `{name}` on `{}`", soc.name)))
     };
-    let workloads = match &args.workloads {
+    let workloads = match workloads {
         Some(dir) => Workload::read_folder(dir).context(Fail::input("cannot use the workloads"))?,
         None => vec![Workload::sample()],
     };
@@ -225,9 +279,15 @@ fn sheet(name: &str) -> Result<ModelSheet> {
     ModelSheet::parse(&text).with_context(refuse)
 }
 
-fn write_all(subject: &Subject, records: &[Record], out: &Path) -> Result<()> {
-    let summary = serde_json::to_string_pretty(records)?;
-    let report = paper::report(subject, records) + "\n" + &tables::markdown(subject, records);
+fn write_all(subject: &Subject, summary: &Summary<'_>, out: &Path) -> Result<()> {
+    let records = summary.runs;
+    let report = [
+        report::comparison(subject, &summary.lines),
+        report::mechanisms(&summary.mechanisms),
+        tables::markdown(subject, records),
+    ];
+    let report = report.concat();
+    let summary = serde_json::to_string_pretty(summary)?;
     let mut files = vec![
         ("summary.json".to_owned(), summary + "\n"),
         ("runs.csv".to_owned(), tables::csv(records)?),
@@ -249,10 +309,10 @@ fn write_trace(subject: &Subject, wanted: &str, out: &Path) -> Result<()> {
         fail.hint("expected POLICY:MODEL:REACTIVE+PROACTIVE, e.g. agent-xpu:llama-3.2-3b:3+6, of an evaluated policy and model")
     };
     let case = Case::named(subject, wanted).ok_or_else(refuse)?;
-    let run = case.serve(subject, true).with_context(refuse)?;
     let safe = wanted.replace([':', '+', '/'], "-");
     let path = out.join(format!("{safe}.trace.json"));
-    fs::write(&path, serde_json::to_string(&chrome_trace(&run))?).with_context(|| unwritable(&path))
+    let file = TraceFile::create(&path).with_context(|| unwritable(&path))?;
+    case.observe(subject, file).with_context(refuse)
 }
 
 fn unwritable(path: &Path) -> Fail {

@@ -1,10 +1,14 @@
 //! Tables: every run as CSV, and Markdown for reading.
 
-use super::Subject;
-use super::ablation::RATES;
-use super::grid::{MIXED, MIXED_PROACTIVE, MIXED_REACTIVE};
-use super::paper::sustained_rate;
-use super::record::{Record, mean};
+use super::ablation::{self, Regime};
+use super::assumption::Assumption;
+use super::baselines;
+use super::grid::{COMPARED_PROACTIVE, MIXED_PROACTIVE, MIXED_REACTIVE};
+use super::paper::{IGPU, reductions};
+use super::record::{Record, RunFigure};
+use super::runs::{Place, Runs};
+use super::statistics::Estimate;
+use super::{Subject, sustained};
 use anyhow::Result;
 use heg_sched::Class;
 use serde_json::Value;
@@ -56,10 +60,13 @@ fn flatten(path: &str, value: &Value, row: &mut Vec<(String, String)>) {
 
 /// Everything but the comparison with the paper.
 pub(crate) fn markdown(subject: &Subject, records: &[Record]) -> String {
+    let runs = Runs::of(subject, records);
     let mut text = setup(subject);
-    sustained(subject, records, &mut text);
-    mixed(subject, records, &mut text);
-    ablations(subject, records, &mut text);
+    sustained(subject, &runs, &mut text);
+    mixed(subject, &runs, &mut text);
+    further_baselines(subject, &runs, &mut text);
+    assumptions(subject, &runs, &mut text);
+    ablations(subject, &runs, &mut text);
     text
 }
 
@@ -73,7 +80,7 @@ fn setup(subject: &Subject) -> String {
         names.join(", ")
     };
     format!(
-        "## Setup\n\n\
+        "\n## Setup\n\n\
          {} traces of {} minutes for each pair of rates, the same ones for every policy (seeds {} to {}).\n\
          Proactive: {}. Reactive: {}.\n",
         subject.seeds.clone().count(),
@@ -85,10 +92,11 @@ fn setup(subject: &Subject) -> String {
     )
 }
 
-fn sustained(subject: &Subject, records: &[Record], text: &mut String) {
+fn sustained(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
     text.push_str("\n## Proactive requests alone: sustained requests a minute\n\n");
     text.push_str(
-        "At normalised latencies of 0.1 and 1.0 s/token; `>` where the highest rate is below.\n\n",
+        "At normalised latencies of 1.0 and 0.1 s/token, as mean by mean and as the mean of each request's; `>` where the\n\
+         highest rate is below with some trace.\n\n",
     );
     text.push_str("| model | benchmark |");
     for policy in &subject.policies {
@@ -98,68 +106,70 @@ fn sustained(subject: &Subject, records: &[Record], text: &mut String) {
     text.push_str(&"---|".repeat(subject.policies.len()));
     text.push('\n');
     for platform in &subject.platforms {
-        let proactive = subject
-            .benchmarks
-            .iter()
-            .filter(|(class, _)| *class == Class::Proactive);
-        for (_, workload) in proactive {
+        let benchmarks = subject.benchmarks.iter();
+        for (_, workload) in benchmarks.filter(|(class, _)| *class == Class::Proactive) {
             let _ = write!(text, "| {} | {} |", platform.model, workload.name);
             for policy in &subject.policies {
-                let show = |limit| {
-                    let found = sustained_rate(
-                        records,
-                        &platform.model,
-                        &policy.name,
-                        &workload.name,
-                        limit,
-                    );
-                    match found {
-                        Some((rate, true)) => format!("{rate:.1}"),
-                        Some((rate, false)) => format!(">{rate:.0}"),
-                        None => "–".to_owned(),
-                    }
-                };
-                let _ = write!(text, " {} / {} |", show(0.1), show(1.0));
+                let place = (
+                    platform.model.as_str(),
+                    policy.name.as_str(),
+                    workload.name.as_str(),
+                );
+                let cells = sustained::READINGS.into_iter().flat_map(|(_, reading)| {
+                    sustained::LIMITS.map(|limit| {
+                        let rates = sustained::rates(runs, place, reading, limit);
+                        let above = rates.iter().any(|rate| !rate.is_exact);
+                        let rates: Vec<f64> = rates.iter().map(|rate| rate.per_minute).collect();
+                        let sign = if above { ">" } else { "" };
+                        format!("{sign}{:.1}", Estimate::of(&rates).mean)
+                    })
+                });
+                let _ = write!(text, " {} |", cells.collect::<Vec<_>>().join(" / "));
             }
             text.push('\n');
         }
     }
 }
 
-fn mixed(subject: &Subject, records: &[Record], text: &mut String) {
+/// A row: some cells, then the figures of a place with half of their intervals.
+fn row(runs: &Runs<'_>, cells: &[&str], place: Place<'_>, text: &mut String) {
+    if runs.at(place).is_empty() {
+        return;
+    }
+    let _ = write!(text, "| {} |", cells.join(" | "));
+    for figure in RunFigure::TABLE {
+        let found = runs.estimate(place, figure);
+        let half = found.half();
+        let _ = match half.is_finite() {
+            true => write!(text, " {:.3} ± {half:.3} |", found.mean),
+            false => write!(text, " {:.3} |", found.mean),
+        };
+    }
+    text.push('\n');
+}
+
+/// The head of a table of figures.
+fn head(cells: &[&str], text: &mut String) {
+    let figures = RunFigure::TABLE.map(RunFigure::name);
+    let _ = writeln!(text, "| {} | {} |", cells.join(" | "), figures.join(" | "));
+    let _ = writeln!(text, "|{}", "---|".repeat(cells.len() + figures.len()));
+}
+
+fn mixed(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
     text.push_str("\n## Reactive and proactive requests together\n\n");
-    text.push_str("Times in s: reactive mean / P90 / first token / pending; proactive mean / longest wait; iGPU-seconds; J/token.\n\n");
-    text.push_str("| model | req/min | policy | mean | P90 | TTFT | TPOT | pending | proactive | wait | iGPU s | J/token |\n");
-    text.push_str("|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    text.push_str("Times in s. TTFT, pending and TPOT are of reactive requests; the wait is a proactive one's longest.\n\n");
+    head(&["model", "req/min", "policy"], text);
     for platform in &subject.platforms {
         for reactive in MIXED_REACTIVE {
             for proactive in [0.0].into_iter().chain(MIXED_PROACTIVE) {
+                let regime = Regime::at(reactive, proactive);
                 for policy in &subject.policies {
-                    let found: Vec<&Record> = records
-                        .iter()
-                        .filter(|r| {
-                            r.without.is_none()
-                                && r.workload == MIXED
-                                && r.model == platform.model
-                                && r.policy == policy.name
-                                && (r.reactive_rpm, r.proactive_rpm) == (reactive, proactive)
-                        })
-                        .collect();
-                    let of = |figure: fn(&Record) -> f64| mean(found.iter().copied(), figure);
-                    let _ = writeln!(
+                    let place = Place::mixed(&platform.model, &policy.name, regime);
+                    row(
+                        runs,
+                        &[&platform.model, &regime.show(), &policy.name],
+                        place,
                         text,
-                        "| {} | {reactive}+{proactive} | {} | {:.2} | {:.2} | {:.2} | {:.3} | {:.3} | {:.2} | {:.1} | {:.0} | {:.3} |",
-                        platform.model,
-                        policy.name,
-                        of(|r| r.metrics.reactive.latency_secs_mean),
-                        of(|r| r.metrics.reactive.latency_secs_p90),
-                        of(|r| r.metrics.reactive.ttft_secs_mean),
-                        of(|r| r.metrics.reactive.tpot_secs_mean),
-                        of(|r| r.metrics.reactive.prefill_pending_secs),
-                        of(|r| r.metrics.proactive.latency_secs_mean),
-                        of(|r| r.metrics.proactive_wait_secs_max),
-                        of(|r| r.metrics.igpu_secs),
-                        of(|r| r.metrics.joules_per_token),
                     );
                 }
             }
@@ -167,54 +177,112 @@ fn mixed(subject: &Subject, records: &[Record], text: &mut String) {
     }
 }
 
-/// A figure of an ablation, less of which is better.
-type Figure = (&'static str, fn(&Record) -> f64);
-
-const FIGURES: [Figure; 5] = [
-    ("reactive mean", |r| r.metrics.reactive.latency_secs_mean),
-    ("reactive P90", |r| r.metrics.reactive.latency_secs_p90),
-    ("proactive mean", |r| r.metrics.proactive.latency_secs_mean),
-    ("iGPU s", |r| r.metrics.igpu_secs),
-    ("J/token", |r| r.metrics.joules_per_token),
-];
-
-fn ablations(subject: &Subject, records: &[Record], text: &mut String) {
-    let mut names: Vec<&str> = Vec::new();
-    for name in records.iter().filter_map(|r| r.without.as_deref()) {
-        if !names.contains(&name) {
-            names.push(name);
+fn further_baselines(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
+    if !runs.has(baselines::WHOLE_PROMPTS) {
+        return;
+    }
+    text.push_str("\n## Further baselines\n\n");
+    text.push_str(
+        "Prompts that an iteration of the iGPU takes whole, instead of 256 tokens at a time, and prompts that are split over\n\
+         both devices whatever else goes on.\n\n",
+    );
+    head(&["model", "req/min", "policy"], text);
+    let own = subject
+        .policies
+        .iter()
+        .take(1)
+        .map(|policy| policy.name.as_str());
+    let names = own.chain([IGPU, baselines::WHOLE_PROMPTS, baselines::STATIC_SPLIT]);
+    let names: Vec<&str> = names.collect();
+    for platform in &subject.platforms {
+        for reactive in MIXED_REACTIVE {
+            let regime = Regime::at(reactive, COMPARED_PROACTIVE);
+            for name in &names {
+                let place = Place::mixed(&platform.model, name, regime);
+                row(runs, &[&platform.model, &regime.show(), name], place, text);
+            }
         }
     }
-    let Some(own) = subject.policies.first().filter(|_| !names.is_empty()) else {
+}
+
+/// The reduction of the reactive mean, and its bound, under each assumption.
+fn assumptions(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
+    let Some(own) = subject.policies.first().filter(|_| runs.has(IGPU)) else {
         return;
     };
-    let _ = writeln!(text, "\n## {} without one mechanism at a time\n", own.name);
-    text.push_str("The whole policy's figures first, then the change by what is left out.\n\n| model | req/min | without |");
-    for (name, _) in FIGURES {
-        let _ = write!(text, " {name} |");
+    text.push_str("\n## Other assumptions\n\n");
+    let all = [Assumption::Own].into_iter().chain(Assumption::OTHERS);
+    for assumption in all.clone() {
+        let name = assumption.name().unwrap_or("own");
+        let _ = writeln!(text, "- **{name}:** {}.", assumption.meaning());
     }
-    text.push_str("\n|---|---|---|---|---|---|---|---|\n");
+    let _ = write!(
+        text,
+        "\nReduction of the reactive mean below {IGPU} at {} + {COMPARED_PROACTIVE} requests a minute, and its bound; then the \
+         figures of {} at 3+6.\n\n",
+        MIXED_REACTIVE.map(|rate| rate.to_string()).join(", "),
+        own.name
+    );
+    head(&["model", "assumption", "reduction", "bound"], text);
     for platform in &subject.platforms {
-        for (reactive, proactive) in RATES {
-            let of = |without: Option<&str>, figure: fn(&Record) -> f64| {
-                let fits = |r: &&Record| {
-                    r.without.as_deref() == without
-                        && (r.workload.as_str(), r.policy.as_str()) == (MIXED, own.name.as_str())
-                        && r.model == platform.model
-                        && (r.reactive_rpm, r.proactive_rpm) == (reactive, proactive)
-                };
-                mean(records.iter().filter(fits), figure)
+        for assumption in all.clone() {
+            let model = platform.model.as_str();
+            let samples = |policy, reactive, proactive| {
+                let regime = Regime::at(reactive, proactive).under(assumption);
+                runs.samples(Place::mixed(model, policy, regime), RunFigure::Reactive)
             };
-            let _ = write!(text, "| {} | {reactive}+{proactive} | – |", platform.model);
-            for (_, figure) in FIGURES {
-                let _ = write!(text, " {:.3} |", of(None, figure));
-            }
-            text.push('\n');
-            for name in &names {
-                let _ = write!(text, "| | | {name} |");
-                for (_, figure) in FIGURES {
-                    let change = 100.0 * (of(Some(name), figure) / of(None, figure) - 1.0);
-                    let _ = write!(text, " {change:+.1}% |");
+            let less = |proactive: f64| {
+                let of_rate = |rate| {
+                    let theirs = samples(IGPU, rate, COMPARED_PROACTIVE);
+                    let less = reductions(&samples(own.name.as_str(), rate, proactive), &theirs);
+                    let found = Estimate::of(&less);
+                    match found.half().is_finite() {
+                        true => format!("{:.1} ± {:.1}", found.mean, found.half()),
+                        false => format!("{:.1}", found.mean),
+                    }
+                };
+                MIXED_REACTIVE.map(of_rate).join(", ")
+            };
+            let name = assumption.name().unwrap_or("own");
+            let (reached, bound) = (less(COMPARED_PROACTIVE), less(0.0));
+            let regime = Regime::at(3.0, COMPARED_PROACTIVE).under(assumption);
+            let place = Place::mixed(model, &own.name, regime);
+            row(runs, &[model, name, &reached, &bound], place, text);
+        }
+    }
+}
+
+fn ablations(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
+    let Some(own) = subject.policies.first() else {
+        return;
+    };
+    let _ = writeln!(text, "\n## {}, one mechanism turned at a time\n", own.name);
+    text.push_str(
+        "The whole policy's figures first, then their changes, with half of the 95% interval.\n\n",
+    );
+    head(&["model", "req/min", "turned"], text);
+    for platform in &subject.platforms {
+        let model = platform.model.as_str();
+        for regime in ablation::REGIMES {
+            let rates = regime.show();
+            row(
+                runs,
+                &[model, &rates, "–"],
+                Place::mixed(model, &own.name, regime),
+                text,
+            );
+            for ablation in ablation::all() {
+                let changes = RunFigure::TABLE
+                    .map(|figure| ablation::change(runs, model, own, &ablation, regime, figure));
+                if changes.iter().any(Option::is_none) {
+                    continue;
+                }
+                let _ = write!(text, "| | | {} |", ablation.name(own));
+                for change in changes.into_iter().flatten() {
+                    let _ = match change.half().is_finite() {
+                        true => write!(text, " {:+.1}% ± {:.1} |", change.mean, change.half()),
+                        false => write!(text, " {:+.1}% |", change.mean),
+                    };
                 }
                 text.push('\n');
             }

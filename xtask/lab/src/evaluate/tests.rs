@@ -1,5 +1,6 @@
 //! A small evaluation of the shipped sample, figure by figure: equal input gives equal output.
 
+use super::assumption::Assumption;
 use super::*;
 
 fn small() -> Subject {
@@ -19,7 +20,7 @@ fn small() -> Subject {
         trace: Vec::new(),
         no_ablation: true,
     };
-    subject(&args).unwrap()
+    subject(&args, args.workloads.as_deref()).unwrap()
 }
 
 #[test]
@@ -97,12 +98,13 @@ fn figures_and_tables_are_drawn_of_what_there_is() {
 #[test]
 fn a_mechanism_that_is_off_already_is_not_ablated() {
     let mut subject = small();
-    let whole = ablation::cases(&subject).len();
+    let turned = |subject: &Subject| {
+        let cases = ablation::cases(subject);
+        cases.iter().filter(|case| case.ablated.is_some()).count()
+    };
+    let whole = turned(&subject);
     subject.policies[0].ageing = None;
-    assert_eq!(
-        ablation::cases(&subject).len(),
-        whole - ablation::RATES.len()
-    );
+    assert_eq!(turned(&subject), whole - ablation::REGIMES.len());
 }
 
 #[test]
@@ -111,4 +113,58 @@ fn the_commands_help() {
     let command = clap::Command::new("evaluate").term_width(100);
     let mut command = Args::augment_args(command);
     insta::assert_snapshot!(command.render_long_help().to_string());
+}
+
+/// Everything that a report is made of, over short traces of two seeds: all mechanisms have a line, and their effects an
+/// interval.
+#[test]
+fn a_report_has_lines_and_mechanisms() {
+    let mut subject = small();
+    subject.seeds = 0..2;
+    let own = subject.policies[0].clone();
+    let mut cases: Vec<Case> = ablation::cases(&subject);
+    cases.retain(|case| case.reactive_rpm == 3.0 && case.assumption == Assumption::Own);
+    cases.truncate(8);
+    let igpu = subject.policies[1].clone();
+    for policy in [&own, &igpu] {
+        for rates in [(3.0, 6.0), (3.0, 0.0)] {
+            let regime = ablation::Regime::at(rates.0, rates.1);
+            cases.extend(Case::of_regime(&subject, policy, regime));
+        }
+    }
+    let records = Grid::only(cases).run(&subject).unwrap();
+    let lines = paper::lines(&subject, &records);
+    let reduction = lines
+        .iter()
+        .find(|line| line.name.contains(", 3+6 req/min"))
+        .unwrap();
+    assert!(reduction.low <= reduction.ours && reduction.ours <= reduction.high);
+    assert!(reduction.bound.unwrap() > reduction.ours);
+    let mechanisms = ablation::mechanisms(&subject, &records);
+    let preemption = &mechanisms[0];
+    assert!(preemption.on && preemption.activations > 0);
+    assert_eq!(preemption.effects.len(), 1);
+    let text = report::comparison(&subject, &lines) + &report::mechanisms(&mechanisms);
+    let text = text + &tables::markdown(&subject, &records);
+    assert!(
+        text.contains("| llama-3.2-3b | 3+6 | agent-xpu |"),
+        "{text}"
+    );
+    let json = serde_json::to_value(&lines[0]).unwrap();
+    let fields = [
+        "name",
+        "model",
+        "paper",
+        "ours",
+        "low",
+        "high",
+        "bound",
+        "reachable",
+        "reached",
+        "paper_line",
+    ];
+    assert!(
+        fields.iter().all(|field| json.get(field).is_some()),
+        "{json}"
+    );
 }

@@ -1,6 +1,7 @@
 //! llama.cpp: its programs, built from the source that llama-cpp-python comes with, and models as GGUF files with 8-bit
-//! weights for them.
+//! or 4-bit weights for them.
 
+use crate::precision::Precision;
 use crate::process::text;
 use crate::subject::Subject;
 use anyhow::{Context, Result};
@@ -44,17 +45,23 @@ impl LlamaCpp {
         Ok(bin)
     }
 
-    /// The model with 8-bit weights (Q8_0), written once.
-    pub(crate) fn model(&self, subject: &Subject) -> Result<PathBuf> {
-        let model = self.folder.join(format!("{}-q8_0.gguf", subject.name));
+    /// The model with weights of llama.cpp's type for a precision, written once.
+    pub(crate) fn model(&self, subject: &Subject, precision: Precision) -> Result<PathBuf> {
+        let of_weights = precision.of_llama();
+        let file = format!("{}-{}.gguf", subject.name, of_weights.to_lowercase());
+        let model = self.folder.join(file);
         if model.is_file() {
             return Ok(model);
         }
-        note(format!("writing {} as GGUF (8-bit weights)", subject.name));
+        note(format!("writing {} as GGUF ({of_weights})", subject.name));
         let partial = model.with_extension("partial");
-        let mut command = match &subject.gguf {
-            Some(gguf) => self.requantize(gguf, &partial)?,
-            None => self.convert(&subject.folder, &partial)?,
+        let mut command = match (&subject.gguf, precision) {
+            (Some(gguf), _) => self.requantize(gguf, &partial, of_weights)?,
+            (None, Precision::EightBits) => self.convert(&subject.folder, &partial)?,
+            (None, Precision::FourBits(_)) => {
+                let eight_bits = self.model(subject, Precision::EightBits)?;
+                self.requantize(&eight_bits, &partial, of_weights)?
+            }
         };
         capture(&mut command, "writing the GGUF file")?;
         fs::rename(&partial, &model).context("cannot move the GGUF file to its place")?;
@@ -62,13 +69,13 @@ impl LlamaCpp {
     }
 
     /// Writes a GGUF file again, whatever its weights are quantised to.
-    fn requantize(&self, gguf: &Path, output: &Path) -> Result<Command> {
+    fn requantize(&self, gguf: &Path, output: &Path, of_weights: &str) -> Result<Command> {
         let quantize = "llama-quantize";
         let mut command = Command::new(self.programs(&[quantize])?.join(quantize));
         command
             .arg("--allow-requantize")
             .args([gguf, output])
-            .arg("Q8_0");
+            .arg(of_weights);
         Ok(command)
     }
 

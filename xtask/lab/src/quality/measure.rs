@@ -1,17 +1,19 @@
 //! Both sides' rows against the reference's: the same positions, and the same function that tells how far they are.
 
 use super::Extent;
-use super::model::{FORMS, Model};
+use super::model::Model;
 use super::passages::passages;
 use super::report::{Entry, Report};
 use super::rows::{RowReader, RowWriter};
 use crate::bench_peers::genai;
+use crate::precision::Precision;
 use crate::process::text;
-use crate::subject::{DEFAULT_FORM, Subject};
+use crate::subject::Subject;
 use anyhow::{Context, Result};
 use heg_runtime::exec::{Executor, ExecutorOptions};
 use heg_runtime::score::{Passage, RowKind, Scores, Tally, Teacher, rows_of};
 use heg_runtime::{Loaded, read_soc};
+use heg_spec::WeightForm;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,20 +26,20 @@ pub(super) fn model(
     kind: Model,
     consent: Consent,
     positions: usize,
-    extent: Extent,
+    (extent, precision): (Extent, Precision),
 ) -> Result<Option<Report>> {
     let Some(subject) = kind.subject(consent)? else {
         return Ok(None);
     };
     // GenAI's exporter does not take every model.
-    let peer = match genai::prepare(&subject, None) {
+    let peer = match genai::prepare(&subject, None, precision) {
         Ok(peer) => Some(peer),
         Err(error) => {
             note(format!("{}: no figures of GenAI: {error:#}", kind.name()));
             None
         }
     };
-    let exact = subject.bundle(FORMS[0])?;
+    let exact = subject.bundle_as("f32", WeightForm::F32)?;
     let scratch = tempfile::tempdir().context("cannot create a folder")?;
     note(format!("{}: reference", kind.name()));
     let (passages, reference) = {
@@ -50,15 +52,20 @@ pub(super) fn model(
         (passages, Reference { file, vocab })
     };
     let mut entries = Vec::new();
-    for form in FORMS {
+    let judged = precision.to_string();
+    let exact = [("f32", WeightForm::F32), ("f16", WeightForm::F16)];
+    for form in exact
+        .into_iter()
+        .chain([(judged.as_str(), precision.form())])
+    {
         for device in DEVICES {
-            if extent == Extent::Default && (form.0, device) != DEFAULT {
+            if extent == Extent::Default && (form.0, device) != (judged.as_str(), DEVICES[0]) {
                 continue;
             }
             note(format!("{}: {} on {device}", kind.name(), form.0));
             let [prefill, decode] = ours(&subject, form, device, &passages, &reference)?;
             entries.push(Entry {
-                form: form.0,
+                form: form.0.to_owned(),
                 device,
                 prefill,
                 decode,
@@ -71,7 +78,7 @@ pub(super) fn model(
         let ([prefill, decode], settings) = theirs(&peer, &passages, &reference, scratch.path())?;
         genai_settings = settings;
         entries.push(Entry {
-            form: "int8",
+            form: precision.of_genai().to_owned(),
             device: GENAI,
             prefill,
             decode,
@@ -79,6 +86,7 @@ pub(super) fn model(
     }
     Ok(Some(Report {
         model: subject.name.clone(),
+        precision,
         passages: passages.len(),
         positions: passages.iter().map(Passage::scored).sum(),
         entries,
@@ -119,12 +127,12 @@ fn write_rows(model: &mut Executor, passages: &[Passage], file: &Path) -> Result
 /// A form of ours on a device: prefill rows, then decode rows.
 fn ours(
     subject: &Subject,
-    form: (&str, heg_spec::WeightForm),
+    (form_name, form): (&str, WeightForm),
     device: &str,
     passages: &[Passage],
     reference: &Reference,
 ) -> Result<[Scores; 2]> {
-    let loaded = Loaded::open(&subject.bundle(form)?)?;
+    let loaded = Loaded::open(&subject.bundle_as(form_name, form)?)?;
     let mut model = executor(&loaded, device)?;
     let mut measure = |rows| -> Result<Scores> {
         let mut expected = reference.rows()?;
@@ -184,14 +192,12 @@ fn theirs(
     Ok((figures, settings))
 }
 
-/// Form and device that a user has who chooses nothing.
-pub(super) const DEFAULT: (&str, &str) = (DEFAULT_FORM.0, "host-cpu");
-
 /// What stands for a device in GenAI's line.
 pub(super) const GENAI: &str = "GenAI";
 
 const REFERENCE_DEVICE: &str = "host-cpu-f32";
 
-const DEVICES: [&str; 3] = ["host-cpu", "host-cpu-f32", "host-roles-openvino"];
+/// The first is that of a user who chooses nothing.
+pub(super) const DEVICES: [&str; 3] = ["host-cpu", "host-cpu-f32", "host-roles-openvino"];
 
 const SCRIPT: &str = include_str!("genai_logits.py");

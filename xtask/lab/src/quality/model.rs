@@ -1,10 +1,10 @@
 //! The models that are measured: where each comes from, as a Hugging Face folder that both sides take, and its bundles.
 
 use crate::bench_peers::genai;
-use crate::subject::{DEFAULT_FORM, SMOLLM2, Subject};
+use crate::subject::{SMOLLM2, Subject};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use heg_spec::WeightForm;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -76,12 +76,5 @@ impl Model {
         Ok(folder)
     }
 }
-
-/// The forms, the most exact first.
-pub(super) const FORMS: [(&str, WeightForm); 3] = [
-    ("f32", WeightForm::F32),
-    ("f16", WeightForm::F16),
-    DEFAULT_FORM,
-];
 
 const SCRIPT: &str = include_str!("gguf_folder.py");

@@ -1,7 +1,8 @@
 //! What quality says: a table for each model, and whether the default is as accurate as GenAI's.
 
-use super::measure::{DEFAULT, GENAI};
+use super::measure::{DEVICES, GENAI};
 use crate::goal::Goal;
+use crate::precision::Precision;
 use heg_runtime::score::Scores;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 /// A form on a device, or GenAI.
 #[derive(Serialize)]
 pub(super) struct Entry {
-    pub(super) form: &'static str,
+    pub(super) form: String,
     pub(super) device: &'static str,
     pub(super) prefill: Scores,
     pub(super) decode: Scores,
@@ -18,6 +19,8 @@ pub(super) struct Entry {
 /// All figures of a model.
 pub(crate) struct Report {
     pub(super) model: String,
+    /// What is judged: these weights on the first device.
+    pub(super) precision: Precision,
     pub(super) passages: usize,
     pub(super) positions: usize,
     pub(super) entries: Vec<Entry>,
@@ -26,26 +29,25 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// KL of the default: prefill rows, decode rows. None where it was not measured.
-    pub(crate) fn default_kl(&self) -> Option<[f64; 2]> {
-        let entry = self.entry(DEFAULT.0, DEFAULT.1)?;
+    /// KL of what is judged: prefill rows, decode rows. None where it was not measured.
+    pub(crate) fn judged_kl(&self) -> Option<[f64; 2]> {
+        let entry = self.entry(&self.precision.to_string(), DEVICES[0])?;
         Some([entry.prefill.kl?, entry.decode.kl?])
     }
 
     fn entry(&self, form: &str, device: &str) -> Option<&Entry> {
         let mut entries = self.entries.iter();
-        entries.find(|entry| (entry.form, entry.device) == (form, device))
+        entries.find(|entry| (entry.form.as_str(), entry.device) == (form, device))
     }
 
-    /// KL of the default over GenAI's: prefill rows, decode rows. None where a side was not measured.
+    /// Its KL over GenAI's: prefill rows, decode rows. None where a side was not measured.
     fn ratios(&self) -> Option<[f64; 2]> {
-        let [prefill, decode] = self.default_kl()?;
-        let theirs = self.entry("int8", GENAI)?;
+        let [prefill, decode] = self.judged_kl()?;
+        let theirs = self.entry(self.precision.of_genai(), GENAI)?;
         Some([prefill / theirs.prefill.kl?, decode / theirs.decode.kl?])
     }
 
-    /// Whether the default is no further from f32 than GenAI, in prefill and decode rows; none where a side was not
-    /// measured.
+    /// Whether it is no further from f32 than GenAI, in prefill and decode rows; none where a side was not measured.
     pub(super) fn is_met(&self) -> Option<bool> {
         let mut ratios = self.ratios()?.into_iter();
         Some(ratios.all(|ratio| GOAL.is_met(ratio)))
@@ -59,14 +61,14 @@ impl Report {
         );
         let (indent, head) = ("", format!("{:>9}{:>8}{:>12}", "KL", "top-1", "perplexity"));
         table.push_str(&format!(
-            "{indent:21}{:^31}{:>20}\n",
+            "{indent:24}{:^31}{:>20}\n",
             "prefill rows", "decode rows"
         ));
-        table.push_str(&format!("{indent:21}{head}  {head}\n"));
+        table.push_str(&format!("{indent:24}{head}  {head}\n"));
         for entry in &self.entries {
             let [prefill, decode] = [&entry.prefill, &entry.decode].map(cells);
             table.push_str(&format!(
-                "{:6} {:13} {prefill}  {decode}\n",
+                "{:9} {:13} {prefill}  {decode}\n",
                 entry.form, entry.device
             ));
         }
@@ -78,7 +80,7 @@ impl Report {
             ),
             None => "not measured".to_owned(),
         };
-        let (form, device) = DEFAULT;
+        let (form, device) = (self.precision, DEVICES[0]);
         table.push_str(&format!("KL of {form} on {device} / GenAI's: {verdict}\n"));
         table
     }
@@ -125,8 +127,8 @@ pub(super) fn json(reports: &[Report]) -> Value {
 const GOAL: Goal = Goal::AtMost(1.0);
 
 const NOTES: &str = "
-KL(f32 || form) in nats a token; top-1: share of positions with the same most likely token. int8 GenAI: asymmetric
-8-bit rows as optimum-cli exports them, run without any property.
+KL(f32 || form) in nats a token; top-1: share of positions with the same most likely token. int8 and int4 of GenAI:
+asymmetric 8-bit rows or groups of 4-bit columns as optimum-cli exports them, run without any property.
 ";
 
 #[cfg(test)]
@@ -144,14 +146,15 @@ mod tests {
     }
 
     fn report(decode_kl: f64) -> Report {
-        let entry = |form, device, prefill, decode| Entry {
-            form,
+        let entry = |form: &str, device, prefill, decode| Entry {
+            form: form.to_owned(),
             device,
             prefill: figures(prefill),
             decode: figures(decode),
         };
         Report {
             model: "smollm2-135m-instruct".to_owned(),
+            precision: Precision::EightBits,
             passages: 20,
             positions: 797,
             entries: vec![

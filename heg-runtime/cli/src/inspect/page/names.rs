@@ -50,6 +50,8 @@ pub(super) fn style(class: DeviceClass) -> &'static str {
 
 pub(super) fn element(element: ElementType) -> &'static str {
     match element {
+        ElementType::I4 => "int4",
+        ElementType::U4 => "uint4",
         ElementType::I8 => "int8",
         ElementType::F16 => "f16",
         ElementType::Bf16 => "bf16",

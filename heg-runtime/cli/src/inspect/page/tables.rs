@@ -315,6 +315,7 @@ fn kind(manifest: &Manifest, reference: Reference) -> (u8, String) {
         Reference::Tokenizer | Reference::ChatTemplate => (6, "tokenizer and chat template"),
         Reference::Answer(..) => (7, "known answers"),
         Reference::Annotations => (8, "annotations"),
+        Reference::Partitions => (9, "partitions"),
     };
     (order, name.to_owned())
 }

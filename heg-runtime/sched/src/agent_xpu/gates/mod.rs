@@ -6,6 +6,8 @@
 
 mod bandwidth;
 mod bubble;
+mod graphics;
+mod power;
 mod pressure;
 mod remainder;
 mod stopping;
@@ -13,6 +15,7 @@ mod stopping;
 use super::AgentXpu;
 use super::stage::Entry;
 use crate::costs::{Cost, Costs};
+use crate::hold::HoldReason;
 use crate::prefill::{Prefill, Step};
 use crate::request::{Class, Lane, Micros};
 
@@ -29,8 +32,12 @@ pub(super) enum Proposal<'a> {
     },
     /// A request's part in the next decode iteration.
     Token { entry: &'a Entry },
-    /// A decode run, on the lane of dynamic kernels.
-    Iteration { class: Class, cost: Cost },
+    /// A decode run.
+    Iteration {
+        class: Class,
+        lane: Lane,
+        cost: Cost,
+    },
 }
 
 /// A rule that holds work back.
@@ -50,18 +57,23 @@ pub(super) struct Gates {
     pressure: pressure::Pressure,
     bandwidth: bandwidth::Bandwidth,
     bubble: bubble::Bubble,
+    graphics: graphics::Graphics,
+    power: power::Power,
     remainder: remainder::Remainder,
     stopping: stopping::Stopping,
 }
 
 impl Gates {
-    fn all<C: Costs>(&self) -> [&dyn Gate<C>; 5] {
+    /// Each with what a request waits for that it holds back.
+    fn all<C: Costs>(&self) -> [(HoldReason, &dyn Gate<C>); 7] {
         [
-            &self.pressure,
-            &self.bandwidth,
-            &self.bubble,
-            &self.remainder,
-            &self.stopping,
+            (HoldReason::Pressure, &self.pressure),
+            (HoldReason::Bandwidth, &self.bandwidth),
+            (HoldReason::Bubble, &self.bubble),
+            (HoldReason::Remainder, &self.remainder),
+            (HoldReason::Graphics, &self.graphics),
+            (HoldReason::Power, &self.power),
+            (HoldReason::Stopping, &self.stopping),
         ]
     }
 }
@@ -69,13 +81,20 @@ impl Gates {
 impl<C: Costs> AgentXpu<C> {
     /// Whether no gate holds the work back.
     pub(super) fn may_start(&self, proposal: Proposal<'_>) -> bool {
-        let gates = self.gates.all();
-        !gates.iter().any(|gate| gate.holds_back(self, proposal))
+        self.held_back(proposal).is_none()
+    }
+
+    /// What work waits for that a gate holds back.
+    pub(super) fn held_back(&self, proposal: Proposal<'_>) -> Option<HoldReason> {
+        let mut gates = self.gates.all().into_iter();
+        let gate = gates.find(|(_, gate)| gate.holds_back(self, proposal));
+        gate.map(|(why, _)| why)
     }
 
     /// When the first gate may open by time alone.
     pub(super) fn next_opening(&self) -> Option<Micros> {
         let gates = self.gates.all();
-        gates.iter().filter_map(|gate| gate.opens_at(self)).min()
+        let openings = gates.iter().filter_map(|(_, gate)| gate.opens_at(self));
+        openings.min()
     }
 }

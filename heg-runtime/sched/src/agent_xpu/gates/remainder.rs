@@ -3,6 +3,7 @@
 
 use super::{AgentXpu, Cost, Costs, Gate, Lane, Micros, Prefill, Proposal, Step};
 use crate::event::Kernel;
+use crate::mechanism::Mechanism;
 
 #[derive(Debug, Default)]
 pub(super) struct Remainder;
@@ -28,7 +29,11 @@ impl<C: Costs> Gate<C> for Remainder {
             return false;
         }
         let start = scheduler.remainder_start(prefill, step, cost);
-        start.is_some_and(|start| scheduler.now < start)
+        let waits = start.is_some_and(|start| scheduler.now < start);
+        if waits {
+            scheduler.tally.note(Mechanism::RemainderDeferral);
+        }
+        waits
     }
 
     fn opens_at(&self, scheduler: &AgentXpu<C>) -> Option<Micros> {

@@ -89,6 +89,11 @@ impl World {
                 self.vacate(lane, Place::Absent);
             }
         }
+        if !self.is_present(Lane::Npu)
+            && let Some(aside) = &mut self.aside
+        {
+            aside.broken = true;
+        }
         if let Some(iteration) = &self.iteration {
             // Hidden states stay where they are, or go with their lane.
             let lane = iteration.lane;
@@ -130,7 +135,9 @@ impl World {
         let old = std::mem::replace(&mut self.places[lane as usize], place);
         if let Place::Busy(_, work) = old {
             self.writers[lane as usize].extend(work.requests());
-            if let (Work::Decode(_), Some(iteration)) = (&work, &mut self.iteration) {
+            if let Work::Decode(run) = &work
+                && let Some(iteration) = self.slot(&run.batch)
+            {
                 // Others may decode meanwhile.
                 iteration.broken = true;
             }
@@ -241,13 +248,13 @@ impl World {
             }
             Work::Head(id) => self.gave_tokens(*id, 0, outcome),
             Work::Decode(run) if layers == whole => {
-                self.iteration = None;
+                *self.slot(&run.batch) = None;
                 for member in run.batch.iter() {
                     self.gave_tokens(member.request, member.drafted, outcome);
                 }
             }
-            Work::Decode(_) => {
-                if let Some(iteration) = &mut self.iteration {
+            Work::Decode(run) => {
+                if let Some(iteration) = self.slot(&run.batch) {
                     iteration.layers_done = layers;
                 }
             }
@@ -301,7 +308,9 @@ impl World {
 
     fn undo(&mut self, work: &Work, blame: Blame) {
         self.failures += 1;
-        if let (Work::Decode(run), Some(iteration)) = (work, &mut self.iteration) {
+        if let Work::Decode(run) = work
+            && let Some(iteration) = self.slot(&run.batch)
+        {
             iteration.broken |= iteration.batch == run.batch;
         }
         let ids = work.requests();

@@ -85,3 +85,6 @@ pub(super) const ACCEPTANCE_GAINS: [(&str, [f64; 2]); 3] = [
     ("SAM of 16", [1.06, 1.24]),
     ("SAM of 16, history", [1.06, 1.24]),
 ];
+
+/// Gains of calibration and reuse over prompt look-up and over SAM: least and most (table 4).
+pub(super) const CALIBRATION_GAINS: [f64; 2] = [1.05, 1.25];

@@ -204,6 +204,7 @@ impl Costs for OneStream {
                 ..
             } => self.machine.cost(Lane::Igpu, call),
             Call::Prefill { .. } => self.machine.cost(Lane::Npu, call),
+            Call::Verify { .. } => None,
             Call::Layer { rows, context, .. } => self.layer(rows, context),
             Call::Head { rows } => {
                 let mut all = vec![self.head(rows)?];

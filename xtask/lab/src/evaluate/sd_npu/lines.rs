@@ -1,6 +1,8 @@
 //! The outcome, line by line: the paper's figure, ours, and whether ours is at least as good.
 
-use super::figures::{ABLATION, ABLATION_DATA, ACCEPTANCE_GAINS, ASYNC, GAINS, STEPS, TASKS};
+use super::figures::{
+    ABLATION, ABLATION_DATA, ACCEPTANCE_GAINS, ASYNC, CALIBRATION_GAINS, GAINS, STEPS, TASKS,
+};
 use super::serving::{Served, System};
 use super::switching::{Switch, switch};
 use super::{Outcome, Subject, Texts};
@@ -299,6 +301,36 @@ pub(super) fn acceptance(subject: &Subject) -> Vec<Line> {
                 lines.push(Line::gain(name, paper, &ratios, Origin::Recorded, why));
             }
         }
+    }
+    lines
+}
+
+/// What calibration adds to our drafts, over the data that it was recorded of; nothing where that is none.
+pub(super) fn calibration(subject: &Subject) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for method in ["chain of 16", "tree of 32"] {
+        let calibrated = format!("{method}, calibrated");
+        let ratio = |(_, _, data): &(&str, Texts, &str)| {
+            let tokens = |method| {
+                let record = subject.records.find(data, method)?;
+                Some(record.tokens_per_verification())
+            };
+            Some(tokens(&calibrated)? / tokens(method)?)
+        };
+        let ratios: Vec<f64> = subject.data.iter().filter_map(ratio).collect();
+        if ratios.is_empty() {
+            continue;
+        }
+        let name = format!("accepted tokens, {calibrated}, against {method}");
+        let why = "the paper's are calibration and reuse together; a model that was taught answers alone finds little likely \
+                   in prompts that it says later";
+        lines.push(Line::gain(
+            name,
+            CALIBRATION_GAINS,
+            &ratios,
+            Origin::Recorded,
+            why,
+        ));
     }
     lines
 }

@@ -138,6 +138,7 @@ fn evaluate(subject: &Subject) -> Result<(String, Vec<Line>)> {
     let mut all = lines::ratios(subject, &outcomes);
     all.extend(lines::ablated(&ablation));
     all.extend(lines::acceptance(subject));
+    all.extend(lines::calibration(subject));
     all.extend(lines::switching(subject, &switches));
     all.extend(mixed);
     let report = tables::report(subject, &outcomes, &ablation, &switches, &all);

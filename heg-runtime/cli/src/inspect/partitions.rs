@@ -1,0 +1,85 @@
+//! `heg inspect --partition`: how two devices share the products of a layer.
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use heg_profiler::partition::{ClassCut, Partitions, ProductPartition, SocPartition};
+use heg_runtime::Loaded;
+
+use crate::failure::input;
+
+/// Prints the bundle's partitions.
+pub(super) fn run(loaded: &Loaded, json: bool) -> anyhow::Result<()> {
+    let Some(partitions) = loaded.partitions()? else {
+        return Err(input(
+            "the bundle has no partition, expected one compiled with `cargo xtask compile-model --partition SOC`",
+        ));
+    };
+    let mut out = std::io::stdout().lock();
+    match json {
+        true => {
+            serde_json::to_writer_pretty(&mut out, &partitions)?;
+            writeln!(out)?;
+        }
+        false => write!(out, "{}", describe(&partitions))?,
+    }
+    Ok(())
+}
+
+fn describe(partitions: &Partitions) -> String {
+    let machines: Vec<String> = partitions.socs.iter().map(machine).collect();
+    machines.join("\n")
+}
+
+fn machine(soc: &SocPartition) -> String {
+    let mut text = format!(
+        "{}: static sizes {:?}; times in ms, of the largest call of a row\n\n\
+         product       rows  tokens         cut             first does                    cut     first    second\n",
+        soc.soc, soc.static_tokens
+    );
+    for product in &soc.products {
+        for (when, classes) in [("", &product.prefill), ("answer ", &product.decode)] {
+            for row in rows(classes) {
+                text.push_str(&line(product, when, row));
+            }
+        }
+    }
+    text
+}
+
+/// Classes of one cut that follow each other: tokens from and to, and the last of them.
+fn rows(classes: &[ClassCut]) -> Vec<(u32, &ClassCut)> {
+    let mut rows: Vec<(u32, &ClassCut)> = Vec::new();
+    let mut before = 0;
+    for class in classes {
+        match rows.last_mut() {
+            Some((_, last)) if last.cut == class.cut => *last = class,
+            _ => rows.push((before + 1, class)),
+        }
+        before = class.tokens;
+    }
+    rows
+}
+
+fn line(product: &ProductPartition, when: &str, (from, class): (u32, &ClassCut)) -> String {
+    let tokens = match from == class.tokens {
+        true => format!("{when}{from}"),
+        false => format!("{when}{from}..{}", class.tokens),
+    };
+    let ms = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{:.3}", us / 1e3));
+    let does = class.cut.to_string();
+    let mut line = String::new();
+    // A string takes whatever is written.
+    let _ = writeln!(
+        line,
+        "{:<10} {:>7}  {tokens:<13}  {:<14}  {:<23}  {:>8}  {:>8}  {:>8}",
+        product.product,
+        product.rows,
+        class.cut.strategy(),
+        does.strip_suffix(" on the first").unwrap_or("-"),
+        ms(Some(class.latency_us)),
+        ms(class.first_us),
+        ms(class.second_us),
+    );
+    line
+}

@@ -1,0 +1,178 @@
+//! How the two sides of a device share a phase: by its tokens, or by outputs of products and heads of attention.
+//!
+//! A row's result does not depend on the rows beside it, nor an output on the outputs beside it, so a division changes no
+//! bit. Of a device with one side all is the first's.
+
+use std::ops::Range;
+
+use heg_spec::{Cut, CutProduct, Side};
+
+/// Work before it is cut.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Uncut {
+    /// The product or attention; none for steps on single rows.
+    pub product: Option<CutProduct>,
+    /// Output rows that a row-cut divides: those of queries, keys and values together, of gate and up each, of attention
+    /// the key-value heads. 0 for steps on single rows, which have none.
+    pub rows: usize,
+    /// Columns of the product's matrices; 0 where there are none.
+    pub columns: usize,
+    /// Tokens of the call.
+    pub tokens: usize,
+    /// Time of the same work on each side, in any unit: as measured for this product in calls of few rows or of many, and
+    /// before that by what the sides are.
+    pub times: [f64; 2],
+}
+
+/// Says how the sides of a pair share work.
+pub trait Partition: Send {
+    /// The cut of some work. Steps on single rows have no output rows to be cut by: the first side does them whole where
+    /// they are cut so.
+    fn cut(&self, work: Uncut) -> Cut;
+}
+
+/// A phase as both sides share it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Division {
+    /// The first side has the first so many tokens.
+    Tokens(usize),
+    /// The first side has the first so many outputs of so many.
+    Outputs { first: usize, of: usize },
+}
+
+impl Division {
+    /// What a cut comes to. One that leaves a side nothing is no mistake: every output is somebody's.
+    pub(crate) fn of(cut: &Cut, work: Uncut) -> Self {
+        match cut {
+            Cut::Whole(Side::First) => Self::Tokens(work.tokens),
+            Cut::Whole(Side::Second) => Self::Tokens(0),
+            Cut::Tokens { sizes } => {
+                let first = sizes.iter().map(|size| *size as usize).sum();
+                Self::Tokens(work.tokens.min(first))
+            }
+            Cut::Rows { .. } | Cut::Hybrid { .. } if work.rows == 0 => Self::Tokens(work.tokens),
+            Cut::Rows { first } | Cut::Hybrid { first, .. } => Self::Outputs {
+                first: work.rows.min(*first as usize),
+                of: work.rows,
+            },
+        }
+    }
+
+    /// Times as long as the first side's part takes because of static shapes: above 1 where the cut pads its tokens. Programs
+    /// take any number of them, so a side that plays a device with such shapes waits as long as that would compute.
+    pub(crate) fn padding(cut: &Cut, work: Uncut) -> f64 {
+        let (padded, tokens) = match cut {
+            Cut::Tokens { sizes } => {
+                let padded: usize = sizes.iter().map(|size| *size as usize).sum();
+                (padded, padded.min(work.tokens))
+            }
+            Cut::Hybrid { padded_tokens, .. } => (*padded_tokens as usize, work.tokens),
+            Cut::Whole(_) | Cut::Rows { .. } => return 1.0,
+        };
+        (padded as f64 / tokens.max(1) as f64).max(1.0)
+    }
+
+    /// A side's tokens, of those of a call.
+    pub(crate) fn tokens(self, side: Side, tokens: usize) -> Range<usize> {
+        match self {
+            Self::Tokens(first) => part(side, tokens.min(first), tokens),
+            Self::Outputs { .. } => 0..tokens,
+        }
+    }
+
+    /// A side's outputs, of those of one matrix, or heads.
+    pub(crate) fn outputs(self, side: Side, width: usize) -> Range<usize> {
+        match self {
+            Self::Tokens(_) => 0..width,
+            // Of several matrices each is cut at the same share.
+            Self::Outputs { first, of } => part(side, width * first / of.max(1), width),
+        }
+    }
+}
+
+fn part(side: Side, first: usize, all: usize) -> Range<usize> {
+    match side {
+        Side::First => 0..first,
+        Side::Second => first..all,
+    }
+}
+
+/// Number of a side, where there is one of something for each.
+pub(crate) const fn index(side: Side) -> usize {
+    match side {
+        Side::First => 0,
+        Side::Second => 1,
+    }
+}
+
+/// Both sides, by number.
+pub(crate) const SIDES: [Side; 2] = [Side::First, Side::Second];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work(rows: usize, tokens: usize) -> Uncut {
+        Uncut {
+            product: None,
+            rows,
+            columns: 0,
+            tokens,
+            times: [1.0; 2],
+        }
+    }
+
+    #[test]
+    fn padding_is_what_static_sizes_hold_beyond_the_tokens() {
+        let hybrid = |padded_tokens| Cut::Hybrid {
+            first: 7,
+            padded_tokens,
+        };
+        let tokens = |sizes: &[u32]| Cut::Tokens {
+            sizes: sizes.to_vec(),
+        };
+        let padding = |cut: Cut| Division::padding(&cut, work(96, 48));
+        assert_eq!(padding(hybrid(64)), 64.0 / 48.0);
+        assert_eq!(padding(hybrid(32)), 1.0);
+        assert_eq!(padding(tokens(&[32])), 1.0);
+        assert_eq!(padding(tokens(&[32, 32])), 64.0 / 48.0);
+        assert_eq!(padding(tokens(&[])), 1.0);
+        assert_eq!(padding(Cut::Whole(Side::First)), 1.0);
+    }
+
+    #[test]
+    fn every_output_of_every_token_is_one_sides() {
+        let cuts = [
+            Cut::Whole(Side::First),
+            Cut::Whole(Side::Second),
+            Cut::Rows { first: 7 },
+            Cut::Rows { first: 4000 },
+            Cut::Tokens {
+                sizes: vec![32, 16],
+            },
+            Cut::Tokens { sizes: vec![512] },
+            Cut::Hybrid {
+                first: 0,
+                padded_tokens: 64,
+            },
+        ];
+        for cut in cuts {
+            for (rows, tokens) in [(96, 50), (5, 1), (0, 9)] {
+                let division = Division::of(&cut, work(rows, tokens));
+                // Of matrices of a third and two thirds of the rows, too.
+                for width in [rows, rows / 3, rows - rows / 3] {
+                    let mut owners = vec![0; width.max(1) * tokens];
+                    for side in SIDES {
+                        let outputs = division.outputs(side, width.max(1));
+                        for token in division.tokens(side, tokens) {
+                            outputs
+                                .clone()
+                                .for_each(|output| owners[token * width.max(1) + output] += 1);
+                        }
+                    }
+                    assert!(owners.iter().all(|owners| *owners == 1), "{cut}");
+                }
+            }
+        }
+    }
+}

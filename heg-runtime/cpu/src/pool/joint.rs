@@ -1,0 +1,315 @@
+//! How the two sides of a pair wait for each other at the end of a phase.
+//!
+//! Fast: a side polls the counts of the other, which lie beside what it computes and are used again from order to order.
+//! Where a phase may be long, as those of prompts are, it first sleeps for most of the time that it waited at least at the
+//! last phases of this kind. Phases of decoding are as short as a sleep is inexact, so it only polls there. Plain: a side
+//! sleeps until the other rings, which both do at the end of each phase.
+//!
+//! A side is late when it lets the other wait several times as long as before. The other then takes the pieces that it has
+//! not begun, and waits for it no more until it has done one again. A side that panicked is lost: it takes nothing any more,
+//! and the other does what it had begun again. What a side has begun and still works on is waited for, as its memory
+//! cannot be taken from it.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use heg_spec::Side;
+use heg_spec::policy::Synchronisation;
+
+use super::call::{Phase, Queue};
+use super::hand_over::{HandOverCounts, HandOvers};
+use super::patiently;
+use crate::division::{SIDES, index};
+
+/// How two sides wait for each other, and what is known of their waits.
+pub(super) struct Joint {
+    how: Synchronisation,
+    /// Where times are counted from.
+    origin: Instant,
+    /// How long sides have waited, by likeness of the phase: a tag, the longest and the shortest of late, in µs.
+    known: Vec<AtomicU64>,
+    /// Sides whose pieces the other took.
+    late: [AtomicBool; 2],
+    /// Number of the side that was lost, or [`NONE`].
+    lost: AtomicU8,
+    hand_overs: HandOverCounts,
+    /// Rings at each end of a side's phase, for plain synchronisation.
+    bell: (Mutex<()>, Condvar),
+}
+
+/// A look at a pair, also while it runs an order.
+#[derive(Clone)]
+pub struct PairWatch(pub(super) Arc<Joint>);
+
+impl PairWatch {
+    /// How long the sides took to hand over to each other so far.
+    pub fn hand_overs(&self) -> HandOvers {
+        self.0.hand_overs.read()
+    }
+
+    /// The side that was lost: the other runs everything.
+    pub fn lost_side(&self) -> Option<Side> {
+        SIDES.into_iter().find(|side| self.0.is_lost(*side))
+    }
+}
+
+/// A wait for the other side.
+pub(super) struct Wait {
+    begin_ns: u64,
+    /// Where it is known how long it takes, and under which tag.
+    slot: usize,
+    tag: u64,
+    expected: Option<Expected>,
+}
+
+/// How long a wait takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Expected {
+    longest_us: u64,
+    shortest_us: u64,
+}
+
+impl Expected {
+    /// What was noted under a tag.
+    fn of(known: u64, tag: u64) -> Option<Self> {
+        (known >> TAG_SHIFT == tag).then_some(Self {
+            longest_us: known >> TIME_BITS & MICROSECONDS,
+            shortest_us: known & MICROSECONDS,
+        })
+    }
+
+    /// The same with another wait: both bounds move to it at once if it is outside, and slowly if it is within.
+    fn with(self, waited_us: u64) -> Self {
+        let Self {
+            longest_us,
+            shortest_us,
+        } = self;
+        Self {
+            longest_us: waited_us.max(longest_us - longest_us.saturating_sub(waited_us) / 8),
+            shortest_us: waited_us.min(shortest_us + waited_us.saturating_sub(shortest_us) / 8),
+        }
+    }
+
+    fn noted(self, tag: u64) -> u64 {
+        tag << TAG_SHIFT | self.longest_us << TIME_BITS | self.shortest_us
+    }
+}
+
+impl Joint {
+    pub(super) fn new(how: Synchronisation) -> Self {
+        Self {
+            how,
+            origin: Instant::now(),
+            known: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            late: [const { AtomicBool::new(false) }; 2],
+            lost: AtomicU8::new(NONE),
+            hand_overs: HandOverCounts::new(),
+            bell: (Mutex::new(()), Condvar::new()),
+        }
+    }
+
+    /// Whether a side takes no pieces any more.
+    pub(super) fn is_lost(&self, side: Side) -> bool {
+        usize::from(self.lost.load(Ordering::Relaxed)) == index(side)
+    }
+
+    /// Notes that a side panicked. Returns whether the other one goes on.
+    pub(super) fn loses(&self, side: Side) -> bool {
+        let side = index(side) as u8;
+        match self
+            .lost
+            .compare_exchange(NONE, side, Ordering::Relaxed, Ordering::Relaxed)
+        {
+            Ok(_) => true,
+            Err(lost) if lost == side => true,
+            Err(_) => {
+                // Both panicked: each takes pieces again, so that the order comes to its end.
+                self.lost.store(BOTH, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    /// Notes that a side does pieces.
+    fn is_here(&self, side: Side) {
+        if let Some(late) = self.late.get(index(side))
+            && late.load(Ordering::Relaxed)
+        {
+            late.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that a side did not come in time.
+    pub(super) fn is_late(&self, side: Side) {
+        if let Some(late) = self.late.get(index(side)) {
+            late.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a piece as done, by a thread of the side `own`.
+    pub(super) fn ended(&self, queue: &Queue, own: Side) {
+        self.is_here(own);
+        queue.ended_ns.store(self.now_ns(), Ordering::Relaxed);
+        let done = queue.done.fetch_add(1, Ordering::Release) + 1;
+        if self.how == Synchronisation::Plain && done == queue.pieces {
+            let (lock, bell) = &self.bell;
+            drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
+            bell.notify_all();
+        }
+    }
+
+    /// Begins to wait as a side.
+    pub(super) fn begin(&self, phase: Phase<'_>, own: Side) -> Wait {
+        let likeness = phase
+            .first
+            .likeness
+            .wrapping_mul(2)
+            .wrapping_add(index(own) as u64);
+        // Fibonacci hashing: the upper bits depend on all of them.
+        let hash = likeness.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let slot = (hash >> 32) as usize % SLOTS;
+        // Never that of a slot that has nothing yet.
+        let tag = hash >> TAG_SHIFT | 1;
+        let known = self.known.get(slot);
+        let known = known.map_or(0, |known| known.load(Ordering::Relaxed));
+        Wait {
+            begin_ns: self.now_ns(),
+            slot,
+            tag,
+            expected: Expected::of(known, tag),
+        }
+    }
+
+    /// Time after which the other side is late.
+    pub(super) fn patience(&self, wait: &Wait, other: Side) -> Duration {
+        let late = self.late.get(index(other));
+        if self.is_lost(other) || late.is_some_and(|late| late.load(Ordering::Relaxed)) {
+            return Duration::ZERO;
+        }
+        wait.expected.map_or(UNKNOWN, |expected| {
+            Duration::from_micros(expected.longest_us * LATE_TIMES).max(LATE_MIN)
+        })
+    }
+
+    /// Waits until a phase is over, for so long. Returns whether it is.
+    pub(super) fn wait(&self, phase: Phase<'_>, wait: &Wait, limit: Duration) -> bool {
+        match self.how {
+            Synchronisation::Fast => {
+                let shortest_us = wait.expected.map_or(0, |expected| expected.shortest_us);
+                let sleep = Duration::from_micros(shortest_us * 3 / 4).saturating_sub(EARLY);
+                let since = Duration::from_nanos(self.now_ns().saturating_sub(wait.begin_ns));
+                // Once, and not while waiting for what a side that is late still works on.
+                if phase.first.is_long && sleep > SLEEP_MIN && since < SLEEP_MIN && limit > sleep {
+                    thread::sleep(sleep);
+                }
+                patiently(limit, || phase.is_over())
+            }
+            Synchronisation::Plain => {
+                let (lock, bell) = &self.bell;
+                let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+                let rung = bell.wait_timeout_while(guard, limit, |()| !phase.is_over());
+                drop(rung.unwrap_or_else(PoisonError::into_inner));
+                phase.is_over()
+            }
+        }
+    }
+
+    /// Notes that a side found a phase over.
+    pub(super) fn without_wait(&self, phase: Phase<'_>, own: Side) {
+        if phase.first.is_long {
+            self.note(&self.begin(phase, own), 0);
+        }
+    }
+
+    /// Ends a wait in which nobody was late.
+    pub(super) fn end(&self, phase: Phase<'_>, wait: &Wait, own: Side) {
+        let Some(other) = phase.queue(own.other()) else {
+            return;
+        };
+        let ended_ns = other.ended_ns.load(Ordering::Relaxed);
+        // Else what was waited for was another thread of the own side.
+        if ended_ns < wait.begin_ns {
+            return;
+        }
+        self.hand_overs.add(self.now_ns().saturating_sub(ended_ns));
+        self.note(wait, (ended_ns - wait.begin_ns) / 1000);
+    }
+
+    fn note(&self, wait: &Wait, waited_us: u64) {
+        let waited_us = waited_us.min(MICROSECONDS);
+        let known = wait.expected.unwrap_or(Expected {
+            longest_us: waited_us,
+            shortest_us: waited_us,
+        });
+        if let Some(slot) = self.known.get(wait.slot) {
+            slot.store(known.with(waited_us).noted(wait.tag), Ordering::Relaxed);
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.origin.elapsed().as_nanos() as u64
+    }
+}
+
+/// In place of a side that was lost: none was.
+const NONE: u8 = u8::MAX;
+
+/// In place of a side that was lost: both were.
+const BOTH: u8 = u8::MAX - 1;
+
+/// Waits that are remembered. Chosen: a model has some ten kinds of phases for each number of tokens.
+const SLOTS: usize = 1024;
+
+/// Bits of a time that is remembered.
+const TIME_BITS: u32 = 24;
+
+/// Behind two times, a tag that tells whose they are.
+const TAG_SHIFT: u32 = 2 * TIME_BITS;
+
+/// Longest wait that is remembered: 16 s.
+const MICROSECONDS: u64 = (1 << TIME_BITS) - 1;
+
+/// Shortest sleep. Chosen: many times as long as one may last too long, so that sides which end nearly together only poll.
+const SLEEP_MIN: Duration = Duration::from_millis(1);
+
+/// Time by which a sleep ends earlier than it could. Chosen: Linux adds 50 µs, and waking takes as long again.
+const EARLY: Duration = Duration::from_micros(200);
+
+/// A side is late that needs this many times what it did before ...
+const LATE_TIMES: u64 = 8;
+
+/// ... and at least this long. Chosen: longer than another program has a core for in one go.
+const LATE_MIN: Duration = Duration::from_millis(5);
+
+/// Time after which a side is late of which nothing is known. Chosen: longer than any phase takes.
+const UNKNOWN: Duration = Duration::from_secs(1);
+
+/// Interval at which is looked for pieces to be done again, while a side that is late works on what it had begun.
+pub(super) const HELD: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_of_waits_follow_at_once_outwards_and_slowly_inwards() {
+        let first = Expected {
+            longest_us: 800,
+            shortest_us: 800,
+        };
+        let wider = first.with(1600).with(400);
+        let bounds = |it: Expected| (it.longest_us, it.shortest_us);
+        assert_eq!(bounds(wider), (1450, 400));
+        let mut closer = wider;
+        for _ in 0..100 {
+            closer = closer.with(1000);
+        }
+        let (longest_us, shortest_us) = bounds(closer);
+        assert!((1000..1010).contains(&longest_us) && (990..=1000).contains(&shortest_us));
+        assert_eq!(Expected::of(closer.noted(7), 7), Some(closer));
+        assert_eq!(Expected::of(closer.noted(7), 9), None);
+        assert_eq!(Expected::of(0, 1), None);
+    }
+}

@@ -1,0 +1,246 @@
+//! Pieces of phases: who takes them, and who waits.
+
+use super::*;
+
+const GO_ON: ControlFlow<()> = ControlFlow::Continue(());
+
+fn crew(threads: usize) -> Crew<'static> {
+    Crew {
+        threads,
+        kept_on: &[],
+    }
+}
+
+/// Phases of which the first side has all pieces.
+fn of_first(pieces: &[usize]) -> impl Iterator<Item = Pieces> {
+    let pieces = pieces.to_vec();
+    pieces.into_iter().map(|first| of_both([first, 0]))
+}
+
+fn of_both(of_side: [usize; 2]) -> Pieces {
+    Pieces {
+        of_side,
+        ..Pieces::default()
+    }
+}
+
+#[test]
+fn every_piece_is_done_once_and_phases_follow_each_other() {
+    let mut pool = Pool::new(crew(3)).unwrap();
+    for round in 0..300 {
+        let pieces: Vec<usize> = (0..12).map(|phase| (phase + round) % 5).collect();
+        let done: Vec<AtomicUsize> = pieces.iter().map(|_| AtomicUsize::new(0)).collect();
+        let work = |Taken { phase, piece, .. }: Taken| {
+            assert!(piece < pieces[phase]);
+            let before = pieces[..phase].iter().zip(&done);
+            assert!(
+                before
+                    .into_iter()
+                    .all(|(pieces, done)| done.load(Ordering::Relaxed) == *pieces)
+            );
+            done[phase].fetch_add(1, Ordering::Relaxed);
+            GO_ON
+        };
+        pool.run(of_first(&pieces), &work).unwrap();
+        let done: Vec<usize> = done.into_iter().map(AtomicUsize::into_inner).collect();
+        assert_eq!(done, pieces);
+    }
+}
+
+#[test]
+fn a_parked_pool_wakes_up() {
+    let mut pool = Pool::new(crew(2)).unwrap();
+    for _ in 0..3 {
+        thread::sleep(Duration::from_millis(30));
+        let threads = Mutex::new(Vec::new());
+        let work = |Taken { thread, .. }: Taken| {
+            threads.lock().unwrap().push(thread);
+            thread::sleep(Duration::from_millis(20));
+            GO_ON
+        };
+        pool.run(of_first(&[2]), &work).unwrap();
+        let mut threads = threads.into_inner().unwrap();
+        threads.sort_unstable();
+        assert_eq!(threads, [0, 1]);
+    }
+}
+
+#[test]
+fn a_piece_that_panics_is_an_error_from_then_on() {
+    let mut pool = Pool::new(crew(2)).unwrap();
+    let work = |Taken { piece, .. }: Taken| {
+        assert_ne!(piece, 1, "on purpose");
+        GO_ON
+    };
+    for _ in 0..2 {
+        let lost = pool.run(of_first(&[4, 2]), &work);
+        assert!(matches!(lost, Err(Error::Lost)));
+    }
+}
+
+#[test]
+fn a_piece_may_say_that_its_phase_is_the_last() {
+    let mut pool = Pool::new(crew(3)).unwrap();
+    for round in 0..300 {
+        let last = round % 7;
+        let ran = AtomicUsize::new(0);
+        let work = |Taken { phase, piece, .. }: Taken| {
+            assert!(phase <= last);
+            ran.fetch_add(1, Ordering::Relaxed);
+            match (phase, piece) == (last, 1) {
+                true => ControlFlow::Break(()),
+                false => GO_ON,
+            }
+        };
+        let phases = pool.run(of_first(&[4; 6]), &work).unwrap();
+        assert_eq!(phases, (last + 1).min(6));
+        assert_eq!(ran.into_inner(), 4 * phases);
+    }
+}
+
+/// A neighbour that takes a core for good is a thread that never comes.
+#[test]
+fn nobody_waits_for_a_thread_that_takes_no_piece() {
+    let mut pool = Pool::new(crew(1)).unwrap();
+    let shared = Arc::clone(&pool.shared);
+    let absent = move || {
+        while !shared.ends.load(Ordering::Relaxed) {
+            thread::park();
+        }
+    };
+    pool.threads.push(thread::spawn(absent));
+    let done = AtomicUsize::new(0);
+    let work = |Taken { thread, .. }: Taken| {
+        assert_eq!(thread, 0);
+        done.fetch_add(1, Ordering::Relaxed);
+        GO_ON
+    };
+    pool.run(of_first(&[8, 1, 8]), &work).unwrap();
+    assert_eq!(done.into_inner(), 17);
+}
+
+#[test]
+fn who_is_slow_takes_fewer_pieces() {
+    let mut pool = Pool::new(crew(2)).unwrap();
+    let taken = [AtomicUsize::new(0), AtomicUsize::new(0)];
+    let work = |Taken { thread, .. }: Taken| {
+        let piece = taken[thread].fetch_add(1, Ordering::Relaxed);
+        // The other thread holds its first piece until this one has done all the rest.
+        while thread == 1 && piece == 0 && taken[0].load(Ordering::Relaxed) < 15 {
+            thread::yield_now();
+        }
+        while thread == 0 && taken[1].load(Ordering::Relaxed) == 0 {
+            thread::yield_now();
+        }
+        GO_ON
+    };
+    pool.run(of_first(&[16]), &work).unwrap();
+    assert_eq!(taken.map(AtomicUsize::into_inner), [15, 1]);
+}
+
+fn pair(how: Synchronisation) -> Pool {
+    Pool::pair([crew(1), crew(1)], how).unwrap()
+}
+
+/// Phases that are all alike, each with pieces of both sides.
+fn shared(phases: usize, of_side: [usize; 2]) -> impl Iterator<Item = Pieces> {
+    (0..phases).map(move |_| of_both(of_side))
+}
+
+#[test]
+fn sides_do_their_own_pieces_and_wait_for_each_other() {
+    for how in [Synchronisation::Fast, Synchronisation::Plain] {
+        let mut pool = pair(how);
+        for round in 0..200 {
+            let done: Vec<AtomicUsize> = (0..12).map(|_| AtomicUsize::new(0)).collect();
+            let of_side = [round % 3, 3 - round % 3];
+            let work = |taken: Taken| {
+                let before = done[..taken.phase].iter();
+                assert!(before.clone().all(|done| done.load(Ordering::Relaxed) == 3));
+                done[taken.phase].fetch_add(1, Ordering::Relaxed);
+                GO_ON
+            };
+            assert_eq!(pool.run(shared(12, of_side), &work).unwrap(), 12);
+        }
+        assert!(pool.watch().unwrap().hand_overs().count() > 0);
+    }
+}
+
+/// A side whose thread never comes: not one flag of it is ever set.
+#[test]
+fn a_late_sides_pieces_are_done_by_the_other() {
+    for how in [Synchronisation::Fast, Synchronisation::Plain] {
+        let mut pool = pair(how);
+        pool.run(shared(3, [1, 1]), &|_| GO_ON).unwrap();
+        // A call that the second side's thread does not hear of.
+        let nothing: &'static Work<'static> = &|_| GO_ON;
+        let mut call = Call::empty(nothing);
+        call.fill(shared(40, [2, 3]), true, nothing);
+        pool.shared.carry_out(&call, 0);
+        assert!((0..40).all(|number| call.phase(number).unwrap().is_over()));
+    }
+}
+
+#[test]
+fn a_side_that_comes_back_is_waited_for_again() {
+    let mut pool = pair(Synchronisation::Fast);
+    let [taken_by_first, done_later] = [0, 0].map(AtomicUsize::new);
+    let work = |taken: Taken| {
+        if taken.side == Side::Second && taken.thread == 0 {
+            taken_by_first.fetch_add(1, Ordering::Relaxed);
+        }
+        if taken.phase > 6 && taken.thread == 1 {
+            done_later.fetch_add(1, Ordering::Relaxed);
+        }
+        // However busy the machine is: the first side gives the other time to take a piece.
+        let begin = Instant::now();
+        while taken.phase == 7
+            && taken.side == Side::First
+            && done_later.load(Ordering::Relaxed) == 0
+            && begin.elapsed() < Duration::from_secs(30)
+        {
+            thread::yield_now();
+        }
+        // Once, the second side is late with its first piece of two.
+        if taken.thread == 1 && taken.phase == 6 && taken.piece == 0 {
+            thread::sleep(Duration::from_millis(100));
+        }
+        GO_ON
+    };
+    pool.run(shared(200, [1, 2]), &work).unwrap();
+    assert!(taken_by_first.into_inner() >= 1);
+    assert!(done_later.into_inner() >= 1);
+}
+
+#[test]
+fn what_a_lost_side_had_begun_is_done_again() {
+    for lost in [Side::First, Side::Second] {
+        let mut pool = pair(Synchronisation::Fast);
+        for round in 0..3 {
+            let done = AtomicUsize::new(0);
+            let work = |taken: Taken| {
+                let own = [Side::First, Side::Second][taken.thread];
+                assert!(own != lost || (round, taken.phase) == (0, 0), "it is lost");
+                assert!((own, taken.piece) != (lost, 1), "on purpose");
+                done.fetch_add(1, Ordering::Relaxed);
+                GO_ON
+            };
+            assert_eq!(pool.run(shared(6, [3, 3]), &work).unwrap(), 6);
+            assert_eq!(done.into_inner(), 36);
+            assert_eq!(pool.watch().unwrap().lost_side(), Some(lost));
+        }
+    }
+}
+
+#[test]
+fn a_piece_that_panics_on_both_sides_is_an_error() {
+    let mut pool = pair(Synchronisation::Fast);
+    let work = |taken: Taken| {
+        assert_ne!((taken.phase, taken.side), (1, Side::Second), "on purpose");
+        GO_ON
+    };
+    for _ in 0..2 {
+        let lost = pool.run(shared(4, [2, 2]), &work);
+        assert!(matches!(lost, Err(Error::Lost)));
+    }
+}

@@ -1,0 +1,258 @@
+//! Products with weights of half a byte, which have a scale, and perhaps a centre, for each group of columns.
+//!
+//! Integers are multiplied as they are unpacked, from 0 to 15: of signed ones, 8 was added to each, which a group's offset
+//! undoes. A byte has two columns, so that transposed bytes give quads of even columns and quads of odd ones; operands
+//! have the same order.
+
+mod few_rows;
+mod one_row;
+
+use super::chunk::{Form, Place, SLICE, VECTORS};
+use super::few_rows::transposed;
+use super::operand::{BLOCK, GROUP, Operand, QUADS};
+use super::prefetch::prefetch;
+use super::vector::Vector;
+use super::{IntegerProduct, Scratch};
+pub(super) use few_rows::few_rows;
+use half::f16;
+pub(super) use one_row::one_row;
+use std::ops::Range;
+
+/// What integers of half a byte stand for, group by group: `scale · q + centre`. Both are f16 at any alignment, row-major.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Grouped {
+    /// A factor for each group.
+    pub(crate) scales: *const u16,
+    /// A term for each group, whose integers are unsigned; without it they are signed.
+    pub(crate) centres: Option<*const u16>,
+    /// Columns of a group: 32, 64 or 128.
+    pub(crate) columns: usize,
+}
+
+/// Scales and centres of a slice as vectors over outputs, each group after the one before.
+#[derive(Clone, Copy)]
+pub(super) struct Spread {
+    scales: *mut f32,
+    centres: Option<*mut f32>,
+    /// Groups of operands before the slice.
+    before: usize,
+    /// Logarithm of the number of operands' groups in one of weights.
+    shift: u32,
+    /// Elements from one group to the next.
+    stride: usize,
+}
+
+/// Elements of the scales and the centres of a slice, at tiles of vectors of 16 lanes.
+pub(super) const SPREAD: usize = 2 * SLICE / GROUP * VECTORS * 16;
+
+impl Grouped {
+    /// A number of the matrix row at `weights`.
+    ///
+    /// # Safety
+    ///
+    /// The row has the column.
+    #[inline(always)]
+    pub(super) unsafe fn integer(&self, weights: *const u8, column: usize) -> i32 {
+        // SAFETY: passed on.
+        let byte = unsafe { *weights.add(column / 2) };
+        let half = i32::from((byte >> (column % 2 * 4)) & 0x0f);
+        match self.centres {
+            Some(_) => half,
+            None => (half ^ 8) - 8,
+        }
+    }
+
+    /// Scale and centre of a group, by its number in the matrix.
+    ///
+    /// # Safety
+    ///
+    /// The matrix has the group.
+    #[inline(always)]
+    pub(super) unsafe fn affine(&self, group: usize) -> (f32, f32) {
+        // SAFETY: passed on.
+        unsafe {
+            let read =
+                |numbers: *const u16| f16::from_bits(numbers.add(group).read_unaligned()).to_f32();
+            (read(self.scales), self.centres.map_or(0.0, read))
+        }
+    }
+
+    /// Where numbers of the slice that begins with column `slice` are spread to; `to` has [`SPREAD`] elements.
+    pub(super) fn spread_at(&self, slice: usize, stride: usize, to: *mut f32) -> Spread {
+        Spread {
+            scales: to,
+            centres: self.centres.map(|_| to.wrapping_add(SPREAD / 2)),
+            before: slice / GROUP,
+            shift: (self.columns / GROUP).trailing_zeros(),
+            stride,
+        }
+    }
+
+    /// Spreads the numbers of `count` outputs from `output` on, which are vector `vector` of their tile.
+    ///
+    /// # Safety
+    ///
+    /// The matrix has the outputs and columns, at most a slice of them, and `spread` has the vector.
+    #[inline(always)]
+    unsafe fn fill<V: Vector<LANES>, const LANES: usize>(
+        &self,
+        product: &IntegerProduct,
+        (output, count): (usize, usize),
+        columns: &Range<usize>,
+        (spread, vector): (&Spread, usize),
+    ) {
+        let in_row = product.form.width / self.columns;
+        let groups = columns.start / self.columns..columns.end / self.columns;
+        let both = [
+            Some((self.scales, spread.scales)),
+            self.centres.zip(spread.centres),
+        ];
+        for (from, to) in both.into_iter().flatten() {
+            let (from, to) = (
+                from.wrapping_add(output * in_row),
+                to.wrapping_add(vector * LANES),
+            );
+            for group in groups.clone().step_by(LANES) {
+                let left = LANES.min(groups.end - group);
+                let first = group - groups.start;
+                // SAFETY: the rows have `left` groups from this one on, and as many as are lanes fit in what a slice has.
+                unsafe {
+                    let mut rows = [V::zero(); LANES];
+                    for (index, row) in rows.iter_mut().enumerate().take(count) {
+                        let from = from.wrapping_add(index * in_row + group);
+                        prefetch(from.wrapping_add(LANES * in_row).cast());
+                        *row = V::load_f16(from, left);
+                    }
+                    for (index, lanes) in V::transpose(rows).into_iter().enumerate() {
+                        lanes.store(to.add((first + index) * spread.stride).cast());
+                    }
+                }
+            }
+        }
+    }
+
+    /// What halves of bytes are flipped by, so that they are unsigned.
+    #[inline(always)]
+    unsafe fn flipped<V: Vector<LANES>, const LANES: usize>(&self) -> V {
+        const SIGNS: [i8; 4] = [i8::from_ne_bytes([0x88]); 4];
+        // SAFETY: the caller has the instructions, and there are four bytes.
+        unsafe {
+            match self.centres {
+                Some(_) => V::zero(),
+                None => V::splat(SIGNS.as_ptr()),
+            }
+        }
+    }
+}
+
+impl Form for Spread {
+    /// What the total lacks is 0 around centres, and else −8 instead of −128 times the sum of the integers.
+    #[inline(always)]
+    unsafe fn begin<V: Vector<LANES>, const LANES: usize>(&self, total: V, offset: i32) -> V {
+        // SAFETY: passed on.
+        unsafe {
+            match self.centres {
+                Some(_) => total,
+                None => total.plus(offset >> 4),
+            }
+        }
+    }
+
+    /// The group's numbers are spread.
+    #[inline(always)]
+    unsafe fn add<V: Vector<LANES>, const LANES: usize>(
+        &self,
+        operand: &Operand,
+        (block, row, group, vector): Place,
+        total: V,
+        sums: V::Sums,
+    ) -> V::Sums {
+        let of_weights = (block * (BLOCK / GROUP) + group - self.before) >> self.shift;
+        let at = of_weights * self.stride + vector * LANES;
+        // SAFETY: passed on.
+        unsafe {
+            let scale = *operand.scales(block, row).add(group);
+            let scales = V::load_sums(self.scales.add(at), LANES);
+            let sums = total.add_products(scales, scale, sums);
+            match self.centres {
+                None => sums,
+                Some(centres) => {
+                    let of_group = *operand.group_sums(block, row).add(group);
+                    V::multiply_add(V::load_sums(centres.add(at), LANES), of_group, sums)
+                }
+            }
+        }
+    }
+}
+
+/// Transposes `columns` of the matrix rows `outputs`, as [`pack`](super::chunk::pack) does: unpacked, and with what they
+/// stand for.
+///
+/// # Safety
+///
+/// As [`pack`](super::chunk::pack).
+#[inline(always)]
+pub(super) unsafe fn pack<V: Vector<LANES>, const LANES: usize>(
+    product: &IntegerProduct,
+    groups: &Grouped,
+    outputs: Range<usize>,
+    columns: Range<usize>,
+    scratch: Scratch,
+) {
+    let row_bytes = product.row_bytes();
+    let spread = groups.spread_at(columns.start, VECTORS * LANES, scratch.spread);
+    for vector in 0..VECTORS {
+        let output = outputs.start + vector * LANES;
+        let count = outputs.end.saturating_sub(output).min(LANES);
+        let first = product.weights.wrapping_add(output * row_bytes);
+        // Whole blocks: zeros behind the last column.
+        let end = columns.end.next_multiple_of(BLOCK);
+        // SAFETY: `transposed` and `fill` read what exists; a slice's weights and numbers fit.
+        unsafe {
+            groups.fill::<V, LANES>(product, (output, count), &columns, (&spread, vector));
+            let flipped = groups.flipped::<V, LANES>();
+            for column in (columns.start..end).step_by(LANES * 8) {
+                let bytes = transposed::<V, LANES>(first, row_bytes, count, column / 2);
+                let group = (column - columns.start) / GROUP;
+                for (index, bytes) in bytes.into_iter().enumerate() {
+                    let halves = QUADS / 2;
+                    let even = (group + index / halves) * QUADS + index % halves;
+                    let to = |quad: usize| {
+                        let place = (quad * VECTORS + vector) * LANES * 4;
+                        scratch.weights.wrapping_add(place)
+                    };
+                    let [low, high] = bytes.nibbles(flipped);
+                    low.store(to(even));
+                    high.store(to(even + halves));
+                }
+            }
+        }
+    }
+}
+
+/// Writes matrix row `output` as f32: each rounded once, as are all whose formula is `scale · q + centre`.
+///
+/// # Safety
+///
+/// The matrix at `weights` has the row, `width` columns in whole groups, and `to` as many elements.
+pub(crate) unsafe fn unpack(
+    groups: &Grouped,
+    weights: *const u8,
+    width: usize,
+    output: usize,
+    to: *mut f32,
+) {
+    let in_row = width / groups.columns;
+    for group in 0..in_row {
+        // SAFETY: passed on.
+        unsafe {
+            let row = weights.add(output * (width / 2));
+            let (scale, centre) = groups.affine(output * in_row + group);
+            for column in group * groups.columns..(group + 1) * groups.columns {
+                // The product is exact: four bits times eleven.
+                let w = groups.integer(row, column) as f32 * scale + centre;
+                to.add(column).write(w);
+            }
+        }
+    }
+}

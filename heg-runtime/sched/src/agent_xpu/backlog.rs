@@ -1,0 +1,90 @@
+//! What is left of prompts, in time, and how much proactive work waits: that decides whether the iGPU helps with it
+//! (`prefill.balance_above_ms`).
+
+use super::AgentXpu;
+use crate::costs::{Call, Costs};
+use crate::event::{Kernel, Segment};
+use crate::prefill::Prefill;
+use crate::request::{Class, Lane, RequestId};
+
+/// What was added up last.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Backlog {
+    /// Time that the waiting proactive prompts need, in µs.
+    waiting_us: f64,
+    /// For which requests it was added up ([`Prefills::revision`]).
+    ///
+    /// [`Prefills::revision`]: super::prefill_pipeline::Prefills::revision
+    revision: u64,
+}
+
+impl<C: Costs> AgentXpu<C> {
+    /// Adds up what waits, if anybody has come or gone.
+    pub(super) fn weigh_backlog(&mut self) {
+        let revision = self.prefills.revision();
+        if self.policy.prefill.balance_above_ms.is_none() || self.backlog.revision == revision {
+            return;
+        }
+        let waiting = self.prefills.proactive.iter();
+        self.backlog = Backlog {
+            waiting_us: waiting.map(|id| self.time_to_completion(*id)).sum(),
+            revision,
+        };
+    }
+
+    /// Whether enough waits for proactive prompts to be split.
+    pub(super) fn backlog_asks_for_balance(&self) -> bool {
+        let above = self.policy.prefill.balance_above_ms;
+        above.is_none_or(|ms| self.backlog.waiting_us > f64::from(ms) * 1000.0)
+    }
+
+    /// Estimated time that a prompt needs from here on, alone on its lanes, in µs (v1 6.2).
+    pub(super) fn time_to_completion(&self, id: RequestId) -> f64 {
+        let Some(entry) = self.ledger.get(id) else {
+            return f64::INFINITY;
+        };
+        let fresh;
+        let prefill = match entry.prefill() {
+            Some(prefill) => prefill,
+            None => {
+                let (layers, chunk) = (self.model.layers, self.chunk_tokens(entry.class()));
+                fresh = Prefill::new(layers, 0, entry.prompt_tokens, chunk)
+                    .wanting(entry.submission.prompt_logits);
+                &fresh
+            }
+        };
+        self.remaining_us(prefill)
+    }
+
+    /// Estimated time of the kernels that are left of a prompt, alone on its lanes, in µs.
+    pub(super) fn remaining_us(&self, prefill: &Prefill) -> f64 {
+        let dynamic = self.dynamic_lane().unwrap_or(Lane::Igpu);
+        let token_wise = match self.lanes.is_present(Lane::Npu) {
+            true => Lane::Npu,
+            false => dynamic,
+        };
+        let latency = |(segment, kernel, count): (Segment, _, u32)| {
+            let call = Call::Prefill {
+                kernel,
+                tokens: segment.tokens,
+                context: segment.context(),
+            };
+            let lane = match kernel {
+                Kernel::Mha => dynamic,
+                Kernel::Qkv | Kernel::Ffn => token_wise,
+            };
+            let cost = self.costs.cost(lane, call);
+            f64::from(count) * cost.map_or(0.0, |cost| cost.latency_us)
+        };
+        prefill.remaining().map(latency).sum()
+    }
+
+    /// Tokens of a full chunk of a prompt of a class.
+    pub(super) fn chunk_tokens(&self, class: Class) -> u32 {
+        let chunk = self.model.chunk_tokens;
+        match (class, self.policy.prefill.proactive_chunk_tokens) {
+            (Class::Proactive, Some(most)) => chunk.min(most),
+            _ => chunk,
+        }
+    }
+}

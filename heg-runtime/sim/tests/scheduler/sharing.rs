@@ -1,0 +1,218 @@
+//! Who has the iGPU beside the NPU: rules of Agent.xpu one at a time; times in ms.
+
+use heg_sched::{Call, Class, Lane, Mechanism};
+
+use crate::script::Script;
+
+/// Chunks of a request that ran on a lane.
+fn chunks(log: &str, lane: &str, id: u64) -> usize {
+    let start = format!("{lane}: {id} [");
+    let kernels = log.lines().filter(|line| line.contains(&start));
+    kernels.filter(|line| line.ends_with("Ffn")).count()
+}
+
+/// Prompts of 1024 and 600 tokens, of which the second comes while the first one's request decodes.
+fn beside_decoding(class: Class, splits: bool) -> Script {
+    let mut script =
+        Script::new(|policy| policy.prefill.split_beside_proactive_ms = splits.then_some(1000));
+    script.submit(1, class, 1024, 60, None);
+    script.run_until(220);
+    script.reactive(2, 1024, 1);
+    script.run();
+    script
+}
+
+#[test]
+fn a_reactive_prompt_is_split_while_nobody_waits_for_what_decodes() {
+    let split = |class, splits| chunks(&beside_decoding(class, splits).log, "Igpu", 2) > 0;
+    assert!(split(Class::Proactive, true));
+    assert!(!split(Class::Proactive, false));
+    assert!(!split(Class::Reactive, true));
+    let script = beside_decoding(Class::Proactive, true);
+    assert!(script.activations(Mechanism::SplitBesideProactive) > 0);
+    let first = |splits| {
+        let log = beside_decoding(Class::Proactive, splits).log;
+        let line = log.lines().find(|line| line.contains("a token for 2"));
+        line.unwrap()
+            .trim()
+            .split(' ')
+            .next()
+            .unwrap()
+            .parse::<f64>()
+            .unwrap()
+    };
+    assert!(first(true) + 50.0 < first(false));
+}
+
+/// A proactive answer that has waited for too long is somebody's again.
+#[test]
+fn it_is_not_split_while_an_overdue_request_decodes() {
+    let mut script = Script::new(|policy| {
+        policy.prefill.split_beside_proactive_ms = Some(0);
+        policy.ageing.as_mut().unwrap().threshold_ms = 100;
+    });
+    script.proactive(1, 1024, 60);
+    script.run_until(220);
+    script.reactive(2, 1024, 1);
+    script.run();
+    assert_eq!(chunks(&script.log, "Igpu", 2), 0, "{}", script.log);
+}
+
+/// The short one has its token while the long one goes on with the NPU; without the rule it waits, or preempts.
+#[test]
+fn a_short_reactive_prompt_has_the_igpu_beside_a_long_one() {
+    let served = |aside: bool| {
+        let mut script = Script::new(|policy| {
+            policy.prefill.short_prompts_aside = aside;
+            policy.prefill.short_prompts_first = None;
+        });
+        script.reactive(1, 2048, 1);
+        script.run_until(100);
+        script.reactive(2, 100, 1);
+        script.run();
+        script
+    };
+    let script = served(true);
+    assert_eq!(script.tokens, [2, 1], "{}", script.log);
+    assert!(chunks(&script.log, "Igpu", 2) == 2 && chunks(&script.log, "Npu", 2) == 0);
+    assert!(script.activations(Mechanism::ShortPromptsAside) > 0);
+    assert_eq!(served(false).tokens, [1, 2]);
+}
+
+/// One of two prompts decodes nothing yet, so that both devices are free; 150 ms of work wait behind it.
+#[test]
+fn proactive_prompts_are_split_when_enough_of_them_wait() {
+    let split = |above_ms| {
+        let mut script = Script::new(|policy| policy.prefill.balance_above_ms = above_ms);
+        script.proactive(1, 1024, 1);
+        script.proactive(2, 512, 1);
+        script.run();
+        [1, 2].map(|id| chunks(&script.log, "Igpu", id) > 0)
+    };
+    assert_eq!(split(None), [true, true]);
+    assert_eq!(split(Some(100)), [true, false]);
+    assert_eq!(split(Some(1000)), [false, false]);
+}
+
+#[test]
+fn long_proactive_remainders_run_on_the_npu() {
+    let lanes = |on_npu| {
+        let mut script = Script::new(|policy| {
+            policy.prefill.npu_remainder_tokens_min = on_npu;
+            policy.prefill.balance_above_ms = Some(20_000);
+        });
+        script.proactive(1, 300, 1);
+        script.reactive(2, 300, 1);
+        script.run();
+        let remainder = |lane: &str, id: u64| {
+            let start = format!("{lane}: {id} [256..300]");
+            let mut lines = script.log.lines();
+            lines.any(|line| line.contains(&start) && line.ends_with("Ffn"))
+        };
+        [1, 2].map(|id| (remainder("Npu", id), remainder("Igpu", id)))
+    };
+    assert_eq!(lanes(Some(44)), [(true, false), (false, true)]);
+    assert_eq!(lanes(Some(45)), [(false, true), (false, true)]);
+    assert_eq!(lanes(None), [(false, true), (false, true)]);
+}
+
+/// Alone the head on the NPU draws 40% and decoding 60%: together more than there is. A proactive prompt then has its head
+/// on the iGPU, although the NPU would end it earlier.
+#[test]
+fn a_memory_bound_kernel_keeps_off_the_npu_beside_more_urgent_decoding() {
+    let head = |most: Option<f64>| {
+        let mut script = Script::new(|policy| {
+            policy.prefill.joint_bandwidth_max = most;
+            policy.decode.fused_layer = false;
+        })
+        .drawing(|lane, call| match (lane, call) {
+            (Lane::Npu, Call::Head { .. }) => 0.4,
+            (_, Call::Layer { .. }) => 0.6,
+            _ => 0.1,
+        });
+        script.reactive(1, 256, 100);
+        script.run_until(100);
+        script.proactive(2, 512, 1);
+        script.run();
+        let acted = script.activations(Mechanism::BandwidthDeferral) > 0;
+        (script.log.contains("Igpu: 2 head"), acted)
+    };
+    assert_eq!(head(Some(0.9)), (true, true));
+    assert_eq!(head(Some(1.0)), (false, false));
+    assert_eq!(head(None), (false, false));
+}
+
+/// A quarter of the time is the iGPU's at most: after a launch of 7 ms it rests for 21 ms.
+#[test]
+fn the_igpu_rests_for_graphics() {
+    let mut script = Script::new(|policy| {
+        policy.limits.igpu_percent_max = Some(25);
+        policy.decode.fused_layer = false;
+    });
+    script.reactive(1, 256, 5);
+    script.run_until(200);
+    let starts = |log: &str| -> Vec<f64> {
+        let lines = log.lines().filter(|line| line.contains("Igpu: decode"));
+        let time = |line: &str| line.trim().split(' ').next().unwrap().parse().unwrap();
+        lines.map(time).collect()
+    };
+    script.run();
+    let starts = starts(&script.log);
+    assert!(starts.len() > 3);
+    assert!(
+        starts.windows(2).all(|two| two[1] - two[0] >= 28.0),
+        "{starts:?}"
+    );
+    assert!(script.activations(Mechanism::IgpuShare) > 0);
+    assert!(script.runs(Lane::Igpu).is_none());
+}
+
+/// NPU and iGPU draw 10 and 25 W: beside each other too much for 30 W, so that proactive prompts wait for a reactive
+/// answer, which goes first.
+#[test]
+fn kernels_side_by_side_keep_to_the_power_budget() {
+    let beside = |budget: Option<u32>| {
+        let mut script = Script::new(|policy| policy.limits.power_watts_max = budget);
+        script.reactive(1, 256, 10);
+        script.run_until(75);
+        script.proactive(2, 512, 1);
+        let mut beside = 0;
+        for _ in 0..200 {
+            script.run_for(1);
+            let both = [Lane::Npu, Lane::Igpu].map(|lane| script.runs(lane).is_some());
+            beside += usize::from(both == [true, true]);
+        }
+        script.run();
+        let waits = script.log.rfind("a token for 1") < script.log.find("Npu: 2 [");
+        (
+            beside > 0,
+            waits,
+            script.activations(Mechanism::PowerBudget) > 0,
+        )
+    };
+    assert_eq!(beside(None), (true, false, false));
+    assert_eq!(beside(Some(40)), (true, false, false));
+    assert_eq!(beside(Some(30)), (false, true, true));
+}
+
+/// Rules are asked both by steps and by those who want to know what requests wait for; only steps count.
+#[test]
+fn to_ask_what_requests_wait_for_is_no_activation() {
+    let acted = |asks: bool| {
+        let mut script = Script::new(|policy| policy.limits.igpu_percent_max = Some(25));
+        script.reactive(1, 256, 5);
+        let mut holds = 0;
+        for _ in 0..100 {
+            script.run_for(1);
+            holds += if asks { script.ask() } else { 0 };
+        }
+        script.run();
+        (
+            Mechanism::ALL.map(|mechanism| script.activations(mechanism)),
+            holds,
+        )
+    };
+    let ((asked, holds), (alone, _)) = (acted(true), acted(false));
+    assert!(holds > 0);
+    assert_eq!(asked, alone);
+}

@@ -1,0 +1,186 @@
+//! The roles of NPU and iGPU together, where CPU programs play both: as one lane, of which each half has a share of every
+//! kernel, or as two, of which one takes the other's device too while that is idle (HeteroLLM §4).
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use heg_cpu::{CpuDevice, Isa, PairSide, PairWatch};
+use heg_spec::policy::Pairing;
+use heg_spec::soc::Programs;
+use heg_spec::{Cut, DeviceClass, Side};
+
+use super::partition::partition;
+use super::processors::placement;
+use super::role_device::RoleDevice;
+use heg_sched::Class;
+
+pub use heg_cpu::{HandOvers, Partition, Uncut};
+
+/// Two roles that run kernels together.
+pub struct PairedRoles {
+    pairing: Pairing,
+    lanes: PairLanes,
+    programs: [Programs; 2],
+    shares: Arc<Shares>,
+    /// The device of a pair that is one lane, made when the first kernel needs it.
+    device: Mutex<Option<Arc<RoleDevice>>>,
+    watches: Mutex<Vec<PairWatch>>,
+    /// Orders that both ran.
+    orders: AtomicU64,
+}
+
+/// The lanes of a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PairLanes {
+    /// One, for everything.
+    One,
+    /// One for each role; reactive work of one takes the other's device while that is idle.
+    Two,
+}
+
+/// How the roles share work.
+struct Shares {
+    partition: Mutex<Box<dyn Partition>>,
+    /// Whether background work runs, which never takes both devices.
+    is_background: AtomicBool,
+}
+
+/// The roles, first and second side.
+pub(super) const ROLES: [DeviceClass; 2] = [DeviceClass::Npu, DeviceClass::Igpu];
+
+impl PairedRoles {
+    /// For roles that run such programs.
+    pub(super) fn new(pairing: Pairing, lanes: PairLanes, programs: [Programs; 2]) -> Self {
+        let [first, _] = &programs;
+        let partition = partition(pairing.level, &static_tokens(first));
+        Self {
+            pairing,
+            lanes,
+            programs,
+            shares: Arc::new(Shares {
+                partition: Mutex::new(partition),
+                is_background: AtomicBool::new(false),
+            }),
+            device: Mutex::default(),
+            watches: Mutex::default(),
+            orders: AtomicU64::new(0),
+        }
+    }
+
+    /// Announces the class of the launches that follow.
+    pub(super) fn begin(&self, class: Class) {
+        let is_background = class == Class::Proactive;
+        self.shares
+            .is_background
+            .store(is_background, Ordering::Relaxed);
+    }
+
+    /// Whether both are one lane.
+    pub(super) fn is_one_lane(&self) -> bool {
+        self.lanes == PairLanes::One
+    }
+
+    /// Has a pair that is one lane share work in another way from the next launch on.
+    pub fn share_by(&self, partition: Box<dyn Partition>) {
+        let own = self.shares.partition.lock();
+        *own.unwrap_or_else(PoisonError::into_inner) = partition;
+    }
+
+    /// How long the roles took to hand over to each other so far; none before the first launch.
+    pub fn hand_overs(&self) -> Option<HandOvers> {
+        let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let each = watches.iter().map(PairWatch::hand_overs);
+        each.reduce(|all, others| all.with(&others))
+    }
+
+    /// The side that was lost, if one was: the other runs everything.
+    pub fn lost_side(&self) -> Option<Side> {
+        let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.iter().find_map(PairWatch::lost_side)
+    }
+
+    /// Orders that both ran.
+    pub fn orders(&self) -> u64 {
+        self.orders.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_order(&self) {
+        self.orders.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The device that both roles are.
+    pub(super) fn device(self: &Arc<Self>) -> Result<Arc<RoleDevice>, heg_cpu::Error> {
+        // What a panicking thread left is a whole value.
+        let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = &*device {
+            return Ok(Arc::clone(device));
+        }
+        let both = self.both(&self.programs, Box::new(AsTold(Arc::clone(&self.shares))))?;
+        let made = RoleDevice::new(both, Some(Arc::clone(self)));
+        Ok(Arc::clone(device.insert(Arc::new(made))))
+    }
+
+    /// Lets either role take the other's device too.
+    pub(super) fn lend(
+        self: &Arc<Self>,
+        devices: [&Arc<RoleDevice>; 2],
+    ) -> Result<(), heg_cpu::Error> {
+        let [first, second] = devices;
+        let [of_first, of_second] = self.programs.clone();
+        // Static shapes are the first role's, which is the first side of its own orders only.
+        let sizes = static_tokens(&of_first);
+        for (own, other, programs, sizes) in [
+            (
+                first,
+                second,
+                [of_first.clone(), of_second.clone()],
+                &*sizes,
+            ),
+            (second, first, [of_second, of_first], &[]),
+        ] {
+            let both = self.both(&programs, partition(self.pairing.level, sizes))?;
+            own.may_borrow(other, both, self);
+        }
+        Ok(())
+    }
+
+    fn both(
+        &self,
+        programs: &[Programs; 2],
+        partition: Box<dyn Partition>,
+    ) -> Result<CpuDevice, heg_cpu::Error> {
+        let [first, second] = programs;
+        let side = |programs: &Programs| {
+            Ok::<_, heg_cpu::Error>(PairSide {
+                placement: placement(programs)?,
+                throttle: programs.throttle,
+            })
+        };
+        let sides = [side(first)?, side(second)?];
+        // Results are the same with any instructions, so both use those of the first.
+        let isa = first.isa.unwrap_or_else(Isa::best);
+        let made = CpuDevice::pair(isa, &sides, self.pairing.synchronisation, partition)?;
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.extend(made.watch());
+        Ok(made)
+    }
+}
+
+/// Sizes of the static shapes of the device that a role plays.
+fn static_tokens(programs: &Programs) -> Vec<u32> {
+    let sizes = programs.static_tokens.iter();
+    sizes.map(|size| size.get()).collect()
+}
+
+/// Shares by what the roles are told meanwhile.
+struct AsTold(Arc<Shares>);
+
+impl Partition for AsTold {
+    fn cut(&self, work: Uncut) -> Cut {
+        if self.0.is_background.load(Ordering::Relaxed) {
+            return Cut::Whole(Side::Second);
+        }
+        let partition = self.0.partition.lock();
+        partition.unwrap_or_else(PoisonError::into_inner).cut(work)
+    }
+}

@@ -1,0 +1,125 @@
+//! Causes and times in words.
+
+use std::collections::BTreeSet;
+
+use heg_sched::{Class, Lane, Micros, RequestId};
+
+use super::cause::SlowCause;
+use super::index::Index;
+use super::path::Piece;
+
+/// A cause of a request's time in words, to go on with after the time that it took.
+pub(super) fn described(
+    index: &Index<'_>,
+    own: RequestId,
+    cause: SlowCause,
+    pieces: &[&Piece],
+) -> String {
+    let of = |id: RequestId| match index.class(id) {
+        _ if id == own => "its own".to_owned(),
+        Some(Class::Reactive) => format!("request {} (reactive)", id.0),
+        Some(Class::Proactive) => format!("request {} (proactive)", id.0),
+        None => format!("request {}", id.0),
+    };
+    let text = match cause {
+        SlowCause::Prompt(id) => format!("behind the prompt of {}", of(id)),
+        SlowCause::Preempted(id) => format!("preempted by the prompt of {}", of(id)),
+        SlowCause::Overdue(id) => {
+            format!("behind {}, which had waited for too long (ageing)", of(id))
+        }
+        SlowCause::Kernel(id, lane) => {
+            let (kernels, of, device) = (kernels(pieces.len()), of(id), device(lane));
+            format!("behind {kernels} of {of} on the {device}")
+        }
+        SlowCause::Hung(id, lane) => {
+            let (of, device) = (of(id), device(lane));
+            format!("for a kernel of {of} that hung on the {device}")
+        }
+        SlowCause::Failed(id, lane) => {
+            let (of, device) = (of(id), device(lane));
+            format!("for a kernel of {of} that failed on the {device}")
+        }
+        SlowCause::Iterations(lane) => {
+            format!("behind answers that decode on the {}", device(lane))
+        }
+        SlowCause::Reset(lane) => format!("waiting for the {} to be reset", device(lane)),
+        SlowCause::WithoutLane(lane) => {
+            let device = device(lane);
+            format!("in kernels on another lane, since the {device} was lost")
+        }
+        other => plain(other).to_owned(),
+    };
+    let through: BTreeSet<RequestId> = pieces.iter().filter_map(|piece| piece.through).collect();
+    let first = through.first().filter(|id| cause.request() != Some(**id));
+    match first {
+        Some(first) if pieces.iter().all(|piece| piece.through.is_some()) => {
+            format!("{text}, which held up {} before it", of(*first))
+        }
+        _ => text,
+    }
+}
+
+fn kernels(count: usize) -> String {
+    match count {
+        1 => "a kernel".to_owned(),
+        some => format!("{some} kernels"),
+    }
+}
+
+/// The words for causes that name no request and no lane.
+fn plain(cause: SlowCause) -> &'static str {
+    match cause {
+        SlowCause::OwnPrompt => "in kernels of its own prompt",
+        SlowCause::OwnAnswer => "in decode iterations of its own",
+        SlowCause::Memory => "waiting for KV memory",
+        SlowCause::FlashWrite => "waiting for idle caches to be written to flash",
+        SlowCause::FlashRead => "reading its flow's cache back from flash",
+        SlowCause::BatchFull => {
+            "left out of a full decode batch (decode.batch_max, reactive_batch_max)"
+        }
+        SlowCause::Company => {
+            "left out of a decode batch that it would slow down (decode.reactive_slowdown_max)"
+        }
+        SlowCause::NextIteration => "waiting for the decode iteration under way",
+        SlowCause::Answers => "behind answers, which went before its prompt",
+        SlowCause::Bandwidth => {
+            "deferred, since more urgent work needed the bandwidth (prefill.joint_bandwidth_max)"
+        }
+        SlowCause::Bubble => "waiting for a bubble to fit into (pressure.duration_bound)",
+        SlowCause::Pressure => "held back by memory pressure (pressure)",
+        SlowCause::Remainder => "deferred, to end with its own chunks (prefill.defer_remainder)",
+        SlowCause::Graphics => {
+            "waiting for the iGPU, which rests for graphics (limits.igpu_percent_max)"
+        }
+        SlowCause::Power => "waiting for the power budget (limits.power_watts_max)",
+        SlowCause::Stopping => "waiting for a lane to stop what had hung of it",
+        SlowCause::NoLane => "waiting for a lane, since none had its kernels",
+        SlowCause::WarmUp => {
+            "in attention on another lane while the NPU's kernel for it was compiled"
+        }
+        SlowCause::Trial => "waiting while others ran alone to find who fails",
+        SlowCause::Flow => "behind an earlier call of its flow",
+        SlowCause::StartedOver => "in work that it had to do twice, since it started over",
+        // The others have a text of their own.
+        _ => "between kernels",
+    }
+}
+
+/// A lane in words.
+fn device(lane: Lane) -> &'static str {
+    match lane {
+        Lane::Npu => "NPU",
+        Lane::Igpu => "iGPU",
+        Lane::Cpu => "CPU",
+    }
+}
+
+/// A time as people read it.
+pub(super) fn millis(time: Micros) -> String {
+    match time.0 {
+        us @ 0..1_000 => format!("{:.2} ms", us as f64 / 1e3),
+        us @ 1_000..100_000 => format!("{:.1} ms", us as f64 / 1e3),
+        us @ 100_000..10_000_000 => format!("{:.0} ms", us as f64 / 1e3),
+        us => format!("{:.1} s", us as f64 / 1e6),
+    }
+}

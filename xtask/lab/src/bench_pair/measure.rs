@@ -1,0 +1,184 @@
+//! What is measured on a machine: a kernel alone, decode steps, and whole prompts.
+
+use super::machines::Machine;
+use anyhow::{Context, Result, anyhow};
+use heg_artifacts::manifest::Role;
+use heg_runtime::exec::{Executor, ExecutorOptions, LoneKernel, Place, Sequence};
+use heg_runtime::{Rung, Source};
+use heg_sched::Logits;
+use heg_spec::{Group, Seeded};
+use std::time::Instant;
+
+/// Something that takes time.
+pub(super) trait Measured {
+    /// Does it once, and says how long it took, in ms.
+    fn run_ms(&mut self) -> Result<f64>;
+}
+
+/// Measures all of them in turn, so many times, after a first round that does not count: the times of each.
+pub(super) fn in_turn<const N: usize>(
+    all: &mut [impl Measured],
+    rounds: usize,
+) -> Result<[Vec<f64>; N]> {
+    let mut times_ms = vec![Vec::with_capacity(rounds); all.len()];
+    for round in 0..=rounds {
+        for (one, times_ms) in all.iter_mut().zip(&mut times_ms) {
+            let took_ms = one.run_ms()?;
+            if round > 0 {
+                times_ms.push(took_ms);
+            }
+        }
+    }
+    times_ms
+        .try_into()
+        .map_err(|_| anyhow!("as many are measured as are compared"))
+}
+
+fn timed_ms(work: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let begin = Instant::now();
+    work()?;
+    Ok(begin.elapsed().as_secs_f64() * 1e3)
+}
+
+/// The last kernel of the first layer, alone.
+pub(super) struct Kernel {
+    pub(super) machine: Machine,
+    kernel: LoneKernel,
+}
+
+impl Kernel {
+    pub(super) fn new(mut machine: Machine, tokens: usize) -> Result<Self> {
+        let loader = machine.take_loader()?;
+        let manifest = loader.bundle().manifest();
+        let first = manifest.layers.first().context("the model has no layers")?;
+        let declared = manifest.kernels.get(first.ffn.kernel.0 as usize);
+        let mut variants = declared
+            .map_or(&[][..], |declared| &declared.variants)
+            .iter();
+        let variant = variants.position(|variant| variant.program.is_some());
+        let rung = Rung {
+            role: machine.role,
+            variant: variant.context("the bundle has no CPU programs")?,
+            source: Source::Program,
+        };
+        let place = Place {
+            layer: Some(0),
+            group: Group::Ffn,
+        };
+        let mut kernel = LoneKernel::prepare(&loader, place, rung)?;
+        kernel.size(tokens, 1)?;
+        let inputs: Vec<(Role, usize)> = kernel
+            .inputs()
+            .map(|port| (port.role, port.width as usize))
+            .collect();
+        for (seed, (role, width)) in (1..).zip(inputs) {
+            let mut numbers = Seeded::new(seed);
+            let values: Vec<f32> = (0..tokens * width)
+                .map(|_| numbers.unit() as f32 - 0.5)
+                .collect();
+            kernel.set(role, &values)?;
+        }
+        Ok(Self { machine, kernel })
+    }
+}
+
+impl Measured for Kernel {
+    fn run_ms(&mut self) -> Result<f64> {
+        timed_ms(|| Ok(self.kernel.infer()?))
+    }
+}
+
+/// Decode steps of one sequence behind a prompt.
+pub(super) struct Decoding {
+    pub(super) machine: Machine,
+    executor: Executor,
+    sequence: Sequence,
+}
+
+impl Decoding {
+    pub(super) fn new(mut machine: Machine) -> Result<Self> {
+        let mut executor = executor(&mut machine)?;
+        let mut sequence = executor.sequence()?;
+        executor.prefill(&mut sequence, &tokens(PROMPT_TOKENS), Logits::None)?;
+        Ok(Self {
+            machine,
+            executor,
+            sequence,
+        })
+    }
+}
+
+impl Measured for Decoding {
+    /// Of one step.
+    fn run_ms(&mut self) -> Result<f64> {
+        self.sequence.truncate(PROMPT_TOKENS);
+        let all_ms = timed_ms(|| {
+            for token in tokens(STEPS) {
+                self.executor.decode(&mut [&mut self.sequence], &[token])?;
+            }
+            Ok(())
+        })?;
+        Ok(all_ms / STEPS as f64)
+    }
+}
+
+/// A whole prompt.
+pub(super) struct Prompt {
+    pub(super) machine: Machine,
+    executor: Executor,
+    sequence: Sequence,
+    tokens: Vec<u32>,
+}
+
+impl Prompt {
+    pub(super) fn new(mut machine: Machine, count: usize) -> Result<Self> {
+        let executor = executor(&mut machine)?;
+        Ok(Self {
+            machine,
+            sequence: executor.sequence()?,
+            executor,
+            tokens: tokens(count),
+        })
+    }
+
+    /// Takes another one, of so many tokens.
+    pub(super) fn change(&mut self, count: usize) {
+        self.tokens = tokens(count);
+    }
+}
+
+impl Measured for Prompt {
+    fn run_ms(&mut self) -> Result<f64> {
+        self.sequence.truncate(0);
+        timed_ms(|| {
+            let (executor, sequence) = (&mut self.executor, &mut self.sequence);
+            executor.prefill(sequence, &self.tokens, Logits::LastRows)?;
+            Ok(())
+        })
+    }
+}
+
+fn executor(machine: &mut Machine) -> Result<Executor> {
+    let options = ExecutorOptions {
+        chunk_tokens: PROMPT_TOKENS_MAX,
+        batch: 1,
+        ..ExecutorOptions::default()
+    };
+    let mut executor = Executor::new(machine.take_loader()?, options)?;
+    executor.wait_ready()?;
+    Ok(executor)
+}
+
+/// Tokens that every vocabulary has.
+fn tokens(count: usize) -> Vec<u32> {
+    (0..count as u32).map(|token| 3 + token % 200).collect()
+}
+
+/// Longest prompt: all are one chunk.
+const PROMPT_TOKENS_MAX: usize = 1024;
+
+/// Tokens before the first decode step.
+const PROMPT_TOKENS: usize = 64;
+
+/// Decode steps of a measurement.
+const STEPS: usize = 16;

@@ -1,0 +1,65 @@
+//! Means over traces, and how sure they are.
+
+/// A mean over traces, and the interval that has the mean of all traces with 95% confidence (Student's t). Without a
+/// second trace nothing is known of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Estimate {
+    pub(crate) mean: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+}
+
+impl Estimate {
+    /// NaN of no samples, or of one that is NaN.
+    pub(crate) fn of(samples: &[f64]) -> Self {
+        let count = samples.len() as f64;
+        let mean = samples.iter().sum::<f64>() / count;
+        let squares: f64 = samples.iter().map(|sample| (sample - mean).powi(2)).sum();
+        let error = (squares / (count - 1.0) / count).sqrt();
+        let half = quantile(samples.len().saturating_sub(1)) * error;
+        Self {
+            mean,
+            low: mean - half,
+            high: mean + half,
+        }
+    }
+
+    /// Half of the interval's length.
+    pub(crate) fn half(self) -> f64 {
+        (self.high - self.low) / 2.0
+    }
+
+    /// Whether it is surely not zero.
+    pub(crate) fn is_significant(self) -> bool {
+        self.low > 0.0 || self.high < 0.0
+    }
+}
+
+/// What 97.5% of a t distribution with so many degrees of freedom lie below.
+fn quantile(degrees: usize) -> f64 {
+    const TABLE: [f64; 30] = [
+        12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+        2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+        2.052, 2.048, 2.045, 2.042,
+    ];
+    match degrees {
+        0 => f64::NAN,
+        _ => TABLE.get(degrees - 1).copied().unwrap_or(1.96),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_is_students() {
+        let found = Estimate::of(&[1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(found.mean, 2.5);
+        // A deviation of 1.291, divided by 2, times 3.182.
+        assert!((found.half() - 2.054).abs() < 0.001, "{found:?}");
+        assert!(found.is_significant());
+        assert!(!Estimate::of(&[-1.0, 1.0]).is_significant());
+        assert!(Estimate::of(&[1.0]).half().is_nan() && Estimate::of(&[]).mean.is_nan());
+    }
+}

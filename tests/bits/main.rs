@@ -273,7 +273,7 @@ fn count(all: usize, part: usize) -> usize {
 #[test]
 fn smollm2_says_the_same_in_any_company() {
     if let Some((_workbench, bundle)) = smollm2() {
-        let prompts = prompts(count(50, 6), SMOLLM2_VOCAB);
+        let prompts = prompts(count(50, 3), SMOLLM2_VOCAB);
         check(&bundle, &prompts, 4, Activations::I8);
     }
 }
@@ -286,7 +286,7 @@ fn smollm2_says_the_same_with_4_bit_weights() {
         symmetric: false,
     };
     if let Some((_workbench, bundle)) = smollm2_as(form) {
-        let prompts = prompts(count(50, 4), SMOLLM2_VOCAB);
+        let prompts = prompts(count(50, 2), SMOLLM2_VOCAB);
         check(&bundle, &prompts, 3, Activations::I8);
     }
 }

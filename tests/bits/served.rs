@@ -308,7 +308,7 @@ fn tiny_agent_says_the_same_on_what_was_reused_or_on_flash() {
 #[test]
 fn smollm2_says_the_same_preempted_and_resumed() {
     if let Some((workbench, bundle)) = smollm2() {
-        check_preempted(&bundle, &workbench, &prompts(count(50, 16), SMOLLM2_VOCAB));
+        check_preempted(&bundle, &workbench, &prompts(count(50, 8), SMOLLM2_VOCAB));
     }
 }
 
@@ -318,7 +318,7 @@ fn smollm2_says_the_same_on_what_was_reused_or_on_flash() {
         check_flows(
             &bundle,
             &workbench,
-            &prompts(count(50, 16), SMOLLM2_VOCAB),
+            &prompts(count(50, 8), SMOLLM2_VOCAB),
             16,
         );
     }

@@ -5,10 +5,23 @@ use heg_sched::{Finish, RequestId};
 
 use crate::world::{World, policies};
 
+/// A kernel that hangs takes seconds of waiting, so with each pipeline it does so under one policy; under all of them
+/// with `HEG_FULL=1`.
+fn may_happen(fault: Fault, policy: &str) -> bool {
+    let hangs = matches!(fault, Fault::Hang | Fault::Late);
+    let stands_for_others = [
+        "agent-xpu",
+        "agent-xpu-one-device",
+        "igpu-continuous-batching",
+    ];
+    !hangs || stands_for_others.contains(&policy) || std::env::var_os("HEG_FULL").is_some()
+}
+
 #[test]
 fn faults_that_pass_change_no_token_under_any_policy() {
     for (policy, soc) in policies() {
         let world = World::impatient(policy, soc);
+        let mut happened = 0;
         for (fault, after) in [
             (Fault::Fail, 0),
             (Fault::Fail, 40),
@@ -17,10 +30,13 @@ fn faults_that_pass_change_no_token_under_any_policy() {
             (Fault::Late, 60),
             (Fault::Unreserved, 1),
         ] {
-            world.expect(fault, Victim::Anybody, after, 1);
-            world.crowd_is_served();
+            if may_happen(fault, policy) {
+                world.expect(fault, Victim::Anybody, after, 1);
+                world.crowd_is_served();
+                happened += 1;
+            }
         }
-        assert_eq!(world.plan.happened(), 6, "{policy}");
+        assert_eq!(world.plan.happened(), happened, "{policy}");
         world.is_empty_again();
     }
 }
@@ -35,6 +51,9 @@ fn a_culprit_fails_alone_under_every_policy() {
             (Fault::Hang, 0),
             (Fault::Unreserved, 0),
         ] {
+            if !may_happen(fault, policy) {
+                continue;
+            }
             let world = World::impatient(policy, soc);
             let culprit = 4;
             let victim = Victim::Request(RequestId(culprit));

@@ -66,6 +66,7 @@ const VARIABLES: [(&str, &[&str]); 14] = [
             "tests/gguf.rs",
             "tests/speculation/main.rs",
             "tests/faults/drafts.rs",
+            "tests/faults/kernels.rs",
             "tests/faults/switching.rs",
             "tests/trained.rs",
         ],

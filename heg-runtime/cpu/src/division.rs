@@ -22,6 +22,8 @@ pub struct Uncut {
     /// Time of the same work on each side, in any unit: as measured for this product in calls of few rows or of many, and
     /// before that by what the sides are.
     pub times: [f64; 2],
+    /// The side that is to do all of it, because it takes longer shared, or to find out whether it does.
+    pub alone: Option<Side>,
 }
 
 /// Says how the sides of a pair share work.
@@ -119,6 +121,7 @@ mod tests {
             columns: 0,
             tokens,
             times: [1.0; 2],
+            alone: None,
         }
     }
 

@@ -84,6 +84,7 @@ impl Execution<'_> {
             columns: parts.first().map_or(0, |part| self.columns(part)),
             tokens: self.call.rows,
             times: [1.0; 2],
+            alone: None,
         }
     }
 

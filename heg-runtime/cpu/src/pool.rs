@@ -155,6 +155,9 @@ impl Pool {
         }
         let call = self.next_call(phases, work);
         let shared = &*self.shared;
+        if let Some(joint) = &shared.joint {
+            call.begun_ns.store(joint.now_ns(), Ordering::Relaxed);
+        }
         if !self.threads.is_empty() {
             let mut current = shared.call.lock().unwrap_or_else(PoisonError::into_inner);
             *current = Arc::clone(&call);
@@ -171,6 +174,12 @@ impl Pool {
             true => Err(Error::Lost),
             false => Ok(call.end.load(Ordering::Relaxed)),
         }
+    }
+
+    /// How long each phase of the last call of a pair took.
+    pub(crate) fn phases_ns(&self) -> impl Iterator<Item = u64> {
+        let last = self.calls.last();
+        last.into_iter().flat_map(|call| call.phases_ns())
     }
 
     /// A call that no thread holds any more, or a new one.

@@ -15,6 +15,7 @@ use heg_spec::policy::Synchronisation;
 use heg_spec::{Cut, CutProduct, Side};
 use layer::{Layer, Sequences, Sizes};
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Sizes of no kernel's tile, and those of a model.
@@ -182,6 +183,65 @@ fn what_a_lost_side_leaves_is_done_by_the_other() {
         // The first side is asked, and its thread is the caller's.
         assert_eq!(watch.lost_side(), Some(Side::First));
     }
+}
+
+/// Shares everything, but what it is told to give to one side, and counts that: calls, those of few rows that are told so,
+/// and those of many.
+#[derive(Default)]
+struct AsTold([Arc<AtomicU32>; 3]);
+
+impl Partition for AsTold {
+    fn cut(&self, work: Uncut) -> Cut {
+        let [calls, few, many] = &self.0;
+        calls.fetch_add(1, Ordering::Relaxed);
+        let Some(side) = work.alone else {
+            return Cut::Rows {
+                first: work.rows as u32 / 2,
+            };
+        };
+        let told = [many, few][usize::from(work.tokens == 1)];
+        told.fetch_add(1, Ordering::Relaxed);
+        Cut::Whole(side)
+    }
+}
+
+#[test]
+fn a_side_is_tried_alone_with_tokens_and_not_with_prompts() {
+    let layer = Layer::random(
+        SIZES[0],
+        ElementType::I8,
+        Activations::I8,
+        ElementType::F32,
+        9,
+    );
+    let partition = AsTold::default();
+    let [calls, few, many] = partition.0.each_ref().map(Arc::clone);
+    let mut both = pair(Isa::best(), Synchronisation::Fast, Box::new(partition));
+    let mut alone = CpuDevice::new(CpuDeviceOptions {
+        isa: Isa::best(),
+        threads: NonZeroUsize::MIN,
+    })
+    .unwrap();
+    let mut pass = |tokens: usize, chunk: usize| {
+        let [found, expected] = [&mut both, &mut alone].map(|device| {
+            let mut sequences = Sequences::new(&layer, &[tokens], 9);
+            sequences.run(device, &layer, &[chunk], false);
+            sequences
+        });
+        assert!(found == expected);
+    };
+    // Speeds are learnt first.
+    pass(8, 1);
+    assert_eq!(few.load(Ordering::Relaxed), 0);
+    let before = calls.load(Ordering::Relaxed);
+    pass(20, 1);
+    let (asked, told) = (
+        calls.load(Ordering::Relaxed) - before,
+        few.load(Ordering::Relaxed),
+    );
+    assert!(told > 0 && told < asked, "{told} of {asked}");
+    pass(80, 10);
+    assert_eq!(many.load(Ordering::Relaxed), 0);
 }
 
 #[test]

@@ -143,6 +143,20 @@ impl BySolver {
         }
     }
 
+    /// All of a product on a side, if that has a shape with room for its tokens.
+    fn alone(&self, side: Side, product: CutProduct, work: Uncut) -> Option<Cut> {
+        let is_padded = side == Side::First
+            && !self.static_tokens.is_empty()
+            && !has_own_shape(product, work.tokens);
+        match is_padded {
+            true => Some(Cut::Hybrid {
+                first: number(work.rows),
+                padded_tokens: padded(&self.static_tokens, work.tokens)?,
+            }),
+            false => Some(Cut::Whole(side)),
+        }
+    }
+
     fn solve(&self, product: CutProduct, work: Uncut) -> Cut {
         let tokens = number(work.tokens);
         let shape = CutShape {
@@ -192,6 +206,10 @@ impl Partition for BySolver {
             Some(product) if product != CutProduct::Attention => product,
             _ => return ByShare::of(work).cut(work),
         };
+        let alone = work.alone.and_then(|side| self.alone(side, product, work));
+        if let Some(cut) = alone {
+            return cut;
+        }
         let mut solved = self.solved.borrow_mut();
         if let Some(known) = solved.iter().find(|known| known.is_of(work)) {
             return known.cut.clone();
@@ -262,6 +280,7 @@ mod tests {
             columns: 2048,
             tokens,
             times: [1.0; 2],
+            alone: None,
         }
     }
 
@@ -328,6 +347,29 @@ mod tests {
         assert_eq!(at(2.001), before);
         assert_ne!(at(2.1), before);
         assert_eq!(solver.solved.borrow().len(), 1);
+    }
+
+    #[test]
+    fn what_a_side_does_faster_alone_is_not_shared() {
+        let sizes = [32, 64];
+        let (any, fixed) = (BySolver::new(&[]), BySolver::new(&sizes));
+        let at = |solver: &BySolver, alone, tokens| {
+            solver.cut(Uncut {
+                alone,
+                ..work(CutProduct::Down, 2048, tokens)
+            })
+        };
+        for (side, tokens) in [(Side::First, 1), (Side::First, 5), (Side::Second, 5)] {
+            assert_eq!(at(&any, Some(side), tokens), Cut::Whole(side));
+        }
+        assert_eq!(at(&fixed, Some(Side::First), 1), Cut::Whole(Side::First));
+        assert_eq!(at(&fixed, Some(Side::Second), 5), Cut::Whole(Side::Second));
+        let padded = Cut::Hybrid {
+            first: 2048,
+            padded_tokens: 32,
+        };
+        assert_eq!(at(&fixed, Some(Side::First), 5), padded);
+        assert!(matches!(at(&any, None, 1), Cut::Rows { .. }));
     }
 
     #[test]

@@ -248,7 +248,7 @@ impl Joint {
         }
     }
 
-    fn now_ns(&self) -> u64 {
+    pub(super) fn now_ns(&self) -> u64 {
         self.origin.elapsed().as_nanos() as u64
     }
 }

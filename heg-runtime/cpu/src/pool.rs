@@ -10,6 +10,7 @@
 //! whoever wants it, and keeps asking; one that finds no call for a millisecond parks.
 
 mod call;
+mod calm;
 mod hand_over;
 mod joint;
 #[cfg(test)]
@@ -230,7 +231,9 @@ impl Shared {
 
     fn wait_for_call(&self, seen: u32) {
         let is_there = || self.count.load(Ordering::SeqCst) != seen;
-        if patiently(AWAKE, is_there) {
+        let is_calm = self.joint.as_ref().is_none_or(|joint| joint.is_calm());
+        let awake = if is_calm { AWAKE } else { Duration::ZERO };
+        if patiently(awake, is_there) {
             return;
         }
         self.parked.fetch_add(1, Ordering::SeqCst);
@@ -399,6 +402,23 @@ fn patiently(limit: Duration, done: impl Fn() -> bool) -> bool {
         }
         if waited > SPINNING {
             thread::yield_now();
+        }
+    }
+}
+
+/// Spins until `done`, for so long. Returns whether it is done.
+fn polls(limit: Duration, done: impl Fn() -> bool) -> bool {
+    let mut begin = None;
+    loop {
+        // Most waits end here, without a look at the clock.
+        for _ in 0..SPINS_A_LOOK {
+            if done() {
+                return true;
+            }
+            spin_loop();
+        }
+        if begin.get_or_insert_with(Instant::now).elapsed() >= limit {
+            return done();
         }
     }
 }

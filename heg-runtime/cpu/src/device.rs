@@ -296,7 +296,7 @@ impl CpuDevice {
                 let cut = partition.cut(work);
                 (Division::of(&cut, work), Division::padding(&cut, work))
             }
-            None => (Division::Tokens(work.tokens), 1.0),
+            None => (Division::whole(&work), 1.0),
         };
         for (number, (kernel, call)) in order.iter().enumerate() {
             let execution = Execution {

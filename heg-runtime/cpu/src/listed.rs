@@ -178,12 +178,9 @@ fn part<'i>(items: &'i [Item], sides: &[Range<usize>; 2]) -> [&'i [Item]; 2] {
 
 /// A number that phases have in common that take the same time: the same of another layer.
 fn likeness(execution: &Execution<'_>, index: usize, division: Division) -> u64 {
-    let (first, of) = match division {
-        Division::Tokens(first) => (first, 0),
-        Division::Outputs { first, of } => (first, of),
-    };
+    let Division { first, of, tokens } = division;
     let kernel = std::ptr::from_ref(execution.kernel).addr();
-    let parts = [kernel, index, execution.call.rows, first, of];
+    let parts = [kernel, index, execution.call.rows, first, of, tokens];
     parts.into_iter().fold(0, |all: u64, part| {
         (all.rotate_left(5) ^ part as u64).wrapping_mul(0x517c_c1b7_2722_0a95)
     })

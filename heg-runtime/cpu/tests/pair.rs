@@ -70,7 +70,7 @@ impl Partition for Mixed {
             2 => Cut::Whole(Side::First),
             3 => Cut::Hybrid {
                 first: work.rows as u32 / 3,
-                padded_tokens: 64,
+                padded_tokens: 16,
             },
             _ => Cut::Whole(Side::Second),
         }
@@ -82,6 +82,10 @@ fn cuts() -> Vec<Cut> {
     let tokens = |sizes: &[u32]| Cut::Tokens {
         sizes: sizes.to_vec(),
     };
+    let hybrid = |first, padded_tokens| Cut::Hybrid {
+        first,
+        padded_tokens,
+    };
     vec![
         Cut::Whole(Side::First),
         Cut::Whole(Side::Second),
@@ -92,10 +96,11 @@ fn cuts() -> Vec<Cut> {
         tokens(&[1]),
         tokens(&[16, 4]),
         tokens(&[64]),
-        Cut::Hybrid {
-            first: 64,
-            padded_tokens: 64,
-        },
+        hybrid(64, 64),
+        // An L: the second side has the other rows, and a margin of these.
+        hybrid(37, 8),
+        hybrid(1, 1),
+        hybrid(100_000, 16),
     ]
 }
 

@@ -4,9 +4,7 @@
 use std::cell::RefCell;
 
 use heg_cpu::{Partition, Uncut};
-use heg_profiler::partition::{
-    Company, CutPiece, CutRules, CutShape, PairLatencies, Solution, solve,
-};
+use heg_profiler::partition::{Company, CutPiece, CutRules, CutShape, PairLatencies, solve};
 use heg_spec::policy::PairLevel;
 use heg_spec::{Cut, CutProduct, Side};
 
@@ -167,36 +165,21 @@ impl BySolver {
             unit_rows: 1,
             row_bytes: 0.0,
         };
-        let found = |static_tokens: &[u32], row_step| {
-            let rules = CutRules {
-                static_tokens,
-                row_step,
-                home: Side::Second,
-                // They wait for each other at the end of each phase, however it is cut.
-                hand_over_us: 0.0,
-            };
-            solve(&Times(work.times), &shape, tokens, rules).ok()
+        let own = [tokens];
+        let is_any = self.static_tokens.is_empty() || has_own_shape(product, work.tokens);
+        let rules = CutRules {
+            static_tokens: if is_any { &own } else { &self.static_tokens },
+            row_step: TILE_ROWS,
+            home: Side::Second,
+            // They wait for each other at the end of each phase, however it is cut.
+            hand_over_us: 0.0,
         };
-        if self.static_tokens.is_empty() || has_own_shape(product, work.tokens) {
-            let cut = found(&[tokens], TILE_ROWS).map(|best| best.cut);
-            return cut.unwrap_or(Cut::Whole(Side::Second));
+        let best = solve(&Times(work.times), &shape, tokens, rules).ok();
+        match best.map(|best| best.cut) {
+            Some(Cut::Whole(side)) => self.alone(side, product, work),
+            cut => cut,
         }
-        // Programs share rows over all tokens or all rows over some tokens: of a cut by rows, the size holds all tokens.
-        let by_rows = padded(&self.static_tokens, work.tokens).and_then(|padded| {
-            let Solution { cut, latency_us } = found(&[padded], TILE_ROWS)?;
-            let cut = match cut {
-                Cut::Whole(Side::First) => Cut::Hybrid {
-                    first: shape.rows,
-                    padded_tokens: padded,
-                },
-                cut => cut,
-            };
-            Some(Solution { cut, latency_us })
-        });
-        let by_tokens = found(&self.static_tokens, shape.rows.max(1));
-        let both = by_rows.into_iter().chain(by_tokens);
-        let best = both.min_by(|a, b| a.latency_us.total_cmp(&b.latency_us));
-        best.map_or(Cut::Whole(Side::Second), |best| best.cut)
+        .unwrap_or(Cut::Whole(Side::Second))
     }
 }
 
@@ -402,6 +385,18 @@ mod tests {
                 }
             ),
             "{few}"
+        );
+        // A margin of one token is too little for the second side, which has rows of all tokens too.
+        let hybrid = at(&tensor, 33, 4.0);
+        assert!(
+            matches!(
+                hybrid,
+                Cut::Hybrid {
+                    first: 1024..2048,
+                    padded_tokens: 32
+                }
+            ),
+            "{hybrid}"
         );
         assert!(matches!(at(&tensor, 1, 4.0), Cut::Rows { .. }));
         assert_eq!(at(&layer, 1, 4.0), Cut::Whole(Side::First));

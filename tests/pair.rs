@@ -57,6 +57,11 @@ fn cuts() -> Vec<Cut> {
             first: 32,
             padded_tokens: 32,
         },
+        // The second side has a margin of these rows, beside the others.
+        Cut::Hybrid {
+            first: 23,
+            padded_tokens: 9,
+        },
     ]
 }
 

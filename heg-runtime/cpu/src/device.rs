@@ -14,12 +14,13 @@ use crate::division::{Division, Partition, SIDES, Uncut, index};
 use crate::error::Error;
 use crate::execution::Execution;
 use crate::kernel::Kernel;
-use crate::listed::ListedOrder;
+use crate::listed::{ListedOrder, ListedPhase};
 use crate::memory::Scratch;
 use crate::pace::{Done, Pace};
 use crate::placement::Placement;
 use crate::pool::{Crew, PairWatch, Pool, Taken};
 use crate::product::Panel;
+use crate::solo::{Ran, Reading, Solos};
 use heg_spec::policy::Synchronisation;
 use heg_spec::{Isa, Side};
 
@@ -55,6 +56,8 @@ pub struct CpuDevice {
     partition: Option<Box<dyn Partition>>,
     /// How fast the sides of a pair are.
     pace: Pace,
+    /// What one side of a pair does faster alone.
+    solos: Solos,
     /// The order that runs.
     listed: ListedOrder,
     /// Attention that the threads have memory for.
@@ -165,6 +168,7 @@ impl CpuDevice {
             throttles: [1; 2],
             partition: None,
             pace: Pace::new([1; 2]),
+            solos: Solos::default(),
             listed: ListedOrder::default(),
             attended: Vec::new(),
         })
@@ -269,19 +273,30 @@ impl CpuDevice {
         if is_timed {
             self.pace.learn();
         }
+        if self.partition.is_some() {
+            self.learn_solos(ran);
+        }
         Ok(self.listed.calls_in(ran))
     }
 
     /// Lists rows, phases and pieces of an order.
     fn list(&mut self, order: &[(&Kernel, CpuCall<'_>)]) {
         self.listed.clear();
-        let divide = |work: Uncut, is_long: bool| match &self.partition {
+        let mut divide = |work: Uncut, is_long: bool| match &self.partition {
             Some(partition) => {
                 let times = self.pace.times((work.product, is_long));
-                let cut = partition.cut(Uncut { times, ..work });
+                let faster = SIDES[usize::from(times[0] > times[1])];
+                let reading = Reading::of(&work, is_long);
+                let alone = reading.and_then(|reading| self.solos.next(reading, faster));
+                let work = Uncut {
+                    times,
+                    alone,
+                    ..work
+                };
+                let cut = partition.cut(work);
                 (Division::of(&cut, work), Division::padding(&cut, work))
             }
-            None => (Division::Tokens(work.tokens), 1.0),
+            None => (Division::whole(&work), 1.0),
         };
         for (number, (kernel, call)) in order.iter().enumerate() {
             let execution = Execution {
@@ -295,8 +310,23 @@ impl CpuDevice {
                 crews: self.crews,
             };
             let is_followed = number + 1 < order.len();
-            self.listed.add(&execution, &divide, is_followed);
+            self.listed.add(&execution, &mut divide, is_followed);
         }
+    }
+
+    /// Notes how long each of so many phases took.
+    fn learn_solos(&mut self, ran: usize) {
+        let times_ns = self.pool.phases_ns().take(ran).enumerate();
+        let phases = times_ns.filter_map(|(number, took_ns)| {
+            let (phase, _) = self.listed.phase(number)?;
+            Some(Ran {
+                reading: phase.reading?,
+                alone: who_alone(phase),
+                weights: phase.weights,
+                took_ns,
+            })
+        });
+        self.solos.learn(phases);
     }
 
     fn make_room(&mut self, kernel: &Kernel, rows: usize) -> Result<(), Error> {
@@ -318,6 +348,15 @@ impl CpuDevice {
             }
         }
         Ok(())
+    }
+}
+
+/// The side that has all pieces of a phase; none where both have some.
+fn who_alone(phase: ListedPhase) -> Option<Side> {
+    match phase.pieces {
+        [_, 0] => Some(Side::First),
+        [0, _] => Some(Side::Second),
+        _ => None,
     }
 }
 

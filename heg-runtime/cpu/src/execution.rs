@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use heg_artifacts::manifest::{ElementType, Parameter, Role};
+use heg_artifacts::manifest::{ElementType, Role};
 use heg_artifacts::program::{
     Attention, BufferId, ParameterId, Part, Step, StepPhase, scratch_width,
 };
@@ -13,7 +13,7 @@ use heg_artifacts::program::{
 use crate::attention::{self, AttentionCall, KvElement, Tree, WorkItem, WorkItems};
 use crate::call::{Context, CpuCall};
 use crate::device::{Address, OfThread};
-use crate::division::{Division, SIDES, Uncut, index};
+use crate::division::{AREAS, Area, Division, SIDES, Uncut, index};
 use crate::kernel::{Kernel, Layout};
 use crate::lanes::elements::Element;
 use crate::listed::ListedPhase;
@@ -84,6 +84,7 @@ impl Execution<'_> {
             columns: parts.first().map_or(0, |part| self.columns(part)),
             tokens: self.call.rows,
             times: [1.0; 2],
+            alone: None,
         }
     }
 
@@ -92,41 +93,43 @@ impl Execution<'_> {
         let Some((attributes, out)) = self.kernel.attention() else {
             return;
         };
-        let tokens = division.tokens(side, self.call.rows);
-        let kv_heads = division.outputs(side, attributes.kv_heads as usize);
-        let mut first = 0;
-        for (context, sequence) in self.call.contexts.iter().enumerate() {
-            let Some(call) = self.attention_call(attributes, out, context) else {
-                return;
-            };
-            let of_call = |token: usize| token.saturating_sub(first).min(sequence.tokens);
-            let part = WorkItem {
-                kv_heads: kv_heads.clone(),
-                rows: of_call(tokens.start)..of_call(tokens.end),
-            };
-            let pieces = WorkItems::of(&call, part, self.crew(side));
-            let item = |index| Item {
-                context,
-                work: pieces.get(index),
-            };
-            items.extend((0..pieces.len()).map(item));
-            first += sequence.tokens;
+        let kv_heads = attributes.kv_heads as usize;
+        let areas = (0..AREAS).map(|number| division.area(side, number, kv_heads, self.call.rows));
+        for area in areas.filter(|area| !area.outputs.is_empty()) {
+            let mut first = 0;
+            for (context, sequence) in self.call.contexts.iter().enumerate() {
+                let Some(call) = self.attention_call(attributes, out, context) else {
+                    return;
+                };
+                let of_call = |token: usize| token.saturating_sub(first).min(sequence.tokens);
+                let part = WorkItem {
+                    kv_heads: area.outputs.clone(),
+                    rows: of_call(area.tokens.start)..of_call(area.tokens.end),
+                };
+                let pieces = WorkItems::of(&call, part, self.crew(side));
+                let item = |index| Item {
+                    context,
+                    work: pieces.get(index),
+                };
+                items.extend((0..pieces.len()).map(item));
+                first += sequence.tokens;
+            }
         }
     }
 
     /// Number of pieces of a phase, for each side.
     pub(crate) fn pieces(&self, phase: usize, division: Division) -> [usize; 2] {
-        SIDES.map(|side| {
-            let tokens = division.tokens(side, self.call.rows).len();
-            match self.kernel.phases.get(phase) {
-                Some(StepPhase::Rows(_)) => tokens.div_ceil(self.rows_of_piece(side, tokens)),
-                Some(StepPhase::Product(_)) if tokens > 0 => {
-                    let parts = self.parts(phase);
-                    self.pieces_of(parts, division, side).sum()
-                }
-                Some(StepPhase::Attention(_)) => self.items[index(side)].len(),
-                Some(StepPhase::Product(_)) | None => 0,
+        SIDES.map(|side| match self.kernel.phases.get(phase) {
+            Some(StepPhase::Rows(_)) => {
+                let tokens = division.rows(side, self.call.rows).len();
+                tokens.div_ceil(self.rows_of_piece(side, tokens))
             }
+            Some(StepPhase::Product(_)) => {
+                let shares = self.shares(self.parts(phase), division, side);
+                shares.map(|share| share.pieces).sum()
+            }
+            Some(StepPhase::Attention(_)) => self.items[index(side)].len(),
+            None => 0,
         })
     }
 
@@ -135,7 +138,7 @@ impl Execution<'_> {
         let division = phase.division;
         match self.kernel.phases.get(phase.index) {
             Some(StepPhase::Rows(steps)) => {
-                let tokens = division.tokens(side, self.call.rows);
+                let tokens = division.rows(side, self.call.rows);
                 self.rows(thread, steps.clone(), (tokens, side), piece);
             }
             Some(StepPhase::Product(step)) => {
@@ -171,7 +174,7 @@ impl Execution<'_> {
     }
 
     /// Number of threads of a side.
-    fn crew(&self, side: Side) -> usize {
+    pub(crate) fn crew(&self, side: Side) -> usize {
         self.crews[index(side)].max(1)
     }
 
@@ -197,50 +200,18 @@ impl Execution<'_> {
         let Some(Step::Product { x, parts }) = self.kernel.program.steps.get(step) else {
             return 0;
         };
-        let tokens = division.tokens(side, self.call.rows);
-        for (part, pieces) in parts.iter().zip(self.pieces_of(parts, division, side)) {
-            if piece < pieces {
-                let outputs = division.outputs(side, self.kernel.width(part.out));
-                let size = self.outputs_of_piece(parts, part, (division, side));
-                let first = outputs.start + piece * size;
-                let outputs = first..outputs.end.min(first + size);
-                let work = outputs.len() * tokens.len() * self.columns(part);
-                self.multiply(thread, *x, part, outputs, tokens);
+        for share in self.shares(parts, division, side) {
+            if piece < share.pieces {
+                let Area { outputs, tokens } = share.area;
+                let first = outputs.start + piece * share.size;
+                let outputs = first..outputs.end.min(first + share.size);
+                let work = outputs.len() * tokens.len() * self.columns(share.part);
+                self.multiply(thread, *x, share.part, outputs, tokens);
                 return work;
             }
-            piece -= pieces;
+            piece -= share.pieces;
         }
         0
-    }
-
-    /// Number of a side's pieces of each part of a product.
-    fn pieces_of<'p>(
-        &self,
-        parts: &'p [Part],
-        division: Division,
-        side: Side,
-    ) -> impl Iterator<Item = usize> + use<'p, '_> {
-        let pieces = move |part: &Part| {
-            let outputs = division.outputs(side, self.kernel.width(part.out));
-            let size = self.outputs_of_piece(parts, part, (division, side));
-            outputs.len().div_ceil(size)
-        };
-        parts.iter().map(pieces)
-    }
-
-    /// Outputs of a part's pieces: so few that all threads of a side end at about the same time, and enough to be worth
-    /// taking.
-    fn outputs_of_piece(
-        &self,
-        parts: &[Part],
-        part: &Part,
-        (division, side): (Division, Side),
-    ) -> usize {
-        let outputs = |part: &Part| division.outputs(side, self.kernel.width(part.out)).len();
-        let all: usize = parts.iter().map(outputs).sum();
-        let fair = all.div_ceil(self.crew(side) * PIECES_OF_A_THREAD);
-        let most = PIECE_BYTES / self.row_bytes(part).max(1);
-        fair.min(most).div_ceil(OUTPUT_STEP).max(1) * OUTPUT_STEP
     }
 
     /// Columns of a part's matrix.
@@ -248,15 +219,6 @@ impl Execution<'_> {
         let parameter = self.kernel.parameters.get(part.weight.0 as usize);
         let columns = parameter.and_then(|parameter| parameter.shape.last());
         columns.map_or(0, |columns| *columns as usize)
-    }
-
-    /// Bytes of a row of a part's matrix.
-    fn row_bytes(&self, part: &Part) -> usize {
-        let parameter = self.kernel.parameters.get(part.weight.0 as usize);
-        parameter.map_or(1, |Parameter { element, shape, .. }| {
-            let width = shape.last().map_or(1, |width| u64::from(*width));
-            element.bytes_of(width).unwrap_or(u64::MAX) as usize
-        })
     }
 
     fn multiply(
@@ -486,10 +448,4 @@ pub(crate) const fn plain_stride(width: usize) -> usize {
 
 /// Pieces that a thread takes of a phase that is not large. Chosen: a thread that was held up leaves a fifth of its
 /// share to the others at most.
-const PIECES_OF_A_THREAD: usize = 4;
-
-/// Bytes of weights of a piece at most. Chosen: reading them takes some 15 µs, so that taking a piece costs nothing.
-const PIECE_BYTES: usize = 1 << 19;
-
-/// Pieces are multiples of this many outputs, as wide as the widest tile of a kernel.
-const OUTPUT_STEP: usize = 64;
+pub(crate) const PIECES_OF_A_THREAD: usize = 4;

@@ -28,6 +28,8 @@ mod product;
 #[allow(unsafe_code, reason = "calls of kernels")]
 mod row_steps;
 mod rows;
+mod share;
+mod solo;
 
 pub use attention::TREE_TOKENS_MAX;
 pub use call::{AffineBytes, Context, CpuCall, WeightBytes};

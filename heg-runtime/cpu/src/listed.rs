@@ -11,6 +11,7 @@ use crate::device::Address;
 use crate::division::{Division, SIDES, Uncut};
 use crate::execution::{Execution, Item};
 use crate::pool::Pieces;
+use crate::solo::Reading;
 
 /// The phases of an order, and what its calls work on.
 #[derive(Debug, Default)]
@@ -42,6 +43,9 @@ pub(crate) struct ListedPhase {
     likeness: u64,
     /// Whether it is one of a prompt, and may take long.
     pub(crate) is_long: bool,
+    /// What it is where it reads weights rather than computes, and how many.
+    pub(crate) reading: Option<Reading>,
+    pub(crate) weights: usize,
     /// Whether one more piece of the first side follows, which asks whether to go on.
     asks: bool,
 }
@@ -67,7 +71,7 @@ impl ListedOrder {
     pub(crate) fn add(
         &mut self,
         execution: &Execution<'_>,
-        divide: &dyn Fn(Uncut, bool) -> (Division, f64),
+        divide: &mut dyn FnMut(Uncut, bool) -> (Division, f64),
         is_followed: bool,
     ) {
         let call = self.calls.len();
@@ -104,6 +108,8 @@ impl ListedOrder {
                 pieces: own.pieces(index, division),
                 likeness: likeness(execution, index, division),
                 is_long: rows > FEW_ROWS,
+                reading: Reading::of(&uncut, rows > FEW_ROWS),
+                weights: uncut.rows * uncut.columns,
                 asks: false,
             });
         }
@@ -172,12 +178,9 @@ fn part<'i>(items: &'i [Item], sides: &[Range<usize>; 2]) -> [&'i [Item]; 2] {
 
 /// A number that phases have in common that take the same time: the same of another layer.
 fn likeness(execution: &Execution<'_>, index: usize, division: Division) -> u64 {
-    let (first, of) = match division {
-        Division::Tokens(first) => (first, 0),
-        Division::Outputs { first, of } => (first, of),
-    };
+    let Division { first, of, tokens } = division;
     let kernel = std::ptr::from_ref(execution.kernel).addr();
-    let parts = [kernel, index, execution.call.rows, first, of];
+    let parts = [kernel, index, execution.call.rows, first, of, tokens];
     parts.into_iter().fold(0, |all: u64, part| {
         (all.rotate_left(5) ^ part as u64).wrapping_mul(0x517c_c1b7_2722_0a95)
     })

@@ -10,6 +10,7 @@
 //! whoever wants it, and keeps asking; one that finds no call for a millisecond parks.
 
 mod call;
+mod calm;
 mod hand_over;
 mod joint;
 #[cfg(test)]
@@ -155,6 +156,9 @@ impl Pool {
         }
         let call = self.next_call(phases, work);
         let shared = &*self.shared;
+        if let Some(joint) = &shared.joint {
+            call.begun_ns.store(joint.now_ns(), Ordering::Relaxed);
+        }
         if !self.threads.is_empty() {
             let mut current = shared.call.lock().unwrap_or_else(PoisonError::into_inner);
             *current = Arc::clone(&call);
@@ -171,6 +175,12 @@ impl Pool {
             true => Err(Error::Lost),
             false => Ok(call.end.load(Ordering::Relaxed)),
         }
+    }
+
+    /// How long each phase of the last call of a pair took.
+    pub(crate) fn phases_ns(&self) -> impl Iterator<Item = u64> {
+        let last = self.calls.last();
+        last.into_iter().flat_map(|call| call.phases_ns())
     }
 
     /// A call that no thread holds any more, or a new one.
@@ -221,7 +231,9 @@ impl Shared {
 
     fn wait_for_call(&self, seen: u32) {
         let is_there = || self.count.load(Ordering::SeqCst) != seen;
-        if patiently(AWAKE, is_there) {
+        let is_calm = self.joint.as_ref().is_none_or(|joint| joint.is_calm());
+        let awake = if is_calm { AWAKE } else { Duration::ZERO };
+        if patiently(awake, is_there) {
             return;
         }
         self.parked.fetch_add(1, Ordering::SeqCst);
@@ -390,6 +402,23 @@ fn patiently(limit: Duration, done: impl Fn() -> bool) -> bool {
         }
         if waited > SPINNING {
             thread::yield_now();
+        }
+    }
+}
+
+/// Spins until `done`, for so long. Returns whether it is done.
+fn polls(limit: Duration, done: impl Fn() -> bool) -> bool {
+    let mut begin = None;
+    loop {
+        // Most waits end here, without a look at the clock.
+        for _ in 0..SPINS_A_LOOK {
+            if done() {
+                return true;
+            }
+            spin_loop();
+        }
+        if begin.get_or_insert_with(Instant::now).elapsed() >= limit {
+            return done();
         }
     }
 }

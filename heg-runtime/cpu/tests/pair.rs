@@ -15,6 +15,7 @@ use heg_spec::policy::Synchronisation;
 use heg_spec::{Cut, CutProduct, Side};
 use layer::{Layer, Sequences, Sizes};
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Sizes of no kernel's tile, and those of a model.
@@ -69,7 +70,7 @@ impl Partition for Mixed {
             2 => Cut::Whole(Side::First),
             3 => Cut::Hybrid {
                 first: work.rows as u32 / 3,
-                padded_tokens: 64,
+                padded_tokens: 16,
             },
             _ => Cut::Whole(Side::Second),
         }
@@ -81,6 +82,10 @@ fn cuts() -> Vec<Cut> {
     let tokens = |sizes: &[u32]| Cut::Tokens {
         sizes: sizes.to_vec(),
     };
+    let hybrid = |first, padded_tokens| Cut::Hybrid {
+        first,
+        padded_tokens,
+    };
     vec![
         Cut::Whole(Side::First),
         Cut::Whole(Side::Second),
@@ -91,10 +96,11 @@ fn cuts() -> Vec<Cut> {
         tokens(&[1]),
         tokens(&[16, 4]),
         tokens(&[64]),
-        Cut::Hybrid {
-            first: 64,
-            padded_tokens: 64,
-        },
+        hybrid(64, 64),
+        // An L: the second side has the other rows, and a margin of these.
+        hybrid(37, 8),
+        hybrid(1, 1),
+        hybrid(100_000, 16),
     ]
 }
 
@@ -182,6 +188,65 @@ fn what_a_lost_side_leaves_is_done_by_the_other() {
         // The first side is asked, and its thread is the caller's.
         assert_eq!(watch.lost_side(), Some(Side::First));
     }
+}
+
+/// Shares everything, but what it is told to give to one side, and counts that: calls, those of few rows that are told so,
+/// and those of many.
+#[derive(Default)]
+struct AsTold([Arc<AtomicU32>; 3]);
+
+impl Partition for AsTold {
+    fn cut(&self, work: Uncut) -> Cut {
+        let [calls, few, many] = &self.0;
+        calls.fetch_add(1, Ordering::Relaxed);
+        let Some(side) = work.alone else {
+            return Cut::Rows {
+                first: work.rows as u32 / 2,
+            };
+        };
+        let told = [many, few][usize::from(work.tokens == 1)];
+        told.fetch_add(1, Ordering::Relaxed);
+        Cut::Whole(side)
+    }
+}
+
+#[test]
+fn a_side_is_tried_alone_with_tokens_and_not_with_prompts() {
+    let layer = Layer::random(
+        SIZES[0],
+        ElementType::I8,
+        Activations::I8,
+        ElementType::F32,
+        9,
+    );
+    let partition = AsTold::default();
+    let [calls, few, many] = partition.0.each_ref().map(Arc::clone);
+    let mut both = pair(Isa::best(), Synchronisation::Fast, Box::new(partition));
+    let mut alone = CpuDevice::new(CpuDeviceOptions {
+        isa: Isa::best(),
+        threads: NonZeroUsize::MIN,
+    })
+    .unwrap();
+    let mut pass = |tokens: usize, chunk: usize| {
+        let [found, expected] = [&mut both, &mut alone].map(|device| {
+            let mut sequences = Sequences::new(&layer, &[tokens], 9);
+            sequences.run(device, &layer, &[chunk], false);
+            sequences
+        });
+        assert!(found == expected);
+    };
+    // Speeds are learnt first.
+    pass(8, 1);
+    assert_eq!(few.load(Ordering::Relaxed), 0);
+    let before = calls.load(Ordering::Relaxed);
+    pass(20, 1);
+    let (asked, told) = (
+        calls.load(Ordering::Relaxed) - before,
+        few.load(Ordering::Relaxed),
+    );
+    assert!(told > 0 && told < asked, "{told} of {asked}");
+    pass(80, 10);
+    assert_eq!(many.load(Ordering::Relaxed), 0);
 }
 
 #[test]

@@ -4,9 +4,7 @@
 use std::cell::RefCell;
 
 use heg_cpu::{Partition, Uncut};
-use heg_profiler::partition::{
-    Company, CutPiece, CutRules, CutShape, PairLatencies, Solution, solve,
-};
+use heg_profiler::partition::{Company, CutPiece, CutRules, CutShape, PairLatencies, solve};
 use heg_spec::policy::PairLevel;
 use heg_spec::{Cut, CutProduct, Side};
 
@@ -143,6 +141,20 @@ impl BySolver {
         }
     }
 
+    /// All of a product on a side, if that has a shape with room for its tokens.
+    fn alone(&self, side: Side, product: CutProduct, work: Uncut) -> Option<Cut> {
+        let is_padded = side == Side::First
+            && !self.static_tokens.is_empty()
+            && !has_own_shape(product, work.tokens);
+        match is_padded {
+            true => Some(Cut::Hybrid {
+                first: number(work.rows),
+                padded_tokens: padded(&self.static_tokens, work.tokens)?,
+            }),
+            false => Some(Cut::Whole(side)),
+        }
+    }
+
     fn solve(&self, product: CutProduct, work: Uncut) -> Cut {
         let tokens = number(work.tokens);
         let shape = CutShape {
@@ -153,36 +165,21 @@ impl BySolver {
             unit_rows: 1,
             row_bytes: 0.0,
         };
-        let found = |static_tokens: &[u32], row_step| {
-            let rules = CutRules {
-                static_tokens,
-                row_step,
-                home: Side::Second,
-                // They wait for each other at the end of each phase, however it is cut.
-                hand_over_us: 0.0,
-            };
-            solve(&Times(work.times), &shape, tokens, rules).ok()
+        let own = [tokens];
+        let is_any = self.static_tokens.is_empty() || has_own_shape(product, work.tokens);
+        let rules = CutRules {
+            static_tokens: if is_any { &own } else { &self.static_tokens },
+            row_step: TILE_ROWS,
+            home: Side::Second,
+            // They wait for each other at the end of each phase, however it is cut.
+            hand_over_us: 0.0,
         };
-        if self.static_tokens.is_empty() || has_own_shape(product, work.tokens) {
-            let cut = found(&[tokens], TILE_ROWS).map(|best| best.cut);
-            return cut.unwrap_or(Cut::Whole(Side::Second));
+        let best = solve(&Times(work.times), &shape, tokens, rules).ok();
+        match best.map(|best| best.cut) {
+            Some(Cut::Whole(side)) => self.alone(side, product, work),
+            cut => cut,
         }
-        // Programs share rows over all tokens or all rows over some tokens: of a cut by rows, the size holds all tokens.
-        let by_rows = padded(&self.static_tokens, work.tokens).and_then(|padded| {
-            let Solution { cut, latency_us } = found(&[padded], TILE_ROWS)?;
-            let cut = match cut {
-                Cut::Whole(Side::First) => Cut::Hybrid {
-                    first: shape.rows,
-                    padded_tokens: padded,
-                },
-                cut => cut,
-            };
-            Some(Solution { cut, latency_us })
-        });
-        let by_tokens = found(&self.static_tokens, shape.rows.max(1));
-        let both = by_rows.into_iter().chain(by_tokens);
-        let best = both.min_by(|a, b| a.latency_us.total_cmp(&b.latency_us));
-        best.map_or(Cut::Whole(Side::Second), |best| best.cut)
+        .unwrap_or(Cut::Whole(Side::Second))
     }
 }
 
@@ -192,6 +189,10 @@ impl Partition for BySolver {
             Some(product) if product != CutProduct::Attention => product,
             _ => return ByShare::of(work).cut(work),
         };
+        let alone = work.alone.and_then(|side| self.alone(side, product, work));
+        if let Some(cut) = alone {
+            return cut;
+        }
         let mut solved = self.solved.borrow_mut();
         if let Some(known) = solved.iter().find(|known| known.is_of(work)) {
             return known.cut.clone();
@@ -262,6 +263,7 @@ mod tests {
             columns: 2048,
             tokens,
             times: [1.0; 2],
+            alone: None,
         }
     }
 
@@ -331,6 +333,29 @@ mod tests {
     }
 
     #[test]
+    fn what_a_side_does_faster_alone_is_not_shared() {
+        let sizes = [32, 64];
+        let (any, fixed) = (BySolver::new(&[]), BySolver::new(&sizes));
+        let at = |solver: &BySolver, alone, tokens| {
+            solver.cut(Uncut {
+                alone,
+                ..work(CutProduct::Down, 2048, tokens)
+            })
+        };
+        for (side, tokens) in [(Side::First, 1), (Side::First, 5), (Side::Second, 5)] {
+            assert_eq!(at(&any, Some(side), tokens), Cut::Whole(side));
+        }
+        assert_eq!(at(&fixed, Some(Side::First), 1), Cut::Whole(Side::First));
+        assert_eq!(at(&fixed, Some(Side::Second), 5), Cut::Whole(Side::Second));
+        let padded = Cut::Hybrid {
+            first: 2048,
+            padded_tokens: 32,
+        };
+        assert_eq!(at(&fixed, Some(Side::First), 5), padded);
+        assert!(matches!(at(&any, None, 1), Cut::Rows { .. }));
+    }
+
+    #[test]
     fn a_first_side_with_static_shapes_is_padded_or_leaves_a_margin() {
         let sizes = [32, 64, 128, 256, 512];
         let (layer, tensor) = (ByOperator::new(&sizes), BySolver::new(&sizes));
@@ -360,6 +385,18 @@ mod tests {
                 }
             ),
             "{few}"
+        );
+        // A margin of one token is too little for the second side, which has rows of all tokens too.
+        let hybrid = at(&tensor, 33, 4.0);
+        assert!(
+            matches!(
+                hybrid,
+                Cut::Hybrid {
+                    first: 1024..2048,
+                    padded_tokens: 32
+                }
+            ),
+            "{hybrid}"
         );
         assert!(matches!(at(&tensor, 1, 4.0), Cut::Rows { .. }));
         assert_eq!(at(&layer, 1, 4.0), Cut::Whole(Side::First));

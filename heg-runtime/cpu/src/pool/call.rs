@@ -41,6 +41,8 @@ pub(super) struct Call {
     second: Vec<Queue>,
     /// Phases that are run: all, unless a piece says that its phase is the last one. Read when a phase is over.
     pub(super) end: AtomicUsize,
+    /// When a pair's began, in the time of `Joint`.
+    pub(super) begun_ns: AtomicU64,
     /// Used by whoever has taken a piece that is there, so not after the end.
     pub(super) work: *const Work<'static>,
 }
@@ -112,6 +114,7 @@ impl Call {
             first: Vec::new(),
             second: Vec::new(),
             end: AtomicUsize::new(0),
+            begun_ns: AtomicU64::new(0),
             work,
         }
     }
@@ -121,6 +124,19 @@ impl Call {
         Some(Phase {
             first: self.first.get(number)?,
             second: self.second.get(number),
+        })
+    }
+
+    /// How long each phase of a pair took, from the end of the one before it.
+    pub(super) fn phases_ns(&self) -> impl Iterator<Item = u64> {
+        let begun_ns = self.begun_ns.load(Ordering::Relaxed);
+        let queues = self.first.iter().zip(&self.second);
+        queues.scan(begun_ns, |begin_ns, queues| {
+            let of_side = <[&Queue; 2]>::from(queues);
+            let ends_ns = of_side.map(|queue| queue.ended_ns.load(Ordering::Relaxed));
+            // One without pieces ends with the one before it.
+            let end_ns = ends_ns.into_iter().fold(*begin_ns, u64::max);
+            Some(end_ns - std::mem::replace(begin_ns, end_ns))
         })
     }
 

@@ -2,15 +2,17 @@
 //!
 //! Fast: a side polls the counts of the other, which lie beside what it computes and are used again from order to order.
 //! Where a phase may be long, as those of prompts are, it first sleeps for most of the time that it waited at least at the
-//! last phases of this kind. Phases of decoding are as short as a sleep is inexact, so it only polls there. Plain: a side
-//! sleeps until the other rings, which both do at the end of each phase.
+//! last phases of this kind. Phases of decoding are as short as a sleep is inexact, so it only polls there. A side that has
+//! polled for longer than such a wait takes stops: the other has lost its core to somebody, and whoever polls meanwhile uses
+//! up what the system would give it when there is work again. It sleeps until the other rings, which that does for one that
+//! sleeps. Plain: a side sleeps at once, and both ring at the end of each phase.
 //!
 //! A side is late when it lets the other wait several times as long as before. The other then takes the pieces that it has
 //! not begun, and waits for it no more until it has done one again. A side that panicked is lost: it takes nothing any more,
 //! and the other does what it had begun again. What a side has begun and still works on is waited for, as its memory
 //! cannot be taken from it.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,8 +21,9 @@ use heg_spec::Side;
 use heg_spec::policy::Synchronisation;
 
 use super::call::{Phase, Queue};
+use super::calm::Calm;
 use super::hand_over::{HandOverCounts, HandOvers};
-use super::patiently;
+use super::polls;
 use crate::division::{SIDES, index};
 
 /// How two sides wait for each other, and what is known of their waits.
@@ -35,7 +38,11 @@ pub(super) struct Joint {
     /// Number of the side that was lost, or [`NONE`].
     lost: AtomicU8,
     hand_overs: HandOverCounts,
-    /// Rings at each end of a side's phase, for plain synchronisation.
+    /// Whether polling pays.
+    calm: Calm,
+    /// Threads that wait for the bell, or are about to.
+    sleeping: AtomicUsize,
+    /// Rings at the end of a side's phase: always for plain synchronisation, otherwise where somebody sleeps.
     bell: (Mutex<()>, Condvar),
 }
 
@@ -92,6 +99,17 @@ impl Expected {
         }
     }
 
+    /// Time to sleep before the other side can have ended.
+    fn sleep(self) -> Duration {
+        Duration::from_micros(self.shortest_us * 3 / 4).saturating_sub(EARLY)
+    }
+
+    /// Time from the begin of a wait during which it is polled: what it takes at least, and a little.
+    fn polling(self) -> Duration {
+        let usual = Duration::from_micros(self.shortest_us);
+        usual + (usual / 4).min(SLEEP_MIN) + POLLING
+    }
+
     fn noted(self, tag: u64) -> u64 {
         tag << TAG_SHIFT | self.longest_us << TIME_BITS | self.shortest_us
     }
@@ -106,6 +124,8 @@ impl Joint {
             late: [const { AtomicBool::new(false) }; 2],
             lost: AtomicU8::new(NONE),
             hand_overs: HandOverCounts::new(),
+            calm: Calm::new(),
+            sleeping: AtomicUsize::new(0),
             bell: (Mutex::new(()), Condvar::new()),
         }
     }
@@ -153,10 +173,15 @@ impl Joint {
         self.is_here(own);
         queue.ended_ns.store(self.now_ns(), Ordering::Relaxed);
         let done = queue.done.fetch_add(1, Ordering::Release) + 1;
-        if self.how == Synchronisation::Plain && done == queue.pieces {
-            let (lock, bell) = &self.bell;
-            drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
-            bell.notify_all();
+        if done == queue.pieces {
+            // Either this one sees that somebody sleeps, or who is about to sees that the piece is done.
+            fence(Ordering::SeqCst);
+            let is_heard = self.sleeping.load(Ordering::Relaxed) > 0;
+            if is_heard || self.how == Synchronisation::Plain {
+                let (lock, bell) = &self.bell;
+                drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
+                bell.notify_all();
+            }
         }
     }
 
@@ -195,25 +220,44 @@ impl Joint {
 
     /// Waits until a phase is over, for so long. Returns whether it is.
     pub(super) fn wait(&self, phase: Phase<'_>, wait: &Wait, limit: Duration) -> bool {
-        match self.how {
-            Synchronisation::Fast => {
-                let shortest_us = wait.expected.map_or(0, |expected| expected.shortest_us);
-                let sleep = Duration::from_micros(shortest_us * 3 / 4).saturating_sub(EARLY);
-                let since = Duration::from_nanos(self.now_ns().saturating_sub(wait.begin_ns));
-                // Once, and not while waiting for what a side that is late still works on.
-                if phase.first.is_long && sleep > SLEEP_MIN && since < SLEEP_MIN && limit > sleep {
-                    thread::sleep(sleep);
-                }
-                patiently(limit, || phase.is_over())
+        let mut left = limit;
+        if self.how == Synchronisation::Fast {
+            let since = || Duration::from_nanos(self.now_ns().saturating_sub(wait.begin_ns));
+            let before = since();
+            let sleep = wait.expected.map_or(Duration::ZERO, Expected::sleep);
+            // Once, and not while waiting for what a side that is late still works on.
+            if phase.first.is_long && sleep > SLEEP_MIN && before < SLEEP_MIN && limit > sleep {
+                thread::sleep(sleep);
             }
-            Synchronisation::Plain => {
-                let (lock, bell) = &self.bell;
-                let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
-                let rung = bell.wait_timeout_while(guard, limit, |()| !phase.is_over());
-                drop(rung.unwrap_or_else(PoisonError::into_inner));
-                phase.is_over()
+            let polling = self.polling(wait).saturating_sub(since());
+            if polls(limit.min(polling), || phase.is_over()) {
+                return true;
             }
+            left = limit.saturating_sub(since().saturating_sub(before));
         }
+        self.sleeps(phase, left)
+    }
+
+    /// Time from the begin of a wait during which it is polled.
+    fn polling(&self, wait: &Wait) -> Duration {
+        match self.is_calm() {
+            true => wait.expected.map_or(POLLING, Expected::polling),
+            false => Duration::ZERO,
+        }
+    }
+
+    /// Sleeps until a phase is over, for so long at most. Returns whether it is.
+    fn sleeps(&self, phase: Phase<'_>, limit: Duration) -> bool {
+        if limit > Duration::ZERO {
+            self.sleeping.fetch_add(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            let (lock, bell) = &self.bell;
+            let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let rung = bell.wait_timeout_while(guard, limit, |()| !phase.is_over());
+            drop(rung.unwrap_or_else(PoisonError::into_inner));
+            self.sleeping.fetch_sub(1, Ordering::Relaxed);
+        }
+        phase.is_over()
     }
 
     /// Notes that a side found a phase over.
@@ -225,6 +269,10 @@ impl Joint {
 
     /// Ends a wait in which nobody was late.
     pub(super) fn end(&self, phase: Phase<'_>, wait: &Wait, own: Side) {
+        self.ends(phase, wait, own, self.now_ns());
+    }
+
+    fn ends(&self, phase: Phase<'_>, wait: &Wait, own: Side, now_ns: u64) {
         let Some(other) = phase.queue(own.other()) else {
             return;
         };
@@ -233,8 +281,18 @@ impl Joint {
         if ended_ns < wait.begin_ns {
             return;
         }
-        self.hand_overs.add(self.now_ns().saturating_sub(ended_ns));
+        self.hand_overs.add(now_ns.saturating_sub(ended_ns));
+        let usual_ns = wait.expected.map(|expected| expected.longest_us * 1250);
+        if usual_ns.is_some_and(|usual_ns| now_ns > wait.begin_ns + usual_ns + LOST_NS) {
+            self.calm.is_disturbed(now_ns);
+        }
         self.note(wait, (ended_ns - wait.begin_ns) / 1000);
+    }
+
+    /// Threads that wait for the bell, or are about to.
+    #[cfg(test)]
+    pub(super) fn sleeping(&self) -> usize {
+        self.sleeping.load(Ordering::Relaxed)
     }
 
     fn note(&self, wait: &Wait, waited_us: u64) {
@@ -248,7 +306,12 @@ impl Joint {
         }
     }
 
-    fn now_ns(&self) -> u64 {
+    /// Whether polling pays: neither side has lost its core of late.
+    pub(super) fn is_calm(&self) -> bool {
+        self.calm.is_at(self.now_ns())
+    }
+
+    pub(super) fn now_ns(&self) -> u64 {
         self.origin.elapsed().as_nanos() as u64
     }
 }
@@ -271,6 +334,14 @@ const TAG_SHIFT: u32 = 2 * TIME_BITS;
 /// Longest wait that is remembered: 16 s.
 const MICROSECONDS: u64 = (1 << TIME_BITS) - 1;
 
+/// Time that is polled beyond what a wait takes at least. Chosen: most waits of decoding are shorter, and waking takes as
+/// long.
+const POLLING: Duration = Duration::from_micros(50);
+
+/// What a wait takes too long in which somebody else had a core. Chosen: far more than waking takes, and less than a slice
+/// of time.
+const LOST_NS: u64 = 500_000;
+
 /// Shortest sleep. Chosen: many times as long as one may last too long, so that sides which end nearly together only poll.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
 
@@ -291,7 +362,56 @@ pub(super) const HELD: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+
     use super::*;
+    use crate::pool::call::{Call, Pieces};
+
+    #[test]
+    fn waits_are_polled_as_long_as_they_take_at_least_and_no_longer() {
+        let of = |longest_us, shortest_us| Expected {
+            longest_us,
+            shortest_us,
+        };
+        let us = Duration::from_micros;
+        // Sides that always wait as long, and those of which one loses its core now and then.
+        assert!(of(410, 400).polling() > us(410));
+        assert!(of(4000, 10).polling() < us(100));
+        assert!(of(90_000, 80_000).polling() < us(82_000));
+        assert!(of(410, 400).sleep() < us(400) && of(90_000, 80_000).sleep() > us(50_000));
+    }
+
+    #[test]
+    fn who_lost_a_core_to_somebody_polls_no_more() {
+        let mut call = Call::empty(std::ptr::from_ref(&|_| ControlFlow::Continue(())));
+        let pieces = Pieces {
+            of_side: [1, 1],
+            ..Pieces::default()
+        };
+        call.fill([pieces].into_iter(), true, call.work);
+        let phase = call.phase(0).unwrap();
+        let waited = |waited_ns: u64, usual_us: u64| {
+            let joint = Joint::new(Synchronisation::Fast);
+            let begin_ns = joint.now_ns();
+            let wait = Wait {
+                expected: Some(Expected {
+                    longest_us: usual_us,
+                    shortest_us: usual_us,
+                }),
+                ..joint.begin(phase, Side::First)
+            };
+            let other = phase.queue(Side::Second).unwrap();
+            other.ended_ns.store(wait.begin_ns, Ordering::Relaxed);
+            joint.ends(phase, &wait, Side::First, begin_ns + waited_ns);
+            (joint, wait)
+        };
+        let (joint, wait) = waited(100_000, 50);
+        assert!(joint.is_calm() && joint.polling(&wait) > Duration::from_micros(50));
+        // An hour too long, so that the while is not over yet.
+        let (joint, wait) = waited(3_600_000_000_000, 50);
+        assert!(!joint.is_calm());
+        assert_eq!(joint.polling(&wait), Duration::ZERO);
+    }
 
     #[test]
     fn bounds_of_waits_follow_at_once_outwards_and_slowly_inwards() {

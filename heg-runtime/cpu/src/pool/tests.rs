@@ -182,6 +182,57 @@ fn a_late_sides_pieces_are_done_by_the_other() {
 }
 
 #[test]
+fn a_side_that_waits_long_stops_polling() {
+    let mut pool = pair(Synchronisation::Fast);
+    let joint = Arc::clone(pool.shared.joint.as_ref().unwrap());
+    let [has_come, is_seen] = [false; 2].map(AtomicBool::new);
+    let work = |taken: Taken| {
+        if taken.thread == 1 {
+            has_come.store(true, Ordering::Relaxed);
+            // However busy the machine is: the second side holds its piece until the first sleeps.
+            let begin = Instant::now();
+            while joint.sleeping() == 0 && begin.elapsed() < Duration::from_secs(30) {
+                thread::yield_now();
+            }
+            is_seen.store(joint.sleeping() > 0, Ordering::Relaxed);
+        }
+        GO_ON
+    };
+    // Of a thread that comes too late, the first side takes the piece.
+    while !has_come.load(Ordering::Relaxed) {
+        pool.run(shared(1, [1, 1]), &work).unwrap();
+    }
+    assert!(is_seen.into_inner());
+    assert_eq!(joint.sleeping(), 0);
+}
+
+#[test]
+fn whoever_sleeps_is_woken_by_the_end_of_the_other() {
+    for how in [Synchronisation::Fast, Synchronisation::Plain] {
+        let joint = Arc::new(Joint::new(how));
+        let nothing: &'static Work<'static> = &|_| GO_ON;
+        let mut call = Call::empty(nothing);
+        call.fill(shared(1, [0, 1]), true, nothing);
+        let call = Arc::new(call);
+        let (says, hears) = std::sync::mpsc::channel();
+        let [of_waiter, of_joint] = [Arc::clone(&call), Arc::clone(&call)];
+        let waits = Arc::clone(&joint);
+        thread::spawn(move || {
+            let phase = of_waiter.phase(0).unwrap();
+            let wait = waits.begin(phase, Side::First);
+            let an_hour = Duration::from_secs(3600);
+            says.send(waits.wait(phase, &wait, an_hour)).unwrap();
+        });
+        while joint.sleeping() == 0 {
+            thread::yield_now();
+        }
+        let second = of_joint.phase(0).unwrap().queue(Side::Second).unwrap();
+        joint.ended(second, Side::Second);
+        assert_eq!(hears.recv_timeout(Duration::from_secs(60)), Ok(true));
+    }
+}
+
+#[test]
 fn a_side_that_comes_back_is_waited_for_again() {
     let mut pool = pair(Synchronisation::Fast);
     let [taken_by_first, done_later] = [0, 0].map(AtomicUsize::new);

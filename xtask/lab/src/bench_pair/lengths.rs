@@ -13,6 +13,11 @@ use heg_spec::{Cut, CutProduct, Side};
 pub(super) fn prompts(loaded: &Loaded, rounds: usize, report: &mut Report) -> Result<()> {
     let shape = super::FAST.throttled(SECOND_TIMES).with_static(&SIZES);
     let mut prompt = Prompt::new(Machine::new(loaded, shape)?, 1)?;
+    // What a side does faster alone is learnt of few tokens.
+    for _ in 0..super::ORDERS_TO_LEARN {
+        prompt.machine.share_by(Mode::Solver.partition())?;
+        prompt.run_ms()?;
+    }
     for tokens in LENGTHS {
         prompt.change(tokens);
         let mut times_ms = [const { Vec::new() }; 3];

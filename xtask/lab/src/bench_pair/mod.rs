@@ -147,6 +147,9 @@ const CHUNK_TOKENS: usize = 256;
 /// Runs of a kernel beside those that are compared. Chosen: it has a few hand-overs, and of hundreds the rarest are wanted.
 const RUNS_TO_HAND_OVER: usize = 64;
 
+/// Orders after which speeds are known, and what a side does faster alone.
+const ORDERS_TO_LEARN: usize = 24;
+
 /// Measurements of each side. Chosen: medians of fewer move by some percent.
 const ROUNDS: NonZeroUsize = match NonZeroUsize::new(15) {
     Some(rounds) => rounds,

@@ -27,7 +27,7 @@ pub(super) fn cuts(loaded: &Loaded, rounds: usize, report: &mut Report) -> Resul
         let swept: Vec<(f64, f64)> = shares.into_iter().zip(swept_ms).collect();
         let best = swept.iter().min_by(|a, b| a.1.total_cmp(&b.1));
         let (share, _) = *best.context("no cut was measured")?;
-        for _ in 0..ORDERS_TO_LEARN {
+        for _ in 0..super::ORDERS_TO_LEARN {
             solved_ms(&mut kernel)?;
         }
         // The least of many medians is a lucky one, so it is measured again beside the solver's.
@@ -84,6 +84,3 @@ const THROTTLES: [u32; 2] = [2, 4];
 
 /// Steps of the exhaustive sweep, in shares of the first side.
 const SHARES: u32 = 32;
-
-/// Orders after which speeds are known.
-const ORDERS_TO_LEARN: usize = 24;

@@ -132,6 +132,10 @@ pub struct PrefillPolicy {
     /// Whether a waiting reactive prompt shorter than a chunk has the iGPU while the NPU has another reactive one.
     #[serde(default)]
     pub short_prompts_aside: bool,
+    /// Whether any other reactive prompt has it, the first that waits, also while reactive requests decode, and for how long
+    /// that may keep one from its next token, in milliseconds. None: short ones have it, while no reactive request decodes.
+    #[serde(default)]
+    pub long_prompts_aside_ms: Option<u32>,
     /// Most tokens of a proactive prompt's chunk: as long as one of its kernels may a person's token wait where one
     /// lane has all kernels. None: those of any chunk.
     #[serde(default)]
@@ -253,6 +257,20 @@ pub struct DraftPolicy {
 pub struct Ageing {
     /// Time in a queue, in milliseconds.
     pub threshold_ms: u32,
+    /// From when on a prompt has waited, before it has the iGPU beside a reactive one.
+    #[serde(default)]
+    pub prompts_from: AgeingStart,
+}
+
+/// From when on a proactive prompt has waited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+pub enum AgeingStart {
+    /// Since it came.
+    #[default]
+    Arrival,
+    /// Since no other proactive prompt is before it. Behind those it waits for its own kind, and where more of them come
+    /// than the machine can serve, all would be overdue.
+    Turn,
 }
 
 /// Tiers of memory pressure, as shares of the peak bandwidth (v1 6.4).
@@ -313,6 +331,7 @@ impl Default for PrefillPolicy {
             resume: Resume::Arrival,
             short_prompts_first: None,
             short_prompts_aside: false,
+            long_prompts_aside_ms: None,
             proactive_chunk_tokens: None,
             switching: Switching::Resident,
         }

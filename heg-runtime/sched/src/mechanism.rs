@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use heg_spec::Policy;
-use heg_spec::policy::{NpuAttention, Resume, SchedulerKind};
+use heg_spec::policy::{AgeingStart, NpuAttention, Resume, SchedulerKind};
 
 /// A mechanism of Agent.xpu's scheduler. Sections are those of v2 unless they say v1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,6 +14,8 @@ pub enum Mechanism {
     ShortPromptsFirst,
     /// A short reactive prompt ran on the iGPU beside another one on the NPU.
     ShortPromptsAside,
+    /// A longer one did, or one while reactive requests decode.
+    LongPromptsAside,
     /// The iGPU took a chunk of a reactive prompt (4.3, Algorithm 1).
     Split,
     /// It did while proactive requests decode.
@@ -38,6 +40,8 @@ pub enum Mechanism {
     FusedLayer,
     /// A proactive request became overdue (4.5).
     Ageing,
+    /// The prompt of one did not get the iGPU yet, since it had waited for others of its class.
+    AgeingFromTurn,
     /// A prompt that takes less time went on before an earlier one (v1 6.2).
     LeastTimeToCompletion,
     /// A proactive prompt filled a bubble (v1 6.3).
@@ -52,10 +56,11 @@ pub enum Mechanism {
 
 impl Mechanism {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::Preemption,
         Self::ShortPromptsFirst,
         Self::ShortPromptsAside,
+        Self::LongPromptsAside,
         Self::Split,
         Self::SplitBesideProactive,
         Self::Balance,
@@ -68,6 +73,7 @@ impl Mechanism {
         Self::PrefillFirst,
         Self::FusedLayer,
         Self::Ageing,
+        Self::AgeingFromTurn,
         Self::LeastTimeToCompletion,
         Self::Backfill,
         Self::Pressure,
@@ -81,6 +87,7 @@ impl Mechanism {
             Self::Preemption => "kernel-level preemption (4.4)",
             Self::ShortPromptsFirst => "short reactive prompts first",
             Self::ShortPromptsAside => "short reactive prompts aside",
+            Self::LongPromptsAside => "long reactive prompts aside",
             Self::Split => "elastic split of reactive prompts (4.3)",
             Self::SplitBesideProactive => "the same beside proactive decoding",
             Self::Balance => "load balancing of proactive prompts (v1 6.5)",
@@ -93,6 +100,7 @@ impl Mechanism {
             Self::PrefillFirst => "prefill first on the iGPU (4.3)",
             Self::FusedLayer => "fused decode layer (4.2)",
             Self::Ageing => "ageing (4.5)",
+            Self::AgeingFromTurn => "ageing of prompts from their turn on",
             Self::LeastTimeToCompletion => "least time to completion first (v1 6.2)",
             Self::Backfill => "bubbles filled (v1 6.3)",
             Self::Pressure => "memory pressure tiers (v1 6.4)",
@@ -109,6 +117,7 @@ impl Mechanism {
             Self::Preemption => knows_classes && prefill.preempt,
             Self::ShortPromptsFirst => knows_classes && prefill.short_prompts_first.is_some(),
             Self::ShortPromptsAside => knows_classes && prefill.short_prompts_aside,
+            Self::LongPromptsAside => knows_classes && prefill.long_prompts_aside_ms.is_some(),
             Self::Split => knows_classes && prefill.elastic,
             Self::SplitBesideProactive => {
                 Self::Split.is_on(policy) && prefill.split_beside_proactive_ms.is_some()
@@ -123,6 +132,10 @@ impl Mechanism {
             Self::PrefillFirst => decode.prefill_first,
             Self::FusedLayer => decode.fused_layer,
             Self::Ageing => knows_classes && policy.ageing.is_some(),
+            Self::AgeingFromTurn => {
+                let from = policy.ageing.map(|ageing| ageing.prompts_from);
+                knows_classes && from == Some(AgeingStart::Turn)
+            }
             Self::LeastTimeToCompletion => prefill.resume == Resume::LeastTimeToCompletion,
             Self::Backfill => policy.pressure.is_some_and(|tiers| tiers.duration_bound),
             Self::Pressure => policy.pressure.is_some(),

@@ -46,6 +46,8 @@ pub struct ClassMetrics {
     pub latency_secs_mean: f64,
     /// Its 90th percentile.
     pub latency_secs_p90: f64,
+    /// Its 99th percentile.
+    pub latency_secs_p99: f64,
     /// Mean latency divided by mean tokens of prompt and answer, in s: normalised latency.
     pub secs_per_token: f64,
     /// Mean of each request's latency divided by its own tokens, in s: the other reading of normalised latency.
@@ -104,11 +106,11 @@ impl ClassMetrics {
         let mean = |figure: &dyn Fn(&RequestRecord) -> f64| {
             ratio(done.iter().map(|r| figure(r)).sum(), done.len() as f64)
         };
-        let p90 = |figure: &dyn Fn(&RequestRecord) -> f64| {
+        let percentile = |percent: usize, figure: &dyn Fn(&RequestRecord) -> f64| {
             let mut figures: Vec<f64> = done.iter().map(|r| figure(r)).collect();
             figures.sort_by(f64::total_cmp);
             // Nearest rank.
-            let rank = (figures.len() * 9).div_ceil(10);
+            let rank = (figures.len() * percent).div_ceil(100);
             figures.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
         };
         let latency = |r: &RequestRecord| span_secs(r.arrived, r.ended);
@@ -119,11 +121,12 @@ impl ClassMetrics {
             arrived: requests.len(),
             completed: done.len(),
             latency_secs_mean,
-            latency_secs_p90: p90(&latency),
+            latency_secs_p90: percentile(90, &latency),
+            latency_secs_p99: percentile(99, &latency),
             secs_per_token: ratio(latency_secs_mean, mean(&tokens_of)),
             secs_per_token_of_each: mean(&|r| ratio(latency(r), tokens_of(r))),
             ttft_secs_mean: mean(&ttft),
-            ttft_secs_p90: p90(&ttft),
+            ttft_secs_p90: percentile(90, &ttft),
             tpot_secs_mean: {
                 let later = |r: &RequestRecord| f64::from(r.output_tokens.saturating_sub(1));
                 ratio(mean(&decode), mean(&later))

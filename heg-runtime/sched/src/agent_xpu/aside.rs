@@ -1,25 +1,33 @@
-//! A short reactive prompt has the iGPU while the NPU has another one (`prefill.short_prompts_aside`).
+//! A second reactive prompt has the iGPU while the NPU has the first (`prefill.short_prompts_aside`,
+//! `prefill.long_prompts_aside_ms`).
 //!
 //! Prompts of a class run one by one, since each uses a device fully; but a prompt shorter than a chunk belongs to the
-//! iGPU anyway, and one of several chunks can do with the NPU meanwhile.
+//! iGPU anyway, and one of several chunks can do with the NPU meanwhile. Of two long ones each has a device: together they
+//! take as long as one after the other on both, and nobody waits for nothing to happen.
 
 use super::AgentXpu;
 use crate::costs::Costs;
 use crate::event::Actions;
 use crate::mechanism::Mechanism;
-use crate::request::{Class, Lane, RequestId};
+use crate::prefill::Prefill;
+use crate::request::{Class, Lane, Micros, RequestId};
 
 impl<C: Costs> AgentXpu<C> {
-    /// Lets a waiting short prompt begin beside the one under way. An overdue prompt has the iGPU before it, and so have
-    /// answers that somebody waits for.
+    /// Lets a waiting prompt begin beside the one under way. An overdue prompt has the iGPU before it, and so have answers
+    /// that somebody waits for.
     pub(super) fn start_aside(&mut self, actions: &mut Actions) {
         let prefills = &self.prefills;
         let free = prefills.aside.is_none() && prefills.overdue.is_none();
-        if !self.policy.prefill.short_prompts_aside
+        let policy = &self.policy.prefill;
+        let (short, long) = (
+            policy.short_prompts_aside,
+            policy.long_prompts_aside_ms.is_some(),
+        );
+        if !(short || long)
             || prefills.reactive.is_empty()
             || !free
             || !self.lanes.is_present(Lane::Npu)
-            || self.decodes_for_somebody()
+            || self.decodes_for_somebody(self.aside_patience())
             || !self
                 .prefills
                 .foreground
@@ -28,13 +36,31 @@ impl<C: Costs> AgentXpu<C> {
             return;
         }
         let mut waiting = self.prefills.reactive.iter().copied();
-        let short = waiting.find(|id| self.is_short(*id));
-        if let Some(id) = short
-            && self.begin(id, actions)
-        {
+        let next = waiting.find(|id| match self.is_short(*id) {
+            true => short,
+            false => long,
+        });
+        let Some(id) = next else {
+            return;
+        };
+        let mechanism = match self.is_short(id) {
+            true => Mechanism::ShortPromptsAside,
+            false => Mechanism::LongPromptsAside,
+        };
+        if self.begin(id, actions) {
             self.prefills.aside = Some(id);
-            self.tally.note(Mechanism::ShortPromptsAside);
+            self.tally.note(mechanism);
         }
+    }
+
+    /// For how long a prompt aside may keep a reactive answer from its next token.
+    fn aside_patience(&self) -> Micros {
+        Micros::from_millis(self.policy.prefill.long_prompts_aside_ms.unwrap_or(0))
+    }
+
+    /// Whether a prompt aside leaves the iGPU to answers for now. A short one is out of the way soon anyway.
+    pub(super) fn aside_gives_way(&self, prefill: &Prefill) -> bool {
+        prefill.chunks() > 0 && self.decodes_for_somebody(self.aside_patience())
     }
 
     /// Whether a reactive prompt has chunks for the NPU.

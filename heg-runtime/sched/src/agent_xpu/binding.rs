@@ -79,7 +79,11 @@ impl<C: Costs> AgentXpu<C> {
         } else if beside_overdue || self.prefills.backfill == Some(id) {
             npu
         } else if self.prefills.aside == Some(id) {
-            dynamic
+            if self.aside_gives_way(prefill) {
+                npu
+            } else {
+                dynamic
+            }
         } else if step.part >= prefill.chunks() {
             if self.remainder_leaves_dynamic_lane(entry, step.segment.tokens) {
                 npu
@@ -107,8 +111,8 @@ impl<C: Costs> AgentXpu<C> {
         let policy = &self.policy.prefill;
         let splits = match entry.class() {
             Class::Reactive => {
-                let spares =
-                    policy.split_beside_proactive_ms.is_some() && !self.decodes_for_somebody();
+                let spares = policy.split_beside_proactive_ms.is_some()
+                    && !self.decodes_for_somebody(Micros(0));
                 let free = self.decode.is_idle() || spares;
                 policy.elastic && free && self.prefills.aside.is_none()
             }
@@ -143,14 +147,18 @@ impl<C: Costs> AgentXpu<C> {
         entry.class() == Class::Proactive && (long || makes_room())
     }
 
-    /// Whether a request decodes for which somebody waits, or that is overdue and has waited long for its next token.
-    pub(super) fn decodes_for_somebody(&self) -> bool {
-        let may_wait = self.policy.prefill.split_beside_proactive_ms.unwrap_or(0);
-        let may_wait = Micros::from_millis(may_wait);
+    /// Whether a request decodes for which somebody waits, or that is overdue, and it has waited long for its next token: a
+    /// reactive one for `patience`.
+    pub(super) fn decodes_for_somebody(&self, patience: Micros) -> bool {
+        let overdue_ms = self.policy.prefill.split_beside_proactive_ms.unwrap_or(0);
         let mut decoding = self.decode.requests().filter_map(|id| self.ledger.get(*id));
         decoding.any(|entry| {
-            let waits = || self.now.since(entry.waits_since) >= may_wait;
-            entry.class() == Class::Reactive || (entry.own.overdue && waits())
+            let may_wait = match entry.class() {
+                Class::Reactive => patience,
+                Class::Proactive if entry.own.overdue => Micros::from_millis(overdue_ms),
+                Class::Proactive => return false,
+            };
+            self.now.since(entry.waits_since) >= may_wait
         })
     }
 

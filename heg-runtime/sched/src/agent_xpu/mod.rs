@@ -10,7 +10,9 @@
 //! # How long a proactive request may take
 //!
 //! Beside reactive prompts without end a proactive request p still finishes. It is overdue after the threshold T
-//! of the policy at the latest; from then on the lane of dynamic kernels is shared by
+//! of the policy at the latest, and has the lane of dynamic kernels then; where prompts age from their turn on, it has it T
+//! after its turn, and so has each of the m − 1 whose turn comes before. Else m is 1. But for these times, m·T in all, the
+//! lane is shared by
 //!
 //! * the prompts and heads of all proactive requests, C in all, p's own among them;
 //! * one decode layer before each of their kernels, since decoding gives way between layers: K kernels, ℓ each;
@@ -23,7 +25,7 @@
 //! The lane never idles beside this work, so W ≤ C + K·ℓ + n·(2·I + S) + F + 3·D + W·D/N, and p ends within
 //!
 //! ```text
-//!   T + (C + K·ℓ + n·(2·I + S) + F + 3·D) / (1 − ρ),   ρ = D/N, the reactive load of the lane, below 1
+//!   m·T + (C + K·ℓ + n·(2·I + S) + F + 3·D) / (1 − ρ),   ρ = D/N, the reactive load of the lane, below 1
 //! ```
 //!
 //! times by what devices slow each other down. It holds with an NPU, `prefill_first` and ageing on, without faults,
@@ -33,6 +35,7 @@
 //! One step is: take in the event, act on what time has brought (`clock`), fill the free lanes.
 
 mod absence;
+mod ageing;
 mod answers_first;
 mod aside;
 mod backfill;

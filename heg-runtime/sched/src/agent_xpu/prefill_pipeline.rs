@@ -26,7 +26,7 @@ pub(super) struct Prefills {
     pub(super) foreground: Option<RequestId>,
     /// An overdue proactive request that has the iGPU while a reactive one has the NPU (§4.5).
     pub(super) overdue: Option<RequestId>,
-    /// A short reactive request that has the iGPU while another one has the NPU.
+    /// A reactive request that has the iGPU while another one has the NPU.
     pub(super) aside: Option<RequestId>,
     /// A proactive request that fills bubbles of the NPU beside a reactive one (v1 6.3).
     pub(super) backfill: Option<RequestId>,
@@ -217,6 +217,7 @@ impl<C: Costs> AgentXpu<C> {
                 overdue.or_else(|| self.start_next(Class::Proactive, actions));
         }
         self.weigh_backlog();
+        self.note_turn();
         let reactive = self
             .prefills
             .foreground
@@ -241,21 +242,18 @@ impl<C: Costs> AgentXpu<C> {
 
     /// The overdue request that gets the iGPU: one that fills bubbles, or the next of its queue.
     fn promote(&mut self, actions: &mut Actions) -> Option<RequestId> {
-        let ledger = &self.ledger;
-        let overdue = |id: &RequestId| ledger.get(*id).is_some_and(|entry| entry.own.overdue);
-        if let Some(id) = self.prefills.backfill.take_if(|id| overdue(id)) {
+        let presses = |id: &RequestId| self.presses(*id);
+        if let Some(id) = self.prefills.backfill.filter(presses) {
+            self.prefills.backfill = None;
             return Some(id);
         }
-        let next = self.admissible(Class::Proactive).filter(overdue)?;
+        let next = self.admissible(Class::Proactive).filter(presses)?;
         if self.begin(next, actions) {
             return Some(next);
         }
         // There is no room for it; one that was preempted needs none.
         let mut queue = self.prefills.proactive.iter().copied();
-        let preempted = queue.find(|id| {
-            let entry = self.ledger.get(*id);
-            entry.is_some_and(|entry| entry.own.overdue) && self.has_begun(*id)
-        })?;
+        let preempted = queue.find(|id| self.presses(*id) && self.has_begun(*id))?;
         self.begin(preempted, actions).then_some(preempted)
     }
 
@@ -343,6 +341,7 @@ impl<C: Costs> AgentXpu<C> {
                 .wanting(submission.prompt_logits);
             if let Some(entry) = self.ledger.get_mut(id) {
                 entry.own.phase = Phase::Prefill(prefill);
+                entry.own.turn.get_or_insert(self.now);
             }
             if !reactive && self.policy.prefill.resume == Resume::Arrival {
                 self.prefills.buffered = Some(id);

@@ -16,6 +16,8 @@ pub(super) struct Stage {
     pub(super) rank: Micros,
     /// Whether it has waited for its next token beyond the policy's threshold.
     pub(super) overdue: bool,
+    /// Since when no other proactive prompt was before its own.
+    pub(super) turn: Option<Micros>,
     /// Lane on which its last launch failed.
     pub(super) failed: Option<Lane>,
     /// Whether its cache does not count: it starts over as soon as nothing of it runs any more.

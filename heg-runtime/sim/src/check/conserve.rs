@@ -58,9 +58,11 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let policy = &self.rules.policy;
         let double =
             policy.scheduler == SchedulerKind::AgentXpu && policy.prefill.resume == Resume::Arrival;
-        // A shorter reactive prompt may have preempted another, and one shorter still run beside it.
+        // A shorter reactive prompt may have preempted another, and a third run beside it.
         let shorter = policy.prefill.short_prompts_first.is_some();
-        let more = usize::from(shorter) + usize::from(policy.prefill.short_prompts_aside);
+        let prefill = &policy.prefill;
+        let aside = prefill.short_prompts_aside || prefill.long_prompts_aside_ms.is_some();
+        let more = usize::from(shorter) + usize::from(aside);
         for class in [Class::Reactive, Class::Proactive] {
             let holders = self.world.requests.iter();
             let holders: Vec<RequestId> = holders
@@ -165,7 +167,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         reactive.next()?;
         let overdue = || {
             let prompts = world.requests.iter();
-            prompts.filter(|(_, seen)| seen.overdue && seen.phase == Phase::Prefill && seen.wanted)
+            prompts.filter(|(_, seen)| seen.presses && seen.phase == Phase::Prefill && seen.wanted)
         };
         // One at a time has the lane, and which one is not for the checker to say.
         let all_wait = overdue().all(|(_, seen)| {

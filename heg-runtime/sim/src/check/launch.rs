@@ -34,9 +34,11 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
 
     fn prefill(&mut self, id: RequestId, segment: Segment, layer: u32, kernel: Kernel) {
         let layers = self.world.model.layers;
+        let now = self.world.now;
         let Some(seen) = self.live(id, "Launch") else {
             return;
         };
+        seen.begun.get_or_insert(now);
         let known = seen.cut().find(|part| part.segment == segment);
         let number = 3 * layer + KERNELS.iter().position(|k| *k == kernel).unwrap_or(0) as u32;
         let part = known.filter(|part| part.done == number && !part.running && layer < layers);
@@ -186,7 +188,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
     fn overdue_prompt(&self) -> Option<RequestId> {
         let mut requests = self.world.requests.iter();
         let found = requests.find(|(_, seen)| {
-            seen.overdue && seen.phase == Phase::Prefill && seen.wanted && !seen.failed
+            seen.presses && seen.phase == Phase::Prefill && seen.wanted && !seen.failed
         });
         found.map(|(id, _)| *id)
     }

@@ -37,8 +37,8 @@ pub enum SchedulerInvariant {
     MemoryBalanced,
     /// One prompt of each class is under way at a time: there is one activation buffer for each (v2 4.1). Under
     /// `LeastTimeToCompletion` each preempted request has a buffer of its own (v1 6.2), and this is not judged. With
-    /// `short_prompts_first` there may be one more reactive prompt, preempted, and with `short_prompts_aside` a short one
-    /// beside it.
+    /// `short_prompts_first` there may be one more reactive prompt, preempted, and with prompts aside one beside
+    /// it.
     ActivationBuffers,
     /// No lane idles beside work that may run there. See [`Rules`] for what may.
     WorkConserving,
@@ -47,8 +47,8 @@ pub enum SchedulerInvariant {
     /// those that fill bubbles (v1 6.3); all of it applies where the policy preempts.
     ReactiveFirst,
     /// An overdue request has its two privileges (v2 4.5): no iteration begins without it while there is room in
-    /// the batch, and while its prompt is under way the lane of dynamic kernels runs it beside a reactive one,
-    /// whose token-wise kernels keep to the NPU.
+    /// the batch, and while its prompt is under way, and has waited long enough, the lane of dynamic kernels runs it
+    /// beside a reactive one, whose token-wise kernels keep to the NPU.
     Ageing,
     /// Where the policy bounds the iGPU's share of the time, it rests after each launch for as long as that takes (v2 4.1).
     IgpuShare,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use heg_spec::Policy;
-use heg_spec::policy::SchedulerKind;
+use heg_spec::policy::{AgeingStart, SchedulerKind};
 
 use heg_sched::{
     Call, Class, Costs, Decoding, FlowId, Lane, Micros, ModelShape, RequestId, Ticket, Transfer,
@@ -55,6 +55,8 @@ pub(super) struct World {
     /// Most tokens of a segment of a reactive prompt, and of a proactive one.
     chunk_tokens: [u32; 2],
     overdue_after: Option<Micros>,
+    /// From when on a prompt has waited before it has the lane of dynamic kernels beside a reactive one.
+    prompts_from: AgeingStart,
     /// Minimum time that requests wait for a lane.
     patience: Micros,
     /// Lanes that the scheduler may use.
@@ -117,6 +119,9 @@ impl World {
             overdue_after: policy
                 .ageing
                 .map(|ageing| Micros::from_millis(ageing.threshold_ms)),
+            prompts_from: policy
+                .ageing
+                .map_or(AgeingStart::default(), |ageing| ageing.prompts_from),
             patience: Micros::from_millis(policy.limits.timeout_min_ms),
             may_return_until: None,
             writers: [(); Lane::ALL.len()].map(|()| BTreeSet::new()),

@@ -28,7 +28,7 @@ const TRACES: Range<u64> = 0..64;
 fn hashes_are_those_of_the_pinned_logs() {
     let hashes = hashes(TRACES);
     insta::assert_snapshot!(hashes, @r"
-    agent-xpu: bdf952ad90e8eb9688c530843295594803fcb221a8af97123b35ab088e2deb84
+    agent-xpu: 4d5b7e101bcf50246c54799e151b7ecc9d9b29bba757be960e5f91ef867d1815
     agent-xpu-one-device: 551abee58a7642a2ecdd74062cd9fc418c29e745d4a1c021fc27f231336ceccb
     agent-xpu-pair: 905b852d5ddf48cd3bb0e61880ac175db988c129138012245a6f8bc202d95789
     agent-xpu-v1: 171b99e726f7c1b04647b1c85a8673264955b614c2618aa994bf8ff43700b812
@@ -39,7 +39,7 @@ fn hashes_are_those_of_the_pinned_logs() {
     igpu-preempt-recompute: b84e15258b72cbc8c3d5e168e5aa4ac7d2083ca96b8f3b36306d9dbe984405f0
     igpu-time-sharing: b54df0616000677eda5ce885b0017e49338c03d01e207be1b677305a900376a9
     serial-npu-igpu: 395b606b9f22a1e7b1b299f68c83c0815ae283c3193f626b91318e2abdbe1924
-    agent-xpu, mechanisms at random: 662d204fa999ea838ca20ee1c7649f705bf0659db0b0e80338e48349c52ec99e
+    agent-xpu, mechanisms at random: 4bcfd6bf685f490790d9bb87ad186b81933fdad2ad38af3b6ddfb988f06685ad
     ");
 }
 

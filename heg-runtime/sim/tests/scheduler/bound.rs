@@ -143,7 +143,8 @@ impl Stream {
                 context: self.costs.chunk_tokens,
             },
         );
-        let threshold = f64::from(THRESHOLD_MS) * 1000.0;
+        // Each prompt waits for its turn, and then so long.
+        let threshold = f64::from(rows) * f64::from(THRESHOLD_MS) * 1000.0;
         Micros::from_f64(threshold + (work + 3.0 * demand + begun) / (1.0 - share))
     }
 

@@ -175,6 +175,7 @@ fn behind_a_reactive_prompt() {
     let case = Case::new([reactive(0, 2048, 1), reactive(5, 256, 1)]).with(|policy| {
         policy.prefill.short_prompts_first = None;
         policy.prefill.short_prompts_aside = false;
+        policy.prefill.long_prompts_aside_ms = None;
     });
     let explanation = case.explain(1);
     assert_eq!(main_cause(&explanation), SlowCause::Prompt(RequestId(0)));

@@ -6,7 +6,7 @@ use heg_sim::{
     Interruption, LaunchFault, Machine, Rules, Run, SimulatedDrafts, SimulationError, Violation,
     simulate,
 };
-use heg_spec::policy::{Ageing, NpuAttention, Pressure, Resume};
+use heg_spec::policy::{Ageing, AgeingStart, NpuAttention, Pressure, Resume};
 use heg_spec::{Policy, Seeded};
 use heg_workload::{Arrival, Trace, TraceRequest};
 
@@ -218,6 +218,7 @@ fn policy(random: &mut Seeded) -> Policy {
         0 => None,
         _ => Some(Ageing {
             threshold_ms: 1 + random.below(60) as u32,
+            prompts_from: AgeingStart::Arrival,
         }),
     };
     if random.below(6) == 0 {
@@ -243,6 +244,12 @@ fn later_rules(policy: &mut Policy, random: &mut Seeded) {
     prefill.balance_above_ms = [None, Some(0), Some(2), Some(20)][random.below(4)];
     policy.limits.power_watts_max = [None, None, None, Some(20), Some(36)][random.below(5)];
     policy.limits.igpu_percent_max = [None, None, None, None, Some(30), Some(80)][random.below(6)];
+    prefill.long_prompts_aside_ms = [None, Some(0), Some(5), Some(50)][random.below(4)];
+    if let Some(ageing) = &mut policy.ageing
+        && random.below(2) == 0
+    {
+        ageing.prompts_from = AgeingStart::Turn;
+    }
 }
 
 fn trace(random: &mut Seeded) -> Trace {

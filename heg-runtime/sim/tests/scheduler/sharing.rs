@@ -1,6 +1,7 @@
 //! Who has the iGPU beside the NPU: rules of Agent.xpu one at a time; times in ms.
 
 use heg_sched::{Call, Class, Lane, Mechanism};
+use heg_spec::policy::AgeingStart;
 
 use crate::script::Script;
 
@@ -32,14 +33,7 @@ fn a_reactive_prompt_is_split_while_nobody_waits_for_what_decodes() {
     assert!(script.activations(Mechanism::SplitBesideProactive) > 0);
     let first = |splits| {
         let log = beside_decoding(Class::Proactive, splits).log;
-        let line = log.lines().find(|line| line.contains("a token for 2"));
-        line.unwrap()
-            .trim()
-            .split(' ')
-            .next()
-            .unwrap()
-            .parse::<f64>()
-            .unwrap()
+        said_at(&log, "a token for 2")
     };
     assert!(first(true) + 50.0 < first(false));
 }
@@ -77,6 +71,105 @@ fn a_short_reactive_prompt_has_the_igpu_beside_a_long_one() {
     assert!(chunks(&script.log, "Igpu", 2) == 2 && chunks(&script.log, "Npu", 2) == 0);
     assert!(script.activations(Mechanism::ShortPromptsAside) > 0);
     assert_eq!(served(false).tokens, [1, 2]);
+}
+
+/// When something was said first, in ms.
+fn said_at(log: &str, what: &str) -> f64 {
+    let line = log.lines().find(|line| line.contains(what)).unwrap();
+    time_of(line)
+}
+
+/// When a line of a log was said.
+fn time_of(line: &str) -> f64 {
+    line.trim().split(' ').next().unwrap().parse().unwrap()
+}
+
+/// The second long prompt has the iGPU as soon as it comes; without the rule it waits for the first one's token, or preempts.
+#[test]
+fn a_long_reactive_prompt_has_the_igpu_beside_another() {
+    let served = |aside: Option<u32>| {
+        let mut script = Script::new(|policy| {
+            policy.prefill.long_prompts_aside_ms = aside;
+            policy.prefill.short_prompts_first = None;
+        });
+        script.reactive(1, 2048, 1);
+        script.run_until(100);
+        script.reactive(2, 1024, 1);
+        script.run();
+        let begins = said_at(&script.log, ": 2 [");
+        let acted = script.activations(Mechanism::LongPromptsAside) > 0;
+        (
+            begins < said_at(&script.log, "a token for 1"),
+            acted,
+            script,
+        )
+    };
+    let (beside, acted, script) = served(Some(0));
+    assert!(beside && acted, "{}", script.log);
+    assert_eq!(chunks(&script.log, "Npu", 2), 0, "{}", script.log);
+    let (beside, acted, _) = served(None);
+    assert!(!beside && !acted);
+}
+
+/// Beside a reactive answer it keeps that from its next token as long as the policy says, and a kernel and an iteration
+/// longer; it does not begin where that is no time.
+#[test]
+fn a_long_prompt_aside_keeps_answers_for_a_moment_only() {
+    let longest_pause = |aside: Option<u32>| {
+        let mut script = Script::new(|policy| policy.prefill.long_prompts_aside_ms = aside);
+        script.reactive(3, 256, 100);
+        script.run_until(100);
+        script.reactive(1, 2048, 1);
+        script.reactive(2, 2048, 1);
+        script.run();
+        let tokens = script
+            .log
+            .lines()
+            .filter(|line| line.contains("a token for 3"));
+        let times: Vec<f64> = tokens.map(time_of).collect();
+        let pauses = times.windows(2).map(|two| two[1] - two[0]);
+        pauses.fold(0.0, f64::max)
+    };
+    let never = longest_pause(None);
+    assert_eq!(longest_pause(Some(0)), never);
+    let (some, any) = (longest_pause(Some(60)), longest_pause(Some(100_000)));
+    assert!(never < 60.0, "{never}");
+    // Attention of two prompts goes before it now.
+    let most = 60.0 + 20.0 + 2.0 * never;
+    assert!((60.0..most).contains(&some), "{some} of {most}");
+    assert!(any > 2.0 * some, "{some} {any}");
+}
+
+/// Of two overdue background prompts the second has the iGPU beside a reactive one as soon as the first has its token, or,
+/// where its time counts from its turn on, 200 ms later.
+#[test]
+fn an_overdue_prompt_waits_from_its_turn_on() {
+    let after_the_first = |from| {
+        let mut script = Script::new(|policy| {
+            let ageing = policy.ageing.as_mut().unwrap();
+            (ageing.threshold_ms, ageing.prompts_from) = (200, from);
+        });
+        script.proactive(1, 1024, 1);
+        script.proactive(2, 512, 1);
+        script.run_until(50);
+        script.reactive(3, 4000, 1);
+        script.run();
+        let first = said_at(&script.log, "a token for 1");
+        let second = said_at(&script.log, "Igpu: 2 [");
+        assert!(
+            second < said_at(&script.log, "a token for 3"),
+            "{}",
+            script.log
+        );
+        (
+            second - first,
+            script.activations(Mechanism::AgeingFromTurn) > 0,
+        )
+    };
+    let (at_once, acted) = after_the_first(AgeingStart::Arrival);
+    assert!(at_once < 50.0 && !acted, "{at_once}");
+    let (later, acted) = after_the_first(AgeingStart::Turn);
+    assert!((200.0..250.0).contains(&later) && acted, "{later}");
 }
 
 /// One of two prompts decodes nothing yet, so that both devices are free; 150 ms of work wait behind it.
@@ -153,8 +246,7 @@ fn the_igpu_rests_for_graphics() {
     script.run_until(200);
     let starts = |log: &str| -> Vec<f64> {
         let lines = log.lines().filter(|line| line.contains("Igpu: decode"));
-        let time = |line: &str| line.trim().split(' ').next().unwrap().parse().unwrap();
-        lines.map(time).collect()
+        lines.map(time_of).collect()
     };
     script.run();
     let starts = starts(&script.log);

@@ -8,7 +8,7 @@ use super::runs::{Place, Runs};
 use super::statistics::Estimate;
 use heg_sched::{ActivationCounts, Mechanism};
 use heg_spec::Policy;
-use heg_spec::policy::{NpuAttention, Resume};
+use heg_spec::policy::{AgeingStart, NpuAttention, Resume};
 use serde::Serialize;
 
 /// Where a mechanism is at work: requests a minute, and what is assumed.
@@ -99,6 +99,12 @@ fn of_prefill() -> Vec<Ablation> {
             Pending,
             BUSY,
         ),
+        of(
+            Mechanism::LongPromptsAside,
+            |p| p.prefill.long_prompts_aside_ms = None,
+            Pending,
+            BUSY,
+        ),
         of(Mechanism::Split, |p| p.prefill.elastic = false, Ttft, SOME),
         of(
             Mechanism::SplitBesideProactive,
@@ -173,6 +179,16 @@ fn of_the_whole() -> Vec<Ablation> {
     use RunFigure::*;
     vec![
         of(Mechanism::Ageing, |p| p.ageing = None, ProactiveWait, BUSY),
+        of(
+            Mechanism::AgeingFromTurn,
+            |p| {
+                if let Some(ageing) = &mut p.ageing {
+                    ageing.prompts_from = AgeingStart::Arrival;
+                }
+            },
+            Pending,
+            BUSY,
+        ),
         of(
             Mechanism::LeastTimeToCompletion,
             |p| p.prefill.resume = Resume::Arrival,

@@ -1,5 +1,7 @@
 //! What each event changes in the checker's world.
 
+use heg_spec::policy::AgeingStart;
+
 use heg_sched::{
     Class, Event, Given, Lane, Micros, RESET_PATIENCE, RequestId, Segment, Submission, Ticket,
     Transfer, Work,
@@ -77,8 +79,11 @@ impl World {
                 .deadline
                 .is_none_or(|deadline| deadline > now);
             let waits = now.since(seen.since);
-            let long = self.overdue_after.is_some_and(|limit| waits >= limit);
-            seen.overdue |= long && seen.class() == Class::Proactive;
+            let is_long = |waits: Micros| self.overdue_after.is_some_and(|limit| waits >= limit);
+            seen.overdue |= is_long(waits) && seen.class() == Class::Proactive;
+            // Its turn came no later than its first kernel.
+            let in_turn = seen.begun.is_some_and(|begun| is_long(now.since(begun)));
+            seen.presses = seen.overdue && (in_turn || self.prompts_from == AgeingStart::Arrival);
         }
     }
 
@@ -203,6 +208,8 @@ impl World {
             refused: 0,
             since: self.now,
             overdue: false,
+            begun: None,
+            presses: false,
         };
         self.requests.entry(submission.id).or_insert(seen);
     }

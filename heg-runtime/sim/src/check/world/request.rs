@@ -62,6 +62,10 @@ pub(in crate::check) struct Seen {
     pub(in crate::check) since: Micros,
     /// Whether it is proactive and has once waited for a token as long as the policy allows.
     pub(in crate::check) overdue: bool,
+    /// When its first kernel began.
+    pub(in crate::check) begun: Option<Micros>,
+    /// Whether it is overdue, and its prompt is sure to have waited long enough for a lane beside a reactive one.
+    pub(in crate::check) presses: bool,
 }
 
 impl Seen {

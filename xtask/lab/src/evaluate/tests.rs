@@ -103,7 +103,7 @@ fn a_mechanism_that_is_off_already_is_not_ablated() {
         cases.iter().filter(|case| case.ablated.is_some()).count()
     };
     let whole = turned(&subject);
-    subject.policies[0].ageing = None;
+    subject.policies[0].prefill.short_prompts_first = None;
     assert_eq!(turned(&subject), whole - ablation::REGIMES.len());
 }
 

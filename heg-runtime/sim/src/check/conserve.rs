@@ -233,7 +233,9 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let mut decoding = self.world.requests.values();
         decoding.any(|seen| {
             let waits = self.world.now.since(seen.since) >= may_wait;
-            let counts = seen.class() == Class::Reactive || (seen.overdue && waits);
+            // One that was cancelled becomes overdue no more, however long its iteration still takes.
+            let overdue = seen.overdue && seen.wanted;
+            let counts = seen.class() == Class::Reactive || (overdue && waits);
             seen.phase == Phase::Decode && counts
         })
     }

@@ -232,6 +232,7 @@ mod tests {
         close(metrics.reactive.prefill_pending_secs, 0.1);
         close(metrics.proactive.decode_pending_secs, 0.7);
         close(metrics.all.latency_secs_mean, 1.65);
+        close(metrics.all.latency_secs_p99, 2.0);
         close(metrics.joules_per_token, 2.0);
         close(metrics.igpu_utilisation, 0.48);
         close(metrics.preemption_secs_max, 0.05);

@@ -103,8 +103,9 @@ fn a_mechanism_that_is_off_already_is_not_ablated() {
         cases.iter().filter(|case| case.ablated.is_some()).count()
     };
     let whole = turned(&subject);
-    subject.policies[0].prefill.short_prompts_first = None;
-    assert_eq!(turned(&subject), whole - ablation::REGIMES.len());
+    subject.policies[0].ageing = None;
+    // Nor is the rule from when on prompts age.
+    assert_eq!(turned(&subject), whole - 2 * ablation::REGIMES.len());
 }
 
 #[test]

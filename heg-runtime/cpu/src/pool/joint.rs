@@ -3,9 +3,8 @@
 //! Fast: a side polls the counts of the other, which lie beside what it computes and are used again from order to order.
 //! Where a phase may be long, as those of prompts are, it first sleeps for most of the time that it waited at least at the
 //! last phases of this kind. Phases of decoding are as short as a sleep is inexact, so it only polls there. A side that has
-//! polled for longer than such a wait takes stops: the other has lost its core to somebody, and whoever polls meanwhile uses
-//! up what the system would give it when there is work again. It sleeps until the other rings, which that does for one that
-//! sleeps. Plain: a side sleeps at once, and both ring at the end of each phase.
+//! polled for longer than such a wait takes stops: the other has lost its core to somebody. It sleeps until the other rings,
+//! and for a while both sleep at once wherever they wait (`calm`). Plain: they always do.
 //!
 //! A side is late when it lets the other wait several times as long as before. The other then takes the pieces that it has
 //! not begun, and waits for it no more until it has done one again. A side that panicked is lost: it takes nothing any more,
@@ -104,10 +103,9 @@ impl Expected {
         Duration::from_micros(self.shortest_us * 3 / 4).saturating_sub(EARLY)
     }
 
-    /// Time from the begin of a wait during which it is polled: what it takes at least, and a little.
-    fn polling(self) -> Duration {
-        let usual = Duration::from_micros(self.shortest_us);
-        usual + (usual / 4).min(SLEEP_MIN) + POLLING
+    /// Time after which the other side has lost its core to somebody.
+    fn end(self) -> Duration {
+        Duration::from_micros(self.longest_us) * 5 / 4 + LOST
     }
 
     fn noted(self, tag: u64) -> u64 {
@@ -241,7 +239,7 @@ impl Joint {
     /// Time from the begin of a wait during which it is polled.
     fn polling(&self, wait: &Wait) -> Duration {
         match self.is_calm() {
-            true => wait.expected.map_or(POLLING, Expected::polling),
+            true => wait.expected.map_or(LOST, Expected::end),
             false => Duration::ZERO,
         }
     }
@@ -282,8 +280,11 @@ impl Joint {
             return;
         }
         self.hand_overs.add(now_ns.saturating_sub(ended_ns));
-        let usual_ns = wait.expected.map(|expected| expected.longest_us * 1250);
-        if usual_ns.is_some_and(|usual_ns| now_ns > wait.begin_ns + usual_ns + LOST_NS) {
+        let waited = Duration::from_nanos(now_ns.saturating_sub(wait.begin_ns));
+        if wait
+            .expected
+            .is_some_and(|expected| waited > expected.end())
+        {
             self.calm.is_disturbed(now_ns);
         }
         self.note(wait, (ended_ns - wait.begin_ns) / 1000);
@@ -334,13 +335,9 @@ const TAG_SHIFT: u32 = 2 * TIME_BITS;
 /// Longest wait that is remembered: 16 s.
 const MICROSECONDS: u64 = (1 << TIME_BITS) - 1;
 
-/// Time that is polled beyond what a wait takes at least. Chosen: most waits of decoding are shorter, and waking takes as
-/// long.
-const POLLING: Duration = Duration::from_micros(50);
-
-/// What a wait takes too long in which somebody else had a core. Chosen: far more than waking takes, and less than a slice
-/// of time.
-const LOST_NS: u64 = 500_000;
+/// What a wait takes too long in which somebody else had a core. Chosen: far more than sides that are alone differ by from
+/// one order to the next, and less than a slice of time.
+const LOST: Duration = Duration::from_micros(500);
 
 /// Shortest sleep. Chosen: many times as long as one may last too long, so that sides which end nearly together only poll.
 const SLEEP_MIN: Duration = Duration::from_millis(1);
@@ -368,16 +365,14 @@ mod tests {
     use crate::pool::call::{Call, Pieces};
 
     #[test]
-    fn waits_are_polled_as_long_as_they_take_at_least_and_no_longer() {
+    fn waits_are_polled_as_long_as_they_may_take_and_no_longer() {
         let of = |longest_us, shortest_us| Expected {
             longest_us,
             shortest_us,
         };
         let us = Duration::from_micros;
-        // Sides that always wait as long, and those of which one loses its core now and then.
-        assert!(of(410, 400).polling() > us(410));
-        assert!(of(4000, 10).polling() < us(100));
-        assert!(of(90_000, 80_000).polling() < us(82_000));
+        assert!(of(400, 10).end() > us(800) && of(400, 10).end() < us(1200));
+        assert!(of(90_000, 80_000).end() < us(120_000));
         assert!(of(410, 400).sleep() < us(400) && of(90_000, 80_000).sleep() > us(50_000));
     }
 
@@ -405,7 +400,7 @@ mod tests {
             joint.ends(phase, &wait, Side::First, begin_ns + waited_ns);
             (joint, wait)
         };
-        let (joint, wait) = waited(100_000, 50);
+        let (joint, wait) = waited(400_000, 50);
         assert!(joint.is_calm() && joint.polling(&wait) > Duration::from_micros(50));
         // An hour too long, so that the while is not over yet.
         let (joint, wait) = waited(3_600_000_000_000, 50);

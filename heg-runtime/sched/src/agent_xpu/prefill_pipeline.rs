@@ -247,11 +247,13 @@ impl<C: Costs> AgentXpu<C> {
             self.prefills.backfill = None;
             return Some(id);
         }
-        let next = self.admissible(Class::Proactive).filter(presses)?;
-        if self.begin(next, actions) {
-            return Some(next);
+        let next = self.admissible(Class::Proactive).filter(presses);
+        if let Some(id) = next
+            && self.begin(id, actions)
+        {
+            return next;
         }
-        // There is no room for it; one that was preempted needs none.
+        // It has not waited long enough or finds no room; one that was preempted needs none, and may have.
         let mut queue = self.prefills.proactive.iter().copied();
         let preempted = queue.find(|id| self.presses(*id) && self.has_begun(*id))?;
         self.begin(preempted, actions).then_some(preempted)

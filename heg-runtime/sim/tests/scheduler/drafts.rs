@@ -15,6 +15,9 @@ use crate::worlds::{check, worlds};
 const WORLDS: Range<u64> = 0..20_000;
 /// Those of worlds in which much goes wrong.
 const FAULT_WORLDS: Range<u64> = 0..1500;
+/// A world of a longer run: a preempted prompt has waited long enough to have the iGPU, another one is overdue that has
+/// not.
+const PREEMPTED_AND_OVERDUE: Range<u64> = 633_380..633_381;
 
 fn world(seed: u64) -> Scenario {
     Scenario::of(seed).drafting(seed)
@@ -23,6 +26,7 @@ fn world(seed: u64) -> Scenario {
 #[test]
 fn every_rule_holds_with_drafts() {
     check("drafts", worlds(WORLDS), world, |_, _| None);
+    check("drafts", PREEMPTED_AND_OVERDUE, world, |_, _| None);
 }
 
 #[test]

@@ -236,7 +236,11 @@ fn check(family: &str, weights: WeightForm, machine: Machine) {
     if machine.is_exact {
         // All of an answer but its first token, which the prompt gives, and its last, which follows the draft.
         let answers = (PROMPT_TOKENS.len() * samplings(machine).count()) as u32;
-        assert_eq!(right, answers * (ANSWER_TOKENS - 2), "{family}, {machine:?}");
+        assert_eq!(
+            right,
+            answers * (ANSWER_TOKENS - 2),
+            "{family}, {machine:?}"
+        );
     }
     assert!(right > 0, "{family}, {machine:?}");
     assert_eq!(hidden > 0, machine.is_exact, "{family}, {machine:?}");

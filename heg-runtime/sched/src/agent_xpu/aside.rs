@@ -3,7 +3,7 @@
 //!
 //! Prompts of a class run one by one, since each uses a device fully; but a prompt shorter than a chunk belongs to the
 //! iGPU anyway, and one of several chunks can do with the NPU meanwhile. Of two long ones each has a device: together they
-//! take as long as one after the other on both, and nobody waits for nothing to happen.
+//! take as long as one after the other on both, and neither device idles.
 
 use super::AgentXpu;
 use crate::costs::Costs;

@@ -2,6 +2,7 @@
 //! (`prefill.balance_above_ms`).
 
 use super::AgentXpu;
+use super::stage::Entry;
 use crate::costs::{Call, Costs};
 use crate::event::{Kernel, Segment};
 use crate::prefill::Prefill;
@@ -40,24 +41,24 @@ impl<C: Costs> AgentXpu<C> {
 
     /// Estimated time that a prompt needs from here on, alone on its lanes, in µs (v1 6.2).
     pub(super) fn time_to_completion(&self, id: RequestId) -> f64 {
-        let Some(entry) = self.ledger.get(id) else {
-            return f64::INFINITY;
-        };
-        let fresh;
-        let prefill = match entry.prefill() {
-            Some(prefill) => prefill,
-            None => {
-                let (layers, chunk) = (self.model.layers, self.chunk_tokens(entry.class()));
-                fresh = Prefill::new(layers, 0, entry.prompt_tokens, chunk)
-                    .wanting(entry.submission.prompt_logits);
-                &fresh
-            }
-        };
-        self.remaining_us(prefill)
+        let entry = self.ledger.get(id);
+        entry.map_or(f64::INFINITY, |entry| self.left_us(entry))
+    }
+
+    /// The same of one that the ledger has; what its flow keeps of it is not computed again.
+    pub(super) fn left_us(&self, entry: &Entry) -> f64 {
+        if let Some(prefill) = entry.prefill() {
+            return self.remaining_us(prefill);
+        }
+        let shared = entry.submission.shared_tokens;
+        let reused = shared.min(entry.prompt_tokens.saturating_sub(1));
+        let (layers, chunk) = (self.model.layers, self.chunk_tokens(entry.class()));
+        let fresh = Prefill::new(layers, reused, entry.prompt_tokens, chunk);
+        self.remaining_us(&fresh.wanting(entry.submission.prompt_logits))
     }
 
     /// Estimated time of the kernels that are left of a prompt, alone on its lanes, in µs.
-    pub(super) fn remaining_us(&self, prefill: &Prefill) -> f64 {
+    fn remaining_us(&self, prefill: &Prefill) -> f64 {
         let dynamic = self.dynamic_lane().unwrap_or(Lane::Igpu);
         let token_wise = match self.lanes.is_present(Lane::Npu) {
             true => Lane::Npu,

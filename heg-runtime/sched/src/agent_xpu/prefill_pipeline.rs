@@ -145,32 +145,22 @@ impl<C: Costs> AgentXpu<C> {
 
     /// What is left of a prompt before its first token.
     pub(super) fn waiting_of(&self, entry: &Entry) -> Option<Waiting> {
-        let fresh;
-        let prefill = match &entry.own.phase {
-            _ if entry.ending.is_some() => return None,
-            Phase::Decode => return None,
-            Phase::Prefill(prefill) => prefill,
-            Phase::Queued => {
-                let shared = entry.submission.shared_tokens;
-                let reused = shared.min(entry.prompt_tokens.saturating_sub(1));
-                let (layers, chunk) = (self.model.layers, self.chunk_tokens(entry.class()));
-                fresh = Prefill::new(layers, reused, entry.prompt_tokens, chunk)
-                    .wanting(entry.submission.prompt_logits);
-                &fresh
-            }
-        };
+        if entry.ending.is_some() || matches!(entry.own.phase, Phase::Decode) {
+            return None;
+        }
         let head = self
             .head_lane(entry)
             .map_or(0.0, |(_, cost)| cost.latency_us);
         Some(Waiting {
             class: entry.class(),
             waits_since: entry.waits_since,
-            prefill_us: self.remaining_us(prefill) + head,
+            prefill_us: self.left_us(entry) + head,
         })
     }
 
     /// Whether a waiting reactive request takes the lanes from the one under way: from a proactive one, or from a longer
-    /// one of its own class. One of those is preempted at a time, so that there are two buffers for them at most.
+    /// one of its own class. One of those is preempted at a time: with the one under way and the one aside, three have
+    /// activations at most.
     pub(super) fn preempts(&self, id: RequestId, current: RequestId) -> bool {
         let entries = self.ledger.get(id).zip(self.ledger.get(current));
         let Some((next, entry)) = entries.filter(|_| self.policy.prefill.preempt) else {

@@ -29,9 +29,9 @@ fn hashes_are_those_of_the_pinned_logs() {
     let hashes = hashes(TRACES);
     insta::assert_snapshot!(hashes, @r"
     agent-xpu: 4d5b7e101bcf50246c54799e151b7ecc9d9b29bba757be960e5f91ef867d1815
-    agent-xpu-one-device: 551abee58a7642a2ecdd74062cd9fc418c29e745d4a1c021fc27f231336ceccb
+    agent-xpu-one-device: 80f0390c81019729f74cdf21034b75d65c595def2757bf7bdd69c55f54743f4e
     agent-xpu-pair: 905b852d5ddf48cd3bb0e61880ac175db988c129138012245a6f8bc202d95789
-    agent-xpu-v1: 171b99e726f7c1b04647b1c85a8673264955b614c2618aa994bf8ff43700b812
+    agent-xpu-v1: fc7ea6c25f1918ad7ab4af945a4ff5b93e8fc6eb523eb480f718c699dd11b7bb
     cpu-continuous-batching: 6870467a72be361cf8449bb34123acded3076d30cb9781c7438f4e5aa1492066
     heterollm-layer: 44731e5ca6d39dddf99a5f6cceefe5fd2764cbde8f385a4b0fe90d71e83256bb
     heterollm-tensor: 44731e5ca6d39dddf99a5f6cceefe5fd2764cbde8f385a4b0fe90d71e83256bb

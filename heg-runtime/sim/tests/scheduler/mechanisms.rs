@@ -1,5 +1,7 @@
 //! The paper's mechanisms one at a time, as a log of what the scheduler says; times in ms.
 
+use heg_sched::{Class, Event, FlowId, PromptLogits, RequestId, Submission};
+
 use crate::script::{RoundCosts, Script};
 
 /// v2 4.4: a reactive request has the NPU as soon as the kernel that runs is done, and the proactive prompt goes
@@ -139,6 +141,32 @@ fn a_short_reactive_prompt_overtakes_a_long_one_under_way() {
         .filter_map(|line| line.split("for ").nth(1))
         .collect();
     assert_eq!(order, ["2", "3", "1"], "{}", script.log);
+}
+
+/// The second call of a flow has hardly anything left to compute, however long its prompt is.
+#[test]
+fn a_long_prompt_that_its_flow_has_is_short() {
+    let mut script = Script::on([false, true, false], |policy| {
+        policy.prefill.short_prompts_first = Some(4.0);
+    });
+    let call = |id, prompt_tokens, shared_tokens| {
+        Event::Submit(Submission {
+            id: RequestId(id),
+            flow: Some(FlowId(1)),
+            class: Class::Reactive,
+            prompt_tokens,
+            shared_tokens,
+            output_tokens_max: 1,
+            deadline: None,
+            prompt_logits: PromptLogits::LastRow,
+        })
+    };
+    script.happen(call(1, 2048, 0));
+    script.run();
+    script.reactive(2, 1024, 1);
+    script.happen(call(3, 2248, 2048));
+    script.run();
+    assert_eq!(script.tokens, [1, 3, 2], "{}", script.log);
 }
 
 /// One that has waited for longer than so many times what it still needs is not overtaken any more.

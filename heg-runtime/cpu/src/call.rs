@@ -11,7 +11,7 @@ use crate::memory::ProgramRows;
 /// What a kernel works on in one call.
 #[derive(Debug, Clone, Copy)]
 pub struct CpuCall<'a> {
-    /// Tokens of all sequences together.
+    /// Tokens of all sequences together, at least one.
     pub rows: usize,
     /// One for each parameter of the kernel.
     pub weights: &'a [WeightBytes<'a>],
@@ -62,6 +62,8 @@ pub struct Context<'a> {
 impl CpuCall<'_> {
     /// Checks all that kernels rely on: what they read and write is there, and as wide as they take it to be.
     pub(crate) fn check(&self, kernel: &Kernel) -> Result<(), Error> {
+        // Without any it has no phase, and `goes_on` would not be asked behind it.
+        expect("rows", 0, 1, self.rows.min(1))?;
         self.check_weights(kernel)?;
         // Rows are found by the number of their port, inputs before outputs.
         expect("input ports", 0, kernel.inputs.len(), self.inputs.len())?;

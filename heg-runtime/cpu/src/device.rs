@@ -209,7 +209,7 @@ impl CpuDevice {
     }
 
     /// Runs kernels one after the other, and returns the number of those that ran. Threads stay from the first phase of the
-    /// first to the last phase of the last. Allocates nothing once the largest order was seen.
+    /// first to the last phase of the last. Allocates nothing once the largest order was seen, but for cuts by tokens.
     ///
     /// `goes_on` is asked while a call ends, on any of the threads, whether the one of this number is to follow: where
     /// it says no, the order ends. It is asked once for each call but the first.
@@ -217,7 +217,7 @@ impl CpuDevice {
     /// # Errors
     ///
     /// [`Error::Call`] where rows or weights do not fit a kernel; then nothing was written. [`Error::Memory`] where there
-    /// is none for scratch rows.
+    /// is none for scratch rows. [`Error::Lost`] where a thread panicked, now or before, and of a pair one of each side.
     pub fn run_order(
         &mut self,
         order: &[(&Kernel, CpuCall<'_>)],

@@ -283,7 +283,7 @@ impl Execution<'_> {
                     out: out.first,
                     out_stride: out.stride,
                 };
-                // SAFETY: as above; a thread's own row is as wide as any.
+                // SAFETY: as above; `CpuDevice::make_room` made the thread's own row as wide as any.
                 unsafe {
                     match scaling {
                         Some(Scaling::Groups(groups)) => {

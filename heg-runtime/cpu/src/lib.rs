@@ -41,3 +41,4 @@ pub use kernel::Kernel;
 pub use memory::ProgramRows;
 pub use placement::Placement;
 pub use pool::{HandOvers, PairWatch};
+pub use product::TILE_OUTPUTS;

@@ -11,6 +11,7 @@ use crate::device::Address;
 use crate::division::{Division, SIDES, Uncut};
 use crate::execution::{Execution, Item};
 use crate::pool::Pieces;
+use crate::product::FEW_ROWS;
 use crate::solo::Reading;
 
 /// The phases of an order, and what its calls work on.
@@ -78,14 +79,8 @@ impl ListedOrder {
         let first_table = self.calls.last().map_or(0, |before| before.tables.end);
         let last_table = self.list_rows(first_table, execution.call);
         let rows = execution.call.rows;
-        // A call of no rows has nothing to do.
-        let phases = 0..if rows == 0 {
-            0
-        } else {
-            execution.kernel.phases.len()
-        };
         let mut items = [0..0, 0..0];
-        for index in phases {
+        for index in 0..execution.kernel.phases.len() {
             let uncut = execution.uncut(index);
             let (division, padding) = divide(uncut, rows > FEW_ROWS);
             if uncut.product == Some(CutProduct::Attention) {
@@ -185,7 +180,3 @@ fn likeness(execution: &Execution<'_>, index: usize, division: Division) -> u64 
         (all.rotate_left(5) ^ part as u64).wrapping_mul(0x517c_c1b7_2722_0a95)
     })
 }
-
-/// Most rows of a phase that takes about as long as one row does: that of reading weights. Chosen: those for which products
-/// have kernels of their own.
-const FEW_ROWS: usize = 8;

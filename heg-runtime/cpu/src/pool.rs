@@ -218,10 +218,11 @@ impl Shared {
         let mut seen = 0;
         loop {
             self.wait_for_call(seen);
+            // Before `ends`: whoever sees the count that the end raised sees the end too, and waits for no other call.
+            seen = self.count.load(Ordering::Acquire);
             if self.ends.load(Ordering::Relaxed) {
                 return;
             }
-            seen = self.count.load(Ordering::Acquire);
             let current = self.call.lock().unwrap_or_else(PoisonError::into_inner);
             let call = Arc::clone(&current);
             drop(current);
@@ -233,7 +234,7 @@ impl Shared {
         let is_there = || self.count.load(Ordering::SeqCst) != seen;
         let is_calm = self.joint.as_ref().is_none_or(|joint| joint.is_calm());
         let awake = if is_calm { AWAKE } else { Duration::ZERO };
-        if patiently(awake, is_there) {
+        if spin(awake, Impatience::Yields, is_there) {
             return;
         }
         self.parked.fetch_add(1, Ordering::SeqCst);
@@ -258,11 +259,15 @@ impl Shared {
             let Some(phase) = call.phase(number) else {
                 break;
             };
-            self.take_all(call, number, side, thread);
+            let took = self.take_all(call, number, side, thread);
             match (&self.joint, phase.is_over()) {
                 (None, true) => {}
-                (None, false) => while !patiently(Duration::MAX, || phase.is_over()) {},
-                (Some(joint), true) => joint.without_wait(phase, side),
+                (None, false) => {
+                    spin(Duration::MAX, Impatience::Yields, || phase.is_over());
+                }
+                (Some(joint), true) if took > 0 => joint.without_wait(phase, side),
+                // It came too late to learn anything.
+                (Some(_), true) => {}
                 (Some(_), false) => self.join(call, number, thread),
             }
             // The piece that sets it is done, so whoever comes here has seen it, however late.
@@ -272,20 +277,21 @@ impl Shared {
         }
     }
 
-    /// Takes all pieces of a side that nobody has taken.
-    fn take_all(&self, call: &Call, number: usize, side: Side, thread: usize) {
+    /// Takes all pieces of a side that nobody has taken, and returns how many that were.
+    fn take_all(&self, call: &Call, number: usize, side: Side, thread: usize) -> usize {
         let queue = call.phase(number).and_then(|phase| phase.queue(side));
         let Some(queue) = queue.filter(|queue| queue.pieces > 0) else {
-            return;
+            return 0;
         };
         let own = self.side_of(thread);
+        let mut took = 0;
         loop {
             if self.joint.as_ref().is_some_and(|joint| joint.is_lost(own)) {
-                return;
+                return took;
             }
             let piece = queue.taken.fetch_add(1, Ordering::Relaxed);
             if piece >= queue.pieces {
-                return;
+                return took;
             }
             self.work(
                 call,
@@ -297,6 +303,7 @@ impl Shared {
                     piece,
                 },
             );
+            took += 1;
         }
     }
 
@@ -309,7 +316,11 @@ impl Shared {
             Ok(ControlFlow::Break(())) => call.end.store(taken.phase + 1, Ordering::Relaxed),
             Err(_) => {
                 let own = self.side_of(taken.thread);
-                if self.joint.as_ref().is_some_and(|joint| joint.loses(own)) {
+                if self
+                    .joint
+                    .as_ref()
+                    .is_some_and(|joint| joint.note_lost(own))
+                {
                     // Nobody works on it any more: the other side does it again.
                     let returned = queue.returned.lock();
                     returned
@@ -322,7 +333,7 @@ impl Shared {
             }
         }
         match &self.joint {
-            Some(joint) => joint.ended(queue, self.side_of(taken.thread)),
+            Some(joint) => joint.piece_done(queue, self.side_of(taken.thread)),
             None => {
                 queue.done.fetch_add(1, Ordering::Release);
             }
@@ -339,19 +350,30 @@ impl Shared {
         let other = own.other();
         let wait = joint.begin(phase, own);
         let mut limit = joint.patience(&wait, other);
+        let mut took_over = false;
         while !joint.wait(phase, &wait, limit) {
             limit = joint::HELD;
+            // Else a thread of the own side is what this one waits for.
+            let lets_wait = phase.queue(other).is_some_and(|queue| !queue.is_over());
+            if lets_wait && !joint.is_lost(own) {
+                joint.note_late(other);
+                took_over |= self.take_all(call, number, other, thread) > 0;
+            }
             if !joint.is_lost(own) {
-                joint.is_late(other);
-                self.take_all(call, number, other, thread);
-                self.do_again(call, number, thread);
+                took_over |= self.do_again(call, number, thread);
             }
         }
-        joint.end(phase, &wait, own);
+        match took_over {
+            // Nothing is handed over to a side that takes nothing.
+            _ if joint.is_lost(own) => {}
+            true => joint.end_without(&wait),
+            false => joint.end(phase, &wait, own),
+        }
     }
 
-    /// Does the pieces of a phase that a lost side had taken.
-    fn do_again(&self, call: &Call, number: usize, thread: usize) {
+    /// Does the pieces of a phase that a lost side had taken. Returns whether there were any.
+    fn do_again(&self, call: &Call, number: usize, thread: usize) -> bool {
+        let mut did = false;
         for side in SIDES {
             let Some(queue) = call.phase(number).and_then(|phase| phase.queue(side)) else {
                 continue;
@@ -361,6 +383,7 @@ impl Shared {
                 returned.unwrap_or_else(PoisonError::into_inner).pop()
             };
             while let Some(piece) = next() {
+                did = true;
                 self.work(
                     call,
                     queue,
@@ -373,6 +396,7 @@ impl Shared {
                 );
             }
         }
+        did
     }
 }
 
@@ -384,9 +408,17 @@ fn keep_on(cores: &[usize]) {
     }
 }
 
-/// Spins until `done`, gives the core away now and then after [`SPINNING`], and gives up after `limit`. Returns whether it
-/// is done.
-fn patiently(limit: Duration, done: impl Fn() -> bool) -> bool {
+/// What a thread does that has spun for longer than [`SPINNING`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Impatience {
+    /// It spins on.
+    Spins,
+    /// It gives its core away now and then.
+    Yields,
+}
+
+/// Spins until `done`, for so long at most. Returns whether it is done.
+fn spin(limit: Duration, then: Impatience, done: impl Fn() -> bool) -> bool {
     let mut begin = None;
     loop {
         // Most waits end here, without a look at the clock.
@@ -397,28 +429,11 @@ fn patiently(limit: Duration, done: impl Fn() -> bool) -> bool {
             spin_loop();
         }
         let waited = begin.get_or_insert_with(Instant::now).elapsed();
-        if waited > limit {
+        if waited >= limit {
             return done();
         }
-        if waited > SPINNING {
+        if then == Impatience::Yields && waited > SPINNING {
             thread::yield_now();
-        }
-    }
-}
-
-/// Spins until `done`, for so long. Returns whether it is done.
-fn polls(limit: Duration, done: impl Fn() -> bool) -> bool {
-    let mut begin = None;
-    loop {
-        // Most waits end here, without a look at the clock.
-        for _ in 0..SPINS_A_LOOK {
-            if done() {
-                return true;
-            }
-            spin_loop();
-        }
-        if begin.get_or_insert_with(Instant::now).elapsed() >= limit {
-            return done();
         }
     }
 }

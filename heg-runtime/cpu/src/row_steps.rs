@@ -162,7 +162,7 @@ impl Execution<'_> {
             Target::Bf16(_) | Target::Operand(..) => own,
         };
         // SAFETY: the machine has the instructions; `Program::read` and `CpuCall::check` found every row as wide as the
-        // kernel takes it, `CpuDevice::run` made the thread's own row as wide as any, and each row has one thread.
+        // kernel takes it, `CpuDevice::make_room` made the thread's own row as wide as any, and each row has one thread.
         unsafe { lanes::run(self.isa, kernel(direct)) };
         match target {
             Target::Row(_) => {}

@@ -6,6 +6,7 @@ use heg_spec::Side;
 
 use crate::division::{AREAS, Area, Division};
 use crate::execution::{Execution, PIECES_OF_A_THREAD};
+use crate::product::TILE_OUTPUTS;
 
 /// Part of a product in an area of a side.
 pub(crate) struct Share<'p> {
@@ -68,5 +69,5 @@ impl Execution<'_> {
 /// Bytes of weights of a piece at most. Chosen: reading them takes some 15 µs, so that taking a piece costs nothing.
 const PIECE_BYTES: usize = 1 << 19;
 
-/// Pieces are multiples of this many outputs, as wide as the widest tile of a kernel.
-const OUTPUT_STEP: usize = 64;
+/// Pieces are multiples of this many outputs. Chosen: two tiles.
+const OUTPUT_STEP: usize = 2 * TILE_OUTPUTS;

@@ -265,7 +265,7 @@ mod tests {
         tokens: 1,
     };
 
-    /// A machine on which phases take so long, shared and alone, and a tenth more or less; now and then one is interrupted.
+    /// A machine on which phases take so long, shared and alone, and a hundredth more or less; now and then one is interrupted.
     struct World {
         together_ns: f64,
         alone_ns: f64,

@@ -122,34 +122,37 @@ fn run(device: &mut CpuDevice, layer: &Layer, seed: u64) -> [Sequences; 2] {
 }
 
 fn check(weights: ElementType, activations: Activations, kv: ElementType) {
-    let isa = Isa::best();
     for (seed, sizes) in (1..).zip(SIZES) {
-        let layer = Layer::random(sizes, weights, activations, kv, seed);
-        let mut alone = CpuDevice::new(CpuDeviceOptions {
-            isa,
-            threads: NonZeroUsize::MIN,
-        })
-        .unwrap();
-        let expected = run(&mut alone, &layer, seed);
-        let products = CutProduct::ALL.into_iter().map(Some).chain([None]);
-        for product in products {
-            for cut in cuts() {
-                let rest = [Side::First, Side::Second][usize::from(cut.is_shared())];
-                let partition = Box::new(OnlyOne {
-                    product,
-                    cut: cut.clone(),
-                    rest,
-                });
-                let mut device = pair(isa, Synchronisation::Fast, partition);
-                let found = run(&mut device, &layer, seed);
-                assert!(found == expected, "{sizes:?}, {product:?}, {cut}");
-            }
+        check_layer(&Layer::random(sizes, weights, activations, kv, seed), seed);
+    }
+}
+
+fn check_layer(layer: &Layer, seed: u64) {
+    let isa = Isa::best();
+    let mut alone = CpuDevice::new(CpuDeviceOptions {
+        isa,
+        threads: NonZeroUsize::MIN,
+    })
+    .unwrap();
+    let expected = run(&mut alone, layer, seed);
+    let products = CutProduct::ALL.into_iter().map(Some).chain([None]);
+    for product in products {
+        for cut in cuts() {
+            let rest = [Side::First, Side::Second][usize::from(cut.is_shared())];
+            let partition = Box::new(OnlyOne {
+                product,
+                cut: cut.clone(),
+                rest,
+            });
+            let mut device = pair(isa, Synchronisation::Fast, partition);
+            let found = run(&mut device, layer, seed);
+            assert!(found == expected, "layer {seed}, {product:?}, {cut}");
         }
-        for how in [Synchronisation::Fast, Synchronisation::Plain] {
-            let mut device = pair(isa, how, Box::new(Mixed(0.into())));
-            assert!(run(&mut device, &layer, seed) == expected, "{how:?}");
-            assert!(device.watch().unwrap().hand_overs().count() > 0);
-        }
+    }
+    for how in [Synchronisation::Fast, Synchronisation::Plain] {
+        let mut device = pair(isa, how, Box::new(Mixed(0.into())));
+        assert!(run(&mut device, layer, seed) == expected, "{how:?}");
+        assert!(device.watch().unwrap().hand_overs().count() > 0);
     }
 }
 
@@ -161,6 +164,19 @@ fn integers_and_8_bit_activations() {
 #[test]
 fn integers_and_16_bit_activations() {
     check(ElementType::I8, Activations::I16, ElementType::F32);
+}
+
+#[test]
+fn half_bytes_with_and_without_a_centre() {
+    // Widths of the other are no multiples of a group.
+    let sizes = SIZES[1];
+    for (seed, weights, activations) in [
+        (1, ElementType::I4, Activations::I8),
+        (2, ElementType::U4, Activations::I16),
+    ] {
+        let layer = Layer::random(sizes, weights, activations, ElementType::Bf16, seed);
+        check_layer(&layer, seed);
+    }
 }
 
 #[test]

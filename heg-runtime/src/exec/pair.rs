@@ -24,8 +24,9 @@ pub struct PairedRoles {
     shares: Arc<Shares>,
     /// The device of a pair that is one lane, made when the first kernel needs it.
     device: Mutex<Option<Arc<RoleDevice>>>,
-    watches: Mutex<Vec<PairWatch>>,
-    /// Orders that both ran.
+    /// Looks at the pairs that were made, each with the role that is its first side.
+    watches: Mutex<Vec<(Side, PairWatch)>>,
+    /// Reactive orders that both ran.
     orders: AtomicU64,
 }
 
@@ -89,17 +90,24 @@ impl PairedRoles {
     /// How long the roles took to hand over to each other so far; none before the first launch.
     pub fn hand_overs(&self) -> Option<HandOvers> {
         let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
-        let each = watches.iter().map(PairWatch::hand_overs);
+        let each = watches.iter().map(|(_, watch)| watch.hand_overs());
         each.reduce(|all, others| all.with(&others))
     }
 
-    /// The side that was lost, if one was: the other runs everything.
+    /// The role, by its place in the pair, that was lost in running kernels with the other, if one was: the other runs
+    /// what they would have shared.
     pub fn lost_side(&self) -> Option<Side> {
         let watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
-        watches.iter().find_map(PairWatch::lost_side)
+        watches.iter().find_map(|(first, watch)| {
+            let lost = watch.lost_side()?;
+            Some(match first {
+                Side::First => lost,
+                Side::Second => lost.other(),
+            })
+        })
     }
 
-    /// Orders that both ran.
+    /// Reactive orders that both ran.
     pub fn orders(&self) -> u64 {
         self.orders.load(Ordering::Relaxed)
     }
@@ -115,7 +123,8 @@ impl PairedRoles {
         if let Some(device) = &*device {
             return Ok(Arc::clone(device));
         }
-        let both = self.both(&self.programs, Box::new(AsTold(Arc::clone(&self.shares))))?;
+        let partition = Box::new(AsTold(Arc::clone(&self.shares)));
+        let both = self.both(Side::First, partition)?;
         let made = RoleDevice::new(both, Some(Arc::clone(self)));
         Ok(Arc::clone(device.insert(Arc::new(made))))
     }
@@ -126,30 +135,25 @@ impl PairedRoles {
         devices: [&Arc<RoleDevice>; 2],
     ) -> Result<(), heg_cpu::Error> {
         let [first, second] = devices;
-        let [of_first, of_second] = self.programs.clone();
+        let [of_first, _] = &self.programs;
         // Static shapes are the first role's, which is the first side of its own orders only.
-        let sizes = static_tokens(&of_first);
-        for (own, other, programs, sizes) in [
-            (
-                first,
-                second,
-                [of_first.clone(), of_second.clone()],
-                &*sizes,
-            ),
-            (second, first, [of_second, of_first], &[]),
+        let sizes = static_tokens(of_first);
+        for (role, own, other, sizes) in [
+            (Side::First, first, second, &*sizes),
+            (Side::Second, second, first, &[]),
         ] {
-            let both = self.both(&programs, partition(self.pairing.level, sizes))?;
+            let both = self.both(role, partition(self.pairing.level, sizes))?;
             own.may_borrow(other, both, self);
         }
         Ok(())
     }
 
-    fn both(
-        &self,
-        programs: &[Programs; 2],
-        partition: Box<dyn Partition>,
-    ) -> Result<CpuDevice, heg_cpu::Error> {
-        let [first, second] = programs;
+    /// A device of both, of which a role is the first side.
+    fn both(&self, role: Side, partition: Box<dyn Partition>) -> Result<CpuDevice, heg_cpu::Error> {
+        let [mut first, mut second] = self.programs.each_ref();
+        if role == Side::Second {
+            std::mem::swap(&mut first, &mut second);
+        }
         let side = |programs: &Programs| {
             Ok::<_, heg_cpu::Error>(PairSide {
                 placement: placement(programs)?,
@@ -161,7 +165,7 @@ impl PairedRoles {
         let isa = first.isa.unwrap_or_else(Isa::best);
         let made = CpuDevice::pair(isa, &sides, self.pairing.synchronisation, partition)?;
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
-        watches.extend(made.watch());
+        watches.extend(made.watch().map(|watch| (role, watch)));
         Ok(made)
     }
 }

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use heg_cpu::{Partition, Uncut};
+use heg_cpu::{Partition, TILE_OUTPUTS, Uncut};
 use heg_profiler::partition::{Company, CutPiece, CutRules, CutShape, PairLatencies, solve};
 use heg_spec::policy::PairLevel;
 use heg_spec::{Cut, CutProduct, Side};
@@ -147,9 +147,8 @@ impl BySolver {
             && !self.static_tokens.is_empty()
             && !has_own_shape(product, work.tokens);
         match is_padded {
-            true => Some(Cut::Hybrid {
-                first: number(work.rows),
-                padded_tokens: padded(&self.static_tokens, work.tokens)?,
+            true => Some(Cut::Tokens {
+                sizes: vec![padded(&self.static_tokens, work.tokens)?],
             }),
             false => Some(Cut::Whole(side)),
         }
@@ -243,8 +242,8 @@ fn number(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Output rows of a product's tile: those that the widest kernel of a program computes at once.
-const TILE_ROWS: u32 = 32;
+/// Output rows of a product's tile.
+const TILE_ROWS: u32 = TILE_OUTPUTS as u32;
 
 /// Solutions that are kept. Chosen: a model has five products, for decoding, chunks, and what is left of prompts.
 const SOLVED_MAX: usize = 40;
@@ -347,10 +346,7 @@ mod tests {
         }
         assert_eq!(at(&fixed, Some(Side::First), 1), Cut::Whole(Side::First));
         assert_eq!(at(&fixed, Some(Side::Second), 5), Cut::Whole(Side::Second));
-        let padded = Cut::Hybrid {
-            first: 2048,
-            padded_tokens: 32,
-        };
+        let padded = Cut::Tokens { sizes: vec![32] };
         assert_eq!(at(&fixed, Some(Side::First), 5), padded);
         assert!(matches!(at(&any, None, 1), Cut::Rows { .. }));
     }

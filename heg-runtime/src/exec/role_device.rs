@@ -23,6 +23,8 @@ struct Borrowing {
     other: Weak<RoleDevice>,
     /// Both as one; used by whoever holds both.
     both: Mutex<CpuDevice>,
+    /// Whether both sides of `both` panicked: each device is used alone from then on.
+    is_lost: AtomicBool,
     pair: Arc<PairedRoles>,
 }
 
@@ -43,6 +45,7 @@ impl RoleDevice {
         let _ = self.borrowing.set(Borrowing {
             other: Arc::downgrade(other),
             both: Mutex::new(both),
+            is_lost: AtomicBool::new(false),
             pair: Arc::clone(pair),
         });
     }
@@ -55,24 +58,15 @@ impl RoleDevice {
         is_reactive: bool,
     ) -> Result<usize, Error> {
         let mut own = self.wait_for();
-        if let Some(pair) = &self.pair {
+        if let Some(pair) = self.pair.as_ref().filter(|_| is_reactive) {
             pair.count_order();
         }
         let mut ran = 0;
-        if let Some(borrowing) = self.borrowing.get().filter(|_| is_reactive)
-            && let Some(other) = borrowing.other.upgrade()
-            && let Some(_held) = other.if_idle()
-        {
-            borrowing.pair.count_order();
-            let is_wanted = AtomicBool::new(false);
-            let goes_on = |next: usize| {
-                let wanted = other.waiting.load(Ordering::Relaxed) > 0;
-                is_wanted.store(wanted, Ordering::Relaxed);
-                goes_on(next) && !wanted
-            };
-            let mut both = taken(&borrowing.both);
-            ran = both.run_order(order, &goes_on)?;
-            if !is_wanted.load(Ordering::Relaxed) {
+        let borrowing = self.borrowing.get().filter(|_| is_reactive);
+        if let Some(shared) = borrowing.and_then(|borrowing| borrowing.run(order, goes_on)) {
+            let ending = shared?;
+            ran = ending.ran;
+            if !ending.is_other_wanted {
                 return Ok(ran);
             }
         }
@@ -96,6 +90,45 @@ impl RoleDevice {
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
+    }
+}
+
+/// How an order that ran on two devices ended.
+struct SharedEnding {
+    /// Calls that ran.
+    ran: usize,
+    /// Whether it would have gone on, and something waits for the other device.
+    is_other_wanted: bool,
+}
+
+impl Borrowing {
+    /// Runs an order on both devices; none where the other one is busy.
+    fn run(
+        &self,
+        order: &[(&Kernel, CpuCall<'_>)],
+        goes_on: &(dyn Fn(usize) -> bool + Sync),
+    ) -> Option<Result<SharedEnding, Error>> {
+        if self.is_lost.load(Ordering::Relaxed) {
+            return None;
+        }
+        let other = self.other.upgrade()?;
+        let _held = other.if_idle()?;
+        self.pair.count_order();
+        let is_wanted = AtomicBool::new(false);
+        let goes_on = |next: usize| {
+            let follows = goes_on(next);
+            let wanted = follows && other.waiting.load(Ordering::Relaxed) > 0;
+            is_wanted.store(wanted, Ordering::Relaxed);
+            follows && !wanted
+        };
+        let ran = taken(&self.both).run_order(order, &goes_on);
+        if matches!(ran, Err(Error::Lost)) {
+            self.is_lost.store(true, Ordering::Relaxed);
+        }
+        Some(ran.map(|ran| SharedEnding {
+            ran,
+            is_other_wanted: is_wanted.into_inner(),
+        }))
     }
 }
 

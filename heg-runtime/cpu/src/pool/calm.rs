@@ -27,7 +27,7 @@ impl Calm {
     }
 
     /// Notes that somebody else had a core. Of two threads that do at once, either counts.
-    pub(super) fn is_disturbed(&self, now_ns: u64) {
+    pub(super) fn note_disturbance(&self, now_ns: u64) {
         let (from_ns, pause_ns) = (&self.from_ns, &self.pause_ns);
         let last_ns = pause_ns.load(Ordering::Relaxed);
         let next_ns = match now_ns.checked_sub(from_ns.load(Ordering::Relaxed)) {
@@ -61,7 +61,7 @@ mod tests {
         let mut now_ns = 7_000_000_000;
         let mut pauses_ns = Vec::new();
         for _ in 0..10 {
-            calm.is_disturbed(now_ns);
+            calm.note_disturbance(now_ns);
             let begin_ns = now_ns;
             while !calm.is_at(now_ns) {
                 now_ns += 1_000_000;
@@ -73,12 +73,12 @@ mod tests {
         assert_eq!(pauses_ns[0], PAUSE_MIN_NS);
         assert!(pauses_ns.is_sorted() && pauses_ns[9] == PAUSE_MAX_NS);
         // Disturbed while it sleeps, a pair sleeps as long again.
-        calm.is_disturbed(now_ns);
-        calm.is_disturbed(now_ns + PAUSE_MAX_NS / 2);
+        calm.note_disturbance(now_ns);
+        calm.note_disturbance(now_ns + PAUSE_MAX_NS / 2);
         assert!(!calm.is_at(now_ns + PAUSE_MAX_NS));
         assert!(calm.is_at(now_ns + PAUSE_MAX_NS * 3 / 2));
         now_ns += PAUSE_MAX_NS * (SOON + 2);
-        calm.is_disturbed(now_ns);
+        calm.note_disturbance(now_ns);
         assert!(calm.is_at(now_ns + PAUSE_MIN_NS));
     }
 }

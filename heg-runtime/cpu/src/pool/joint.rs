@@ -22,7 +22,7 @@ use heg_spec::policy::Synchronisation;
 use super::call::{Phase, Queue};
 use super::calm::Calm;
 use super::hand_over::{HandOverCounts, HandOvers};
-use super::polls;
+use super::{Impatience, spin};
 use crate::division::{SIDES, index};
 
 /// How two sides wait for each other, and what is known of their waits.
@@ -104,7 +104,7 @@ impl Expected {
     }
 
     /// Time after which the other side has lost its core to somebody.
-    fn end(self) -> Duration {
+    fn polled_until(self) -> Duration {
         Duration::from_micros(self.longest_us) * 5 / 4 + LOST
     }
 
@@ -134,7 +134,7 @@ impl Joint {
     }
 
     /// Notes that a side panicked. Returns whether the other one goes on.
-    pub(super) fn loses(&self, side: Side) -> bool {
+    pub(super) fn note_lost(&self, side: Side) -> bool {
         let side = index(side) as u8;
         match self
             .lost
@@ -151,7 +151,7 @@ impl Joint {
     }
 
     /// Notes that a side does pieces.
-    fn is_here(&self, side: Side) {
+    fn note_here(&self, side: Side) {
         if let Some(late) = self.late.get(index(side))
             && late.load(Ordering::Relaxed)
         {
@@ -160,15 +160,15 @@ impl Joint {
     }
 
     /// Notes that a side did not come in time.
-    pub(super) fn is_late(&self, side: Side) {
+    pub(super) fn note_late(&self, side: Side) {
         if let Some(late) = self.late.get(index(side)) {
             late.store(true, Ordering::Relaxed);
         }
     }
 
     /// Counts a piece as done, by a thread of the side `own`.
-    pub(super) fn ended(&self, queue: &Queue, own: Side) {
-        self.is_here(own);
+    pub(super) fn piece_done(&self, queue: &Queue, own: Side) {
+        self.note_here(own);
         queue.ended_ns.store(self.now_ns(), Ordering::Relaxed);
         let done = queue.done.fetch_add(1, Ordering::Release) + 1;
         if done == queue.pieces {
@@ -228,7 +228,7 @@ impl Joint {
                 thread::sleep(sleep);
             }
             let polling = self.polling(wait).saturating_sub(since());
-            if polls(limit.min(polling), || phase.is_over()) {
+            if spin(limit.min(polling), Impatience::Spins, || phase.is_over()) {
                 return true;
             }
             left = limit.saturating_sub(since().saturating_sub(before));
@@ -239,7 +239,7 @@ impl Joint {
     /// Time from the begin of a wait during which it is polled.
     fn polling(&self, wait: &Wait) -> Duration {
         match self.is_calm() {
-            true => wait.expected.map_or(LOST, Expected::end),
+            true => wait.expected.map_or(LOST, Expected::polled_until),
             false => Duration::ZERO,
         }
     }
@@ -265,12 +265,12 @@ impl Joint {
         }
     }
 
-    /// Ends a wait in which nobody was late.
+    /// Ends a wait for pieces that all threads did of their own side.
     pub(super) fn end(&self, phase: Phase<'_>, wait: &Wait, own: Side) {
-        self.ends(phase, wait, own, self.now_ns());
+        self.end_at(phase, wait, own, self.now_ns());
     }
 
-    fn ends(&self, phase: Phase<'_>, wait: &Wait, own: Side, now_ns: u64) {
+    fn end_at(&self, phase: Phase<'_>, wait: &Wait, own: Side, now_ns: u64) {
         let Some(other) = phase.queue(own.other()) else {
             return;
         };
@@ -280,14 +280,32 @@ impl Joint {
             return;
         }
         self.hand_overs.add(now_ns.saturating_sub(ended_ns));
+        self.note_length(wait, now_ns);
+        self.note(wait, (ended_ns - wait.begin_ns) / 1000);
+    }
+
+    /// Ends a wait during which this side did pieces of the other, so that nothing was handed over.
+    ///
+    /// Most such waits are accidents, so they hardly change how long the other is waited for; but where its pieces have come
+    /// to take longer, some waits will tell.
+    pub(super) fn end_without(&self, wait: &Wait) {
+        let now_ns = self.now_ns();
+        self.note_length(wait, now_ns);
+        let longest_us = wait.expected.map_or(0, |expected| expected.longest_us);
+        let most_us = (2 * longest_us).max(LATE_MIN.as_micros() as u64 / LATE_TIMES);
+        let waited_us = now_ns.saturating_sub(wait.begin_ns) / 1000;
+        self.note(wait, waited_us.min(most_us));
+    }
+
+    /// Notes a wait so long that somebody else must have had a core.
+    fn note_length(&self, wait: &Wait, now_ns: u64) {
         let waited = Duration::from_nanos(now_ns.saturating_sub(wait.begin_ns));
         if wait
             .expected
-            .is_some_and(|expected| waited > expected.end())
+            .is_some_and(|expected| waited > expected.polled_until())
         {
-            self.calm.is_disturbed(now_ns);
+            self.calm.note_disturbance(now_ns);
         }
-        self.note(wait, (ended_ns - wait.begin_ns) / 1000);
     }
 
     /// Threads that wait for the bell, or are about to.
@@ -371,8 +389,8 @@ mod tests {
             shortest_us,
         };
         let us = Duration::from_micros;
-        assert!(of(400, 10).end() > us(800) && of(400, 10).end() < us(1200));
-        assert!(of(90_000, 80_000).end() < us(120_000));
+        assert!(of(400, 10).polled_until() > us(800) && of(400, 10).polled_until() < us(1200));
+        assert!(of(90_000, 80_000).polled_until() < us(120_000));
         assert!(of(410, 400).sleep() < us(400) && of(90_000, 80_000).sleep() > us(50_000));
     }
 
@@ -397,7 +415,7 @@ mod tests {
             };
             let other = phase.queue(Side::Second).unwrap();
             other.ended_ns.store(wait.begin_ns, Ordering::Relaxed);
-            joint.ends(phase, &wait, Side::First, begin_ns + waited_ns);
+            joint.end_at(phase, &wait, Side::First, begin_ns + waited_ns);
             (joint, wait)
         };
         let (joint, wait) = waited(400_000, 50);

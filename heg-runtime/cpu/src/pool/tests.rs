@@ -65,6 +65,17 @@ fn a_parked_pool_wakes_up() {
     }
 }
 
+/// Threads that have not come to a call when the pool is dropped: more of them than cores.
+#[test]
+fn a_pool_ends_whose_threads_are_late() {
+    for _ in 0..300 {
+        let mut pool = Pool::new(crew(8)).unwrap();
+        for _ in 0..3 {
+            pool.run(of_first(&[1, 1]), &|_| GO_ON).unwrap();
+        }
+    }
+}
+
 #[test]
 fn a_piece_that_panics_is_an_error_from_then_on() {
     let mut pool = Pool::new(crew(2)).unwrap();
@@ -227,7 +238,7 @@ fn whoever_sleeps_is_woken_by_the_end_of_the_other() {
             thread::yield_now();
         }
         let second = of_joint.phase(0).unwrap().queue(Side::Second).unwrap();
-        joint.ended(second, Side::Second);
+        joint.piece_done(second, Side::Second);
         assert_eq!(hears.recv_timeout(Duration::from_secs(60)), Ok(true));
     }
 }
@@ -278,7 +289,9 @@ fn what_a_lost_side_had_begun_is_done_again() {
             };
             assert_eq!(pool.run(shared(6, [3, 3]), &work).unwrap(), 6);
             assert_eq!(done.into_inner(), 36);
-            assert_eq!(pool.watch().unwrap().lost_side(), Some(lost));
+            let watch = pool.watch().unwrap();
+            assert_eq!(watch.lost_side(), Some(lost));
+            assert_eq!(watch.hand_overs().count(), 0);
         }
     }
 }

@@ -40,6 +40,12 @@ pub(crate) use operand::{Bits, Meets, Rounded};
 use std::ops::Range;
 use vector::Kernels;
 
+/// Rows of a call up to which weights are read once for all of them, as for the tokens of a decode step.
+pub(crate) const FEW_ROWS: usize = few_rows::MOST;
+
+/// Outputs of the widest tile of a kernel: as many vectors as one has beside each other, of 16 numbers.
+pub const TILE_OUTPUTS: usize = chunk::VECTORS * 16;
+
 /// The term that the result of a product is added to: `residual + factor · y`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Residual {

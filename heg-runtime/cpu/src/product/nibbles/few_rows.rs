@@ -9,7 +9,7 @@ use super::super::{IntegerProduct, Scratch};
 use super::{Grouped, Spread};
 use std::ops::Range;
 
-/// Bytes between what is read and what is prefetched in every matrix row.
+/// Bytes between what is read and what is prefetched in every matrix row. Chosen: as for weights of a byte.
 const AHEAD: usize = 512;
 
 /// Computes at most `LANES` outputs of `ROWS` rows, all of the call, as [`super::super::few_rows`] does.

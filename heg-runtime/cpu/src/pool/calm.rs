@@ -33,7 +33,7 @@ impl Calm {
         let next_ns = match now_ns.checked_sub(from_ns.load(Ordering::Relaxed)) {
             // The same neighbour still.
             None => last_ns,
-            Some(calm_ns) if calm_ns < last_ns * SOON => (last_ns * 2).min(PAUSE_MAX_NS),
+            Some(calm_ns) if calm_ns < (last_ns * SOON).max(SOON_MIN_NS) => (last_ns * 2).min(PAUSE_MAX_NS),
             Some(_) => PAUSE_MIN_NS,
         };
         pause_ns.store(next_ns, Ordering::Relaxed);
@@ -41,14 +41,18 @@ impl Calm {
     }
 }
 
-/// Shortest while. Chosen: some tokens; a program that runs once for a moment changes hardly anything.
-const PAUSE_MIN_NS: u64 = 20_000_000;
+/// Shortest while. Chosen: some phases; a program, or another machine on this one's cores, that runs once for a moment
+/// changes hardly anything.
+const PAUSE_MIN_NS: u64 = 2_000_000;
 
 /// Longest while. Chosen: what is lost in the slice of time that ends it is some thousandths.
 const PAUSE_MAX_NS: u64 = 2_000_000_000;
 
-/// A wait comes soon again within so many times the while.
+/// A wait comes soon again within so many times the while ...
 const SOON: u64 = 4;
+
+/// ... and within this time at least. Chosen: many slices of time.
+const SOON_MIN_NS: u64 = 80_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -60,7 +64,7 @@ mod tests {
         assert!(calm.is_at(0));
         let mut now_ns = 7_000_000_000;
         let mut pauses_ns = Vec::new();
-        for _ in 0..10 {
+        for _ in 0..12 {
             calm.note_disturbance(now_ns);
             let begin_ns = now_ns;
             while !calm.is_at(now_ns) {
@@ -71,7 +75,7 @@ mod tests {
             now_ns += 3_000_000;
         }
         assert_eq!(pauses_ns[0], PAUSE_MIN_NS);
-        assert!(pauses_ns.is_sorted() && pauses_ns[9] == PAUSE_MAX_NS);
+        assert!(pauses_ns.is_sorted() && pauses_ns[11] == PAUSE_MAX_NS);
         // Disturbed while it sleeps, a pair sleeps as long again.
         calm.note_disturbance(now_ns);
         calm.note_disturbance(now_ns + PAUSE_MAX_NS / 2);

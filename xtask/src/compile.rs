@@ -54,7 +54,7 @@ pub struct Args {
     /// Check the compiler's own work after every pass, as debug builds always do
     #[arg(long)]
     verify: bool,
-    /// Stop after this pass, or ask the NPU's compiler this, print what came of it, and write no bundle; reads config.json only
+    /// Stop after this pass, or ask the NPU's compiler this, print what came of it, and write no bundle; reads no weights
     #[arg(long, value_name = "PASS", value_parser = one_of(&PASSES))]
     emit: Option<Emit>,
     /// Worker threads; the bundle's bytes do not depend on it [default: all processors]
@@ -76,12 +76,12 @@ const WEIGHT_FORMS: [Choice<WeightForm>; 5] = [
     (
         WeightForm::W8A16,
         "w8a16",
-        "8-bit integers with one scale per output channel, 16-bit activations",
+        "8-bit integers with one scale per row; the SoC says what activations are rounded to",
     ),
     (
         in_groups(false),
         "w4a16",
-        "4-bit integers with scale and centre per group of columns, 16-bit activations",
+        "4-bit integers with scale and centre per group of columns; activations likewise",
     ),
     (
         in_groups(true),

@@ -34,7 +34,7 @@ struct Cli {
 enum Command {
     /// Find OpenVINO 2026.4.1, or get it once from the Python package index
     Setup(setup::Args),
-    /// Turn a model (RON file or Hugging Face folder) into one bundle
+    /// Turn a model (RON file, GGUF file or Hugging Face folder) into one bundle
     CompileModel(compile::Args),
     /// Download a real model by name, check it, and print the path of its file
     FetchModel(fetch::Args),
@@ -111,7 +111,7 @@ Start here:
   cargo xtask synth-model --like llama-3.2-1b       a model to measure with, no licence needed
   cargo xtask evaluate                              the papers' schedulers, side by side
 
-Exit status: 0 fine · 1 a check found something (test, ci, tidy, fuzz, demo, profile, quality) · 2 your input ·
+Exit status: 0 fine · 1 a check found something (test, ci, quality, …) · 2 your input ·
 3 the bundle · 4 this machine (files, network, missing programs) · 70 a bug of ours.";
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub(crate) struct Machine {
     /// The bundle
     #[arg(value_name = "BUNDLE")]
     pub(crate) bundle: PathBuf,
-    /// Devices to run on: a shipped SoC (`host-cpu`, `host-cpu-f32`, `host-cpu-openvino`, `host-roles`, `host-pair`) or a .ron file
+    /// Devices to run on: a shipped SoC (`host-cpu`, `host-cpu-f32`, `host-cpu-openvino`, `host-roles`, `host-roles-openvino`, `host-pair`, `core-ultra-5-125h`, `core-ultra-7-258v`, `core-ultra-x7-358h`) or a .ron file
     #[arg(long, value_name = "SOC", default_value = "host-cpu")]
     soc: String,
     /// Instructions that CPU programs use: `avx512-vnni`, `avx-vnni`, `avx2` or `portable` [default: the best here]

@@ -33,7 +33,9 @@ impl Calm {
         let next_ns = match now_ns.checked_sub(from_ns.load(Ordering::Relaxed)) {
             // The same neighbour still.
             None => last_ns,
-            Some(calm_ns) if calm_ns < (last_ns * SOON).max(SOON_MIN_NS) => (last_ns * 2).min(PAUSE_MAX_NS),
+            Some(calm_ns) if calm_ns < (last_ns * SOON).max(SOON_MIN_NS) => {
+                (last_ns * 2).min(PAUSE_MAX_NS)
+            }
             Some(_) => PAUSE_MIN_NS,
         };
         pause_ns.store(next_ns, Ordering::Relaxed);

@@ -6,6 +6,7 @@
     reason = "a test fails by panicking, in its helpers too"
 )]
 
+mod pair;
 mod served;
 
 use std::num::NonZeroU32;
@@ -132,13 +133,23 @@ fn answers(
     };
     let loaded = Loaded::open(bundle).unwrap();
     let mut executor = loaded.executor(&soc(way, activations), options).unwrap();
+    answers_of(&mut executor, prompts, steps, digest)
+}
+
+/// The same, on an executor that is there.
+fn answers_of(
+    executor: &mut Executor,
+    prompts: &[Vec<u32>],
+    steps: usize,
+    digest: Digest,
+) -> Vec<Answer> {
     let mut asked: Vec<Asked> = prompts
         .iter()
-        .map(|prompt| prefilled(&mut executor, prompt, digest))
+        .map(|prompt| prefilled(executor, prompt, digest))
         .collect();
     for _ in 1..steps {
-        for together in asked.chunks_mut(way.batch) {
-            decode(&mut executor, together);
+        for together in asked.chunks_mut(executor.options().batch) {
+            decode(executor, together);
         }
     }
     asked.into_iter().map(|one| one.answer).collect()

@@ -132,7 +132,7 @@ fn cuts_at_every_eighth_of_all_products_at_once() {
         let expected = logits(&mut alone);
         let (mut both, roles) = pair(&model.bundle);
         for eighths in 0..=8 {
-            roles.share_by(Box::new(Mixed(eighths)));
+            assert!(roles.share_by(Box::new(Mixed(eighths))));
             assert!(logits(&mut both) == expected, "{}: {eighths}/8", model.name);
         }
         assert_eq!(roles.lost_side(), None);
@@ -184,7 +184,7 @@ fn cuts_that_a_solver_chooses() {
         let (mut both, roles) = pair(&model.bundle);
         for faster in [0.01, 0.3, 1.0, 3.0] {
             let (table, seen) = (solved(&model.bundle, faster), Arc::clone(&seen));
-            roles.share_by(Box::new(Solved { table, seen }));
+            assert!(roles.share_by(Box::new(Solved { table, seen })));
             assert!(logits(&mut both) == expected, "{}: {faster}", model.name);
         }
         assert_eq!(roles.lost_side(), None);

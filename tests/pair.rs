@@ -128,7 +128,7 @@ fn check_family(family: &str, form: WeightForm) {
     let (mut both, roles) = pair(&bundle, PairLevel::Tensor);
     for product in CutProduct::ALL.into_iter().map(Some).chain([None]) {
         for cut in cuts() {
-            roles.share_by(Box::new(OnlyOne(product, cut.clone())));
+            assert!(roles.share_by(Box::new(OnlyOne(product, cut.clone()))));
             let found = logits(&mut both, &longest.input_ids);
             assert!(found == expected, "{family}, {form:?}, {product:?}: {cut}");
         }

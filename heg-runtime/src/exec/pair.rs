@@ -19,11 +19,9 @@ pub use heg_cpu::{HandOvers, Partition, Uncut};
 /// Two roles that run kernels together.
 pub struct PairedRoles {
     pairing: Pairing,
-    lanes: PairLanes,
     programs: [Programs; 2],
-    shares: Arc<Shares>,
-    /// The device of a pair that is one lane, made when the first kernel needs it.
-    device: Mutex<Option<Arc<RoleDevice>>>,
+    /// What both are as one lane; none where each has its own.
+    one_lane: Option<OneLane>,
     /// Looks at the pairs that were made, each with the role that is its first side.
     watches: Mutex<Vec<(Side, PairWatch)>>,
     /// Reactive orders that both ran.
@@ -37,6 +35,13 @@ pub enum PairLanes {
     One,
     /// One for each role; reactive work of one takes the other's device while that is idle.
     Two,
+}
+
+/// Both roles as one lane.
+struct OneLane {
+    shares: Arc<Shares>,
+    /// Made when the first kernel needs it.
+    device: Mutex<Option<Arc<RoleDevice>>>,
 }
 
 /// How the roles share work.
@@ -53,16 +58,17 @@ impl PairedRoles {
     /// For roles that run such programs.
     pub(super) fn new(pairing: Pairing, lanes: PairLanes, programs: [Programs; 2]) -> Self {
         let [first, _] = &programs;
-        let partition = partition(pairing.level, &static_tokens(first));
-        Self {
-            pairing,
-            lanes,
-            programs,
+        let one_lane = || OneLane {
             shares: Arc::new(Shares {
-                partition: Mutex::new(partition),
+                partition: Mutex::new(partition(pairing.level, &static_tokens(first))),
                 is_background: AtomicBool::new(false),
             }),
             device: Mutex::default(),
+        };
+        Self {
+            pairing,
+            one_lane: (lanes == PairLanes::One).then(one_lane),
+            programs,
             watches: Mutex::default(),
             orders: AtomicU64::new(0),
         }
@@ -70,21 +76,25 @@ impl PairedRoles {
 
     /// Announces the class of the launches that follow.
     pub(super) fn begin(&self, class: Class) {
-        let is_background = class == Class::Proactive;
-        self.shares
-            .is_background
-            .store(is_background, Ordering::Relaxed);
+        if let Some(OneLane { shares, .. }) = &self.one_lane {
+            let is_background = class == Class::Proactive;
+            shares.is_background.store(is_background, Ordering::Relaxed);
+        }
     }
 
     /// Whether both are one lane.
     pub(super) fn is_one_lane(&self) -> bool {
-        self.lanes == PairLanes::One
+        self.one_lane.is_some()
     }
 
-    /// Has a pair that is one lane share work in another way from the next launch on.
-    pub fn share_by(&self, partition: Box<dyn Partition>) {
-        let own = self.shares.partition.lock();
+    /// Has a pair that is one lane share work in another way from the next launch on; false where it is two.
+    pub fn share_by(&self, partition: Box<dyn Partition>) -> bool {
+        let Some(OneLane { shares, .. }) = &self.one_lane else {
+            return false;
+        };
+        let own = shares.partition.lock();
         *own.unwrap_or_else(PoisonError::into_inner) = partition;
+        true
     }
 
     /// How long the roles took to hand over to each other so far; none before the first launch.
@@ -116,17 +126,19 @@ impl PairedRoles {
         self.orders.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The device that both roles are.
-    pub(super) fn device(self: &Arc<Self>) -> Result<Arc<RoleDevice>, heg_cpu::Error> {
+    /// The device that both roles are; none where each has a lane of its own.
+    pub(super) fn device(self: &Arc<Self>) -> Result<Option<Arc<RoleDevice>>, heg_cpu::Error> {
+        let Some(OneLane { shares, device }) = &self.one_lane else {
+            return Ok(None);
+        };
         // What a panicking thread left is a whole value.
-        let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(device) = &*device {
-            return Ok(Arc::clone(device));
+            return Ok(Some(Arc::clone(device)));
         }
-        let partition = Box::new(AsTold(Arc::clone(&self.shares)));
-        let both = self.both(Side::First, partition)?;
+        let both = self.both(Side::First, Box::new(AsTold(Arc::clone(shares))))?;
         let made = RoleDevice::new(both, Some(Arc::clone(self)));
-        Ok(Arc::clone(device.insert(Arc::new(made))))
+        Ok(Some(Arc::clone(device.insert(Arc::new(made)))))
     }
 
     /// Lets either role take the other's device too.

@@ -126,11 +126,11 @@ impl Processors {
         processor: &Processor,
         kernel: &str,
     ) -> Result<Arc<RoleDevice>, RuntimeError> {
-        match self.pair() {
-            Some(pair) if pair.is_one_lane() && pair::ROLES.contains(&role) => {
-                pair.device().map_err(running(kernel))
-            }
-            _ => processor.device(kernel),
+        let pair = self.pair().filter(|_| pair::ROLES.contains(&role));
+        let shared = pair.map(PairedRoles::device).transpose();
+        match shared.map_err(running(kernel))?.flatten() {
+            Some(shared) => Ok(shared),
+            None => processor.device(kernel),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The machines of a comparison: CPU programs as one device, or as a pair.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use heg_runtime::Loaded;
 use heg_runtime::exec::{HandOvers, Loader, PairLanes, PairedRoles, Partition};
 use heg_spec::policy::{PairLevel, Pairing, Synchronisation};
@@ -122,7 +122,7 @@ impl Machine {
     /// Has a pair share work in another way.
     pub(super) fn share_by(&self, partition: Box<dyn Partition>) -> Result<()> {
         let pair = self.pair.as_ref().context("the machine is no pair")?;
-        pair.share_by(partition);
+        ensure!(pair.share_by(partition), "the pair is two lanes");
         Ok(())
     }
 }

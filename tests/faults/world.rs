@@ -173,7 +173,10 @@ impl World {
 
     /// One whose answers are drafted, rightly but for a token here and there. Its kernels count as hung early.
     pub(crate) fn drafting(name: &str, soc: &'static str, speculation: Speculation) -> Self {
-        Self::drafting_under(impatient(name), soc, speculation, Vec::new())
+        let mut policy = impatient(name);
+        // However long rows take here.
+        policy.drafts.fixed_tokens = Some(12);
+        Self::drafting_under(policy, soc, speculation, Vec::new())
     }
 
     pub(crate) fn drafting_under(

@@ -51,9 +51,10 @@ pub(crate) fn exact() -> ServedModel {
     served_by(bundle(), "host-cpu-f32", policy, EngineOptions::default())
 }
 
-/// The bundle on an engine that drafts its answers.
+/// The bundle on an engine that drafts its answers, however long rows take here.
 pub(crate) fn drafting() -> ServedModel {
-    let policy = shipped::policy("agent-xpu-one-device").unwrap();
+    let mut policy = shipped::policy("agent-xpu-one-device").unwrap();
+    policy.drafts.fixed_tokens = Some(12);
     let options = EngineOptions {
         speculation: Speculation::Chain,
         ..EngineOptions::default()

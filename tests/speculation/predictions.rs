@@ -1,7 +1,7 @@
 //! Answers that clients predict: rightly, with a wrong token, or as what is no answer at all.
 
 use heg_runtime::engine::{Request, Speculation};
-use heg_spec::WeightForm;
+use heg_spec::{WeightForm, shipped};
 
 use super::{Subject, answer, request};
 
@@ -11,7 +11,10 @@ fn predictions_change_no_answer() {
     let plain = subject.engine(Speculation::Off);
     let vocab = plain.manifest().model.vocab;
     for speculation in [Speculation::Chain, Speculation::Tree] {
-        let drafting = subject.engine(speculation);
+        let mut policy = shipped::policy("agent-xpu-one-device").unwrap();
+        // However long rows take here.
+        policy.drafts.fixed_tokens = Some(12);
+        let (drafting, _) = subject.engine_under(policy, speculation, None);
         let (mut steps, mut accepted) = (0, 0);
         for (at, prompt) in subject.prompts.iter().take(8).enumerate() {
             let (expected, _) = answer(plain.generate(request(at, prompt)));

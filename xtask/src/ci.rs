@@ -159,7 +159,7 @@ const CLIPPY: [&str; 7] = [
 ];
 
 /// For each target: enough to catch a reader that falls over at once. Chosen.
-const FUZZ_SECONDS: u32 = 10;
+const FUZZ_SECONDS: u32 = 6;
 
 const AFTER_HELP: &str = "\
 Examples:

@@ -1,0 +1,70 @@
+// Weights of a matrix of integers by groups of 32 columns, and operands as rows.glsl writes them.
+const uint G = (WIDTH + 31) / 32;
+
+// Four bytes from any byte on.
+uint unaligned(Words m, uint at) {
+    uint word = at / 4, shift = at % 4 * 8;
+    if (shift == 0) return m.w[word];
+    return m.w[word] >> shift | m.w[word + 1] << (32 - shift);
+}
+
+// The eight words of a group of a matrix row; what lies behind the row is multiplied by zeros.
+void load_weights(uint output_, uint g, out uint w[8]) {
+    if (ELEMENT == I8) {
+        uint at = output_ * WIDTH + g * 32;
+        for (uint i = 0; i < 8; i++) {
+            w[i] = 0;
+            if (WIDTH % 32 == 0 || g * 32 + i * 4 < WIDTH) {
+                w[i] = WIDTH % 4 == 0 ? args.a.w[at / 4 + i] : unaligned(args.a, at + i * 4);
+            }
+        }
+    } else {
+        uint at = output_ * (WIDTH / 8) + g * 4;
+        for (uint i = 0; i < 4; i++) {
+            uint both = args.a.w[at + i];
+            uint low = both & 0x0f0f0f0fu, high = (both >> 4) & 0x0f0f0f0fu;
+            if (ELEMENT == I4) {
+                low |= (low & 0x08080808u) * 30u;
+                high |= (high & 0x08080808u) * 30u;
+            }
+            w[i] = low;
+            w[4 + i] = high;
+        }
+    }
+}
+
+uint scales_of(uint rows) { return rows * G * 8 * DIGITS; }
+
+// The exact total of a group.
+int total_of(uint w[8], uint row, uint g) {
+    int total = 0;
+    for (uint digit = 0; digit < DIGITS; digit++) {
+        uint at = ((row * G + g) * DIGITS + digit) * 8;
+        total *= 255;
+        for (uint i = 0; i < 8; i++) total += dot4(w[i], args.d.w[at + i]);
+    }
+    return total;
+}
+
+// A group's total, scaled, behind the sum of those before it.
+float add_group(int total, uint output_, uint row, uint rows, uint g, float sum) {
+    uint at = scales_of(rows) + row * G + g;
+    precise float scale = f32(args.d, at);
+    if (ELEMENT == I8) return fused(float(total), scale, sum);
+    uint group = (output_ * WIDTH + g * 32) / COLUMNS;
+    scale = from_f16(half_word(args.b, group)) * scale;
+    precise float y = fused(float(total), scale, sum);
+    if (ELEMENT == U4) y = fused(from_f16(half_word(args.c, group)), f32(args.d, at + rows * G), y);
+    return y;
+}
+
+float scaled(float sum, uint output_, uint row, uint rows) {
+    precise float y = sum;
+    if (ELEMENT == I8) {
+        y = y * f32(args.b, output_);
+        if ((args.n[4] & CENTRES) != 0) {
+            y = fused(f32(args.c, output_), f32(args.d, rows * G * (8 * DIGITS + 2) + row), y);
+        }
+    }
+    return y;
+}

@@ -1,0 +1,49 @@
+#version 460
+// x / rms(x) · (offset + weight), part by part. a: x, b: weight, c: out, d: state. n: rows, stride of x, -, stride of
+// out. s: eps, offset.
+#extension GL_GOOGLE_include_directive : require
+#include "include/memory.glsl"
+#include "include/arithmetic.glsl"
+#include "include/rows.glsl"
+
+const uint PART = WIDTH / GROUPS;
+shared float lanes[64];
+shared float factors[GROUPS];
+
+float value(uint row, uint i) {
+    precise float x = f32(args.a, row * args.n[1] + i) * factors[i / PART];
+    precise float w = f32(args.b, i % PART) + args.s[1];
+    precise float y = x * w;
+    return y;
+}
+
+void main() {
+    uint row = gl_WorkGroupID.x, me = gl_LocalInvocationIndex, lane = me % 16;
+    // Four parts at a time, sixteen lanes each.
+    for (uint first = 0; first < GROUPS; first += 4) {
+        uint part = first + me / 16;
+        precise float sum = 0.0;
+        if (part < GROUPS) {
+            for (uint i = lane; i < PART; i += 16) {
+                float x = f32(args.a, row * args.n[1] + part * PART + i);
+                sum = fused(x, x, sum);
+            }
+        }
+        lanes[me] = sum;
+        for (uint half_ = 8; half_ > 0; half_ /= 2) {
+            barrier();
+            precise float both;
+            if (lane < half_) both = lanes[me] + lanes[me + half_];
+            barrier();
+            if (lane < half_) lanes[me] = both;
+        }
+        barrier();
+        if (lane == 0 && part < GROUPS) {
+            precise float mean = quotient(lanes[me], float(PART));
+            precise float shifted = mean + args.s[0];
+            factors[part] = quotient(1.0, root(shifted));
+        }
+        barrier();
+    }
+    write_row(row, args.n[0], args.c, args.n[3], args.d);
+}

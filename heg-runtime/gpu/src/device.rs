@@ -1,0 +1,208 @@
+//! A GPU of this machine: found, probed, and ready to take programs.
+
+use std::sync::Arc;
+
+use crate::error::GpuError;
+use crate::pipelines::Pipelines;
+use crate::probe::{Probe, probe};
+use crate::region::{GpuRegion, Owner};
+use crate::vulkan::{Candidate, Device, Instance, Kind, Memory};
+use crate::{Fidelity, sharing};
+
+/// Which device is wanted, and how it is watched.
+#[derive(Debug, Clone, Default)]
+pub struct GpuOptions {
+    /// Part of the name of a device or of its driver; without it, the first hardware, or else the first of all.
+    pub name: Option<String>,
+    /// Whether Vulkan's validation layer watches, if it is installed.
+    pub validation: bool,
+}
+
+impl GpuOptions {
+    /// Those that `HEG_VK_DRIVER` asks for.
+    pub fn from_environment() -> Self {
+        Self {
+            name: std::env::var("HEG_VK_DRIVER")
+                .ok()
+                .filter(|name| !name.is_empty()),
+            validation: false,
+        }
+    }
+}
+
+/// The way in which weights reach a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// It reads pages of the host where they lie.
+    Imported,
+    /// They are copied to memory of its own.
+    Copied,
+}
+
+/// The facts about a device that are known without computing on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuInfo {
+    /// Name of the device.
+    pub name: String,
+    /// Name and version of its driver.
+    pub driver: String,
+    /// `discrete`, `integrated`, `virtual`, `software` or `other`.
+    pub kind: &'static str,
+    /// Version of Vulkan, as in `1.3.230`.
+    pub vulkan: String,
+    /// The identity across processes: identifiers of both, and the driver's version.
+    pub identity: String,
+    /// The first requirement of programs that the device lacks, if any.
+    pub lacks: Option<&'static str>,
+}
+
+/// A device that was probed.
+pub struct GpuDevice {
+    pub(crate) pipelines: Pipelines,
+    probe: Probe,
+    sharing: Sharing,
+}
+
+impl GpuDevice {
+    /// All devices that the system's loader lists.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError::NoLoader`], and what the loader says.
+    pub fn list() -> Result<Vec<GpuInfo>, GpuError> {
+        let candidates = Instance::load(false)?.candidates()?;
+        Ok(candidates.iter().map(info).collect())
+    }
+
+    /// Opens the device that is asked for, and probes it.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError::NoLoader`] and [`GpuError::NoDevice`] where there is none, and what its driver says.
+    pub fn open(options: &GpuOptions) -> Result<Self, GpuError> {
+        let instance = Instance::load(options.validation)?;
+        let candidate = choose(instance.candidates()?, options.name.as_deref())?;
+        let device = Device::open(&instance, &candidate)?;
+        let pipelines = Pipelines::new(&device);
+        let probe = probe(&pipelines)?;
+        let sharing = sharing::try_import(&pipelines, probe.arithmetic);
+        Ok(Self {
+            pipelines,
+            probe,
+            sharing,
+        })
+    }
+
+    /// Name, driver and versions.
+    pub fn info(&self) -> GpuInfo {
+        info(&self.device().candidate)
+    }
+
+    /// Returns the properties of its arithmetic.
+    pub fn probe(&self) -> &Probe {
+        &self.probe
+    }
+
+    /// Returns the agreement of its results with those of the CPU programs.
+    pub fn fidelity(&self) -> &Fidelity {
+        &self.probe.fidelity
+    }
+
+    /// Returns the way in which weights reach it.
+    pub fn sharing(&self) -> Sharing {
+        self.sharing
+    }
+
+    /// Whether Vulkan's validation layer watches.
+    pub fn is_validated(&self) -> bool {
+        self.device().instance.is_validated()
+    }
+
+    /// Returns the messages of the validation layer so far.
+    pub fn complaints(&self) -> Vec<String> {
+        self.device().instance.complaints()
+    }
+
+    /// Pipelines that were made so far.
+    pub fn pipeline_count(&self) -> usize {
+        self.pipelines.count()
+    }
+
+    /// Memory where the device is fastest.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says, above all that there is no more.
+    pub fn memory(&self, bytes: u64) -> Result<GpuRegion, GpuError> {
+        Memory::new(self.device(), bytes, Kind::Device).map(GpuRegion::whole)
+    }
+
+    /// Memory that the host reads and writes without a copy.
+    ///
+    /// # Errors
+    ///
+    /// As [`memory`](Self::memory).
+    pub fn host_memory(&self, bytes: u64) -> Result<GpuRegion, GpuError> {
+        Memory::new(self.device(), bytes, Kind::Host).map(GpuRegion::whole)
+    }
+
+    /// Pages as memory of the device.
+    ///
+    /// # Safety
+    ///
+    /// The bytes from `start` on stay mapped and unchanged for as long as `owner` lives; both are whole pages.
+    #[allow(unsafe_code, reason = "the device reads pages of the host")]
+    pub(crate) unsafe fn import(
+        &self,
+        start: *const u8,
+        bytes: u64,
+        owner: Owner,
+    ) -> Result<GpuRegion, GpuError> {
+        // SAFETY: the caller's.
+        let memory = unsafe { Memory::import(self.device(), start, bytes, owner) }?;
+        Ok(GpuRegion::whole(memory))
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        self.pipelines.device()
+    }
+}
+
+fn info(candidate: &Candidate) -> GpuInfo {
+    let (major, minor, patch) = candidate.api;
+    GpuInfo {
+        name: candidate.name.clone(),
+        driver: candidate.driver.clone(),
+        kind: candidate.kind,
+        vulkan: format!("{major}.{minor}.{patch}"),
+        identity: candidate.identity.clone(),
+        lacks: candidate.lacks,
+    }
+}
+
+/// The first device of the name that lacks nothing; without a name, hardware before software.
+fn choose(candidates: Vec<Candidate>, name: Option<&str>) -> Result<Candidate, GpuError> {
+    let wanted = name.map(|name| match name.to_lowercase().as_str() {
+        // The driver has the name of its compiler.
+        "lavapipe" => "llvmpipe".to_owned(),
+        name => name.to_owned(),
+    });
+    let is_wanted = |it: &&Candidate| {
+        let names = format!("{} {}", it.name, it.driver).to_lowercase();
+        it.lacks.is_none() && wanted.as_ref().is_none_or(|wanted| names.contains(wanted))
+    };
+    let fitting = || candidates.iter().filter(is_wanted);
+    let hardware = fitting().find(|it| it.kind != "software");
+    let chosen = hardware.or_else(|| fitting().next()).cloned();
+    chosen.ok_or_else(|| GpuError::NoDevice {
+        wanted: name.map(str::to_owned),
+        found: candidates.iter().map(found).collect(),
+    })
+}
+
+fn found(candidate: &Candidate) -> String {
+    match candidate.lacks {
+        Some(lacks) => format!("`{}` (without {lacks})", candidate.name),
+        None => format!("`{}`", candidate.name),
+    }
+}

@@ -1,0 +1,42 @@
+//! The GPU role: the programs of a bundle (`heg_artifacts::program`) as SPIR-V modules, run by a thin Vulkan host.
+//!
+//! A program's steps are the same as on the CPU, and so are the results, bit by bit, on a device whose arithmetic passes
+//! the [`Probe`]: every float operation is rounded once and stands in one order. A device that does not pass is *close*.
+//!
+//! 1. [`GpuDevice::open`] loads the system's Vulkan library, chooses a device and probes it. A machine without any is an
+//!    error value with its reason.
+//! 2. [`GpuProgram::new`] makes a kernel's program ready, once for all places that use it.
+//! 3. [`GpuOrder::record`] writes the calls of some programs down as commands, for a number of rows. What changes from
+//!    one token to the next is in a [`CallState`].
+//! 4. [`GpuOrder::run`] carries them out, launch by launch, and stops between two of them when it is told to.
+//!
+//! Modules are committed with their sources (`shaders`, `spirv`); [`spirv::check`] says what a sound one is.
+
+mod arithmetic;
+mod device;
+mod error;
+mod lookup;
+mod model;
+mod module;
+mod order;
+mod pipelines;
+mod probe;
+mod program;
+mod region;
+mod sharing;
+pub mod spirv;
+mod state;
+mod vulkan;
+mod weights;
+
+pub use arithmetic::{Arithmetic, Means};
+pub use device::{GpuDevice, GpuInfo, GpuOptions, Sharing};
+pub use error::GpuError;
+pub use lookup::{EmbeddingCall, GatherCall};
+pub use model::{GpuModel, GpuModelOptions};
+pub use order::{GpuOrder, GpuTask};
+pub use probe::{Fidelity, Probe};
+pub use program::{GpuCall, GpuProgram, GpuRows, GpuWeight};
+pub use region::GpuRegion;
+pub use state::{CallState, RowState, StateLimits, WAY_TOKENS_MAX};
+pub use weights::GpuSections;

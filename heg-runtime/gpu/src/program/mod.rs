@@ -1,0 +1,182 @@
+//! Programs on a device: made ready once for a kernel, and written down as dispatches for each call.
+
+mod call;
+mod check;
+mod form;
+mod product;
+mod steps;
+
+use heg_artifacts::manifest::{ElementType, Kernel as Declared, Parameter, Port, Role};
+use heg_artifacts::program::{BufferId, BufferPlace, Program, Step};
+use heg_spec::Activations;
+
+pub use call::{GpuCall, GpuRows, GpuWeight};
+use form::{Form, Operand, form_of};
+pub(crate) use steps::element_number;
+
+use crate::device::GpuDevice;
+use crate::error::GpuError;
+use crate::vulkan::Dispatch;
+
+/// A kernel's program that a device can run, the same at all places that use it.
+#[derive(Debug)]
+pub struct GpuProgram {
+    name: String,
+    program: Program,
+    /// By buffer.
+    forms: Vec<Form>,
+    inputs: Vec<Port>,
+    outputs: Vec<Port>,
+    parameters: Vec<Parameter>,
+    kv: ElementType,
+}
+
+impl GpuProgram {
+    /// Makes a program ready for products with such activations, for keys and values of type `kv`.
+    ///
+    /// # Errors
+    ///
+    /// [`GpuError::Unchecked`] where the program is not sound for the kernel, and [`GpuError::Program`] where it has what
+    /// no module computes.
+    pub fn new(
+        program: Program,
+        declared: &Declared,
+        kv: ElementType,
+        activations: Activations,
+    ) -> Result<Self, GpuError> {
+        program
+            .check(declared)
+            .map_err(|source| GpuError::Unchecked {
+                kernel: declared.name.clone(),
+                source: Box::new(source),
+            })?;
+        let ids = (0..).map(BufferId).zip(&program.buffers);
+        let form = |(id, buffer)| form_of(&program, id, buffer, &declared.parameters, activations);
+        let ready = Self {
+            name: declared.name.clone(),
+            forms: ids.map(form).collect(),
+            inputs: declared.inputs.clone(),
+            outputs: declared.outputs.clone(),
+            parameters: declared.parameters.clone(),
+            kv,
+            program,
+        };
+        ready.check_supported()?;
+        Ok(ready)
+    }
+
+    /// The f32 elements of scratch memory that each row of a call takes.
+    pub fn scratch_elements(&self) -> u32 {
+        self.program.scratch_elements()
+    }
+
+    /// A call's dispatches, after all that they read and write was checked.
+    pub(crate) fn dispatches(
+        &self,
+        device: &GpuDevice,
+        call: &GpuCall<'_>,
+    ) -> Result<Vec<Dispatch>, GpuError> {
+        self.check(call)?;
+        let writer = steps::Writer {
+            program: self,
+            device,
+            call,
+        };
+        let mut all = Vec::new();
+        for step in &self.program.steps {
+            let of_step = writer.step(step)?;
+            // Parts of one product read what was written before, and write apart from each other.
+            let starts = std::iter::once(true).chain(std::iter::repeat(false));
+            all.extend(
+                of_step
+                    .into_iter()
+                    .zip(starts)
+                    .map(|(dispatch, waits)| Dispatch { waits, ..dispatch }),
+            );
+        }
+        Ok(all)
+    }
+
+    fn width(&self, id: BufferId) -> u32 {
+        let buffer = self.program.buffers.get(id.0 as usize);
+        buffer.map_or(0, |buffer| buffer.width)
+    }
+
+    fn form(&self, id: BufferId) -> Form {
+        self.forms
+            .get(id.0 as usize)
+            .copied()
+            .unwrap_or(Form::Plain)
+    }
+
+    /// Fails where a program is sound, but has what no module computes.
+    fn check_supported(&self) -> Result<(), GpuError> {
+        let refuse = |what: &str, found: String, expected: &str| {
+            Err(GpuError::Program {
+                kernel: self.name.clone(),
+                what: what.to_owned(),
+                expected: expected.to_owned(),
+                found,
+            })
+        };
+        if !matches!(self.kv, ElementType::F32 | ElementType::Bf16) {
+            let found = format!("{:?}", self.kv);
+            return refuse("the element type of keys and values", found, "f32 or bf16");
+        }
+        let kv_ports = self.inputs.iter().chain(&self.outputs);
+        let mut kv_ports = kv_ports.filter(|port| is_cache(port.role));
+        let odd = kv_ports.find(|port| self.kv == ElementType::Bf16 && port.width % 2 == 1);
+        if let Some(port) = odd {
+            let found = format!("{} elements", port.width);
+            return refuse("a row of the cache", found, "an even number of elements");
+        }
+        for step in &self.program.steps {
+            match step {
+                Step::RmsNorm { groups, .. } if *groups > GROUPS_MAX => {
+                    let found = format!("{groups} parts");
+                    return refuse("a norm", found, &format!("at most {GROUPS_MAX} parts"));
+                }
+                Step::Attention { attributes, .. } if attributes.head_dim > HEAD_MAX => {
+                    let found = format!("{} elements", attributes.head_dim);
+                    return refuse("a head", found, &format!("at most {HEAD_MAX} elements"));
+                }
+                _ => {}
+            }
+        }
+        let widths = self.program.buffers.iter().zip(&self.forms);
+        for (buffer, form) in widths {
+            if matches!(form, Form::Operand(_)) && buffer.width > OPERAND_MAX {
+                let found = format!("{} columns", buffer.width);
+                return refuse(
+                    "an operand",
+                    found,
+                    &format!("at most {OPERAND_MAX} columns"),
+                );
+            }
+            let place = buffer.place;
+            if matches!(place, BufferPlace::Output(port) if self.output_role(port) == Some(Role::Position))
+            {
+                return refuse("an output", "positions".to_owned(), "rows of floats");
+            }
+        }
+        Ok(())
+    }
+
+    fn output_role(&self, port: u32) -> Option<Role> {
+        Some(self.outputs.get(port as usize)?.role)
+    }
+}
+
+/// Whether a port's rows are keys or values.
+const fn is_cache(role: Role) -> bool {
+    matches!(role, Role::Key | Role::Value)
+}
+
+/// Parts of a norm whose factors fit in the shared memory that every device has (16 KiB, with the rest of the module).
+const GROUPS_MAX: u32 = 1024;
+
+/// Elements of a head, likewise.
+const HEAD_MAX: u32 = 1024;
+
+/// Columns of an operand, whose groups' sums pass through shared memory likewise.
+const OPERAND_MAX: u32 = 65536;

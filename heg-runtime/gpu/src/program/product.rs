@@ -1,0 +1,117 @@
+//! Products as dispatches.
+
+use heg_artifacts::program::{BufferId, Part};
+
+use super::steps::{Writer, element_number};
+use super::{Form, Operand};
+use crate::error::GpuError;
+use crate::module::{Module, constant};
+use crate::vulkan::{Args, Dispatch};
+
+/// Rows that an invocation multiplies a weight with, at most. Chosen: their sums stay in registers.
+const ROWS_MAX: u32 = 4;
+
+/// The operation after the sums, as `shaders/include/product.glsl` has it.
+mod flag {
+    pub(super) const CENTRES: u32 = 1;
+    pub(super) const BIAS: u32 = 2;
+    pub(super) const RESIDUAL: u32 = 4;
+}
+
+impl Writer<'_> {
+    /// The product of rows with one matrix.
+    pub(super) fn product(&self, x: BufferId, part: &Part) -> Result<Dispatch, GpuError> {
+        let index = part.weight.0 as usize;
+        let parameter = self.program.parameters.get(index);
+        let weight = self.call.weights.get(index);
+        let (Some(parameter), Some(weight)) = (parameter, weight) else {
+            // Calls are checked before.
+            return Err(GpuError::Call {
+                what: "weight",
+                index,
+                expected: 1,
+                found: 0,
+            });
+        };
+        let (from, to) = (self.placed(x), self.placed(part.out));
+        let outputs = self.program.width(part.out);
+        let address =
+            |region: &Option<crate::GpuRegion>| region.as_ref().map_or(0, |it| it.address());
+        let residual = part
+            .residual
+            .map(|residual| (self.placed(residual.to), residual.factor));
+        let flags = [
+            (parameter.centred, flag::CENTRES),
+            (part.bias.is_some(), flag::BIAS),
+            (residual.is_some(), flag::RESIDUAL),
+        ];
+        let flags = flags.iter().filter(|(is, _)| *is).map(|(_, flag)| flag);
+        let rows = self.call.rows;
+        let args = Args {
+            at: [
+                weight.values.address(),
+                address(&weight.scales),
+                address(&weight.centres),
+                from.address,
+                part.bias.map_or(0, |bias| self.values(bias)),
+                residual.map_or(0, |(to, _)| to.address),
+                to.address,
+                0,
+            ],
+            n: [
+                rows,
+                outputs,
+                to.stride,
+                residual.map_or(0, |(to, _)| to.stride),
+                flags.sum(),
+                from.stride,
+                0,
+                0,
+            ],
+            s: [residual.map_or(0.0, |(_, factor)| factor), 0.0, 0.0, 0.0],
+        };
+        let mut constants = vec![
+            (constant::WIDTH, self.program.width(x)),
+            (constant::ELEMENT, element_number(parameter.element)),
+        ];
+        if let Some(columns) = parameter.group_columns {
+            constants.push((constant::COLUMNS, columns.count()));
+        }
+        match self.program.form(x) {
+            Form::Operand(operand) => self.integers(operand, constants, args),
+            Form::Plain => {
+                let groups = [outputs.div_ceil(4), rows];
+                self.dispatch(Module::FloatProduct, &constants, args, groups)
+            }
+        }
+    }
+
+    /// The product of an operand. One row is read side by side by wide devices; a processor reads rows one by one.
+    fn integers(
+        &self,
+        operand: Operand,
+        mut constants: Vec<(u32, u32)>,
+        args: Args,
+    ) -> Result<Dispatch, GpuError> {
+        let [rows, outputs] = [args.n[0], args.n[1]];
+        constants.push((constant::DIGITS, operand.digits));
+        let dots = self.device.probe().arithmetic.dots;
+        if rows == 1 && self.device.info().kind != "software" {
+            let module = if dots {
+                Module::OneRowDots
+            } else {
+                Module::OneRow
+            };
+            return self.dispatch(module, &constants, args, [outputs.div_ceil(32), 1]);
+        }
+        let each = rows.min(ROWS_MAX);
+        constants.push((constant::ROWS, each));
+        let module = if dots {
+            Module::ProductDots
+        } else {
+            Module::Product
+        };
+        let groups = [outputs.div_ceil(64), rows.div_ceil(each)];
+        self.dispatch(module, &constants, args, groups)
+    }
+}

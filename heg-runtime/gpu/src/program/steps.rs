@@ -1,0 +1,338 @@
+//! Steps of a program as dispatches.
+
+use heg_artifacts::manifest::{ElementType, Role};
+use heg_artifacts::program::{
+    Activation, Attention, BufferId, BufferPlace, ParameterId, Step, scratch_width,
+};
+
+use super::form::row_form;
+use super::{Form, GpuCall, GpuProgram, GpuRows, is_cache};
+use crate::device::GpuDevice;
+use crate::error::GpuError;
+use crate::module::{Module, constant};
+use crate::vulkan::{Args, Dispatch};
+
+/// Writes the steps of one call down.
+pub(super) struct Writer<'a> {
+    pub(super) program: &'a GpuProgram,
+    pub(super) device: &'a GpuDevice,
+    pub(super) call: &'a GpuCall<'a>,
+}
+
+/// Where a buffer's rows are; at address 0 there are none.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Placed {
+    pub(super) address: u64,
+    /// Elements from a row to the next.
+    pub(super) stride: u32,
+}
+
+impl From<&GpuRows> for Placed {
+    fn from(rows: &GpuRows) -> Self {
+        Self {
+            address: rows.region.address(),
+            stride: rows.stride,
+        }
+    }
+}
+
+/// The buffers of a step on single rows.
+#[derive(Clone, Copy)]
+struct RowBuffers {
+    x: BufferId,
+    /// A second input.
+    y: Option<BufferId>,
+    out: BufferId,
+}
+
+impl RowBuffers {
+    /// Of a step with one input.
+    fn new(x: &BufferId, out: &BufferId) -> Self {
+        Self {
+            x: *x,
+            y: None,
+            out: *out,
+        }
+    }
+
+    /// The same with a second input.
+    fn and(self, y: &BufferId) -> Self {
+        Self {
+            y: Some(*y),
+            ..self
+        }
+    }
+}
+
+/// Operations of `shaders/elementwise.comp`.
+mod operation {
+    pub(super) const COPY: u32 = 0;
+    pub(super) const SCALE: u32 = 1;
+    pub(super) const ADD: u32 = 2;
+    pub(super) const SOFT_CAP: u32 = 3;
+    pub(super) const SILU: u32 = 4;
+    pub(super) const GELU: u32 = 5;
+    pub(super) const GELU_TANH: u32 = 6;
+}
+
+/// Numbers of element types in the modules.
+pub(crate) const fn element_number(element: ElementType) -> u32 {
+    match element {
+        ElementType::F32 | ElementType::I64 => 0,
+        ElementType::Bf16 => 1,
+        ElementType::F16 => 2,
+        ElementType::I8 => 3,
+        ElementType::I4 => 4,
+        ElementType::U4 => 5,
+    }
+}
+
+/// The operation of a gate with an activation.
+fn gated(activation: Activation) -> u32 {
+    match activation {
+        Activation::Silu => operation::SILU,
+        Activation::Gelu => operation::GELU,
+        Activation::GeluTanh => operation::GELU_TANH,
+    }
+}
+
+impl Writer<'_> {
+    /// The dispatches of a step, which do not wait for each other.
+    pub(super) fn step(&self, step: &Step) -> Result<Vec<Dispatch>, GpuError> {
+        let one = match step {
+            Step::Product { x, parts } => {
+                return parts.iter().map(|part| self.product(*x, part)).collect();
+            }
+            Step::RmsNorm {
+                x,
+                weight,
+                eps,
+                offset,
+                groups,
+                out,
+            } => {
+                let buffers = RowBuffers::new(x, out);
+                let mut args = self.row_args(buffers);
+                args.at[1] = self.values(*weight);
+                (args.s[0], args.s[1]) = (*eps, *offset);
+                let groups = [(constant::GROUPS, *groups)];
+                self.rows(Module::RmsNorm, &groups, buffers, args)
+            }
+            Step::LayerNorm {
+                x,
+                weight,
+                bias,
+                eps,
+                out,
+            } => self.layer_norm(RowBuffers::new(x, out), *weight, *bias, *eps),
+            Step::Copy { x, out } => {
+                self.elementwise(operation::COPY, RowBuffers::new(x, out), 0.0)
+            }
+            Step::Scale { x, factor, out } => {
+                self.elementwise(operation::SCALE, RowBuffers::new(x, out), *factor)
+            }
+            Step::SoftCap { x, cap, out } => {
+                self.elementwise(operation::SOFT_CAP, RowBuffers::new(x, out), *cap)
+            }
+            Step::Add { a, b, b_scale, out } => {
+                let buffers = RowBuffers::new(a, out).and(b);
+                self.elementwise(operation::ADD, buffers, *b_scale)
+            }
+            Step::Gated {
+                gate,
+                up,
+                activation,
+                out,
+            } => {
+                let buffers = RowBuffers::new(gate, out).and(up);
+                self.elementwise(gated(*activation), buffers, 0.0)
+            }
+            Step::Rope {
+                x,
+                heads,
+                rotated,
+                out,
+            } => {
+                let buffers = RowBuffers::new(x, out);
+                let mut args = self.row_args(buffers);
+                args.at[1] = self.port(Role::Cos).address;
+                args.at[4] = self.port(Role::Sin).address;
+                let head = self.program.width(*x).checked_div(*heads).unwrap_or(0);
+                let shape = [(constant::HEAD, head), (constant::ROTATED, *rotated)];
+                self.rows(Module::Rope, &shape, buffers, args)
+            }
+            Step::Attention { attributes, out } => self.attention(attributes, *out),
+        };
+        Ok(vec![one?])
+    }
+
+    fn layer_norm(
+        &self,
+        buffers: RowBuffers,
+        weight: ParameterId,
+        bias: Option<ParameterId>,
+        eps: f32,
+    ) -> Result<Dispatch, GpuError> {
+        let mut args = self.row_args(buffers);
+        args.at[1] = self.values(weight);
+        args.at[4] = bias.map_or(0, |bias| self.values(bias));
+        args.n[2] = u32::from(bias.is_some());
+        args.s[0] = eps;
+        self.rows(Module::LayerNorm, &[], buffers, args)
+    }
+
+    fn elementwise(
+        &self,
+        operation: u32,
+        buffers: RowBuffers,
+        factor: f32,
+    ) -> Result<Dispatch, GpuError> {
+        let mut args = self.row_args(buffers);
+        args.s[0] = factor;
+        let shape = [(constant::OPERATION, operation)];
+        self.rows(Module::Elementwise, &shape, buffers, args)
+    }
+
+    /// Arguments that steps on single rows have in common.
+    fn row_args(&self, buffers: RowBuffers) -> Args {
+        let (from, to) = (self.placed(buffers.x), self.placed(buffers.out));
+        let second = buffers.y.map(|y| self.placed(y)).unwrap_or_default();
+        let mut args = Args::default();
+        args.at[0] = from.address;
+        args.at[1] = second.address;
+        args.at[2] = to.address;
+        args.at[3] = self.call.state.region().address();
+        args.n[..4].copy_from_slice(&[self.call.rows, from.stride, second.stride, to.stride]);
+        args
+    }
+
+    /// A step on single rows: a workgroup for each.
+    fn rows(
+        &self,
+        module: Module,
+        shape: &[(u32, u32)],
+        RowBuffers { x, out, .. }: RowBuffers,
+        args: Args,
+    ) -> Result<Dispatch, GpuError> {
+        let mut constants = vec![
+            (constant::WIDTH, self.program.width(x)),
+            (constant::FORM, self.row_form(out)),
+        ];
+        if let Form::Operand(operand) = self.program.form(out) {
+            constants.push((constant::DIGITS, operand.digits));
+            constants.push((constant::NIBBLES, u32::from(operand.nibbles)));
+        }
+        constants.extend_from_slice(shape);
+        self.dispatch(module, &constants, args, [self.call.rows, 1])
+    }
+
+    fn row_form(&self, out: BufferId) -> u32 {
+        if let Form::Operand(_) = self.program.form(out) {
+            return row_form::OPERAND;
+        }
+        let buffer = self.program.program.buffers.get(out.0 as usize);
+        let role = buffer.and_then(|buffer| match buffer.place {
+            BufferPlace::Output(port) => self.program.output_role(port),
+            BufferPlace::Input(_) | BufferPlace::Scratch { .. } => None,
+        });
+        match (role.is_some_and(is_cache), self.program.kv) {
+            (false, _) => row_form::PLAIN,
+            (true, ElementType::Bf16) => row_form::CACHE_BF16,
+            (true, _) => row_form::CACHE_F32,
+        }
+    }
+
+    fn attention(&self, attributes: &Attention, out: BufferId) -> Result<Dispatch, GpuError> {
+        let Attention {
+            heads,
+            kv_heads,
+            head_dim,
+            scale,
+            window,
+            softcap,
+        } = *attributes;
+        let (query, keys) = (self.port(Role::Query), self.port(Role::Key));
+        let (values, to) = (self.port(Role::Value), self.placed(out));
+        let log2_e = std::f32::consts::LOG2_E;
+        let args = Args {
+            at: [
+                query.address,
+                keys.address,
+                values.address,
+                self.call.state.region().address(),
+                to.address,
+                0,
+                0,
+                0,
+            ],
+            n: [
+                heads,
+                kv_heads,
+                query.stride,
+                to.stride,
+                keys.stride,
+                window.unwrap_or(0),
+                u32::from(softcap.is_some()),
+                values.stride,
+            ],
+            s: [
+                softcap.map_or(scale * log2_e, |cap| scale / cap),
+                softcap.map_or(0.0, |cap| cap * log2_e),
+                0.0,
+                0.0,
+            ],
+        };
+        let constants = [
+            (constant::HEAD, head_dim),
+            (constant::ELEMENT, element_number(self.program.kv)),
+        ];
+        self.dispatch(Module::Attention, &constants, args, [heads, self.call.rows])
+    }
+
+    pub(super) fn dispatch(
+        &self,
+        module: Module,
+        constants: &[(u32, u32)],
+        args: Args,
+        groups: [u32; 2],
+    ) -> Result<Dispatch, GpuError> {
+        let arithmetic = self.device.probe().arithmetic;
+        let pipeline = self.device.pipelines.of(module, constants, arithmetic)?;
+        Ok(Dispatch {
+            pipeline,
+            args,
+            groups,
+            waits: true,
+        })
+    }
+
+    /// Where a buffer's rows are. Checked calls lack none.
+    pub(super) fn placed(&self, id: BufferId) -> Placed {
+        let Some(buffer) = self.program.program.buffers.get(id.0 as usize) else {
+            return Placed::default();
+        };
+        if let BufferPlace::Scratch { first } = buffer.place {
+            let first = 4 * u64::from(first) * u64::from(self.call.rows);
+            return Placed {
+                address: self.call.scratch.address() + first,
+                stride: scratch_width(buffer.width),
+            };
+        }
+        let rows = self.program.port_rows(buffer.place, self.call);
+        rows.map(Placed::from).unwrap_or_default()
+    }
+
+    /// The rows of the input port of a role.
+    fn port(&self, role: Role) -> Placed {
+        let mut inputs = self.program.inputs.iter();
+        let index = inputs.position(|port| port.role == role);
+        let rows = index.and_then(|index| self.call.inputs.get(index)?.as_ref());
+        rows.map(Placed::from).unwrap_or_default()
+    }
+
+    /// Where the elements of a weight are.
+    pub(super) fn values(&self, id: ParameterId) -> u64 {
+        let weight = self.call.weights.get(id.0 as usize);
+        weight.map_or(0, |weight| weight.values.address())
+    }
+}

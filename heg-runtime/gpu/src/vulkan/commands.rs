@@ -1,0 +1,202 @@
+//! Commands: recorded once, submitted again and again.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ash::vk;
+
+use super::device::Device;
+use super::memory::Memory;
+use super::pipeline::Pipeline;
+use crate::error::GpuError;
+
+/// Arguments of a module, as `shaders/include/memory.glsl` has them.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Args {
+    /// Device addresses.
+    pub(crate) at: [u64; 8],
+    /// Counts and strides.
+    pub(crate) n: [u32; 8],
+    /// Factors.
+    pub(crate) s: [f32; 4],
+}
+
+impl Args {
+    /// As bytes, in the order of the device.
+    fn bytes(&self) -> Vec<u8> {
+        let addresses = self.at.iter().flat_map(|it| it.to_ne_bytes());
+        let counts = self.n.iter().flat_map(|it| it.to_ne_bytes());
+        let factors = self.s.iter().flat_map(|it| it.to_ne_bytes());
+        addresses.chain(counts).chain(factors).collect()
+    }
+}
+
+/// A pipeline over a grid of workgroups.
+#[derive(Clone)]
+pub(crate) struct Dispatch {
+    pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) args: Args,
+    pub(crate) groups: [u32; 2],
+    /// Whether all before it must be done first.
+    pub(crate) waits: bool,
+}
+
+/// Commands that can be submitted again and again.
+pub(crate) struct Recording {
+    device: Arc<Device>,
+    handle: vk::CommandBuffer,
+    /// The objects that the commands use.
+    _pipelines: Vec<Arc<Pipeline>>,
+    _memories: Vec<Arc<Memory>>,
+    /// The timeline's value of the last submission.
+    last: Mutex<u64>,
+}
+
+/// The longest wait for the device when a recording is dropped.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Recording {
+    /// Records dispatches, one after the other. What they wrote is the host's to read once they are done.
+    ///
+    /// # Safety
+    ///
+    /// The device reads and writes where arguments say, unchecked: every address with all that its module reads or
+    /// writes from there lies within one of `memories`, for all contents that the memories have at a submission.
+    pub(crate) unsafe fn new(
+        device: &Arc<Device>,
+        dispatches: &[Dispatch],
+        memories: Vec<Arc<Memory>>,
+    ) -> Result<Self, GpuError> {
+        let failed = |code| device.failed("recording", code);
+        // SAFETY: the pool is locked, as all recording wants it.
+        let handle = device.with_queue(|queue| unsafe {
+            let info = vk::CommandBufferAllocateInfo::default()
+                .command_pool(queue.pool)
+                .command_buffer_count(1);
+            let buffers = device
+                .handle
+                .allocate_command_buffers(&info)
+                .map_err(failed)?;
+            let handle = buffers.first().copied();
+            let handle = handle.ok_or_else(|| failed(vk::Result::ERROR_UNKNOWN))?;
+            let written = write(device, handle, dispatches).map_err(failed);
+            if written.is_err() {
+                device.handle.free_command_buffers(queue.pool, &[handle]);
+            }
+            written.map(|()| handle)
+        })?;
+        let pipelines = dispatches.iter().map(|it| Arc::clone(&it.pipeline));
+        Ok(Self {
+            device: Arc::clone(device),
+            handle,
+            _pipelines: pipelines.collect(),
+            _memories: memories,
+            last: Mutex::new(0),
+        })
+    }
+
+    /// Submits the commands, once those of an earlier submission are done; the value to wait for.
+    pub(crate) fn submit(&self) -> Result<u64, GpuError> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        // The same commands are never pending twice.
+        self.device.wait(*last, PATIENCE)?;
+        *last = self.device.submit(self.handle)?;
+        Ok(*last)
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let last = self.last.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let _ = self.device.wait(*last, PATIENCE);
+        if self.device.is_stuck() {
+            return;
+        }
+        // SAFETY: the commands are done, or the device is lost; the pool is locked.
+        self.device.with_queue(|queue| unsafe {
+            self.device
+                .handle
+                .free_command_buffers(queue.pool, &[self.handle]);
+        });
+    }
+}
+
+/// # Safety
+///
+/// As [`Recording::new`]; the pool of the commands is locked.
+unsafe fn write(
+    device: &Device,
+    commands: vk::CommandBuffer,
+    dispatches: &[Dispatch],
+) -> Result<(), vk::Result> {
+    let calls = &device.handle;
+    // SAFETY: the commands are fresh; pipelines are of this device, whose layout has the arguments' size; grids are
+    // within the limits that every device has.
+    unsafe {
+        calls.begin_command_buffer(commands, &vk::CommandBufferBeginInfo::default())?;
+        // What the host and earlier submissions wrote.
+        let written = Side {
+            stages: vk::PipelineStageFlags::HOST | COMPUTE,
+            access: vk::AccessFlags::HOST_WRITE | WRITE,
+        };
+        barrier(device, commands, written, NEXT);
+        for dispatch in dispatches {
+            if dispatch.waits {
+                barrier(device, commands, DONE, NEXT);
+            }
+            let point = vk::PipelineBindPoint::COMPUTE;
+            calls.cmd_bind_pipeline(commands, point, dispatch.pipeline.handle);
+            let bytes = dispatch.args.bytes();
+            let stage = vk::ShaderStageFlags::COMPUTE;
+            calls.cmd_push_constants(commands, device.layout, stage, 0, &bytes);
+            let [x, y] = dispatch.groups;
+            calls.cmd_dispatch(commands, x, y, 1);
+        }
+        let read = Side {
+            stages: vk::PipelineStageFlags::HOST | COMPUTE,
+            access: vk::AccessFlags::HOST_READ | READ,
+        };
+        barrier(device, commands, DONE, read);
+        calls.end_command_buffer(commands)
+    }
+}
+
+const COMPUTE: vk::PipelineStageFlags = vk::PipelineStageFlags::COMPUTE_SHADER;
+const READ: vk::AccessFlags = vk::AccessFlags::SHADER_READ;
+const WRITE: vk::AccessFlags = vk::AccessFlags::SHADER_WRITE;
+
+/// One side of a barrier.
+#[derive(Clone, Copy)]
+struct Side {
+    stages: vk::PipelineStageFlags,
+    access: vk::AccessFlags,
+}
+
+/// Dispatches before a barrier.
+const DONE: Side = Side {
+    stages: COMPUTE,
+    access: WRITE,
+};
+
+/// Dispatches behind a barrier.
+const NEXT: Side = Side {
+    stages: COMPUTE,
+    access: vk::AccessFlags::from_raw(READ.as_raw() | WRITE.as_raw()),
+};
+
+/// # Safety
+///
+/// The commands are being recorded.
+unsafe fn barrier(device: &Device, commands: vk::CommandBuffer, before: Side, behind: Side) {
+    let barriers = [vk::MemoryBarrier::default()
+        .src_access_mask(before.access)
+        .dst_access_mask(behind.access)];
+    let none = vk::DependencyFlags::empty();
+    // SAFETY: the caller's.
+    unsafe {
+        let calls = &device.handle;
+        let (before, behind) = (before.stages, behind.stages);
+        calls.cmd_pipeline_barrier(commands, before, behind, none, &barriers, &[], &[]);
+    }
+}

@@ -1,0 +1,152 @@
+//! Products of all weights with all activations, of random shapes with tails, and operands from every step that gives
+//! some.
+
+use heg_artifacts::manifest::{ElementType, Role};
+use heg_artifacts::program::{Activation, Part, Residual, RowForm, Step};
+use heg_cpu::Activations;
+
+use crate::both::{Builder, Sequence, Subject, check};
+use crate::device::device_or_skip;
+use crate::noise::Noise;
+
+fn subject(
+    noise: &mut Noise,
+    case: u64,
+    element: ElementType,
+    activations: Activations,
+) -> Subject {
+    let grouped = element.is_grouped();
+    let width = if grouped {
+        32 * noise.between(1, 12)
+    } else {
+        noise.between(1, 300)
+    };
+    let mut builder = Builder::new(ElementType::Bf16, activations);
+    let x = builder.input(Role::Attended, width);
+    let other = builder.input(Role::Query, width);
+    let operand = builder.scratch(width, RowForm::Operand);
+    let step = match case % 4 {
+        0 => Step::Copy { x, out: operand },
+        1 => Step::Gated {
+            gate: x,
+            up: other,
+            activation: Activation::Silu,
+            out: operand,
+        },
+        2 => {
+            let weight = builder.weight(noise, ElementType::F32, &[width], false);
+            Step::RmsNorm {
+                x,
+                weight,
+                eps: 1e-5,
+                offset: 0.0,
+                groups: 1,
+                out: operand,
+            }
+        }
+        _ => {
+            let weight = builder.weight(noise, ElementType::F32, &[width], false);
+            Step::LayerNorm {
+                x,
+                weight,
+                bias: None,
+                eps: 1e-5,
+                out: operand,
+            }
+        }
+    };
+    builder.step(step);
+    let mut parts = Vec::new();
+    for role in [Role::Hidden, Role::Logits] {
+        let outputs = noise.between(1, 200);
+        let residual = noise.is().then(|| match role {
+            Role::Hidden => builder.input(Role::Hidden, outputs),
+            _ => builder.input(Role::Logits, outputs),
+        });
+        let bias = noise
+            .is()
+            .then(|| builder.weight(noise, ElementType::F32, &[outputs], false));
+        let centred = noise.is();
+        parts.push(Part {
+            weight: builder.weight(noise, element, &[outputs, width], centred),
+            bias,
+            residual: residual.map(|to| Residual { to, factor: 0.7 }),
+            out: builder.output(role, outputs),
+        });
+    }
+    builder.step(Step::Product { x: operand, parts });
+    builder.done()
+}
+
+fn check_products(test: &str, elements: &[ElementType], activations: Activations, cases: u64) {
+    let Some(device) = device_or_skip(test) else {
+        return;
+    };
+    for element in elements {
+        for case in 0..cases {
+            let mut noise = Noise::new(1000 + case);
+            let subject = subject(&mut noise, case, *element, activations);
+            let rows = if case % 3 == 0 {
+                1
+            } else {
+                noise.between(2, 11)
+            };
+            let sequence = Sequence {
+                tokens: rows as usize,
+                position: 0,
+                follows: None,
+            };
+            let what = format!(
+                "{test} {element:?} {case}: {rows} rows, {:?}",
+                subject.program
+            );
+            check(&device, &subject, &[sequence], &what, case + 7);
+        }
+    }
+}
+
+#[test]
+fn bytes_with_8_bit_activations() {
+    check_products(
+        "bytes_with_8_bit_activations",
+        &[ElementType::I8],
+        Activations::I8,
+        12,
+    );
+}
+
+#[test]
+fn bytes_with_16_bit_activations() {
+    check_products(
+        "bytes_with_16_bit_activations",
+        &[ElementType::I8],
+        Activations::I16,
+        6,
+    );
+}
+
+#[test]
+fn nibbles_with_integer_activations() {
+    let elements = [ElementType::I4, ElementType::U4];
+    let test = "nibbles_with_integer_activations";
+    check_products(test, &elements, Activations::I8, 6);
+    check_products(test, &elements, Activations::I16, 3);
+}
+
+#[test]
+fn floats_and_integers_with_f32_activations() {
+    let elements = [
+        ElementType::F32,
+        ElementType::F16,
+        ElementType::Bf16,
+        ElementType::I8,
+        ElementType::I4,
+        ElementType::U4,
+    ];
+    check_products(
+        "floats_and_integers_with_f32_activations",
+        &elements,
+        Activations::F32,
+        4,
+    );
+}

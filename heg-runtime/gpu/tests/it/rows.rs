@@ -1,0 +1,163 @@
+//! Steps on single rows, of random shapes with tails: norms, rotary embedding, gates, sums, conversions, stores to the
+//! cache.
+
+use heg_artifacts::manifest::{ElementType, Role, Rows};
+use heg_artifacts::program::{Activation, Step};
+use heg_cpu::Activations;
+
+use crate::both::{Builder, Sequence, Subject, check};
+use crate::device::device_or_skip;
+use crate::noise::Noise;
+
+fn sequences(noise: &mut Noise) -> Vec<Sequence> {
+    let count = noise.between(1, 2);
+    let sequence = |_| Sequence {
+        tokens: noise.between(1, 9) as usize,
+        position: noise.between(0, 200) as usize,
+        follows: None,
+    };
+    (0..count).map(sequence).collect()
+}
+
+/// Runs programs of one step between input and output rows.
+fn check_step(test: &str, cases: u64, subject: impl Fn(&mut Noise, u64) -> Subject) {
+    let Some(device) = device_or_skip(test) else {
+        return;
+    };
+    for case in 0..cases {
+        let mut noise = Noise::new(case + 1);
+        let subject = subject(&mut noise, case);
+        let sequences = sequences(&mut noise);
+        let what = format!("{test} {case}: {:?}", subject.program);
+        check(&device, &subject, &sequences, &what, case + 100);
+    }
+}
+
+/// Plain rows, or rows of the cache in one of its types.
+fn target(case: u64) -> (Role, ElementType) {
+    match case % 3 {
+        0 => (Role::Hidden, ElementType::Bf16),
+        1 => (Role::Key, ElementType::Bf16),
+        _ => (Role::Key, ElementType::F32),
+    }
+}
+
+#[test]
+fn rms_norm() {
+    check_step("rms_norm", 9, |noise, case| {
+        let (role, kv) = target(case);
+        let groups = noise.between(1, if case % 2 == 0 { 1 } else { 9 });
+        let width = 2 * groups * noise.between(1, 120);
+        let mut builder = Builder::new(kv, Activations::I8);
+        let x = builder.input(Role::Hidden, width);
+        let out = builder.output(role, width);
+        let weight = builder.weight(noise, ElementType::F32, &[width / groups], false);
+        let (eps, offset) = (1e-6, if noise.is() { 1.0 } else { 0.0 });
+        builder.step(Step::RmsNorm {
+            x,
+            weight,
+            eps,
+            offset,
+            groups,
+            out,
+        });
+        builder.done()
+    });
+}
+
+#[test]
+fn layer_norm() {
+    check_step("layer_norm", 6, |noise, _| {
+        let width = noise.between(1, 700);
+        let mut builder = Builder::new(ElementType::Bf16, Activations::I8);
+        let x = builder.input(Role::Hidden, width);
+        let out = builder.output(Role::Hidden, width);
+        let weight = builder.weight(noise, ElementType::F32, &[width], false);
+        let bias = noise
+            .is()
+            .then(|| builder.weight(noise, ElementType::F32, &[width], false));
+        builder.step(Step::LayerNorm {
+            x,
+            weight,
+            bias,
+            eps: 1e-5,
+            out,
+        });
+        builder.done()
+    });
+}
+
+#[test]
+fn rope() {
+    check_step("rope", 9, |noise, case| {
+        let (role, kv) = target(case);
+        let heads = noise.between(1, 5);
+        let head = 2 * noise.between(1, 40);
+        let rotated = if case % 2 == 0 {
+            head
+        } else {
+            2 * noise.between(1, head / 2)
+        };
+        let mut builder = Builder::new(kv, Activations::I8);
+        let x = builder.input(Role::Hidden, heads * head);
+        builder.port(Role::Cos, Rows::Tokens, rotated / 2);
+        builder.port(Role::Sin, Rows::Tokens, rotated / 2);
+        let out = builder.output(role, heads * head);
+        builder.step(Step::Rope {
+            x,
+            heads,
+            rotated,
+            out,
+        });
+        builder.done()
+    });
+}
+
+#[test]
+fn elementwise() {
+    check_step("elementwise", 24, |noise, case| {
+        let (role, kv) = match case % 8 {
+            0 => target(case / 8),
+            _ => (Role::Hidden, ElementType::Bf16),
+        };
+        let width = 2 * noise.between(1, 300);
+        let mut builder = Builder::new(kv, Activations::I8);
+        let a = builder.input(Role::Hidden, width);
+        let b = builder.input(Role::Attended, width);
+        let out = builder.output(role, width);
+        let gated = |activation| Step::Gated {
+            gate: a,
+            up: b,
+            activation,
+            out,
+        };
+        builder.step(match case % 8 {
+            0 => Step::Copy { x: a, out },
+            1 => Step::Scale {
+                x: a,
+                factor: 0.37,
+                out,
+            },
+            2 => Step::Add {
+                a,
+                b,
+                b_scale: 0.22,
+                out,
+            },
+            3 => Step::SoftCap {
+                x: a,
+                cap: 0.9,
+                out,
+            },
+            4 => Step::SoftCap {
+                x: a,
+                cap: 30.0,
+                out,
+            },
+            5 => gated(Activation::Silu),
+            6 => gated(Activation::Gelu),
+            _ => gated(Activation::GeluTanh),
+        });
+        builder.done()
+    });
+}

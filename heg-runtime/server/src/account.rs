@@ -1,9 +1,9 @@
 //! Accounts for the memory that each client makes the server keep, each against its own budget.
 //!
 //! Clients are told apart by their [`Scope`]. Every byte that a client makes the server keep is charged to its
-//! [`Account`] for as long as it is kept: a [`Charge`] gives it back when it is dropped. An account has a
-//! reserved part that nobody else can use up and, beyond that, a share of what all accounts have in common. Small charges
-//! have a limit of their own, so that neither somebody else's large bodies nor the client's own get in their way.
+//! [`Account`] for as long as it is kept; dropping the [`Charge`] gives it back. An account has a reserved part that
+//! nobody else can use up and, beyond that, a share of a common pool. Small charges have a separate limit, so that
+//! neither another client's large bodies nor the client's own crowd them out.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,7 +24,7 @@ pub(super) enum Scope {
 }
 
 impl Scope {
-    /// The scope as the engine knows it.
+    /// Returns the scope as the engine knows it.
     pub(super) fn id(self) -> ScopeId {
         let (kind, number) = match self {
             Self::Loopback => (0, 0),
@@ -68,7 +68,7 @@ pub(super) struct Accounts(Arc<Ledger>);
 
 #[derive(Debug)]
 struct Ledger {
-    /// Largest charge that is small.
+    /// Size of the largest small charge, in bytes.
     small_bytes: usize,
     held: Mutex<Balances>,
 }
@@ -84,7 +84,7 @@ struct Balances {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Room {
     Small,
-    /// A charge that was large once stays large.
+    /// A charge that was large once stays large, even if it shrinks.
     Large,
 }
 
@@ -109,7 +109,7 @@ impl Accounts {
         }))
     }
 
-    /// The account of a client.
+    /// Returns the account of a client.
     pub(super) fn of(&self, scope: Scope) -> Account {
         Account {
             ledger: Arc::clone(&self.0),
@@ -126,7 +126,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// The client whose account it is.
+    /// Returns the client that owns the account.
     pub(super) fn scope(&self) -> Scope {
         self.scope
     }
@@ -134,7 +134,7 @@ impl Account {
     /// Charges `bytes` to the account.
     ///
     /// # Errors
-    /// `AccountFull`, where the client's other requests keep too much; `BodiesFull`, where all clients together do.
+    /// `AccountFull` if the client's other requests keep too much; `BodiesFull` if all clients together do.
     pub(super) fn charge(&self, bytes: usize) -> Result<Charge> {
         let mut charge = Charge {
             account: self.clone(),
@@ -155,11 +155,6 @@ pub(super) struct Charge {
 }
 
 impl Charge {
-    /// The amount charged, in bytes.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// Charges `more` bytes; if there is no room, the charge stays as it was.
     ///
     /// # Errors
@@ -174,6 +169,20 @@ impl Charge {
         ledger.grow(*scope, (self.room, self.bytes), (room, bytes))?;
         (self.room, self.bytes) = (room, bytes);
         Ok(())
+    }
+
+    /// Grows or shrinks the charge to this many bytes; if there is no room, it stays as it was.
+    ///
+    /// # Errors
+    /// As [`Account::charge`].
+    pub(super) fn set(&mut self, bytes: usize) -> Result<()> {
+        match bytes.checked_sub(self.bytes) {
+            Some(more) => self.grow(more),
+            None => {
+                self.shrink(self.bytes - bytes);
+                Ok(())
+            }
+        }
     }
 
     /// Gives `fewer` bytes back.
@@ -277,12 +286,12 @@ mod tests {
         ));
         let mut small = account.charge(1000).unwrap();
         assert!(small.grow(MIB).is_err());
-        assert_eq!(small.bytes(), 1000, "what was charged stays");
+        assert_eq!(small.bytes, 1000, "what was charged stays");
         other.charge(8 * MIB).unwrap();
     }
 
     proptest! {
-        /// Whatever is charged and given back, the ledger agrees with the charges, and ends empty.
+        /// After any sequence of charges and returns, the ledger agrees with the charges and ends empty.
         #[test]
         fn the_books_agree_with_the_charges(
             steps in prop::collection::vec((0_u32..3, 0_usize..8, 0_usize..300, 0_u8..4), 1..200),
@@ -312,7 +321,7 @@ mod tests {
                     for room in [Room::Small, Room::Large] {
                         let own = charges.values();
                         let own = own.filter(|charge| charge.account.scope == scope && charge.room == room);
-                        let bytes: usize = own.map(Charge::bytes).sum();
+                        let bytes: usize = own.map(|charge| charge.bytes).sum();
                         prop_assert_eq!(held.room(room).of(scope), bytes);
                     }
                 }

@@ -1,5 +1,5 @@
-//! Admission control: a bounded number of requests of each class, of which every client has a reserved part. A refusal
-//! says when to retry.
+//! Admission control: a bounded number of requests of each class, part of it reserved for each client. A refusal tells
+//! the client when to retry.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use super::error::{ApiError, Result};
 use super::share::{Bounds, Shares};
 use heg_sched::Class;
 
-/// Requests of both classes that wait or run.
+/// The requests of both classes that wait or run.
 #[derive(Debug)]
 pub(super) struct Admission {
     reactive: Queue,
@@ -19,7 +19,7 @@ pub(super) struct Admission {
 #[derive(Debug)]
 struct Queue {
     live: Mutex<Shares>,
-    /// Time from one end to the next, smoothed.
+    /// Smoothed time between the ends of two requests.
     gap: Mutex<Gap>,
 }
 
@@ -46,7 +46,7 @@ impl Admission {
         }
     }
 
-    /// A permit for a client's request.
+    /// Returns a permit for a client's request.
     ///
     /// # Errors
     /// `Busy`, if there is none.
@@ -65,6 +65,11 @@ impl Admission {
                 retry_after: queue.retry_after(),
             }),
         }
+    }
+
+    /// Returns the number of a client's requests of a class that wait or run.
+    pub(super) fn live(&self, scope: Scope, class: Class) -> usize {
+        self.queue(class).live().of(scope)
     }
 
     fn queue(&self, class: Class) -> &Queue {
@@ -93,7 +98,7 @@ impl Queue {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Estimated time until the next permit is free.
+    /// Returns the estimated time until the next permit is free.
     fn retry_after(&self) -> Duration {
         let gap = self.gap.lock().unwrap_or_else(PoisonError::into_inner);
         gap.smoothed.clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX)
@@ -111,8 +116,25 @@ impl Queue {
 }
 
 impl Permit {
-    /// Estimated time until the next permit of its class is free.
-    pub(super) fn retry_after(&self) -> Duration {
+    /// Returns the estimate of the time until another request of this permit's class may be admitted.
+    pub(super) fn retry(&self) -> Retry {
+        Retry {
+            admission: Arc::clone(&self.admission),
+            class: self.class,
+        }
+    }
+}
+
+/// An estimate of the time until another request of a class may be admitted.
+#[derive(Debug)]
+pub(super) struct Retry {
+    admission: Arc<Admission>,
+    class: Class,
+}
+
+impl Retry {
+    /// Returns the estimated time until the next permit of the class is free.
+    pub(super) fn after(&self) -> Duration {
         self.admission.queue(self.class).retry_after()
     }
 }
@@ -123,7 +145,7 @@ impl Drop for Permit {
     }
 }
 
-/// A class as requests and metrics name it.
+/// Returns the name of a class in requests and metrics.
 pub(super) fn class_name(class: Class) -> &'static str {
     match class {
         Class::Reactive => "reactive",

@@ -19,7 +19,7 @@ pub(super) enum ApiKind {
 }
 
 impl ApiKind {
-    /// The prefix of answer ids.
+    /// Returns the prefix of answer ids.
     pub(super) fn id_prefix(self) -> &'static str {
         match self {
             Self::Chat => "chatcmpl",
@@ -36,9 +36,9 @@ pub(super) struct Envelope {
     /// Seconds since 1970.
     pub(super) created: u64,
     pub(super) model: String,
-    /// What the answer was made with.
+    /// Identification of the model and software that made the answer.
     pub(super) fingerprint: String,
-    /// Names the tokens of log probabilities.
+    /// The tokenizer that gives the tokens of log probabilities their names.
     pub(super) tokenizer: Option<Arc<Tokenizer>>,
 }
 
@@ -51,9 +51,9 @@ pub(super) struct Piece {
     pub(super) calls: Vec<ToolCall>,
     /// Number of calls in earlier pieces.
     pub(super) calls_before: usize,
-    /// Its tokens, if they were asked for.
+    /// The piece's tokens, if they were asked for.
     pub(super) token_ids: Option<Vec<u32>>,
-    /// Its tokens with log probabilities, if they were asked for.
+    /// The piece's tokens with log probabilities, if they were asked for.
     pub(super) scored: Vec<ScoredToken>,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct AnswerObject<'a> {
     pub(super) timings: Option<Value>,
 }
 
-/// One of the answers in it; it has one of `message`, `delta` and `text`.
+/// One choice of an answer object; it has one of `message`, `delta` and `text`.
 #[derive(Serialize)]
 struct ChoiceObject<'a> {
     index: usize,
@@ -89,7 +89,7 @@ struct ChoiceObject<'a> {
 }
 
 impl Piece {
-    /// Adds text and calls.
+    /// Appends text and calls to the piece.
     pub(super) fn add(&mut self, said: Vec<Said>) {
         for said in said {
             match said {
@@ -99,7 +99,7 @@ impl Piece {
         }
     }
 
-    /// The text; null if there are calls instead.
+    /// Returns the text; null if there are calls instead.
     fn content(&self) -> Value {
         if self.text.is_empty() && !self.calls.is_empty() {
             return Value::Null;
@@ -107,7 +107,7 @@ impl Piece {
         self.text.as_str().into()
     }
 
-    /// The finish reason: `tool_calls` if this piece or an earlier one has calls.
+    /// Returns the finish reason: `tool_calls` if this piece or an earlier one has calls.
     fn reason(&self, reason: FinishReason) -> &'static str {
         match reason {
             FinishReason::Stop if self.calls_before + self.calls.len() > 0 => "tool_calls",
@@ -117,7 +117,7 @@ impl Piece {
 }
 
 impl Envelope {
-    /// The whole answers, each with why it ended.
+    /// Returns the whole answers, each with its finish reason.
     pub(super) fn whole(
         &self,
         pieces: Vec<(Piece, FinishReason)>,
@@ -152,7 +152,7 @@ impl Envelope {
         whole
     }
 
-    /// A piece of an answer.
+    /// Returns a chunk with one piece of an answer.
     pub(super) fn chunk(&self, piece: Piece, place: ChunkPlace) -> AnswerObject<'_> {
         let finish_reason = match place {
             ChunkPlace::Last(reason) => Some(piece.reason(reason)),
@@ -182,7 +182,7 @@ impl Envelope {
         delta
     }
 
-    /// The chunk after the last one, which reports the token usage.
+    /// Returns the chunk after the last one, which reports the token usage.
     pub(super) fn usage_chunk(&self, stats: &AnswerStats) -> AnswerObject<'_> {
         let mut chunk = self.object(self.chunk_object(), Vec::new());
         chunk.usage = Some(usage(stats));
@@ -285,7 +285,7 @@ fn usage(stats: &AnswerStats) -> Value {
     })
 }
 
-/// The times of the answer, an extension of OpenAI's API.
+/// Returns the timings of an answer, an extension of OpenAI's API.
 pub(super) fn timings(stats: &AnswerStats) -> Value {
     json!({
         "predicted_ttft_ms": millis(stats.predicted_ttft),
@@ -296,7 +296,7 @@ pub(super) fn timings(stats: &AnswerStats) -> Value {
     })
 }
 
-/// Milliseconds, to the microsecond.
+/// Converts a time to milliseconds, to the microsecond.
 pub(super) fn millis(time: Duration) -> f64 {
     time.as_micros() as f64 / 1e3
 }

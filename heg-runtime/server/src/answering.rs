@@ -1,19 +1,22 @@
 //! One running request: turns the engine's updates into text, tool calls and the result that the client gets.
 //!
 //! Runs in the connection's task: the engine only sends token ids into a channel, which holds at most the tokens of
-//! one answer, however slow the client is. A dropped `Answering` cancels its request.
+//! one answer, however slow the client is. Dropping an `Answering` cancels its request. The request's place in the
+//! queue is free once the engine is done with it; its memory is charged until the client has received the whole
+//! answer.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::account::Charge;
-use super::admission::Permit;
-use super::echo::{Echo, Echoed};
+use super::admission::{Permit, Retry};
+use super::echo::Echo;
 use super::error::{ApiError, Result};
 use super::log_probs::ScoredToken;
-use super::metrics::{Metrics, Outcome};
+use super::metrics::{ClientMetrics, Outcome};
 use super::supersede::Turn;
 use heg_runtime::FinishReason;
 use heg_runtime::RuntimeError;
@@ -25,27 +28,56 @@ use heg_text::{AnswerText, Said, TokenLogProbs, ToolCallParser, ToolSyntax};
 pub(super) struct Answering {
     engine: Engine,
     id: RequestId,
-    updates: UnboundedReceiver<Update>,
+    updates: UnboundedReceiver<Told>,
     text: AnswerText,
     /// Parser of tool calls, if the answer may have some.
     calls: Option<ToolCallParser>,
-    /// The prompt, until it was sent back.
+    /// The prompt, until it has been sent back.
     echo: Option<Echo>,
-    /// Whether that waits for its log probabilities.
+    /// Whether the echo still waits for its log probabilities.
     echo_waits: bool,
-    /// Characters of the prompt in front of the answer.
-    echoed_chars: usize,
     shows: Shows,
     state: State,
     stats: AnswerStats,
     class: Class,
-    metrics: Arc<Metrics>,
-    /// Its turn among requests with the same key.
+    metrics: ClientMetrics,
+    /// The request's turn among those with the same key.
     turn: Turn,
-    /// Its permit, given back at the end.
-    permit: Permit,
-    /// The charge for what it keeps, on its client's account, with the other answers to its request.
-    _charge: Arc<Charge>,
+    /// The estimate of when to retry if the request is shed.
+    retry: Retry,
+    charge: Arc<Charge>,
+}
+
+/// The resources that a request holds.
+pub(super) struct Holding {
+    /// The request's turn among those with the same key.
+    pub(super) turn: Turn,
+    /// The request's place in the queue, given back when the engine is done with it.
+    pub(super) permit: Permit,
+    /// The charge on the client's account, shared with the other answers to the same request.
+    pub(super) charge: Arc<Charge>,
+}
+
+/// An engine update, in the form in which it waits for a client that may be slow.
+enum Told {
+    Accepted(Duration),
+    Prompt(Vec<TokenLogProbs>),
+    Token {
+        id: u32,
+        log_probs: Option<Box<TokenLogProbs>>,
+    },
+    Finished(Box<Ending>),
+}
+
+impl From<Update> for Told {
+    fn from(update: Update) -> Self {
+        match update {
+            Update::Accepted { predicted_ttft } => Self::Accepted(predicted_ttft),
+            Update::Prompt(log_probs) => Self::Prompt(log_probs),
+            Update::Token { id, log_probs } => Self::Token { id, log_probs },
+            Update::Finished(ending) => Self::Finished(Box::new(ending)),
+        }
+    }
 }
 
 /// The text side of a request.
@@ -62,7 +94,7 @@ pub(super) struct TextSide {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shows {
     Answer,
-    /// Only the prompt was asked for; the engine makes one token all the same.
+    /// Nothing but the prompt was asked for; the engine makes one token all the same.
     Nothing,
 }
 
@@ -79,12 +111,12 @@ enum State {
 /// An event in the course of an answer.
 pub(super) enum AnswerEvent {
     /// The prompt that comes back, before everything else.
-    Prompt(Echoed),
+    Prompt(Echo),
     /// A token, and the text and calls that can be shown now.
     Token {
         id: u32,
         said: Vec<Said>,
-        /// Its log probabilities, if they are asked for.
+        /// The token's log probabilities, if they are asked for; the offset does not count an echoed prompt.
         scored: Option<ScoredToken>,
     },
     /// The end of the answer, with the text and calls held back until now.
@@ -100,7 +132,7 @@ pub(super) struct AnswerStats {
     pub(super) prompt_tokens: u32,
     pub(super) answer_tokens: u32,
     pub(super) reused_tokens: u32,
-    /// How its tokens were drafted.
+    /// Counts of the answer's drafted and accepted tokens.
     pub(super) drafts: DraftCounts,
     pub(super) predicted_ttft: Duration,
     pub(super) queued: Duration,
@@ -116,10 +148,14 @@ impl Answering {
         engine: &Engine,
         request: Request,
         side: TextSide,
-        turn: Turn,
-        (permit, charge): (Permit, Arc<Charge>),
-        metrics: &Arc<Metrics>,
+        holding: Holding,
+        metrics: ClientMetrics,
     ) -> Self {
+        let Holding {
+            turn,
+            permit,
+            charge,
+        } = holding;
         let (sender, updates) = unbounded_channel();
         let class = request.class;
         let echo_waits = request.prompt_log_probs.is_some();
@@ -127,8 +163,16 @@ impl Answering {
             prompt_tokens: request.prompt.len().try_into().unwrap_or(u32::MAX),
             ..AnswerStats::default()
         };
-        // A failed send means that nobody listens any more: the cancellation is under way.
-        let id = engine.submit(request, move |update| drop(sender.send(update)));
+        let retry = permit.retry();
+        // The engine works with the charged memory whether or not anybody listens.
+        let mut while_it_runs = Some((permit, Arc::clone(&charge)));
+        let id = engine.submit(request, move |update| {
+            if matches!(update, Update::Finished(_)) {
+                drop(while_it_runs.take());
+            }
+            // A failed send means that the receiver is gone and the cancellation is under way.
+            let _ = sender.send(update.into());
+        });
         Self {
             engine: engine.clone(),
             id,
@@ -137,60 +181,61 @@ impl Answering {
             calls: side.syntax.map(ToolCallParser::new),
             echo: side.echo,
             echo_waits,
-            echoed_chars: 0,
             shows: side.shows,
             state: State::Running,
             stats,
             class,
-            metrics: Arc::clone(metrics),
+            metrics,
             turn,
-            permit,
-            _charge: charge,
+            retry,
+            charge,
         }
     }
 
-    /// Waits until the scheduler has accepted it; returns the predicted TTFT.
+    /// Waits until the scheduler has accepted the request; returns the predicted TTFT.
     pub(super) async fn accepted(&mut self) -> Result<Duration> {
         match self.update().await? {
-            Update::Accepted { predicted_ttft } => {
+            Told::Accepted(predicted_ttft) => {
                 self.stats.predicted_ttft = predicted_ttft;
                 Ok(predicted_ttft)
             }
-            Update::Finished(ending) => {
-                self.end(ending)?;
+            Told::Finished(ending) => {
+                self.end(*ending)?;
                 Err(out_of_turn())
             }
-            Update::Prompt(_) | Update::Token { .. } => Err(out_of_turn()),
+            Told::Prompt(_) | Told::Token { .. } => Err(out_of_turn()),
         }
     }
 
-    /// The next event of an accepted request. `End` and errors are the last. Nothing is lost if the future is dropped.
+    /// Returns the next event of an accepted request. `End` and errors are the last. Nothing is lost if the future is
+    /// dropped.
     pub(super) async fn next(&mut self) -> Result<AnswerEvent> {
         if let Some(echo) = self.echo.take_if(|_| !self.echo_waits) {
-            return self.echoed(echo.read(None)?);
+            return Ok(AnswerEvent::Prompt(echo));
         }
         loop {
             match self.update().await? {
-                Update::Prompt(log_probs) => {
-                    if let Some(echo) = self.echo.take() {
-                        return self.echoed(echo.read(Some(log_probs))?);
+                Told::Prompt(log_probs) => {
+                    if let Some(mut echo) = self.echo.take() {
+                        echo.log_probs = Some(log_probs);
+                        return Ok(AnswerEvent::Prompt(echo));
                     }
                 }
-                // The engine says what it knows of the prompt first.
-                Update::Token { .. } if self.echo.is_some() => return Err(out_of_turn()),
-                Update::Token { id, log_probs }
+                // The engine reports the prompt before the first token.
+                Told::Token { .. } if self.echo.is_some() => return Err(out_of_turn()),
+                Told::Token { id, log_probs }
                     if self.state == State::Running && self.shows == Shows::Answer =>
                 {
                     return self.token(id, log_probs);
                 }
-                Update::Token { .. } => {}
-                Update::Finished(ending) => return self.end(ending),
-                Update::Accepted { .. } => return Err(out_of_turn()),
+                Told::Token { .. } => {}
+                Told::Finished(ending) => return self.end(*ending),
+                Told::Accepted(_) => return Err(out_of_turn()),
             }
         }
     }
 
-    async fn update(&mut self) -> Result<Update> {
+    async fn update(&mut self) -> Result<Told> {
         tokio::select! {
             biased;
             () = self.turn.passed() => Err(ApiError::Superseded),
@@ -198,19 +243,19 @@ impl Answering {
         }
     }
 
-    /// The statistics so far; complete after the end.
+    /// Returns the statistics so far; complete after the end.
     pub(super) fn stats(&self) -> &AnswerStats {
         &self.stats
     }
 
-    fn echoed(&mut self, echoed: Echoed) -> Result<AnswerEvent> {
-        self.echoed_chars = echoed.text.chars().count();
-        Ok(AnswerEvent::Prompt(echoed))
+    /// Returns the request's charge, which its other answers share.
+    pub(super) fn charge(&self) -> &Arc<Charge> {
+        &self.charge
     }
 
     fn token(&mut self, id: u32, log_probs: Option<Box<TokenLogProbs>>) -> Result<AnswerEvent> {
         self.stats.answer_tokens += 1;
-        let offset = self.echoed_chars + self.text.chars();
+        let offset = self.text.chars();
         let emit = self.text.push(id).map_err(RuntimeError::from)?;
         if emit.stopped {
             self.state = State::Stopped;
@@ -275,13 +320,14 @@ impl Answering {
             // A client that cancels drops the answer, so this is the server's shutdown.
             Outcome::Cancelled => Err(ApiError::ShuttingDown),
             Outcome::Deadline => Err(ApiError::Deadline),
-            Outcome::Failed => Err(ApiError::Failed {
-                why: ending
-                    .error
-                    .map_or_else(|| "a kernel failed".to_owned(), |error| error.chain()),
+            Outcome::Failed => Err(match ending.error {
+                Some(error) => ApiError::Broken(error),
+                None => ApiError::Failed {
+                    why: "a kernel failed".to_owned(),
+                },
             }),
             Outcome::Shed => Err(ApiError::Shed {
-                retry_after: self.permit.retry_after(),
+                retry_after: self.retry.after(),
             }),
         }
     }
@@ -305,5 +351,20 @@ impl Drop for Answering {
             self.engine.cancel(self.id);
             self.metrics.ended(self.class, Outcome::Cancelled, None);
         }
+        // Waiting updates are freed one by one: if there are many, on another thread than the event loop's.
+        if self.updates.len() > WAITING_MAX
+            && let Ok(runtime) = Handle::try_current()
+        {
+            let (_, nothing) = unbounded_channel();
+            let waiting = std::mem::replace(&mut self.updates, nothing);
+            let charge = Arc::clone(&self.charge);
+            runtime.spawn_blocking(move || drop((waiting, charge)));
+        }
     }
 }
+
+/// Memory of a token that waits for its client, in bytes: in the channel, and as text.
+pub(super) const WAITING_TOKEN_BYTES: usize = size_of::<Told>() + 8;
+
+/// Largest number of waiting updates that are dropped on the event loop. Chosen: they take a tenth of a millisecond.
+const WAITING_MAX: usize = 4096;

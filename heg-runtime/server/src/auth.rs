@@ -4,6 +4,7 @@
 use constant_time_eq::constant_time_eq;
 use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, HOST};
+use rustix::process::geteuid;
 
 use super::account::Scope;
 use super::error::{ApiError, Result};
@@ -14,14 +15,14 @@ use super::listen::Transport;
 pub struct Token(String);
 
 impl Token {
-    /// A token; `None` for an empty text, or one that cannot stand in a header.
+    /// Creates a token; `None` for an empty text, or one that cannot stand in a header.
     pub fn new(text: impl Into<String>) -> Option<Self> {
         let text = text.into();
         let fits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
         fits.then_some(Self(text))
     }
 
-    /// Compares in constant time.
+    /// Compares tokens in constant time.
     fn is(&self, given: &str) -> bool {
         constant_time_eq(self.0.as_bytes(), given.as_bytes())
     }
@@ -33,38 +34,71 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// The tokens that clients may present, and their owners. If empty, none is required.
+/// The tokens that clients may present, with their owners. If empty, no token is required.
 #[derive(Debug, Clone, Default)]
 pub struct Tokens {
-    /// Each token with the index of its client in `names`.
+    /// Each token with the index of its client in `clients`.
     tokens: Vec<(Token, u32)>,
-    names: Vec<Option<String>>,
+    clients: Vec<TokenOwner>,
+}
+
+/// A client with tokens.
+#[derive(Debug, Clone, Default)]
+struct TokenOwner {
+    name: Option<String>,
+    /// Whether the client may see the load of all clients.
+    is_operator: bool,
+}
+
+/// The load that a client may see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum View {
+    /// The load of all clients.
+    Everything,
+    /// The client's own load.
+    Own,
 }
 
 impl Tokens {
-    /// Adds a token. Tokens of one name are one client's; a token without a name is a client of its own.
+    /// Adds a token. All tokens with the same name belong to one client; a token without a name is a client of its own.
     ///
     /// # Errors
-    /// The token, if it is there already.
+    /// The token, if it was added before.
     pub fn add(&mut self, token: Token, name: Option<&str>) -> std::result::Result<(), Token> {
         if self.tokens.iter().any(|(other, _)| other.is(&token.0)) {
             return Err(token);
         }
-        let known = |other: &Option<String>| name.is_some() && other.as_deref() == name;
-        let client = self.names.iter().position(known).unwrap_or_else(|| {
-            self.names.push(name.map(str::to_owned));
-            self.names.len() - 1
-        });
+        let client = self.client_of(name);
         self.tokens.push((token, client as u32));
         Ok(())
     }
 
-    /// Whether no token is required.
+    /// Lets a client see the load of all clients.
+    pub fn allow_operator(&mut self, name: &str) {
+        let client = self.client_of(Some(name));
+        if let Some(client) = self.clients.get_mut(client) {
+            client.is_operator = true;
+        }
+    }
+
+    /// Returns the index of a client, and adds the client if the name is new.
+    fn client_of(&mut self, name: Option<&str>) -> usize {
+        let known = |other: &TokenOwner| name.is_some() && other.name.as_deref() == name;
+        self.clients.iter().position(known).unwrap_or_else(|| {
+            self.clients.push(TokenOwner {
+                name: name.map(str::to_owned),
+                is_operator: false,
+            });
+            self.clients.len() - 1
+        })
+    }
+
+    /// Returns whether no token is required.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// The owner of a token. All tokens are compared, so that the time does not reveal which one matched.
+    /// Returns the owner of a token. All tokens are compared, so that the time does not reveal which one matched.
     fn client(&self, given: &str) -> Option<u32> {
         let mut found = None;
         for (token, client) in &self.tokens {
@@ -80,7 +114,7 @@ impl From<Token> for Tokens {
     fn from(token: Token) -> Self {
         Self {
             tokens: vec![(token, 0)],
-            names: vec![None],
+            clients: vec![TokenOwner::default()],
         }
     }
 }
@@ -102,6 +136,20 @@ pub(super) fn scope(tokens: &Tokens, headers: &HeaderMap, transport: Transport) 
         check_host(headers)?;
     }
     Ok(transport.scope())
+}
+
+/// Returns the load that a client may see. If all are one client, there is no other client's load to hide.
+pub(super) fn view(tokens: &Tokens, scope: Scope, transport: Transport) -> View {
+    let owner = match scope {
+        Scope::Client(client) => tokens.clients.get(client as usize),
+        Scope::Loopback | Scope::User(_) => return View::Everything,
+    };
+    let is_alone = tokens.clients.len() == 1;
+    let is_our_user = matches!(transport, Transport::Unix { user } if user == geteuid().as_raw());
+    match is_alone || is_our_user || owner.is_some_and(|owner| owner.is_operator) {
+        true => View::Everything,
+        false => View::Own,
+    }
 }
 
 fn check_host(headers: &HeaderMap) -> Result<()> {
@@ -179,6 +227,26 @@ mod tests {
             assert_eq!(who("cron", transport), Some(Scope::Client(2)));
             assert_eq!(who("editor", transport), None);
         }
+    }
+
+    #[test]
+    fn an_operator_sees_the_load_of_all() {
+        let mut tokens = Tokens::default();
+        let token = |text: &str| Token::new(text).unwrap();
+        let see =
+            |tokens: &Tokens, client, transport| view(tokens, Scope::Client(client), transport);
+        tokens.add(token("ours"), Some("editor")).unwrap();
+        assert_eq!(see(&tokens, 0, Transport::Tcp), View::Everything, "alone");
+        tokens.add(token("theirs"), Some("watch")).unwrap();
+        tokens.allow_operator("watch");
+        assert_eq!(see(&tokens, 0, Transport::Tcp), View::Own);
+        assert_eq!(see(&tokens, 1, Transport::Tcp), View::Everything);
+        let user = geteuid().as_raw();
+        assert_eq!(see(&tokens, 0, Transport::Unix { user }), View::Everything);
+        let user = user + 1;
+        assert_eq!(see(&tokens, 0, Transport::Unix { user }), View::Own);
+        let anybody = view(&Tokens::default(), Scope::Loopback, Transport::Tcp);
+        assert_eq!(anybody, View::Everything);
     }
 
     #[test]

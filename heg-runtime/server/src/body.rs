@@ -23,16 +23,16 @@ pub(super) struct BodyReader {
 pub struct BodyPace {
     /// Maximum time for any body.
     pub time_max: Duration,
-    /// Largest body that may take all that time, in bytes.
+    /// Size of the largest body that may take all that time, in bytes.
     pub small_bytes: usize,
-    /// Time that a larger body gets before its bytes count.
+    /// Time that a larger body gets before its pace counts.
     pub grace: Duration,
-    /// Bytes that earn a larger body another second.
+    /// Number of bytes for which a larger body gets another second.
     pub bytes_per_second: u32,
 }
 
 impl Default for BodyPace {
-    /// All of them are chosen.
+    /// All defaults are chosen.
     fn default() -> Self {
         Self {
             time_max: Duration::from_secs(30),
@@ -44,7 +44,7 @@ impl Default for BodyPace {
 }
 
 impl BodyPace {
-    /// Time from the start within which the next byte has to arrive, once `bytes` have.
+    /// Returns the time from the start within which the next byte has to arrive, after `bytes` bytes have arrived.
     fn time(&self, bytes: usize) -> Duration {
         if bytes <= self.small_bytes {
             return self.time_max;
@@ -62,7 +62,7 @@ pub(super) struct RequestBody {
 }
 
 impl BodyReader {
-    /// Reads bodies of up to `bytes_max` bytes that arrive at this pace.
+    /// Creates a reader of bodies of up to `bytes_max` bytes that arrive at this pace.
     pub(super) fn new(bytes_max: usize, pace: BodyPace) -> Self {
         Self { bytes_max, pace }
     }
@@ -72,7 +72,7 @@ impl BodyReader {
     where
         B: Body<Data = bytes::Bytes, Error: std::fmt::Display> + Unpin,
     {
-        // Refused before a byte of it is read, so that `Expect: 100-continue` is worth its while.
+        // Refused before a byte is read, so that a client that sent `Expect: 100-continue` need not send the body.
         if body.size_hint().lower() > self.bytes_max as u64 {
             return Err(self.too_large());
         }
@@ -108,7 +108,7 @@ impl BodyReader {
         }
     }
 
-    /// Discards the rest of a refused body, so that its sender, who is still sending, gets to read the refusal.
+    /// Discards the rest of a refused body, so that the client, which is still sending, gets to read the refusal.
     pub(super) async fn pass_over<B>(&self, body: &mut B)
     where
         B: Body<Data = bytes::Bytes> + Unpin,
@@ -177,7 +177,7 @@ mod tests {
         assert!(take(8 << 20).await.is_ok());
     }
 
-    /// A client that sends on after it was refused would find its connection reset, and no reason.
+    /// Without this, a client that goes on sending after a refusal would see its connection reset, without a reason.
     #[tokio::test]
     async fn the_rest_of_a_refused_body_is_passed_over() {
         let body_reader = BodyReader::new(1000, BodyPace::default());
@@ -191,7 +191,7 @@ mod tests {
         assert!(matches!(outcome, Err(ApiError::TooLarge { .. })));
         body_reader.pass_over(&mut body).await;
         assert!(body.frame().await.is_none());
-        // Not for ever.
+        // The discarding ends at some point.
         let mut endless = StreamBody::new(iter(frames(usize::MAX)));
         body_reader.pass_over(&mut endless).await;
         let mut silent = StreamBody::new(pending::<std::io::Result<Frame<bytes::Bytes>>>());

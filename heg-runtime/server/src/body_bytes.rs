@@ -1,7 +1,7 @@
 //! The buffer of a body.
 //!
 //! A large body has a memory mapping of its own, which goes back to the system at once. The allocator would keep freed
-//! memory, after a few large bodies as much as all of them took.
+//! memory: after a few large bodies, as much as all of them took.
 
 use std::io;
 use std::ops::Deref;
@@ -22,7 +22,7 @@ enum Kept {
 }
 
 impl BodyBytes {
-    /// An empty buffer for at most `bytes_max` bytes.
+    /// Creates an empty buffer for at most `bytes_max` bytes.
     pub(super) fn new(bytes_max: usize) -> Self {
         Self {
             bytes_max,
@@ -41,7 +41,7 @@ impl BodyBytes {
                 return Ok(());
             }
             let mut pages = MmapMut::map_anon(self.bytes_max.max(1))?;
-            // Large pages would be taken whole for a body of a few.
+            // With huge pages, a body of a few bytes would take a whole one.
             let _ = pages.advise(Advice::NoHugePage);
             let filled = bytes.len();
             put(&mut pages, 0, bytes)?;
@@ -74,7 +74,8 @@ impl Deref for BodyBytes {
     }
 }
 
-/// Largest body that is left to the allocator, in bytes. Chosen: below what it maps itself.
+/// Size of the largest body that is left to the allocator, in bytes. Chosen: below the size that the allocator maps
+/// itself.
 const HEAP_BYTES_MAX: usize = 64 << 10;
 
 #[cfg(test)]
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// However a body comes, its bytes are those that came.
+        /// A body's bytes are kept in order, whatever pieces they arrive in.
         #[test]
         fn bytes_are_kept_in_order(pieces in prop::collection::vec(0_usize..40_000, 0..10)) {
             let whole: Vec<u8> = (0..pieces.iter().sum()).map(|at: usize| at as u8).collect();

@@ -19,10 +19,10 @@ use super::request::{PromptBounds, PromptText};
 /// Reads a body within bounds.
 pub(super) struct Reader<'a> {
     bounds: &'a PromptBounds,
-    /// Ignored fields, whose value is read as `true`, whatever it is.
+    /// Ignored fields, whose values are read as `true` whatever they are.
     passed_over: &'a [&'a str],
     values_left: Cell<usize>,
-    /// The reason why reading was given up. An error of `serde` could only carry it as text.
+    /// The reason for giving up. An error of `serde` could only carry it as text.
     refusal: RefCell<Option<ApiError>>,
 }
 
@@ -46,7 +46,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads an object. `serde_json` ends at 128 nested values.
+    /// Reads an object. `serde_json` refuses more than 128 nested values.
     pub(super) fn object(&self, body: &[u8], prompt: PromptField) -> Result<Read> {
         let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
         if let Some(found) = first.and_then(|byte| not_an_object(*byte)) {
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Kind of the value that begins like this, unless it is an object or not JSON.
+/// Returns the kind of a value by its first byte; `None` for an object and for text that is not JSON.
 fn not_an_object(first: u8) -> Option<String> {
     let found = match first {
         b'[' => "a list",
@@ -135,7 +135,7 @@ impl<'de> Visitor<'de> for Object<'_> {
     }
 }
 
-/// Any value; each part of it is counted.
+/// A seed for any value; it counts each part of the value.
 #[derive(Clone, Copy)]
 struct Counted<'a>(&'a Reader<'a>);
 
@@ -204,7 +204,7 @@ struct Prompt<'a>(&'a Reader<'a>);
 enum Item {
     /// A whole prompt: a text or a list.
     Prompt(PromptText),
-    /// Anything else: a token id, if all is well.
+    /// Anything else: a token id in a valid request.
     Value(Value),
 }
 
@@ -233,7 +233,7 @@ impl Reader<'_> {
     }
 
     fn token_id<E: de::Error>(&self, place: usize, value: &Value) -> Result<u32, E> {
-        // Ids are bounded by the context, not by what a body may have of everything else.
+        // Token ids are bounded by the context, not by the limit on other values.
         self.values_left.set(self.values_left.get() + 1);
         let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
         id.ok_or_else(|| {
@@ -366,6 +366,6 @@ impl<'de> Visitor<'de> for ItemSeed<'_> {
     }
 }
 
-/// Values of a body, names of fields counted too, token ids not. Chosen: more than twice what the largest schema may
-/// have. A value takes some 100 bytes.
+/// Maximum number of values of a body, field names included and token ids not. Chosen: more than twice that of the
+/// largest schema. A value takes some 100 bytes.
 const VALUES_MAX: usize = 50_000;

@@ -1,19 +1,21 @@
-//! The answers to one request, several where its `n` says so. Each is a request of its own to the engine.
+//! The answers to one request, of which there may be several (`n`). Each is a request of its own to the engine.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use super::account::Charge;
 use super::answering::{AnswerEvent, AnswerStats, Answering};
 use super::error::Result;
 
-/// The running answers to one request, in the order of their index. Those that are dropped are cancelled.
+/// The running answers to one request, in the order of their index. Dropping them cancels them.
 pub(super) struct Choices(Vec<Choice>);
 
 struct Choice {
     answering: Answering,
-    /// Whether its last event was taken.
+    /// Whether the answer's last event was taken.
     is_over: bool,
 }
 
@@ -26,12 +28,18 @@ impl Choices {
         Self(answerings.into_iter().map(choice).collect())
     }
 
-    /// Number of answers.
+    /// Returns the charge for the memory of the answers; `None` if there are no answers.
+    pub(super) fn charge(&self) -> Option<Arc<Charge>> {
+        let first = self.0.first();
+        first.map(|choice| Arc::clone(choice.answering.charge()))
+    }
+
+    /// Returns the number of answers.
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Waits until the scheduler has all of them; returns the predicted time to the first token of any.
+    /// Waits until the scheduler has accepted all requests; returns the shortest predicted TTFT.
     pub(super) async fn accepted(&mut self) -> Result<Duration> {
         let mut first = Duration::MAX;
         for choice in &mut self.0 {
@@ -40,7 +48,7 @@ impl Choices {
         Ok(first)
     }
 
-    /// The next event of any answer, and which; none once all are over.
+    /// Returns the next event of any answer, with the answer's index; `None` once all are over.
     pub(super) async fn next(&mut self) -> Option<(usize, Result<AnswerEvent>)> {
         let running = self.0.iter_mut().enumerate();
         let mut running: Vec<(usize, Pin<Box<dyn Future<Output = _> + Send + '_>>)> = running
@@ -50,7 +58,7 @@ impl Choices {
         if running.is_empty() {
             return None;
         }
-        // What is dropped while it waits has taken nothing yet.
+        // An answer that is dropped while it waits has taken no event yet.
         let (index, event) = poll_fn(|context| {
             for (index, next) in &mut running {
                 if let Poll::Ready(event) = next.as_mut().poll(context) {
@@ -69,19 +77,19 @@ impl Choices {
         Some((index, event))
     }
 
-    /// Whether every answer has had its last event.
+    /// Returns whether every answer has had its last event.
     pub(super) fn are_over(&self) -> bool {
         self.0.iter().all(|choice| choice.is_over)
     }
 
-    /// The statistics of one answer.
+    /// Returns the statistics of one answer.
     pub(super) fn stats_of(&self, index: usize) -> AnswerStats {
         let choice = self.0.get(index);
         choice.map_or_else(AnswerStats::default, |choice| *choice.answering.stats())
     }
 
-    /// The statistics of all answers together: their tokens, and the times of the one that took longest. The prompt
-    /// counts once.
+    /// Returns the statistics of all answers together: their tokens, and the times of the one that took longest. The
+    /// prompt counts once.
     pub(super) fn stats(&self) -> AnswerStats {
         let all = || self.0.iter().map(|choice| choice.answering.stats());
         let longest = all().max_by_key(|stats| stats.ttft + stats.decode);

@@ -1,8 +1,8 @@
-//! The stream to a client, and whether the client has closed it.
+//! The stream to a client, and a watch for the client closing it.
 //!
-//! A client that closes its connection, or only its own side of it, is gone: the two cannot be told apart before
-//! something is written. hyper, while it answers, reads on to notice that, unless the client has sent further bytes; so
-//! this asks the kernel, which knows whatever bytes are still to be read.
+//! A client that closes its connection, or only its own side of it, counts as gone: the two cannot be told apart before
+//! something is written. While hyper answers, it reads on to notice a close, unless the client has sent further bytes.
+//! So this asks the kernel, which knows of the close even while bytes wait to be read.
 
 use std::io;
 use std::pin::Pin;
@@ -11,6 +11,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+
+use super::framing::{Ambiguity, Framing};
 
 /// The stream of an accepted connection.
 #[derive(Debug)]
@@ -31,7 +33,10 @@ macro_rules! with {
 
 /// A client's stream over either transport.
 #[derive(Debug)]
-pub(super) struct ClientStream(Arc<Stream>);
+pub(super) struct ClientStream {
+    stream: Arc<Stream>,
+    framing: Framing,
+}
 
 /// Waits for the client to close its side.
 #[derive(Debug)]
@@ -39,45 +44,58 @@ pub(super) struct Closed(Arc<Stream>);
 
 impl From<TcpStream> for ClientStream {
     fn from(stream: TcpStream) -> Self {
-        Self(Arc::new(Stream::Tcp(stream)))
+        Self::new(Stream::Tcp(stream))
     }
 }
 
 impl From<UnixStream> for ClientStream {
     fn from(stream: UnixStream) -> Self {
-        Self(Arc::new(Stream::Unix(stream)))
+        Self::new(Stream::Unix(stream))
     }
 }
 
 impl ClientStream {
-    /// A handle that reports the close, while somebody else has the stream.
+    fn new(stream: Stream) -> Self {
+        Self {
+            stream: Arc::new(stream),
+            framing: Framing::default(),
+        }
+    }
+
+    /// Returns a handle that reports the close while other code owns the stream.
     pub(super) fn closed(&self) -> Closed {
-        Closed(Arc::clone(&self.0))
+        Closed(Arc::clone(&self.stream))
+    }
+
+    /// Returns the flag that says whether a head with two lengths for its body was read.
+    pub(super) fn ambiguity(&self) -> Ambiguity {
+        self.framing.ambiguity()
     }
 }
 
 impl Closed {
     /// Waits until the client has closed its side.
     pub(super) async fn wait(&self) {
-        // Linux tells of urgent data under this name; but the end of what comes counts as everything, and unlike
-        // `READABLE` it is not there as long as bytes wait.
+        // Linux reports urgent data under this name. But the end of the stream counts as every kind of event, and
+        // unlike `READABLE` this one is not set merely because bytes wait.
         let ended = with!(&*self.0, stream => stream.ready(Interest::PRIORITY).await);
-        // Who waits for a stream that fails hears of it elsewhere.
+        // Other code that uses the stream will see the error.
         drop(ended);
     }
 }
 
 impl AsyncRead for ClientStream {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
-            ready!(with!(&*self.0, stream => stream.poll_read_ready(context)))?;
+            ready!(with!(&*self.stream, stream => stream.poll_read_ready(context)))?;
             let room = buffer.initialize_unfilled();
-            match with!(&*self.0, stream => stream.try_read(room)) {
+            match with!(&*self.stream, stream => stream.try_read(room)) {
                 Ok(bytes) => {
+                    self.framing.saw(room.get(..bytes).unwrap_or_default());
                     buffer.advance(bytes);
                     return Poll::Ready(Ok(()));
                 }
@@ -103,8 +121,8 @@ impl AsyncWrite for ClientStream {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         loop {
-            ready!(with!(&*self.0, stream => stream.poll_write_ready(context)))?;
-            match with!(&*self.0, stream => stream.try_write_vectored(slices)) {
+            ready!(with!(&*self.stream, stream => stream.poll_write_ready(context)))?;
+            match with!(&*self.stream, stream => stream.try_write_vectored(slices)) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 written => return Poll::Ready(written),
             }
@@ -119,7 +137,7 @@ impl AsyncWrite for ClientStream {
         Poll::Ready(Ok(()))
     }
 
-    /// The stream closes when the last handle is dropped, which follows.
+    /// The stream closes when the last handle is dropped, soon after this.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

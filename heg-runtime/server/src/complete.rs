@@ -4,51 +4,44 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use heg_confine::Wait;
 use hyper::Response;
 use hyper::header::HeaderValue;
 
 use super::State;
 use super::account::{Account, Charge, Scope};
 use super::admission::Permit;
-use super::answer::{ApiKind, Envelope, Piece, millis};
-use super::answering::{AnswerEvent, Answering, Shows, TextSide};
+use super::answer::{ApiKind, millis};
+use super::answering::{Answering, Holding, Shows, TextSide, WAITING_TOKEN_BYTES};
 use super::body::RequestBody;
 use super::choices::Choices;
+use super::drafting::draft_bytes;
 use super::echo::Echo;
 use super::error::{ApiError, Result};
 use super::flows::FlowName;
+use super::forms::constraints;
 use super::preparation::Effort;
 use super::request::{
     ChatRequest, CompletionParams, CompletionRequest, Delivery, EchoPrompt, EndToken, PromptText,
     TokenIds,
 };
-use super::route::{Body, event_response, json_response};
+use super::route::{Body, event_response};
 use super::served::ServedModel;
-use super::stream::{Empty, Events};
-use super::supersede::{Key, Turn};
-use super::tools::{AnswerConstraint, Tooling};
-use heg_runtime::FinishReason;
-use heg_runtime::engine::{EndTokens, Request};
+use super::stream::{Empty, Events, StreamForm};
+use super::supersede::{Arrival, Key, Turn};
+use super::tools::{AnswerConstraint, AskedForm, Tooling};
+use super::whole::whole;
+use heg_runtime::engine::{DraftTexts, EndTokens, Request};
 use heg_text::{AnswerText, Conversation, SamplingParams, TextStream};
 
-/// `/v1/chat/completions`.
-pub(super) async fn chat(
-    state: &Arc<State>,
-    account: &Account,
-    body: RequestBody,
-    headers: Vec<(&'static str, &str)>,
-) -> Result<Response<Body>> {
-    answer(state, account, ApiKind::Chat, body, headers).await
-}
-
-/// `/v1/completions`.
-pub(super) async fn bare(
-    state: &Arc<State>,
-    account: &Account,
-    body: RequestBody,
-    headers: Vec<(&'static str, &str)>,
-) -> Result<Response<Body>> {
-    answer(state, account, ApiKind::Completion, body, headers).await
+/// A completion request as received.
+pub(super) struct Posted {
+    pub(super) api: ApiKind,
+    pub(super) body: RequestBody,
+    /// Headers that stand in for fields of the body.
+    pub(super) headers: Vec<(&'static str, String)>,
+    /// The request's place in the order of arrival.
+    pub(super) arrival: Arrival,
 }
 
 /// A prompt as it stands in the body.
@@ -57,24 +50,24 @@ enum Prompt {
     Bare(PromptText),
 }
 
-/// The tokens of a prompt, the form of its answer, and the tokens that are expected of it.
+/// The tokens of a prompt, the tools and format of its answer, and the tokens of its predicted answer.
 type Tokenized = (Vec<u32>, Option<Box<Tooling>>, Vec<u32>);
 
 impl Prompt {
-    fn tokens(self, served: &ServedModel) -> Result<Tokenized> {
+    fn tokens(self, served: &ServedModel, wait: Wait<'_>) -> Result<Tokenized> {
         Ok(match self {
             Self::Chat(chat) => {
-                let prompt = served.chat_prompt(&chat.conversation)?;
-                let prediction = chat.prediction.map(|text| served.prediction(&text));
+                let prompt = served.chat_prompt(chat.conversation, wait)?;
+                let prediction = chat.prediction.map(|text| served.prediction(text, wait));
                 let tooling = Some(chat.tooling).filter(Tooling::is_held).map(Box::new);
                 (prompt, tooling, prediction.transpose()?.unwrap_or_default())
             }
-            Self::Bare(text) => (served.bare_prompt(text)?, None, Vec::new()),
+            Self::Bare(text) => (served.bare_prompt(text, wait)?, None, Vec::new()),
         })
     }
 }
 
-/// A conversation, the form of what follows, and what that is expected to be.
+/// A conversation, with the form and the prediction of its answer.
 struct ChatPrompt {
     conversation: Conversation,
     tooling: Tooling,
@@ -85,54 +78,58 @@ struct ChatPrompt {
 struct Prepared {
     params: CompletionParams,
     prompt: Vec<u32>,
-    /// What the answer is expected to be.
-    prediction: Vec<u32>,
-    /// The answer format; its grammar is compiled later.
-    tooling: Option<Box<Tooling>>,
-    /// Most tokens of each answer.
+    /// The texts that drafts are made from: the prompt and the predicted answer.
+    draft_texts: Option<DraftTexts>,
+    /// The form of the answers, to be compiled later.
+    form: Option<Box<AskedForm>>,
+    /// Maximum number of tokens of each answer.
     answer_tokens: u32,
-    /// One for each answer.
+    /// A permit for each answer.
     permits: Vec<Permit>,
     turn: Turn,
-    /// The charge for what the request keeps, in place of its body.
+    /// The charge for the request's memory, in place of its body's.
     charge: Charge,
 }
 
-async fn answer(
+/// Handles `/v1/chat/completions` and `/v1/completions`.
+pub(super) async fn complete(
     state: &Arc<State>,
     account: &Account,
-    api: ApiKind,
-    body: RequestBody,
-    headers: Vec<(&'static str, &str)>,
+    posted: Posted,
 ) -> Result<Response<Body>> {
     let arrived = Instant::now();
-    let headers: Vec<_> = headers
-        .into_iter()
-        .map(|(name, text)| (name, text.to_owned()))
-        .collect();
-    let effort = Effort::of(body.bytes.len());
+    let (scope, api) = (account.scope(), posted.api);
+    let effort = Effort::of(posted.body.bytes.len());
     let prepare = {
-        let (state, scope) = (Arc::clone(state), account.scope());
-        move || prepare(&state, scope, api, body, &headers)
+        let state = Arc::clone(state);
+        move |wait: Wait<'_>| prepare(&state, scope, posted, arrived, wait)
     };
-    let prepared = state
-        .preparation
-        .run(account.scope(), effort, prepare)
-        .await?;
-    let (params, mut choices) = submit(state, account.scope(), prepared, arrived).await?;
-    // Nothing is sent before the scheduler has the request, so that a refusal has a status.
+    let preparation = &state.preparation;
+    let prepared = preparation.run_until(scope, effort, None, prepare).await?;
+    let (params, mut choices) = submit(state, scope, prepared, arrived).await?;
+    // Nothing is sent before the scheduler has accepted the request, so that a refusal can still have a status.
     let predicted = choices.accepted().await?;
     let envelope = state.envelope(api);
     let mut response = match params.delivery {
-        Delivery::Whole => whole(&envelope, choices, params.token_ids).await?,
+        Delivery::Whole => whole(state, scope, envelope, choices, params.token_ids).await?,
         Delivery::Stream { usage } => {
-            // Clients of /v1/completions count tokens, and may have sent ids whose text means nothing.
+            // Clients of /v1/completions count tokens, and may have sent ids that decode to no sensible text.
             let empty = match (api, params.token_ids, &state.served.tokenizer) {
                 (ApiKind::Chat, TokenIds::Omitted, Some(_)) => Empty::Omitted,
                 _ => Empty::Sent,
             };
-            let events = Events::new(envelope, choices, usage, params.token_ids, empty);
-            event_response(events)
+            let form = StreamForm {
+                usage,
+                token_ids: params.token_ids,
+                empty,
+            };
+            event_response(Events::new(
+                Arc::clone(state),
+                scope,
+                envelope,
+                choices,
+                form,
+            ))
         }
     };
     if let Ok(predicted) = HeaderValue::from_str(&millis(predicted).to_string()) {
@@ -142,87 +139,151 @@ async fn answer(
     Ok(response)
 }
 
-/// Compiles the form of a request, and hands one request for each of its answers to the engine.
+/// Compiles the form of a request, and submits one engine request for each of its answers.
 async fn submit(
     state: &Arc<State>,
     scope: Scope,
-    prepared: Prepared,
+    mut prepared: Prepared,
     arrived: Instant,
 ) -> Result<(CompletionParams, Choices)> {
-    let Prepared {
-        mut params,
-        prompt,
-        prediction,
-        tooling,
-        answer_tokens,
-        permits,
-        mut turn,
-        mut charge,
-    } = prepared;
-    let constraints = match tooling {
-        None => permits
-            .iter()
-            .map(|_| AnswerConstraint::default())
-            .collect(),
-        Some(tooling) => {
-            let (served, count) = (Arc::clone(&state.served), permits.len());
-            let hold = move || (0..count).map(|_| served.hold(&tooling)).collect();
-            let held: Vec<_> = state.preparation.run(scope, Effort::Form, hold).await?;
-            held
-        }
-    };
+    let count = prepared.permits.len();
+    let deadline = prepared.params.deadline.map(|time| arrived + time);
+    let constraints = constraints(state, scope, prepared.form.take(), count, deadline).await?;
     let form_bytes = constraints.iter().map(|constraint| constraint.kept_bytes);
-    let beside_bytes = form_bytes.sum::<usize>() + prediction_bytes(&params, &prediction);
-    let kept_bytes = kept_bytes(&params, prompt.len(), answer_tokens, beside_bytes);
-    charge_exactly(&mut charge, kept_bytes)?;
-    if turn.is_over() {
+    let params = &prepared.params;
+    let answer_tokens = prepared.answer_tokens;
+    let draft_bytes = draft_bytes(prepared.draft_texts.as_ref(), params.choices, answer_tokens);
+    let beside_bytes = form_bytes.sum::<usize>().saturating_add(draft_bytes);
+    let kept_bytes = kept_bytes(params, prepared.prompt.len(), answer_tokens, beside_bytes);
+    let copied_bytes = size_of_val(&*prepared.prompt) * count;
+    prepared.charge.set(kept_bytes)?;
+    if prepared.turn.is_over() {
         return Err(ApiError::Superseded);
     }
-    if let Some(deadline) = &mut params.deadline {
+    if let Some(deadline) = &mut prepared.params.deadline {
         let left = deadline.checked_sub(arrived.elapsed());
         *deadline = left.ok_or(ApiError::Deadline)?;
     }
-    let charge = Arc::new(charge);
-    let parts = constraints.into_iter().zip(permits).enumerate();
-    let answerings = parts.map(|(index, (constraint, permit))| {
-        let ask = Ask {
-            params: &params,
-            prompt: &prompt,
-            prediction: &prediction,
-            answer_tokens,
-            index,
-        };
-        let (request, side) = ask.to_engine(state, scope, constraint);
-        let turn = std::mem::take(&mut turn);
-        let kept = (permit, Arc::clone(&charge));
-        Answering::submit(
-            &state.served.engine,
-            request,
-            side,
-            turn,
-            kept,
-            &state.metrics,
-        )
-    });
-    let choices = Choices::new(answerings.collect());
-    Ok((params, choices))
+    match Effort::of(copied_bytes) {
+        Effort::Small => Ok(hand_in(state, scope, prepared, constraints)),
+        // Each answer gets a copy of the prompt; large copies are made off the event loop.
+        effort => {
+            let shared = Arc::clone(state);
+            let hand_in = move || Ok(hand_in(&shared, scope, prepared, constraints));
+            state.preparation.run(scope, effort, hand_in).await
+        }
+    }
 }
 
-/// Parses a body, admits its request, and tokenizes its prompt. Runs outside of the event loop: a body may be large,
-/// and templates and tokenizers take milliseconds for long prompts.
+/// Submits one engine request for each answer.
+fn hand_in(
+    state: &State,
+    scope: Scope,
+    prepared: Prepared,
+    constraints: Vec<AnswerConstraint>,
+) -> (CompletionParams, Choices) {
+    let (mut turn, mut draft_texts) = (prepared.turn, prepared.draft_texts);
+    let charge = Arc::new(prepared.charge);
+    let last = prepared.permits.len().saturating_sub(1);
+    let parts = constraints.into_iter().zip(prepared.permits).enumerate();
+    let answerings = parts.map(|(index, (constraint, permit))| {
+        let ask = Ask {
+            params: &prepared.params,
+            prompt: &prepared.prompt,
+            // Shared texts are cheap to copy; a single answer takes them without a copy.
+            draft_texts: match index == last {
+                true => draft_texts.take(),
+                false => draft_texts.clone(),
+            },
+            answer_tokens: prepared.answer_tokens,
+            index,
+        };
+        let (request, side) = ask.into_request(state, scope, constraint);
+        let holding = Holding {
+            turn: std::mem::take(&mut turn),
+            permit,
+            charge: Arc::clone(&charge),
+        };
+        let metrics = state.metrics.of(scope);
+        Answering::submit(&state.served.engine, request, side, holding, metrics)
+    });
+    let choices = Choices::new(answerings.collect());
+    (prepared.params, choices)
+}
+
+/// Parses a body, admits its request, and tokenizes its prompt. Runs off the event loop: a body may be large, and
+/// templates and tokenizers take milliseconds for long prompts.
 fn prepare(
     state: &State,
     scope: Scope,
-    api: ApiKind,
-    body: RequestBody,
-    headers: &[(&'static str, String)],
+    posted: Posted,
+    arrived: Instant,
+    wait: Wait<'_>,
 ) -> Result<Prepared> {
     let served = &state.served;
+    let Posted {
+        api,
+        body,
+        headers,
+        arrival,
+    } = posted;
     let headers = headers.iter().map(|(name, text)| (*name, text.as_str()));
     let RequestBody { bytes, mut charge } = body;
-    let (params, prompt) = match api {
+    let (params, prompt) = parse(served, api, &bytes, headers)?;
+    drop(bytes);
+    if let Some(asked) = &params.model {
+        served.check_model(asked)?;
+    }
+    served.check_biases(&params.logit_bias)?;
+    let permits = permits(state, scope, &params)?;
+    let turn = match &params.supersede_key {
+        Some(key) => arrival.begin(Key {
+            scope,
+            text: key.clone(),
+        })?,
+        None => Turn::default(),
+    };
+    let wait = Wait {
+        deadline: params.deadline.map(|time| arrived + time),
+        ..wait
+    };
+    let (prompt, tooling, prediction) = prompt.tokens(served, wait)?;
+    let form = tooling.map(|tooling| served.asked_form(scope, &tooling));
+    let form = form.transpose()?.map(Box::new);
+    let answer_tokens = answer_tokens(state, api, &params, prompt.len())?;
+    let form_bytes = form.as_ref().map_or(0, |form| form.kept_bytes);
+    let (choices, speculation) = (params.choices, params.speculation);
+    let engine = &served.engine;
+    let draft_texts = engine.draft_texts(&prompt, &prediction, speculation, choices);
+    let draft_bytes = draft_bytes(draft_texts.as_ref(), params.choices, answer_tokens);
+    let beside_bytes = form_bytes.saturating_add(draft_bytes);
+    let kept_bytes = kept_bytes(&params, prompt.len(), answer_tokens, beside_bytes);
+    if kept_bytes > state.limits.budgets.account_bytes {
+        return Err(too_much(&params, form_bytes > kept_bytes / 2));
+    }
+    charge.set(kept_bytes)?;
+    Ok(Prepared {
+        params,
+        prompt,
+        draft_texts,
+        form,
+        answer_tokens,
+        permits,
+        turn,
+        charge,
+    })
+}
+
+/// Parses a body into parameters and a prompt.
+fn parse<'a>(
+    served: &ServedModel,
+    api: ApiKind,
+    bytes: &[u8],
+    headers: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Result<(CompletionParams, Prompt)> {
+    Ok(match api {
         ApiKind::Chat => {
-            let request = ChatRequest::parse(&bytes, headers, served.bounds())?;
+            let request = ChatRequest::parse(bytes, headers, served.bounds())?;
             let prompt = ChatPrompt {
                 conversation: request.conversation,
                 tooling: request.tooling,
@@ -231,50 +292,34 @@ fn prepare(
             (request.params, Prompt::Chat(prompt.into()))
         }
         ApiKind::Completion => {
-            let request = CompletionRequest::parse(&bytes, headers, served.bounds())?;
+            let request = CompletionRequest::parse(bytes, headers, served.bounds())?;
             (request.params, Prompt::Bare(request.prompt))
         }
-    };
-    drop(bytes);
-    if let Some(asked) = &params.model {
-        served.check_model(asked)?;
-    }
-    served.check_biases(&params.logit_bias)?;
-    let permits = permits(state, scope, &params)?;
-    let turn = match &params.supersede_key {
-        Some(key) => state.superseding.begin(Key {
-            scope,
-            text: key.clone(),
-        }),
-        None => Turn::default(),
-    };
-    let (prompt, tooling, prediction) = prompt.tokens(served)?;
-    let answer_tokens = answer_tokens(state, api, &params, prompt.len())?;
-    let form_bytes = tooling.as_ref().map_or(0, |tooling| tooling.kept_bytes());
-    let form_bytes = form_bytes * params.choices as usize;
-    let beside_bytes = form_bytes + prediction_bytes(&params, &prediction);
-    let kept_bytes = kept_bytes(&params, prompt.len(), answer_tokens, beside_bytes);
-    if params.log_probs.is_some() && kept_bytes > state.limits.budgets.account_bytes {
-        return Err(ApiError::Unsupported {
-            field: "logprobs".to_owned(),
-            found: "asked of so many tokens".to_owned(),
-            limit: "has not the memory for one client; ask for fewer tokens, answers or alternatives",
-        });
-    }
-    charge_exactly(&mut charge, kept_bytes)?;
-    Ok(Prepared {
-        params,
-        prompt,
-        prediction,
-        tooling,
-        answer_tokens,
-        permits,
-        turn,
-        charge,
     })
 }
 
-/// A permit for each answer to a request.
+/// Returns the refusal of a request whose form or tokens need more memory than a client may use.
+fn too_much(params: &CompletionParams, is_form: bool) -> ApiError {
+    let (field, found, limit) = match (is_form, params.log_probs) {
+        (true, _) => (
+            "response_format",
+            "a form with large tables",
+            "has not the memory for them; ask for a smaller schema, or fewer tools",
+        ),
+        (false, Some(_)) => ("logprobs", "more than one client may keep", FEWER_TOKENS),
+        (false, None) => ("max_tokens", "more than one client may keep", FEWER_TOKENS),
+    };
+    ApiError::Unsupported {
+        field: field.to_owned(),
+        found: found.to_owned(),
+        limit,
+    }
+}
+
+const FEWER_TOKENS: &str =
+    "keeps an answer until it is sent; ask for fewer tokens, answers or alternatives";
+
+/// Returns a permit for each answer to a request.
 fn permits(state: &State, scope: Scope, params: &CompletionParams) -> Result<Vec<Permit>> {
     if params.choices as usize > state.limits.requests {
         return Err(ApiError::Unsupported {
@@ -287,7 +332,7 @@ fn permits(state: &State, scope: Scope, params: &CompletionParams) -> Result<Vec
     (0..params.choices).map(permit).collect()
 }
 
-/// Memory that the answers to a request take until they are sent, in bytes.
+/// Returns the memory that the answers to a request take until they are sent, in bytes.
 fn kept_bytes(
     params: &CompletionParams,
     prompt_tokens: usize,
@@ -305,17 +350,13 @@ fn kept_bytes(
         scored_tokens.saturating_mul(bytes)
     });
     let each = REQUEST_BYTES + prompt_tokens * TOKEN_BYTES + stop * STOP_BYTE_BYTES + biases;
-    let all = each.saturating_add(log_probs);
+    let waiting = answer_tokens as usize * WAITING_TOKEN_BYTES;
+    let all = each.saturating_add(log_probs).saturating_add(waiting);
     all.saturating_mul(params.choices as usize)
         .saturating_add(beside_bytes)
 }
 
-/// Memory that an expected answer takes with each of the answers to a request, in bytes.
-fn prediction_bytes(params: &CompletionParams, prediction: &[u32]) -> usize {
-    prediction.len() * PREDICTED_TOKEN_BYTES * params.choices as usize
-}
-
-/// Most tokens of each answer.
+/// Returns the maximum number of tokens of each answer.
 ///
 /// # Errors
 /// `TooLong`, if the requested answer does not fit after the prompt.
@@ -337,30 +378,19 @@ fn answer_tokens(
     })
 }
 
-/// Grows or shrinks a charge to this many bytes.
-fn charge_exactly(charge: &mut Charge, bytes: usize) -> Result<()> {
-    match bytes.checked_sub(charge.bytes()) {
-        Some(more) => charge.grow(more),
-        None => {
-            charge.shrink(charge.bytes() - bytes);
-            Ok(())
-        }
-    }
-}
-
 /// One of the answers that a request asks for.
 struct Ask<'a> {
     params: &'a CompletionParams,
     prompt: &'a [u32],
-    prediction: &'a [u32],
+    draft_texts: Option<DraftTexts>,
     answer_tokens: u32,
     index: usize,
 }
 
 impl Ask<'_> {
-    /// The request to the engine, and the text side of its answer.
-    fn to_engine(
-        &self,
+    /// Splits this into the request to the engine and the text side of its answer.
+    fn into_request(
+        self,
         state: &State,
         scope: Scope,
         constraint: AnswerConstraint,
@@ -384,7 +414,8 @@ impl Ask<'_> {
         let echoes = params.echo == EchoPrompt::Included;
         let seed = params.sampling.seed.wrapping_add(self.index as u64);
         let request = Request {
-            scope: state.prefix_scope(scope),
+            scope: scope.id(),
+            prefixes: Some(state.prefix_scope(scope)),
             class: params.class,
             tokens_max: self.answer_tokens.max(1),
             prompt: self.prompt.to_vec(),
@@ -398,7 +429,9 @@ impl Ask<'_> {
             prompt_log_probs: params.log_probs.filter(|_| echoes),
             restriction: constraint.restriction,
             speculation: params.speculation,
-            prediction: self.prediction.to_vec(),
+            // The prediction is among the texts that drafts are made from.
+            prediction: Vec::new(),
+            draft_texts: self.draft_texts,
             flow: flow.map(|name| state.flows.named(&served.engine, scope, name)),
             deadline: params.deadline,
         };
@@ -408,6 +441,7 @@ impl Ask<'_> {
             echo: echoes.then(|| Echo {
                 prompt: self.prompt.to_vec(),
                 tokenizer: served.tokenizer.clone(),
+                log_probs: None,
             }),
             shows: match self.answer_tokens {
                 0 => Shows::Nothing,
@@ -418,43 +452,6 @@ impl Ask<'_> {
     }
 }
 
-async fn whole(
-    envelope: &Envelope,
-    mut choices: Choices,
-    token_ids: TokenIds,
-) -> Result<Response<Body>> {
-    let piece = |index| Piece {
-        index,
-        token_ids: (token_ids == TokenIds::Included).then(Vec::new),
-        ..Piece::default()
-    };
-    let mut pieces: Vec<_> = (0..choices.count())
-        .map(|index| (piece(index), FinishReason::Length))
-        .collect();
-    while let Some((index, event)) = choices.next().await {
-        let Some((piece, ended)) = pieces.get_mut(index) else {
-            break;
-        };
-        match event? {
-            AnswerEvent::Prompt(echoed) => {
-                piece.text.push_str(&echoed.text);
-                piece.scored.extend(echoed.tokens);
-            }
-            AnswerEvent::Token { id, said, scored } => {
-                piece.add(said);
-                piece.token_ids.iter_mut().for_each(|ids| ids.push(id));
-                piece.scored.extend(scored);
-            }
-            AnswerEvent::End { said, reason } => {
-                piece.add(said);
-                *ended = reason;
-            }
-        }
-    }
-    let answer = envelope.whole(pieces, &choices.stats());
-    Ok(json_response(&answer))
-}
-
 /// Maximum number of tokens of a completion whose request sets no limit: OpenAI's default.
 const COMPLETION_TOKENS: u32 = 16;
 
@@ -463,9 +460,6 @@ const REQUEST_BYTES: usize = 8 << 10;
 
 /// Memory of a prompt token, in bytes: its id, in the engine and with its flow.
 const TOKEN_BYTES: usize = 8;
-
-/// Memory of a token of an expected answer, in bytes: its id, and its states and edges where it is looked for.
-const PREDICTED_TOKEN_BYTES: usize = 80;
 
 /// Memory of a bias on a token, in bytes: here and in the engine.
 const BIAS_BYTES: usize = 16;

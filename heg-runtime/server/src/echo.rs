@@ -1,4 +1,4 @@
-//! The prompt in front of its completion, where `echo` asks for it.
+//! The prompt that is sent in front of its completion if the request sets `echo`.
 
 use std::sync::Arc;
 
@@ -7,24 +7,36 @@ use super::log_probs::ScoredToken;
 use heg_runtime::RuntimeError;
 use heg_text::{TextStream, TokenLogProbs, Tokenizer};
 
-/// A prompt that comes back.
+/// A prompt to send back.
 pub(super) struct Echo {
     pub(super) prompt: Vec<u32>,
     pub(super) tokenizer: Option<Arc<Tokenizer>>,
+    /// Log probabilities of all tokens but the first, if they are asked for.
+    pub(super) log_probs: Option<Vec<TokenLogProbs>>,
 }
 
-/// A prompt as text.
+/// An echoed prompt as text.
 #[derive(Debug, Default)]
 pub(super) struct Echoed {
     pub(super) text: String,
-    /// Its tokens with log probabilities, where those are asked for.
+    /// The prompt's tokens with log probabilities, if they are asked for.
     pub(super) tokens: Vec<ScoredToken>,
 }
 
 impl Echo {
-    /// The prompt as its tokens decode. `log_probs` are those of all tokens but the first, if they are asked for.
-    pub(super) fn read(self, log_probs: Option<Vec<TokenLogProbs>>) -> Result<Echoed> {
-        let Self { prompt, tokenizer } = self;
+    /// Returns the approximate memory of the prompt as text, in bytes.
+    pub(super) fn text_bytes(&self) -> usize {
+        let scored = self.log_probs.as_ref().map_or(0, Vec::len);
+        self.prompt.len() * TOKEN_TEXT_BYTES + scored * SCORED_TEXT_BYTES
+    }
+
+    /// Decodes the prompt's tokens. Slow for a long prompt.
+    pub(super) fn read(self) -> Result<Echoed> {
+        let Self {
+            prompt,
+            tokenizer,
+            log_probs,
+        } = self;
         let mut stream = tokenizer.map(TextStream::new);
         let (mut text, mut chars) = (String::new(), 0);
         let mut offsets = Vec::with_capacity(prompt.len());
@@ -53,3 +65,9 @@ impl Echo {
         Ok(Echoed { text, tokens })
     }
 }
+
+/// Size of a token's text as JSON, in bytes. Chosen.
+pub(super) const TOKEN_TEXT_BYTES: usize = 8;
+
+/// Size of a token's log probabilities as JSON, in bytes. Chosen: several alternatives.
+pub(super) const SCORED_TEXT_BYTES: usize = 256;

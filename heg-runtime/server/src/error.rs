@@ -1,14 +1,17 @@
 //! The errors of requests in the format of OpenAI's API: a status, and an object with `message`, `type`, `param` and
 //! `code`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use heg_confine::Confined;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::request::Bound;
-use heg_runtime::RuntimeError;
+use heg_runtime::exec::chain;
+use heg_runtime::{EngineError, ExecError, RuntimeError};
 
 /// The reasons why a request gets no answer.
 #[derive(Debug, Error)]
@@ -45,7 +48,7 @@ pub enum ApiError {
         field: String,
         /// Description of the value.
         found: String,
-        /// What the server does instead, as the end of a sentence.
+        /// The server's actual behaviour, as the end of a sentence.
         limit: &'static str,
     },
     /// The body has an unknown field.
@@ -82,7 +85,7 @@ pub enum ApiError {
         served: String,
     },
     /// The runtime refused the prompt, or failed while answering.
-    #[error("{}", Chain(.0))]
+    #[error("{}", chain(.0))]
     Runtime(#[from] RuntimeError),
     /// The bundle lacks what text prompts need.
     #[error("the bundle has no {missing}: give the prompt as token ids to /v1/completions")]
@@ -98,6 +101,30 @@ pub enum ApiError {
     Host {
         /// Value of the header.
         host: String,
+    },
+    /// The head gives two targets, or two lengths of its body.
+    #[error("the head is not clear: {why}")]
+    Head {
+        /// The contradiction.
+        why: &'static str,
+    },
+    /// A browser sends a request on behalf of a page of another origin.
+    #[error(
+        "a page from elsewhere may not ask this server; open the server's own page, or use a program"
+    )]
+    ForeignPage,
+    /// The client may see its own load only.
+    #[error(
+        "this shows the load of all clients, expected an operator's token (a line `NAME TOKEN operator` in the token file)"
+    )]
+    NoOperator,
+    /// The client has as many connections as it may have.
+    #[error(
+        "your {open} connections are busy, more than other clients leave; wait until some are answered"
+    )]
+    Connections {
+        /// Number of connections that the client has.
+        open: usize,
     },
     /// The body has the wrong content type.
     #[error("expected a body of `Content-Type: application/json`, found {found}")]
@@ -154,7 +181,7 @@ pub enum ApiError {
         "your requests may keep {bytes_max} bytes of this size together, which they do; wait until some are answered"
     )]
     AccountFull {
-        /// Maximum size in bytes of what they make the server keep.
+        /// Maximum memory of the client's requests, in bytes.
         bytes_max: usize,
     },
     /// All clients together make the server keep too much.
@@ -166,6 +193,9 @@ pub enum ApiError {
     /// The deadline passed.
     #[error("the deadline passed before the answer was complete")]
     Deadline,
+    /// The engine could not go on with the answer.
+    #[error("the request could not be run: {}", chain(&**.0))]
+    Broken(Arc<EngineError>),
     /// The devices failed.
     #[error("the request could not be run: {why}")]
     Failed {
@@ -187,7 +217,7 @@ pub enum ApiError {
 pub(super) type Result<T, E = ApiError> = std::result::Result<T, E>;
 
 impl ApiError {
-    /// The status of the response.
+    /// Returns the status of the response.
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Json(_)
@@ -198,20 +228,28 @@ impl ApiError {
             | Self::Unknown { .. }
             | Self::TooLong { .. }
             | Self::TooManyValues { .. }
-            | Self::NoText { .. } => StatusCode::BAD_REQUEST,
+            | Self::NoText { .. }
+            | Self::Head { .. } => StatusCode::BAD_REQUEST,
             Self::Runtime(error) if is_refusal(error) => StatusCode::BAD_REQUEST,
-            Self::Runtime(_) | Self::Failed { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+            // The prompt and the form were fine; the answer failed on its way.
+            Self::Broken(error) if matches!(**error, EngineError::Text(_)) => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
+            Self::Runtime(_) | Self::Broken(_) | Self::Failed { .. } => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
             Self::Token => StatusCode::UNAUTHORIZED,
-            Self::Host { .. } => StatusCode::FORBIDDEN,
+            Self::Host { .. } | Self::ForeignPage | Self::NoOperator => StatusCode::FORBIDDEN,
             Self::Model { .. } | Self::NotFound { .. } => StatusCode::NOT_FOUND,
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::Body { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::Superseded => StatusCode::CONFLICT,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::ContentType { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::Busy { .. } | Self::Shed { .. } | Self::AccountFull { .. } => {
-                StatusCode::TOO_MANY_REQUESTS
-            }
+            Self::Busy { .. }
+            | Self::Shed { .. }
+            | Self::AccountFull { .. }
+            | Self::Connections { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::BodiesFull | Self::ShuttingDown | Self::Loading | Self::EngineFailed => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -219,18 +257,19 @@ impl ApiError {
         }
     }
 
-    /// Time until a retry is worthwhile, if it can help at all.
+    /// Returns the time until a retry is worthwhile; `None` if a retry cannot help.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Busy { retry_after, .. } | Self::Shed { retry_after } => Some(*retry_after),
-            Self::AccountFull { .. } | Self::BodiesFull | Self::Loading => {
-                Some(Duration::from_secs(1))
-            }
+            Self::AccountFull { .. }
+            | Self::BodiesFull
+            | Self::Loading
+            | Self::Connections { .. } => Some(Duration::from_secs(1)),
             _ => None,
         }
     }
 
-    /// Whether a body was refused for its size, while its sender may still be sending it.
+    /// Returns whether a body was refused for its size, so that its sender may still be sending it.
     pub(super) fn is_of_size(&self) -> bool {
         matches!(
             self,
@@ -238,7 +277,7 @@ impl ApiError {
         )
     }
 
-    /// The body of the response.
+    /// Returns the body of the response.
     pub fn body(&self) -> Value {
         json!({"error": {
             "message": self.to_string(),
@@ -248,22 +287,24 @@ impl ApiError {
         }})
     }
 
-    /// Name of the error for programs.
+    /// Returns the machine-readable name of the error.
     pub fn code(&self) -> Option<&'static str> {
         Some(match self {
             Self::Model { .. } => "model_not_found",
-            Self::TooLong { .. } | Self::Runtime(RuntimeError::Context { .. }) => {
+            Self::TooLong { .. } | Self::Runtime(RuntimeError::Exec(ExecError::Context { .. })) => {
                 "context_length_exceeded"
             }
-            Self::Runtime(RuntimeError::Token { .. }) => "invalid_token",
+            Self::Runtime(RuntimeError::Exec(ExecError::Token { .. })) => "invalid_token",
             Self::Unknown { .. } => "unknown_parameter",
             Self::Unsupported { .. } => "unsupported_value",
             Self::Missing { .. } => "missing_required_parameter",
             Self::Field { .. } => "invalid_value",
             Self::Token => "invalid_api_key",
-            Self::Busy { .. } | Self::Shed { .. } | Self::AccountFull { .. } | Self::BodiesFull => {
-                "rate_limit_exceeded"
-            }
+            Self::Busy { .. }
+            | Self::Shed { .. }
+            | Self::AccountFull { .. }
+            | Self::BodiesFull
+            | Self::Connections { .. } => "rate_limit_exceeded",
             Self::Superseded => "superseded",
             Self::Deadline => "deadline_exceeded",
             Self::ShuttingDown => "shutting_down",
@@ -282,7 +323,7 @@ impl ApiError {
         }
     }
 
-    /// The field at fault.
+    /// Returns the field at fault.
     fn param(&self) -> Option<&str> {
         match self {
             Self::Missing { field } => Some(field),
@@ -290,34 +331,62 @@ impl ApiError {
             | Self::Unsupported { field, .. }
             | Self::Unknown { field } => Some(field),
             Self::Model { .. } => Some("model"),
-            Self::Runtime(RuntimeError::Token { .. } | RuntimeError::EmptyPrompt) => Some("prompt"),
+            Self::Runtime(RuntimeError::Exec(ExecError::Token { .. } | ExecError::EmptyPrompt)) => {
+                Some("prompt")
+            }
             _ => None,
         }
     }
 }
 
-/// Whether the runtime refused what the client sent.
+impl From<EngineError> for ApiError {
+    fn from(error: EngineError) -> Self {
+        RuntimeError::from(error).into()
+    }
+}
+
+impl From<ExecError> for ApiError {
+    fn from(error: ExecError) -> Self {
+        RuntimeError::from(error).into()
+    }
+}
+
+impl From<Confined> for ApiError {
+    fn from(error: Confined) -> Self {
+        match error {
+            Confined::Refused(error) => RuntimeError::from(error).into(),
+            Confined::Deadline => Self::Deadline,
+            Confined::Gone | Confined::Lost { .. } => Self::Failed {
+                why: error.to_string(),
+            },
+        }
+    }
+}
+
+/// Returns whether the runtime refused what the client sent.
 fn is_refusal(error: &RuntimeError) -> bool {
     matches!(
         error,
-        RuntimeError::Context { .. }
-            | RuntimeError::EmptyPrompt
-            | RuntimeError::Token { .. }
-            | RuntimeError::Text(_)
+        RuntimeError::Exec(
+            ExecError::Context { .. } | ExecError::EmptyPrompt | ExecError::Token { .. }
+        ) | RuntimeError::Text(_)
     )
 }
 
-/// An error with its causes, on one line.
-struct Chain<'a>(&'a dyn std::error::Error);
+#[cfg(test)]
+mod tests {
+    use heg_text::TextError;
 
-impl std::fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut cause = self.0.source();
-        while let Some(source) = cause {
-            write!(f, ": {source}")?;
-            cause = source.source();
-        }
-        Ok(())
+    use super::*;
+
+    #[test]
+    fn an_answer_that_its_form_breaks_off_is_the_senders() {
+        let restriction = TextError::Restriction {
+            message: "it took too long".to_owned(),
+        };
+        let broken = ApiError::Broken(Arc::new(EngineError::Text(restriction)));
+        assert_eq!(broken.status(), StatusCode::UNPROCESSABLE_ENTITY);
+        assert_eq!(broken.kind(), "invalid_request_error");
+        assert!(broken.to_string().ends_with("it took too long"), "{broken}");
     }
 }

@@ -1,7 +1,7 @@
-//! The fields of a request's JSON object, taken one by one, each with its type; what is left over is an error.
+//! The fields of a request's JSON object, taken one by one, each with its type; a field left over is an error.
 //!
-//! Types derived with serde, and `serde_path_to_error`, would name the path too; but they repeat a client's text at
-//! any length, and do not say what was expected where a field has several forms.
+//! Types derived with serde, with `serde_path_to_error`, would name the path too; but they repeat a client's text at
+//! any length, and do not list the alternatives of a field that has several forms.
 //!
 //! A field that is `null` counts as absent, as OpenAI's clients send it.
 
@@ -22,7 +22,7 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    /// Reads a body, and its prompt where that is a field of its own.
+    /// Reads a body, with its prompt if that is a field of its own.
     pub(super) fn read(
         body: &[u8],
         reader: &Reader,
@@ -63,12 +63,12 @@ impl Fields {
         self.typed(name, "an integer", |value| value.as_i64().ok_or(value))
     }
 
-    /// A whole number of things.
+    /// Takes a count, a whole number.
     pub(super) fn count(&mut self, name: &str) -> Result<Option<u32>> {
         self.within(name, 1..=u32::MAX, "an integer from 1 to 4294967295")
     }
 
-    /// A whole number in a range, which `expected` describes.
+    /// Takes a whole number in a range, which `expected` describes.
     pub(super) fn within(
         &mut self,
         name: &str,
@@ -118,7 +118,7 @@ impl Fields {
         }
     }
 
-    /// An error at a field.
+    /// Returns the error for a field with a wrong value.
     pub(super) fn wrong(&self, name: &str, expected: &'static str, found: &Value) -> ApiError {
         ApiError::Field {
             field: self.path_of(name),
@@ -127,7 +127,7 @@ impl Fields {
         }
     }
 
-    /// Ends the object: no field may be left.
+    /// Checks that no field is left.
     pub(super) fn end(self) -> Result<()> {
         match self.map.keys().next() {
             None => Ok(()),
@@ -153,7 +153,7 @@ impl Fields {
     }
 }
 
-/// A value for a message: short, however long it is.
+/// Describes a value in a message, briefly even if the value is long.
 pub(super) fn describe(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),

@@ -34,7 +34,8 @@ pub(super) enum FlowName {
     Superseding(String),
 }
 
-/// Flows by name. Each client has its own names, a bounded number of them; the least recently used one is dropped first.
+/// Flows by name. Each client has its own namespace with a bounded number of names; the least recently used one is
+/// dropped first.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     known: Mutex<BTreeMap<Scope, Known>>,
@@ -49,7 +50,7 @@ struct Known {
 }
 
 impl Flows {
-    /// The client's flow of a name, new if there is none.
+    /// Returns the client's flow of a name, and creates it if there is none.
     pub(super) fn named(&self, engine: &impl FlowSource, scope: Scope, name: FlowName) -> FlowId {
         let mut known = self.lock();
         let known = known.entry(scope).or_default();
@@ -125,7 +126,7 @@ mod tests {
         let flow = flows.named(&source, ours, given(0));
         assert_ne!(flow, flows.named(&source, theirs, given(0)));
         assert_eq!(flows.end(&source, Scope::Loopback, &given(0)), None);
-        // However many they begin.
+        // Clients cannot get around the limit by creating many flows.
         for name in 0..3 * FLOWS_MAX {
             flows.named(&source, theirs, given(name));
         }

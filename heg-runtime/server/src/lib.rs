@@ -3,9 +3,9 @@
 //! One tokio thread holds all connections; the engine has threads of its own. A request passes through `listen`
 //! (sockets), `connection` (one client), `route`, `auth` (its identity), `account` (its memory budget), `body` (bytes
 //! within limits), `request` (checked fields), `admission` (a permit), `served` (tokens) and `answering` (the engine's
-//! updates as text); the response is written by `answer`, whole, or by `stream`, as events. The `dashboard` shows it all.
-//! Whatever a client does or fails to do, it takes a bounded amount of memory, and a permit for a bounded time; and
-//! clients see nothing of each other.
+//! updates as text); the response is written by `answer`, whole, or by `stream`, as events. The `dashboard` shows it
+//! all. Whatever a client does, it can take only a bounded amount of memory, and a permit for a bounded time; clients
+//! see nothing of each other.
 
 mod account;
 mod admission;
@@ -17,17 +17,24 @@ mod body_bytes;
 mod bounded_json;
 mod choices;
 mod client_stream;
+mod closing;
 mod complete;
 mod connection;
 mod dashboard;
+mod drafting;
 mod echo;
 mod error;
 mod fields;
 mod flows;
+mod forms;
+mod framing;
+mod head;
+mod held;
 mod listen;
 mod log_probs;
 mod message;
 mod metrics;
+mod pace;
 mod pool;
 mod preparation;
 mod recent;
@@ -43,6 +50,7 @@ mod supersede;
 mod timeline;
 mod token_file;
 mod tools;
+mod whole;
 
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
@@ -58,6 +66,7 @@ use account::{Accounts, Scope};
 use admission::Admission;
 use answer::{ApiKind, Envelope};
 use body::BodyReader;
+use closing::Closing;
 use connection::Connections;
 use dashboard::StatusCache;
 use flows::Flows;
@@ -65,6 +74,7 @@ use heg_runtime::engine::ScopeId;
 use heg_runtime::verified;
 use listen::Listeners;
 use metrics::Metrics;
+use pace::Pace;
 use preparation::Preparation;
 use supersede::Superseding;
 
@@ -77,7 +87,7 @@ pub use request::{
     Bound, ChatRequest, CompletionParams, CompletionRequest, Delivery, EchoPrompt, EndToken,
     FIELD_HEADERS, PromptBounds, PromptText, TokenIds, Usage, flow_to_end,
 };
-pub use served::ServedModel;
+pub use served::{ServedModel, text_worker};
 pub use server_error::ServerError;
 pub use timeline::Timeline;
 pub use tools::{AnswerFormat, Tooling};
@@ -91,7 +101,7 @@ pub struct ServerOptions {
     pub socket: Option<PathBuf>,
     /// The tokens that clients must present on either transport; if empty, none is required.
     pub tokens: Tokens,
-    /// Which clients share cached prompt prefixes.
+    /// The clients that share cached prompt prefixes.
     pub prefixes: Prefixes,
     /// Limits on what clients may use.
     pub limits: ServerLimits,
@@ -99,14 +109,14 @@ pub struct ServerOptions {
     pub cache: Option<OwnFolder>,
 }
 
-/// Whose KV caches a prompt without a flow may reuse. Timing and `cached_tokens` tell a client something of the prompts
-/// behind those caches.
+/// The clients whose KV caches a prompt without a flow may reuse. Timing and `cached_tokens` reveal something of the
+/// prompts behind those caches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Prefixes {
-    /// Only those of the same client.
+    /// Only the same client's.
     #[default]
     Own,
-    /// Those of all clients, for clients that may know each other's prompts.
+    /// All clients', for clients that may know each other's prompts.
     Shared,
 }
 
@@ -123,7 +133,7 @@ pub struct ServerLimits {
     pub body_bytes: Option<usize>,
     /// Limits on the memory that requests make the server keep.
     pub budgets: Budgets,
-    /// Maximum number of answer tokens where the request sets no limit.
+    /// Maximum number of answer tokens if the request sets no limit.
     pub answer_tokens: u32,
     /// Maximum time for a request's head, and between two requests on a connection.
     pub head_time: Duration,
@@ -165,20 +175,24 @@ struct State {
     tokens: Tokens,
     limits: ServerLimits,
     accounts: Accounts,
-    /// Which clients share cached prompt prefixes.
+    /// The clients that share cached prompt prefixes.
     prefixes: Prefixes,
     body_reader: BodyReader,
     preparation: Preparation,
     admission: Arc<Admission>,
     superseding: Arc<Superseding>,
     flows: Flows,
-    metrics: Arc<Metrics>,
+    metrics: Metrics,
     status: StatusCache,
+    /// The pace of answers that do not involve the engine.
+    pace: Arc<Pace>,
+    /// The end of the grace period.
+    closing: Closing,
     /// Whether all kernels are ready.
     ready: AtomicBool,
     /// Start time of the server, in seconds since 1970.
     created: u64,
-    /// Generator of answer ids.
+    /// Random generator of answer ids.
     ids: RandomState,
     answers: AtomicU64,
 }
@@ -191,7 +205,7 @@ impl Server {
     pub fn bind(options: ServerOptions) -> Result<Self, ServerError> {
         let runtime = Builder::new_current_thread()
             .enable_all()
-            // Each one competes with the engine for a core: no more than preparation has places.
+            // Each thread competes with the engine for a core, so there are only as many as preparation has places.
             .max_blocking_threads(preparation::THREADS_MAX)
             .build()
             .map_err(|source| ServerError::System {
@@ -207,7 +221,7 @@ impl Server {
         })
     }
 
-    /// The addresses on which the server listens.
+    /// Returns the addresses on which the server listens.
     pub fn addresses(&self) -> Vec<Address> {
         self.listeners.addresses()
     }
@@ -221,22 +235,39 @@ impl Server {
         served: ServedModel,
         stop: impl Future<Output = Result<(), ServerError>>,
     ) -> Result<(), ServerError> {
+        self.run_until(served, stop, std::future::pending())
+    }
+
+    /// Serves as [`run`](Self::run) does, but cuts the grace period short when `now` completes. `now` is waited for
+    /// from the end of `stop` on.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), or the error of `now`.
+    pub fn run_until(
+        self,
+        served: ServedModel,
+        stop: impl Future<Output = Result<(), ServerError>>,
+        now: impl Future<Output = Result<(), ServerError>>,
+    ) -> Result<(), ServerError> {
         let cache = self.options.cache.clone();
         let state = Arc::new(State::new(served, self.options));
         let engine = state.served.engine.clone();
         let outcome = self.runtime.block_on(async {
             let warm = Arc::clone(&state);
             let (failed, failure) = tokio::sync::oneshot::channel();
-            // Not on one of the runtime's threads, which tokenize.
+            // On a thread of its own, because the runtime's threads tokenize.
             std::thread::spawn(move || match engine.wait_ready() {
                 Ok(()) => {
                     warm.ready.store(true, Ordering::Release);
+                    if let Err(error) = warm.served.probe() {
+                        return drop(failed.send(error));
+                    }
                     if let Some(cache) = cache {
-                        // If some of the bundle is damaged, the first request that needs that part reports it.
+                        // If part of the bundle is damaged, the first request that needs that part reports it.
                         let _ = verified::remember(engine.bundle(), &cache);
                     }
                 }
-                Err(error) => drop(failed.send(error)),
+                Err(error) => drop(failed.send(error.into())),
             });
             let connections = Connections::new(Arc::clone(&state));
             let failed = async {
@@ -246,7 +277,7 @@ impl Server {
                 }
             };
             tokio::select! {
-                ended = connections.serve(self.listeners, stop) => ended,
+                ended = connections.serve(self.listeners, stop, now) => ended,
                 error = failed => Err(error.into()),
             }
         });
@@ -272,8 +303,10 @@ impl State {
             limits,
             superseding: Arc::default(),
             flows: Flows::default(),
-            metrics: Arc::default(),
+            metrics: Metrics::default(),
             status: StatusCache::default(),
+            pace: Arc::default(),
+            closing: Closing::default(),
             ready: AtomicBool::new(false),
             created: now.map_or(0, |time| time.as_secs()),
             ids: RandomState::new(),
@@ -281,7 +314,7 @@ impl State {
         }
     }
 
-    /// The scope within which a client shares prompt prefixes.
+    /// Returns the scope within which a client shares prompt prefixes.
     fn prefix_scope(&self, scope: Scope) -> ScopeId {
         match self.prefixes {
             Prefixes::Own => scope.id(),
@@ -289,7 +322,7 @@ impl State {
         }
     }
 
-    /// The envelope of a new answer.
+    /// Returns the envelope of a new answer.
     fn envelope(&self, api: ApiKind) -> Envelope {
         let number = self.answers.fetch_add(1, Ordering::Relaxed);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);

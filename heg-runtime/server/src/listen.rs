@@ -1,4 +1,4 @@
-//! Where the server is reached: loopback TCP and a Unix socket of the user's own.
+//! The server's addresses: loopback TCP and a Unix socket of the user's own.
 
 use std::future::pending;
 use std::io;
@@ -17,12 +17,12 @@ use super::socket::Socket;
 pub(super) enum Transport {
     /// Loopback: anyone on this machine.
     Tcp,
-    /// The socket, as a user of this machine, by number.
+    /// The socket; the client is a user of this machine, by user id.
     Unix { user: u32 },
 }
 
 impl Transport {
-    /// The scope of a client on this transport, where no token is required.
+    /// Returns the scope of a client on this transport, where no token is required.
     pub(super) fn scope(self) -> Scope {
         match self {
             Self::Tcp => Scope::Loopback,
@@ -87,7 +87,7 @@ impl Listeners {
         Ok(Self { tcp, unix })
     }
 
-    /// The addresses of the sockets.
+    /// Returns the addresses of the sockets.
     pub(super) fn addresses(&self) -> Vec<Address> {
         let tcp = self.tcp.as_ref();
         let tcp = tcp.and_then(|listener| listener.local_addr().ok());
@@ -102,7 +102,7 @@ impl Listeners {
             return pending().await;
         };
         let (stream, _) = listener.accept().await?;
-        // Tokens are small, and each is worth a packet.
+        // Messages of a token are small, and each is worth a packet.
         stream.set_nodelay(true)?;
         Ok(Accepted {
             stream: stream.into(),

@@ -1,4 +1,4 @@
-//! Log probabilities as OpenAI's two interfaces write them.
+//! Log probabilities in the formats of OpenAI's two interfaces.
 //!
 //! They are written straight from numbers to text: as JSON values they would take twenty times the memory.
 
@@ -7,14 +7,22 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use super::answer::ApiKind;
 use heg_text::{LogProb, TokenLogProbs, Tokenizer};
 
-/// A token of an answer, or of an echoed prompt, for whose place log probabilities were asked.
+/// A token of an answer or an echoed prompt, with log probabilities.
 #[derive(Debug, Clone)]
 pub(super) struct ScoredToken {
     pub(super) id: u32,
-    /// None for the first token of a prompt, before which there is nothing to foretell it.
+    /// `None` for the first token of a prompt, which nothing predicts.
     pub(super) log_probs: Option<Box<TokenLogProbs>>,
-    /// Characters of the text before it.
+    /// Number of characters of text before the token.
     pub(super) offset: usize,
+}
+
+impl ScoredToken {
+    /// Moves the token back by a number of characters.
+    pub(super) fn behind(mut self, chars: usize) -> Self {
+        self.offset += chars;
+        self
+    }
 }
 
 /// The field `logprobs` of a choice.
@@ -30,14 +38,14 @@ impl LogProbsField<'_> {
         Named {
             text: match &bytes {
                 Some(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-                // As vLLM writes tokens that have no text.
+                // vLLM's notation for tokens that have no text.
                 None => format!("token_id:{token}"),
             },
             bytes,
         }
     }
 
-    /// A token in the form of the chat interface, without alternatives.
+    /// Writes a token in the form of the chat interface, without alternatives.
     fn in_chat<S: Serializer>(
         &self,
         probability: LogProb,
@@ -53,10 +61,10 @@ impl LogProbsField<'_> {
     }
 }
 
-/// What a token is called in an answer.
+/// The name of a token in an answer.
 struct Named {
     text: String,
-    /// None for ids that the tokenizer does not have.
+    /// The token's bytes; `None` for ids that the tokenizer does not have.
     bytes: Option<Vec<u8>>,
 }
 
@@ -85,7 +93,7 @@ impl Serialize for LogProbsField<'_> {
     }
 }
 
-/// A list that is made while it is written.
+/// A list that is generated while it is written.
 struct List<F>(F);
 
 impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for List<F> {
@@ -132,7 +140,7 @@ impl Serialize for Top<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self(field, all) = self;
         let mut written: Vec<(String, f32)> = Vec::with_capacity(all.top.len() + 1);
-        // Several tokens may have one text: then the most likely one stands for it, as JSON has each name once.
+        // Several tokens may have the same text, and JSON allows each name once: the most likely token wins.
         for &probability in all.top.iter().chain([&all.token]) {
             let text = field.named(probability.token).text;
             if written.iter().all(|(other, _)| *other != text) {
@@ -143,12 +151,12 @@ impl Serialize for Top<'_> {
     }
 }
 
-/// A log probability as JSON can hold it: what cannot be is -9999, as OpenAI has it.
+/// Returns a log probability as JSON can hold it: -9999 for negative infinity, as OpenAI writes it.
 fn number(probability: LogProb) -> f32 {
     (probability.log_probability as f32).max(IMPOSSIBLE)
 }
 
-/// OpenAI's log probability of what is as good as impossible.
+/// OpenAI's log probability of a practically impossible token.
 const IMPOSSIBLE: f32 = -9999.0;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Converts messages of OpenAI's API to what chat templates expect.
+//! Converts messages of OpenAI's API to the input of chat templates.
 //!
 //! Three things differ: content may come in parts, arguments of tool calls come as JSON in a string, and system
 //! messages may have the role `developer`.
@@ -9,7 +9,7 @@ use super::error::{ApiError, Result};
 use super::fields::describe;
 use heg_text::Message;
 
-/// The messages of a conversation; at least one.
+/// Returns the messages of a conversation; at least one.
 pub(super) fn messages(list: Vec<Value>) -> Result<Vec<Message>> {
     if list.is_empty() {
         return Err(ApiError::Field {
@@ -50,7 +50,7 @@ fn message(place: usize, value: Value) -> Result<Message> {
         Some(Value::String(text)) => {
             fields.insert("content".to_owned(), text.into());
         }
-        // Templates print what is there; an absent text is an empty one.
+        // Templates print a missing text as such, so it becomes an empty one.
         None | Some(Value::Null) if calls => {
             fields.insert("content".to_owned(), "".into());
         }
@@ -75,7 +75,7 @@ fn message(place: usize, value: Value) -> Result<Message> {
     Ok(message.map_err(heg_runtime::RuntimeError::from)?)
 }
 
-/// The text of a content that comes in parts.
+/// Joins the text of a content that comes in parts.
 pub(super) fn joined(parts: Vec<Value>, at: &str) -> Result<String> {
     let mut text = String::new();
     for (place, part) in parts.iter().enumerate() {
@@ -95,7 +95,7 @@ pub(super) fn joined(parts: Vec<Value>, at: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Parses the arguments of a call: templates want an object.
+/// Parses the arguments of a call, since templates expect an object.
 fn read_arguments(call: &mut Value) {
     let arguments = call.pointer_mut("/function/arguments");
     if let Some(arguments) = arguments

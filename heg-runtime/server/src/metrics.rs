@@ -1,6 +1,9 @@
-//! Metrics for Prometheus: counters of the server, and the status of the engine at the time of the scrape.
+//! Metrics for Prometheus: counters of the server and of each client with a token, and the engine's status shortly
+//! before the scrape.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -9,13 +12,16 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::account::Scope;
 use super::admission::class_name;
 use super::answering::AnswerStats;
+use super::error::{ApiError, Result};
+use super::held::Held;
 use super::timeline::lane_name;
 use heg_runtime::engine::Status;
 use heg_sched::Class;
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Complete,
@@ -27,9 +33,27 @@ pub(super) enum Outcome {
 
 type Label = (&'static str, &'static str);
 
-/// Counters since the start of the server.
+/// Counters since the start of the server, and further state of the server itself.
 #[derive(Debug, Default)]
 pub(super) struct Metrics {
+    all: Arc<Counts>,
+    /// The counters of each client with a token.
+    own: Mutex<BTreeMap<Scope, Arc<Counts>>>,
+    pub(super) connections: Gauge,
+    /// The longest time for which the event loop was held.
+    pub(super) held: Arc<Held>,
+}
+
+/// Counters of a client's requests, together with those of all clients.
+#[derive(Debug, Clone)]
+pub(super) struct ClientMetrics {
+    all: Arc<Counts>,
+    own: Option<Arc<Counts>>,
+}
+
+/// Counters of requests.
+#[derive(Debug, Default)]
+struct Counts {
     requests: Family<[Label; 2], Counter>,
     refused: Family<[(&'static str, String); 1], Counter>,
     prompt_tokens: Family<[Label; 1], Counter>,
@@ -37,7 +61,6 @@ pub(super) struct Metrics {
     generated_tokens: Family<[Label; 1], Counter>,
     ttft: ByClass,
     tpot: ByClass,
-    pub(super) connections: Gauge,
 }
 
 /// A histogram for each class.
@@ -51,8 +74,87 @@ impl Default for ByClass {
 }
 
 impl Metrics {
-    /// Counts the end of an admitted request; `stats` is there if the engine saw its end.
+    /// Returns the counters of a client.
+    pub(super) fn of(&self, scope: Scope) -> ClientMetrics {
+        let own = matches!(scope, Scope::Client(_)).then(|| {
+            let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(own.entry(scope).or_default())
+        });
+        ClientMetrics {
+            all: Arc::clone(&self.all),
+            own,
+        }
+    }
+
+    /// Counts a request that was refused with this status.
+    pub(super) fn refused(&self, status: u16) {
+        self.all.refused(status);
+    }
+
+    /// Returns all metrics in Prometheus' text format (OpenMetrics 1.0).
+    pub(super) fn text(&self, status: &Status) -> Result<String> {
+        let mut registry = Registry::with_prefix("heg");
+        self.all.register(&mut registry);
+        registry.register("connections", "Open connections", self.connections.clone());
+        let held = Gauge::<f64, AtomicU64>::default();
+        held.set(self.held.longest().as_secs_f64());
+        let help = "The longest processor time for which one connection held the event loop";
+        registry.register_with_unit("event_loop_stall", help, Unit::Seconds, held);
+        register_status(&mut registry, status);
+        register_drafts(&mut registry, status);
+        encoded(&registry)
+    }
+
+    /// Returns the metrics of a client that may not see those of others: its counters, and its number of live requests
+    /// of each class.
+    pub(super) fn own_text(
+        &self,
+        scope: Scope,
+        live: [(&'static str, usize); 2],
+    ) -> Result<String> {
+        let mut registry = Registry::with_prefix("heg");
+        if let Some(own) = self.of(scope).own {
+            own.register(&mut registry);
+        }
+        let gauges = Family::<[Label; 1], Gauge>::default();
+        for (class, requests) in live {
+            gauges
+                .get_or_create(&[("class", class)])
+                .set(requests as i64);
+        }
+        let help = "Your requests that wait or run";
+        registry.register("own_live_requests", help, gauges);
+        encoded(&registry)
+    }
+}
+
+fn encoded(registry: &Registry) -> Result<String> {
+    let mut text = String::new();
+    let written = encode(&mut text, registry);
+    written.map_err(|error| ApiError::Failed {
+        why: error.to_string(),
+    })?;
+    Ok(text)
+}
+
+impl ClientMetrics {
+    /// Counts the end of an admitted request; `stats` is `Some` if the engine saw the end.
     pub(super) fn ended(&self, class: Class, outcome: Outcome, stats: Option<&AnswerStats>) {
+        for counts in [&self.all].into_iter().chain(&self.own) {
+            counts.ended(class, outcome, stats);
+        }
+    }
+
+    /// Counts a refusal in the client's own counters; the common counters are kept elsewhere.
+    pub(super) fn refused(&self, status: u16) {
+        if let Some(own) = &self.own {
+            own.refused(status);
+        }
+    }
+}
+
+impl Counts {
+    fn ended(&self, class: Class, outcome: Outcome, stats: Option<&AnswerStats>) {
         let class = ("class", class_name(class));
         let labels = [class, ("outcome", outcome.name())];
         self.requests.get_or_create(&labels).inc();
@@ -76,21 +178,9 @@ impl Metrics {
         }
     }
 
-    /// Counts a request that was refused with this status.
-    pub(super) fn refused(&self, status: u16) {
+    fn refused(&self, status: u16) {
         let labels = [("status", status.to_string())];
         self.refused.get_or_create(&labels).inc();
-    }
-
-    /// All metrics in Prometheus' text format (OpenMetrics 1.0).
-    pub(super) fn text(&self, status: &Status) -> Result<String, std::fmt::Error> {
-        let mut registry = Registry::with_prefix("heg");
-        self.register(&mut registry);
-        register_status(&mut registry, status);
-        register_drafts(&mut registry, status);
-        let mut text = String::new();
-        encode(&mut text, &registry)?;
-        Ok(text)
     }
 
     fn register(&self, registry: &mut Registry) {
@@ -121,7 +211,6 @@ impl Metrics {
         ] {
             registry.register_with_unit(name, help, Unit::Seconds, times.0.clone());
         }
-        registry.register("connections", "Open connections", self.connections.clone());
     }
 }
 
@@ -176,11 +265,26 @@ fn register_status(registry: &mut Registry, status: &Status) {
         gauge.set(value);
         registry.register(name, help, gauge);
     }
+    register_launches(registry, status);
+    let dispatch = Counter::<f64, AtomicU64>::default();
+    dispatch.inc_by(status.dispatch_us as f64 / 1e6);
+    let help = "Time spent in scheduling and dispatch";
+    registry.register_with_unit("dispatch", help, Unit::Seconds, dispatch);
+    register_waits(registry, status);
+}
+
+/// Registers the scheduler's launches and compilations.
+fn register_launches(registry: &mut Registry, status: &Status) {
     for (name, help, count) in [
         (
             "launches",
             "Kernels and iterations launched",
             status.launches,
+        ),
+        (
+            "client_turns",
+            "Times that a client had its turn before an earlier request of another one",
+            status.client_turns,
         ),
         (
             "warmed_kernels",
@@ -192,14 +296,9 @@ fn register_status(registry: &mut Registry, status: &Status) {
         counter.inc_by(count);
         registry.register(name, help, counter);
     }
-    let dispatch = Counter::<f64, AtomicU64>::default();
-    dispatch.inc_by(status.dispatch_us as f64 / 1e6);
-    let help = "Time spent in scheduling and dispatch";
-    registry.register_with_unit("dispatch", help, Unit::Seconds, dispatch);
-    register_waits(registry, status);
 }
 
-/// What decoding gave, and drafts of it. Tokens a step are (steps + accepted) / steps.
+/// Registers the counts of decode steps and drafts. Tokens per step = (steps + accepted) / steps.
 fn register_drafts(registry: &mut Registry, status: &Status) {
     for (name, help, count) in [
         (
@@ -224,7 +323,7 @@ fn register_drafts(registry: &mut Registry, status: &Status) {
     }
 }
 
-/// Measured and worst-case preemption times.
+/// Registers measured and worst-case preemption times.
 fn register_waits(registry: &mut Registry, status: &Status) {
     let requests = Family::<[Label; 1], Counter>::default();
     let waits = Family::<[Label; 2], Gauge<f64, AtomicU64>>::default();
@@ -318,7 +417,7 @@ mod tests {
             ..Status::default()
         };
         let text = Metrics::default().text(&status).unwrap();
-        // Labels come in no order.
+        // The order of labels is not fixed.
         let mut lines: Vec<&str> = text.lines().collect();
         lines.sort_unstable();
         insta::assert_snapshot!(lines.join("\n"));

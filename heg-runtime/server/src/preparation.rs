@@ -1,13 +1,18 @@
-//! Preparation: bodies are tokenized and grammars compiled on threads outside of the event loop, a bounded number at
-//! once. Waiting clients take turns.
+//! Preparation of bodies on threads off the event loop, a bounded number at once. The threads also wait for the
+//! processes that make prompts and compile forms. Waiting clients take turns.
 //!
-//! Long work waits only for its like: small bodies never wait for a large one, nor any body for a grammar that takes
-//! long to compile.
+//! Long work delays only its own kind: a small body never waits for a large one, and no body waits for a form that
+//! takes long to compile. A form waits for those of its own client, unless several clients compile long forms at the
+//! same time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use std::time::Instant;
+
+use heg_confine::{Leash, Wait};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout_at;
 
 use super::account::Scope;
 use super::error::{ApiError, Result};
@@ -20,19 +25,19 @@ pub(super) struct Preparation {
     forms: Places,
 }
 
-/// Which of the places a preparation takes.
+/// The effort of a preparation, which decides the places that it may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effort {
     /// Milliseconds: a body of up to [`SMALL_BYTES`].
     Small,
     /// More: a larger body.
     Large,
-    /// Any amount: compiling a client's grammar.
+    /// Seconds: compiling a client's form.
     Form,
 }
 
 impl Effort {
-    /// The effort of preparing a body of this size.
+    /// Returns the effort of preparing a body of this size.
     pub(super) fn of(body_bytes: usize) -> Self {
         match body_bytes {
             0..=SMALL_BYTES => Self::Small,
@@ -44,34 +49,69 @@ impl Effort {
 impl Default for Preparation {
     fn default() -> Self {
         Self {
-            small: Places::new(SMALL_AT_ONCE),
-            large: Places::new(1),
-            forms: Places::new(1),
+            small: Places::new(SMALL_AT_ONCE, SMALL_AT_ONCE),
+            large: Places::new(1, 1),
+            forms: Places::new(FORMS_AT_ONCE, 1),
         }
     }
 }
 
 impl Preparation {
-    /// Runs work on a thread of its own as soon as there is a place. A client that goes away gives up its wait; work
-    /// that has begun runs to its end.
+    /// Runs work on another thread as soon as there is a place. A client that goes away gives up its wait; work that
+    /// has begun runs to its end.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         scope: Scope,
         effort: Effort,
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        self.run_until(scope, effort, None, |_| work()).await
+    }
+
+    /// Runs work that other processes do, on a thread that waits for them. The processes end if the client goes away or
+    /// the deadline passes.
+    ///
+    /// # Errors
+    /// `Deadline`, if it passes before there is a place; and those of the work.
+    pub(super) async fn run_until<T: Send + 'static>(
+        &self,
+        scope: Scope,
+        effort: Effort,
+        deadline: Option<Instant>,
+        work: impl FnOnce(Wait<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let places = match effort {
             Effort::Small => &self.small,
             Effort::Large => &self.large,
             Effort::Form => &self.forms,
         };
-        let place = places.enter(scope).await?;
-        super::route::blocking(move || {
-            let outcome = work();
+        let place = match deadline {
+            None => places.enter(scope).await?,
+            Some(deadline) => {
+                let place = timeout_at(deadline.into(), places.enter(scope)).await;
+                place.map_err(|_| ApiError::Deadline)??
+            }
+        };
+        let hold = Hold(Arc::default());
+        let leash = Arc::clone(&hold.0);
+        let outcome = super::route::blocking(move || {
+            let outcome = work(Wait {
+                deadline,
+                leash: Some(&leash),
+            });
             drop(place);
             outcome
-        })
-        .await
+        });
+        outcome.await
+    }
+}
+
+/// A client's hold on the processes that work for it: dropping it ends them.
+struct Hold(Arc<Leash>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 
@@ -79,16 +119,17 @@ impl Preparation {
 /// another client that waits too.
 #[derive(Debug)]
 struct Places {
-    count: usize,
+    /// Maximum number of places of one client.
+    each: usize,
     free: Arc<Semaphore>,
-    /// Tickets of each client that is here, one for each place, for running or being next.
+    /// Tickets of each present client, one for each place that it may have, to run or to be next in line.
     turns: Mutex<BTreeMap<Scope, Weak<Semaphore>>>,
 }
 
 impl Places {
-    fn new(count: usize) -> Self {
+    fn new(count: usize, each: usize) -> Self {
         Self {
-            count,
+            each,
             free: Arc::new(Semaphore::new(count)),
             turns: Mutex::default(),
         }
@@ -107,7 +148,7 @@ impl Places {
             return turns;
         }
         turns.retain(|_, turns| turns.strong_count() > 0);
-        let new = Arc::new(Semaphore::new(self.count));
+        let new = Arc::new(Semaphore::new(self.each));
         turns.insert(scope, Arc::downgrade(&new));
         new
     }
@@ -119,8 +160,12 @@ pub(super) const SMALL_BYTES: usize = 64 << 10;
 /// Number of small bodies at once. Chosen.
 const SMALL_AT_ONCE: usize = 2;
 
-/// Threads outside of the event loop: one for each place, and one for queries to the engine.
-pub(super) const THREADS_MAX: usize = SMALL_AT_ONCE + 3;
+/// Number of forms that are compiled at once, each of another client. Chosen: each may take 64 MiB, and a core that
+/// nothing else needs.
+const FORMS_AT_ONCE: usize = 4;
+
+/// Number of threads off the event loop: one for each place, and one for queries to the engine.
+pub(super) const THREADS_MAX: usize = SMALL_AT_ONCE + FORMS_AT_ONCE + 2;
 
 #[cfg(test)]
 mod tests {
@@ -145,7 +190,7 @@ mod tests {
         (end, work)
     }
 
-    /// A large body and a form that take for ever hold up their like, and nobody else.
+    /// A large body and a form that take for ever delay only their own kind.
     #[tokio::test]
     async fn what_takes_long_holds_up_its_like_only() {
         let preparation = Arc::new(Preparation::default());
@@ -163,10 +208,50 @@ mod tests {
         }
     }
 
+    /// A client whose form takes for ever holds up its own forms, and a deadline ends their wait.
+    #[tokio::test]
+    async fn forms_of_others_go_on() {
+        let preparation = Arc::new(Preparation::default());
+        let (end, first) = endless(&preparation, Scope::User(0), Effort::Form);
+        yield_now().await;
+        let form = |client, deadline| {
+            preparation.run_until(Scope::User(client), Effort::Form, deadline, |_| Ok(()))
+        };
+        form(1, None).await.unwrap();
+        let soon = Some(Instant::now() + std::time::Duration::from_millis(20));
+        let late = form(0, soon).await;
+        assert!(matches!(late, Err(ApiError::Deadline)), "{late:?}");
+        drop(end);
+        assert!(first.await.unwrap().unwrap());
+        form(
+            0,
+            soon.map(|_| Instant::now() + std::time::Duration::from_secs(60)),
+        )
+        .await
+        .unwrap();
+    }
+
+    /// A client that goes away takes its processes with it.
+    #[tokio::test]
+    async fn work_of_clients_that_are_gone_is_ended() {
+        let preparation = Preparation::default();
+        let (say, said) = channel();
+        let work = preparation.run_until(Scope::Loopback, Effort::Form, None, move |wait| {
+            while !wait.leash.is_some_and(Leash::is_ended) {
+                std::thread::yield_now();
+            }
+            let _ = say.send(());
+            Ok(())
+        });
+        let gone = tokio::time::timeout(std::time::Duration::from_millis(20), work).await;
+        assert!(gone.is_err());
+        assert_eq!(said.recv(), Ok(()));
+    }
+
     #[tokio::test]
     async fn clients_take_turns() {
         let preparation = Arc::new(Preparation::default());
-        let (end, first) = endless(&preparation, Scope::User(0), Effort::Form);
+        let (end, first) = endless(&preparation, Scope::User(0), Effort::Large);
         let order = Arc::new(Mutex::new(Vec::new()));
         let form = |client: u32| {
             let (preparation, order) = (Arc::clone(&preparation), Arc::clone(&order));
@@ -176,7 +261,7 @@ mod tests {
                     Ok(())
                 };
                 preparation
-                    .run(Scope::User(client), Effort::Form, work)
+                    .run(Scope::User(client), Effort::Large, work)
                     .await
             })
         };
@@ -190,9 +275,9 @@ mod tests {
             form.await.unwrap().unwrap();
         }
         assert_eq!(order.lock().unwrap().first(), Some(&1));
-        preparation.forms.turns(Scope::Loopback);
+        preparation.large.turns(Scope::Loopback);
         assert_eq!(
-            preparation.forms.turns.lock().unwrap().len(),
+            preparation.large.turns.lock().unwrap().len(),
             1,
             "clients who left are forgotten"
         );

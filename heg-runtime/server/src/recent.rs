@@ -1,4 +1,4 @@
-//! What happened in the last minutes, for the explanation of a slow request on the dashboard.
+//! The events of the last minutes, to explain a slow request on the dashboard.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -9,39 +9,39 @@ use serde::Serialize;
 use heg_sched::{Action, Class, Event, Hold, Micros, RequestId};
 use heg_workload::{Explanation, RunTrace, TraceEvent, TraceRecorder, TracedRequest, explain};
 
-/// Remembers what happens while somebody looks at the page; a bounded number of events, for a bounded time.
+/// Records events while somebody looks at the page; a bounded number of them, for a bounded time.
 #[derive(Default)]
 pub(super) struct Recent {
-    /// The last time at which somebody looked.
+    /// The last time at which the page was read.
     looked: Option<Instant>,
     recorder: TraceRecorder,
     events: VecDeque<TraceEvent>,
-    /// The last explanation, which does not change any more.
+    /// The last explanation, which no longer changes.
     explained: Option<(RequestId, SlowRequest)>,
 }
 
-/// The slowest request of the last minute, and why it was slow.
+/// The slowest request of the last minute, with the reasons why it was slow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct SlowRequest {
     request: u64,
     class: Class,
     /// Time to its first token.
     time_us: u64,
-    /// What it was spent on, the most first.
+    /// The causes of its time, the largest first.
     causes: Vec<SlowShare>,
 }
 
-/// Time that a cause took.
+/// The time that a cause took.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct SlowShare {
     text: String,
     time_us: u64,
-    /// When, in thousandths of the whole.
+    /// The spans of the cause, in thousandths of the whole.
     spans: Vec<[u32; 2]>,
 }
 
 impl Recent {
-    /// Whether it remembers what happens: somebody looked a moment ago.
+    /// Returns whether events are recorded, because somebody has looked recently.
     pub(super) fn is_watched(&self) -> bool {
         self.looked.is_some_and(|at| at.elapsed() < WATCH)
     }
@@ -71,8 +71,8 @@ impl Recent {
             .held(now, holds, |event| events.push_back(event));
     }
 
-    /// Of the requests that ended in the last minute the one that waited longest for its first token, a reactive one if
-    /// there is any. From now on somebody looks.
+    /// Returns the request with the longest TTFT among those that ended in the last minute, a reactive one if there is
+    /// any. Also notes that somebody looks.
     pub(super) fn slowest(&mut self, now: Micros) -> Option<SlowRequest> {
         self.looked = Some(Instant::now());
         let request = self
@@ -95,7 +95,7 @@ impl Recent {
         Some(slow)
     }
 
-    /// Requests that ended since a time, with the time to their first token.
+    /// Returns the requests that ended since a time, each with its TTFT.
     fn ended_since(&self, since: Micros) -> impl Iterator<Item = (Micros, &TracedRequest)> {
         self.events.iter().filter_map(move |event| {
             let TraceEvent::Ended(request) = event else {
@@ -129,31 +129,32 @@ impl SlowRequest {
 /// Parts into which the time of a request is divided for the picture.
 const THOUSANDTHS: u32 = 1000;
 
-/// Causes that are shown. Chosen: what is left takes next to no time.
+/// Maximum number of causes that are shown. Chosen: the others take next to no time.
 const SHARES_MAX: usize = 8;
 
-/// Time after the last look for which it goes on to remember. Chosen: an open page looks twice a second.
+/// Time after the last look for which recording goes on. Chosen: an open page looks twice a second.
 const WATCH: Duration = Duration::from_secs(60);
 
 const MINUTE: Micros = Micros(60_000_000);
 
-/// Time for which events are remembered. Chosen: a request that ended in the last minute may have come minutes before.
+/// Time for which events are kept. Chosen: a request that ended in the last minute may have arrived minutes before.
 const KEPT: Micros = Micros(300_000_000);
 
-/// Events that are remembered: some 10 MB. Chosen; a lane has hundreds to thousands of launches a second.
+/// Maximum number of events that are kept: some 10 MB. Chosen; a lane has hundreds to thousands of launches a second.
 const EVENTS_MAX: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests {
-    use heg_sched::{Finish, HoldReason, Lane, PromptLogits, Submission, Ticket, Work};
+    use heg_sched::{ClientId, Finish, HoldReason, Lane, PromptLogits, Submission, Ticket, Work};
 
     use super::*;
 
-    /// A request of which nothing runs for some time, and then the head.
+    /// Records a request that waits for some time and then runs the head.
     fn serve(recent: &mut Recent, id: u64, class: Class, (arrived, waits_us): (u64, u64)) {
         let request = RequestId(id);
         let submit = Event::Submit(Submission {
             id: request,
+            client: ClientId::default(),
             flow: None,
             class,
             prompt_tokens: 5,
@@ -210,7 +211,7 @@ mod tests {
         assert_eq!(slow.causes[0].spans, [[0, 900]]);
         assert_eq!(slow.causes[1].spans, [[900, 1000]]);
         assert_eq!(recent.slowest(Micros(4000)), Some(slow));
-        // A minute later the first of them is past.
+        // A minute later the first request no longer counts.
         let later = MINUTE.0 + 1500;
         assert_eq!(recent.slowest(Micros(later)).unwrap().request, 4);
         assert_eq!(recent.slowest(Micros(later + MINUTE.0)), None);

@@ -1,7 +1,8 @@
 //! Parsing of requests: the fields of a body, and headers that stand in for fields, checked and typed.
 //!
 //! A request for something that this server does not do is refused, never ignored. Only fields that do not affect
-//! the answer (`user`, `metadata`) are ignored. `served` checks what depends on the model, such as its context.
+//! the answer (`user`, `metadata`) are ignored. `served` checks the values that depend on the model, such as its
+//! context.
 
 mod params;
 mod prediction;
@@ -27,7 +28,7 @@ pub struct ChatRequest {
     pub conversation: Conversation,
     /// The tools that may be called, and the format of the answer.
     pub tooling: Tooling,
-    /// What the answer is expected to be.
+    /// The predicted answer.
     pub prediction: Option<String>,
     /// The parameters common to both routes.
     pub params: CompletionParams,
@@ -127,7 +128,7 @@ impl CompletionRequest {
         Ok(Self { prompt, params })
     }
 }
-/// The flow that a body of `/v1/flows/end` names.
+/// Returns the flow that a body of `/v1/flows/end` names.
 ///
 /// # Errors
 /// The first thing that is wrong, with the field's name.
@@ -158,7 +159,7 @@ fn fields<'a>(
     }
     Ok((fields, prompt))
 }
-/// A name that the client chose.
+/// Returns a name that the client chose.
 fn name(fields: &mut Fields, field: &str) -> Result<Option<String>> {
     match fields.text(field)? {
         Some(name) if name.is_empty() || name.len() > NAME_BYTES_MAX => {

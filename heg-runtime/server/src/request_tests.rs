@@ -1,4 +1,4 @@
-//! What requests may say, and the errors that the rest gets, pinned as clients see them.
+//! The valid requests, and the errors for all others, pinned as clients see them.
 
 use super::*;
 use heg_runtime::engine::Speculation;
@@ -6,7 +6,7 @@ use heg_sched::Class;
 use heg_text::SamplingParams;
 use std::time::Duration;
 
-/// Those of tiny-agent.
+/// The bounds of tiny-agent.
 const BOUNDS: PromptBounds = PromptBounds {
     tokens: 1024,
     bounded_by: Bound::Context,
@@ -21,13 +21,13 @@ fn bare(body: &str) -> Result<CompletionRequest> {
     CompletionRequest::parse(body.as_bytes(), [], &BOUNDS)
 }
 
-/// A chat request with further fields.
+/// Returns a chat request with further fields.
 fn params(fields: &str) -> Result<CompletionParams> {
     let body = format!(r#"{{"messages":[{{"role":"user","content":"hi"}}]{fields}}}"#);
     Ok(chat(&body)?.params)
 }
 
-/// Status and body of each error, for a snapshot.
+/// Returns the status and body of each error, for a snapshot.
 fn refusals<T: std::fmt::Debug>(cases: &[&str], parse: impl Fn(&str) -> Result<T>) -> String {
     let mut text = String::new();
     for case in cases {
@@ -171,7 +171,7 @@ fn prompts_that_are_refused() {
     insta::assert_snapshot!(refusals(&cases, bare));
 }
 
-/// Each is refused before it is kept, and says what would do.
+/// Values that are too long are refused before they are kept, with a message that gives the limit.
 #[test]
 fn what_is_too_long_is_refused() {
     let text = |letters: usize| "x".repeat(letters);
@@ -207,7 +207,7 @@ fn what_is_too_long_is_refused() {
             vec![format!("{:?}", text(64)); 16].join(",")
         ),
         format!(r#"{{"prompt": "a", "logit_bias": {{{}}}}}"#, biases(1024)),
-        // What means nothing to this server is not kept.
+        // A field without meaning to this server is not kept.
         format!(r#"{{"prompt": "a", "metadata": [{}]}}"#, ids(4_000_000)),
     ];
     for body in fits {
@@ -388,7 +388,7 @@ fn headers_stand_in_for_fields() {
     assert_eq!(read.class, Class::Proactive);
     assert_eq!(read.flow.as_deref(), Some("12"));
     assert_eq!(read.deadline, Some(Duration::from_millis(20)));
-    // The body says it better.
+    // The field of the body wins over the header.
     assert_eq!(read.supersede_key.as_deref(), Some("own"));
 }
 

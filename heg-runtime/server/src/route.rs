@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{
     ALLOW, CACHE_CONTROL, CONTENT_TYPE, EXPECT, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
@@ -15,70 +15,127 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use serde::Serialize;
 use serde_json::json;
 
-use super::account::Account;
-use super::auth;
+use super::account::{Account, Charge};
+use super::admission::class_name;
+use super::answer::ApiKind;
+use super::auth::{self, View};
 use super::body::RequestBody;
 use super::error::{ApiError, Result};
 use super::fields::describe;
 use super::flows::FlowName;
 use super::listen::Transport;
+use super::pool::Activity;
 use super::preparation::Effort;
 use super::request::{FIELD_HEADERS, flow_to_end};
-use super::sending::Sending;
+use super::sending::{Pieces, Sending};
 use super::stream::Events;
 use super::timeline::lane_name;
-use super::{State, complete, dashboard};
+use super::{State, complete, dashboard, head};
 use heg_runtime::engine::Health;
+use heg_sched::Class;
 
 /// The body of a response.
 pub(super) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// Answers a request; errors have the format of OpenAI's API.
-pub(super) async fn route(
-    state: Arc<State>,
-    transport: Transport,
-    request: Request<Incoming>,
-) -> Result<Response<Body>, Infallible> {
-    let response = handle(&state, transport, request)
-        .await
-        .unwrap_or_else(|error| {
-            state.metrics.refused(error.status().as_u16());
-            refusal(&error)
-        });
-    Ok(response)
+/// The body of a response, with the charges that last until it is sent.
+pub(super) type ChargedBody = Sending<Body, Vec<Arc<Charge>>>;
+
+/// Marks a response that the engine has worked for, and holds its charge.
+#[derive(Clone)]
+pub(super) struct Answered(pub(super) Arc<Charge>);
+
+/// A request whose head is complete, with its sender.
+pub(super) struct Asked {
+    pub(super) transport: Transport,
+    pub(super) activity: Activity,
+    /// Whether the head gives two lengths of the body.
+    pub(super) is_ambiguous: bool,
+    pub(super) request: Request<Incoming>,
 }
 
-async fn handle(
-    state: &Arc<State>,
-    transport: Transport,
-    request: Request<Incoming>,
-) -> Result<Response<Body>> {
+/// Answers a request; errors have the format of OpenAI's API.
+pub(super) async fn route(state: &Arc<State>, asked: Asked) -> Response<ChargedBody> {
+    let answer = tokio::select! {
+        biased;
+        answer = handle(state, asked) => answer,
+        () = state.closing.begun() => Err(ApiError::ShuttingDown),
+    };
+    answer.unwrap_or_else(|error| {
+        state.metrics.refused(error.status().as_u16());
+        refusal(&error).map(|body| Sending::new(body, Vec::new()))
+    })
+}
+
+async fn handle(state: &Arc<State>, asked: Asked) -> Result<Response<ChargedBody>> {
+    let Asked {
+        transport,
+        activity,
+        is_ambiguous,
+        request,
+    } = asked;
     let (parts, body) = request.into_parts();
+    if is_ambiguous {
+        return Err(ApiError::Head {
+            why: "it has both `Content-Length` and `Transfer-Encoding`",
+        });
+    }
+    head::check(&parts)?;
     let route = Route::of(parts.uri.path(), &parts.method)?;
     let scope = match route {
         Route::Page | Route::Health => transport.scope(),
-        Route::Client(_) => auth::scope(&state.tokens, &parts.headers, transport)?,
+        Route::Client(_) => {
+            head::check_site(&parts.headers)?;
+            let scope = auth::scope(&state.tokens, &parts.headers, transport)?;
+            activity.belongs_to(scope)?;
+            scope
+        }
     };
     let account = state.accounts.of(scope);
-    // Its head, until it is answered, and its answer, until that is sent.
+    // This pays for the head until the answer exists, and then for the answer until it is sent.
     let mut charge = account.charge(HEAD_BYTES)?;
-    let response = match route {
-        Route::Page => dashboard::page(state),
-        Route::Health => health(state)?,
-        Route::Client(route) => client(state, &account, route, &parts, body).await?,
+    let answer = match route {
+        Route::Page => Ok(dashboard::page(state)),
+        Route::Health => health(state),
+        Route::Client(route) => {
+            let asking = Asking {
+                account: &account,
+                view: auth::view(&state.tokens, scope, transport),
+                parts: &parts,
+            };
+            client(state, asking, route, body).await
+        }
     };
-    charge.grow(response.body().size_hint().lower() as usize)?;
-    Ok(response.map(|body| Sending::new(body, charge).boxed_unsync()))
+    let mut response = answer.inspect_err(|error| {
+        state.metrics.of(scope).refused(error.status().as_u16());
+    })?;
+    let mut charges = Vec::with_capacity(2);
+    match response.extensions_mut().get::<Answered>() {
+        Some(Answered(charge)) => charges.push(Arc::clone(charge)),
+        None => charge.grow(response.body().size_hint().lower() as usize)?,
+    }
+    charges.push(Arc::new(charge));
+    Ok(response.map(|body| Sending::new(body, charges)))
+}
+
+/// The client of a request, and its transport.
+struct Asking<'a> {
+    account: &'a Account,
+    view: View,
+    parts: &'a Parts,
 }
 
 /// Answers an authenticated client.
 async fn client(
     state: &Arc<State>,
-    account: &Account,
+    asking: Asking<'_>,
     route: ClientRoute<'_>,
-    parts: &Parts,
     body: Incoming,
 ) -> Result<Response<Body>> {
+    let Asking {
+        account,
+        view,
+        parts,
+    } = asking;
     let post = async || {
         check_content_type(&parts.headers)?;
         let mut body = body;
@@ -89,17 +146,26 @@ async fn client(
         }
         taken
     };
-    let headers = fields(&parts.headers);
     match route {
-        ClientRoute::Dashboard => dashboard::data(state, parts.uri.query()).await,
-        ClientRoute::Metrics => metrics(state).await,
+        ClientRoute::Dashboard => {
+            dashboard::data(state, account.scope(), view, parts.uri.query()).await
+        }
+        ClientRoute::Metrics => metrics(state, account, view).await,
         ClientRoute::Models => {
             let card = state.served.card(state.created);
             Ok(json_response(&json!({"object": "list", "data": [card]})))
         }
         ClientRoute::Model(name) => model(state, name),
-        ClientRoute::Chat => complete::chat(state, account, post().await?, headers).await,
-        ClientRoute::Completions => complete::bare(state, account, post().await?, headers).await,
+        ClientRoute::Complete(api) => {
+            let posted = complete::Posted {
+                api,
+                // Noted before the body is read, which may come slowly.
+                arrival: state.superseding.arrival(),
+                headers: fields(&parts.headers),
+                body: post().await?,
+            };
+            complete::complete(state, account, posted).await
+        }
         ClientRoute::EndFlow => end_flow(state, account, post().await?).await,
     }
 }
@@ -107,10 +173,10 @@ async fn client(
 /// The routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Route<'a> {
-    /// Open to anybody: the same for all, and nothing is kept.
+    /// The page, open to anybody: it is the same for all, and nothing is kept.
     Page,
     Health,
-    /// Open to authenticated clients.
+    /// A route open to authenticated clients.
     Client(ClientRoute<'a>),
 }
 
@@ -120,8 +186,7 @@ enum ClientRoute<'a> {
     Metrics,
     Models,
     Model(&'a str),
-    Chat,
-    Completions,
+    Complete(ApiKind),
     EndFlow,
 }
 
@@ -152,8 +217,8 @@ impl<'a> ClientRoute<'a> {
             "/dashboard.json" => (Self::Dashboard, Method::GET),
             "/metrics" => (Self::Metrics, Method::GET),
             "/v1/models" => (Self::Models, Method::GET),
-            "/v1/chat/completions" => (Self::Chat, Method::POST),
-            "/v1/completions" => (Self::Completions, Method::POST),
+            "/v1/chat/completions" => (Self::Complete(ApiKind::Chat), Method::POST),
+            "/v1/completions" => (Self::Complete(ApiKind::Completion), Method::POST),
             "/v1/flows/end" => (Self::EndFlow, Method::POST),
             _ => match path.strip_prefix("/v1/models/") {
                 Some(name) => (Self::Model(name), Method::GET),
@@ -179,15 +244,18 @@ fn health(state: &State) -> Result<Response<Body>> {
     }
 }
 
-async fn metrics(state: &Arc<State>) -> Result<Response<Body>> {
-    // The engine answers between two of its steps, which may take a while.
-    let engine = state.served.engine.clone();
-    let status = blocking(move || Ok(engine.status()?)).await?;
-    let text = state.metrics.text(&status);
-    let text = text.map_err(|error| ApiError::Failed {
-        why: error.to_string(),
-    })?;
-    Ok(response(StatusCode::OK, OPEN_METRICS, whole(text)))
+async fn metrics(state: &Arc<State>, account: &Account, view: View) -> Result<Response<Body>> {
+    let text = match view {
+        View::Everything => state.status.metrics(state).await?,
+        View::Own => {
+            let scope = account.scope();
+            let live = [Class::Reactive, Class::Proactive]
+                .map(|class| (class_name(class), state.admission.live(scope, class)));
+            state.metrics.own_text(scope, live)?.into()
+        }
+    };
+    let body = Pieces::from(text).boxed_unsync();
+    Ok(response(StatusCode::OK, OPEN_METRICS, body))
 }
 
 fn model(state: &State, name: &str) -> Result<Response<Body>> {
@@ -205,15 +273,15 @@ async fn end_flow(state: &State, account: &Account, body: RequestBody) -> Result
     Ok(json_response(&json!({"ended": found.is_some()})))
 }
 
-/// Headers that stand in for fields of the body.
-fn fields(headers: &HeaderMap) -> Vec<(&'static str, &str)> {
+/// Returns the headers that stand in for fields of the body.
+fn fields(headers: &HeaderMap) -> Vec<(&'static str, String)> {
     FIELD_HEADERS
         .iter()
-        .filter_map(|(name, _)| Some((*name, headers.get(*name)?.to_str().ok()?)))
+        .filter_map(|(name, _)| Some((*name, headers.get(*name)?.to_str().ok()?.to_owned())))
         .collect()
 }
 
-/// Refuses other content types: any web page can make a browser send those without a preflight request.
+/// Refuses other content types, which any web page can make a browser send without a preflight request.
 fn check_content_type(headers: &HeaderMap) -> Result<()> {
     let found = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let found = String::from_utf8_lossy(found.unwrap_or_default());
@@ -226,7 +294,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<()> {
     })
 }
 
-/// Runs blocking work on another thread, so that it does not hold up other connections.
+/// Runs blocking work on another thread, so that it does not delay other connections.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -238,7 +306,7 @@ pub(super) async fn blocking<T: Send + 'static>(
     })
 }
 
-/// An error as a response.
+/// Turns an error into a response.
 fn refusal(error: &ApiError) -> Response<Body> {
     let mut response = response(error.status(), JSON, whole(error.body().to_string()));
     let headers = response.headers_mut();
@@ -259,17 +327,24 @@ fn refusal(error: &ApiError) -> Response<Body> {
     response
 }
 
-/// JSON as a response.
+/// Turns a value into a JSON response.
 pub(super) fn json_response(value: &impl Serialize) -> Response<Body> {
-    // Only what has no names as keys cannot be written.
-    let text = serde_json::to_string(value).unwrap_or_default();
-    response(StatusCode::OK, JSON, whole(text))
+    json_pieces(Pieces::json(value))
 }
 
-/// Events as a response.
+/// Turns JSON text into a response.
+pub(super) fn json_pieces(text: Pieces) -> Response<Body> {
+    response(StatusCode::OK, JSON, text.boxed_unsync())
+}
+
+/// Turns events into a response.
 pub(super) fn event_response(events: Events) -> Response<Body> {
-    let body = StreamBody::new(events.frames()).boxed_unsync();
+    let charge = events.charge();
+    let body = events.body().boxed_unsync();
     let mut response = response(StatusCode::OK, "text/event-stream", body);
+    if let Some(charge) = charge {
+        response.extensions_mut().insert(Answered(charge));
+    }
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     response
@@ -284,7 +359,7 @@ pub(super) fn response(status: StatusCode, kind: &'static str, body: Body) -> Re
 }
 
 pub(super) fn whole(text: String) -> Body {
-    Full::new(Bytes::from(text)).boxed_unsync()
+    Pieces::from(text).boxed_unsync()
 }
 
 /// Memory that a request takes besides its body, in bytes: its head, and its connection's state. Chosen so that no client

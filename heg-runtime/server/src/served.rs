@@ -1,18 +1,26 @@
-//! The model that is served: an engine and the text side of its bundle. Turns the prompt of a request into tokens.
+//! The served model: an engine and the text side of its bundle. Turns the prompt of a request into tokens.
+//!
+//! Templates, tokenizers and forms are untrusted, so prompts are made and forms compiled in a worker's processes. In
+//! this process the tokenizer only decodes tokens, and the template is only searched for the syntax of calls.
 
 use std::sync::Arc;
 
+use heg_confine::{
+    Confined, Forms, PromptMaker, TextToEncode, TextWorker, Wait, WorkerAssets, WorkerProgram,
+    probe,
+};
 use serde_json::{Value, json};
 
+use super::account::Scope;
 use super::error::{ApiError, Result};
 use super::fields::describe;
 use super::request::{Bound, PromptBounds, PromptText};
 use super::timeline::Timeline;
-use super::tools::{AnswerConstraint, LazyGrammars, Tooling};
+use super::tools::{AnswerConstraint, AskedForm, Tooling};
 use heg_runtime::Loaded;
-use heg_runtime::RuntimeError;
 use heg_runtime::engine::Engine;
-use heg_text::{ChatTemplate, Conversation, Special, TextError, Tokenizer};
+use heg_runtime::{ExecError, RuntimeError};
+use heg_text::{ChatTemplate, Conversation, TextError, Tokenizer};
 
 /// A model on its engine. Without a tokenizer, prompts and answers are token ids.
 pub struct ServedModel {
@@ -21,16 +29,25 @@ pub struct ServedModel {
     pub(super) name: String,
     pub(super) tokenizer: Option<Arc<Tokenizer>>,
     template: Option<ChatTemplate>,
-    grammars: LazyGrammars,
+    worker: TextWorker,
+    prompts: PromptMaker,
+    forms: Forms,
     bounds: PromptBounds,
 }
 
 impl ServedModel {
-    /// The model of a bundle, by the name that the bundle gives it, on an engine that `timeline` observes.
+    /// Creates the model of a bundle, under the bundle's name for it, on an engine that `timeline` observes. `program`
+    /// is started as the worker.
     ///
     /// # Errors
     /// The tokenizer or the chat template cannot be read. A bundle may lack either.
-    pub fn new(loaded: &Loaded, engine: Engine, timeline: Timeline) -> Result<Self, RuntimeError> {
+    pub fn new(
+        loaded: &Loaded,
+        engine: Engine,
+        timeline: Timeline,
+        program: WorkerProgram,
+    ) -> Result<Self, RuntimeError> {
+        let worker = text_worker(loaded, program);
         let tokenizer = there(loaded.tokenizer())?;
         let context_tokens = engine.manifest().model.context_tokens;
         let kv_tokens = engine.kv_tokens();
@@ -51,37 +68,92 @@ impl ServedModel {
             bounds,
             tokenizer: tokenizer.map(Arc::new),
             template: there(loaded.chat_template())?,
-            grammars: LazyGrammars::default(),
+            prompts: PromptMaker::new(worker.clone()),
+            forms: Forms::new(worker.clone()),
+            worker,
         })
     }
 
-    /// Name of the model.
+    /// Returns the name of the model.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The bounds on prompts.
+    /// Returns the bounds on prompts.
     pub(super) fn bounds(&self) -> &PromptBounds {
         &self.bounds
     }
 
-    /// The prompt of a conversation.
-    pub(super) fn chat_prompt(&self, conversation: &Conversation) -> Result<Vec<u32>> {
-        let (template, tokenizer) = self.text_side()?;
-        let bytes_max = self.bounds.text_bytes_max();
-        let text = template.render_within(conversation, bytes_max);
-        let text = text.map_err(|error| match error {
-            TextError::TooLong { .. } => self.bounds.too_long(bytes_max),
-            error => RuntimeError::from(error).into(),
-        })?;
-        let prompt = tokenizer.encode(&text, Special::AsWritten);
-        self.checked(prompt.map_err(RuntimeError::from)?)
+    /// Checks that the bundle's text side can make a prompt at all.
+    ///
+    /// # Errors
+    /// `TextSide`, if it cannot.
+    pub(super) fn probe(&self) -> Result<(), RuntimeError> {
+        if self.tokenizer.is_none() {
+            return Ok(());
+        }
+        let outcome = probe(&self.worker, self.template.is_some());
+        outcome.map_err(|error| RuntimeError::TextSide {
+            why: error.to_string(),
+        })
     }
 
-    /// The constraint on an answer of this format.
-    pub(super) fn hold(&self, tooling: &Tooling) -> Result<AnswerConstraint> {
+    /// Makes the prompt of a conversation.
+    pub(super) fn chat_prompt(
+        &self,
+        conversation: Conversation,
+        wait: Wait<'_>,
+    ) -> Result<Vec<u32>> {
+        self.text_side()?;
+        let bytes_max = self.bounds.text_bytes_max();
+        let prompt = self.tokens(&TextToEncode::Chat(conversation, bytes_max), wait)?;
+        self.checked(prompt)
+    }
+
+    /// Encodes a text in a process of the worker.
+    fn tokens(&self, text: &TextToEncode, wait: Wait<'_>) -> Result<Vec<u32>> {
+        // A text with more tokens is refused with a lower bound on their number.
+        let tokens_max = (self.bounds.tokens as usize).saturating_mul(8);
+        let tokens = self.prompts.tokens(text, tokens_max, wait);
+        tokens.map_err(|error| match error {
+            Confined::Refused(TextError::TooLong { bytes_max }) => self.bounds.too_long(bytes_max),
+            error => error.into(),
+        })
+    }
+
+    /// Returns the form of an answer that a request asks for.
+    pub(super) fn asked_form(&self, scope: Scope, tooling: &Tooling) -> Result<AskedForm> {
         let (template, tokenizer) = self.text_side()?;
-        tooling.hold(template, tokenizer, self.eos_ids(), &self.grammars)
+        let asked = tooling.asked(template, tokenizer)?;
+        let form = asked.form.as_ref();
+        let is_known = form.is_some_and(|form| self.forms.knows(scope.id().0, form));
+        Ok(AskedForm { is_known, ..asked })
+    }
+
+    /// Returns the constraints on the answers to a request; their form is compiled once.
+    pub(super) fn hold(
+        &self,
+        scope: Scope,
+        asked: &AskedForm,
+        count: usize,
+        wait: Wait<'_>,
+    ) -> Result<Vec<AnswerConstraint>> {
+        let syntax = asked.syntax;
+        let Some(form) = &asked.form else {
+            let free = |_| AnswerConstraint {
+                syntax,
+                ..AnswerConstraint::default()
+            };
+            return Ok((0..count).map(free).collect());
+        };
+        let held = self.forms.hold(scope.id().0, form, count, wait)?;
+        let kept_bytes = held.kept_bytes;
+        let constraint = |grammar| AnswerConstraint {
+            restriction: Some(Box::new(grammar) as _),
+            syntax,
+            kept_bytes,
+        };
+        Ok(held.grammars.into_iter().map(constraint).collect())
     }
 
     fn text_side(&self) -> Result<(&ChatTemplate, &Tokenizer)> {
@@ -92,13 +164,11 @@ impl ServedModel {
         Ok((template, tokenizer.ok_or_else(|| no_text("tokenizer"))?))
     }
 
-    /// A bare prompt.
-    pub(super) fn bare_prompt(&self, prompt: PromptText) -> Result<Vec<u32>> {
+    /// Makes the tokens of a bare prompt.
+    pub(super) fn bare_prompt(&self, prompt: PromptText, wait: Wait<'_>) -> Result<Vec<u32>> {
         let prompt = match (prompt, &self.tokenizer) {
             (PromptText::Tokens(ids), _) => ids,
-            (PromptText::Text(text), Some(tokenizer)) => tokenizer
-                .encode(&text, Special::Add)
-                .map_err(RuntimeError::from)?,
+            (PromptText::Text(text), Some(_)) => self.tokens(&TextToEncode::Bare(text), wait)?,
             (PromptText::Text(_), None) => {
                 return Err(ApiError::NoText {
                     missing: "tokenizer",
@@ -108,11 +178,10 @@ impl ServedModel {
         self.checked(prompt)
     }
 
-    /// The tokens of an expected answer.
-    pub(super) fn prediction(&self, text: &str) -> Result<Vec<u32>> {
-        let (_, tokenizer) = self.text_side()?;
-        let tokens = tokenizer.encode(text, Special::AsWritten);
-        let tokens = tokens.map_err(RuntimeError::from)?;
+    /// Makes the tokens of a predicted answer.
+    pub(super) fn prediction(&self, text: String, wait: Wait<'_>) -> Result<Vec<u32>> {
+        self.text_side()?;
+        let tokens = self.tokens(&TextToEncode::AsWritten(text), wait)?;
         self.bounds.check_prediction(tokens.len())?;
         Ok(tokens)
     }
@@ -141,13 +210,13 @@ impl ServedModel {
         }
     }
 
-    /// Room for an answer to a prompt of so many tokens.
+    /// Returns the number of tokens left for an answer after a prompt of `prompt_tokens` tokens.
     pub(super) fn room(&self, prompt_tokens: usize) -> u32 {
         let tokens = self.bounds.tokens;
         tokens.saturating_sub(u32::try_from(prompt_tokens).unwrap_or(u32::MAX))
     }
 
-    /// Tokens that end an answer.
+    /// Returns the tokens that end an answer.
     pub(super) fn eos_ids(&self) -> &[u32] {
         &self.engine.manifest().text.eos_ids
     }
@@ -155,16 +224,16 @@ impl ServedModel {
     fn checked(&self, prompt: Vec<u32>) -> Result<Vec<u32>> {
         let vocab = self.engine.manifest().model.vocab;
         if prompt.is_empty() {
-            return Err(RuntimeError::EmptyPrompt.into());
+            return Err(ExecError::EmptyPrompt.into());
         }
         if let Some(&found) = prompt.iter().find(|&&token| token >= vocab) {
-            return Err(RuntimeError::Token { found, vocab }.into());
+            return Err(ExecError::Token { found, vocab }.into());
         }
         self.bounds.check_tokens(prompt.len())?;
         Ok(prompt)
     }
 
-    /// The entry of `/v1/models`.
+    /// Returns the entry of `/v1/models`.
     pub(super) fn card(&self, created: u64) -> Value {
         let model = &self.engine.manifest().model;
         json!({
@@ -178,7 +247,21 @@ impl ServedModel {
     }
 }
 
-/// A part of the text side, `None` where the bundle has none.
+/// Creates a worker with the text side of a bundle.
+pub fn text_worker(loaded: &Loaded, program: WorkerProgram) -> TextWorker {
+    let source = loaded.text_source();
+    TextWorker::start(program, move || {
+        let files = source.read().map_err(|error| error.chain())?;
+        Ok(WorkerAssets {
+            tokenizer: files.tokenizer,
+            template: files.template,
+            special_tokens: files.special_tokens,
+            eos_ids: files.eos_ids,
+        })
+    })
+}
+
+/// Returns a part of the text side; `None` if the bundle has none.
 fn there<T>(part: Result<T, RuntimeError>) -> Result<Option<T>, RuntimeError> {
     match part {
         Ok(part) => Ok(Some(part)),

@@ -1,4 +1,4 @@
-//! What keeps a server from starting, or ends it.
+//! Errors that keep a server from starting, or end it.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use heg_runtime::{ExitStatus, RuntimeError};
 
-/// Why a server cannot run.
+/// The reason why a server cannot run.
 #[derive(Debug, Error)]
 pub enum ServerError {
     /// The port or the socket cannot be opened.
@@ -23,13 +23,13 @@ pub enum ServerError {
     TokenFile {
         /// The file.
         path: PathBuf,
-        /// What was expected and found; never a token.
+        /// The problem, as expected and found; never a token.
         problem: String,
     },
     /// The operating system refuses something that a server needs.
     #[error("cannot {doing}")]
     System {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
         /// Cause.
         source: io::Error,
@@ -40,7 +40,7 @@ pub enum ServerError {
 }
 
 impl ServerError {
-    /// Exit status of a process that ends with it.
+    /// Returns the exit status of a process that ends with this error.
     pub fn exit_status(&self) -> ExitStatus {
         match self {
             Self::Listen { .. } | Self::System { .. } => ExitStatus::Environment,

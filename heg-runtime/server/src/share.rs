@@ -1,5 +1,5 @@
-//! How clients share a bounded resource: each has a reserved part that nobody else can use up, and the rest goes to
-//! whoever asks first.
+//! Clients' shares of a bounded resource: each has a reserved part that nobody else can use up, and the rest is first
+//! come, first served.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ pub(super) struct Shares {
     bounds: Bounds,
     /// Amount of each client that holds any.
     held: BTreeMap<Scope, usize>,
-    /// Sum of what clients hold beyond their reserved parts.
+    /// Sum of the clients' amounts beyond their reserved parts.
     common: usize,
 }
 
@@ -44,17 +44,17 @@ impl Shares {
         }
     }
 
-    /// Maximum amount of one client.
+    /// Returns the maximum amount of one client.
     pub(super) fn each_max(&self) -> usize {
         self.bounds.each_max
     }
 
-    /// The amount that a client holds.
+    /// Returns the amount that a client holds.
     pub(super) fn of(&self, scope: Scope) -> usize {
         self.held.get(&scope).copied().unwrap_or_default()
     }
 
-    /// The amount that all clients hold.
+    /// Returns the amount that all clients hold.
     pub(super) fn total(&self) -> usize {
         self.held.values().sum()
     }
@@ -74,7 +74,7 @@ impl Shares {
         Ok(())
     }
 
-    /// Takes back what a client no longer needs.
+    /// Takes back an amount that a client no longer needs.
     pub(super) fn take_back(&mut self, scope: Scope, fewer: usize) {
         let after = self.of(scope).saturating_sub(fewer);
         self.set(scope, after);
@@ -123,8 +123,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is given and taken back: no client has more than it may, all of them no more than there is, and
-        /// nobody is refused what is within its own part.
+        /// After any sequence of gives and returns, no client has more than its limit, all together have no more than
+        /// theirs, and no client is refused an amount within its own part.
         #[test]
         fn nobody_is_refused_its_own_part(
             steps in prop::collection::vec((0_u32..4, 0_usize..60, any::<bool>()), 1..100),

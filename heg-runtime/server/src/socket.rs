@@ -18,9 +18,9 @@ use tokio::net::{UnixListener, UnixSocket, UnixStream};
 pub(super) struct Socket {
     listener: UnixListener,
     path: PathBuf,
-    /// The file that we made.
+    /// The identity of the socket file that this process made.
     file: FileId,
-    /// Dropped last: until then nobody else creates a socket here.
+    /// The lock, dropped last: until then nobody else creates a socket here.
     _lock: Lock,
 }
 
@@ -30,7 +30,7 @@ impl Socket {
     /// # Errors
     /// Another server has the path, something else is there, or other users could replace the socket.
     pub(super) fn bind(path: &Path) -> io::Result<Self> {
-        // Whoever may write to its folder can put another socket in its place.
+        // Other users who may write to the folder could put another socket in its place.
         Owners::this_user()
             .check_place(path)
             .map_err(io::Error::other)?;
@@ -38,7 +38,7 @@ impl Socket {
         remove_stale(path)?;
         let socket = UnixSocket::new_stream()?;
         socket.bind(path)?;
-        // Nobody can connect before `listen`, so nobody can have come in with other permissions.
+        // Nobody can connect before `listen`, so nobody has connected under other permissions.
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
         let file = id(&fs::symlink_metadata(path)?);
         Ok(Self {
@@ -60,7 +60,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // With the lock it is ours, unless somebody replaced it by hand.
+        // The holder of the lock owns the file, unless somebody replaced it by hand.
         let there = fs::symlink_metadata(&self.path);
         if there.is_ok_and(|there| id(&there) == self.file) {
             let _ = fs::remove_file(&self.path);
@@ -81,7 +81,7 @@ impl Lock {
         let mut name = socket.as_os_str().to_owned();
         name.push(".lock");
         let path = PathBuf::from(name);
-        // Somebody else's link is not followed, and a pipe without a reader not waited for.
+        // Does not follow another user's link, nor wait for the reader of a pipe.
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         loop {
             let file = File::options()
@@ -105,7 +105,8 @@ impl Lock {
                 }
                 Err(TryLockError::Error(source)) => return Err(at(&path, source)),
             }
-            // The one that had it before may have removed the file since we opened it: the lock is on nothing then.
+            // The previous holder may have removed the file since it was opened here: the lock would then protect
+            // nothing.
             let there = fs::symlink_metadata(&path);
             if there.is_ok_and(|there| id(&there) == id(&own)) {
                 return Ok(Self { file, path });
@@ -116,7 +117,8 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Still locked: whoever opens the file before this gets the lock after it, and sees that the file is gone.
+        // The lock is still held: another process that opens the file before this gets the lock after it, and sees that
+        // the file is gone.
         let _ = fs::remove_file(&self.path);
         let _ = self.file.unlock();
     }
@@ -133,7 +135,7 @@ fn at(path: &Path, source: io::Error) -> io::Error {
     io::Error::new(source.kind(), format!("`{}`: {source}", path.display()))
 }
 
-/// Removes a stale socket. Other files, and sockets on which programs without our lock listen, stay: `bind` reports
+/// Removes a stale socket. Other files stay, and so do sockets of programs that listen without our lock: `bind` reports
 /// them.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
@@ -162,7 +164,7 @@ mod tests {
     async fn the_socket_of_a_server_that_starts_is_not_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("heg.sock");
-        // Bound, and not listening yet: nobody answers there.
+        // Bound but not listening yet: connections are refused.
         let lock = Lock::take(&path).unwrap();
         let starting = UnixSocket::new_stream().unwrap();
         starting.bind(&path).unwrap();
@@ -171,13 +173,13 @@ mod tests {
         let listener = starting.listen(1).unwrap();
         UnixStream::connect(&path).await.unwrap();
         drop((listener, lock));
-        // What it left behind is replaced.
+        // The socket left behind is replaced.
         assert!(path.exists());
         drop(Socket::bind(&path).unwrap());
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
     }
 
-    /// Whoever has made the socket is the one whom clients reach, as long as it listens.
+    /// Clients reach the process that made the socket for as long as it listens.
     #[test]
     fn servers_that_start_and_end_at_once_do_not_take_each_others_socket() {
         let folder = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use super::recent::{Recent, SlowRequest};
 use heg_sched::Observer;
 use heg_sched::{Action, Class, Event, Hold, Lane, Micros, RequestId, Ticket, Work};
 
-/// Remembers the last launches of an engine, which it observes; clones share what is remembered.
+/// Records the last launches of an engine, which it observes; clones share the record.
 ///
 /// It holds a bounded number of slices, and while nobody looks, a launch costs it no more than a lock.
 #[derive(Clone, Default)]
@@ -21,7 +21,7 @@ pub struct Timeline(Arc<Mutex<Record>>);
 pub(super) struct Slice {
     #[serde(serialize_with = "lane_as_name")]
     lane: Lane,
-    /// The most urgent one of its requests.
+    /// The most urgent class of the slice's requests.
     class: Class,
     kind: Kind,
     start_us: u64,
@@ -34,7 +34,7 @@ enum Kind {
     /// A kernel of a prompt, or its head.
     Prefill,
     Decode,
-    /// Both, in one iteration.
+    /// Prefill and decode in one iteration.
     Mixed,
 }
 
@@ -43,28 +43,28 @@ enum Kind {
 pub(super) struct Glimpse {
     /// Current time since the start of the engine.
     pub(super) now_us: u64,
-    /// Number of slices that are over: the value of `after` for the next query.
+    /// Number of completed slices: the value of `after` for the next query.
     pub(super) next: u64,
-    /// The new ones of them, as far as they are remembered.
+    /// The newly completed slices, as far as they are remembered.
     pub(super) past: Vec<Slice>,
     /// Slices that may still grow.
     pub(super) current: Vec<Slice>,
-    /// Tokens of reactive answers since the start.
+    /// Number of tokens of reactive answers since the start.
     pub(super) reactive_tokens: u64,
-    /// Tokens of proactive answers since the start.
+    /// Number of tokens of proactive answers since the start.
     pub(super) proactive_tokens: u64,
     /// The slowest request of the last minute.
     pub(super) slowest: Option<SlowRequest>,
 }
 
 struct Record {
-    /// Time at which the engine's clock was 0; none before its first step.
+    /// Time at which the engine's clock was 0; `None` before its first step.
     origin: Option<Instant>,
     past: VecDeque<Slice>,
-    /// Number of slices that were ever in `past`.
+    /// Number of slices that were ever added to `past`.
     past_count: u64,
     current: [Option<Current>; Lane::ALL.len()],
-    /// Live reactive requests.
+    /// The live reactive requests.
     reactive: HashSet<RequestId>,
     reactive_tokens: u64,
     proactive_tokens: u64,
@@ -77,8 +77,8 @@ struct Current {
 }
 
 impl Timeline {
-    /// The changes since `seen` slices were over. A number that is too high comes from an earlier server, and counts
-    /// as 0.
+    /// Returns the changes since `seen` slices were complete. A number that is too high comes from an earlier
+    /// server, and counts as 0.
     pub(super) fn glimpse(&self, seen: u64) -> Glimpse {
         let mut record = self.record();
         let seen = if seen > record.past_count { 0 } else { seen };
@@ -118,7 +118,7 @@ impl Observer for Timeline {
             Event::Done { ticket, .. } | Event::Failed(ticket) | Event::OutOfMemory(ticket) => {
                 record.launch_ended(|current| current.running == Some(*ticket), now);
             }
-            // A lane that was reset gives up what it ran.
+            // A lane that was reset gives up its running work.
             Event::Lost(lane) | Event::Ready(lane) => {
                 record.launch_ended(|current| current.slice.lane == *lane, now);
             }
@@ -245,7 +245,7 @@ impl Kind {
     }
 }
 
-/// A lane as metrics and the page name it.
+/// Returns the name of a lane in metrics and on the page.
 pub(super) fn lane_name(lane: Lane) -> &'static str {
     match lane {
         Lane::Npu => "npu",
@@ -258,24 +258,25 @@ fn lane_as_name<S: serde::Serializer>(lane: &Lane, serializer: S) -> Result<S::O
     serializer.serialize_str(lane_name(*lane))
 }
 
-/// Slices that are remembered: 160 KB. Chosen; two busy lanes that change class all the time fill it in half a
-/// minute or more.
+/// Maximum number of remembered slices: 160 KB. Chosen; two busy lanes that change class all the time fill it in
+/// half a minute or more.
 const SLICES_MAX: usize = 4096;
 
-/// Longest pause between two launches that a slice hides. Chosen.
+/// Longest pause between two launches that a slice hides, in µs. Chosen.
 const GAP_US: u64 = 1_000;
 
-/// Longest slice; a longer one is split. Chosen.
+/// Longest slice, in µs; a longer one is split. Chosen.
 const SLICE_US: u64 = 50_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use heg_sched::{Finish, PromptLogits, Submission};
+    use heg_sched::{ClientId, Finish, PromptLogits, Submission};
 
     fn submit(id: u64, class: Class) -> Event {
         Event::Submit(Submission {
             id: RequestId(id),
+            client: ClientId::default(),
             flow: None,
             class,
             prompt_tokens: 5,

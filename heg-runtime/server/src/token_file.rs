@@ -1,4 +1,5 @@
-//! Tokens from a file: one a line, with the name of its client in front if it has one.
+//! Tokens from a file, one a line. The name of the client may stand in front of the token, and after it a mark of a
+//! client that may see the load of all.
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -10,9 +11,10 @@ use super::auth::{Token, Tokens};
 use super::server_error::ServerError;
 
 impl Tokens {
-    /// Reads tokens from a file that is this user's, or root's, and that no other user can read or change.
+    /// Reads tokens from a file of this user or root that no other user can read or change.
     ///
-    /// A line is `TOKEN` or `NAME TOKEN`; empty lines, and those that begin with `#`, are ignored.
+    /// A line is `TOKEN`, `NAME TOKEN` or `NAME TOKEN operator`; empty lines, and those that begin with `#`, are
+    /// ignored.
     ///
     /// # Errors
     /// `TokenFile`, which never shows a token.
@@ -21,7 +23,7 @@ impl Tokens {
             path: path.to_owned(),
             problem,
         };
-        // Who can change the file can make tokens; who can read it can use them.
+        // A user who can change the file can make tokens; one who can read it can use them.
         let real = Owners::this_user().check(path);
         let real = real.map_err(|source| error(source.to_string()))?;
         let file = open_regular(&real).map_err(|source| error(source.to_string()))?;
@@ -51,13 +53,22 @@ fn parse(text: &str) -> Result<Tokens, String> {
         if text.is_empty() || text.starts_with('#') {
             continue;
         }
-        let mut words = text.split_whitespace();
-        let (name, token) = match (words.next(), words.next(), words.next()) {
-            (Some(token), None, _) => (None, token),
-            (name, Some(token), None) => (name, token),
+        let words: Vec<&str> = text.split_whitespace().take(4).collect();
+        let (name, token) = match *words {
+            [token] => (None, token),
+            [_, OPERATOR] => {
+                return Err(format!(
+                    "line {line}: expected a name in front of a token that is marked `{OPERATOR}`"
+                ));
+            }
+            [name, token] => (Some(name), token),
+            [name, token, OPERATOR] => {
+                tokens.allow_operator(name);
+                (Some(name), token)
+            }
             _ => {
                 return Err(format!(
-                    "line {line}: expected `TOKEN` or `NAME TOKEN`, found more words"
+                    "line {line}: expected `TOKEN`, `NAME TOKEN` or `NAME TOKEN {OPERATOR}`, found other words"
                 ));
             }
         };
@@ -74,6 +85,9 @@ fn parse(text: &str) -> Result<Tokens, String> {
     }
 }
 
+/// Marks a client that may see the load of all clients.
+const OPERATOR: &str = "operator";
+
 /// Maximum size of the file, in bytes. Chosen: tens of thousands of tokens.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -85,14 +99,21 @@ mod tests {
 
     #[test]
     fn lines_are_tokens_with_or_without_a_name() {
-        parse("# who\n\neditor  abc\n  def\r\n").unwrap();
+        parse("# who\n\neditor  abc\n  def\r\nwatch ghi operator\n").unwrap();
         let problem = |text: &str| parse(text).unwrap_err();
-        let text = ["# nobody\n", "a b c\n", "abc\n\nother abc\n", "naïve\n"]
-            .map(problem)
-            .join("\n");
+        let text = [
+            "# nobody\n",
+            "a b c\n",
+            "abc operator\n",
+            "abc\n\nother abc\n",
+            "naïve\n",
+        ]
+        .map(problem)
+        .join("\n");
         insta::assert_snapshot!(text, @r"
         expected at least one token, found none
-        line 1: expected `TOKEN` or `NAME TOKEN`, found more words
+        line 1: expected `TOKEN`, `NAME TOKEN` or `NAME TOKEN operator`, found other words
+        line 1: expected a name in front of a token that is marked `operator`
         line 3: the token is in an earlier line, too
         line 1: expected a token of printable ASCII letters, found others
         ");

@@ -1,15 +1,14 @@
 //! Tools and the answer format: from a request's `tools`, `tool_choice` and `response_format` to the input of the chat
 //! template and the constraint on the sampler. [`heg_text`] has the grammars and the parser of calls.
 
-use std::sync::OnceLock;
-
 use serde_json::Value;
 
 use super::error::{ApiError, Result};
 use super::fields::Fields;
 use heg_runtime::RuntimeError;
 use heg_text::{
-    Calls, ChatTemplate, Grammars, Restriction, TextError, Tokenizer, Tool, ToolChoice, ToolSyntax,
+    AnswerForm, Calls, ChatTemplate, Restriction, TextError, Tokenizer, Tool, ToolChoice,
+    ToolSyntax,
 };
 
 /// The tools and the answer format of a request.
@@ -17,7 +16,7 @@ use heg_text::{
 pub struct Tooling {
     /// The tools, as the template shows them; empty if none may be called.
     pub tools: Vec<Value>,
-    /// The tools that may, or must, be called.
+    /// The calls that the answer may, or must, make.
     pub choice: ToolChoice,
     /// The number of calls that an answer may have.
     pub calls: Calls,
@@ -45,9 +44,16 @@ pub(super) struct AnswerConstraint {
     pub(super) kept_bytes: usize,
 }
 
-/// The grammars of a vocabulary, made at first use.
-#[derive(Default)]
-pub(super) struct LazyGrammars(OnceLock<Result<Grammars, TextError>>);
+/// The form of an answer, as a request asks for it.
+pub(super) struct AskedForm {
+    /// The form, unless any text will do.
+    pub(super) form: Option<AnswerForm>,
+    pub(super) syntax: Option<ToolSyntax>,
+    /// Memory of the form until it is compiled, in bytes.
+    pub(super) kept_bytes: usize,
+    /// Whether the form was compiled before.
+    pub(super) is_known: bool,
+}
 
 impl Tooling {
     /// Takes the fields about tools and format.
@@ -77,13 +83,13 @@ impl Tooling {
         })
     }
 
-    /// Whether the answer needs a constraint.
+    /// Returns whether the answer needs a constraint.
     pub(super) fn is_held(&self) -> bool {
         self.choice != ToolChoice::None || self.format != AnswerFormat::Text
     }
 
-    /// Memory that it takes until it is compiled, in bytes.
-    pub(super) fn kept_bytes(&self) -> usize {
+    /// Returns the memory of the request's tooling until it is compiled, in bytes.
+    fn kept_bytes(&self) -> usize {
         let schema = match &self.format {
             AnswerFormat::JsonSchema(schema) => value_bytes(schema),
             AnswerFormat::Text | AnswerFormat::JsonObject => 0,
@@ -91,50 +97,50 @@ impl Tooling {
         self.tools.iter().map(value_bytes).sum::<usize>() + schema
     }
 
-    /// Compiles the constraint on the answer.
-    pub(super) fn hold(
+    /// Returns the form of the answer, checked as far as that takes no time.
+    ///
+    /// # Errors
+    /// The template has no syntax for calls, a tool is invalid, or the form is too large.
+    pub(super) fn asked(
         &self,
         template: &ChatTemplate,
         tokenizer: &Tokenizer,
-        eos_ids: &[u32],
-        grammars: &LazyGrammars,
-    ) -> Result<AnswerConstraint> {
-        if !self.is_held() {
-            return Ok(AnswerConstraint::default());
-        }
-        let made = grammars.0.get_or_init(|| Grammars::new(tokenizer, eos_ids));
-        let grammars = made.as_ref().map_err(|error| refused(error.clone()))?;
-        let held = || {
-            let (grammar, syntax) = match (&self.choice, &self.format) {
+    ) -> Result<AskedForm> {
+        let asked = || {
+            let (form, syntax) = match (&self.choice, &self.format) {
                 (ToolChoice::None, AnswerFormat::Text) => (None, None),
                 (ToolChoice::None, AnswerFormat::JsonObject) => {
-                    (Some(grammars.json_object()?), None)
+                    (Some(AnswerForm::JsonObject), None)
                 }
                 (ToolChoice::None, AnswerFormat::JsonSchema(schema)) => {
-                    (Some(grammars.json_schema(schema)?), None)
+                    (Some(AnswerForm::JsonSchema(schema.clone())), None)
                 }
                 (choice, _) => {
                     let syntax = ToolSyntax::of(template, tokenizer)?;
                     let tools: Result<Vec<Tool>, TextError> =
                         self.tools.iter().map(Tool::from_json).collect();
-                    let grammar = grammars.tool_calls(syntax, &tools?, choice, self.calls)?;
-                    (grammar, Some(syntax))
+                    let form = AnswerForm::ToolCalls {
+                        syntax,
+                        tools: tools?,
+                        choice: choice.clone(),
+                        calls: self.calls,
+                    };
+                    (Some(form).filter(|form| !form.is_free()), Some(syntax))
                 }
             };
-            Ok(AnswerConstraint {
-                kept_bytes: match &grammar {
-                    Some(_) => GRAMMAR_BYTES + self.kept_bytes() * GRAMMAR_BYTES_PER_BYTE,
-                    None => 0,
-                },
-                restriction: grammar.map(|grammar| Box::new(grammar) as _),
+            form.as_ref().map_or(Ok(()), AnswerForm::check)?;
+            Ok(AskedForm {
+                form,
                 syntax,
+                kept_bytes: self.kept_bytes(),
+                is_known: false,
             })
         };
-        held().map_err(refused)
+        asked().map_err(|error: TextError| RuntimeError::from(error).into())
     }
 }
 
-/// Memory that a value takes, in bytes.
+/// Returns the memory that a value takes, in bytes.
 fn value_bytes(value: &Value) -> usize {
     VALUE_BYTES
         + match value {
@@ -146,10 +152,6 @@ fn value_bytes(value: &Value) -> usize {
                 .map(|(name, value)| name.len() + VALUE_BYTES + value_bytes(value))
                 .sum(),
         }
-}
-
-fn refused(error: TextError) -> ApiError {
-    RuntimeError::from(error).into()
 }
 
 fn choice(fields: &mut Fields, has_tools: bool) -> Result<ToolChoice> {
@@ -200,10 +202,3 @@ fn format(fields: &mut Fields) -> Result<AnswerFormat> {
 
 /// Memory of a JSON value besides its text or its name in an object, in bytes.
 const VALUE_BYTES: usize = 80;
-
-/// Charge for any compiled grammar, in bytes: its thread, its tables.
-const GRAMMAR_BYTES: usize = 512 << 10;
-
-/// Memory of a compiled grammar per byte of its description. Measured on tiny-agent's vocabulary: 18 MB for 2000 bounded
-/// properties, 9 MB for 1500 alternative objects, 1 MB or less for others.
-const GRAMMAR_BYTES_PER_BYTE: usize = 16;

@@ -1,10 +1,10 @@
-//! The text of an answer while its tokens arrive: what may be shown now, and whether a stop text ended it.
+//! The text of an answer while its tokens arrive: which text may be shown now, and whether a stop text ended it.
 //!
 //! Joins [`TextStream`] and [`StopMatcher`]. Without a tokenizer an answer has tokens and no text.
 
 use super::{Result, StopMatcher, StopOutput, TextStream};
 
-/// One answer's text.
+/// The text of one answer.
 #[derive(Debug)]
 pub struct AnswerText {
     stream: Option<TextStream>,
@@ -14,8 +14,8 @@ pub struct AnswerText {
 }
 
 impl AnswerText {
-    /// An answer that ends before any of the stop texts, or at one of `eos_ids`, which have no text. `stream` is at
-    /// its beginning.
+    /// Creates the text of an answer that ends before any of the stop texts, or at one of `eos_ids`, which have no
+    /// text. `stream` is at its beginning.
     pub fn new<S: Into<String>>(
         stream: Option<TextStream>,
         stop_texts: impl IntoIterator<Item = S>,
@@ -29,7 +29,7 @@ impl AnswerText {
         }
     }
 
-    /// Takes the next token; gives the text that can be shown now.
+    /// Takes the next token; returns the text that can be shown now.
     ///
     /// # Errors
     /// As [`TextStream::push`].
@@ -43,12 +43,13 @@ impl AnswerText {
         Ok(self.stop.push(&piece))
     }
 
-    /// Characters of its tokens so far, also of those that are held back or part of a stop text.
+    /// Returns the number of characters of the answer's tokens so far, including those that are held back or part
+    /// of a stop text.
     pub fn chars(&self) -> usize {
         self.chars
     }
 
-    /// Ends the answer: gives what was held back. Nothing, after a stop text.
+    /// Ends the answer; returns the text that was held back, which is empty after a stop text.
     pub fn finish(&mut self) -> Result<String> {
         let held = match &mut self.stream {
             Some(stream) if self.stop.found().is_none() => stream.finish()?,

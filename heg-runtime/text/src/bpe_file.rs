@@ -1,9 +1,9 @@
 //! A fast reader of `tokenizer.json` files whose model is BPE.
 //!
-//! The library reads a file into a tree of JSON values first, looks at the model's `type` and converts
-//! the tree; for a vocabulary of 128 thousand tokens that is most of the start-up time. All decoders we
-//! know use BPE, so this module reads vocabulary and merges straight into the library's builder. A file of
-//! another model is not an error here: the caller falls back to the library's reader.
+//! The library reads a file into a tree of JSON values first, looks at the model's `type` and converts the
+//! tree; for a vocabulary of 128 thousand tokens that is most of the start-up time. All decoders we know
+//! use BPE, so this module reads vocabulary and merges straight into the library's builder. A file with
+//! another kind of model is not an error here: the caller falls back to the library's reader.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ use tokenizers::{
 
 /// Reads a BPE tokenizer. Truncation and padding in the file are left out.
 ///
-/// Any failure, whatever the reason, only means that the library's reader must try.
+/// Any failure only means that the library's reader must be tried.
 pub(super) fn read(bytes: &[u8]) -> tokenizers::Result<(Tokenizer, Vec<DeclaredId>)> {
     let raw: RawFile = serde_json::from_slice(bytes)?;
     if raw.version.is_some_and(|version| version != "1.0") {
@@ -38,10 +38,10 @@ pub(super) fn read(bytes: &[u8]) -> tokenizers::Result<(Tokenizer, Vec<DeclaredI
     Ok((tokenizer, declared))
 }
 
-/// An added token and the id its file declares.
+/// The text of an added token, and the id that its file declares.
 pub(super) type DeclaredId = (String, u32);
 
-/// The declared ids of the added tokens in a `tokenizer.json` of any model.
+/// Returns the declared ids of the added tokens in a `tokenizer.json` of any model.
 pub(super) fn declared_ids(bytes: &[u8]) -> serde_json::Result<Vec<DeclaredId>> {
     #[derive(Deserialize)]
     struct Added {
@@ -136,7 +136,7 @@ impl RawBpe {
     }
 }
 
-/// A part of the pipeline; absent and `null` are the same.
+/// Reads a part of the pipeline; an absent part and `null` are the same.
 fn part<T: DeserializeOwned>(value: Value) -> serde_json::Result<Option<T>> {
     if value.is_null() {
         Ok(None)
@@ -197,7 +197,7 @@ impl<'de> Deserialize<'de> for RawMerge {
     }
 }
 
-/// First size of the vocabulary map. Chosen, not measured: it saves the first ten doublings.
+/// Initial capacity of the vocabulary map. Chosen, not measured: it saves the first ten doublings.
 const VOCAB_TOKENS_USUAL: usize = 32 * 1024;
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub(super) fn push_token_bytes(token: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// The byte that a letter stands for, if the letter is in the alphabet.
+/// Returns the byte that a letter stands for, if the letter is in the alphabet.
 fn byte_of(letter: char) -> Option<u8> {
     let byte = *BYTE_OF.get(letter as usize)?;
     u8::try_from(byte).ok()
@@ -29,7 +29,7 @@ const fn stands_for_itself(byte: usize) -> bool {
     matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff)
 }
 
-/// Letter to byte; `NO_BYTE` where the letter is not in the alphabet.
+/// The byte of each letter; `NO_BYTE` if the letter is not in the alphabet.
 const BYTE_OF: [u16; LETTERS] = {
     let mut table = [NO_BYTE; LETTERS];
     let mut byte = 0;
@@ -46,10 +46,10 @@ const BYTE_OF: [u16; LETTERS] = {
     table
 };
 
-/// 256 byte values and the 68 letters behind them that stand for the unprintable ones.
+/// Number of letters: 256 byte values, and the 68 letters after them for the unprintable bytes.
 const LETTERS: usize = 256 + 68;
 
-/// Not a byte.
+/// Marks a letter that stands for no byte.
 const NO_BYTE: u16 = u16::MAX;
 
 #[cfg(test)]

@@ -8,25 +8,41 @@ use jiff::fmt::strtime::{BrokenDownTime, Config};
 use jiff::tz::Offset;
 
 /// A moment in the proleptic Gregorian calendar, without a time zone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(into = "i64", from = "i64")]
 pub struct DateTime(jiff::civil::DateTime);
 
 impl DateTime {
-    /// The moment this many seconds after 1970-01-01 00:00:00, or the first or last one of the years -9999 to 9999.
-    /// For local time the caller adds the offset of its zone.
+    /// Returns the moment this many seconds after 1970-01-01 00:00:00, clamped to the years -9999 to 9999. For
+    /// local time the caller adds the offset of its zone.
     pub fn from_unix_seconds(seconds: i64) -> Self {
         let (first, last) = (Timestamp::MIN.as_second(), Timestamp::MAX.as_second());
         let moment = Timestamp::from_second(seconds.clamp(first, last)).unwrap_or_default();
         Self(Offset::UTC.to_datetime(moment))
     }
 
-    /// Writes the moment by the codes of `strftime`, `-` behind the percent sign for no padding. Codes that mean
-    /// nothing, or a time zone, stay as they are.
+    /// Writes the moment by the codes of `strftime`; `-` after the percent sign turns padding off. Unknown codes,
+    /// and those of time zones, stay as they are.
     pub fn format(&self, pattern: &str) -> String {
         let lenient = Config::new().lenient(true);
         let text = BrokenDownTime::from(self.0).to_string_with_config(&lenient, pattern);
         // Formatting is lenient: it does not fail.
         text.unwrap_or_else(|_| pattern.to_owned())
+    }
+}
+
+impl From<i64> for DateTime {
+    /// Converts as [`from_unix_seconds`](Self::from_unix_seconds) does.
+    fn from(seconds: i64) -> Self {
+        Self::from_unix_seconds(seconds)
+    }
+}
+
+impl From<DateTime> for i64 {
+    /// Seconds since 1970-01-01 00:00:00.
+    fn from(moment: DateTime) -> Self {
+        let moment = Offset::UTC.to_timestamp(moment.0);
+        moment.map_or(0, Timestamp::as_second)
     }
 }
 
@@ -36,6 +52,13 @@ mod tests {
 
     fn check(seconds: i64, pattern: &str, expect: &str) {
         assert_eq!(DateTime::from_unix_seconds(seconds).format(pattern), expect);
+    }
+
+    #[test]
+    fn a_moment_is_its_seconds() {
+        for seconds in [0, 1_721_952_000, -62_000_000_000] {
+            assert_eq!(i64::from(DateTime::from(seconds)), seconds);
+        }
     }
 
     #[test]

@@ -4,15 +4,24 @@
 //! errors in the sense of the four exits, except `Tokenizer` and `TokenId`, which mean that the files in
 //! the bundle do not fit together.
 
-/// What went wrong between a conversation and its tokens, or back.
+/// An error on the way from a conversation to its tokens, or back.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TextError {
     /// The tokenizer file cannot be read, or the tokenizer refused a text.
     #[error("tokenizer: {message}")]
     Tokenizer {
-        /// The library's own words.
+        /// The library's message.
         message: String,
+    },
+    /// The text has more blanks in a row than the tokenizer's patterns can match: the library would split words at the
+    /// first blank, and take the rest as one word.
+    #[error("a run of {found} blanks, expected at most {most}: leave most of them out")]
+    Blanks {
+        /// Length of the run, in characters.
+        found: usize,
+        /// Length of the longest run that is tokenized.
+        most: usize,
     },
     /// An added token stands at another id than its file declares.
     #[error("added token `{token}`: file says id {declared}, the vocabulary gives {}", Found(*.found))]
@@ -27,9 +36,9 @@ pub enum TextError {
     /// The chat template does not parse, or failed while it ran.
     #[error("chat template{}: {message}", Line(*.line))]
     Template {
-        /// The template engine's own words.
+        /// The template engine's message.
         message: String,
-        /// Line in the template, counted from 1, where known.
+        /// Line in the template, counted from 1, if known.
         line: Option<usize>,
     },
     /// The chat template wrote more than there is room for.
@@ -41,15 +50,15 @@ pub enum TextError {
     /// The chat template called `raise_exception`: it does not accept this conversation.
     #[error("chat template refuses the conversation: {message}")]
     Refused {
-        /// The template author's words.
+        /// The template author's message.
         message: String,
     },
     /// A message of a conversation is not an object with a role.
     #[error("message: expected {expected}, found {found}")]
     Message {
-        /// The part that a message needs.
+        /// The required part of a message.
         expected: &'static str,
-        /// Description of what was found.
+        /// Description of the value found.
         found: String,
     },
     /// A sampling parameter is outside its range.
@@ -59,18 +68,26 @@ pub enum TextError {
         name: &'static str,
         /// The allowed range.
         expected: &'static str,
-        /// The value given.
+        /// The given value.
         found: f64,
     },
     /// The format cannot be enforced: a schema contradicts itself, uses an unsupported keyword, or is too large.
     #[error("{form}: {message}")]
     Form {
-        /// Kind of the description, as its user calls it: "JSON schema".
+        /// The form's name for users, such as "JSON schema".
         form: &'static str,
         /// The reason.
         message: String,
     },
-    /// A restriction could not go on in the middle of an answer.
+    /// The work on an input exceeded a limit.
+    #[error("{what}: {why}")]
+    Overrun {
+        /// The work that failed, as the beginning of a sentence.
+        what: &'static str,
+        /// The limit that was reached.
+        why: String,
+    },
+    /// A restriction failed in the middle of an answer.
     #[error("the answer cannot be held to its form: {message}")]
     Restriction {
         /// The reason.
@@ -78,10 +95,17 @@ pub enum TextError {
     },
 }
 
+impl TextError {
+    /// Returns whether the template works, but refuses this conversation.
+    pub fn is_of_conversation(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Template { .. })
+    }
+}
+
 /// The result of this module's functions.
 pub type Result<T, E = TextError> = std::result::Result<T, E>;
 
-/// A text that a client may have written, for a message: short, however long it is.
+/// Shortens a text that a client may have written, for a message.
 pub(super) fn shortened(mut text: String) -> String {
     if let Some((end, _)) = text.char_indices().nth(QUOTED_CHARS_MAX) {
         text.truncate(end);
@@ -90,7 +114,7 @@ pub(super) fn shortened(mut text: String) -> String {
     text
 }
 
-/// Chosen: enough to see what is meant.
+/// Maximum length of a quoted text, in characters. Chosen: enough to recognise it.
 const QUOTED_CHARS_MAX: usize = 300;
 
 struct Found(Option<u32>);

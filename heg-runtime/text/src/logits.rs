@@ -6,25 +6,25 @@
 
 use std::cmp::Ordering;
 
-/// A token, and how likely a model finds it.
+/// A token and its log probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LogProb {
     /// The token.
     pub token: u32,
-    /// Natural logarithm of its probability: 0 or less, minus infinity for what cannot be.
+    /// Natural logarithm of its probability: 0 or less, minus infinity for an impossible token.
     pub log_probability: f64,
 }
 
-/// How likely a model finds the token at one position, and which it finds most likely there.
+/// The log probabilities of the token at one position, and of the most likely tokens there.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogProbs {
-    /// The token that stands there.
+    /// The token at the position.
     pub token: LogProb,
-    /// The most likely tokens, best first, of equal ones the lower id first: as many as were asked for.
+    /// The most likely tokens, as many as were asked for: best first, and the lower id first among equals.
     pub top: Vec<LogProb>,
 }
 
-/// Log-softmax at one token: the natural logarithm of the probability that a model's logits give it.
+/// Returns log-softmax at one token: the natural logarithm of the probability that a model's logits give it.
 ///
 /// Minus infinity if the token is outside the vocabulary, or its logit is NaN; for all tokens if there is no largest
 /// finite logit. To ask for more tokens of the same logits, see [`log_probabilities`].
@@ -32,7 +32,7 @@ pub fn log_probability(logits: &[f32], token: u32) -> f64 {
     LogSoftmax::of(logits).at(token)
 }
 
-/// Log-softmax at one token and at the `top_count` most likely ones.
+/// Returns log-softmax at one token and at the `top_count` most likely ones.
 pub fn log_probabilities(logits: &[f32], token: u32, top_count: usize) -> TokenLogProbs {
     let softmax = LogSoftmax::of(logits);
     let log_prob = |token| LogProb {
@@ -48,7 +48,8 @@ pub fn log_probabilities(logits: &[f32], token: u32, top_count: usize) -> TokenL
     }
 }
 
-/// The ids of the `count` largest logits, largest first, of equal ones the lower id first. NaN is none of them.
+/// Returns the ids of the `count` largest logits: largest first, and the lower id first among equals. NaN is never
+/// one of them.
 fn best_tokens(logits: &[f32], count: usize) -> Vec<u32> {
     if count == 0 {
         return Vec::new();
@@ -61,11 +62,11 @@ fn best_tokens(logits: &[f32], count: usize) -> Vec<u32> {
     best.into_iter().map(|(token, _)| token).collect()
 }
 
-/// Log probabilities of all tokens that a row of logits has.
+/// The log probabilities of all tokens in a row of logits.
 #[derive(Debug, Clone, Copy)]
 pub struct LogSoftmax<'a> {
     logits: &'a [f32],
-    /// Logarithm of the sum of the exponentials of all logits. Minus infinity if nothing has a probability.
+    /// Logarithm of the sum of the exponentials of all logits. Minus infinity if no token has a probability.
     log_sum: f64,
 }
 
@@ -76,7 +77,7 @@ impl<'a> LogSoftmax<'a> {
         let mut sum = 0.0;
         if top.is_finite() {
             for block in logits.chunks(BLOCK) {
-                // What is left out is less than 2^-23 of the sum, and NaN is not above anything.
+                // The omitted terms are less than 2^-23 of the sum, and NaN is not above anything.
                 let exponents = block.iter().map(|logit| logit - top);
                 let counted = exponents.filter(|&exponent| exponent >= EXPONENT_MIN);
                 sum += counted.map(|x| f64::from(fast_exp(x))).sum::<f64>();
@@ -93,11 +94,11 @@ impl<'a> LogSoftmax<'a> {
         }
     }
 
-    /// Natural logarithm of the probability of a token, as [`log_probability`] gives it.
+    /// Returns the natural logarithm of the probability of a token, as [`log_probability`] gives it.
     pub fn at(&self, token: u32) -> f64 {
         match self.logits.get(token as usize) {
             Some(&logit) if !logit.is_nan() && self.log_sum.is_finite() => {
-                // Above 0 only by rounding.
+                // The difference is above 0 only by rounding.
                 (f64::from(logit) - self.log_sum).min(0.0)
             }
             _ => f64::NEG_INFINITY,
@@ -105,7 +106,7 @@ impl<'a> LogSoftmax<'a> {
     }
 }
 
-/// A token that may be drawn, and its share.
+/// A token that may be drawn, and its weight.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
     /// exp(scaled logit - scaled maximum): the best token weighs 1.
@@ -113,12 +114,12 @@ pub(super) struct Candidate {
     pub(super) token: u32,
 }
 
-/// The token that a model finds most likely; of equal ones the lowest id. 0 if there is no number, or nothing at all.
+/// Returns the most likely token; the lowest id among equals. 0 if all logits are NaN, or there are none.
 pub fn most_likely(logits: &[f32]) -> u32 {
     argmax(logits)
 }
 
-/// The lowest id of the largest value. 0 if there is no number, or nothing at all.
+/// Returns the lowest id of the largest value. 0 if all values are NaN, or there are none.
 pub(super) fn argmax(values: &[f32]) -> u32 {
     let mut best = f32::NEG_INFINITY;
     let mut best_block = 0;
@@ -140,7 +141,7 @@ pub(super) fn argmax(values: &[f32]) -> u32 {
     offset.map_or(0, |offset| (values.len() - block.len() + offset) as u32)
 }
 
-/// The `k`-th largest value; minus infinity if there are fewer, or `k` is 0.
+/// Returns the `k`-th largest value; minus infinity if there are fewer, or `k` is 0.
 pub(super) fn kth_largest(values: &[f32], k: usize) -> f32 {
     if k == 0 || k > values.len() {
         return f32::NEG_INFINITY;
@@ -163,10 +164,10 @@ pub(super) fn kth_largest(values: &[f32], k: usize) -> f32 {
     }
 }
 
-/// Weighs the logits that are at least `floor` into `candidates`, ascending by token.
+/// Appends the tokens whose logits are at least `floor` to `candidates`, with their weights, ascending by token.
 ///
-/// `top` is the largest logit, `inverse` one over the temperature. Weights below exp(`EXPONENT_MIN`) are left
-/// out: all of a large vocabulary together they are less than the rounding of one weight.
+/// `top` is the largest logit, `inverse` one over the temperature. Weights below exp(`EXPONENT_MIN`) are left out:
+/// over a large vocabulary, they sum to less than the rounding error of one weight.
 pub(super) fn weigh(
     logits: &[f32],
     top: f32,
@@ -199,7 +200,7 @@ pub(super) fn weigh(
     }
 }
 
-/// The largest value; minus infinity if there is none.
+/// Returns the largest value; minus infinity if there is none.
 fn block_max(block: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let (groups, rest) = block.as_chunks::<LANES>();
@@ -214,12 +215,12 @@ fn block_max(block: &[f32]) -> f32 {
         .fold(f32::NEG_INFINITY, |top, &value| larger(value, top))
 }
 
-/// `x86` has this as one instruction; `f32::max` it has not, because of NaN.
+/// Returns the larger of two values. `x86` has this as one instruction, but not `f32::max`, because of NaN.
 fn larger(value: f32, top: f32) -> f32 {
     if value > top { value } else { top }
 }
 
-/// Keeps the `k` largest, in any order, and gives the smallest of them. `k` is 1 to the length.
+/// Keeps the `k` largest values, in any order, and returns the smallest of them. `k` is 1 to the length.
 fn shrink_to(best: &mut Vec<f32>, k: usize) -> f32 {
     best.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
     best.truncate(k);
@@ -231,7 +232,7 @@ fn shrink_to(best: &mut Vec<f32>, k: usize) -> f32 {
 /// Range reduction and polynomial of Cephes `expf` (S. Moshier). Only additions and multiplications, so
 /// the bits are the same on every machine.
 fn fast_exp(x: f32) -> f32 {
-    // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
+    // Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits.
     const ROUNDER: f32 = 12_582_912.0;
     let shifted = x * std::f32::consts::LOG2_E + ROUNDER;
     let power = shifted - ROUNDER;
@@ -250,14 +251,14 @@ fn fast_exp(x: f32) -> f32 {
     f32::from_bits((y * r * r + r + 1.0).to_bits().wrapping_add(scale))
 }
 
-/// Values whose maximum is looked at first. Chosen, not measured: one kilobyte.
+/// Number of values whose maximum is found first. Chosen, not measured: one kilobyte.
 const BLOCK: usize = 256;
 
-/// Independent maxima, so that the processor need not wait for one comparison to begin the next. Four vectors
-/// of four values.
+/// Number of independent maxima, so that one comparison need not wait for the one before it: four vectors of four
+/// values.
 const LANES: usize = 16;
 
-/// exp(-30) is 1e-13: a million such tokens weigh less than 2^-23 of the best one.
+/// Smallest exponent of a weight. exp(-30) is 1e-13: a million such tokens weigh less than 2^-23 of the best one.
 const EXPONENT_MIN: f32 = -30.0;
 
 #[cfg(test)]
@@ -275,7 +276,7 @@ mod tests {
         best.unwrap_or(0) as u32
     }
 
-    /// Few different values, so that ties are common, and the odd ones among them.
+    /// Values of which few are different, so that ties are common, with some odd values among them.
     fn random_values(random: &mut Xoshiro256, odd: u64) -> Vec<f32> {
         let value = |random: &mut Xoshiro256| match random.below(odd) {
             0 => f32::NAN,

@@ -1,9 +1,9 @@
-//! What chat templates expect of Python and the template engine lacks.
+//! Features of Python that chat templates expect and the template engine lacks.
 //!
-//! The `tojson` of `transformers` is `json.dumps` with `ensure_ascii=False`: it puts a space behind commas and
-//! colons, escapes nothing for HTML and writes floats as Python does. A `Formatter` of `serde_json` could not write
-//! it: NaN and infinities, and keys that are `null`, never reach one. String methods that `pycompat` lacks are here
-//! too.
+//! The `tojson` of `transformers` is `json.dumps` with `ensure_ascii=False`: it puts a space after commas and
+//! colons, escapes nothing for HTML and writes floats as Python does. A `Formatter` of `serde_json` could not do
+//! it, since NaN, infinities and keys that are `null` never reach a formatter. String methods that `pycompat` lacks
+//! are here too.
 
 use std::fmt::Write;
 
@@ -49,7 +49,8 @@ pub(super) fn tojson(
     Ok(writer.out)
 }
 
-/// The test `sequence` of Jinja2: whatever has a length and takes an index. Text and dictionaries do.
+/// The test `sequence` of Jinja2: true for any value with a length and an index, which includes text and
+/// dictionaries.
 pub(super) fn is_sequence(value: &Value) -> bool {
     matches!(
         value.kind(),
@@ -57,7 +58,7 @@ pub(super) fn is_sequence(value: &Value) -> bool {
     )
 }
 
-/// Python's methods of strings, lists and dictionaries.
+/// Calls Python's methods of strings, lists and dictionaries.
 pub(super) fn method(
     state: &mut State,
     value: &Value,
@@ -105,7 +106,7 @@ pub(super) fn method(
 struct JsonWriter {
     out: String,
     ascii: bool,
-    /// Text of one step, if each entry has its line.
+    /// Text of one indentation step, if each entry has its own line.
     indent: Option<String>,
     comma: String,
     colon: String,
@@ -165,13 +166,13 @@ impl JsonWriter {
     fn number(&mut self, value: &Value) {
         match f64::try_from(value.clone()) {
             Ok(number) if !value.is_integer() => self.out.push_str(&python_float(number)),
-            // A whole number of any width.
+            // An integer of any width.
             _ => self.out.push_str(&value.to_string()),
         }
     }
 
     fn string(&mut self, text: &str) {
-        // Escapes what Python escapes, but for `ensure_ascii`.
+        // Escapes the same characters as Python, except those of `ensure_ascii`.
         for letter in serde_json::Value::from(text).to_string().chars() {
             if self.ascii && letter > '~' {
                 for unit in letter.encode_utf16(&mut [0; 2]) {
@@ -222,7 +223,7 @@ impl JsonWriter {
     }
 }
 
-/// A float as Python's `repr`, with the names `json` gives to what is no number.
+/// Writes a float as Python's `repr` does, with the names that `json` gives to NaN and infinities.
 fn python_float(number: f64) -> String {
     if number.is_nan() {
         return "NaN".to_owned();
@@ -263,7 +264,7 @@ fn not_json(message: String) -> Error {
     Error::new(ErrorKind::BadSerialization, message)
 }
 
-/// Also the depth at which `serde_json` refuses input, so only values made by a template reach it.
+/// Maximum depth of a value. `serde_json` refuses deeper input too, so only values made by a template reach it.
 const DEPTH_MAX: usize = 128;
 
 #[cfg(test)]
@@ -286,7 +287,7 @@ mod tests {
         assert_eq!(found, expect, "{template}");
     }
 
-    /// Expectations printed by CPython 3.12.
+    /// The expectations were printed by CPython 3.12.
     #[test]
     fn tojson_equals_json_dumps() {
         check("{{ text | tojson }}", "\"tab\\t\\\"é🦀\\u0001</b>'\"");

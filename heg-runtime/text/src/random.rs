@@ -20,7 +20,7 @@ impl Xoshiro256 {
         Self { state }
     }
 
-    /// The next 64 bits.
+    /// Advances the generator and returns the next 64 bits.
     pub(super) fn next(&mut self) -> u64 {
         let [s0, s1, s2, s3] = &mut self.state;
         let bits = s0.wrapping_add(*s3).rotate_left(23).wrapping_add(*s0);
@@ -34,12 +34,12 @@ impl Xoshiro256 {
         bits
     }
 
-    /// A number in [0, 1), with the 53 bits that a double can hold.
+    /// Returns a number in [0, 1), with the 53 bits that a double can hold.
     pub(super) fn next_unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A number below `end`, for tests: slightly uneven.
+    /// Returns a number below `end`, for tests: slightly uneven.
     #[cfg(test)]
     pub(super) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
@@ -50,7 +50,7 @@ impl Xoshiro256 {
 mod tests {
     use super::*;
 
-    /// First numbers of the authors' C code.
+    /// The first numbers of the authors' C code.
     #[test]
     fn equals_the_reference() {
         let mut random = Xoshiro256 {

@@ -1,43 +1,43 @@
-//! Restrictions: which tokens an answer may have, whatever the model prefers.
+//! Restrictions: the tokens that an answer may have, whatever the model prefers.
 //!
 //! Only the interface, which `Sampler` drives; it depends on nothing. `grammar` has the one implementation.
 
 use super::Result;
 
-/// Keeps one answer to a format, token by token.
+/// Restricts one answer to a format, token by token.
 ///
-/// It is asked and told in turns: `restrict` before a token is chosen, `chosen` after, `undo` where that token was given up
-/// with the kernels that led to it. None takes longer than a bounded time, for others wait: what takes longer is an error.
+/// The calls take turns: `restrict` before a token is chosen, `chosen` after, `undo` if that token was given up
+/// together with the kernels that led to it. Each call takes a bounded time, since other requests wait; a call that
+/// takes longer is an error.
 pub trait Restriction: Send {
-    /// Forbids tokens by setting their logits, one a token of the vocabulary, to minus infinity.
+    /// Forbids tokens by setting their logits to minus infinity; there is one logit for each token of the vocabulary.
     ///
     /// # Errors
     /// `Restriction` if it cannot go on. The answer is not complete then.
     fn restrict(&mut self, logits: &mut [f32]) -> Result<()>;
 
-    /// Takes the token that was chosen.
+    /// Takes the chosen token.
     ///
     /// # Errors
-    /// `Restriction` if the token was forbidden, or it cannot go on.
+    /// `Restriction` if the token was forbidden, or the restriction cannot go on.
     fn chosen(&mut self, token: u32) -> Result<GrammarState>;
 
-    /// Takes back the token that was chosen last.
+    /// Takes back the latest token.
     ///
     /// # Errors
     /// `Restriction` if it cannot go on.
     fn undo(&mut self) -> Result<()>;
 
-    /// Begins to look ahead, for drafts: [`forced`](Self::forced) will be asked.
+    /// Turns looking ahead on, for drafts, which will ask for the [`forced`](Self::forced) tokens.
     fn look_ahead(&mut self) {}
 
-    /// Tokens that alone may come after the latest one that was chosen, as far as that is known; drafts are made of them, and
-    /// nothing else.
+    /// Returns the tokens that must come after the latest one, as far as they are known. They are used for drafts only.
     fn forced(&self) -> &[u32] {
         &[]
     }
 
-    /// How many of these tokens may come next, one after the other; all of them where that is not known soon. They are
-    /// drafted, and none of them is chosen.
+    /// Returns the number of these tokens that may come next, one after the other; all of them if that is not known
+    /// soon. They are drafted tokens, and none of them is chosen yet.
     fn admitted(&mut self, tokens: &[u32]) -> usize {
         tokens.len()
     }
@@ -49,6 +49,6 @@ pub trait Restriction: Send {
 pub enum GrammarState {
     /// More tokens must, or may, follow.
     Open,
-    /// Only an end-of-sequence token may follow: the answer is complete without it too.
+    /// Only an end-of-sequence token may follow; the answer is complete without it too.
     Complete,
 }

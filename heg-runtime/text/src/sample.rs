@@ -1,10 +1,11 @@
 //! From logits to a token.
 //!
-//! What OpenAI adds to logits comes first: biases, and the penalties on tokens that the answer has already. A restriction,
-//! if there is one, comes next. The other steps and their order are those of `transformers`: repetition penalty,
-//! temperature, top-k, top-p, min-p, then one draw. Two things differ on purpose: equal weights at the edge of top-p are
-//! kept in id order, and the exponential is our own (`fast_exp`), so that a seed gives the same tokens on every machine
-//! and with every release of the compiler. The generator is in `random`, the loops over whole logits are in `logits`.
+//! OpenAI's additions to the logits come first: biases, and the penalties on tokens that the answer has already. A
+//! restriction, if there is one, comes next. The other steps and their order are those of `transformers`: repetition
+//! penalty, temperature, top-k, top-p, min-p, then one draw. Two things differ on purpose: equal weights at the edge of
+//! top-p are kept in id order, and the exponential is our own (`fast_exp`), so that a seed gives the same tokens on
+//! every machine and with every release of the compiler. The generator is in `random`, the loops over whole logits are
+//! in `logits`.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,29 +19,29 @@ mod ahead;
 /// The parameters of sampling.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingParams {
-    /// Divides the logits. 0 chooses the best token always; then only the penalties and biases count.
+    /// Divisor of the logits. 0 always chooses the best token; then only the penalties and biases count.
     pub temperature: f32,
     /// Number of best tokens to keep, with those equal to the last of them. At least 1; `None` keeps all.
     pub top_k: Option<u32>,
-    /// Keeps the fewest best tokens that together have this probability. In (0, 1]; 1 keeps all.
+    /// Total probability of the best tokens to keep, as few as reach it. In (0, 1]; 1 keeps all.
     pub top_p: f32,
-    /// Keeps tokens of at least this share of the best token's probability. In [0, 1]; 0 keeps all.
+    /// Least probability of the tokens to keep, as a share of the best token's. In [0, 1]; 0 keeps all.
     pub min_p: f32,
-    /// Makes tokens of the prompt and the answer less likely: positive logits are divided by it, negative
-    /// ones multiplied. Above 0; 1 changes nothing.
+    /// Penalty on tokens of the prompt and the answer: positive logits are divided by it, negative ones multiplied.
+    /// Above 0; 1 changes nothing.
     pub repetition_penalty: f32,
-    /// Subtracted from the logit of every token that the answer has already, be it once or often. The prompt does not
-    /// count. In -2 to 2; 0 changes nothing.
+    /// Amount that is subtracted from the logit of every token that the answer has already, once or often. The prompt
+    /// does not count. In -2 to 2; 0 changes nothing.
     pub presence_penalty: f32,
-    /// Subtracted from the logit of a token once for each time that the answer has it already. The prompt does not
-    /// count. In -2 to 2; 0 changes nothing.
+    /// Amount that is subtracted from the logit of a token once for each time that the answer has it already. The
+    /// prompt does not count. In -2 to 2; 0 changes nothing.
     pub frequency_penalty: f32,
-    /// Start of the random sequence.
+    /// Seed of the random sequence.
     pub seed: u64,
 }
 
 impl Default for SamplingParams {
-    /// Greedy, without penalty.
+    /// Greedy, without penalties.
     fn default() -> Self {
         Self {
             temperature: 0.0,
@@ -102,7 +103,7 @@ impl SamplingParams {
         Ok(())
     }
 
-    /// Whether tokens of the answer are counted.
+    /// Returns whether tokens of the answer are counted.
     fn counts(&self) -> bool {
         self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
@@ -119,23 +120,23 @@ fn require(holds: bool, name: &'static str, expected: &'static str, found: f32) 
     })
 }
 
-/// A token that was chosen, and where the random sequence goes on after it.
+/// A chosen token, and the state of the random sequence after it.
 #[derive(Debug, Clone)]
 pub struct Choice {
     token: u32,
     random: Xoshiro256,
-    /// The state of the grammar after it.
+    /// The state of the grammar after the token.
     said: GrammarState,
     number: u64,
 }
 
 impl Choice {
-    /// The token.
+    /// Returns the token.
     pub fn token(&self) -> u32 {
         self.token
     }
 
-    /// What may follow it.
+    /// Returns the state of the grammar after the token.
     pub fn said(&self) -> GrammarState {
         self.said
     }
@@ -156,9 +157,9 @@ pub struct Sampler {
     counts: BTreeMap<u32, u32>,
     candidates: Vec<Candidate>,
     scratch: Vec<Candidate>,
-    /// Choices so far.
+    /// Number of choices so far.
     choices: u64,
-    /// Choices that the restriction has taken and nobody committed yet, each made after those before it.
+    /// Choices that the restriction has taken and that are not committed yet, each made after those before it.
     proposed: VecDeque<Proposed>,
 }
 
@@ -166,16 +167,16 @@ pub struct Sampler {
 struct Proposed {
     number: u64,
     token: u32,
-    /// The random sequence after it.
+    /// The state of the random sequence after the choice.
     random: Xoshiro256,
-    /// Whether `seen` and `counts` hold it, for the choice after it.
+    /// Whether `seen` and `counts` include the choice, for the next choice.
     is_counted: bool,
-    /// Whether `seen` held it before.
+    /// Whether `seen` had the token before.
     was_seen: bool,
 }
 
 impl Sampler {
-    /// A sampler at the beginning of an answer. The repetition penalty counts `prompt_ids` as seen.
+    /// Creates a sampler at the beginning of an answer. The repetition penalty counts `prompt_ids` as seen.
     ///
     /// # Errors
     /// As [`SamplingParams::check`].
@@ -202,7 +203,7 @@ impl Sampler {
         })
     }
 
-    /// Holds the answer to a form.
+    /// Restricts the answer to a form.
     #[must_use]
     pub fn restricted(self, restriction: Option<Box<dyn Restriction>>) -> Self {
         Self {
@@ -211,8 +212,7 @@ impl Sampler {
         }
     }
 
-    /// Adds to the logits of tokens: each bias to that of its token, before anything else. Tokens outside the vocabulary
-    /// are passed over.
+    /// Adds each bias to the logit of its token, before anything else. Tokens outside the vocabulary are ignored.
     ///
     /// # Errors
     /// `Sampling`, if a bias is not from -100 to 100.
@@ -224,7 +224,7 @@ impl Sampler {
         Ok(Self { biases, ..self })
     }
 
-    /// Chooses the next token and takes it into the answer; says what may follow. Changes `logits`.
+    /// Chooses the next token and commits it; returns it with the state of the grammar after it. Changes `logits`.
     ///
     /// # Errors
     /// `Restriction`, of the answer's restriction only.
@@ -237,7 +237,7 @@ impl Sampler {
     /// Chooses the next token, which is not part of the answer before [`commit`](Self::commit): until then the same
     /// logits give the same choice again. Changes `logits`.
     ///
-    /// NaN is never chosen; 0 if there is nothing else, or nothing at all.
+    /// NaN is never chosen; returns 0 if all logits are NaN, or there are none.
     ///
     /// # Errors
     /// `Restriction`, of the answer's restriction only.
@@ -246,8 +246,8 @@ impl Sampler {
         self.choose_next(logits)
     }
 
-    /// Chooses the token after the latest choice, as if that were committed: of logits that a draft gave (sd.npu §4.1).
-    /// Choices are committed in their order. Changes `logits`.
+    /// Chooses the token after the latest choice, as if that were committed, from the logits of a drafted token (sd.npu
+    /// §4.1). Choices are committed in their order. Changes `logits`.
     ///
     /// # Errors
     /// `Restriction`, of the answer's restriction only.
@@ -298,7 +298,8 @@ impl Sampler {
         })
     }
 
-    /// Takes a chosen token into the answer; says what may follow. Waits for nothing, unless somebody chose again since.
+    /// Takes a chosen token into the answer; returns the state of the grammar after it. Does not wait, unless another
+    /// choice was made since.
     ///
     /// # Errors
     /// `Restriction`, of the answer's restriction only.
@@ -330,7 +331,7 @@ impl Sampler {
         }
     }
 
-    /// Forgets choices that nobody committed.
+    /// Forgets the uncommitted choices.
     fn give_up(&mut self) -> Result<()> {
         while let Some(given_up) = self.proposed.pop_back() {
             if given_up.is_counted {
@@ -343,7 +344,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// Counts a token for the penalties that follow; says whether it was seen before.
+    /// Counts a token for later penalties; returns whether it was seen before.
     fn count(&mut self, token: u32) -> bool {
         let is_new = self.params.repetition_penalty != 1.0 && self.seen.insert(token);
         if self.params.counts() {
@@ -352,7 +353,7 @@ impl Sampler {
         !is_new
     }
 
-    /// Takes a token back that was counted.
+    /// Takes a counted token back.
     fn discount(&mut self, given_up: &Proposed) {
         if !given_up.was_seen {
             self.seen.remove(&given_up.token);
@@ -384,7 +385,7 @@ impl Sampler {
         }
     }
 
-    /// One draw a token, whatever the logits are: a sequence stays in step with its seed.
+    /// Draws a token, with one random number whatever the logits are, so that a sequence stays in step with its seed.
     fn draw(&mut self, logits: &[f32], best: u32, uniform: f64) -> u32 {
         let Some(top) = logits
             .get(best as usize)
@@ -411,7 +412,7 @@ impl Sampler {
         pick(&self.candidates, uniform).unwrap_or(best)
     }
 
-    /// Keeps the fewest candidates, from the best down, whose weight reaches the share `top_p` of all.
+    /// Keeps the fewest candidates, from the best down, whose weights sum to the share `top_p` of all.
     ///
     /// Weights are summed by rough rank first, so that only the rank where the share is reached is sorted.
     fn keep_top_p(&mut self) {
@@ -444,14 +445,14 @@ impl Sampler {
     }
 }
 
-/// Heavier candidates first, of equal ones the lower id.
+/// Orders heavier candidates first, and the lower id first among equals.
 fn best_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.weight
         .total_cmp(&a.weight)
         .then_with(|| a.token.cmp(&b.token))
 }
 
-/// A rough rank of a weight, 0 for the best: the bits of a positive float are ordered as its value.
+/// Returns a coarse rank of a weight, 0 for the best: the bits of positive floats have the order of their values.
 fn rank(weight: f32) -> usize {
     let below_one = 1.0f32.to_bits().saturating_sub(weight.to_bits());
     ((below_one >> RANK_BITS_CUT) as usize).min(RANKS - 1)
@@ -470,7 +471,7 @@ fn penalise(logits: &mut [f32], seen: &BTreeSet<u32>, penalty: f32) {
     }
 }
 
-/// The candidate in whose share of the total weight `uniform`, in [0, 1), falls.
+/// Returns the candidate in whose share of the total weight `uniform` falls, which is in [0, 1).
 fn pick(candidates: &[Candidate], uniform: f64) -> Option<u32> {
     let total: f64 = candidates
         .iter()
@@ -487,10 +488,10 @@ fn pick(candidates: &[Candidate], uniform: f64) -> Option<u32> {
     candidates.last().map(|candidate| candidate.token)
 }
 
-/// Bits of a weight that its rank leaves out: sixteen ranks for each power of two. Chosen, not measured.
+/// Number of bits of a weight that its rank drops: sixteen ranks for each power of two. Chosen, not measured.
 const RANK_BITS_CUT: u32 = 19;
 
-/// Sixteen ranks for each of the 44 powers of two from 1 down to exp(-30), the least weight of a candidate.
+/// Number of ranks: sixteen for each of the 44 powers of two from 1 down to exp(-30), the least weight of a candidate.
 const RANKS: usize = 16 * 44;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Tests of sampling: against the steps of `transformers` read literally, with every token sorted, and of
-//! what must never change, the sequence of a seed.
+//! Tests of sampling: against a literal reading of `transformers`, with every token sorted, and of the sequence of a
+//! seed, which must never change.
 
 use super::*;
 
-/// The steps of `transformers`, read literally, with every token sorted: the tokens that may be drawn.
+/// Returns the tokens that may be drawn, by a literal reading of `transformers`, with every token sorted.
 fn allowed(logits: &[f32], params: &SamplingParams) -> Vec<u32> {
     let scaled: Vec<f64> = logits
         .iter()
@@ -300,7 +300,7 @@ fn parameters_out_of_range_are_named() {
     );
 }
 
-/// Allows one token after the other, and then nothing.
+/// A restriction that allows one token after the other, and then nothing.
 struct Recited(std::vec::IntoIter<u32>, u32);
 
 impl Restriction for Recited {
@@ -382,7 +382,7 @@ fn a_choice_that_is_given_up_changes_nothing() {
     assert_eq!(answer(0), answer(3));
 }
 
-/// Counts tokens up and down, and completes at three.
+/// A restriction that counts tokens up and down, and completes at three.
 struct Counted(u32);
 
 impl Restriction for Counted {
@@ -410,7 +410,7 @@ impl Restriction for Counted {
     }
 }
 
-/// A lane that was given up may choose late: before the choice that counts is committed, or after.
+/// A lane that was given up may choose late: before or after the valid choice is committed.
 #[test]
 fn a_restriction_follows_what_is_committed() {
     let mut sampler = Sampler::new(SamplingParams::default(), &[])
@@ -435,7 +435,7 @@ fn a_restriction_follows_what_is_committed() {
 }
 
 proptest::proptest! {
-    /// What is chosen along a draft, right or wrong, is what would have been chosen without one.
+    /// The choices along a draft, right or wrong, are those that would have been made without one.
     #[test]
     fn choices_along_a_draft_are_those_of_an_answer_without_one(
         seed in proptest::prelude::any::<u64>(),
@@ -483,7 +483,7 @@ proptest::proptest! {
     }
 }
 
-/// Allows every token but the one that is its turn, and can go back.
+/// A restriction that allows every token but the one whose turn it is, and can go back.
 struct Every(u32);
 
 impl Restriction for Every {

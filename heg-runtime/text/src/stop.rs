@@ -8,7 +8,7 @@
 /// Looks for stop strings in a text that arrives in pieces.
 ///
 /// # Invariants
-/// - `held` is the longest end of the text so far that a stop string begins with.
+/// - `held` is the longest suffix of the text so far with which a stop string begins.
 /// - `held` is empty once a stop string was found.
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
@@ -23,12 +23,12 @@ pub struct StopMatcher {
 pub struct StopOutput {
     /// Text that certainly is not part of a stop string.
     pub text: String,
-    /// Whether a stop string was found, now or before. Nothing comes after it.
+    /// Whether a stop string was found, now or before. No text comes after it.
     pub stopped: bool,
 }
 
 impl StopMatcher {
-    /// Looks for any of these strings. Empty strings are passed over.
+    /// Creates a matcher for any of these strings. Empty strings are ignored.
     pub fn new<S: Into<String>>(stop_strings: impl IntoIterator<Item = S>) -> Self {
         let strings = stop_strings.into_iter().map(Into::into);
         let patterns = strings
@@ -74,7 +74,7 @@ impl StopMatcher {
         }
     }
 
-    /// Ends the text: what was held back is no stop string any more.
+    /// Ends the text; returns the text that was held back, since it is no stop string any more.
     pub fn finish(&mut self) -> String {
         for pattern in &mut self.patterns {
             pattern.matched = 0;
@@ -82,17 +82,17 @@ impl StopMatcher {
         std::mem::take(&mut self.held)
     }
 
-    /// The stop string that was found.
+    /// Returns the stop string that was found.
     pub fn found(&self) -> Option<&str> {
         Some(self.patterns.get(self.found?)?.text.as_str())
     }
 
-    /// The pattern that is complete first and the end of it, in bytes of `piece`.
+    /// Returns the pattern that is complete first, and its end in bytes of `piece`.
     fn first_end(&mut self, piece: &str) -> Option<(usize, usize)> {
         for (at, byte) in piece.bytes().enumerate() {
             let complete =
                 |(index, pattern): (usize, &mut Pattern)| pattern.step(byte).then_some(index);
-            // Every pattern takes its step, also behind one that is complete.
+            // Every pattern takes its step, even after another one is complete.
             let ends: Vec<usize> = self
                 .patterns
                 .iter_mut()
@@ -110,11 +110,11 @@ impl StopMatcher {
     }
 }
 
-/// One stop string and how much of it the text ends with.
+/// A stop string, and the length of its longest beginning that ends the text.
 #[derive(Debug, Clone)]
 struct Pattern {
     text: String,
-    /// For each length matched, the next shorter one that still fits.
+    /// For each matched length, the next shorter one that still fits.
     fallback: Vec<usize>,
     matched: usize,
 }
@@ -140,7 +140,7 @@ impl Pattern {
         }
     }
 
-    /// Takes a byte; says whether the stop string is complete with it.
+    /// Takes a byte; returns whether it completes the stop string.
     fn step(&mut self, byte: u8) -> bool {
         let bytes = self.text.as_bytes();
         while self.matched > 0 && bytes.get(self.matched) != Some(&byte) {
@@ -220,7 +220,8 @@ mod tests {
         );
     }
 
-    /// The definition, read literally: the first end of any stop string, the longest one there.
+    /// Returns a literal reading of the definition: the first end of any stop string, the longest one
+    /// there.
     fn naive(stops: &[String], text: &str) -> (String, bool) {
         for (end, _) in text.char_indices().chain([(text.len(), ' ')]) {
             let ending = stops

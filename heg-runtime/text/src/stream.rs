@@ -1,11 +1,11 @@
 //! Token ids to text while they arrive.
 //!
-//! A letter can be split over tokens, and a model can stop, or go astray, in the middle of one. The pieces
-//! that come out, joined, are what [`Tokenizer::decode`] makes of all tokens at once; a piece is handed
-//! out as soon as no later token can change it. With byte-level vocabularies each token is looked at once and
-//! at most three bytes wait. Other vocabularies (SentencePiece with byte fallback) are decoded in a
-//! window: the tokens of the last piece, as context, and the tokens since. The library's `DecodeStream` has no end
-//! at which held-back bytes come out, and gives nothing more, or an error, behind bytes that are no letter.
+//! A letter can be split over tokens, and a model can stop, or go astray, in the middle of one. The returned
+//! pieces, joined, equal the result of [`Tokenizer::decode`] for all tokens at once; a piece is returned as soon
+//! as no later token can change it. With byte-level vocabularies each token is visited once, and at most three
+//! bytes wait. Other vocabularies (SentencePiece with byte fallback) are decoded in a window: the tokens of the
+//! last piece, as context, and the tokens since. The library's `DecodeStream` has no end that releases held-back
+//! bytes, and after invalid bytes it returns nothing more, or an error.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub struct TextStream {
 }
 
 impl TextStream {
-    /// A stream at the beginning of a text.
+    /// Creates a stream at the beginning of a text.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
         let (context, shown, pending) = (Vec::new(), String::new(), Vec::new());
         Self {
@@ -41,13 +41,14 @@ impl TextStream {
         }
     }
 
-    /// A stream that shows the special tokens of a syntax of calls too, for [`ToolCallParser`](super::ToolCallParser).
+    /// Creates a stream that shows the special tokens of a syntax of calls too, for
+    /// [`ToolCallParser`](super::ToolCallParser).
     pub fn with_calls(tokenizer: Arc<Tokenizer>, syntax: Option<ToolSyntax>) -> Self {
         let shown = syntax.map(|syntax| syntax.special_tokens(&tokenizer));
         Self::new(tokenizer).showing(shown.unwrap_or_default())
     }
 
-    /// Shows these special tokens too, as the vocabulary writes them.
+    /// Shows these special tokens too, as they are in the vocabulary.
     #[must_use]
     pub fn showing(self, special_tokens: Vec<u32>) -> Self {
         Self {
@@ -56,7 +57,7 @@ impl TextStream {
         }
     }
 
-    /// Takes the next token; gives the text that is complete now, `None` if that is nothing.
+    /// Takes the next token; returns the text that is complete now, `None` if there is none.
     ///
     /// Special tokens and ids outside the vocabulary have no text, except those of [`showing`](Self::showing).
     ///
@@ -79,7 +80,7 @@ impl TextStream {
         Ok(Some(piece).filter(|piece| !piece.is_empty()))
     }
 
-    /// Ends the text: gives what was held back. The stream is at the beginning of a text again.
+    /// Ends the text; returns the text that was held back. The stream is then at the beginning of a text again.
     pub fn finish(&mut self) -> Result<Option<String>> {
         let mut piece = String::from_utf8_lossy(&self.bytes).into_owned();
         if !self.pending.is_empty() {
@@ -106,7 +107,7 @@ impl TextStream {
             return Ok(piece);
         }
         if self.shown.is_empty() {
-            // No text yet, so these tokens cannot be dropped: a decoder may trim what comes first.
+            // Without text, these tokens must be kept: a decoder may trim the first ones.
             self.context.append(&mut self.pending);
             self.shown = whole;
         } else {
@@ -116,7 +117,7 @@ impl TextStream {
         Ok(piece)
     }
 
-    /// The text of the window, and its part behind what was handed out.
+    /// Returns the text of the window, and the part of it that was not returned yet.
     fn decode_pending(&self) -> Result<(String, String)> {
         let window = [self.context.as_slice(), self.pending.as_slice()].concat();
         let whole = self.tokenizer.decode(&window)?;
@@ -130,7 +131,7 @@ impl TextStream {
 
 /// Takes the text out of `bytes` that no later byte can change, and leaves the beginning of a letter.
 ///
-/// Bytes that are no letter become U+FFFD by the rule of `String::from_utf8_lossy`.
+/// Invalid bytes become U+FFFD by the rule of `String::from_utf8_lossy`.
 fn take_settled(bytes: &mut Vec<u8>) -> String {
     let mut text = String::with_capacity(bytes.len());
     let mut open = 0;
@@ -151,13 +152,13 @@ fn take_settled(bytes: &mut Vec<u8>) -> String {
     text
 }
 
-/// Whether more bytes could make these a letter.
+/// Returns whether more bytes could complete these to a letter.
 fn is_open(bytes: &[u8]) -> bool {
     matches!(std::str::from_utf8(bytes), Err(error) if error.error_len().is_none())
 }
 
-/// A run of byte tokens is cut here, so that a broken model cannot hold text back for ever. Chosen, not
-/// measured: sixteen letters of four bytes.
+/// Maximum length of a run of byte tokens; a longer one is cut, so that a broken model cannot hold text back for
+/// ever. Chosen, not measured: sixteen letters of four bytes.
 const RUN_TOKENS_MAX: usize = 64;
 
 #[cfg(test)]
@@ -186,7 +187,7 @@ mod tests {
         );
     }
 
-    /// Llama 2's kind of vocabulary: `▁` for spaces, bytes for unknown letters, one space stripped.
+    /// Returns a vocabulary of Llama 2's kind: `▁` for spaces, bytes for unknown letters, one space stripped.
     fn sentence_piece() -> Arc<Tokenizer> {
         let mut vocab: Vec<String> = ["<unk>", "<s>"].map(String::from).into();
         vocab.extend((0..256).map(|byte| format!("<0x{byte:02X}>")));

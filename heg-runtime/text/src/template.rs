@@ -1,11 +1,12 @@
-//! A conversation to the text of a prompt, by the model's own chat template.
+//! Renders a conversation to the text of a prompt, by the model's own chat template.
 //!
-//! Templates are written for Jinja2 as `transformers` sets it up: `trim_blocks`, `lstrip_blocks`, Python's string
-//! methods, its `tojson`, `raise_exception`, `strftime_now`, loop controls, and undefined values that print as
-//! nothing but have no attributes. Messages are a stranger's: what a template makes of them is bounded, and so are the
-//! engine's steps. The template itself comes with a model and may be broken, so it gets no files and no clock. The values
-//! that it makes on its way are not bounded, for the engine has no hook there: twenty-eight times `x = x ~ x` take
-//! 256 MB and a second. A template deserves no more trust than the model it belongs to, and no less.
+//! Templates are written for Jinja2 as `transformers` configures it: `trim_blocks`, `lstrip_blocks`, Python's string
+//! methods, its `tojson`, `raise_exception`, `strftime_now`, loop controls, and undefined values that print as nothing
+//! but have no attributes. Messages are untrusted, so the length of the rendered text and the engine's steps are
+//! bounded. The template itself comes with a model and may be broken, so it gets no files and no clock. Its
+//! intermediate values are not bounded here, for the engine has no hook there: twenty-eight times `x = x ~ x` take 256
+//! MB and a second. Callers who do not trust a model's template therefore run it in a process that can be killed
+//! (`heg-confine`).
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -26,21 +27,21 @@ pub struct ChatTemplate {
 }
 
 /// The input of a chat template.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 pub struct Conversation {
     /// The messages, oldest first.
     pub messages: Vec<Message>,
-    /// The tools, as the template wants them (mostly as OpenAI writes them). None is `none` in the template.
+    /// The tools in the template's format (mostly OpenAI's). An empty list is `none` in the template.
     pub tools: Vec<serde_json::Value>,
     /// Whether the prompt ends with the beginning of an answer.
     pub add_generation_prompt: bool,
-    /// The date that `strftime_now` returns. Without it the function is undefined, and templates use their own date.
+    /// The date that `strftime_now` returns. With `None` the function is undefined, and templates use their own date.
     pub now: Option<DateTime>,
-    /// Further variables (`enable_thinking`, `documents`); they cannot hide the ones above.
+    /// Further variables (`enable_thinking`, `documents`); they cannot shadow the fields above.
     pub variables: serde_json::Map<String, serde_json::Value>,
 }
 
-/// A message: a JSON object with a `role`, passed to the template as it is.
+/// A message: a JSON object with a `role`, passed to the template unchanged.
 ///
 /// Fields keep the order of the request, which some templates print.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -48,7 +49,7 @@ pub struct Conversation {
 pub struct Message(serde_json::Map<String, serde_json::Value>);
 
 impl ChatTemplate {
-    /// Parses a template. `special_tokens` become variables, as `bos_token` and `eos_token`.
+    /// Parses a template. `special_tokens` become variables, such as `bos_token` and `eos_token`.
     ///
     /// # Errors
     /// `Template`, with the line, if the template does not parse.
@@ -62,13 +63,13 @@ impl ChatTemplate {
         })
     }
 
-    /// The template as it was parsed.
+    /// Returns the source of the template.
     pub(super) fn source(&self) -> String {
         let template = self.environment.get_template(NAME);
         template.map_or_else(|_| String::new(), |template| template.source().to_owned())
     }
 
-    /// The text of the prompt, special tokens written out: encode it with `Special::AsWritten`.
+    /// Renders the text of the prompt, special tokens written out: encode it with `Special::AsWritten`.
     ///
     /// # Errors
     /// `Refused` if the template raises an exception, `Template` if it fails or runs too long.
@@ -76,7 +77,8 @@ impl ChatTemplate {
         self.render_within(conversation, usize::MAX)
     }
 
-    /// The text of the prompt, if it has at most `bytes_max` bytes: rendering ends at the first that is too many.
+    /// Renders the text of the prompt if it has at most `bytes_max` bytes: rendering ends at the first byte beyond
+    /// that.
     ///
     /// # Errors
     /// `TooLong`, and those of [`render`](Self::render).
@@ -96,7 +98,7 @@ impl ChatTemplate {
             return Err(TextError::TooLong { bytes_max });
         }
         rendered?;
-        // The engine writes whole texts, one after the other.
+        // The engine writes whole texts, so the bytes are always valid.
         String::from_utf8(text.bytes).map_err(|error| TextError::Template {
             message: error.to_string(),
             line: None,
@@ -134,7 +136,7 @@ impl ChatTemplate {
     }
 }
 
-/// The text that a template has written.
+/// The text that a template has written, up to a limit.
 struct BoundedText {
     bytes: Vec<u8>,
     bytes_max: usize,
@@ -157,7 +159,7 @@ impl std::io::Write for BoundedText {
 }
 
 impl Message {
-    /// A message of plain text.
+    /// Creates a message of plain text.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         let role = ("role".to_owned(), role.into().into());
         Self(
@@ -167,7 +169,7 @@ impl Message {
         )
     }
 
-    /// Who speaks: `system`, `user`, `assistant`, `tool`.
+    /// Returns the speaker: `system`, `user`, `assistant`, `tool`.
     pub fn role(&self) -> &str {
         self.0
             .get("role")
@@ -175,7 +177,7 @@ impl Message {
             .unwrap_or_default()
     }
 
-    /// All fields.
+    /// Returns all fields of the message.
     pub fn fields(&self) -> &serde_json::Map<String, serde_json::Value> {
         &self.0
     }
@@ -184,7 +186,7 @@ impl Message {
 impl TryFrom<serde_json::Value> for Message {
     type Error = TextError;
 
-    /// Any object with a string `role`; whether the template knows the role is the template's business.
+    /// Accepts any object with a string `role`; only the template decides which roles it knows.
     fn try_from(value: serde_json::Value) -> Result<Self> {
         let mismatch = |expected, found: &serde_json::Value| {
             Err(TextError::Message {
@@ -211,7 +213,7 @@ fn environment() -> std::result::Result<Environment<'static>, Error> {
             .lstrip_blocks(true)
             .build()?,
     );
-    // Errors then name the undefined variable in release builds too.
+    // With this, errors name the undefined variable in release builds too.
     environment.set_debug(true);
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
@@ -231,7 +233,7 @@ fn environment() -> std::result::Result<Environment<'static>, Error> {
 
 /// Replaces the tags `generation` and `endgeneration` by tags without effect.
 ///
-/// `transformers` uses them to mark the answers in training data; for a prompt they mean nothing.
+/// `transformers` uses them to mark the answers in training data; they mean nothing for a prompt.
 fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -246,7 +248,7 @@ fn without_generation_tags(source: &str) -> String {
             "generation" => out.push_str(&inner.replace("generation", "if true")),
             "endgeneration" => out.push_str(&inner.replace("endgeneration", "endif")),
             _ => {
-                // The next tag may begin inside: `{%` in a string.
+                // The next tag may begin inside this one: `{%` in a string.
                 rest = tag;
                 continue;
             }
@@ -292,17 +294,17 @@ fn failure(error: &Error) -> TextError {
     }
 }
 
-/// A call of `raise_exception`.
+/// The message of a call of `raise_exception`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Raised(String);
 
-/// Name of the one template in its environment.
+/// Name of the only template in its environment.
 const NAME: &str = "chat";
 
-/// Steps of the engine before a template counts as endless, which takes 0.6 s. Chosen: a published template takes a few
-/// hundred steps a message.
-const FUEL: u64 = 20_000_000;
+/// Maximum number of the engine's steps, which take 0.6 s; beyond that a template counts as endless. Chosen: a
+/// published template takes a few hundred steps a message. A fuzzer tries hundreds of templates a second.
+const FUEL: u64 = if cfg!(fuzzing) { 100_000 } else { 20_000_000 };
 
 #[cfg(test)]
 #[path = "template_tests.rs"]

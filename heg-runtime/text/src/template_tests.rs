@@ -1,7 +1,7 @@
 //! Tests of chat templates: the fixtures, and the Jinja features that published templates use.
 //!
-//! The templates in `testdata` are ours, written after the manner of well-known families. What they should
-//! give, `expected.json`, was made with Jinja2 itself, set up as `transformers` does it.
+//! The templates in `testdata` are ours, written in the manner of well-known families. The expected texts in
+//! `expected.json` were made with Jinja2 itself, configured as in `transformers`.
 
 use super::super::Special;
 use super::super::tokenizer::tests::{fixture, tiny_agent};
@@ -176,7 +176,7 @@ fn endless_templates_run_out_of_fuel() {
     );
 }
 
-/// Messages are a stranger's; what they make of a prompt ends at the first byte that is too many.
+/// Messages are untrusted; rendering their prompt ends at the first byte beyond the limit.
 #[test]
 fn prompts_end_where_there_is_no_room() {
     let source = "{% for m in messages %}{{ m.content }}\n{% endfor %}";

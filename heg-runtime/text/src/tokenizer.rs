@@ -1,10 +1,9 @@
-//! Text to token ids and back, over Hugging Face `tokenizers`.
+//! Converts text to token ids and back, with Hugging Face `tokenizers`.
 //!
-//! Reads the bytes of a `tokenizer.json`; where they come from (a section of a bundle, a file) is the
-//! caller's business. BPE files take the fast road of `bpe_file`, the rest the library's. Truncation and
-//! padding that a file may carry are switched off: this runtime never drops prompt tokens silently.
-//! Tokens that arrive one by one are `stream`'s business.
-//! The library panics on some malformed files; such a panic is caught here and becomes an error.
+//! Reads the bytes of a `tokenizer.json`, which the caller takes from a section of a bundle or from a file. BPE files
+//! take the fast path of `bpe_file`, others the library's. Truncation and padding that a file may carry are switched
+//! off: this runtime never drops prompt tokens silently. `stream` handles tokens that arrive one by one. The library
+//! panics on some malformed files; such a panic is caught here and becomes an error.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -25,13 +24,13 @@ pub struct Tokenizer {
 /// Whether [`Tokenizer::encode`] adds the tokens of the file's post-processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Special {
-    /// Adds them (`<|begin_of_text|>` in front, say): for bare text.
+    /// They are added (such as `<|begin_of_text|>` in front): for bare text.
     Add,
-    /// Adds none: for text of a chat template, which wrote them itself.
+    /// They are not added: for text of a chat template, which wrote them itself.
     AsWritten,
 }
 
-/// How the vocabulary writes text down, as far as `stream` must know.
+/// The notation of the vocabulary, as far as `stream` must know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// One letter a byte; each token stands for its bytes, whatever its neighbours.
@@ -62,7 +61,7 @@ impl Tokenizer {
             }
         }
         let form = form_of(inner.get_decoder());
-        // A copy of all texts, which the library makes for its count too: once is enough.
+        // This copies all texts, and so does the library's count: once is enough.
         let vocab = inner.get_vocab(true);
         let token_bytes_max = token_bytes_max(&inner, vocab.keys(), form);
         Ok(Self {
@@ -73,26 +72,38 @@ impl Tokenizer {
         })
     }
 
-    /// The token ids of a text. Special tokens written out in the text become their ids.
+    /// Encodes a text to token ids. Special tokens written out in the text become their ids.
     pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>> {
+        check_blanks(text)?;
         let encoding = guarded(|| self.inner.encode_fast(text, special == Special::Add))?;
-        Ok(encoding.get_ids().to_vec())
+        let ids = encoding.get_ids();
+        // The library takes ids that a post-processor adds from the file as they are.
+        let mut added = ids.iter().zip(encoding.get_special_tokens_mask());
+        let unknown = |(id, mask): &(&u32, &u32)| **mask == 1 && self.token_text(**id).is_none();
+        match added.find(unknown) {
+            None => Ok(ids.to_vec()),
+            Some((id, _)) => Err(TextError::Tokenizer {
+                message: format!(
+                    "the post-processor adds token {id}, which the vocabulary does not have"
+                ),
+            }),
+        }
     }
 
-    /// The text of token ids, without special tokens. Ids outside the vocabulary are passed over, as in
-    /// `transformers`: padded heads can produce them.
+    /// Decodes token ids to text, without special tokens. Ids outside the vocabulary are ignored, as in `transformers`:
+    /// padded heads can produce them.
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {
         guarded(|| self.inner.decode(tokens, true))
     }
 
-    /// A token as the vocabulary writes it (`Ġhi`, `<|eot_id|>`), `None` outside the vocabulary.
+    /// Returns a token in the notation of the vocabulary (`Ġhi`, `<|eot_id|>`); `None` if it is outside the vocabulary.
     pub fn token_text(&self, token: u32) -> Option<String> {
         let added = self.inner.get_added_vocabulary().simple_id_to_token(token);
         added.or_else(|| self.inner.id_to_token(token))
     }
 
-    /// The bytes that a token stands for in the middle of a text; special tokens as the vocabulary writes them. `None`
-    /// outside the vocabulary.
+    /// Returns the bytes that a token stands for in the middle of a text; special tokens as they are in the vocabulary.
+    /// `None` outside the vocabulary.
     pub fn token_bytes(&self, token: u32) -> Option<Vec<u8>> {
         let text = self.token_text(token)?;
         if self.visible_text(token).is_none() {
@@ -106,12 +117,12 @@ impl Tokenizer {
         Some(bytes)
     }
 
-    /// The id of a token as the vocabulary writes it.
+    /// Returns the id of a token in the notation of the vocabulary.
     pub fn token_id(&self, text: &str) -> Option<u32> {
         self.inner.token_to_id(text)
     }
 
-    /// Whether [`decode`](Self::decode) leaves this token out.
+    /// Returns whether [`decode`](Self::decode) leaves this token out.
     pub fn is_special(&self, token: u32) -> bool {
         let added = self.inner.get_added_vocabulary();
         added
@@ -120,12 +131,13 @@ impl Tokenizer {
             .is_some_and(|token| token.special)
     }
 
-    /// Number of tokens, added ones included. A model's head may be wider.
+    /// Returns the number of tokens, added ones included. A model's head may be wider.
     pub fn token_count(&self) -> usize {
         self.token_count
     }
 
-    /// Bytes of text that one token stands for, at most: a text of more than `n` times as many has more than `n` tokens.
+    /// Returns the maximum number of bytes of text that one token stands for: a text of more than `n` times as many has
+    /// more than `n` tokens.
     ///
     /// Chosen for vocabularies that have no longest token (see `WORD_BYTES_MAX`).
     pub fn token_bytes_max(&self) -> usize {
@@ -143,7 +155,7 @@ impl Tokenizer {
         }
     }
 
-    /// Appends the bytes that a visible token stands for in the middle of a text; none where that depends on its
+    /// Appends the bytes that a visible token stands for in the middle of a text; nothing if they depend on its
     /// neighbours.
     pub(super) fn push_inner_bytes(&self, token: u32, out: &mut Vec<u8>) {
         match self.form {
@@ -159,7 +171,7 @@ impl Tokenizer {
         }
     }
 
-    /// A token as the vocabulary writes it, if `decode` shows it.
+    /// Returns a token in the notation of the vocabulary, if `decode` shows it.
     pub(super) fn visible_text(&self, token: u32) -> Option<String> {
         let added = self.inner.get_added_vocabulary();
         self.token_text(token)
@@ -200,10 +212,10 @@ fn form_of(decoder: Option<&DecoderWrapper>) -> Form {
     }
 }
 
-/// Bytes of the longest token.
+/// Returns the size of the longest token, in bytes.
 ///
-/// The vocabulary may write a token longer than it is (`Ġ` and `▁` for a space), never shorter but by a normaliser: no
-/// form of Unicode has fewer than a third of the bytes of another.
+/// The vocabulary's notation may be longer than the token (`Ġ` and `▁` for a space), and is shorter only through a
+/// normaliser: no Unicode form has fewer than a third of the bytes of another.
 fn token_bytes_max<'a>(
     inner: &tokenizers::Tokenizer,
     tokens: impl Iterator<Item = &'a String>,
@@ -223,22 +235,44 @@ fn token_bytes_max<'a>(
     }
 }
 
-/// Bytes of a token where any word may be one, known or not. Chosen: no language has such words.
+/// Size of the longest token if any word may be one, known or not, in bytes. Chosen: no language has such words.
 const WORD_BYTES_MAX: usize = 256;
 
-/// Bytes of text that a normaliser makes one of, at most.
+/// Maximum number of bytes of text that a normaliser turns into one.
 const NORMALISED_BYTES_MAX: usize = 3;
 
 fn is_byte_fallback(decoder: &DecoderWrapper) -> bool {
     matches!(decoder, DecoderWrapper::ByteFallback(_))
 }
 
-/// The byte that a token stands for, in vocabularies with byte fallback: `<0x0A>`.
+/// Returns the byte that a token stands for, in vocabularies with byte fallback: `<0x0A>`.
 pub(super) fn fallback_byte(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     let digits = Some(digits).filter(|digits| digits.len() == 2);
     u8::from_str_radix(digits?, 16).ok()
 }
+
+/// Checks that no run of blanks is so long that the library's patterns silently give up on it. They keep at most a
+/// million backtracking places, up to two for each blank, and only blanks are matched place by place.
+fn check_blanks(text: &str) -> Result<()> {
+    if text.len() <= BLANKS_MAX {
+        return Ok(());
+    }
+    let runs = text.split(|c: char| !c.is_whitespace());
+    // Counts characters only in runs that may have too many.
+    let long = runs.filter(|run| run.len() > BLANKS_MAX);
+    match long.map(|run| run.chars().count()).max() {
+        Some(found) if found > BLANKS_MAX => Err(TextError::Blanks {
+            found,
+            most: BLANKS_MAX,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Maximum number of blanks in a row. Measured: with a million, `fancy-regex` gives up on the patterns of GPT-4 and
+/// Llama 3.
+const BLANKS_MAX: usize = 400_000;
 
 /// Runs a call into the library and turns its errors, panics included, into ours.
 fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
@@ -286,6 +320,33 @@ pub(super) mod tests {
         assert_eq!(fast_ids, slow_ids);
         let json = |tokenizer: &tokenizers::Tokenizer| tokenizer.to_string(true).unwrap();
         assert_eq!(json(&fast), json(&slow));
+    }
+
+    #[test]
+    fn a_token_that_the_vocabulary_lacks_is_not_added() {
+        let file = |added: &str| {
+            format!(
+                r#"{{
+                "added_tokens": [{added}],
+                "post_processor": {{
+                    "type": "TemplateProcessing",
+                    "single": [{{"SpecialToken": {{"id": "<x>", "type_id": 0}}}}, {{"Sequence": {{"id": "A", "type_id": 0}}}}],
+                    "pair": [{{"Sequence": {{"id": "A", "type_id": 0}}}}],
+                    "special_tokens": {{"<x>": {{"id": "<x>", "ids": [1], "tokens": ["<x>"]}}}}
+                }},
+                "model": {{"type": "BPE", "vocab": {{"a": 0}}, "merges": []}}
+                }}"#
+            )
+        };
+        let known = r#"{"id": 1, "content": "<x>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}"#;
+        let whole = Tokenizer::from_json(file(known).as_bytes()).unwrap();
+        assert_eq!(whole.encode("a", Special::Add), Ok(vec![1, 0]));
+        let broken = Tokenizer::from_json(file("").as_bytes()).unwrap();
+        assert_eq!(broken.encode("a", Special::AsWritten), Ok(vec![0]));
+        assert_eq!(
+            broken.encode("a", Special::Add).unwrap_err().to_string(),
+            "tokenizer: the post-processor adds token 1, which the vocabulary does not have"
+        );
     }
 
     #[test]
@@ -341,6 +402,26 @@ pub(super) mod tests {
         );
         let (slow, _) = read_with_library(text.as_bytes()).unwrap();
         assert!(slow.encode("one two three four", true).unwrap().len() > 3);
+    }
+
+    /// After a million blanks, the library used to stop splitting words, without an error.
+    #[test]
+    fn no_run_of_blanks_changes_how_the_rest_is_cut() {
+        let tokenizer = tiny_agent();
+        let rest = "the rest of it, 12345 words";
+        let encode = |blanks: usize| {
+            let text = format!("so{}\n{rest}", " ".repeat(blanks));
+            tokenizer.encode(&text, Special::AsWritten)
+        };
+        let expected = tokenizer.encode(rest, Special::AsWritten).unwrap();
+        for blanks in [10, BLANKS_MAX - 1] {
+            assert!(encode(blanks).unwrap().ends_with(&expected), "{blanks}");
+        }
+        for blanks in [BLANKS_MAX, 1_000_100, 3_000_000] {
+            let found = blanks + 1;
+            let most = BLANKS_MAX;
+            assert_eq!(encode(blanks), Err(TextError::Blanks { found, most }));
+        }
     }
 
     /// A file that the fast reader leaves to the library.

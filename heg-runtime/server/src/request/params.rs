@@ -16,17 +16,17 @@ use heg_text::SamplingParams;
 pub struct CompletionParams {
     /// The model, if named.
     pub model: Option<String>,
-    /// Maximum number of tokens of each answer, if limited. 0 only where the prompt comes back.
+    /// Maximum number of tokens of each answer, if limited. 0 only if the prompt is echoed.
     pub tokens_max: Option<u32>,
     /// Number of answers.
     pub choices: u32,
-    /// Number of most likely tokens beside each token, if log probabilities are wanted.
+    /// Number of most likely tokens to list beside each token, if log probabilities are wanted.
     pub log_probs: Option<u32>,
-    /// Whether the prompt comes back in front of the answer.
+    /// Whether the prompt is echoed in front of the answer.
     pub echo: EchoPrompt,
     /// The sampling parameters.
     pub sampling: SamplingParams,
-    /// What is added to the logits of tokens.
+    /// Biases to add to the logits of tokens.
     pub logit_bias: Vec<(u32, f32)>,
     /// The stop texts, each of which ends the answer.
     pub stop: Vec<String>,
@@ -44,7 +44,7 @@ pub struct CompletionParams {
     pub deadline: Option<Duration>,
     /// The key by which a later request supersedes this one.
     pub supersede_key: Option<String>,
-    /// How the answer is drafted; as the server does it where this does not say.
+    /// The drafting method of the answer; `None` for the server's default.
     pub speculation: Option<Speculation>,
 }
 
@@ -57,7 +57,7 @@ pub enum EndToken {
     Ignored,
 }
 
-/// How an answer is delivered.
+/// The delivery of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
     /// As one JSON object.
@@ -87,16 +87,16 @@ pub enum TokenIds {
     Omitted,
 }
 
-/// Whether the prompt comes back in front of the answer.
+/// Whether the prompt is echoed in front of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EchoPrompt {
-    /// The answer begins with the prompt.
+    /// The prompt is echoed.
     Included,
-    /// The answer is all there is.
+    /// Only the answer is sent.
     Omitted,
 }
 
-/// The fields that each route has in a form of its own.
+/// The fields whose form differs between the routes.
 pub(super) struct OfRoute {
     pub(super) tokens_max: Option<u32>,
     pub(super) log_probs: Option<u32>,
@@ -139,7 +139,7 @@ impl CompletionParams {
         Ok(params)
     }
 
-    /// A flow goes on with one answer.
+    /// Checks that a request with a flow has one answer only.
     fn check_choices(&self) -> Result<()> {
         let beside = match (&self.flow, &self.supersede_key) {
             _ if self.choices == 1 => return Ok(()),
@@ -155,7 +155,7 @@ impl CompletionParams {
     }
 }
 
-/// `logprobs` and `top_logprobs` of the chat interface.
+/// Takes `logprobs` and `top_logprobs` of the chat interface.
 pub(super) fn chat_log_probs(fields: &mut Fields) -> Result<Option<u32>> {
     let wanted = fields.flag("logprobs")?.unwrap_or(false);
     let top = fields.within("top_logprobs", 0..=20, "an integer from 0 to 20")?;
@@ -170,7 +170,7 @@ pub(super) fn chat_log_probs(fields: &mut Fields) -> Result<Option<u32>> {
     }
 }
 
-/// OpenAI's defaults: temperature 1, and a seed of chance.
+/// Takes the sampling parameters. OpenAI's defaults: temperature 1, and a random seed.
 fn sampling(fields: &mut Fields) -> Result<SamplingParams> {
     let defaults = SamplingParams::default();
     let mut number = |name: &str, default: f32| -> Result<f32> {
@@ -184,7 +184,7 @@ fn sampling(fields: &mut Fields) -> Result<SamplingParams> {
     let presence_penalty = number("presence_penalty", defaults.presence_penalty)?;
     let frequency_penalty = number("frequency_penalty", defaults.frequency_penalty)?;
     let top_k = match fields.integer("top_k")? {
-        // Off, in vLLM's and in llama.cpp's way.
+        // Off, in the notations of vLLM and llama.cpp.
         None | Some(-1 | 0) => None,
         Some(top_k) => Some(u32::try_from(top_k).map_err(|_| {
             fields.wrong("top_k", "1 or more, or -1 for all tokens", &top_k.into())
@@ -219,7 +219,8 @@ fn sampling(fields: &mut Fields) -> Result<SamplingParams> {
     }
 }
 
-/// Biases by token id, each as a text, as JSON has names. Whether the ids are in the vocabulary is checked later.
+/// Takes biases by token id; the ids are text, as JSON's field names are. Whether they are in the vocabulary is checked
+/// later.
 fn logit_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>> {
     let Some(map) = fields.map("logit_bias")? else {
         return Ok(Vec::new());
@@ -246,7 +247,7 @@ fn logit_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>> {
         .collect()
 }
 
-/// A number that nobody knows before: the standard library's keys for hash maps.
+/// Returns an unpredictable number, from the standard library's keys for hash maps.
 fn chance() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(())
@@ -286,7 +287,7 @@ fn delivery(fields: &mut Fields) -> Result<Delivery> {
         if options.flag("include_usage")?.unwrap_or(false) {
             usage = Usage::Included;
         }
-        // Padding against eavesdroppers, which loopback has none of.
+        // Padding against eavesdroppers, which loopback does not have.
         options.take("include_obfuscation");
         options.end()?;
     }
@@ -297,7 +298,7 @@ fn delivery(fields: &mut Fields) -> Result<Delivery> {
     })
 }
 
-/// The class: `priority` by name or, as vLLM has it, as a number that grows with patience; else OpenAI's
+/// Takes the class: `priority` by name or, as in vLLM, as a number that grows with patience; else OpenAI's
 /// `service_tier`.
 fn class(fields: &mut Fields) -> Result<Class> {
     let expected = "reactive, proactive, or an integer (above 0 is proactive)";
@@ -325,7 +326,7 @@ fn class(fields: &mut Fields) -> Result<Class> {
     }
 }
 
-/// How the answer is drafted, by name.
+/// Takes the drafting method, by name.
 fn speculation(fields: &mut Fields) -> Result<Option<Speculation>> {
     let Some(value) = fields.take("speculate") else {
         return Ok(None);
@@ -345,23 +346,24 @@ const SPECULATIONS: &[(&str, Speculation)] = &[
     ("tree", Speculation::Tree),
 ];
 
-/// Their names, for messages.
+/// The names of `speculate`'s values, for messages.
 const SPECULATION_NAMES: &str = "off, chain or tree";
 
-/// Answers to a request. Chosen: each of them runs the prompt, and takes a place in the queue.
+/// Maximum number of answers to a request. Chosen: each of them runs the prompt, and takes a place in the queue.
 const CHOICES_MAX: u32 = 8;
 
-/// Biases of a request. Chosen: OpenAI's and vLLM's users ban words, not vocabularies.
+/// Maximum number of biases of a request. Chosen: OpenAI's and vLLM's users ban words, not vocabularies.
 const BIASES_MAX: usize = 1024;
 
-/// OpenAI's bound on a bias, either way.
+/// OpenAI's bound on the absolute value of a bias.
 const BIAS_MAX: f64 = 100.0;
 
-/// Stop texts of a request. Chosen; OpenAI allows four.
+/// Maximum number of stop texts of a request. Chosen; OpenAI allows four.
 const STOP_TEXTS_MAX: usize = 16;
 
-/// Bytes of a stop text. Chosen: what stands between two parts of an answer is shorter.
+/// Maximum size of a stop text, in bytes. Chosen: separators between two parts of an answer are shorter.
 const STOP_TEXT_BYTES_MAX: usize = 256;
 
-/// Bytes of all stop texts of a request. Chosen: matching takes nine bytes of memory for each, for as long as the answer.
+/// Maximum size of all stop texts of a request, in bytes. Chosen: matching takes nine bytes of memory for each, for as
+/// long as the answer.
 const STOP_BYTES_MAX: usize = 1024;

@@ -1,4 +1,4 @@
-//! What a client expects the answer to be, in OpenAI's form.
+//! A client's prediction of the answer, in OpenAI's form.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::error::{ApiError, Result};
 use crate::fields::Fields;
 use crate::message::joined;
 
-/// The text of `prediction`: its content, whole or in parts.
+/// Takes the text of `prediction`: its content, whole or in parts.
 pub(super) fn prediction(fields: &mut Fields, bounds: &PromptBounds) -> Result<Option<String>> {
     let Some(mut prediction) = fields.object("prediction")? else {
         return Ok(None);

@@ -7,7 +7,7 @@ use crate::error::{ApiError, Result};
 pub enum PromptText {
     /// Text, to which the tokenizer adds its special tokens.
     Text(String),
-    /// Token ids, as they are.
+    /// Token ids, used unchanged.
     Tokens(Vec<u32>),
 }
 
@@ -18,7 +18,7 @@ pub struct PromptBounds {
     pub tokens: u32,
     /// The resource that sets this maximum.
     pub bounded_by: Bound,
-    /// Bytes of the longest token.
+    /// Size of the longest token, in bytes.
     pub token_bytes: usize,
 }
 
@@ -42,7 +42,7 @@ impl PromptBounds {
         self.check_tokens(bytes.div_ceil(self.token_bytes.max(1)))
     }
 
-    /// Checks that an expected answer is no longer than prompt and answer may be.
+    /// Checks that a predicted answer is no longer than prompt and answer may be together.
     pub(crate) fn check_prediction(&self, tokens: usize) -> Result<()> {
         if tokens <= self.tokens as usize {
             return Ok(());
@@ -54,26 +54,26 @@ impl PromptBounds {
         })
     }
 
-    /// Checks that a text of `bytes` bytes can be an expected answer at all.
+    /// Checks that a text of `bytes` bytes can be a predicted answer at all.
     pub(crate) fn check_prediction_text(&self, bytes: usize) -> Result<()> {
         self.check_prediction(bytes.div_ceil(self.token_bytes.max(1)))
     }
 
-    /// Bytes of the longest text that can be a prompt.
+    /// Returns the size of the longest text that can be a prompt, in bytes.
     pub(crate) fn text_bytes_max(&self) -> usize {
         (self.tokens as usize)
             .saturating_sub(1)
             .saturating_mul(self.token_bytes)
     }
 
-    /// Maximum size of a body in bytes: the longest prompt with every byte escaped, plus room for tools and for
-    /// the parts of a conversation that templates leave out.
+    /// Returns the maximum size of a body in bytes: the longest prompt with every byte escaped, plus room for tools and
+    /// for the parts of a conversation that templates leave out.
     pub(crate) fn body_bytes_max(&self) -> usize {
         let prompt = self.text_bytes_max().saturating_mul(ESCAPED_BYTES);
         prompt.saturating_add(BESIDE_BYTES).min(BODY_BYTES_MAX)
     }
 
-    /// The error for a text of more than `bytes` bytes.
+    /// Returns the error for a text of more than `bytes` bytes.
     pub(crate) fn too_long(&self, bytes: usize) -> ApiError {
         ApiError::TooLong {
             at_least: (bytes / self.token_bytes.max(1)).saturating_add(1),

@@ -1,9 +1,9 @@
-//! The token masks of one answer, computed on a thread of their own: as soon as a token is chosen, the thread starts on
-//! the next mask, while the model computes the next logits.
+//! The token masks of one answer, computed on a separate thread, or in the process that compiled the form: as soon as a
+//! token is chosen, work on the next mask begins, while the model computes the next logits.
 //!
-//! Grammars come from untrusted clients, and a mask may take as long as the library's limits allow. The sampler waits
-//! for a late mask only so long, both for a single one and over the whole answer; then the answer ends with an error,
-//! and the other answers of the batch go on.
+//! Grammars come from untrusted clients, and a mask may take as long as the library's limits allow. The sampler's wait
+//! for late masks is bounded, both for a single mask and over the whole answer; then the answer ends with an error, and
+//! the other answers of the batch go on.
 
 #![expect(
     clippy::disallowed_methods,
@@ -11,33 +11,32 @@
 )]
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::panic_utils::catch_unwind;
-use llguidance::toktrie::SimpleVob;
-use llguidance::{CancellationHandle, Matcher, ParserFactory};
+use llguidance::{Matcher, ParserFactory};
 
 use super::super::{GrammarState, Result, TextError};
+use super::maker::{Channels, Maker};
 use super::stuck;
-use super::thread::{Ahead, Said, Step, Taken, say};
+use super::thread::{Ahead, Said, Step, Taken, TokenMask, say};
+use super::wire::{FrameLink, Silence};
 
-/// The mask thread of one answer.
+/// The masks of one answer, and the connection to their maker.
 pub(super) struct Masks {
-    steps: Sender<Step>,
-    said: Receiver<Said>,
-    cancellation: CancellationHandle,
-    /// The mask before the next token, once it is there.
-    mask: Option<Result<SimpleVob>>,
-    /// Whether what must come after a token is wanted.
+    maker: Maker,
+    /// The mask for the next token, once it has arrived.
+    mask: Option<Result<TokenMask>>,
+    /// Whether the tokens that must follow a chosen token are wanted.
     ahead: Ahead,
-    /// Tokens that alone may come next.
+    /// The forced tokens: those that must come next.
     forced: Vec<u32>,
     patience: Patience,
 }
 
-/// Time that may be spent on waiting.
+/// The time that may be spent on waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Patience {
     left: Duration,
@@ -67,17 +66,32 @@ impl Masks {
                 Err(error) => return drop(compiled.send(Err(error))),
             };
             let _ = compiled.send(Ok(matcher.cancellation_handle().unwrap_or_default()));
-            say(matcher, &told, &saying);
+            let steps = told;
+            say(matcher, None, &mut Channels { steps, saying });
         };
         let thread = std::thread::Builder::new().name("masks".to_owned());
         thread.stack_size(STACK_BYTES).spawn(work)?;
         let outcome = outcome.recv();
         let cancellation =
             outcome.map_err(|_| anyhow::anyhow!("the library stopped at this input"))??;
-        let mut masks = Self {
+        Ok(Self::from_maker(Maker::Thread {
             steps,
             said,
             cancellation,
+        })?)
+    }
+
+    /// Waits for the first mask of a form that was compiled in another process. The process runs until this is dropped.
+    ///
+    /// # Errors
+    /// `Restriction`, if the mask does not arrive.
+    pub(super) fn over(link: Box<dyn FrameLink>) -> Result<Self> {
+        Self::from_maker(Maker::Process(link))
+    }
+
+    fn from_maker(maker: Maker) -> Result<Self> {
+        let mut masks = Self {
+            maker,
             mask: None,
             ahead: Ahead::Ignore,
             forced: Vec::new(),
@@ -85,28 +99,28 @@ impl Masks {
                 left: FIRST_WAIT_MAX,
             },
         };
-        // Nobody else waits yet: a form without a first token is refused as a form.
+        // No other request waits yet, and a form without a first token is refused as a form.
         masks.hear_mask(FIRST_WAIT_MAX)?;
         masks.mask()?;
         masks.patience.left = PATIENCE_MAX;
         Ok(masks)
     }
 
-    /// Begins to look ahead: what is [`forced`](Self::forced) is known after each token from now on.
+    /// Turns looking ahead on: from now on, the [`forced`](Self::forced) tokens are known after each token.
     pub(super) fn look_ahead(&mut self) {
         self.ahead = Ahead::Look;
     }
 
-    /// Tokens that alone may come after the latest one, as far as they are known.
+    /// Returns the tokens that must come after the latest one, as far as they are known.
     pub(super) fn forced(&self) -> &[u32] {
         &self.forced
     }
 
-    /// The tokens that may come next.
+    /// Returns the tokens that may come next.
     ///
     /// # Errors
-    /// `Restriction`, where none may, or where it is not known in time.
-    pub(super) fn mask(&mut self) -> Result<&SimpleVob> {
+    /// `Restriction`, if there are none, or if they are not known in time.
+    pub(super) fn mask(&mut self) -> Result<&TokenMask> {
         if self.mask.is_none() {
             self.hear_mask(self.patience.next())?;
         }
@@ -117,12 +131,13 @@ impl Masks {
         }
     }
 
-    /// How many of these tokens may come next, one after the other; all of them where that is not known soon.
+    /// Returns the number of these tokens that may come next, one after the other; all of them if that is not known
+    /// soon.
     pub(super) fn admitted(&mut self, tokens: &[u32]) -> usize {
         if self.ahead == Ahead::Ignore || !self.has_mask_soon() {
             return tokens.len();
         }
-        let _ = self.steps.send(Step::Check(tokens.to_vec()));
+        self.maker.tell(Step::Check(tokens.to_vec()));
         match self.hear(self.patience.next()) {
             Ok(Said::Checked(admitted)) => admitted,
             _ => tokens.len(),
@@ -131,7 +146,7 @@ impl Masks {
 
     fn has_mask_soon(&mut self) -> bool {
         if self.mask.is_none()
-            && let Ok(Said::Mask(mask)) = self.said.recv_timeout(SOON)
+            && let Ok(Said::Mask(mask)) = self.maker.hear(SOON)
         {
             self.mask = Some(mask.map_err(|error| stuck(&error)));
         }
@@ -148,17 +163,16 @@ impl Masks {
         }
     }
 
-    /// Takes the token that was chosen, and begins the next mask.
+    /// Takes the chosen token, and begins the next mask.
     ///
     /// # Errors
-    /// `Restriction`, where the token was forbidden, or where what may follow it is not known in time.
+    /// `Restriction`, if the token was forbidden, or if the mask after it is not known in time.
     pub(super) fn take(&mut self, token: u32) -> Result<GrammarState> {
-        // Also where nobody asked for the mask.
+        // Needed even if nobody asked for the mask.
         self.mask()?;
         self.mask = None;
-        // A thread that has ended is noticed when it is listened to.
         self.forced.clear();
-        let _ = self.steps.send(Step::Take(token, self.ahead));
+        self.maker.tell(Step::Take(token, self.ahead));
         match self.hear(self.patience.next())? {
             Said::Taken(taken) => {
                 let Taken { state, forced } = taken.map_err(|error| stuck(&error))?;
@@ -169,34 +183,34 @@ impl Masks {
         }
     }
 
-    /// Takes back the token that was taken last, and begins the mask before it anew.
+    /// Takes back the latest token, and begins the mask before it again.
     ///
     /// # Errors
-    /// `Restriction`, where the mask after it is not known in time; where nothing can be taken back, the next
-    /// [`mask`](Self::mask) says so.
+    /// `Restriction`, if the mask after the token is not known in time; if there is nothing to take back, the next
+    /// [`mask`](Self::mask) reports it.
     pub(super) fn undo(&mut self) -> Result<()> {
         self.mask()?;
         self.mask = None;
         self.forced.clear();
-        let _ = self.steps.send(Step::Undo);
+        self.maker.tell(Step::Undo);
         Ok(())
     }
 
     fn hear(&mut self, wait: Duration) -> Result<Said> {
         let begin = Instant::now();
-        let said = self.said.recv_timeout(wait);
+        let said = self.maker.hear(wait);
         self.patience.waited(begin.elapsed());
-        said.map_err(|error| {
-            self.cancellation.cancel();
-            let message = match error {
-                RecvTimeoutError::Timeout => {
+        said.map_err(|silence| {
+            self.maker.cancel();
+            let message = match silence {
+                Silence::Late => {
                     "it takes too long to find out which tokens may come next; use a simpler form"
+                        .to_owned()
                 }
-                RecvTimeoutError::Disconnected => "the library stopped at this form",
+                Silence::Gone => "the library stopped at this form".to_owned(),
+                Silence::Ended { why } => format!("{why}; use a simpler form"),
             };
-            TextError::Restriction {
-                message: message.to_owned(),
-            }
+            TextError::Restriction { message }
         })
     }
 }
@@ -212,17 +226,17 @@ impl std::fmt::Debug for Masks {
 impl Drop for Masks {
     /// Cancels the mask under way; the thread then ends.
     fn drop(&mut self) {
-        self.cancellation.cancel();
+        self.maker.cancel();
     }
 }
 
 impl Patience {
-    /// The maximum wait for the next message.
+    /// Returns the maximum wait for the next message.
     fn next(self) -> Duration {
         WAIT_MAX.min(self.left)
     }
 
-    /// Counts time that was waited before a token.
+    /// Counts the time of a wait before a token.
     fn waited(&mut self, time: Duration) {
         self.left = (self.left.saturating_sub(time) + WAIT_PER_STEP).min(PATIENCE_MAX);
     }
@@ -234,39 +248,46 @@ fn out_of_turn() -> TextError {
     }
 }
 
-/// The longest that the others of a batch wait for a mask, or for a token to be taken. Chosen: the library's limits end
-/// a step after some 50 ms of computing, but on a busy machine its thread waits for a core too, which is no fault of the
-/// form's.
+/// The longest time for which a batch waits for one answer's mask, or for a token to be taken. Chosen: the library's
+/// limits end a step after some 50 ms of computing, but on a busy machine its thread waits for a core too, which is no
+/// fault of the form's.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// The longest wait for the first mask, which is made where nobody else waits. Chosen.
+/// The longest wait for the first mask, which delays no other request. Chosen.
 const FIRST_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// What all waits of an answer may take, beyond what each step may. Chosen.
+/// The maximum of all waits of an answer together, beyond the time that each step may take. Chosen.
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
 
-/// The longest that a draft waits for a mask, without which it is not checked. Chosen: what a row more costs a small model.
+/// The longest time for which a draft waits for a mask; without the mask it is not checked. Chosen: the cost of a
+/// further row for a small model.
 const SOON: Duration = Duration::from_micros(300);
 
-/// What each step may wait without its being counted: two a token. Chosen.
+/// The wait of each step that does not count; a token has two steps. Chosen.
 const WAIT_PER_STEP: Duration = Duration::from_millis(1);
 
-/// The compiler recurses along references; reserved, and touched only where it does.
-const STACK_BYTES: usize = 64 << 20;
+/// Stack for the compiler, which recurses along references. It is reserved, and committed only as it is used.
+pub(super) const STACK_BYTES: usize = 64 << 20;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{Receiver, Sender};
+
+    use llguidance::CancellationHandle;
+
     use super::*;
     use crate::Special;
 
-    /// Masks from a thread that says nothing, unless the test does.
+    /// Masks from a thread that is silent until the test speaks for it.
     fn silent() -> (Masks, Sender<Said>, Receiver<Step>) {
         let (steps, told) = channel();
         let (saying, said) = channel();
         let masks = Masks {
-            steps,
-            said,
-            cancellation: CancellationHandle::default(),
+            maker: Maker::Thread {
+                steps,
+                said,
+                cancellation: CancellationHandle::default(),
+            },
             mask: None,
             ahead: Ahead::Ignore,
             forced: Vec::new(),
@@ -286,7 +307,10 @@ mod tests {
             error.contains("takes too long") && error.contains("simpler form"),
             "{error}"
         );
-        assert!(masks.cancellation.is_cancelled());
+        let Maker::Thread { cancellation, .. } = &masks.maker else {
+            panic!("it was made with a thread")
+        };
+        assert!(cancellation.is_cancelled());
         drop(saying);
         assert!(masks.mask().unwrap_err().to_string().contains("stopped"));
     }
@@ -294,24 +318,25 @@ mod tests {
     #[test]
     fn a_token_that_is_not_taken_in_time_is_an_error() {
         let (mut masks, saying, told) = silent();
-        saying.send(Said::Mask(Ok(SimpleVob::alloc(8)))).unwrap();
+        let mask = TokenMask::new(vec![0], 8).unwrap();
+        saying.send(Said::Mask(Ok(mask))).unwrap();
         let error = masks.take(3).unwrap_err().to_string();
         assert!(error.contains("takes too long"), "{error}");
         assert_eq!(told.recv(), Ok(Step::Take(3, Ahead::Ignore)));
     }
 
-    /// Without being asked for: while the model computes.
+    /// The next mask begins unasked, while the model computes.
     #[test]
     fn the_next_mask_begins_with_its_token() {
         let grammars = super::super::tests::grammars();
         let mut grammar = grammars.regex("[a-c]+").unwrap();
         let allowed = grammar.masks.mask().unwrap().iter().next().unwrap();
         assert_eq!(grammar.masks.take(allowed), Ok(GrammarState::Open));
-        let said = grammar.masks.said.recv_timeout(Duration::from_secs(60));
+        let said = grammar.masks.maker.hear(Duration::from_secs(60));
         assert!(matches!(said, Ok(Said::Mask(Ok(_)))));
     }
 
-    /// However often a token is taken back, also the last one.
+    /// Tokens, even the last one, may be taken back any number of times.
     #[test]
     fn a_token_that_is_taken_back_leaves_no_trace() {
         let grammars = super::super::tests::grammars();
@@ -325,7 +350,7 @@ mod tests {
                     let _ = grammar.masks.take(allowed[at % allowed.len()]).unwrap();
                     grammar.masks.undo().unwrap();
                 }
-                assert_eq!(grammar.masks.mask().unwrap().as_slice(), mask.as_slice());
+                assert_eq!(*grammar.masks.mask().unwrap(), mask);
                 let taken = grammar.masks.take(allowed[0]).unwrap();
                 answer.push((allowed, taken));
                 if taken == GrammarState::Complete {
@@ -337,7 +362,7 @@ mod tests {
         assert_eq!(masks(0), masks(4));
     }
 
-    /// And masks are what they are for those who do not look ahead.
+    /// The masks are the same as those without looking ahead.
     #[test]
     fn what_must_come_is_known_ahead() {
         let grammars = super::super::tests::grammars();
@@ -386,7 +411,7 @@ mod tests {
         masks.look_ahead();
         assert_eq!(masks.take(tokens("a")[0]), Ok(GrammarState::Open));
         let mut admitted = |draft: &[u32]| {
-            // Where it is not there yet, drafts are not checked.
+            // Drafts are not checked before the mask has arrived.
             masks.mask().unwrap();
             masks.admitted(draft)
         };
@@ -396,11 +421,11 @@ mod tests {
         assert_eq!(admitted(&wrong), 2);
         assert_eq!(admitted(&[u32::MAX]), 0);
         assert_eq!(admitted(&[]), 0);
-        // They were asked about, and not taken.
+        // The tokens were checked, not taken.
         assert_eq!(masks.take(right[0]), Ok(GrammarState::Open));
     }
 
-    /// Whoever drops an answer leaves no thread behind.
+    /// Dropping an answer leaves no thread behind.
     #[test]
     fn the_thread_ends_with_its_answer() {
         let (steps, told) = channel();
@@ -410,7 +435,11 @@ mod tests {
             .factory
             .create_parser(TopLevelGrammar::from_regex("a+"));
         let matcher = Matcher::new(parser).into_cancellable();
-        let thread = std::thread::spawn(move || say(matcher, &told, &saying));
+        let mut channels = Channels {
+            steps: told,
+            saying,
+        };
+        let thread = std::thread::spawn(move || say(matcher, None, &mut channels));
         drop((steps, said));
         thread.join().unwrap();
     }

@@ -1,9 +1,12 @@
-//! Schemas before they are compiled: their size bounded, the library's own keyword set, references moved.
+//! Preparation of schemas for the compiler: their size is bounded, the library's own keywords are set, references are
+//! moved.
 
 use anyhow::{Result, ensure};
 use serde_json::{Map, Value, json};
 
-/// A schema with this runtime's choices in it.
+use super::expansion;
+
+/// Returns a copy of a schema with this runtime's options in it.
 ///
 /// # Errors
 /// If it is too large.
@@ -15,14 +18,15 @@ pub(super) fn prepared(schema: &Value) -> Result<Value> {
     })
 }
 
-/// Sets how the library writes JSON; what a stranger set is dropped, for it need not be JSON.
+/// Sets the library's options for writing JSON. The options in an untrusted schema are dropped, since they need not
+/// lead to JSON.
 pub(super) fn with_options(mut schema: Map<String, Value>) -> Value {
     let options = json!({"whitespace_pattern": WHITE_SPACE});
     schema.insert("x-guidance".to_owned(), options);
     Value::Object(schema)
 }
 
-/// Checks that a schema is not too large.
+/// Checks that neither a schema nor the compiler's expansion of it is too large.
 pub(super) fn check(schema: &Value) -> Result<()> {
     let mut open = vec![(schema, 0)];
     let (mut values, mut bytes) = (0, 0);
@@ -41,10 +45,10 @@ pub(super) fn check(schema: &Value) -> Result<()> {
         }
         check_bytes(bytes)?;
     }
-    Ok(())
+    expansion::check(schema)
 }
 
-/// Checks the size of what a stranger wrote.
+/// Checks the size of an untrusted schema.
 pub(super) fn check_bytes(bytes: usize) -> Result<()> {
     ensure!(
         bytes <= BYTES_MAX,
@@ -53,7 +57,7 @@ pub(super) fn check_bytes(bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// A schema for a place inside another: references to its root become references to `place`.
+/// Returns a copy of a schema for a place inside another: references to its root become references to `place`.
 pub(super) fn moved(schema: &Value, place: &str) -> Value {
     let Value::Object(fields) = schema else {
         return schema.clone();
@@ -68,7 +72,7 @@ pub(super) fn moved(schema: &Value, place: &str) -> Value {
                 Some(rest) => json!(format!("#{place}{rest}")),
                 None => value.clone(),
             },
-            // Values, not schemas.
+            // The values of these keywords are not schemas.
             ("const" | "enum" | "default" | "examples", _) => value.clone(),
             (
                 "properties" | "patternProperties" | "$defs" | "definitions",
@@ -84,15 +88,16 @@ pub(super) fn moved(schema: &Value, place: &str) -> Value {
     fields.iter().map(moved).collect()
 }
 
-/// White space between the parts of a value: at most this, once. Lines and indentation would be tokens that say nothing,
-/// and small models get lost in them.
+/// The white space allowed between the parts of a value: this, once at most. Lines and indentation would be meaningless
+/// tokens, in which small models get lost.
 const WHITE_SPACE: &str = " ";
 
-/// Values in a schema. Chosen: ten times the largest tool list seen, and a tenth of what compiles in a second.
+/// Maximum number of values in a schema. Chosen: ten times the largest tool list seen, and a tenth of what compiles in
+/// a second.
 const VALUES_MAX: usize = 20_000;
 
-/// Levels of a schema. The limit of `serde_json`, and so of every schema that was text.
+/// Maximum depth of a schema: the limit of `serde_json`, and so of every schema that was text.
 const DEPTH_MAX: usize = 128;
 
-/// Bytes of names and texts in a schema.
+/// Maximum size of all names and texts in a schema, in bytes.
 const BYTES_MAX: usize = 256 << 10;

@@ -1,4 +1,6 @@
-//! Forms on tiny-agent's vocabulary.
+//! Tests of forms on tiny-agent's vocabulary.
+
+use serde_json::json;
 
 use super::super::Special;
 use super::super::tokenizer::tests::tiny_agent;
@@ -11,7 +13,8 @@ pub(super) fn grammars() -> Grammars {
     Grammars::new(&tiny_agent(), &[EOS]).unwrap()
 }
 
-/// Whether a text is an answer of this form, and whether it may only end after it.
+/// Returns the state after a text if the text is an answer of this form; the state says whether the answer must end
+/// there.
 fn accepts(mut grammar: Grammar, text: &str) -> Option<GrammarState> {
     let tokenizer = tiny_agent();
     let mut answer = GrammarState::Open;
@@ -33,7 +36,7 @@ fn schema(schema: Value) -> Result<Grammar> {
     grammars().json_schema(&schema)
 }
 
-/// What the error of a schema says.
+/// Returns the error message of a schema.
 fn refused(form: Result<Grammar>) -> String {
     form.err()
         .map(|error| error.to_string())
@@ -59,7 +62,7 @@ fn instances_of_a_schema() {
         assert_eq!(check(wrong), None, "{wrong}");
     }
     assert_eq!(check(r#"{  "age":7}"#), None);
-    // More digits may come.
+    // The number may have more digits.
     assert_eq!(
         accepts(schema(json!(true)).unwrap(), "7"),
         Some(GrammarState::Open)
@@ -80,7 +83,7 @@ fn instances_of_a_schema() {
     );
 }
 
-/// What a stranger writes there would make something else than JSON.
+/// These options, set by an untrusted schema, would make something else than JSON.
 #[test]
 fn options_of_the_library_are_not_taken_from_schemas() {
     let grammar = schema(json!({"type": "array", "x-guidance": {"item_separator": ";"}}));
@@ -111,7 +114,7 @@ fn schemas_that_cannot_be_used_are_refused() {
     insta::assert_snapshot!("refused_forms", refusals.join("\n"));
 }
 
-/// Each took the compiler long, or much stack or memory, before it was bounded.
+/// Before it was bounded, each of these took the compiler long, or much stack or memory.
 #[test]
 fn hostile_schemas_are_bounded() {
     let chain: serde_json::Map<_, _> = (0..4000)
@@ -145,7 +148,7 @@ fn hostile_schemas_are_bounded() {
     for schema in hostile {
         let begin = std::time::Instant::now();
         if let Ok(mut grammar) = grammars.json_schema(&schema) {
-            // What compiles must give a token, or say why not.
+            // A grammar that compiles must give a token or an error.
             let _ = grammar.restrict(&mut [0.0; 2048]);
         }
         let (took, start) = (begin.elapsed(), schema.to_string());
@@ -195,7 +198,7 @@ fn arguments_that_a_tool_does_not_name_are_not_made_up() {
     let plain = json!({"type": "object", "properties": known});
     assert!(completes(plain.clone(), r#"{"a": 1}"#));
     assert!(!completes(plain, r#"{"a": 1, "b": 2}"#));
-    // Where the schema says more, it is left as it is.
+    // A schema that says more about further properties is left unchanged.
     for open in [
         json!({"type": "object", "properties": known, "additionalProperties": true}),
         json!({"type": "object", "properties": known, "required": ["b"]}),
@@ -206,7 +209,7 @@ fn arguments_that_a_tool_does_not_name_are_not_made_up() {
     }
 }
 
-/// Whether an answer of tool calls, or of text, is right.
+/// Returns whether an answer of tool calls, or of text, is valid.
 fn answers(
     syntax: ToolSyntax,
     choice: &ToolChoice,
@@ -256,7 +259,7 @@ fn required_calls() {
     assert_eq!(required(LISTED, Calls::Many, &listed(&[])), None);
 }
 
-/// Whatever their schema says.
+/// Arguments are an object whatever their schema says.
 #[test]
 fn arguments_are_an_object() {
     let called = |parameters, arguments: &str| {
@@ -325,7 +328,7 @@ fn text_or_calls() {
     }
     assert_eq!(auto(BARE, Calls::Many, OSLO), complete);
     assert_eq!(auto(BARE, Calls::Many, &format!("\n{OSLO}")), complete);
-    // What begins like a call must be one.
+    // An answer that begins like a call must be one.
     assert_eq!(
         auto(BARE, Calls::Many, r#"{"name":"go","arguments":{}}"#),
         None

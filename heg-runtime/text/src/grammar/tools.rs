@@ -1,7 +1,7 @@
 //! Grammars of tool calls, in the library's own dialect of Lark.
 //!
-//! Where text is allowed beside calls, nothing is forbidden in it but special tokens and the beginning of a call: what
-//! begins like a call is held to be one, so that a call in an answer is a right one whether it was asked for or not.
+//! If text is allowed beside calls, only special tokens and the beginning of a call are forbidden in it: text that
+//! begins like a call must be one, so that every call in an answer is valid, requested or not.
 
 use anyhow::{Result, bail, ensure};
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
@@ -27,13 +27,13 @@ impl Markers {
         found.map(|(_, id)| format!("<[{id}]>"))
     }
 
-    /// A marker as a grammar's symbol.
+    /// Returns a marker as a symbol of the grammar.
     fn symbol(&self, marker: &str) -> String {
         self.token(marker).unwrap_or_else(|| format!("{marker:?}"))
     }
 }
 
-/// The grammar of an answer with calls of `tools`.
+/// Returns the grammar of an answer with calls of `tools`.
 pub(super) fn grammar(
     syntax: ToolSyntax,
     markers: &Markers,
@@ -55,7 +55,7 @@ pub(super) fn grammar(
     })
 }
 
-/// The tools that may be called.
+/// Returns the tools that may be called.
 fn offered<'a>(tools: &'a [Tool], choice: &ToolChoice) -> Result<Vec<&'a Tool>> {
     let ToolChoice::Named(name) = choice else {
         ensure!(!tools.is_empty(), "a call is required, and there are none");
@@ -67,13 +67,13 @@ fn offered<'a>(tools: &'a [Tool], choice: &ToolChoice) -> Result<Vec<&'a Tool>> 
     }
 }
 
-/// What is around the JSON, which is `@json`.
+/// Returns the grammar around the JSON, which is the rule `@json`.
 fn lark(syntax: ToolSyntax, markers: &Markers, choice: &ToolChoice, calls: Calls) -> String {
     let text_too = *choice == ToolChoice::Auto;
     let opening = syntax
         .opening()
         .map(|marker| (marker, markers.token(marker)));
-    // `head` is text up to and with the opening of a call, or the opening alone.
+    // `head` is text up to and including the opening of a call, or the opening alone.
     let head = match (opening, text_too) {
         (None, _) => String::new(),
         (Some((_, Some(token))), true) => format!("head: TEXT? {token}"),
@@ -108,7 +108,7 @@ fn lark(syntax: ToolSyntax, markers: &Markers, choice: &ToolChoice, calls: Calls
     format!("start: {start}\ncall: {call}\n{head}\nTEXT: {text}\nWS: /[ \\t\\r\\n]{{1,8}}/\n")
 }
 
-/// The schema of the JSON in a call, or in a list of calls.
+/// Returns the schema of the JSON in a call, or in a list of calls.
 fn calls_schema(syntax: ToolSyntax, tools: &[&Tool], calls: Calls) -> Result<Value> {
     let mut values = Vec::new();
     for (index, tool) in tools.iter().enumerate() {
@@ -130,7 +130,7 @@ fn calls_schema(syntax: ToolSyntax, tools: &[&Tool], calls: Calls) -> Result<Val
     schema::prepared(&Value::Object(schema))
 }
 
-/// The schema of a call, the `index`-th alternative.
+/// Returns the schema of a call, as the `index`-th alternative.
 fn call_schema(syntax: ToolSyntax, tool: &Tool, index: usize) -> Result<Value> {
     let key = syntax.arguments_key();
     let list = match syntax {
@@ -153,7 +153,7 @@ fn call_schema(syntax: ToolSyntax, tool: &Tool, index: usize) -> Result<Value> {
     }))
 }
 
-/// The schema of arguments, for `place`: an object, whatever else is said.
+/// Returns the schema of the arguments, for `place`: always an object.
 fn object(parameters: &Value, place: &str) -> Value {
     if parameters["type"] == "object" {
         return closed(schema::moved(parameters, place));
@@ -162,7 +162,7 @@ fn object(parameters: &Value, place: &str) -> Value {
     json!({"type": "object", "allOf": [parameters]})
 }
 
-/// Arguments that a tool does not name are not made up, unless its schema says more of them than their names.
+/// Forbids arguments that a tool does not name, unless its schema says more about them than their names.
 fn closed(mut parameters: Value) -> Value {
     let Value::Object(keywords) = &mut parameters else {
         return parameters;
@@ -179,7 +179,7 @@ fn closed(mut parameters: Value) -> Value {
     parameters
 }
 
-/// Keywords of a schema that has instances still when nothing but its properties is allowed.
+/// Keywords of schemas that still have instances when nothing but the named properties is allowed.
 const CLOSABLE: [&str; 8] = [
     "type",
     "properties",
@@ -191,7 +191,7 @@ const CLOSABLE: [&str; 8] = [
     "$schema",
 ];
 
-/// Words around calls that a vocabulary may have as special tokens.
+/// Words around calls that may be special tokens of a vocabulary.
 const MARKERS: [&str; 6] = [
     "<tool_call>",
     "</tool_call>",
@@ -201,11 +201,11 @@ const MARKERS: [&str; 6] = [
     PYTHON_TAG,
 ];
 
-/// May come before a call of Llama 3.
+/// A marker that may come before a call of Llama 3.
 const PYTHON_TAG: &str = "<|python_tag|>";
 
-/// May come after the calls of Phi 4.
+/// A marker that may come after the calls of Phi 4.
 const LIST_END: &str = "<|/tool_call|>";
 
-/// Anything, in whole letters.
+/// Any text, in whole letters.
 const ANY_TEXT: &str = r"/(.|\n)*/";

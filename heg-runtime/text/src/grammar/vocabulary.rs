@@ -11,9 +11,10 @@ use super::super::tokenizer::Form;
 use super::super::{Result, Tokenizer};
 use super::unusable;
 
-/// The tokens of `tokenizer`. Special ones have no bytes, but can be named in grammars.
+/// Builds the trie of `tokenizer`'s tokens. Special tokens have no bytes, but can be named in grammars.
 ///
-/// The environment does not encode text: forms decide what is said, never in which tokens, which the model knows better.
+/// The environment does not encode text: forms restrict the text of an answer, never its tokenization, which is better
+/// left to the model.
 pub(super) fn environment(tokenizer: &Tokenizer, eos_ids: &[u32]) -> Result<TokEnv> {
     let made = catch_unwind(AssertUnwindSafe(|| {
         ensure!(

@@ -1,7 +1,7 @@
-//! Tool calls out of an answer's text, as it comes.
+//! Finds tool calls in an answer's text while it arrives.
 //!
-//! A call is handed out when it is whole. What looks like one and is not (no JSON, no name, cut off) is text, as the
-//! model wrote it: nothing is repaired and nothing is lost.
+//! A call is returned when it is complete. Text that looks like a call and is not one (no JSON, no name, cut off) stays
+//! text, as the model wrote it: nothing is repaired and nothing is lost.
 
 use std::borrow::Cow;
 
@@ -10,12 +10,12 @@ use serde_json::value::RawValue;
 
 use super::ToolSyntax;
 
-/// One call.
+/// A call of a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ToolCall {
     /// Name of the tool.
     pub name: String,
-    /// The arguments, the JSON text of an object, as the model wrote it.
+    /// The arguments as the model wrote them: the JSON text of an object.
     pub arguments: String,
 }
 
@@ -28,34 +28,34 @@ pub enum Said {
     Call(ToolCall),
 }
 
-/// Takes an answer apart that arrives in pieces.
+/// Splits an answer that arrives in pieces into text and calls.
 ///
 /// White space beside a call belongs to neither.
 ///
 /// # Invariants
-/// - `held` begins with the syntax's opening if `state` is `Inside`. Otherwise it is white space and what may be
-///   the beginning of a call.
+/// - `held` begins with the syntax's opening if `state` is `Inside`. Otherwise it is white space and a possible
+///   beginning of a call.
 #[derive(Debug)]
 pub struct ToolCallParser {
     syntax: ToolSyntax,
     state: State,
     held: String,
-    /// Where the object of a call ends, as far as `held` is known.
+    /// The end of a call's object, as far as `held` is known.
     object: ObjectEnd,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing but white space was handed in, or nothing but white space since a call.
+    /// Only white space has arrived since the beginning, or since a call.
     Fresh,
     /// In text.
     Text,
-    /// In what began like a call.
+    /// In text that began like a call.
     Inside,
 }
 
 impl ToolCallParser {
-    /// A parser at the beginning of an answer.
+    /// Creates a parser at the beginning of an answer.
     pub fn new(syntax: ToolSyntax) -> Self {
         Self {
             syntax,
@@ -65,7 +65,7 @@ impl ToolCallParser {
         }
     }
 
-    /// Takes the next piece of text; gives what is clear now.
+    /// Takes the next piece of text; returns the parts that are certain now.
     pub fn push(&mut self, piece: &str) -> Vec<Said> {
         self.held.push_str(piece);
         let mut said = Vec::new();
@@ -73,7 +73,7 @@ impl ToolCallParser {
         said
     }
 
-    /// Ends the answer: gives what was held back. The parser is at the beginning of an answer again.
+    /// Ends the answer; returns the parts that were held back. The parser is then at the beginning of an answer again.
     pub fn finish(&mut self) -> Vec<Said> {
         let mut said = Vec::new();
         let held = std::mem::take(&mut self.held);
@@ -88,7 +88,7 @@ impl ToolCallParser {
         said
     }
 
-    /// Does one step; says whether another may follow.
+    /// Does one step; returns whether another may follow.
     fn advance(&mut self, said: &mut Vec<Said>) -> bool {
         if self.state == State::Inside {
             return self.leave_call(said);
@@ -122,7 +122,7 @@ impl ToolCallParser {
         call.is_some()
     }
 
-    /// Bytes of `held` that cannot be the beginning of an opening.
+    /// Returns the number of bytes of `held` that cannot be the beginning of an opening.
     fn clear_bytes(&self) -> usize {
         let opening = self.syntax.opening().unwrap_or_default();
         let begins = |&start: &usize| opening.starts_with(&self.held[start..]);
@@ -132,7 +132,7 @@ impl ToolCallParser {
         open.unwrap_or(self.held.len())
     }
 
-    /// Looks for the end of what began like a call. Without a closing, only the answer's end is one.
+    /// Looks for the end of text that began like a call. Without a closing, only the end of the answer is one.
     fn leave_call(&mut self, said: &mut Vec<Said>) -> bool {
         let (Some(opening), Some(closing)) = (self.syntax.opening(), self.syntax.closing()) else {
             return false;
@@ -157,7 +157,7 @@ impl ToolCallParser {
             self.held.drain(..end + closing.len());
             self.state = State::Fresh;
         } else {
-            // Not the whole of it: the next call may have begun.
+            // Not the whole of `held`, since the next call may have begun.
             said.push(Said::Text(self.held.drain(..opening.len()).collect()));
             self.state = State::Text;
         }
@@ -165,7 +165,8 @@ impl ToolCallParser {
     }
 }
 
-/// Finds the end of a JSON object that arrives in pieces, each byte looked at once. What is between is not checked.
+/// Finds the end of a JSON object that arrives in pieces, visiting each byte once. The content of the object is not
+/// checked.
 #[derive(Debug, Default)]
 struct ObjectEnd {
     at: usize,
@@ -177,14 +178,14 @@ struct ObjectEnd {
 enum Found {
     /// The object may go on.
     Open,
-    /// It ends before this byte.
+    /// The object ends before this byte.
     At(usize),
-    /// This is no object.
+    /// The text is not an object.
     Nothing,
 }
 
 impl ObjectEnd {
-    /// Looks on in `bytes`, which only ever grow.
+    /// Continues the search in `bytes`, which only grows.
     fn find(&mut self, bytes: &[u8]) -> Found {
         if self.at > 0 && self.depth == 0 && bytes[self.at - 1] == b'}' {
             return Found::At(self.at);
@@ -211,7 +212,7 @@ impl ObjectEnd {
     }
 }
 
-/// The calls in the rest of an answer, `None` if it is something else.
+/// Returns the calls in the rest of an answer; `None` if it is something else.
 fn calls_in(syntax: ToolSyntax, rest: &str) -> Option<Vec<ToolCall>> {
     let body = rest.strip_prefix(syntax.opening().unwrap_or_default())?;
     let written = match syntax {
@@ -222,7 +223,7 @@ fn calls_in(syntax: ToolSyntax, rest: &str) -> Option<Vec<ToolCall>> {
     (!calls.is_empty()).then_some(calls)
 }
 
-/// A call as models write it, `id` and other fields passed over.
+/// A call as models write it; `id` and other fields are ignored.
 #[derive(Deserialize)]
 struct Written<'a> {
     #[serde(borrow)]
@@ -240,7 +241,7 @@ impl Written<'_> {
     }
 }
 
-/// The text of an object.
+/// Reads the text of an object.
 fn object<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<&'de RawValue, D::Error> {
     let value = <&RawValue>::deserialize(deserializer)?;
     if value.get().starts_with('{') {

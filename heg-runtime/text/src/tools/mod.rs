@@ -1,10 +1,11 @@
 //! Tools: those that a request offers, and the syntax in which a model calls one.
 //!
-//! The syntax is a matter of training; only the chat template and the vocabulary reveal it ([`ToolSyntax::of`]).
-//! `calls` finds the calls in an answer; `grammar` makes sure that all of them are valid.
+//! The syntax depends on the model's training; only the chat template and the vocabulary reveal it
+//! ([`ToolSyntax::of`]). `calls` finds the calls in an answer; `grammar` makes sure that all of them are valid.
 
 mod calls;
 
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::error::shortened;
@@ -13,16 +14,17 @@ use super::{ChatTemplate, Result, TextError, Tokenizer};
 pub use calls::{Said, ToolCall, ToolCallParser};
 
 /// A function that the model may call.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tool {
     /// Its name.
     pub name: String,
-    /// JSON schema of its arguments, an object. `None` takes no arguments.
+    /// JSON schema of its arguments, an object. With `None` it takes no arguments.
     pub parameters: Option<Value>,
 }
 
 impl Tool {
-    /// Reads a tool as OpenAI's interface has it: `{"type": "function", "function": {"name": …, "parameters": …}}`.
+    /// Reads a tool in the format of OpenAI's interface: `{"type": "function", "function": {"name": …,
+    /// "parameters": …}}`.
     ///
     /// # Errors
     /// `Form`, if it is something else.
@@ -44,9 +46,9 @@ impl Tool {
 }
 
 /// The tools that may, or must, be called.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToolChoice {
-    /// None: the answer is text.
+    /// No tool: the answer is text.
     None,
     /// Text or calls, as the model chooses.
     Auto,
@@ -56,8 +58,8 @@ pub enum ToolChoice {
     Named(String),
 }
 
-/// How many calls an answer may have, where its syntax has room for several.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The number of calls that an answer may have, if its syntax allows several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Calls {
     /// At most one.
     One,
@@ -65,8 +67,9 @@ pub enum Calls {
     Many,
 }
 
-/// How a model writes a call: always a JSON object with a name and arguments, and something around it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A model's notation of calls: always a JSON object with a name and arguments, and something around it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(into = "&'static str")]
 pub enum ToolSyntax {
     /// The answer is the object and nothing else: Llama 3, and models after it.
     Bare(ArgumentsKey),
@@ -87,18 +90,18 @@ pub enum ArgumentsKey {
 }
 
 impl ToolSyntax {
-    /// The syntax that a chat template teaches.
+    /// Returns the syntax that a chat template teaches.
     ///
-    /// Looked for are the words that the published templates of each family use.
+    /// It is recognised by words of each family's published templates.
     ///
     /// # Errors
-    /// `Form` if the template takes no tools, or teaches a syntax that is not known here.
+    /// `Form` if the template takes no tools, or teaches an unknown syntax.
     pub fn of(template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<Self> {
         let source = template.source();
         let says = |words: &str| source.contains(words);
-        // Qwen 3 Coder writes XML, and Mistral since version 11 the name outside of the JSON.
+        // Qwen 3 Coder writes XML, and Mistral since version 11 puts the name outside of the JSON.
         let known = says("tools") && !says("<function=") && !says("[ARGS]");
-        // Phi's template says only how the tools are listed; the call's marker is in the vocabulary.
+        // Phi's template only shows how the tools are listed; the call's marker is in the vocabulary.
         let phi = says("<|tool|>") && tokenizer.token_id("<|tool_call|>").is_some();
         Ok(if known && says(TAG) {
             Self::Tagged
@@ -117,7 +120,7 @@ impl ToolSyntax {
         })
     }
 
-    /// Tokens that are part of a call but special, so that decoding leaves them out: for
+    /// Returns the tokens that are part of a call but special, so that decoding leaves them out: for
     /// [`TextStream::showing`](super::TextStream::showing).
     pub fn special_tokens(self, tokenizer: &Tokenizer) -> Vec<u32> {
         let markers = [self.opening(), self.closing()];
@@ -128,7 +131,7 @@ impl ToolSyntax {
         ids.filter(|&id| tokenizer.is_special(id)).collect()
     }
 
-    /// The text before a call.
+    /// Returns the text before a call.
     pub(super) fn opening(self) -> Option<&'static str> {
         match self {
             Self::Bare(_) => None,
@@ -137,12 +140,12 @@ impl ToolSyntax {
         }
     }
 
-    /// The text after a call.
+    /// Returns the text after a call.
     pub(super) fn closing(self) -> Option<&'static str> {
         (self == Self::Tagged).then_some("</tool_call>")
     }
 
-    /// Name of the arguments in a call.
+    /// Returns the name of the arguments in a call.
     pub(super) fn arguments_key(self) -> &'static str {
         match self {
             Self::Bare(ArgumentsKey::Parameters) => "parameters",
@@ -151,7 +154,43 @@ impl ToolSyntax {
     }
 }
 
-/// An error of the tools of a request.
+impl From<ToolSyntax> for &'static str {
+    /// Names a syntax, for another process.
+    fn from(syntax: ToolSyntax) -> Self {
+        match syntax {
+            ToolSyntax::Bare(ArgumentsKey::Arguments) => "arguments",
+            ToolSyntax::Bare(ArgumentsKey::Parameters) => "parameters",
+            ToolSyntax::Tagged => TAG,
+            ToolSyntax::Listed(marker) => marker,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ToolSyntax {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::try_from(String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+impl TryFrom<String> for ToolSyntax {
+    type Error = TextError;
+
+    fn try_from(name: String) -> Result<Self> {
+        match name.as_str() {
+            "arguments" => Ok(Self::Bare(ArgumentsKey::Arguments)),
+            "parameters" => Ok(Self::Bare(ArgumentsKey::Parameters)),
+            TAG => Ok(Self::Tagged),
+            "[TOOL_CALLS]" => Ok(Self::Listed("[TOOL_CALLS]")),
+            "<|tool_call|>" => Ok(Self::Listed("<|tool_call|>")),
+            _ => Err(unusable(format!(
+                "expected the name of a syntax of calls, found `{}`",
+                shortened(name)
+            ))),
+        }
+    }
+}
+
+/// Returns an error in the tools of a request.
 fn unusable(message: String) -> TextError {
     TextError::Form {
         form: "tools",
@@ -173,7 +212,7 @@ mod tests {
         ToolSyntax::of(&template, &tiny_agent()).ok()
     }
 
-    /// Words of the published templates, cut to what tells them apart.
+    /// The words of the published templates, cut to those that tell them apart.
     #[test]
     fn templates_tell_the_syntax() {
         let tiny = std::fs::read_to_string(fixture!("chat_template.jinja")).unwrap();
@@ -197,6 +236,25 @@ mod tests {
         assert_eq!(syntax(granite), Some(ToolSyntax::Listed("<|tool_call|>")));
         let gemma = "{% for message in messages %}{{ message['content'] }}{% endfor %}";
         assert_eq!(syntax(gemma), None);
+    }
+
+    #[test]
+    fn a_syntax_is_found_by_its_name() {
+        for syntax in [
+            ToolSyntax::Bare(ArgumentsKey::Arguments),
+            ToolSyntax::Bare(ArgumentsKey::Parameters),
+            ToolSyntax::Tagged,
+            ToolSyntax::Listed("[TOOL_CALLS]"),
+            ToolSyntax::Listed("<|tool_call|>"),
+        ] {
+            let name: &str = syntax.into();
+            assert_eq!(ToolSyntax::try_from(name.to_owned()), Ok(syntax));
+        }
+        let error = ToolSyntax::try_from("xml".to_owned()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "tools: expected the name of a syntax of calls, found `xml`"
+        );
     }
 
     #[test]

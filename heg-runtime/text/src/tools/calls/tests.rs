@@ -1,4 +1,4 @@
-//! Answers in each syntax, whole and cut at every place.
+//! Tests with answers in each syntax, whole and cut at every place.
 
 use super::super::ArgumentsKey;
 use super::*;
@@ -17,7 +17,7 @@ fn call(name: &str, arguments: &str) -> Said {
     })
 }
 
-/// What was said, neighbouring text joined.
+/// Returns the parsed parts, with neighbouring text joined.
 fn parse<'a>(syntax: ToolSyntax, pieces: impl IntoIterator<Item = &'a str>) -> Vec<Said> {
     let mut parser = ToolCallParser::new(syntax);
     let pieces = pieces.into_iter();
@@ -79,7 +79,7 @@ fn tagged_calls() {
     let between = format!("Let me see.\n{two}\nDone, é.");
     let expected = [text("Let me see."), f, g.clone(), text("Done, é.")];
     check(syntax, &between, &expected);
-    // The closing in a text of the call.
+    // The closing stands inside a string of the call.
     let arguments = r#"{"a\"":"</tool_call>é</tool_call>{"}"#;
     let answer = format!(r#"<tool_call>{{"name":"f","arguments":{arguments}}}</tool_call>"#);
     check(syntax, &answer, &[call("f", arguments)]);

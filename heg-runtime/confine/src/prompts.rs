@@ -1,0 +1,129 @@
+//! Prompts, made in processes of the worker.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use heg_text::TextError;
+
+use crate::error::Confined;
+use crate::frame::Frames;
+use crate::leash::Wait;
+use crate::message::{PromptWork, TextToEncode};
+use crate::prompt_child::read_reply;
+use crate::worker::TextWorker;
+
+/// Processes that make prompts, as many as there were pieces of work at once.
+#[derive(Debug)]
+pub struct PromptMaker {
+    worker: TextWorker,
+    idle: Mutex<Vec<Frames>>,
+}
+
+impl PromptMaker {
+    /// Creates a maker of prompts by the tokenizer and the template of a worker.
+    pub fn new(worker: TextWorker) -> Self {
+        Self {
+            worker,
+            idle: Mutex::default(),
+        }
+    }
+
+    /// Returns the tokens of a text: all of them, or more than `tokens_max` if there are more.
+    ///
+    /// # Errors
+    /// `Refused`, if the template or the tokenizer refuses it, or it exceeds a limit; `Deadline`, `Gone`, `Lost`.
+    pub fn tokens(
+        &self,
+        text: &TextToEncode,
+        tokens_max: usize,
+        wait: Wait<'_>,
+    ) -> Result<Vec<u32>, Confined> {
+        let tokens_max = tokens_max.saturating_add(1);
+        let message = PromptWork::to_bytes(text, tokens_max as u64, bounds);
+        let reply_max = tokens_max.saturating_mul(4).saturating_add(REPLY_BYTES);
+        // The loss of an idle process says nothing about this text.
+        while let Some(frames) = self.idle(reply_max) {
+            match self.work(frames, &message, wait) {
+                Err(Confined::Lost { .. }) => {}
+                outcome => return outcome,
+            }
+        }
+        let new = Frames::new(self.worker.prompts()?, reply_max);
+        self.work(new.map_err(Confined::lost)?, &message, wait)
+    }
+
+    /// Gives work to a process, and keeps the process for the next work if that can use it.
+    fn work(
+        &self,
+        mut frames: Frames,
+        message: &[u8],
+        wait: Wait<'_>,
+    ) -> Result<Vec<u32>, Confined> {
+        let (_, seconds) = bounds(message.len() as u64);
+        let until = wait.until(Instant::now() + CLOCK_FACTOR * Duration::from_secs(seconds));
+        let socket = frames.socket().try_clone().map_err(Confined::lost)?;
+        let reply = wait.holding(&socket, || {
+            let sent = frames.send_until(message, Some(until));
+            let reply = sent.and_then(|()| frames.receive_until(Some(until)));
+            let reply = reply.map_err(|silence| wait.failure(silence, overrun))?;
+            read_reply(&reply).ok_or_else(|| Confined::lost("a reply that is none"))
+        })?;
+        // A process that made a large prompt keeps that memory, so it is not reused.
+        if message.len() <= KEPT_BYTES {
+            self.lock().push(frames);
+        }
+        Ok(reply?)
+    }
+
+    /// Returns an idle process; those that have ended are skipped.
+    fn idle(&self, reply_max: usize) -> Option<Frames> {
+        loop {
+            let frames = self.lock().pop()?;
+            if frames.is_quiet()
+                && let Ok(frames) = Frames::new(frames.into_socket(), reply_max)
+            {
+                return Some(frames);
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Frames>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the error for a prompt that exceeds a limit.
+fn overrun(why: &str) -> TextError {
+    TextError::Overrun {
+        what: "the chat template or the tokenizer of this bundle cannot make a prompt of this",
+        why: why.to_owned(),
+    }
+}
+
+/// Limits for work of this size: memory in bytes, and processor time in seconds.
+fn bounds(bytes: u64) -> (u64, u64) {
+    let heap_bytes = HEAP_BYTES + HEAP_BYTES_PER_BYTE * bytes;
+    (heap_bytes, SECONDS + bytes / BYTES_PER_SECOND)
+}
+
+/// Memory that every prompt may take, in bytes.
+const HEAP_BYTES: u64 = 48 << 20;
+
+/// Memory that a prompt may take for each byte of its text, in bytes. Measured: the library takes 150.
+const HEAP_BYTES_PER_BYTE: u64 = 512;
+
+/// Size of a reply besides its tokens, in bytes: an error message.
+const REPLY_BYTES: usize = 64 << 10;
+
+/// Processor time that every prompt may take, in seconds. Chosen: prompts take milliseconds.
+const SECONDS: u64 = 2;
+
+/// Number of bytes of text for which a prompt gets a further second. Measured: a tenth of the text that is encoded in
+/// one.
+const BYTES_PER_SECOND: u64 = 250_000;
+
+/// Wall-clock time for each second of processor time. Chosen: a busy machine gives a process a fifth of a core.
+const CLOCK_FACTOR: u32 = 5;
+
+/// Size of the largest work after which a process is kept, in bytes.
+const KEPT_BYTES: usize = 256 << 10;

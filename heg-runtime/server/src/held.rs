@@ -1,0 +1,79 @@
+//! The longest time for which a task held the event loop before it gave the loop back.
+//!
+//! All connections share one thread, so what one of them does there delays all others. Processor time is measured, not
+//! wall time, which on a busy machine would include other programs.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+/// The longest processor time for which the event loop was held.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    longest_us: AtomicU64,
+}
+
+/// A task whose turns on the event loop are measured.
+pub(super) struct Measured<F> {
+    task: Pin<Box<F>>,
+    held: Arc<Held>,
+}
+
+impl Held {
+    /// Returns the longest processor time so far.
+    pub(super) fn longest(&self) -> Duration {
+        Duration::from_micros(self.longest_us.load(Ordering::Relaxed))
+    }
+
+    /// Wraps a task so that its turns on the event loop are measured.
+    pub(super) fn measure<F: Future>(self: &Arc<Self>, task: F) -> Measured<F> {
+        Measured {
+            task: Box::pin(task),
+            held: Arc::clone(self),
+        }
+    }
+}
+
+impl<F: Future> Future for Measured<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let begin = clock_gettime(ClockId::ThreadCPUTime);
+        let polled = self.task.as_mut().poll(context);
+        let took_us = micros_between(begin, clock_gettime(ClockId::ThreadCPUTime));
+        self.held.longest_us.fetch_max(took_us, Ordering::Relaxed);
+        polled
+    }
+}
+
+fn micros_between(begin: Timespec, end: Timespec) -> u64 {
+    let nanos = (end.tv_sec - begin.tv_sec) * 1_000_000_000 + (end.tv_nsec - begin.tv_nsec);
+    u64::try_from(nanos / 1000).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Works for this much processor time of this thread.
+    fn work(how_long: Duration) {
+        let begin = clock_gettime(ClockId::ThreadCPUTime);
+        let how_long_us = how_long.as_micros() as u64;
+        while micros_between(begin, clock_gettime(ClockId::ThreadCPUTime)) < how_long_us {}
+    }
+
+    #[tokio::test]
+    async fn the_longest_turn_counts_and_not_the_waits_between() {
+        let held = Arc::new(Held::default());
+        let waits = held.measure(tokio::time::sleep(Duration::from_millis(300)));
+        waits.await;
+        assert!(held.longest() < Duration::from_millis(30));
+        held.measure(async { work(Duration::from_millis(40)) })
+            .await;
+        assert!(held.longest() >= Duration::from_millis(40));
+    }
+}

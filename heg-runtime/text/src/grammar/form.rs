@@ -1,0 +1,102 @@
+//! Descriptions of forms that one process can send to another, which compiles them.
+
+use llguidance::api::TopLevelGrammar;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::super::tools::{Calls, Tool, ToolChoice, ToolSyntax};
+use super::{schema, tools};
+
+/// The form that an answer must have.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum AnswerForm {
+    /// Any JSON object.
+    JsonObject,
+    /// An instance of a JSON schema, properties in the order of the schema.
+    JsonSchema(Value),
+    /// A text that, as a whole, matches a regular expression.
+    Regex(String),
+    /// Calls of tools, with arguments that follow their schemas, or text if `choice` allows it.
+    ToolCalls {
+        /// The model's syntax of calls.
+        syntax: ToolSyntax,
+        /// The offered tools.
+        tools: Vec<Tool>,
+        /// The tools that may, or must, be called.
+        choice: ToolChoice,
+        /// The number of calls that the answer may have.
+        calls: Calls,
+    },
+}
+
+impl AnswerForm {
+    /// Returns whether the form allows any text, so that there is nothing to compile.
+    pub fn is_free(&self) -> bool {
+        match self {
+            Self::ToolCalls { tools, choice, .. } => match choice {
+                ToolChoice::None => true,
+                ToolChoice::Auto => tools.is_empty(),
+                ToolChoice::Required | ToolChoice::Named(_) => false,
+            },
+            Self::JsonObject | Self::JsonSchema(_) | Self::Regex(_) => false,
+        }
+    }
+
+    /// Returns the name of the form in errors.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::JsonObject | Self::JsonSchema(_) => SCHEMA,
+            Self::Regex(_) => REGEX,
+            Self::ToolCalls { .. } => TOOLS,
+        }
+    }
+
+    /// Checks everything that takes time proportional to the form's size: its size, and that of its expansion by the
+    /// compiler.
+    ///
+    /// # Errors
+    /// `Form`, with the limit and the found value.
+    pub fn check(&self) -> super::Result<()> {
+        let checked = match self {
+            Self::JsonObject => Ok(()),
+            Self::JsonSchema(schema) => schema::check(schema),
+            Self::Regex(pattern) => schema::check_bytes(pattern.len()),
+            Self::ToolCalls { tools, .. } => tools
+                .iter()
+                .filter_map(|tool| tool.parameters.as_ref())
+                .try_for_each(schema::check),
+        };
+        checked.map_err(|error| super::unusable(self.name(), &error))
+    }
+
+    /// Returns the grammar in the library's terms.
+    pub(super) fn source(self, markers: &tools::Markers) -> anyhow::Result<TopLevelGrammar> {
+        match self {
+            Self::JsonObject => schema_source(&json!({"type": "object"})),
+            Self::JsonSchema(schema) => schema_source(&schema),
+            Self::Regex(pattern) => {
+                schema::check_bytes(pattern.len())?;
+                Ok(TopLevelGrammar::from_regex(&pattern))
+            }
+            Self::ToolCalls {
+                syntax,
+                tools,
+                choice,
+                calls,
+            } => tools::grammar(syntax, markers, &tools, &choice, calls),
+        }
+    }
+}
+
+fn schema_source(schema: &Value) -> anyhow::Result<TopLevelGrammar> {
+    Ok(TopLevelGrammar::from_json_schema(schema::prepared(schema)?))
+}
+
+/// Name of a form that is a schema.
+const SCHEMA: &str = "JSON schema";
+
+/// Name of a form that is a pattern.
+const REGEX: &str = "regular expression";
+
+/// Name of a form of calls.
+const TOOLS: &str = "tools";

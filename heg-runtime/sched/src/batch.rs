@@ -1,4 +1,4 @@
-//! Which requests decode together next (Agent.xpu §4.5, Algorithm 2).
+//! Chooses the requests that decode together next (Agent.xpu §4.5, Algorithm 2).
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -6,27 +6,42 @@ use std::sync::Arc;
 use heg_spec::Policy;
 use heg_spec::policy::DecodePolicy;
 
+use super::clients::Clients;
 use super::event::Decoding;
-use super::request::{Class, RequestId};
+use super::request::{Class, ClientId, Micros, RequestId};
+use super::rows::fair_batch;
 
 /// A request that could decode its next token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) id: RequestId,
     pub(super) class: Class,
-    /// Tokens in its cache, the one that is fed now included.
+    pub(super) client: ClientId,
+    /// Time of its last token.
+    pub(super) waits_since: Micros,
+    /// Tokens in its cache, including the one that is fed now.
     pub(super) context: u32,
-    /// It has waited too long, and is let in above the cap for mixed batches.
+    /// Whether it has waited too long, and is let in above the cap for mixed batches.
     pub(super) overdue: bool,
-    /// How likely each token of its draft is reached, in thousandths, as far as the answer may get.
+    /// The probability that each token of its draft is reached, in thousandths; cut to the tokens that its answer may
+    /// still have.
     pub(super) draft: Arc<[u16]>,
 }
 
-/// The next batch, out of candidates in order of arrival.
+/// Returns the next batch, out of candidates in order of arrival.
 ///
 /// All reactive requests are in. Proactive ones fill the batch up to a cap, which is low while a reactive one
-/// decodes; of too many, those with the longest sequences are left out, since they slow down all the others.
-pub(super) fn next_batch(policy: &DecodePolicy, candidates: &[Candidate]) -> Vec<Candidate> {
+/// decodes. If there are too many, those with the longest sequences are left out, since they slow down all the
+/// others. Clients get equal parts of the batch.
+pub(super) fn next_batch(
+    policy: &DecodePolicy,
+    candidates: &[Candidate],
+    clients: &Clients,
+) -> Vec<Candidate> {
+    if clients.are_several() {
+        let batch = fair_batch(policy, candidates, clients);
+        return batch.into_iter().cloned().collect();
+    }
     let Some(cap) = policy.reactive_batch_max else {
         let first = candidates.iter().take(policy.batch_max as usize);
         return first.cloned().collect();
@@ -58,9 +73,10 @@ pub(super) fn next_batch(policy: &DecodePolicy, candidates: &[Candidate]) -> Vec
     batch.into_iter().cloned().collect()
 }
 
-/// The batch with as many rows for drafted tokens as give the most tokens for their time (sd.npu 3.4): E\[tokens\] over
-/// T(rows), where `time` is that of an iteration and the policy bounds its rows. Tokens of reactive requests come first,
-/// likelier ones before others. A policy may give each request a number of them instead.
+/// Returns the batch with the number of rows for drafted tokens that maximises tokens per time (sd.npu 3.4):
+/// E\[tokens\] over T(rows), where `time` gives the time of an iteration and the policy bounds the rows. Tokens of
+/// reactive requests come first, then the likelier ones. A policy may give each request a fixed number of them
+/// instead.
 pub(super) fn with_drafts(
     batch: &[Candidate],
     policy: &Policy,
@@ -111,7 +127,7 @@ pub(super) fn with_drafts(
     best.into()
 }
 
-/// So many drafted tokens for each request of a batch, as far as they go and rows are spare.
+/// Adds `tokens` drafted tokens to each request of a batch, as far as its draft goes and rows are spare.
 fn with_fixed(
     candidates: &[Candidate],
     mut batch: Vec<Decoding>,
@@ -144,6 +160,8 @@ mod tests {
         Candidate {
             id: RequestId(id),
             class,
+            client: ClientId(0),
+            waits_since: Micros(0),
             context,
             overdue: false,
             draft: Arc::from([]),
@@ -151,7 +169,7 @@ mod tests {
     }
 
     fn ids(policy: &DecodePolicy, candidates: &[Candidate]) -> Vec<u64> {
-        let batch = next_batch(policy, candidates);
+        let batch = next_batch(policy, candidates, &Clients::default());
         batch.iter().map(|candidate| candidate.id.0).collect()
     }
 
@@ -200,8 +218,8 @@ mod tests {
         );
     }
 
-    /// Rows that the members of a batch get, where the first four rows cost as much as one, and each further one a
-    /// tenth of that.
+    /// Returns the rows of each member of a batch if the first four rows cost as much as one, and each further row
+    /// a tenth of that.
     fn rows(drafts: &[(Class, &[u16])], rows_max: u32) -> Vec<u32> {
         rows_of(drafts, rows_max, None)
     }

@@ -1,4 +1,4 @@
-//! What a scheduler hears, and what it says.
+//! The scheduler's input and output: events and actions.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ pub struct Ticket(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Transfer(pub u64);
 
-/// Something happened.
+/// A fact that the scheduler is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A request came in.
+    /// A request arrived.
     Submit(Submission),
-    /// Nobody waits for the request any more.
+    /// The request is no longer wanted.
     Cancel(RequestId),
     /// A flow has no further calls: its KV cache may go.
     EndFlow(FlowId),
-    /// A lane did what it was told.
+    /// A launch is done.
     Done {
-        /// Which launch.
+        /// The launch that is done.
         ticket: Ticket,
         /// For decoding: layers that ran, counted from the model's first; all of them unless the lane was
         /// asked to yield. 0 otherwise.
@@ -36,98 +36,98 @@ pub enum Event {
     },
     /// A launch failed; nothing that it should have written counts.
     Failed(Ticket),
-    /// There was no memory for what a launch needs; nothing that it should have written counts.
+    /// There was no memory for a launch; nothing that it should have written counts.
     OutOfMemory(Ticket),
-    /// The memory that [`Action::Reserve`] asked for could not be had: the request has none, and what its flow had
-    /// kept is gone. A launch with it that was said since is not carried out, and nothing else answers it. Not said
-    /// any more once [`Action::Release`] has given the reservation up.
+    /// The memory that [`Action::Reserve`] asked for could not be had: the request has none, and the cache that its
+    /// flow had kept is gone. Launches of the request issued meanwhile are dropped, and nothing else answers them.
+    /// Never sent after [`Action::Release`].
     Unreserved(RequestId),
-    /// A launch did nothing, since what one of its requests reuses could not be read from flash. Nothing in the
-    /// memory of that request counts.
+    /// A launch did nothing, since the cache that one of its requests reuses could not be read from flash.
+    /// Nothing in the memory of that request counts.
     Unreadable {
-        /// Which launch.
+        /// The launch that did nothing.
         ticket: Ticket,
         /// The request whose rows cannot be read.
         request: RequestId,
     },
-    /// A cache is on flash, and nobody reads or writes the memory that it had.
+    /// A cache is on flash, and its memory is no longer read or written.
     Offloaded(Transfer),
     /// A cache could not be written to flash: if its flow still keeps it, it does so in memory.
     OffloadFailed(Transfer),
-    /// A lane is gone, and with it whatever ran on it: nothing of that is written any more. [`Event::Ready`] says
-    /// when it is back.
+    /// A lane is gone, and with it whatever ran on it: none of that is written any more. [`Event::Ready`] reports
+    /// its return.
     Lost(Lane),
-    /// A lane that was reset is there again, and has stopped what ran on it; or one that was lost is back, without
-    /// the kernels that were compiled for it.
+    /// A lane that was reset is present again, and has stopped its work; or a lost one is back, without the
+    /// kernels that were compiled for it.
     Ready(Lane),
     /// A kernel that was asked for is compiled.
     Warmed(WarmKernel),
     /// A kernel that was asked for cannot be compiled.
     WarmFailed(WarmKernel),
-    /// A timer that was asked for; it may come late, but not early.
+    /// The time that [`Action::Timer`] set has come; it may be late, but not early.
     Timer,
 }
 
-/// Something to do. Actions are carried out in order.
+/// A command to the executor. Actions are carried out in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Run this on a lane, which is free; answered by [`Event::Done`], [`Event::Failed`], [`Event::OutOfMemory`]
+    /// Run work on a lane, which is free; answered by [`Event::Done`], [`Event::Failed`], [`Event::OutOfMemory`]
     /// or [`Event::Unreadable`].
     Launch {
         /// The lane that runs it.
         lane: Lane,
-        /// Its name.
+        /// The name of the launch.
         ticket: Ticket,
         /// The kernel, or kernels, and the rows they run over.
         work: Work,
     },
-    /// Stop a decode run after the layer that is running now; it answers as done.
+    /// Stop a decode run after the layer that is running now; the lane answers [`Event::Done`].
     Yield(Ticket),
     /// Stop whatever runs on the lane, at any cost, and answer [`Event::Ready`] when it may be used again, or
-    /// [`Event::Lost`]. Until then the lane may still write to the memory of the requests it worked for: what of
-    /// that is released meanwhile is not used for others before the answer.
+    /// [`Event::Lost`]. Until then the lane may still write to the memory of the requests it worked for, so
+    /// memory of theirs that is released meanwhile is not reused before the answer.
     Reset(Lane),
     /// Compile a static kernel on the CPU; answered by [`Event::Warmed`] or
     /// [`Event::WarmFailed`]. One at a time.
     Warm(WarmKernel),
-    /// A compiled kernel is not needed any more.
+    /// Unload a compiled kernel, which is not needed any more.
     Unload(WarmKernel),
-    /// Reserve KV memory for a request: so many tokens, of which the first are the flow's; answered by
+    /// Reserve KV memory for a request, the first `reused` tokens of which are its flow's; answered by
     /// [`Event::Unreserved`] if that cannot be done, and by nothing if it can.
     Reserve {
         /// The request that it is reserved for.
         request: RequestId,
-        /// Room for the prompt and the longest answer.
+        /// Room for the prompt and the longest answer, in tokens.
         tokens: u32,
-        /// Leading tokens that are there already.
+        /// Leading tokens that are in the cache already.
         reused: u32,
     },
-    /// The KV memory of a request goes; that of a flow goes with [`Action::ReleaseFlow`].
+    /// Release the KV memory of a request; that of a flow is released by [`Action::ReleaseFlow`].
     Release(RequestId),
-    /// Leading tokens of a request's KV memory stay with its flow.
+    /// Leave leading tokens of a request's KV memory to its flow.
     Keep {
         /// The request whose memory it is.
         request: RequestId,
         /// The flow that it stays with.
         flow: FlowId,
-        /// How many.
+        /// Number of leading tokens that stay.
         tokens: u32,
     },
-    /// The KV memory that a flow kept goes to flash, from which a call of the flow takes it back; answered once by
-    /// [`Event::Offloaded`] or [`Event::OffloadFailed`], also where it was taken back or released meanwhile.
+    /// Move the KV memory that a flow kept to flash, from which a call of the flow takes it back; answered once by
+    /// [`Event::Offloaded`] or [`Event::OffloadFailed`], even if it was taken back or released meanwhile.
     Offload {
         /// The flow whose memory it is.
         flow: FlowId,
-        /// Its name.
+        /// The name of the transfer.
         transfer: Transfer,
     },
-    /// What a flow kept goes, in memory or on flash.
+    /// Release the cache that a flow kept, in memory or on flash.
     ReleaseFlow(FlowId),
-    /// Nothing that was computed for the request counts any more; its prefill starts over.
+    /// Discard all that was computed for the request; its prefill starts over.
     Restart(RequestId),
-    /// The request's next token is there.
+    /// Hand over the request's next token.
     Emit(RequestId),
-    /// The request is over. No action names it afterwards.
+    /// Report the end of the request. No action names it afterwards.
     Finish(RequestId, Finish),
     /// Call back with [`Event::Timer`] at this time. A later call replaces an earlier one.
     Timer(Micros),
@@ -136,33 +136,33 @@ pub enum Action {
 /// Actions in order.
 pub type Actions = Vec<Action>;
 
-/// How a request ended.
+/// The way in which a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Finish {
-    /// With its last token.
+    /// It has its last token.
     Complete,
-    /// Nobody wanted it any more.
+    /// It was cancelled, since it was no longer wanted.
     Cancelled,
     /// Its deadline passed.
     Deadline,
     /// A kernel failed, and nothing else could run it.
     Failed,
-    /// There was too much to do.
+    /// It was given up, since there were too many requests.
     Shed,
 }
 
-/// What a lane runs in one go.
+/// The work that a lane runs in one launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
     /// One kernel over a segment of a prompt.
     Prefill {
         /// The request whose prompt it is.
         request: RequestId,
-        /// Which part of it.
+        /// The part of the prompt.
         segment: Segment,
-        /// Which layer.
+        /// The layer.
         layer: u32,
-        /// Which kernel of it.
+        /// The kernel of the layer.
         kernel: Kernel,
     },
     /// The head on a prompt's last row; gives the request's first token.
@@ -175,13 +175,13 @@ pub enum Work {
     Mixed {
         /// Requests that decode.
         batch: Arc<[Decoding]>,
-        /// Prompts, by part.
+        /// Parts of prompts, with the requests that they belong to.
         prompts: Arc<[(RequestId, Segment)]>,
     },
 }
 
 impl Work {
-    /// Whose work it is.
+    /// Returns the requests that it works for.
     pub fn requests(&self) -> Vec<RequestId> {
         match self {
             Self::Prefill { request, .. } | Self::Head(request) => vec![*request],
@@ -194,7 +194,7 @@ impl Work {
         }
     }
 
-    /// How a request decodes in it, if it does.
+    /// Returns a request's entry in the decode batch, if it has one.
     pub fn decoding(&self, request: RequestId) -> Option<Decoding> {
         let batch = match self {
             Self::Decode(run) => &run.batch,
@@ -205,7 +205,7 @@ impl Work {
         members.find(|member| member.request == request)
     }
 
-    /// Whether it is a request's, among others.
+    /// Whether it works for a request, possibly among others.
     pub fn is_of(&self, request: RequestId) -> bool {
         match self {
             Self::Prefill { request: id, .. } | Self::Head(id) => *id == request,
@@ -223,39 +223,40 @@ impl Work {
 pub struct Decoding {
     /// The request.
     pub request: RequestId,
-    /// Tokens in its cache, the last of its answer included, which is fed now.
+    /// Tokens in its cache, including the last one of its answer, which is fed now.
     pub context: u32,
-    /// Leading tokens of its draft that are fed behind that one, to be verified.
+    /// Leading tokens of its draft that are fed after that one, to be verified.
     pub drafted: u32,
 }
 
 impl Decoding {
-    /// Rows that it takes.
+    /// Number of rows that it takes.
     pub fn rows(self) -> u32 {
         1 + self.drafted
     }
 
-    /// Rows that a batch takes.
+    /// Number of rows that a batch takes.
     pub fn rows_of(batch: &[Self]) -> u32 {
         batch.iter().map(|member| member.rows()).sum()
     }
 }
 
-/// What a launch gave to a request.
+/// The results of a launch for one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Given {
     /// The request.
     pub request: RequestId,
-    /// Its new tokens: at least one, and of a verification at most one more than were drafted.
+    /// Number of its new tokens: at least one, and after a verification at most one more than were drafted.
     pub tokens: u32,
-    /// How likely each token of its next draft is reached, in thousandths; never rising. Empty without a draft.
+    /// The probability that each token of its next draft is reached, in thousandths; never rising. Empty without a
+    /// draft.
     pub draft: Arc<[u16]>,
 }
 
-/// A decode iteration, or what is left of it.
+/// A decode iteration, or the rest of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeRun {
-    /// The requests.
+    /// The requests of the iteration.
     pub batch: Arc<[Decoding]>,
     /// Layers to run.
     pub layers: Range<u32>,
@@ -279,12 +280,12 @@ pub enum Kernel {
 pub struct Segment {
     /// Position of the first one in the request's context, counted from 0.
     pub position: u32,
-    /// How many.
+    /// Number of tokens.
     pub tokens: u32,
 }
 
 impl Segment {
-    /// Tokens that the last one sees, itself included.
+    /// Tokens that the last one sees, including itself.
     pub fn context(self) -> u32 {
         self.position + self.tokens
     }

@@ -1,14 +1,14 @@
-//! When a request will have its first token, by what its scheduler knows.
+//! Forecasts the time of a request's first token, from the scheduler's state.
 
 use super::costs::{Call, Costs};
 use super::event::Kernel;
 use super::request::{Class, Lane, Micros};
 
-/// Reactive prompts in order of urgency (`prefill.short_prompts_first`): since when a prompt waits, plus so many times
-/// its length.
+/// Returns the rank of a reactive prompt, by which prompts are ordered (`prefill.short_prompts_first`): the time
+/// since which it waits, plus `times` its length.
 ///
-/// A rank falls as a prompt goes on, and no later request has a lower one than a request that waits for longer than that
-/// many times its length: so everybody's turn comes.
+/// A rank falls as a prompt goes on. No later request has a lower rank than one that has waited for longer than
+/// `times` its length, so every request has its turn.
 pub(super) fn rank(times: f64, waits_since: Micros, prefill_us: f64) -> Micros {
     waits_since + Micros::from_f64(times * prefill_us)
 }
@@ -22,7 +22,7 @@ pub(super) struct Waiting {
     pub(super) prefill_us: f64,
 }
 
-/// Time to the first token of `own`: its prefill, after those of the others that it does not pass.
+/// Time to the first token of `own`: its prefill, after those of the prompts that it does not pass.
 pub(super) fn first_token(
     own: Waiting,
     others: impl Iterator<Item = Waiting>,

@@ -1,53 +1,46 @@
-//! What requests wait for. A scheduler says so when it is asked, for whoever explains why a request was slow; it decides
-//! nothing by it.
+//! Reasons why requests wait. A scheduler reports them when asked, to explain why a request was slow; they decide
+//! nothing.
 
+use super::mechanism::Mechanism;
 use super::request::{Lane, RequestId};
 
-/// A live request of which nothing runs, and what it waits for.
+/// A live request that has nothing running, and the reason why it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hold {
     /// The request.
     pub request: RequestId,
-    /// What it waits for.
+    /// The reason why it waits.
     pub why: HoldReason,
 }
 
-/// What a request waits for.
+/// A reason why a request waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum HoldReason {
-    /// The prompt of another request, which is under way or comes first in the queue.
+    /// The prompt of another request, which is in progress or comes first in the queue.
     Prompt(RequestId),
-    /// The prompt of another request, which took the lanes when its own had begun.
+    /// The prompt of another request, which took the lanes after this request's prompt had begun.
     Preempted(RequestId),
-    /// The lane of its next kernel, which runs something else.
+    /// Its client's turn: another client's requests of the same rank come first.
+    Turn,
+    /// The lane of its next kernel, which runs other work.
     Lane(Lane),
     /// The lane of its next kernel, which an overdue request has (`ageing`).
     Overdue(RequestId),
     /// Room in the KV cache.
     Memory,
-    /// Room in the KV cache that idle flows have until they are on flash.
+    /// Room in the KV cache that idle flows occupy until they are on flash.
     Flash,
     /// A place in the decode batch, which is full (`decode.batch_max`, `decode.reactive_batch_max`).
     BatchFull,
     /// A place in the decode batch, whose reactive answers it would slow down (`decode.reactive_slowdown_max`).
     Company,
-    /// The decode iteration under way, which began without it.
+    /// The decode iteration in progress, which began without it.
     Iteration,
     /// Answers, which go before its prompt.
     Answers,
-    /// More urgent work that the bandwidth belongs to (`prefill.joint_bandwidth_max`).
-    Bandwidth,
-    /// A bubble that its kernel fits into (`pressure.duration_bound`).
-    Bubble,
-    /// Less memory pressure (`pressure`).
-    Pressure,
-    /// The chunks of its own prompt, with which its remainder is to end (`prefill.defer_remainder`).
-    Remainder,
-    /// The iGPU's rest for graphics (`limits.igpu_percent_max`).
-    Graphics,
-    /// The power budget (`limits.power_watts_max`).
-    Power,
-    /// A lane that is to stop what it ran of the request.
+    /// A rule of the policy that holds its work back.
+    Rule(Mechanism),
+    /// A lane that is to stop its work on the request.
     Stopping,
     /// The lane of its next kernel, which is being reset.
     Reset(Lane),
@@ -55,6 +48,6 @@ pub enum HoldReason {
     NoLane,
     /// Requests that run alone to find out whose launches fail.
     Trial,
-    /// An earlier call of its flow; the engine says this of requests that the scheduler does not have yet.
+    /// An earlier call of its flow; the engine reports this for requests that the scheduler does not have yet.
     Flow,
 }

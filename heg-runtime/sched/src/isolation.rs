@@ -1,33 +1,33 @@
-//! Finding the request that makes launches fail.
+//! Finds the request that makes launches fail.
 //!
 //! When a launch of several requests fails, any of them may be to blame. Each then runs alone until it has succeeded,
-//! or has failed often enough to end. Between two such trials all others run together, so that nobody waits for
-//! somebody else's mistake. A trial that succeeds gives its request a token or part of its prompt, and one that fails
+//! or has failed often enough to end. Between two such trials all others run together, so that a faulty request
+//! delays nobody else. A trial that succeeds gives its request a token or part of its prompt, and one that fails
 //! counts against its request: with n suspects there are [`ATTEMPTS`] · n trials at most.
 //!
-//! A request that fails with others and never alone is not found, and each time costs a round of trials, in which every
-//! suspect gets on.
+//! A request that fails with others and never alone is not found. Each of its failures costs a round of trials, in
+//! which every suspect makes progress.
 
 use std::collections::VecDeque;
 
 use super::request::RequestId;
 
-/// How often in a row a request may fail alone before it ends. Chosen: a lane that fails once may well succeed the
-/// next time, and another lane is tried in between.
+/// Consecutive failures of a request alone after which it ends. Chosen: a lane that fails once may well succeed
+/// the next time, and another lane is tried in between.
 pub(super) const ATTEMPTS: u32 = 3;
 
-/// Who may be to blame, and whose turn it is.
+/// The requests that may be to blame, and whose turn it is.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Isolation {
-    /// In the order in which they are tried.
+    /// The suspects, in the order in which they are tried.
     suspects: VecDeque<RequestId>,
-    /// Whether the last launch was a trial: the others are next.
+    /// Whether the last launch was a trial, so that the others are next.
     tried: bool,
 }
 
 impl Isolation {
-    /// A launch of these requests failed, of which some may be over by now; says which one is to blame, where it was
-    /// one alone.
+    /// Notes that a launch of these requests failed, some of which may be over by now. Returns the one to blame if
+    /// it ran alone.
     pub(super) fn failed(
         &mut self,
         ids: &[RequestId],
@@ -46,12 +46,12 @@ impl Isolation {
         None
     }
 
-    /// Whether somebody may be to blame.
+    /// Whether any request is suspected.
     pub(super) fn is_searching(&self) -> bool {
         !self.suspects.is_empty()
     }
 
-    /// A launch of these requests succeeded.
+    /// Notes that a launch of these requests succeeded.
     pub(super) fn succeeded(&mut self, ids: impl Iterator<Item = RequestId>) {
         if self.suspects.is_empty() {
             return;
@@ -63,17 +63,17 @@ impl Isolation {
         self.tried = self.suspects.len() < before;
     }
 
-    /// The one to blame has ended: the others may run together again.
+    /// Notes that the request to blame has ended, so that the others may run together again.
     pub(super) fn found(&mut self) {
         self.suspects.clear();
     }
 
-    /// A request is over, or has proved itself.
+    /// Removes a request that is over, or has succeeded, from the suspects.
     pub(super) fn leave(&mut self, id: RequestId) {
         self.suspects.retain(|other| *other != id);
     }
 
-    /// Leaves those of the candidates that may run together next, one at least.
+    /// Reduces the candidates to those that may run together next; at least one remains.
     pub(super) fn narrow<T>(&self, candidates: &mut Vec<T>, id_of: impl Fn(&T) -> RequestId) {
         if self.suspects.is_empty() {
             return;
@@ -97,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// Who runs next, of these.
+    /// Returns the candidates that run next.
     fn next(isolation: &Isolation, candidates: &[u64]) -> Vec<u64> {
         let mut all = candidates.to_vec();
         isolation.narrow(&mut all, |id| RequestId(*id));
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(culprit, None);
         assert_eq!(next(&isolation, &[2, 3]), [2]);
         assert_eq!(isolation.failed(&ids(&[2]), |_| true), Some(RequestId(2)));
-        // Nobody waits for a trial of who is over.
+        // No trial is held for a request that is over.
         isolation.succeeded(ids(&[2]).into_iter());
         assert!(isolation.suspects.is_empty());
     }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     proptest! {
-        /// Requests of which some fail each launch that they are part of, or some of them: those alone end.
+        /// Some requests fail each launch, or some launches, that they are part of: only those end.
         #[test]
         fn nobody_else_is_blamed(
             count in 1u64..12,

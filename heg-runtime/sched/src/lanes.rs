@@ -1,19 +1,19 @@
-//! The devices, and what runs on them.
+//! The devices, and the work that runs on them.
 
 use super::costs::Cost;
 use super::event::{Ticket, Work};
 use super::request::{Class, Lane, Micros, RequestId};
 
-/// A lane that is to stop what it runs has this many times as long to answer as a kernel may hang at least
-/// (`limits.timeout_min_ms`). Chosen: drivers reset a device within seconds.
+/// The time that a lane has to answer when told to stop, in multiples of the least time after which a
+/// kernel counts as hung (`limits.timeout_min_ms`). Chosen: drivers reset a device within seconds.
 pub const RESET_PATIENCE: u64 = 5;
 
-/// Some of the lanes.
+/// A set of lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct LaneSet([bool; Lane::ALL.len()]);
 
 impl LaneSet {
-    /// Those that `is` says.
+    /// Returns the lanes for which `is` holds.
     pub(super) fn of(is: impl Fn(Lane) -> bool) -> Self {
         Self(Lane::ALL.map(is))
     }
@@ -30,27 +30,27 @@ impl LaneSet {
         self.0[lane as usize] = false;
     }
 
-    /// Those in both.
+    /// Returns the lanes in both sets.
     pub(super) fn and(self, other: Self) -> Self {
         Self::of(|lane| self.0[lane as usize] && other.0[lane as usize])
     }
 
-    /// Those in either.
+    /// Returns the lanes in either set.
     pub(super) fn or(self, other: Self) -> Self {
         Self::of(|lane| self.0[lane as usize] || other.0[lane as usize])
     }
 }
 
-/// Something that runs.
+/// A launch that runs on a lane.
 #[derive(Debug, Clone)]
 pub(super) struct Running {
     pub(super) ticket: Ticket,
     pub(super) work: Work,
     pub(super) class: Class,
     pub(super) cost: Cost,
-    /// When it should be done, if nothing slows it down.
+    /// The time at which it should be done, if nothing slows it down.
     pub(super) ends: Micros,
-    /// When it counts as hung.
+    /// The time at which it counts as hung.
     pub(super) hangs: Micros,
     /// Whether it was asked to yield.
     pub(super) yielding: bool,
@@ -62,16 +62,16 @@ enum State {
     Absent,
     Free,
     Busy(Running),
-    /// Asked to stop what it ran, if it ran anything, and to answer before a time.
+    /// Told to stop its work, if it had any, and to answer by a time.
     Resetting(Option<Running>, Micros),
 }
 
-/// What was on a lane that is gone.
+/// The launch that was on a lane that is gone.
 #[derive(Debug, Clone)]
 pub(super) enum Left {
-    /// It ran as it should.
+    /// One that ran normally.
     Running(Running),
-    /// It was to be stopped.
+    /// One that was to be stopped.
     Hung(Running),
 }
 
@@ -80,7 +80,7 @@ pub(super) enum Left {
 pub(super) struct Lanes([State; Lane::ALL.len()]);
 
 impl Lanes {
-    /// Those that `has` says are there.
+    /// Returns all lanes; those for which `has` holds are present.
     pub(super) fn new(has: impl Fn(Lane) -> bool) -> Self {
         Self(Lane::ALL.map(|lane| {
             if has(lane) {
@@ -118,7 +118,7 @@ impl Lanes {
         }
     }
 
-    /// Everything that runs.
+    /// Returns all launches that run.
     pub(super) fn all_running(&self) -> impl Iterator<Item = (Lane, &Running)> {
         Lane::ALL
             .into_iter()
@@ -130,7 +130,7 @@ impl Lanes {
         self.0[lane as usize] = State::Busy(running);
     }
 
-    /// Frees the lane of a launch; `None` for a ticket that nobody waits for.
+    /// Frees the lane of a launch; `None` if no lane runs the ticket.
     pub(super) fn finish(&mut self, ticket: Ticket) -> Option<(Lane, Running)> {
         let mut lanes = Lane::ALL.into_iter();
         let lane = lanes.find(|lane| self.running(*lane).is_some_and(|r| r.ticket == ticket))?;
@@ -140,7 +140,7 @@ impl Lanes {
         }
     }
 
-    /// Frees a lane of what runs there, if `which` says so.
+    /// Frees a lane of the launch that runs there, if `which` holds for it.
     pub(super) fn take_if(
         &mut self,
         lane: Lane,
@@ -150,7 +150,7 @@ impl Lanes {
         self.vacate(lane, State::Free)
     }
 
-    /// Takes a lane away, with what was on it.
+    /// Removes a lane; returns the launch that was on it.
     pub(super) fn lose(&mut self, lane: Lane) -> Option<Left> {
         match std::mem::replace(&mut self.0[lane as usize], State::Absent) {
             State::Busy(running) => Some(Left::Running(running)),
@@ -159,7 +159,7 @@ impl Lanes {
         }
     }
 
-    /// Waits until `until` for a lane to stop what it runs, which goes on for all that anybody knows. Says whose it is.
+    /// Gives a lane until `until` to stop its work, which may go on running. Returns the requests of that work.
     pub(super) fn reset(&mut self, lane: Lane, until: Micros) -> Vec<RequestId> {
         let running = self.vacate(lane, State::Absent);
         let ids = running.as_ref().map(|running| running.work.requests());
@@ -167,7 +167,7 @@ impl Lanes {
         ids.unwrap_or_default()
     }
 
-    /// The lanes that are to stop something of a request.
+    /// Returns the lanes that are to stop work of a request.
     pub(super) fn stops(&self, id: RequestId) -> LaneSet {
         LaneSet::of(|lane| match self.state(lane) {
             State::Resetting(Some(running), _) => running.work.is_of(id),
@@ -175,13 +175,13 @@ impl Lanes {
         })
     }
 
-    /// Whether something of a request runs.
+    /// Whether any work of a request runs.
     pub(super) fn runs(&self, id: RequestId) -> bool {
         self.all_running()
             .any(|(_, running)| running.work.is_of(id))
     }
 
-    /// When a lane has to have answered.
+    /// The time by which a lane that was reset has to have answered.
     pub(super) fn answers_by(&self, lane: Lane) -> Option<Micros> {
         match self.state(lane) {
             State::Resetting(_, until) => Some(*until),
@@ -196,7 +196,7 @@ impl Lanes {
         }
     }
 
-    /// A lane is there again; says what it has stopped.
+    /// Makes a lane present again; returns the work that it has stopped.
     pub(super) fn restore(&mut self, lane: Lane) -> Option<Running> {
         if self.running(lane).is_some() {
             return None;

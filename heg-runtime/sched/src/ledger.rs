@@ -1,26 +1,30 @@
-//! The request ledger (Agent.xpu §4.1): every live request, how far its answer is, and the room that it has.
+//! The request ledger (Agent.xpu §4.1): every live request, the progress of its answer, and its room in the cache.
 //!
-//! Both schedulers keep one. What a request goes through under any policy stands here once: it is taken in, gives
-//! tokens, starts over, and ends, with its cache kept for its flow or given back. What only one scheduler knows of a
-//! request is its `P`.
+//! Both schedulers keep one. It holds the life of a request that is the same under any policy: it is taken in, gives
+//! tokens, starts over, and ends, with its cache kept for its flow or given back. State of a request that only one
+//! scheduler needs is its `P`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use heg_spec::policy::Limits;
 
+use super::clients::Clients;
 use super::costs::ModelShape;
 use super::event::{Action, Actions, Finish, Given};
 use super::forecast::{Waiting, first_token};
 use super::kv::{KvBudget, Refusals};
 use super::lanes::LaneSet;
-use super::request::{Class, FlowId, Micros, RequestId, Submission};
+use super::request::{Class, ClientId, FlowId, Micros, RequestId, Submission};
 
-/// What a scheduler knows of a request's progress.
+/// A scheduler's view of a request's progress.
 pub(super) trait Progress {
     /// Leading tokens whose keys and values are in the cache, in every layer; `context` counts the token that is fed
     /// next, which no kernel has read.
     fn cached(&self, context: u32) -> u32;
+
+    /// Whether its prompt is done.
+    fn decodes(&self) -> bool;
 }
 
 /// A live request.
@@ -35,13 +39,13 @@ pub(super) struct Entry<P> {
     pub(super) prompt_tokens: u32,
     /// Tokens of the answer so far.
     pub(super) generated: u32,
-    /// How likely each token of its draft is reached, in thousandths.
+    /// The probability that each token of its draft is reached, in thousandths.
     pub(super) draft: Arc<[u16]>,
     /// Whether its flow has no further calls.
     pub(super) ends_flow: bool,
-    /// How it will end, as soon as nothing of it runs any more.
+    /// The way it will end, as soon as nothing of it runs any more.
     pub(super) ending: Option<Finish>,
-    /// Failures in a row of launches with it alone.
+    /// Consecutive failures of launches that had only this request.
     pub(super) failures: u32,
     /// Refused reservations of its memory.
     pub(super) refusals: Refusals,
@@ -58,7 +62,11 @@ impl<P> Entry<P> {
         self.submission.class
     }
 
-    /// A launch with it succeeded: it was neither the launch's fault nor its memory's.
+    pub(super) fn client(&self) -> ClientId {
+        self.submission.client
+    }
+
+    /// Notes that a launch with it succeeded, which clears its failures and refusals.
     pub(super) fn succeeded(&mut self) {
         self.failures = 0;
         self.refusals = Refusals::default();
@@ -70,7 +78,8 @@ impl<P> Entry<P> {
         most.saturating_sub(self.generated)
     }
 
-    /// Its draft, as far as its answer and a context of so many tokens go: the model's own token comes behind it.
+    /// Returns its draft, cut to its answer and to a context of `context_tokens`; room is left for the model's own
+    /// token behind it.
     pub(super) fn draft(&self, context_tokens: u32) -> Arc<[u16]> {
         let answer = self.tokens_left().saturating_sub(1);
         let most = answer.min(context_tokens.saturating_sub(self.context())) as usize;
@@ -80,12 +89,12 @@ impl<P> Entry<P> {
         }
     }
 
-    /// Tokens in its cache when it decodes next, the one that is fed then included.
+    /// Tokens in its cache when it decodes next, including the one that is fed then.
     pub(super) fn context(&self) -> u32 {
         self.submission.prompt_tokens + self.generated
     }
 
-    /// Nothing that was computed for it counts any more; its answer so far becomes part of its prompt.
+    /// Discards all that was computed for it; its answer so far becomes part of its prompt.
     pub(super) fn start_over(&mut self, actions: &mut Actions) {
         self.prompt_tokens = self.context();
         self.draft = Arc::from([]);
@@ -98,20 +107,21 @@ impl<P> Entry<P> {
 #[derive(Debug, Clone)]
 pub(super) struct Ledger<P> {
     entries: BTreeMap<RequestId, Entry<P>>,
+    clients: Clients,
     submitted: u64,
     context_tokens: u32,
 }
 
-/// What a launch gave to its requests.
+/// The results of a launch for its requests.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outcome<'a> {
-    /// Those that have their last token.
+    /// The requests that have their last token.
     pub(super) ended: &'a [RequestId],
-    /// What those have that have more than one token, or a draft; the others have one token.
+    /// The results of requests that have several tokens or a draft; the others have one token each.
     pub(super) given: &'a [Given],
 }
 
-/// How a request leaves the ledger.
+/// The circumstances under which a request leaves the ledger.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Leaving {
     pub(super) finish: Finish,
@@ -121,19 +131,38 @@ pub(super) struct Leaving {
 }
 
 impl<P: Progress> Ledger<P> {
-    /// A ledger for requests of a model.
+    /// Makes a ledger for requests of a model.
     pub(super) fn of(model: ModelShape) -> Self {
         Self {
             entries: BTreeMap::new(),
+            clients: Clients::default(),
             submitted: 0,
             context_tokens: model.context_tokens,
         }
     }
 
-    /// Takes in a request; false if its number is in use.
-    pub(super) fn insert(&mut self, submission: Submission, now: Micros, own: P) -> bool {
+    /// Returns the same ledger with both classes of one rank, so that their requests take turns with each other.
+    pub(super) fn of_one_rank(self) -> Self {
+        Self {
+            clients: self.clients.of_one_rank(),
+            ..self
+        }
+    }
+
+    /// Takes in a request; returns false if its number is in use. `turn_us` is the time of a client's turn.
+    pub(super) fn insert(
+        &mut self,
+        submission: Submission,
+        now: Micros,
+        own: P,
+        turn_us: f64,
+    ) -> bool {
         if self.entries.contains_key(&submission.id) {
             return false;
+        }
+        let (client, class) = (submission.client, submission.class);
+        if self.clients.enter(client, class, turn_us) && !self.has_prompt(client, class) {
+            self.clients.catch_up(client, class);
         }
         let entry = Entry {
             submission,
@@ -153,7 +182,7 @@ impl<P: Progress> Ledger<P> {
         true
     }
 
-    /// Whether a request says what it wants, and could run if it had the machine for itself.
+    /// Whether a request is well formed, and could run if it had the machine for itself.
     pub(super) fn could_serve(&self, submission: &Submission, kv: &KvBudget) -> bool {
         let tokens = self.room_of(submission);
         submission.prompt_tokens > 0
@@ -172,7 +201,7 @@ impl<P: Progress> Ledger<P> {
         self.entries.len() > limits.requests_max as usize
     }
 
-    /// A request has its new tokens, which may be its last.
+    /// Gives a request its new tokens, which may be its last.
     pub(super) fn emit(&mut self, id: RequestId, outcome: Outcome<'_>, actions: &mut Actions) {
         let context_tokens = self.context_tokens;
         let Some(entry) = self.get_mut(id).filter(|entry| entry.ending.is_none()) else {
@@ -193,10 +222,27 @@ impl<P: Progress> Ledger<P> {
 
     /// Takes a request out, to be closed.
     pub(super) fn remove(&mut self, id: RequestId) -> Option<Entry<P>> {
-        self.entries.remove(&id)
+        let entry = self.entries.remove(&id)?;
+        self.clients.leave(entry.client(), entry.class());
+        Some(entry)
     }
 
-    /// Lets a request go that was taken out: its flow keeps its cache, or its memory is given back.
+    /// The accounts by which clients take turns.
+    pub(super) fn clients(&self) -> &Clients {
+        &self.clients
+    }
+
+    pub(super) fn clients_mut(&mut self) -> &mut Clients {
+        &mut self.clients
+    }
+
+    /// Whether a client has an unfinished prompt of a class.
+    fn has_prompt(&self, client: ClientId, class: Class) -> bool {
+        let mut all = self.entries.values();
+        all.any(|it| it.client() == client && it.class() == class && !it.own.decodes())
+    }
+
+    /// Closes a request that was taken out: keeps its cache for its flow, or gives its memory back.
     pub(super) fn close(
         &mut self,
         entry: Entry<P>,
@@ -211,7 +257,7 @@ impl<P: Progress> Ledger<P> {
             false => 0,
         };
         match (leaving.finish, flow) {
-            // A call that was given up leaves what it has computed to the one that comes instead.
+            // A call that was given up leaves its computed cache to the call that comes instead.
             (Finish::Complete | Finish::Cancelled | Finish::Deadline, Some(flow)) if cached > 0 => {
                 kv.keep(id, flow, cached, leaving.now, actions);
             }
@@ -223,7 +269,7 @@ impl<P: Progress> Ledger<P> {
         actions.push(Action::Finish(id, leaving.finish));
     }
 
-    /// A flow has no further calls. Those that are under way still find its cache, and leave none behind.
+    /// Ends a flow. Its calls that are under way still find its cache, and leave none behind.
     pub(super) fn end_flow(&mut self, flow: FlowId, kv: &mut KvBudget, actions: &mut Actions) {
         let mut live = false;
         for entry in self.entries.values_mut() {
@@ -257,27 +303,56 @@ impl<P: Progress> Ledger<P> {
         self.entries.iter_mut().map(|(id, entry)| (*id, entry))
     }
 
-    /// Time to the first token of a request, where `waiting` says what is left of a prompt that has given none.
+    /// Time to the first token of a request; `waiting` returns the rest of a prompt that has given no token yet.
     pub(super) fn first_token_in(
         &self,
         request: RequestId,
         short_prompts_first: Option<f64>,
         waiting: impl Fn(&Entry<P>) -> Option<Waiting>,
     ) -> Option<Micros> {
-        let own = waiting(self.get(request)?)?;
+        let entry = self.get(request)?;
+        let own = waiting(entry)?;
+        let client = entry.client();
         let others = self.iter().filter(|(id, _)| *id != request);
-        let others = others.filter_map(|(_, entry)| waiting(entry));
-        Some(first_token(own, others, short_prompts_first))
+        if !self.clients.are_several() {
+            let others = others.filter_map(|(_, entry)| waiting(entry));
+            return Some(first_token(own, others, short_prompts_first));
+        }
+        let mut same = Vec::new();
+        let mut strangers: BTreeMap<ClientId, f64> = BTreeMap::new();
+        for (other, it) in others.filter_map(|(_, entry)| Some((entry, waiting(entry)?))) {
+            match other.client() == client {
+                true => same.push(it),
+                false if it.class <= own.class => {
+                    let rest = strangers.entry(other.client()).or_default();
+                    *rest += it.prefill_us;
+                }
+                false => {}
+            }
+        }
+        let alone = first_token(own, same.into_iter(), short_prompts_first);
+        let due_us = self.clients.served_us(client, own.class) + alone.0 as f64;
+        let before = strangers.into_iter().map(|(other, rest_us)| {
+            let lead_us = due_us - self.clients.served_us(other, own.class);
+            rest_us.min(lead_us.max(0.0))
+        });
+        Some(alone + Micros::from_f64(before.sum()))
     }
 
-    /// The proactive request that is best given up for others: the youngest.
+    /// Returns the best proactive request to give up for others: the youngest; with several clients, the youngest of
+    /// the client that holds most.
     pub(super) fn youngest_proactive(
         &self,
+        kv: &KvBudget,
         may: impl Fn(RequestId, &Entry<P>) -> bool,
     ) -> Option<RequestId> {
+        let held = |entry: &Entry<P>| match self.clients.are_several() {
+            true => self.held_by(entry.client(), kv),
+            false => 0,
+        };
         self.iter()
             .filter(|(id, entry)| entry.class() == Class::Proactive && may(*id, entry))
-            .max_by_key(|(_, entry)| entry.order)
+            .max_by_key(|(_, entry)| (held(entry), entry.order))
             .map(|(id, _)| id)
     }
 }

@@ -1,14 +1,15 @@
-//! Which kernel runs next, where.
+//! Decides which kernel runs next, and on which device.
 //!
-//! A [`Scheduler`] is a state machine without threads, clocks or devices: it is told what happened and when
-//! ([`Event`]), and answers with what to do ([`Action`]). The executor drives it with OpenVINO's completions,
-//! the simulator with virtual time. What it knows of speed comes from [`Costs`], what it is allowed from a
-//! policy file.
+//! A [`Scheduler`] is a state machine without threads, clocks or devices: it takes in events with their times
+//! ([`Event`]) and answers with commands ([`Action`]). The executor drives it with OpenVINO's completions,
+//! the simulator with virtual time. Its knowledge of speed comes from [`Costs`], its limits from a policy
+//! file.
 //!
-//! `pass` is the schedule of a single request, which needs none of this.
+//! `pass` is the schedule of a single request, which needs no scheduler.
 
 mod agent_xpu;
 mod batch;
+mod clients;
 mod costs;
 mod event;
 mod forecast;
@@ -24,6 +25,7 @@ mod partition;
 mod pass;
 mod prefill;
 mod request;
+mod rows;
 mod single_lane;
 mod switching;
 
@@ -46,35 +48,35 @@ pub use machine::{
 pub use mechanism::{ActivationCounts, Mechanism};
 pub use observer::{Observed, Observer};
 pub use pass::{Launch, Logits, Span, chunks, launches};
-pub use request::{Class, FlowId, Lane, Micros, PromptLogits, RequestId, Submission};
-pub use single_lane::SingleLane;
+pub use request::{Class, ClientId, FlowId, Lane, Micros, PromptLogits, RequestId, Submission};
+pub use single_lane::{ClassesPresent, DeviceSharing, SingleLane};
 pub use switching::{Load, SwitchTimes, SwitchedBlock, Switching, best_ready_us, plan, times};
 
-/// A scheduler: Agent.xpu's, or one that it is compared with.
+/// A scheduler: Agent.xpu's, or a baseline that it is compared with.
 pub trait Scheduler {
-    /// Takes in one event and appends what to do to `actions`.
+    /// Takes in one event and appends its answer to `actions`.
     ///
     /// `now` never decreases from call to call. Calls with equal arguments, in equal order, give equal actions.
-    /// Events that no longer mean anything (a ticket that was taken back, a request that is gone) change
+    /// Events that are out of date (a ticket that was taken back, a request that is gone) change
     /// nothing.
     fn step(&mut self, now: Micros, event: Event, actions: &mut Actions);
 
     /// Whether no request is live.
     fn is_idle(&self) -> bool;
 
-    /// How often the mechanisms of its policy acted; none for a scheduler that has none.
+    /// Number of steps in which each mechanism of the policy acted; all zero for a scheduler without mechanisms.
     fn activations(&self) -> ActivationCounts {
         ActivationCounts::default()
     }
 
-    /// Time from the last step to a live request's first token, as far as its prompt and those before it decide that;
-    /// `None` for a request that is not live or has its first token, and where a scheduler does not forecast.
+    /// Time from the last step to a live request's first token, as far as its prompt and the prompts before it
+    /// determine it; `None` if the request is not live or has its first token, or if the scheduler does not forecast.
     fn first_token_in(&self, _request: RequestId) -> Option<Micros> {
         None
     }
 
-    /// Appends every live request of which nothing runs, with what it waits for. Changes nothing, and costs nothing where
-    /// nobody asks.
+    /// Appends every live request that has nothing running, with the reason why it waits. Changes no state, and costs
+    /// nothing unless it is called.
     fn holds(&self, _holds: &mut Vec<Hold>) {}
 }
 
@@ -100,12 +102,10 @@ impl<S: Scheduler + ?Sized> Scheduler for Box<S> {
     }
 }
 
-/// The scheduler that a policy asks for.
+/// Returns the scheduler that a policy asks for.
 pub fn scheduler<C: Costs + 'static>(policy: Policy, costs: C) -> Box<dyn Scheduler> {
     match policy.scheduler {
-        SchedulerKind::AgentXpu | SchedulerKind::Serial => Box::new(AgentXpu::new(policy, costs)),
-        SchedulerKind::ContinuousBatching
-        | SchedulerKind::PreemptRecompute
-        | SchedulerKind::TimeSharing => Box::new(SingleLane::new(policy, costs)),
+        SchedulerKind::AgentXpu => Box::new(AgentXpu::new(policy, costs)),
+        SchedulerKind::ContinuousBatching => Box::new(SingleLane::new(policy, costs)),
     }
 }

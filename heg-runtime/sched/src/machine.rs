@@ -1,24 +1,24 @@
-//! What a policy means on a machine: which lanes it has, and what they leave of the policy's limits.
+//! Fits a policy to a machine: the lanes that the machine has, and the limits that still apply to them.
 
 use heg_spec::policy::SchedulerKind;
 use heg_spec::{DeviceClass, Policy, SpecError, shipped};
 
 use super::request::Lane;
 
-/// Rows that verify drafted tokens where one request has the machine: as in the shipped policies.
+/// Rows that verify drafted tokens if one request has the machine for itself; the same as in the shipped policies.
 const DRAFT_ROWS_MAX: u32 = 32;
 
-/// The lanes of a machine: one of dynamic kernels, and perhaps the NPU's, of static ones, beside it.
+/// The lanes of a machine: one with dynamic kernels, and possibly the NPU's, with static kernels, beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MachineLanes {
-    /// The lane of dynamic kernels: the iGPU's, or the CPU's where there is no iGPU.
+    /// The lane of dynamic kernels: the iGPU's, or the CPU's if there is no iGPU.
     pub dynamic: Lane,
     /// Whether there is an NPU.
     pub npu: bool,
 }
 
 impl MachineLanes {
-    /// The lanes of a machine that has a device for the roles that `has` says.
+    /// Returns the lanes of a machine; `has` says which roles it has a device for.
     pub fn of(has: impl Fn(DeviceClass) -> bool) -> Self {
         Self {
             dynamic: match has(DeviceClass::Igpu) {
@@ -29,13 +29,13 @@ impl MachineLanes {
         }
     }
 
-    /// All of them, the one of dynamic kernels last.
+    /// Returns all lanes, the one of dynamic kernels last.
     pub fn all(self) -> impl Iterator<Item = Lane> {
         let npu = self.npu.then_some(Lane::Npu);
         npu.into_iter().chain([self.dynamic])
     }
 
-    /// Name of the shipped policy that suits them.
+    /// Name of the shipped policy that suits these lanes.
     pub fn policy(self) -> &'static str {
         match self.npu {
             true => "agent-xpu",
@@ -44,32 +44,30 @@ impl MachineLanes {
     }
 }
 
-/// What a machine has for a policy.
+/// The properties of a machine that a policy depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MachineFacts {
-    /// Its lanes.
+    /// The lanes of the machine.
     pub lanes: MachineLanes,
     /// Whether there is a place on flash for KV caches.
     pub flash: bool,
-    /// Whether a kernel may hang; on a CPU it waits for cores that others have.
+    /// Whether a kernel may hang. On a CPU it does not: it only waits for cores that other processes have.
     pub kernels_hang: bool,
 }
 
-/// A policy runs everything on a device that the machine has no lane for.
+/// The error of a policy that runs everything on a device for which the machine has no lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoLane(pub DeviceClass);
 
-/// The policy as it holds on a machine.
+/// Returns the policy as it applies to a machine.
 ///
 /// # Errors
-/// [`NoLane`] for a policy of one device that has no lane of dynamic kernels there. The other policies take the lanes
-/// that there are.
+/// [`NoLane`] if the policy is for one device, and the machine's lane of dynamic kernels is on another. Other
+/// policies use the lanes that exist.
 pub fn for_machine(mut policy: Policy, machine: &MachineFacts) -> Result<Policy, NoLane> {
     let on_one_device = match policy.scheduler {
-        SchedulerKind::AgentXpu | SchedulerKind::Serial => false,
-        SchedulerKind::ContinuousBatching
-        | SchedulerKind::PreemptRecompute
-        | SchedulerKind::TimeSharing => true,
+        SchedulerKind::AgentXpu => false,
+        SchedulerKind::ContinuousBatching => true,
     };
     if on_one_device && Lane::from(policy.device) != machine.lanes.dynamic {
         return Err(NoLane(policy.device));
@@ -83,7 +81,8 @@ pub fn for_machine(mut policy: Policy, machine: &MachineFacts) -> Result<Policy,
     Ok(policy)
 }
 
-/// The policy for kernels that take so many rows of a decode batch, and of an iteration, at most.
+/// Returns the policy limited to kernels that take at most `batch` rows of a decode batch and `iteration` rows of an
+/// iteration.
 pub fn with_rows(mut policy: Policy, batch: usize, iteration: usize) -> Policy {
     let least = |most: u32, rows: usize| most.min(u32::try_from(rows).unwrap_or(u32::MAX));
     policy.decode.batch_max = least(policy.decode.batch_max, batch);
@@ -92,11 +91,11 @@ pub fn with_rows(mut policy: Policy, batch: usize, iteration: usize) -> Policy {
     policy
 }
 
-/// The policy for one request at a time: continuous batching with batches of one, without the limits that only many
-/// requests need.
+/// Returns the policy for one request at a time: continuous batching with batches of one, without the limits that
+/// only several requests need.
 ///
 /// # Errors
-/// None, as long as the policy that ships with HEG is what it should be.
+/// None, as long as the policy that ships with HEG is valid.
 pub fn one_request_policy(lanes: MachineLanes, chunk_tokens: usize) -> Result<Policy, SpecError> {
     let mut policy = shipped::policy("cpu-continuous-batching")?;
     policy.device = match lanes.dynamic {
@@ -104,20 +103,18 @@ pub fn one_request_policy(lanes: MachineLanes, chunk_tokens: usize) -> Result<Po
         Lane::Cpu | Lane::Npu => DeviceClass::Cpu,
     };
     policy.limits.tokens_per_iteration = u32::MAX;
-    // The context bounds the one cache there is, and nobody else waits for a kernel that takes long.
+    // The context bounds the only cache, and no other request waits for a kernel that takes long.
     policy.limits.kv_mib = u32::MAX;
     policy.limits.timeout_min_ms = u32::MAX;
     policy.decode.draft_rows_max = DRAFT_ROWS_MAX;
     Ok(with_rows(policy, 1, chunk_tokens))
 }
 
-/// Tokens of the longest launch of a prompt under a policy, where the machine's kernels take `chunk_tokens`.
+/// Tokens of the longest launch of a prompt under a policy, if the machine's kernels take `chunk_tokens`.
 pub fn prefill_tokens_max(policy: &Policy, chunk_tokens: usize) -> usize {
     match policy.scheduler {
-        SchedulerKind::AgentXpu | SchedulerKind::Serial => chunk_tokens,
-        SchedulerKind::ContinuousBatching
-        | SchedulerKind::PreemptRecompute
-        | SchedulerKind::TimeSharing => policy.limits.tokens_per_iteration as usize,
+        SchedulerKind::AgentXpu => chunk_tokens,
+        SchedulerKind::ContinuousBatching => policy.limits.tokens_per_iteration as usize,
     }
 }
 

@@ -1,25 +1,25 @@
-//! Who watches a scheduler at work.
+//! Observers of a scheduler at work.
 
 use crate::{Action, Actions, Event, Hold, Lane, Micros, RequestId, Scheduler};
 
-/// Watches the scheduler at work: for traces, pictures, checks.
+/// Observes the scheduler at work: for traces, pictures, checks.
 pub trait Observer: Send {
-    /// One step: what happened, and what is done about it. Called on the conductor's thread, which waits.
+    /// Observes one step: an event, and the actions that answer it. Called on the conductor's thread, which waits.
     fn stepped(&mut self, now: Micros, event: &Event, actions: &[Action]);
 
-    /// Whether it wants to hear what requests wait for. It is asked at each step, and the answer may change.
+    /// Whether it wants to know why requests wait. It is asked at each step, and the answer may change.
     fn asks_why(&self) -> bool {
         false
     }
 
-    /// What every live request of which nothing runs waits for after a step.
+    /// Observes why each live request that has nothing running waits after a step.
     fn held(&mut self, _now: Micros, _holds: &[Hold]) {}
 
-    /// A lane cannot be used any more. Requests go on without it, if they can.
+    /// Observes that a lane cannot be used any more. Requests go on without it, if they can.
     fn lost(&mut self, _lane: Lane, _why: &str) {}
 }
 
-/// A scheduler under an observer's eyes. What it does is not changed.
+/// A scheduler with an observer, which does not change what the scheduler does.
 #[derive(Debug)]
 pub struct Observed<S, O> {
     scheduler: S,
@@ -27,7 +27,7 @@ pub struct Observed<S, O> {
 }
 
 impl<S: Scheduler, O: Observer> Observed<S, O> {
-    /// A scheduler that `observer` watches.
+    /// Makes a scheduler that `observer` watches.
     pub fn new(scheduler: S, observer: O) -> Self {
         Self {
             scheduler,
@@ -35,7 +35,7 @@ impl<S: Scheduler, O: Observer> Observed<S, O> {
         }
     }
 
-    /// The observer, with what it has seen.
+    /// Returns the observer, with all that it has recorded.
     pub fn into_observer(self) -> O {
         self.observer
     }

@@ -1,19 +1,19 @@
-//! How many chunks of a layer the NPU takes (Agent.xpu §4.3, Algorithm 1).
+//! Chooses how many chunks of a layer the NPU takes (Agent.xpu §4.3, Algorithm 1).
 
 /// Time of one layer of a prompt on either device, in µs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LayerTimes {
     /// Token-wise kernels of one chunk on the NPU.
     pub(super) npu_chunk_us: f64,
-    /// The same on the iGPU.
+    /// Token-wise kernels of one chunk on the iGPU.
     pub(super) igpu_chunk_us: f64,
-    /// What the iGPU has to do in any case: the remainder, and attention, which the wave front puts beside the
-    /// token-wise kernels of other chunks.
+    /// Work that stays on the iGPU in any case: the remainder, and attention, which the wave front puts beside
+    /// the token-wise kernels of other chunks.
     pub(super) igpu_fixed_us: f64,
 }
 
-/// The number k of `chunks` chunks for the NPU that makes max(k · T_npu, (N − k) · T_igpu + T_fixed) least; the
-/// largest of equals, which spares the iGPU.
+/// Returns the number k of `chunks` chunks for the NPU that minimises max(k · T_npu, (N − k) · T_igpu +
+/// T_fixed); the largest such k, which spares the iGPU.
 pub(super) fn npu_chunks(chunks: usize, times: LayerTimes) -> usize {
     let makespan = |k: usize| {
         let npu = k as f64 * times.npu_chunk_us;

@@ -1,4 +1,4 @@
-//! The schedule of a single request: what is asked of the executor, and in which order.
+//! The schedule of a single request: the launches that the executor runs, in order.
 //!
 //! A [`Launch`] is one kernel of one place in the model, over a batch of rows. A single
 //! request needs no policy, so [`launches`] is the whole schedule here: layer by layer, prefill in chunks,
@@ -9,9 +9,9 @@ use heg_spec::Group;
 /// One kernel at one place of the model, over the rows of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launch {
-    /// Layer; none for the head.
+    /// The layer; `None` for the head.
     pub layer: Option<u32>,
-    /// Which op group.
+    /// The op group.
     pub group: Group,
 }
 
@@ -26,7 +26,7 @@ pub struct Span {
     pub position: usize,
 }
 
-/// The launches of one pass over the model, in order. The head is run only where `logits` says so.
+/// Returns the launches of one pass over the model, in order. The head is run only if `logits` asks for it.
 pub fn launches(layers: u32, logits: Logits) -> impl Iterator<Item = Launch> {
     let layers = (0..layers).flat_map(|layer| {
         [Group::Qkv, Group::Mha, Group::Ffn].map(|group| Launch {
@@ -49,7 +49,7 @@ pub fn launches(layers: u32, logits: Logits) -> impl Iterator<Item = Launch> {
 pub enum Logits {
     /// On the last row of each span.
     LastRows,
-    /// Not at all: a chunk that more of the prompt follows.
+    /// Not at all: a chunk that is not the last of its prompt.
     None,
 }
 

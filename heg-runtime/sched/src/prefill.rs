@@ -4,8 +4,8 @@
 //! values of the segments before it, and nothing else connects segments: while the iGPU attends one, the NPU
 //! projects the next. So a prompt moves through the model as a wave front, not layer by layer, and stopping
 //! costs nothing: progress is a counter per segment.
-//!
-//! In the last layer only the last row is wanted, unless the request wants all: segments before the last one end with
+//! In the last layer only the last row is needed, unless the request wants all: segments before the last one end with
+//! `qkv`, which fills their part of the cache.
 //! `qkv`, which fills their part of the cache.
 
 use super::event::{Kernel, Segment};
@@ -19,16 +19,16 @@ pub(super) struct Step {
     pub(super) segment: Segment,
     pub(super) layer: u32,
     pub(super) kernel: Kernel,
-    /// Kernels that the segment has behind it.
+    /// Kernels that the segment has completed.
     pub(super) done: u32,
 }
 
-/// One prompt.
+/// The progress of one prompt.
 #[derive(Debug, Clone)]
 pub(super) struct Prefill {
     layers: u32,
     parts: Vec<Part>,
-    /// Full chunks among them; the rest is the remainder.
+    /// Number of full chunks among the segments; a segment after them is the remainder.
     chunks: usize,
     logits: PromptLogits,
     head: Head,
@@ -37,7 +37,7 @@ pub(super) struct Prefill {
 #[derive(Debug, Clone, Copy)]
 struct Part {
     segment: Segment,
-    /// Kernels done: three a layer.
+    /// Kernels completed: three per layer.
     done: u32,
     running: bool,
 }
@@ -49,7 +49,7 @@ enum Head {
 }
 
 impl Prefill {
-    /// The tokens at [cached, prompt) of a request, in chunks of `chunk`. There is at least one.
+    /// Cuts the tokens at [cached, prompt) of a request into chunks of `chunk`. There is at least one segment.
     pub(super) fn new(layers: u32, cached: u32, prompt: u32, chunk: u32) -> Self {
         let chunk = chunk.max(1);
         let new = prompt.saturating_sub(cached).max(1);
@@ -72,14 +72,15 @@ impl Prefill {
         }
     }
 
-    /// The same for a request that wants the logits of these rows.
+    /// Returns the same prompt with the rows that the request wants logits of.
     pub(super) fn wanting(self, logits: PromptLogits) -> Self {
         Self { logits, ..self }
     }
 
-    /// Kernels that may run now, the segment that is furthest behind first.
+    /// Returns the kernels that may run now, the segment that is furthest behind first.
     ///
-    /// A segment whose attention runs, or waits for that of one before it, holds up nobody but those behind.
+    /// A segment whose attention runs, or waits for the attention of an earlier one, holds up only the segments
+    /// behind it.
     pub(super) fn ready(&self) -> impl Iterator<Item = Step> {
         let mut steps: Vec<Step> = Vec::new();
         // Fewest layers of keys and values among the segments before this one.
@@ -103,7 +104,7 @@ impl Prefill {
         steps.into_iter()
     }
 
-    /// Whether only the head is left, and it does not run yet.
+    /// Whether only the head is left, and is not running yet.
     pub(super) fn head_is_ready(&self) -> bool {
         self.head == Head::Waiting && self.wanted_is_through()
     }
@@ -117,7 +118,7 @@ impl Prefill {
         wanted.all(|(index, part)| part.done == self.end(index))
     }
 
-    /// Whether anything of it runs.
+    /// Whether a kernel of it is running.
     pub(super) fn is_running(&self) -> bool {
         self.head == Head::Running || self.parts.iter().any(|part| part.running)
     }
@@ -132,7 +133,7 @@ impl Prefill {
         self.head = Head::Running;
     }
 
-    /// The kernel of a segment that ran is done.
+    /// Marks the running kernel of a segment as done.
     pub(super) fn complete(&mut self, position: u32) {
         if let Some(part) = self.at(position) {
             part.done += 1;
@@ -140,14 +141,14 @@ impl Prefill {
         }
     }
 
-    /// What ran did not succeed; it may run again.
+    /// Marks the running kernel of a segment as failed; it may run again.
     pub(super) fn undo(&mut self, position: u32) {
         if let Some(part) = self.at(position) {
             part.running = false;
         }
     }
 
-    /// As [`Prefill::undo`], for the head.
+    /// Does the same as [`Prefill::undo`] for the head.
     pub(super) fn undo_head(&mut self) {
         self.head = Head::Waiting;
     }
@@ -178,18 +179,18 @@ impl Prefill {
         through.by_ref().last().unwrap_or(first)
     }
 
-    /// Full chunks that have not yet done the kernel with number `kernel`.
+    /// Full chunks that have not yet completed the kernel with number `kernel`.
     pub(super) fn chunks_behind(&self, kernel: u32) -> usize {
         let chunks = self.parts.iter().take(self.chunks);
         chunks.filter(|part| part.done <= kernel).count()
     }
 
-    /// All segments.
+    /// Returns all segments.
     pub(super) fn segments(&self) -> impl Iterator<Item = Segment> {
         self.parts.iter().map(|part| part.segment)
     }
 
-    /// Kernels that are left, as (segment, kernel, how often).
+    /// Kernels that are left, as (segment, kernel, count).
     pub(super) fn remaining(&self) -> impl Iterator<Item = (Segment, Kernel, u32)> {
         self.parts.iter().enumerate().flat_map(|(index, part)| {
             let end = self.end(index);
@@ -201,12 +202,12 @@ impl Prefill {
         })
     }
 
-    /// Kernels of a segment in all.
+    /// Total number of kernels of a segment.
     fn end(&self, part: usize) -> u32 {
         if part + 1 == self.parts.len() || self.logits == PromptLogits::AllRows {
             3 * self.layers
         } else {
-            // Of the last layer `qkv` only.
+            // Of the last layer, only `qkv`.
             (3 * self.layers).saturating_sub(2)
         }
     }
@@ -218,7 +219,7 @@ const KERNELS: [Kernel; 3] = [Kernel::Qkv, Kernel::Mha, Kernel::Ffn];
 mod tests {
     use super::*;
 
-    /// Runs everything, one kernel at a time, and returns the order.
+    /// Runs all kernels, one at a time, and returns their order.
     fn run(mut prefill: Prefill, pick: impl Fn(usize) -> usize) -> Vec<Step> {
         let mut order = Vec::new();
         loop {
@@ -244,7 +245,7 @@ mod tests {
         assert_eq!((prefill.chunks(), prefill.remainder()), (2, 88));
         let whole = Prefill::new(2, 0, 512, 256);
         assert_eq!((whole.chunks(), whole.remainder()), (2, 0));
-        // A prompt that is in the cache already runs its last token again.
+        // A prompt that is entirely in the cache runs its last token again.
         let again = Prefill::new(2, 512, 512, 256);
         assert_eq!(
             again.segments().next().map(|s| (s.position, s.tokens)),
@@ -266,7 +267,7 @@ mod tests {
                     assert!(keys < place(step.part, step.layer, Kernel::Mha));
                 }
             }
-            // Three kernels a layer for each of four segments, but for two of three in the last layer.
+            // Three kernels per layer for each of four segments, less two for three segments in the last layer.
             assert_eq!(order.len(), 3 * 3 * 4 - 2 * 3);
         }
     }

@@ -1,4 +1,4 @@
-//! What requests are known by.
+//! Names and properties of requests.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -11,23 +11,23 @@ use serde::{Deserialize, Serialize};
 pub struct Micros(pub u64);
 
 impl Micros {
-    /// The nearest whole microsecond; 0 for what is below, or no number.
+    /// Returns the nearest whole microsecond; 0 for negative values and NaN.
     pub fn from_f64(micros: f64) -> Self {
-        // `as` saturates, and takes NaN to 0.
+        // `as` saturates, and turns NaN into 0.
         Self(micros.round() as u64)
     }
 
-    /// So many milliseconds.
+    /// Converts milliseconds.
     pub fn from_millis(millis: u32) -> Self {
         Self(u64::from(millis) * 1000)
     }
 
-    /// Time since `earlier`; zero if that is later.
+    /// Returns the time since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }
 
-    /// In seconds.
+    /// Returns the time in seconds.
     pub fn as_secs(self) -> f64 {
         self.0 as f64 / 1e6
     }
@@ -57,7 +57,11 @@ pub struct RequestId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowId(pub u64);
 
-/// How urgent a request is.
+/// A client: requests of one rank take turns between clients, each of which has its share of time and memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct ClientId(pub u64);
+
+/// The urgency of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
@@ -74,17 +78,17 @@ pub enum Lane {
     Npu,
     /// Dynamic kernels.
     Igpu,
-    /// Dynamic kernels where there is no iGPU, and what has to be compiled while the others run.
+    /// Dynamic kernels if there is no iGPU, and the compilation of kernels while the other lanes run.
     Cpu,
 }
 
 impl Lane {
-    /// All of them.
+    /// All lanes.
     pub const ALL: [Self; 3] = [Self::Npu, Self::Igpu, Self::Cpu];
 }
 
 impl From<DeviceClass> for Lane {
-    /// The lane of a device in the role that a policy names.
+    /// Returns the lane of a device in the role that a policy names.
     fn from(class: DeviceClass) -> Self {
         match class {
             DeviceClass::Npu => Self::Npu,
@@ -100,29 +104,31 @@ pub enum PromptLogits {
     /// The last one, for the first token of the answer.
     #[default]
     LastRow,
-    /// Every row, to know how likely the prompt is: none of them leaves out a part of the last layer.
+    /// Every row, to compute the prompt's likelihood: every segment passes the whole last layer.
     AllRows,
 }
 
-/// A request on its way in.
+/// A request as it is submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Submission {
     /// The request.
     pub id: RequestId,
-    /// The flow that it goes on with, if any.
+    /// The client whose turn it takes.
+    pub client: ClientId,
+    /// The flow that it continues, if any.
     pub flow: Option<FlowId>,
-    /// How urgent it is.
+    /// The urgency of the request.
     pub class: Class,
-    /// Tokens of the prompt, those that the flow has in its cache included; at least 1.
+    /// Tokens of the prompt, including those that the flow has in its cache; at least 1.
     pub prompt_tokens: u32,
     /// Leading tokens of the prompt that are the same as in the flow's last call, answer included.
     pub shared_tokens: u32,
-    /// Most tokens of the answer; at least 1. The scheduler knows no better when it will end.
+    /// Most tokens of the answer; at least 1. The scheduler has no better estimate of its length.
     pub output_tokens_max: u32,
-    /// When the answer is worth nothing any more.
+    /// The time after which the answer is worthless.
     pub deadline: Option<Micros>,
-    /// The rows of the prompt that have to pass the last layer. Where it is all of them, the time that the lanes take to
-    /// run the head on them is in no estimate.
+    /// The rows of the prompt that have to pass the last layer. If it is all of them, no estimate includes the time
+    /// of the head on them.
     pub prompt_logits: PromptLogits,
 }
 

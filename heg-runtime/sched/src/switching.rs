@@ -1,9 +1,9 @@
-//! Switching a model from the kernels of prefill to those of decoding, block by block, while the prompt is computed
+//! Switches a model from the kernels of prefill to those of decoding, block by block, while the prompt is computed
 //! (sd.npu §3.2).
 //!
-//! A device whose kernels have their weights inside holds a block in one form only: long chunks for the prompt, or
-//! short ones for verifying drafts. A block in its short form computes a chunk in several calls. Loads come one at a
-//! time and run beside the computation of other blocks. When to load which block best is NP-hard (appendix A).
+//! A device whose kernels contain their weights holds a block in one form only: long chunks for the prompt, or short
+//! ones for verifying drafts. A block in its short form computes a chunk in several calls. Loads are done one at a
+//! time, beside the computation of other blocks. The optimal order and timing of loads is NP-hard (appendix A).
 
 mod exhaustive;
 
@@ -29,27 +29,27 @@ pub struct Load {
     /// The block that is loaded.
     pub block: usize,
     /// The step that it begins with, as soon as the load before it has ended: step s computes block s mod N of chunk
-    /// s div N. After the last step, it begins with the end of the prompt.
+    /// s div N. A step after the last one stands for the end of the prompt.
     pub step: usize,
 }
 
-/// What a plan takes.
+/// The times of a plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SwitchTimes {
-    /// When the prompt is computed.
+    /// The time at which the prompt is computed.
     pub prefill_us: f64,
-    /// When every block is in its short form.
+    /// The time at which every block is in its short form.
     pub switched_us: f64,
 }
 
 impl SwitchTimes {
-    /// When decoding can begin.
+    /// Returns the time at which decoding can begin.
     pub fn ready_us(self) -> f64 {
         self.prefill_us.max(self.switched_us)
     }
 }
 
-/// The loads of a prompt of so many chunks, in order.
+/// Returns the loads of a prompt of `chunks` chunks, in order.
 pub fn plan(switching: Switching, blocks: &[SwitchedBlock], chunks: usize) -> Vec<Load> {
     let steps = blocks.len() * chunks;
     match switching {
@@ -67,12 +67,12 @@ pub fn plan(switching: Switching, blocks: &[SwitchedBlock], chunks: usize) -> Ve
     }
 }
 
-/// Shares of a load that may stay unhidden. 0 is the paper's greedy rule; with few chunks or long loads, waiting for a
-/// block a little is better than loading it after the prompt.
+/// Shares of a load that may stay unhidden. 0 is the paper's greedy rule; with few chunks or long loads, waiting a
+/// little for a block is better than loading it after the prompt.
 const UNHIDDEN: [f64; 5] = [0.0, 0.1, 0.25, 0.5, 1.0];
 
-/// The best greedy plan of those that begin with any step: blocks in their short form are slower, so it is best to
-/// begin no sooner than all loads need.
+/// Returns the best of the greedy plans that begin with any step: blocks in their short form are slower, so the
+/// best plan begins no sooner than all loads need.
 fn progressive(blocks: &[SwitchedBlock], steps: usize) -> Vec<Load> {
     let chunks = steps / blocks.len().max(1);
     let begins = (0..=steps).flat_map(|begin| UNHIDDEN.map(|unhidden| (begin, 1.0 - unhidden)));
@@ -82,9 +82,9 @@ fn progressive(blocks: &[SwitchedBlock], steps: usize) -> Vec<Load> {
     plans.min_by(sooner).unwrap_or_default()
 }
 
-/// A greedy plan: k* = min { k : T_load(P_j) ≤ Σ T_compute(P_i .. P_i+k−1) } for the last block j that is not switched,
-/// then on from block i + k*. A block that computes meanwhile is passed over for the one before it; blocks that are left
-/// over are loaded after their last computation. Only the share `hidden` of a load counts.
+/// Returns a greedy plan: k* = min { k : T_load(P_j) ≤ Σ T_compute(P_i .. P_i+k−1) } for the last block j that is not
+/// switched, and so on from block i + k*. A block that would compute during its load is passed over for the one
+/// before it; remaining blocks are loaded after their last computation. Only the share `hidden` of a load counts.
 fn greedy(blocks: &[SwitchedBlock], steps: Range<usize>, hidden: f64) -> Vec<Load> {
     let mut loads = Vec::with_capacity(blocks.len());
     let mut is_long = vec![true; blocks.len()];
@@ -120,7 +120,7 @@ fn greedy(blocks: &[SwitchedBlock], steps: Range<usize>, hidden: f64) -> Vec<Loa
     loads
 }
 
-/// The least number of steps from `step` on that take as long as a load.
+/// Returns the least number of steps, from `step` on, that take as long as a load.
 fn hidden_by(blocks: &[SwitchedBlock], is_long: &[bool], step: usize, load_us: f64) -> usize {
     let mut hidden_us = 0.0;
     let mut steps = 0;
@@ -135,7 +135,8 @@ fn hidden_by(blocks: &[SwitchedBlock], is_long: &[bool], step: usize, load_us: f
     steps.max(1)
 }
 
-/// When a plan's prompt is computed, and its last block switched. A block that is being loaded is waited for.
+/// Returns the times of a plan: the end of its prompt, and of its last load. Computation waits for a block that is
+/// being loaded.
 pub fn times(blocks: &[SwitchedBlock], chunks: usize, loads: &[Load]) -> SwitchTimes {
     let mut now_us = 0.0_f64;
     let mut loaded_us = 0.0_f64;

@@ -1,20 +1,21 @@
-//! What a step of the scheduler costs with 64 live requests, whose answers are drafted or not.
+//! The cost of a scheduler step with 64 live requests, with and without drafts.
 //!
-//! The time of whole runs says little: what matters is a step, so each is timed by itself, and the median and
-//! the 99th percentile over a long run are printed; criterion then measures the run.
+//! The time of a whole run says little about a single step, so each step is timed by itself, and the median and the
+//! 99th percentile over a long run are printed; criterion then measures the run.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark takes times")]
 
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use heg_sched::{Actions, AgentXpu, CachedCosts, Class, Event, Micros, Scheduler};
+use heg_sched::{Actions, AgentXpu, CachedCosts, Class, ClientId, Event, Micros, Scheduler};
 use heg_sim::{AnalyticCosts, Dimensions, DraftRecords, Machine, SimulatedDrafts, simulate};
 use heg_workload::{Arrival, Trace, TraceRequest, TraceSpec, Workload};
 
-/// 64 requests at once, a quarter of them reactive, that stay for long.
+/// 64 long-lived requests that arrive at once, a quarter of them reactive.
 fn trace() -> Trace {
     let request = |place: u32| TraceRequest {
+        client: ClientId::default(),
         arrival: Arrival::At(Micros(u64::from(place) * 1000)),
         class: match place % 4 {
             0 => Class::Reactive,
@@ -34,7 +35,7 @@ fn trace() -> Trace {
     }
 }
 
-/// Drafts as they turned out for an agent's answers.
+/// Drafts as recorded for an agent's answers.
 fn drafts() -> Option<SimulatedDrafts> {
     let records = DraftRecords::shipped().ok()?;
     let record = records.find("agent-30m/summary", "chain of 16")?;

@@ -3,18 +3,18 @@
 
 use heg_sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel, WorkStage};
 
-/// The dimensions of a decoder that its speed depends on.
+/// The dimensions of a decoder on which its speed depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dimensions {
-    /// Decoder layers.
+    /// Number of decoder layers.
     pub layers: u32,
     /// D: width of the residual stream.
     pub hidden: u32,
     /// F: inner width of the FFN, which has three matrices.
     pub inner: u32,
-    /// H: heads of queries.
+    /// H: number of query heads.
     pub heads: u32,
-    /// K: heads of keys and values.
+    /// K: number of key and value heads.
     pub kv_heads: u32,
     /// d: width of a head.
     pub head_dim: u32,
@@ -22,7 +22,7 @@ pub struct Dimensions {
     pub vocab: u32,
 }
 
-/// A device.
+/// The peak performance of a device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DevicePeak {
     /// Peak throughput of its kernels, in FLOP/s.
@@ -35,24 +35,24 @@ pub struct DevicePeak {
 
 /// A roofline per device over int8 weights and f16 activations (W8A16).
 ///
-/// The NPU's kernels are static: a call costs what whole chunks cost, attention runs there only once it is
-/// compiled for its shape, and decoding not at all but for the head.
+/// The NPU's kernels are static: a call costs as much as whole chunks, attention runs there only once it is
+/// compiled for its shape, and of decoding only the head runs there.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AnalyticCosts {
     /// The model.
     pub dimensions: Dimensions,
-    /// The devices that exist, in the order of [`Lane::ALL`].
+    /// The devices, in the order of [`Lane::ALL`]; `None` if the machine lacks one.
     pub devices: [Option<DevicePeak>; Lane::ALL.len()],
     /// Peak of the DRAM, in B/s.
     pub dram_bytes_per_sec: f64,
-    /// Tokens of a prefill chunk.
+    /// Number of tokens of a prefill chunk.
     pub chunk_tokens: u32,
-    /// Longest context.
+    /// Length of the longest context, in tokens.
     pub context_tokens: u32,
 }
 
 impl Dimensions {
-    /// Llama-3.2-3B.
+    /// Returns the dimensions of Llama-3.2-3B.
     pub fn llama_3b() -> Self {
         Self {
             layers: 28,
@@ -65,7 +65,7 @@ impl Dimensions {
         }
     }
 
-    /// Llama-3.1-8B.
+    /// Returns the dimensions of Llama-3.1-8B.
     pub fn llama_8b() -> Self {
         Self {
             layers: 32,
@@ -82,7 +82,7 @@ impl Dimensions {
         f64::from(self.heads) * f64::from(self.head_dim)
     }
 
-    /// Width of the keys and of the values.
+    /// Returns the width of the keys, which is that of the values.
     fn keys(self) -> f64 {
         f64::from(self.kv_heads) * f64::from(self.head_dim)
     }
@@ -97,7 +97,7 @@ impl Dimensions {
     }
 }
 
-/// FLOP and bytes of a kernel.
+/// The FLOPs and bytes of a kernel.
 #[derive(Debug, Clone, Copy)]
 struct Demand {
     flops: f64,
@@ -114,11 +114,11 @@ impl Demand {
 }
 
 impl AnalyticCosts {
-    /// The papers' machine, a Core Ultra 5 125H with 89.6 GB/s of DDR5.
+    /// Returns the papers' machine, a Core Ultra 5 125H with 89.6 GB/s of DDR5.
     ///
-    /// The NPU's 2.8 TFLOP/s are what its compiler estimates for the 3B FFN at chunk 256 (15.7 ms); the iGPU's
-    /// are about the same, after Agent.xpu 4.4 (a chunk of the 8B FFN within 38 ms on either). Bandwidths and
-    /// overheads are chosen: 70% and 45% of the peak, 30 µs.
+    /// The NPU's 2.8 TFLOP/s follow from its compiler's estimate for the 3B FFN at chunk 256 (15.7 ms); the
+    /// iGPU's are about the same, after Agent.xpu 4.4 (a chunk of the 8B FFN within 38 ms on either). Bandwidths
+    /// and overheads are chosen: 70% and 45% of the peak, 30 µs.
     pub fn core_ultra_5_125h(dimensions: Dimensions) -> Self {
         let device = |flops_per_sec, bytes_per_sec| {
             Some(DevicePeak {
@@ -159,7 +159,8 @@ impl AnalyticCosts {
         self.token_wise(d.ffn_weights(), widths, rows)
     }
 
-    /// Attention of `rows` rows of queries; `pairs` of them with a key, over `context` rows of the cache.
+    /// Returns the demand of attention for `rows` query rows over `context` rows of the cache, with `pairs` pairs
+    /// of a query and a key.
     fn mha(&self, rows: f64, pairs: f64, context: f64) -> Demand {
         let d = self.dimensions;
         Demand {
@@ -188,7 +189,7 @@ impl AnalyticCosts {
         })
     }
 
-    /// Tokens that a call of a token-wise kernel costs on a lane.
+    /// Returns the number of tokens that a call of a token-wise kernel costs on a lane, padding included.
     fn padded(&self, lane: Lane, tokens: u32) -> f64 {
         f64::from(match lane {
             Lane::Npu => tokens.next_multiple_of(self.chunk_tokens),
@@ -197,7 +198,7 @@ impl AnalyticCosts {
     }
 }
 
-/// Rows of the NPU's kernels that verify drafts, attention among them.
+/// Number of rows of the NPU's kernels that verify drafts, including attention.
 const VERIFIED_ROWS: u32 = 32;
 
 impl Costs for AnalyticCosts {
@@ -266,7 +267,7 @@ impl Costs for AnalyticCosts {
         self.on(Lane::Npu, self.mha(rows, rows * context, context), 1)
     }
 
-    /// What the papers measured on that machine.
+    /// Returns the power that the papers measured on that machine.
     fn watts(&self, lane: Lane, stage: WorkStage) -> Option<f64> {
         Some(match (lane, stage) {
             (Lane::Npu, _) => 10.0,
@@ -276,8 +277,8 @@ impl Costs for AnalyticCosts {
         })
     }
 
-    /// A line through the compile times of the 3B attention at chunk 256 (DESIGN §4.4): 1.0 s at 512 rows of
-    /// context, 2.9 s at 2048.
+    /// Returns a linear fit of the compile times of the 3B attention at chunk 256 (DESIGN §4.4): 1.0 s at 512
+    /// rows of context, 2.9 s at 2048.
     fn warm_up(&self, kernel: WarmKernel) -> Option<Micros> {
         self.devices[Lane::Npu as usize]?;
         let slope = 1.9e6 / (2048.0 - 512.0);
@@ -307,7 +308,7 @@ mod tests {
     fn the_npus_ffn_takes_what_its_compiler_says() {
         let small = AnalyticCosts::core_ultra_5_125h(Dimensions::llama_3b());
         let large = AnalyticCosts::core_ultra_5_125h(Dimensions::llama_8b());
-        // 15.7 and 37.3 ms by the blobs (DESIGN §4.2 and §4.3).
+        // 15.7 and 37.3 ms according to the blobs (DESIGN §4.2 and §4.3).
         let found = latency_ms(&small, Lane::Npu, chunk(Kernel::Ffn));
         assert!((found - 15.7).abs() < 0.5, "{found}");
         let found = latency_ms(&large, Lane::Npu, chunk(Kernel::Ffn));

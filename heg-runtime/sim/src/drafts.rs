@@ -1,9 +1,9 @@
-//! How drafts turn out: drawn from what was recorded where real texts were drafted for.
+//! Outcomes of drafts, drawn from records of real drafts for real texts.
 //!
-//! The simulator has no tokens, so it cannot draft. A [`DraftRecord`] says how often drafts of which length were accepted
-//! how far, over the answers of a data set; [`SimulatedDrafts`] draws from it. What a request draws depends on the seed, the
-//! request and its tokens so far alone, so that it is the same under every scheduler. Draws are independent of each other,
-//! while real drafts are good and bad in runs.
+//! The simulator has no tokens, so it cannot draft. A [`DraftRecord`] counts, over the answers of a data set, how many
+//! tokens of drafts of each length were accepted; [`SimulatedDrafts`] draws from it. A draw depends only on the seed,
+//! the request and the length of its answer so far, so that it is the same under every scheduler. Draws are independent
+//! of each other, while real drafts are good and bad in runs.
 
 mod drawn;
 
@@ -12,46 +12,46 @@ use thiserror::Error;
 
 pub use drawn::SimulatedDrafts;
 
-/// The records that ship.
+/// The shipped records.
 const SHIPPED: &str = include_str!("drafts/recorded.json");
 
-/// Records, as `cargo xtask bench-drafts --records` writes them.
+/// Records, as written by `cargo xtask bench-drafts --records`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DraftRecords {
-    /// What was drafted for, and by which command.
+    /// The texts that were drafted for, and the command.
     pub source: String,
-    /// One for each data set and way to draft.
+    /// A record for each data set and drafting method.
     pub records: Vec<DraftRecord>,
 }
 
-/// How drafts turned out over a data set.
+/// The outcomes of drafts over a data set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DraftRecord {
     /// The data set, e.g. `mtrag_un`, or a part of it, e.g. `agent-30m/summary`.
     pub data: String,
-    /// The way to draft, e.g. `chain of 16`.
+    /// The drafting method, e.g. `chain of 16`.
     pub method: String,
     /// Number of answers.
     pub answers: u32,
-    /// Mean tokens of a prompt.
+    /// Mean number of tokens of a prompt.
     pub prompt_tokens: u32,
-    /// Mean tokens of an answer.
+    /// Mean number of tokens of an answer.
     pub answer_tokens: u32,
-    /// All verifications.
+    /// All verifications, counted by kind.
     pub steps: Vec<DraftedSteps>,
 }
 
-/// Verifications of one kind.
+/// Verifications with the same counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "[u32; 4]", into = "[u32; 4]")]
 pub struct DraftedSteps {
-    /// Tokens that were drafted.
+    /// Number of drafted tokens.
     pub drafted: u32,
-    /// Tokens of them that the drafter expected to be right, rounded down to a power of two; 0 below one.
+    /// Number of tokens that the drafter expected to be right, rounded down to a power of two; 0 below one.
     pub expected: u32,
-    /// Tokens of them that were right, one after the other.
+    /// Number of leading tokens that were right.
     pub accepted: u32,
-    /// How many such verifications there were.
+    /// Number of such verifications.
     pub count: u32,
 }
 
@@ -81,7 +81,7 @@ impl From<DraftedSteps> for [u32; 4] {
 /// The reason why records cannot be read.
 #[derive(Debug, Error)]
 pub enum DraftRecordError {
-    /// The text is no JSON of this form.
+    /// The text is not JSON of this form.
     #[error("not the records of drafts")]
     Syntax(#[source] serde_json::Error),
     /// More tokens are said to be right than were drafted.
@@ -89,17 +89,17 @@ pub enum DraftRecordError {
     Impossible {
         /// The data set.
         data: String,
-        /// The way to draft.
+        /// The drafting method.
         method: String,
-        /// Tokens that were right.
+        /// Number of tokens that were right.
         accepted: u32,
-        /// Tokens that were drafted.
+        /// Number of drafted tokens.
         drafted: u32,
     },
 }
 
 impl DraftRecords {
-    /// Reads records.
+    /// Parses records.
     pub fn parse(text: &str) -> Result<Self, DraftRecordError> {
         let records: Self = serde_json::from_str(text).map_err(DraftRecordError::Syntax)?;
         for record in &records.records {
@@ -116,13 +116,13 @@ impl DraftRecords {
         Ok(records)
     }
 
-    /// The records that ship: the answers of the project's trained models' evaluation, and reference answers of the shared
-    /// workloads by SmolLM2's tokenizer.
+    /// Returns the shipped records: those of the answers in the evaluation of the project's trained models, and of
+    /// reference answers of the shared workloads by SmolLM2's tokenizer.
     pub fn shipped() -> Result<Self, DraftRecordError> {
         Self::parse(SHIPPED)
     }
 
-    /// The record of a data set and a way to draft.
+    /// Returns the record of a data set and a drafting method.
     pub fn find(&self, data: &str, method: &str) -> Option<&DraftRecord> {
         let mut records = self.records.iter();
         records.find(|record| (record.data.as_str(), record.method.as_str()) == (data, method))
@@ -130,12 +130,12 @@ impl DraftRecords {
 }
 
 impl DraftRecord {
-    /// Tokens that a verification gave on average, the model's own included; NaN without any.
+    /// Returns the mean number of tokens that a verification gave, the model's own included; NaN if there are none.
     pub fn tokens_per_verification(&self) -> f64 {
         self.mean(|steps| 1 + steps.accepted)
     }
 
-    /// Tokens that were drafted for a verification on average; NaN without any.
+    /// Returns the mean number of tokens that were drafted for a verification; NaN if there are none.
     pub fn drafted_per_verification(&self) -> f64 {
         self.mean(|steps| steps.drafted)
     }

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use heg_sched::{Call, Cost, Costs, Decoding, Kernel, Lane, WarmKernel, Work};
 
-/// The cost of a launch when nothing else runs; `None` if the lane cannot run it.
+/// Returns the cost of a launch when nothing else runs; `None` if the lane cannot run it.
 ///
 /// - A decode run is its layers and, after the last, the head; its bandwidth is that of the layers.
 /// - A mixed iteration is one layer after the other over all its rows: with T tokens in all, `qkv` and `ffn`
 ///   over T rows, attention of the decoding requests as one kernel of one query row over the sum of their
 ///   contexts, attention of each prompt part by itself; then the head for each request that gets a token,
-///   which a part at the end of its prompt does (`is_last`). Without prompts it is a decode run. Its bandwidth
+///   including those whose part ends the prompt (`is_last`). Without prompts it is a decode run. Its bandwidth
 ///   is the mean over its time.
 /// - Attention on the NPU costs as much as with the best of the `warm` kernels or, without one, the lane's own.
 pub fn duration(

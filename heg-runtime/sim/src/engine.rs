@@ -27,17 +27,17 @@ use heg_workload::{Arrival, Trace};
 pub struct Machine {
     /// The DRAM that the devices share.
     pub memory: DramModel,
-    /// The power that they draw.
+    /// The power that the devices draw.
     pub power: PowerModel,
     /// Time that a lane takes to reset.
     pub reset: Micros,
     /// Time that a cache takes to be written to flash.
     pub flash_write: Micros,
-    /// Time that it takes to be read again, by the first launch that needs it.
+    /// Time that the cache takes to be read again, by the first launch that needs it.
     pub flash_read: Micros,
     /// The faults to inject.
     pub faults: Faults,
-    /// The drafts of its requests; none: nothing is drafted.
+    /// The drafts of the machine's requests; with `None` nothing is drafted.
     pub drafts: Option<SimulatedDrafts>,
     /// Whether to keep [`Run::timeline`].
     pub timeline: bool,
@@ -56,13 +56,13 @@ pub struct Run {
     pub ended: Micros,
     /// Number of calls of [`Scheduler::step`].
     pub steps: u64,
-    /// How often the mechanisms of the policy acted.
+    /// Number of times that each mechanism of the policy acted.
     pub activations: ActivationCounts,
-    /// Every launch in the order of their ends, if [`Machine::timeline`] is set.
+    /// All launches in the order of their ends, if [`Machine::timeline`] is set.
     pub timeline: Vec<LaunchSpan>,
 }
 
-/// A launch from its start to its end.
+/// A launch with its start and end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaunchSpan {
     /// The lane.
@@ -97,7 +97,7 @@ pub enum SimulationError {
     /// Requests are live, but nothing runs and nothing is planned.
     #[error("nothing happens any more after {} s, with {live} requests live", now.as_secs())]
     Stalled {
-        /// Time since which nothing happens.
+        /// The time since which nothing has happened.
         now: Micros,
         /// Number of live requests.
         live: usize,
@@ -118,7 +118,7 @@ pub enum SimulationError {
     },
 }
 
-/// Maximum number of events at one time; more are an endless loop. Chosen: far above what a thousand requests can cause.
+/// Maximum number of events at one time; more are an endless loop. Chosen: far more than a thousand requests can cause.
 const STEPS_PER_INSTANT: u32 = 100_000;
 
 /// Simulates `scheduler` serving `trace` on a machine whose kernels have these `costs`.
@@ -268,7 +268,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
         self.planned += 1;
     }
 
-    /// The next event and its time; `None` for one that the scheduler does not see.
+    /// Returns the next event and its time; `None` for one that the scheduler does not see.
     fn next(&mut self) -> Option<(Micros, Option<Event>)> {
         if let Some(event) = self.at_once.pop_front() {
             if let Event::Unreserved(id) = event {
@@ -307,7 +307,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
         }
     }
 
-    /// Time at which the launch on a lane ends at its present speed.
+    /// Returns the time at which the launch on a lane ends at its present speed.
     fn end_of(&self, lane: Lane) -> Option<Micros> {
         let running = self.running(lane)?;
         let ends = matches!(running.course, Course::Well | Course::Fails);
@@ -413,7 +413,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
             Plan::Lose(lane) => {
                 self.vacate(lane, Place::Gone);
                 if lane == Lane::Npu {
-                    // A device that comes back has forgotten what was compiled for it.
+                    // A device that comes back has lost its compiled kernels.
                     self.warm.clear();
                     self.compiles_in_vain = self.compiling.is_some();
                 }
@@ -446,7 +446,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
         }
     }
 
-    /// Ends a launch early with an event, if it still runs.
+    /// Ends a launch early with an event, if it is still running.
     fn cut_off(&mut self, lane: Lane, ticket: Ticket, event: Event) -> Option<Event> {
         let runs = self.running(lane).is_some_and(|r| r.ticket == ticket);
         runs.then(|| {
@@ -464,6 +464,7 @@ impl<'a, C: Costs> Simulation<'a, C> {
         }
         Some(Submission {
             id,
+            client: request.client,
             flow: request.flow,
             class: request.class,
             prompt_tokens: request.prompt_tokens,

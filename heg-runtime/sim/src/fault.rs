@@ -4,37 +4,37 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use heg_sched::{Event, FlowId, Lane, Micros, RequestId, Transfer, Work};
 
-/// A script of faults. Numbers count from 0 since the start of the simulation.
+/// A script of faults. Launches, reservations and transfers are numbered from 0 since the start of the simulation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Faults {
-    /// Launches that do not succeed, by their number.
+    /// Launches that do not succeed, by number.
     pub launches: BTreeMap<u64, LaunchFault>,
-    /// Requests that keep launches with them from succeeding.
+    /// Requests that keep their launches from succeeding.
     pub culprits: BTreeMap<RequestId, Flaw>,
     /// Devices that go away.
     pub interruptions: Vec<Interruption>,
-    /// Reservations that are refused, by their number.
+    /// Reservations that are refused, by number.
     pub refusals: BTreeSet<u64>,
     /// Requests whose reservations are all refused.
     pub never_reserved: BTreeSet<RequestId>,
-    /// Caches that cannot be written to flash, by their number.
+    /// Caches that cannot be written to flash, by number.
     pub failed_writes: BTreeSet<u64>,
-    /// Caches that cannot be read from flash, by their number.
+    /// Caches that cannot be read from flash, by number.
     pub failed_reads: BTreeSet<u64>,
 }
 
 /// The fault of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaunchFault {
-    /// It fails at the time at which it would have completed.
+    /// The launch fails at the time at which it would have completed.
     Fail,
-    /// It never ends, until its lane is reset.
+    /// The launch never ends, until its lane is reset.
     Hang,
-    /// It takes this much longer; a reset does not stop it, and it reports its end after all.
+    /// The launch takes this much longer; a reset does not stop it, and it reports its end after all.
     Late(Micros),
-    /// It never ends, and a reset is not answered either.
+    /// The launch never ends, and the lane does not answer a reset either.
     Wedge,
-    /// It runs out of memory at once.
+    /// The launch runs out of memory at once.
     OutOfMemory,
 }
 
@@ -43,7 +43,7 @@ pub enum LaunchFault {
 pub struct Flaw {
     /// The fault of those launches.
     pub fault: LaunchFault,
-    /// Period: 1 is each launch with it, 2 every second one, and so on.
+    /// Period: 1 is every launch with the request, 2 every second one, and so on.
     pub every: u64,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Mishaps<'a> {
     reservations: u64,
     writes: u64,
     reads: u64,
-    /// Number of launches with each culprit.
+    /// Number of launches so far with each culprit.
     flawed: BTreeMap<RequestId, u64>,
     /// Requests whose reservation was refused, until the scheduler hears of it.
     refused: BTreeSet<RequestId>,
@@ -93,7 +93,7 @@ impl<'a> Mishaps<'a> {
         }
     }
 
-    /// Reserves memory for a request, which takes its flow's cache back; false if that is refused.
+    /// Reserves memory for a request, which takes its flow's cache back; returns false if that is refused.
     pub(super) fn reserves(&mut self, id: RequestId, flow: Option<FlowId>, reused: u32) -> bool {
         let number = self.reservations;
         self.reservations += 1;
@@ -112,12 +112,12 @@ impl<'a> Mishaps<'a> {
         !refused
     }
 
-    /// The scheduler hears that a request has not got its memory.
+    /// Notes that the scheduler has heard of a refused reservation.
     pub(super) fn refusal_heard(&mut self, id: RequestId) {
         self.refused.remove(&id);
     }
 
-    /// Whether a launch can be carried out.
+    /// Returns whether all requests of a launch have their memory.
     pub(super) fn has_memory(&self, work: &Work) -> bool {
         !self.refused.iter().any(|id| work.is_of(*id))
     }
@@ -139,7 +139,7 @@ impl<'a> Mishaps<'a> {
         fault
     }
 
-    /// Whether a launch has to read the cache of a request from flash.
+    /// Returns whether a launch has to read the cache of a request from flash.
     pub(super) fn has_unread(&self, work: &Work) -> bool {
         self.unread.iter().any(|id| work.is_of(*id))
     }
@@ -163,14 +163,14 @@ impl<'a> Mishaps<'a> {
         self.leaving.insert(transfer, Some(flow));
     }
 
-    /// What a flow had is given up, or taken back.
+    /// Drops the cache of a flow on flash, because it was given up or taken back.
     pub(super) fn keeps_nothing(&mut self, flow: FlowId) {
         for owner in self.leaving.values_mut() {
             *owner = owner.filter(|other| *other != flow);
         }
     }
 
-    /// As [`Mishaps::keeps_nothing`], of a flow that is to keep nothing anywhere.
+    /// Drops the cache as [`Mishaps::keeps_nothing`] does, for a flow that is to keep nothing anywhere.
     pub(super) fn released(&mut self, flow: FlowId) {
         self.keeps_nothing(flow);
         self.stored.remove(&flow);

@@ -1,21 +1,21 @@
-//! One DRAM behind several devices: how fast kernels run side by side.
+//! One DRAM behind several devices: the speed of kernels that run side by side.
 //!
-//! A kernel k with latency T alone draws the share u of the peak bandwidth while it runs, so it moves u·T. What
-//! it is granted of the bandwidth, g ≤ u, sets its pace:
+//! A kernel k with latency T alone draws the share u of the peak bandwidth while it runs, so it moves u·T. The
+//! bandwidth that it is granted, g ≤ u, sets its pace:
 //!
 //! ```text
-//!   speed = g / u          time = T · u / g
+//! speed = g / u          time = T · u / g
 //! ```
 //!
 //! - Each device has a cap b, the most it can draw (its ports, its outstanding requests); u counts up to b.
-//! - Together they draw at most the shared cap B, which is below 1: HeteroLLM (3.3) measures 43 GB/s for one
-//!   device and 59 GB/s for two, of 68.
-//! - If Σ u ≤ B all are granted what they want. Otherwise the bandwidth is divided as a memory controller
-//!   does among ports that all have requests waiting: in proportion to b, and nobody gets more than it wants,
-//!   g = min(u, θ·b) with Σ g = B (weighted max-min fairness).
+//! - Together they draw at most the shared cap B, which is below 1: HeteroLLM (3.3) measures 43 GB/s for one device and
+//!   59 GB/s for two, of 68.
+//! - If Σ u ≤ B all are granted their demand. Otherwise the bandwidth is divided as a memory controller does among
+//!   ports that all have requests waiting: in proportion to b, and none gets more than its demand, g = min(u, θ·b) with
+//!   Σ g = B (weighted max-min fairness).
 //!
-//! So memory-bound kernels (u near b) slow down in proportion, and compute-bound ones (u below their share)
-//! hardly or not at all, as in Agent.xpu's Fig. 4: GEMV beside GEMV suffers, GEMM beside GEMV does not.
+//! So memory-bound kernels (u near b) slow down in proportion, and compute-bound ones (u below their share) hardly or
+//! not at all, as in Agent.xpu's Fig. 4: GEMV beside GEMV suffers, GEMM beside GEMV does not.
 
 use heg_profiler::annotation::SocAnnotation;
 use heg_spec::DeviceClass;
@@ -25,9 +25,9 @@ use heg_sched::Lane;
 /// Bandwidths as shares of the DRAM's peak.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DramModel {
-    /// b: the most that each lane's device draws alone.
+    /// b: the largest share that each lane's device draws alone.
     pub lanes: [f64; Lane::ALL.len()],
-    /// B: the most that they draw together.
+    /// B: the largest share that they draw together.
     pub shared: f64,
 }
 
@@ -45,8 +45,9 @@ impl Default for DramModel {
 const SHARED: f64 = 59.0 / 68.0;
 
 impl DramModel {
-    /// The DRAM of a machine: the cap of each device is that of its memory-bound kernels, the whole bandwidth if that is
-    /// unknown. The shared cap is the one that HeteroLLM measured, since no SoC file has a better one.
+    /// Returns the DRAM of a machine. The cap of each device is that of its memory-bound kernels, or the whole
+    /// bandwidth if that is unknown. The shared cap is the one that HeteroLLM measured, since no SoC file has a better
+    /// one.
     pub fn of(soc: &SocAnnotation) -> Self {
         let cap = |class| {
             let spec = soc.device(class).and_then(|device| device.spec);
@@ -69,7 +70,7 @@ impl DramModel {
         }
     }
 
-    /// The bandwidth granted to each lane, from its demand; 0 demands nothing.
+    /// Returns the bandwidth granted to each lane, from its demand; 0 demands nothing.
     pub fn grants(&self, demands: [f64; Lane::ALL.len()]) -> [f64; Lane::ALL.len()] {
         let mut wanted = [0.0; Lane::ALL.len()];
         for ((wanted, demand), cap) in wanted.iter_mut().zip(demands).zip(self.lanes) {
@@ -81,7 +82,8 @@ impl DramModel {
         if wanted.iter().sum::<f64>() <= left {
             return grants;
         }
-        // A lane that wants less than its share gets all of it; the others divide the rest, until none wants less.
+        // A lane that demands less than its share gets all of its demand; the others divide the rest, until none
+        // demands less.
         loop {
             let weights: f64 = weights_of(&self.lanes, &open);
             let share = |lane: usize| left / weights * self.lanes[lane];
@@ -102,7 +104,7 @@ impl DramModel {
         }
     }
 
-    /// Speed of each lane's kernel, from its demand; 1 is as fast as alone.
+    /// Returns the speed of each lane's kernel, from its demand; 1 is the speed of running alone.
     pub fn speeds(&self, demands: [f64; Lane::ALL.len()]) -> [f64; Lane::ALL.len()] {
         let grants = self.grants(demands);
         let mut speeds = [1.0; Lane::ALL.len()];
@@ -140,7 +142,7 @@ mod tests {
         assert!(close(alone[1] * 68.0, 43.0));
         let both = memory.grants([1.0, 1.0, 0.0]);
         assert!(close((both[0] + both[1]) * 68.0, 59.0));
-        // Each slows to 29.5 of 43 GB/s.
+        // Each one slows down to 29.5 of 43 GB/s.
         assert!(close(memory.speeds([1.0, 1.0, 0.0])[0], 29.5 / 43.0));
     }
 
@@ -180,7 +182,7 @@ mod tests {
             }
             let drawn: f64 = grants.iter().sum();
             prop_assert!((drawn - wanted.min(shared)).abs() < 1e-9);
-            // Alone, a kernel takes exactly the time that it takes alone, unless the shared cap is lower.
+            // A kernel that runs alone is not slowed down, unless the shared cap is lower.
             for lane in (0..3).filter(|lane| demands[*lane].min(lanes[*lane]) <= shared) {
                 let mut alone = [0.0; 3];
                 alone[lane] = demands[lane];

@@ -9,21 +9,21 @@ use heg_workload::Trace;
 pub struct RequestRecord {
     /// Priority class.
     pub class: Class,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Tokens of the prompt found in the flow's cache.
+    /// Number of tokens of the prompt found in the flow's cache.
     pub reused_tokens: u32,
-    /// Tokens of the answer that were emitted.
+    /// Number of emitted tokens of the answer.
     pub output_tokens: u32,
     /// Time of arrival.
     pub arrived: Option<Micros>,
-    /// Time at which a kernel of it first ran.
+    /// Time at which its first kernel started.
     pub started: Option<Micros>,
     /// Time of its first token.
     pub first_token: Option<Micros>,
     /// Time of its end.
     pub ended: Option<Micros>,
-    /// The way it ended.
+    /// The reason of its end.
     pub finish: Option<Finish>,
     /// Time during which at least one kernel of its prompt ran.
     pub prefill_active: Micros,
@@ -44,15 +44,16 @@ pub struct ResourceUsage {
     pub active_secs: f64,
     /// Time that the CPU compiled, in s.
     pub compile_secs: f64,
-    /// Energy of everything, in J.
+    /// Total energy, in J.
     pub energy_joules: f64,
-    /// Longest time in which a lane cannot be interrupted, in µs: a kernel, or a layer of a decode run, alone.
+    /// Longest time for which a lane cannot be interrupted, in µs: that of a kernel, or of a layer of a decode run,
+    /// alone.
     pub longest_kernel_us: f64,
     /// Number of launches.
     pub launches: u64,
-    /// Number of times that requests decoded, each in an iteration.
+    /// Number of decodings: each request counts in each of its iterations.
     pub decodings: u64,
-    /// Number of drafted tokens that were verified in them.
+    /// Number of drafted tokens that were verified in these.
     pub drafted_tokens: u64,
     /// Number of drafted tokens that were accepted.
     pub accepted_tokens: u64,
@@ -61,9 +62,9 @@ pub struct ResourceUsage {
 #[derive(Debug, Clone)]
 struct Live {
     record: RequestRecord,
-    /// Tokens to prefill: its prompt and, after a restart, its answer until then.
+    /// Number of tokens to prefill: its prompt and, after a restart, its answer until then.
     prompt_tokens: u32,
-    /// Number of its running launches, and the time since which there is one.
+    /// Number of its running launches, and the time since which there are any.
     active: u32,
     active_since: Micros,
 }
@@ -223,14 +224,14 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Tokens that a request has to prefill.
+    /// Returns the number of tokens that a request has to prefill.
     pub(super) fn prompt_tokens(&self, id: RequestId) -> u32 {
         let live = self.live.get(id.0 as usize);
         live.map_or(0, |live| live.prompt_tokens)
     }
 
-    /// Requests that get tokens of a completed launch; `through` says whether a decode run has completed its last
-    /// layer.
+    /// Returns the requests that get tokens of a completed launch; `through` says whether a decode run has completed
+    /// its last layer.
     pub(super) fn receivers(&self, work: &Work, through: bool) -> Vec<RequestId> {
         match work {
             Work::Prefill { .. } => Vec::new(),
@@ -248,21 +249,21 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Tokens of a request's answer that were emitted, and those that were not.
+    /// Returns the number of emitted tokens of a request's answer, and of those still to come.
     pub(super) fn answer(&self, id: RequestId) -> Option<(u32, u32)> {
         let emitted = self.live.get(id.0 as usize)?.record.output_tokens;
         let all = self.trace.requests.get(id.0 as usize)?.output_tokens;
         Some((emitted, all.saturating_sub(emitted)))
     }
 
-    /// Counts a request that decoded, and got so many tokens.
+    /// Counts a request that decoded, and got `tokens` tokens.
     pub(super) fn decoded(&mut self, member: Decoding, tokens: u32) {
         self.usage.decodings += 1;
         self.usage.drafted_tokens += u64::from(member.drafted);
         self.usage.accepted_tokens += u64::from(tokens.saturating_sub(1));
     }
 
-    /// The records, the usage, and the number of requests that arrived and have not ended.
+    /// Returns the records, the usage, and the number of requests that arrived and have not ended.
     pub(super) fn close(self) -> (Vec<RequestRecord>, ResourceUsage, usize) {
         let records: Vec<_> = self.live.into_iter().map(|live| live.record).collect();
         let open = |r: &&RequestRecord| r.arrived.is_some() && r.ended.is_none();

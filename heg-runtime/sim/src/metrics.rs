@@ -1,4 +1,4 @@
-//! Figures of a run, as Agent.xpu v2 6.1 defines them.
+//! Metrics of a run, as Agent.xpu v2 6.1 defines them.
 
 use serde::Serialize;
 
@@ -6,47 +6,47 @@ use super::engine::Run;
 use super::meter::RequestRecord;
 use heg_sched::{Class, Finish, Lane, Micros};
 
-/// Figures of a run. Means over nothing are 0.
+/// Metrics of a run. Means over nothing are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Metrics {
-    /// Reactive requests.
+    /// Metrics of reactive requests.
     pub reactive: ClassMetrics,
-    /// Proactive requests.
+    /// Metrics of proactive requests.
     pub proactive: ClassMetrics,
-    /// Both.
+    /// Metrics of all requests.
     pub all: ClassMetrics,
     /// Energy per token of prompts and answers, in J.
     pub joules_per_token: f64,
     /// Utilisation of the iGPU over the time that anything ran, from 0 to 1: kernels of prompts count as 1, decode
     /// iterations as 0.46 (6.4).
     pub igpu_utilisation: f64,
-    /// The same sum in seconds: what the run cost the iGPU, whatever its length.
+    /// Busy time of the iGPU with the same weights, in s, whatever the length of the run.
     pub igpu_secs: f64,
-    /// The longest that a reactive request waited for its first kernel while no other reactive request was
-    /// before its first token, in s: the latency of preemption.
+    /// Longest wait of a reactive request for its first kernel while no other reactive request was before its first
+    /// token, in s: the latency of preemption.
     pub preemption_secs_max: f64,
-    /// The mean of the same waits, in s.
+    /// Mean of the same waits, in s.
     pub preemption_secs_mean: f64,
-    /// The longest that a lane cannot be interrupted, alone, in s.
+    /// Longest time for which a lane cannot be interrupted, in s.
     pub longest_kernel_secs: f64,
-    /// The longest that a proactive request waited for its first kernel, in s: fairness.
+    /// Longest wait of a proactive request for its first kernel, in s: fairness.
     pub proactive_wait_secs_max: f64,
-    /// From the first arrival to the last end, in s.
+    /// Time from the first arrival to the last end, in s.
     pub span_secs: f64,
 }
 
-/// Figures of the requests of a class that were answered to the end.
+/// Metrics of the requests of a class that were answered to the end.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct ClassMetrics {
-    /// Requests that came.
+    /// Number of requests that arrived.
     pub arrived: usize,
-    /// Requests that were answered.
+    /// Number of requests that were answered.
     pub completed: usize,
     /// Mean latency from arrival to the last token, in s.
     pub latency_secs_mean: f64,
-    /// Its 90th percentile.
+    /// 90th percentile of the latency, in s.
     pub latency_secs_p90: f64,
-    /// Its 99th percentile.
+    /// 99th percentile of the latency, in s.
     pub latency_secs_p99: f64,
     /// Mean latency divided by mean tokens of prompt and answer, in s: normalised latency.
     pub secs_per_token: f64,
@@ -54,7 +54,7 @@ pub struct ClassMetrics {
     pub secs_per_token_of_each: f64,
     /// Mean time to the first token, in s.
     pub ttft_secs_mean: f64,
-    /// Its 90th percentile.
+    /// 90th percentile of the time to the first token, in s.
     pub ttft_secs_p90: f64,
     /// Mean time per token after the first, in s.
     pub tpot_secs_mean: f64,
@@ -72,7 +72,7 @@ pub struct ClassMetrics {
 const DECODE_UTILISATION: f64 = 0.46;
 
 impl Metrics {
-    /// The figures of a run.
+    /// Computes the metrics of a run.
     pub fn of(run: &Run) -> Self {
         let class = |class| ClassMetrics::of(run.requests.iter().filter(|r| r.class == class));
         let tokens: f64 = run.requests.iter().map(tokens_of).sum();
@@ -157,7 +157,7 @@ fn ratio(value: f64, by: f64) -> f64 {
     if by > 0.0 { value / by } else { 0.0 }
 }
 
-/// Waits of reactive requests for their first kernel, while no other one was before its first token.
+/// Returns the waits of reactive requests for their first kernel while no other one was before its first token, in s.
 fn preemption_secs(requests: &[RequestRecord]) -> Vec<f64> {
     let reactive: Vec<&RequestRecord> = requests
         .iter()

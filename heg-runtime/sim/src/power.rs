@@ -1,4 +1,4 @@
-//! The power of devices, by stage.
+//! The power of devices by stage.
 
 use heg_spec::Soc;
 
@@ -13,20 +13,20 @@ pub struct StagePower {
     pub decode_watts: f64,
 }
 
-/// Power of a machine.
+/// The power model of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct PowerModel {
-    /// By lane, in the order of [`Lane::ALL`].
+    /// Power of each lane, in the order of [`Lane::ALL`].
     pub lanes: [StagePower; Lane::ALL.len()],
-    /// The CPU while it compiles a kernel, in W.
+    /// Power of the CPU while it compiles a kernel, in W.
     pub compile_watts: f64,
     /// Idle power of the machine, in W.
     pub idle_watts: f64,
 }
 
 impl PowerModel {
-    /// The power of a SoC file. Whatever the file leaves out draws nothing; idle power is 0, since the sources are
-    /// measured above it.
+    /// Creates the power model of a SoC file. Figures that the file leaves out are 0; so is idle power, since the
+    /// sources measured above it.
     pub fn of(soc: &Soc) -> Self {
         let mut model = Self::default();
         for device in &soc.devices {
@@ -40,7 +40,7 @@ impl PowerModel {
         model
     }
 
-    /// Power of a lane while it runs `work`, in W.
+    /// Returns the power of a lane while it runs `work`, in W.
     pub(super) fn watts(&self, lane: Lane, work: &Work) -> f64 {
         let stages = self.lanes[lane as usize];
         match WorkStage::of(work) {

@@ -1,15 +1,15 @@
 //! A platform to simulate: a model on a machine, under any policy.
 
 use heg_profiler::annotation::{SocAnnotation, of_data_sheet};
-use heg_spec::policy::SchedulerKind;
-use heg_spec::{Policy, Soc};
+use heg_spec::Soc;
 
 use super::engine::{Machine, Run, SimulationError, simulate};
 use super::memory::DramModel;
 use super::power::PowerModel;
+use super::rivals::Contender;
 use super::sheet::ModelSheet;
 use heg_costs::AnnotatedCosts;
-use heg_sched::{AgentXpu, CachedCosts, Costs, Micros, Observed, Observer, Scheduler, SingleLane};
+use heg_sched::{CachedCosts, Micros, Observed, Observer};
 use heg_workload::Trace;
 
 /// Time that a lane takes to reset. Chosen; nothing fails in an evaluation.
@@ -24,13 +24,13 @@ pub struct Platform {
     pub model: String,
     /// The costs of kernels.
     pub costs: AnnotatedCosts,
-    /// Memory and power.
+    /// The memory and power of the machine.
     pub machine: Machine,
 }
 
 impl Platform {
-    /// `sheet`'s model on the machine of a SoC file, prefilling in chunks of `chunk_tokens`. The sheet's
-    /// annotations of the machine are kept; ceilings are those of the SoC file.
+    /// Creates a platform of `sheet`'s model on the machine of a SoC file, prefilling in chunks of `chunk_tokens`. The
+    /// sheet's annotations of the machine are kept; ceilings are those of the SoC file.
     ///
     /// Errors: those of [`of_data_sheet`].
     pub fn new(
@@ -64,10 +64,10 @@ impl Platform {
         })
     }
 
-    /// Simulates a trace under a policy.
+    /// Simulates a trace under a contender's policy.
     pub fn serve(
         &self,
-        policy: &Policy,
+        contender: &Contender,
         trace: &Trace,
         timeline: bool,
     ) -> Result<Run, SimulationError> {
@@ -76,29 +76,18 @@ impl Platform {
             timeline,
             ..self.machine.clone()
         };
-        simulate(&mut scheduler_of(policy, &costs), &costs, &machine, trace)
+        simulate(&mut contender.scheduler(&costs), &costs, &machine, trace)
     }
 
-    /// The same under an observer's eyes.
+    /// Simulates a trace as above, with an observer.
     pub fn observe(
         &self,
-        policy: &Policy,
+        contender: &Contender,
         trace: &Trace,
         observer: impl Observer,
     ) -> Result<Run, SimulationError> {
         let costs = CachedCosts::new(&self.costs);
-        let mut observed = Observed::new(scheduler_of(policy, &costs), observer);
+        let mut observed = Observed::new(contender.scheduler(&costs), observer);
         simulate(&mut observed, &costs, &self.machine, trace)
-    }
-}
-
-/// The scheduler that a policy asks for.
-fn scheduler_of<'c, C: Costs>(policy: &Policy, costs: &'c C) -> Box<dyn Scheduler + 'c> {
-    let policy = policy.clone();
-    match policy.scheduler {
-        SchedulerKind::AgentXpu | SchedulerKind::Serial => Box::new(AgentXpu::new(policy, costs)),
-        SchedulerKind::ContinuousBatching
-        | SchedulerKind::PreemptRecompute
-        | SchedulerKind::TimeSharing => Box::new(SingleLane::new(policy, costs)),
     }
 }

@@ -1,9 +1,10 @@
-//! Model sheets: what the simulator needs of a model, namely its shape, its kernels' work, and their known speeds.
+//! Model sheets: the data of a model that the simulator needs, namely its shape, its kernels' work, and their
+//! known speeds.
 //!
-//! A bundle has all of this in its manifest and its annotations, beside gigabytes of weights. A sheet is that
-//! part alone, as RON of some tens of kilobytes, so that an evaluation needs no bundle. The shipped ones
-//! were written by `cargo xtask model-sheet` from bundles with NPU blobs: their NPU latencies are the vendor
-//! compiler's own (DESIGN §4.3).
+//! A bundle has all of this in its manifest and its annotations, beside gigabytes of weights. A sheet is that part
+//! alone, as RON of some tens of kilobytes, so that an evaluation needs no bundle. The shipped ones were written
+//! by `cargo xtask model-sheet` from bundles with NPU blobs: their NPU latencies are the vendor compiler's own
+//! (DESIGN §4.3).
 
 use heg_artifacts::SectionId;
 use heg_artifacts::manifest::{Kernel, Manifest, Model};
@@ -13,10 +14,10 @@ use thiserror::Error;
 
 use heg_costs::first_kernels;
 
-/// Longest sheet that is read, in bytes. Chosen: ten times what a model with blobs for three NPUs needs.
+/// Size of the longest sheet that is read, in bytes. Chosen: ten times that of a model with blobs for three NPUs.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Shipped sheets: name and text.
+/// The shipped sheets, by name and text.
 const SHIPPED: &[(&str, &str)] = &[
     ("llama-3.2-3b", include_str!("models/llama-3.2-3b.ron")),
     ("llama-3.1-8b", include_str!("models/llama-3.1-8b.ron")),
@@ -26,9 +27,9 @@ const SHIPPED: &[(&str, &str)] = &[
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelSheet {
-    /// Dimensions and limits.
+    /// The model's dimensions and limits.
     pub model: Model,
-    /// Decoder layers.
+    /// Number of decoder layers.
     pub layers: u32,
     /// The kernels of the first layer, which stands for all, and the head. IR and blobs are left out.
     pub kernels: Vec<Kernel>,
@@ -42,7 +43,7 @@ pub enum SheetError {
     /// The text is too long.
     #[error("the model sheet is {found} bytes long, expected up to {BYTES_MAX}")]
     TooLong {
-        /// Its length in bytes.
+        /// Size of the text in bytes.
         found: usize,
     },
     /// The text is not a sheet in RON.
@@ -58,13 +59,13 @@ pub enum SheetError {
     /// No sheet of this name ships.
     #[error("no model sheet `{found}` ships; expected one of {}", ModelSheet::names().join(", "))]
     Unknown {
-        /// The name that was asked for.
+        /// The requested name.
         found: String,
     },
 }
 
 impl ModelSheet {
-    /// The sheet of a bundle.
+    /// Extracts the sheet of a bundle.
     pub fn of(manifest: &Manifest, annotations: Annotations) -> Self {
         let kernels = first_kernels(manifest).map(|kernel| {
             let mut kernel = kernel.clone();
@@ -82,7 +83,7 @@ impl ModelSheet {
         }
     }
 
-    /// Reads a sheet.
+    /// Parses a sheet.
     pub fn parse(text: &str) -> Result<Self, SheetError> {
         if text.len() > BYTES_MAX {
             return Err(SheetError::TooLong { found: text.len() });
@@ -96,7 +97,7 @@ impl ModelSheet {
             })
     }
 
-    /// The sheet's text, the same for equal sheets: one field, kernel or device a line, as far as that goes.
+    /// Returns the sheet's text, the same for equal sheets: one field, kernel or device a line where possible.
     pub fn to_text(&self) -> Result<String, SheetError> {
         let layout = ron::ser::PrettyConfig::new()
             .depth_limit(3)
@@ -112,7 +113,7 @@ impl ModelSheet {
             })
     }
 
-    /// A shipped sheet.
+    /// Returns a shipped sheet.
     pub fn shipped(name: &str) -> Result<Self, SheetError> {
         let found = SHIPPED.iter().find(|(known, _)| *known == name);
         let (_, text) = found.ok_or_else(|| SheetError::Unknown {
@@ -121,7 +122,7 @@ impl ModelSheet {
         Self::parse(text)
     }
 
-    /// Names of the shipped sheets.
+    /// Returns the names of the shipped sheets.
     pub fn names() -> Vec<&'static str> {
         SHIPPED.iter().map(|(name, _)| *name).collect()
     }

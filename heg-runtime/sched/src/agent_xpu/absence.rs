@@ -1,40 +1,40 @@
 //! Lanes that hang, are lost, and come back (v1 6.5).
 //!
-//! A kernel that runs far too long is to be stopped; until its lane has answered that, it may still write, so its
+//! A kernel that runs far too long is to be stopped; until its lane has confirmed that, it may still write, so its
 //! requests wait. A lane that does not answer in time counts as lost, and its requests start over in other memory.
-//! Kernels of dynamic shapes pass to the lane that stands in. Where none does, requests wait for one to come back, as
-//! long as a kernel may hang; then all end as failed, and so do new ones until a lane is back.
+//! Kernels of dynamic shapes move to the lane that stands in. If there is none, requests wait for a lane to come
+//! back, for as long as a kernel may hang; then all end as failed, and so do new ones until a lane is back.
 
 use super::AgentXpu;
 use crate::costs::Costs;
 use crate::event::{Action, Actions, Finish, Work};
-use crate::lanes::{Left, RESET_PATIENCE, Running};
+use crate::lanes::{LaneSet, Left, RESET_PATIENCE, Running};
 use crate::request::{Lane, Micros};
 
-/// Whether anything can be done for anybody.
+/// Whether requests can be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outlook {
     /// There is a lane of dynamic kernels.
     Served,
-    /// One may come back until then.
+    /// A lane may come back until this time.
     WaitsUntil(Micros),
-    /// There is none.
+    /// There is no lane of dynamic kernels, and none is waited for.
     Hopeless,
 }
 
 impl<C: Costs> AgentXpu<C> {
-    /// How long a kernel may hang at least, and requests wait for a lane.
+    /// Least time after which a kernel counts as hung; also the time that requests wait for a lane.
     fn patience(&self) -> Micros {
         Micros::from_millis(self.policy.limits.timeout_min_ms)
     }
 
-    /// A kernel runs far longer than it should: it is to be stopped.
+    /// Stops a kernel that runs far longer than it should.
     pub(super) fn hung(&mut self, lane: Lane, actions: &mut Actions) {
         let until = self.now + Micros(self.patience().0.saturating_mul(RESET_PATIENCE));
         if let Some(running) = self.lanes.running(lane)
             && let Work::Decode(run) = &running.work
         {
-            // Others may decode meanwhile, on another lane.
+            // Other requests may decode meanwhile, on another lane.
             self.decode.abandon(&run.batch);
         }
         let ids = self.lanes.reset(lane, until);
@@ -44,15 +44,15 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// A lane has answered: it writes nothing any more that it was told before.
+    /// Notes that a lane has answered: it writes nothing of its earlier work any more.
     fn answered(&mut self, lane: Lane) {
         self.kv.answered(lane);
         for (_, entry) in self.ledger.iter_mut() {
-            entry.own.written_by.remove(lane);
+            entry.own.remove_writer(lane);
         }
     }
 
-    /// A lane is there again, and has stopped what hung on it.
+    /// Notes that a lane is present again, and has stopped its hung kernel.
     pub(super) fn ready(&mut self, lane: Lane, actions: &mut Actions) {
         self.answered(lane);
         self.warmth.reconsider();
@@ -65,13 +65,13 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// A device is gone: what ran on it runs elsewhere, and nobody is to blame unless it hung.
+    /// Notes that a device is gone: its work runs elsewhere, and no request is to blame unless the device hung.
     pub(super) fn lost(&mut self, lane: Lane, actions: &mut Actions) {
         self.answered(lane);
         match self.lanes.lose(lane) {
             Some(Left::Running(running)) => {
                 self.undo(&running);
-                // What was to be let go can go now.
+                // Requests that were to be closed can be closed now.
                 for id in running.work.requests() {
                     self.settle(id, actions);
                 }
@@ -85,16 +85,16 @@ impl<C: Costs> AgentXpu<C> {
         self.gone(lane, actions);
     }
 
-    /// A lane has not answered in time. It may do so later, and write until then: the memory of its requests is
-    /// nobody's meanwhile.
+    /// Notes that a lane has not answered in time. It may do so later, and write until then: the memory of its
+    /// requests is not reused meanwhile.
     pub(super) fn silent(&mut self, lane: Lane, actions: &mut Actions) {
         self.kv.is_silent(lane);
         if let Some(Left::Hung(running) | Left::Running(running)) = self.lanes.lose(lane) {
             self.undo_hung(&running);
             for id in running.work.requests() {
                 if let Some(entry) = self.ledger.get_mut(id) {
-                    entry.own.written_by.insert(lane);
-                    entry.own.starts_over = true;
+                    entry.own.add_writers(LaneSet::of(|other| other == lane));
+                    entry.own.spoil();
                 }
             }
             self.blame(&running, lane, actions);
@@ -102,7 +102,7 @@ impl<C: Costs> AgentXpu<C> {
         self.gone(lane, actions);
     }
 
-    /// Takes back what was to be stopped; an iteration was taken back when it was.
+    /// Takes back work that was to be stopped; an iteration was already taken back when the lane was reset.
     fn undo_hung(&mut self, running: &Running) {
         if !matches!(running.work, Work::Decode(_)) {
             self.undo(running);
@@ -118,7 +118,7 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// Ends everybody where no lane came back.
+    /// Ends all requests if no lane came back.
     pub(super) fn give_up_waiting(&mut self, actions: &mut Actions) {
         self.outlook = Outlook::Hopeless;
         let all: Vec<_> = self.ledger.iter().map(|(id, _)| id).collect();
@@ -127,7 +127,7 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// When something is to be done about a lane that is away.
+    /// The time at which an absent lane is to be dealt with.
     pub(super) fn next_absence(&self) -> Option<Micros> {
         let answers = Lane::ALL.into_iter();
         let answers = answers.filter_map(|lane| self.lanes.answers_by(lane));

@@ -11,16 +11,16 @@ use crate::request::{Class, Lane, RequestId};
 
 /// Progress of the reactive answers.
 struct Answers {
-    /// Time that the one with the fewest tokens took to decode.
+    /// Decoding time of the answer with the fewest tokens, in µs.
     youngest_us: f64,
-    /// Time for as many tokens as the one that ends first may still have.
+    /// Time for the most tokens that the answer closest to its end may still have, in µs.
     rest_us: f64,
 }
 
 impl<C: Costs> AgentXpu<C> {
-    /// Whether the next prompt is a reactive one that takes long, and a reactive answer has just begun or may soon end
-    /// (`decode.young_answers_first`, `decode.ending_answers_first`). It waits for a part of its own length at most for
-    /// each answer, since they grow older and end.
+    /// Whether the next prompt is a reactive one that takes long, and a reactive answer has just begun or may soon
+    /// end (`decode.young_answers_first`, `decode.ending_answers_first`). For each answer it waits for at most a part
+    /// of its own length, since answers grow older and end.
     pub(super) fn would_hold_up_answer(&self, lane: Lane) -> bool {
         let policy = &self.policy.decode;
         let rules = (policy.young_answers_first, policy.ending_answers_first);
@@ -31,7 +31,7 @@ impl<C: Costs> AgentXpu<C> {
         let Some(next) = next.filter(|next| next.class == Class::Reactive) else {
             return false;
         };
-        let Some(answers) = self.reactive_answers(lane) else {
+        let Some(answers) = self.reactive_answers(lane, next.id) else {
             return false;
         };
         let length_us = self.time_to_completion(next.id);
@@ -41,11 +41,15 @@ impl<C: Costs> AgentXpu<C> {
             || exceeds(policy.ending_answers_first, answers.rest_us)
     }
 
-    /// How far reactive answers are, at what another token of one alone takes; `None` if there are none.
-    fn reactive_answers(&self, lane: Lane) -> Option<Answers> {
+    /// Returns the progress of the reactive answers, at the time of a token of one request alone; `None` if there are
+    /// none. Answers of clients that were served more than the prompt's client do not count.
+    fn reactive_answers(&self, lane: Lane, prompt: RequestId) -> Option<Answers> {
+        let next = self.ledger.get(prompt)?;
         let answers = self.decode.requests().filter_map(|id| {
             let entry = self.ledger.get(*id)?;
-            let counts = entry.class() == Class::Reactive && entry.ending.is_none();
+            let counts = entry.class() == Class::Reactive
+                && entry.ending.is_none()
+                && (entry.client() == next.client() || self.goes_first(entry, next));
             counts.then_some((*id, entry))
         });
         let time_us = |id: RequestId, entry: &Entry, tokens: u32| {

@@ -1,8 +1,9 @@
-//! Elastic binding: which lane a kernel of a prompt goes to, decided when it could start (§4.3).
+//! Elastic binding: chooses the lane of a prompt's kernel at the time when it could start (§4.3).
 
 use heg_spec::policy::NpuAttention;
 
 use super::AgentXpu;
+use super::prefills::Slot;
 use super::stage::Entry;
 use crate::costs::{Call, Cost, Costs};
 use crate::event::{Kernel, Work};
@@ -11,17 +12,17 @@ use crate::prefill::{Prefill, Step};
 use crate::request::{Class, Lane, Micros, RequestId};
 
 impl<C: Costs> AgentXpu<C> {
-    /// The head goes where its token is there first.
+    /// Returns the lane on which the head's token is ready first.
     pub(super) fn head_lane(&self, entry: &Entry) -> Option<(Lane, Cost)> {
         let call = Call::Head { rows: 1 };
         let npu = self.costs.cost(Lane::Npu, call);
-        // Where it would have to wait for decoding, the iGPU is the better place.
-        let waits = npu.is_some_and(|cost| self.must_wait_for_decode(entry, cost));
+        // If it would have to wait for decoding on the NPU, the iGPU is the better place.
+        let waits = npu.is_some_and(|cost| self.is_diverted(entry, cost));
         let npu = Some(Lane::Npu).filter(|_| !waits);
         self.first_done([npu, self.dynamic_lane()], entry, call)
     }
 
-    /// Of the lanes that can run a call, the one that ends first, counting what runs there now.
+    /// Returns the lane that completes a call first, of those that can run it, counting the work that runs there now.
     fn first_done(
         &self,
         lanes: [Option<Lane>; 2],
@@ -34,14 +35,16 @@ impl<C: Costs> AgentXpu<C> {
             .filter(|lane| self.lanes.is_present(*lane));
         let able = present.filter_map(|lane| Some((lane, self.costs.cost(lane, call)?)));
         let able: Vec<(Lane, Cost)> = able.collect();
-        // Where its last launch failed it is tried again only if there is no other place.
-        let others = able.iter().any(|(lane, _)| entry.own.failed != Some(*lane));
+        // The lane of its last failed launch is tried again only if there is no other.
+        let others = able
+            .iter()
+            .any(|(lane, _)| entry.own.failed_on() != Some(*lane));
         able.into_iter()
-            .filter(|(lane, _)| !others || entry.own.failed != Some(*lane))
+            .filter(|(lane, _)| !others || entry.own.failed_on() != Some(*lane))
             .min_by(|a, b| self.end_of(a.0, a.1).total_cmp(&self.end_of(b.0, b.1)))
     }
 
-    /// When a kernel would end on a lane, in µs from now. A decode run gives way at its next layer.
+    /// Time at which a kernel would end on a lane, in µs from now. A decode run gives way at its next layer.
     fn end_of(&self, lane: Lane, cost: Cost) -> f64 {
         let wait = self.lanes.running(lane).map_or(0.0, |running| {
             let rest = running.ends.since(self.now).0 as f64;
@@ -55,7 +58,7 @@ impl<C: Costs> AgentXpu<C> {
         wait + cost.latency_us
     }
 
-    /// Which lane a kernel of a prompt belongs to, and what it takes there.
+    /// Returns the lane on which a kernel of a prompt belongs, and its cost there.
     pub(super) fn lane_of(
         &self,
         id: RequestId,
@@ -73,19 +76,19 @@ impl<C: Costs> AgentXpu<C> {
         if step.kernel == Kernel::Mha {
             return self.attention_lane(entry, step, call);
         }
-        let beside_overdue = self.prefills.overdue.is_some();
-        let preferred = if self.prefills.overdue == Some(id) {
+        let beside_overdue = self.prefills.holder(Slot::Overdue).is_some();
+        let preferred = if self.prefills.holds(Slot::Overdue, id) {
             dynamic
-        } else if beside_overdue || self.prefills.backfill == Some(id) {
+        } else if beside_overdue || self.prefills.holds(Slot::Backfill, id) {
             npu
-        } else if self.prefills.aside == Some(id) {
+        } else if self.prefills.holds(Slot::Aside, id) {
             if self.aside_gives_way(prefill) {
                 npu
             } else {
                 dynamic
             }
         } else if step.part >= prefill.chunks() {
-            if self.remainder_leaves_dynamic_lane(entry, step.segment.tokens) {
+            if self.remainder_leaves_dynamic_lane(entry) {
                 npu
             } else {
                 dynamic
@@ -96,7 +99,7 @@ impl<C: Costs> AgentXpu<C> {
             dynamic
         };
         let at = |lane: Lane| Some((lane, self.costs.cost(lane, call)?));
-        let avoided = entry.own.failed.is_some() && preferred == entry.own.failed;
+        let avoided = entry.own.failed_on().is_some() && preferred == entry.own.failed_on();
         let other = if preferred == npu { dynamic } else { npu };
         let choices = if avoided {
             [other, preferred]
@@ -106,7 +109,8 @@ impl<C: Costs> AgentXpu<C> {
         choices.into_iter().flatten().find_map(at)
     }
 
-    /// How many chunks of a prompt the NPU takes: all, unless the iGPU has nothing else to do, or nothing better.
+    /// Returns the number of a prompt's chunks that the NPU takes: all, unless the iGPU has nothing else, or nothing
+    /// better, to do.
     fn npu_share(&self, entry: &Entry, prefill: &Prefill) -> usize {
         let policy = &self.policy.prefill;
         let splits = match entry.class() {
@@ -114,11 +118,11 @@ impl<C: Costs> AgentXpu<C> {
                 let spares = policy.split_beside_proactive_ms.is_some()
                     && !self.decodes_for_somebody(Micros(0));
                 let free = self.decode.is_idle() || spares;
-                policy.elastic && free && self.prefills.aside.is_none()
+                policy.elastic && free && self.prefills.holder(Slot::Aside).is_none()
             }
             Class::Proactive => {
                 let free = self.decode.is_idle() || self.prefill_lags();
-                policy.balance && free && self.backlog_asks_for_balance()
+                policy.balance && free
             }
         };
         if !splits || prefill.chunks() == 0 {
@@ -132,30 +136,25 @@ impl<C: Costs> AgentXpu<C> {
     /// Whether more proactive requests wait for their prefill than decode, and no reactive one decodes.
     ///
     /// An iteration takes about as long for many requests as for one: decoding loses little when it waits for
-    /// more of them, and the prefill, which holds up all, goes on twice as fast (v1 6.5).
+    /// more of them, and the prefill, on which all depend, goes on twice as fast (v1 6.5).
     fn prefill_lags(&self) -> bool {
-        self.prefills.proactive_waiting() > self.decode.len() && !self.decodes_reactive()
+        self.prefills.queue(Class::Proactive).len() > self.decode.len() && !self.decodes_reactive()
     }
 
-    /// Whether a proactive remainder leaves the iGPU to others; the NPU pads it.
-    fn remainder_leaves_dynamic_lane(&self, entry: &Entry, tokens: u32) -> bool {
-        let policy = &self.policy.prefill;
-        let makes_room = || policy.balance && self.decodes_reactive();
-        let queue_is_long = policy.balance && self.backlog_asks_for_balance();
-        let least = policy.npu_remainder_tokens_min.filter(|_| !queue_is_long);
-        let long = least.is_some_and(|least| tokens >= least);
-        entry.class() == Class::Proactive && (long || makes_room())
+    /// Whether a proactive remainder leaves the iGPU to other work; the NPU pads it.
+    fn remainder_leaves_dynamic_lane(&self, entry: &Entry) -> bool {
+        entry.class() == Class::Proactive && self.policy.prefill.balance && self.decodes_reactive()
     }
 
-    /// Whether a request decodes for which somebody waits, or that is overdue, and it has waited long for its next token: a
-    /// reactive one for `patience`.
+    /// Whether a request that is reactive or overdue decodes and has waited long for its next token: a reactive one
+    /// for `patience`, an overdue one for `split_beside_proactive_ms`.
     pub(super) fn decodes_for_somebody(&self, patience: Micros) -> bool {
         let overdue_ms = self.policy.prefill.split_beside_proactive_ms.unwrap_or(0);
         let mut decoding = self.decode.requests().filter_map(|id| self.ledger.get(*id));
         decoding.any(|entry| {
             let may_wait = match entry.class() {
                 Class::Reactive => patience,
-                Class::Proactive if entry.own.overdue => Micros::from_millis(overdue_ms),
+                Class::Proactive if entry.own.is_overdue() => Micros::from_millis(overdue_ms),
                 Class::Proactive => return false,
             };
             self.now.since(entry.waits_since) >= may_wait
@@ -198,7 +197,7 @@ impl<C: Costs> AgentXpu<C> {
         })
     }
 
-    /// Attention belongs to the iGPU; to the NPU where a static kernel is at hand and ends earlier.
+    /// Returns the lane of attention: the iGPU, or the NPU if a static kernel is loaded there and ends earlier.
     fn attention_lane(&self, entry: &Entry, step: Step, call: Call) -> Option<(Lane, Cost)> {
         let dynamic = self
             .dynamic_lane()
@@ -212,13 +211,13 @@ impl<C: Costs> AgentXpu<C> {
                 NpuAttention::Bundle => self.costs.cost(Lane::Npu, call),
             })
             .flatten()
-            // Where it would have to wait for decoding, the iGPU is the better place.
-            .filter(|cost| !self.must_wait_for_decode(entry, *cost))
+            // If it would have to wait for decoding on the NPU, the iGPU is the better place.
+            .filter(|cost| !self.is_diverted(entry, *cost))
             .map(|cost| (Lane::Npu, cost));
         match (dynamic, npu) {
             (Some(a), Some(b)) => {
                 let npu_first = self.end_of(b.0, b.1) < self.end_of(a.0, a.1);
-                let avoids = |at: Lane| entry.own.failed == Some(at);
+                let avoids = |at: Lane| entry.own.failed_on() == Some(at);
                 let take_npu = (npu_first || avoids(a.0)) && !avoids(b.0);
                 Some(if take_npu { b } else { a })
             }

@@ -1,4 +1,4 @@
-//! What time brings: deadlines, overdue requests, hung kernels, and the one timer that stands for them all.
+//! Events of time: deadlines, overdue requests, hung kernels, and the one timer that stands for them all.
 
 use super::AgentXpu;
 use super::absence::Outlook;
@@ -32,7 +32,7 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// Ends and promotes the requests whose time has come, and finds out when the next one's does.
+    /// Ends and promotes the requests whose time has come, and finds the time of the next one.
     fn visit_due(&mut self, actions: &mut Actions) {
         let now = self.now;
         let threshold = self.ageing_threshold();
@@ -42,7 +42,7 @@ impl<C: Costs> AgentXpu<C> {
                 late.push(id);
             }
             if overdue_at(entry, threshold).is_some_and(|at| at <= now) {
-                entry.own.overdue = true;
+                entry.own.age();
                 self.tally.note(Mechanism::Ageing);
             }
         }
@@ -55,7 +55,7 @@ impl<C: Costs> AgentXpu<C> {
             .min();
     }
 
-    /// Takes the times of a new request into account. Those of others only move back.
+    /// Takes the times of a new request into account. Those of others can only be later than noted.
     pub(super) fn expect(&mut self, id: RequestId) {
         let threshold = self.ageing_threshold();
         let next = self
@@ -65,7 +65,7 @@ impl<C: Costs> AgentXpu<C> {
         self.due = self.due.into_iter().chain(next).min();
     }
 
-    /// Sets the timer for what comes next, unless it goes off before that anyway.
+    /// Sets the timer for the next event, unless it goes off before that anyway.
     pub(super) fn set_alarm(&mut self, actions: &mut Actions) {
         let hangs = self.lanes.all_running().map(|(_, running)| running.hangs);
         let others = [self.due, self.next_opening(), self.next_absence()];
@@ -84,7 +84,7 @@ impl<C: Costs> AgentXpu<C> {
     }
 }
 
-/// When something is to be done about a request.
+/// The time at which a request is to be dealt with.
 fn next_of(entry: &Entry, threshold: Option<Micros>) -> Option<Micros> {
     let deadline = entry.submission.deadline.filter(|_| entry.ending.is_none());
     deadline
@@ -93,9 +93,10 @@ fn next_of(entry: &Entry, threshold: Option<Micros>) -> Option<Micros> {
         .min()
 }
 
-/// When a request becomes overdue, if it may and is not yet.
+/// The time at which a request becomes overdue; `None` if it cannot, or already is.
 fn overdue_at(entry: &Entry, threshold: Option<Micros>) -> Option<Micros> {
-    let may = entry.class() == Class::Proactive && !entry.own.overdue && entry.ending.is_none();
+    let may =
+        entry.class() == Class::Proactive && !entry.own.is_overdue() && entry.ending.is_none();
     threshold
         .filter(|_| may)
         .map(|threshold| entry.waits_since + threshold)

@@ -1,26 +1,27 @@
-//! Proactive answers decode beside reactive ones while that costs these little (`decode.reactive_slowdown_max`).
+//! Lets proactive answers decode beside reactive ones while that slows them little (`decode.reactive_slowdown_max`).
 //!
-//! Rows of an iteration share the weights that it reads: on a CPU the first few cost next to nothing, on others more may.
+//! Rows of an iteration share the weights that it reads: on a CPU the first few cost next to nothing, on other
+//! devices more may.
 
 use super::AgentXpu;
 use crate::batch::Candidate;
 use crate::costs::{Call, Costs};
 use crate::request::{Class, Lane};
 
-/// Contexts are compared in steps of this, so that remembered costs serve many iterations. Chosen: a small part of what
-/// a row reads of the weights.
+/// Contexts are compared in steps of this many tokens, so that cached costs serve many iterations. Chosen: a row
+/// reads little for that many tokens, compared with the weights.
 pub(super) const CONTEXT_STEP: u32 = 256;
 
 impl<C: Costs> AgentXpu<C> {
-    /// A batch without its last proactive answers, as far as they would make it longer for reactive ones than the policy
-    /// allows. Overdue ones stay: they have waited enough.
+    /// Returns a batch without its last proactive answers, as far as they would slow down reactive ones more than the
+    /// policy allows. Overdue ones stay: they have waited enough.
     pub(super) fn bearable(&self, lane: Lane, mut batch: Vec<Candidate>) -> Vec<Candidate> {
         let times = self.policy.decode.reactive_slowdown_max;
         let Some(times) = times.filter(|_| !self.lanes.is_present(Lane::Npu)) else {
             return batch;
         };
         let is_reactive = |member: &Candidate| member.class == Class::Reactive;
-        // Reactive ones stand first, overdue ones next.
+        // Reactive candidates stand first, overdue ones next.
         let reactive = batch.partition_point(is_reactive);
         let certain = batch.partition_point(|member| is_reactive(member) || member.overdue);
         if reactive == 0 || certain == batch.len() {

@@ -3,46 +3,16 @@
 //! An iteration is launched as one run of layers, which gives way to a prefill between two of them and goes on
 //! later: its batch stays as it is until every request in it has its token.
 
-use std::sync::Arc;
-
 use super::AgentXpu;
 use super::company::CONTEXT_STEP;
-use super::gates::Proposal;
+use super::decodes::{Iteration, Reached};
+use super::rules::Proposal;
 use crate::batch::{Candidate, next_batch, with_drafts};
 use crate::costs::{Call, Cost, Costs};
 use crate::event::{Actions, DecodeRun, Decoding, Work};
-use crate::isolation::Isolation;
 use crate::ledger::Outcome;
 use crate::request::{Class, Lane, RequestId};
-
-/// The requests that decode, and the iteration under way.
-#[derive(Debug, Default)]
-pub(super) struct Decode {
-    /// Requests past their prefill, in the order in which they came here.
-    requests: Vec<RequestId>,
-    /// The iteration that has begun on the lane of dynamic kernels.
-    pub(super) iteration: Option<Iteration>,
-    /// The verification that has begun on the NPU (`second_lane`).
-    pub(super) aside: Option<Iteration>,
-    /// Who makes iterations fail.
-    pub(super) isolation: Isolation,
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct Iteration {
-    pub(super) batch: Arc<[Decoding]>,
-    /// The most urgent class in it.
-    pub(super) class: Class,
-    pub(super) layers_done: u32,
-    /// Whose activations it is in.
-    pub(super) lane: Lane,
-}
-
-impl Iteration {
-    fn holds(&self, id: RequestId) -> bool {
-        self.batch.iter().any(|member| member.request == id)
-    }
-}
+use heg_spec::bug;
 
 /// An iteration that could be launched now.
 pub(super) struct NextIteration {
@@ -52,11 +22,11 @@ pub(super) struct NextIteration {
 }
 
 impl NextIteration {
-    /// What gates judge of it.
+    /// The proposal that rules judge.
     pub(super) fn proposal(&self) -> Proposal<'static> {
         Proposal::Iteration {
-            class: self.iteration.class,
-            lane: self.iteration.lane,
+            class: self.iteration.class(),
+            lane: self.iteration.lane(),
             cost: self.cost,
         }
     }
@@ -67,74 +37,23 @@ impl NextIteration {
     }
 }
 
-impl Decode {
-    pub(super) fn join(&mut self, id: RequestId) {
-        self.requests.push(id);
-    }
-
-    pub(super) fn leave(&mut self, id: RequestId) {
-        self.requests.retain(|other| *other != id);
-    }
-
-    pub(super) fn requests(&self) -> impl Iterator<Item = &RequestId> + Clone {
-        self.requests.iter()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.requests.len()
-    }
-
-    /// Whether there is nothing to decode.
-    pub(super) fn is_idle(&self) -> bool {
-        self.requests.is_empty()
-    }
-
-    /// Whether a request is part of an iteration that has begun.
-    pub(super) fn holds(&self, id: RequestId) -> bool {
-        let begun = [&self.iteration, &self.aside].into_iter().flatten();
-        begun.into_iter().any(|iteration| iteration.holds(id))
-    }
-
-    /// Whether an iteration has begun on the lane that decodes.
-    pub(super) fn has_begun(&self) -> bool {
-        self.iteration.is_some()
-    }
-
-    /// Where the iteration of a batch stands.
-    fn slot(&mut self, batch: &[Decoding]) -> &mut Option<Iteration> {
-        let is_aside = self.aside.as_ref().is_some_and(|it| *it.batch == *batch);
-        match is_aside {
-            true => &mut self.aside,
-            false => &mut self.iteration,
-        }
-    }
-
-    /// Drops the iteration of a batch, which has begun; its requests have no token from it.
-    pub(super) fn abandon(&mut self, batch: &[Decoding]) {
-        *self.slot(batch) = None;
-    }
-}
-
 impl<C: Costs> AgentXpu<C> {
-    /// The iteration that the lane could begin, or go on with, now.
+    /// Returns the iteration that the lane could begin, or continue, now.
     pub(super) fn next_iteration(&self, lane: Lane) -> Option<NextIteration> {
         if self.decodes() {
-            // On the lane that stood in for this one while it was away.
+            // An iteration still runs on the lane that stood in for this one while it was away.
             return None;
         }
         let next = self.planned_iteration(lane)?;
         self.may_start(next.proposal()).then_some(next)
     }
 
-    /// The same, whether or not a gate holds it back.
+    /// Returns the iteration that the lane could begin or continue, even if a rule holds it back.
     pub(super) fn planned_iteration(&self, lane: Lane) -> Option<NextIteration> {
-        let begun = self.decode.iteration.clone();
+        let begun = self.decode.iteration().cloned();
         let iteration = begun.or_else(|| self.compose(lane))?;
-        let run = DecodeRun {
-            batch: Arc::clone(&iteration.batch),
-            layers: iteration.layers_done..self.model.layers,
-            fused: self.policy.decode.fused_layer && Decoding::rows_of(&iteration.batch) == 1,
-        };
+        let is_one = Decoding::rows_of(iteration.batch()) == 1;
+        let run = iteration.rest(self.model.layers, self.policy.decode.fused_layer && is_one);
         let cost = self.decode_cost(lane, &run)?;
         Some(NextIteration {
             iteration,
@@ -143,7 +62,7 @@ impl<C: Costs> AgentXpu<C> {
         })
     }
 
-    /// Launches what [`next_iteration`](Self::next_iteration) found.
+    /// Launches the iteration that [`next_iteration`](Self::next_iteration) found.
     pub(super) fn start_iteration(
         &mut self,
         lane: Lane,
@@ -151,8 +70,8 @@ impl<C: Costs> AgentXpu<C> {
         actions: &mut Actions,
     ) {
         self.note_iteration(&next);
-        let class = next.iteration.class;
-        self.decode.iteration = Some(next.iteration);
+        let class = next.iteration.class();
+        self.decode.begin(next.iteration);
         self.launch(lane, class, Work::Decode(next.run), next.cost, actions);
     }
 
@@ -167,19 +86,19 @@ impl<C: Costs> AgentXpu<C> {
         self.decode.holds(id) || !self.lanes.stops(id).is_empty()
     }
 
-    /// Drops an iteration that gave way on a lane that is not the one of dynamic kernels any more: its hidden states are
+    /// Drops an iteration that gave way on a lane that is no longer the one of dynamic kernels: its hidden states are
     /// in the activations of that lane.
     pub(super) fn drop_stray_iteration(&mut self, actions: &mut Actions) {
-        let iteration = self.decode.iteration.as_ref();
-        let Some(iteration) = iteration.filter(|it| it.layers_done > 0) else {
+        let iteration = self.decode.iteration();
+        let Some(iteration) = iteration.filter(|it| it.is_between_layers()) else {
             return;
         };
-        let stays = self.dynamic_lane() == Some(iteration.lane);
+        let stays = self.dynamic_lane() == Some(iteration.lane());
         if stays || self.decodes() {
             return;
         }
-        let iteration = self.decode.iteration.take();
-        for member in iteration.iter().flat_map(|it| it.batch.iter()) {
+        let iteration = self.decode.take_iteration();
+        for member in iteration.iter().flat_map(|it| it.batch()) {
             self.settle(member.request, actions);
         }
     }
@@ -190,15 +109,15 @@ impl<C: Costs> AgentXpu<C> {
         next == Some(Class::Proactive) && self.most_urgent() == Some(Class::Reactive)
     }
 
-    /// The most urgent class of the iteration that has begun, or of those that the next one is for.
+    /// The most urgent class of the iteration that has begun; if there is none, of the requests for the next one.
     pub(super) fn decoding_class(&self) -> Option<Class> {
-        let begun = self.decode.iteration.as_ref();
-        begun.map_or_else(|| self.most_urgent(), |iteration| Some(iteration.class))
+        let begun = self.decode.iteration().map(Iteration::class);
+        begun.or_else(|| self.most_urgent())
     }
 
-    /// The most urgent class among those that decode.
+    /// The most urgent class among the requests that decode.
     fn most_urgent(&self) -> Option<Class> {
-        let ids = self.decode.requests.iter();
+        let ids = self.decode.requests();
         ids.filter_map(|id| self.class_of(*id)).min()
     }
 
@@ -207,50 +126,49 @@ impl<C: Costs> AgentXpu<C> {
         self.candidates_where(|id| !self.decode.holds(id))
     }
 
-    /// The same of those for which `is_free` holds.
+    /// Requests that could be in the next iteration and for which `is_free` holds.
     pub(super) fn candidates_where(&self, is_free: impl Fn(RequestId) -> bool) -> Vec<Candidate> {
         let candidate = |id: &RequestId| {
             let entry = self.ledger.get(*id)?;
-            let may = entry.may_run() && is_free(*id);
-            (may && self.may_start(Proposal::Token { entry })).then(|| Candidate {
+            // Work that a lane is to stop may still write to the request's memory (v1 6.5).
+            let stops = !self.lanes.stops(*id).is_empty();
+            let may = entry.may_run() && is_free(*id) && !stops;
+            may.then(|| Candidate {
                 id: *id,
                 class: entry.class(),
+                client: entry.client(),
+                waits_since: entry.waits_since,
                 context: entry.context(),
-                overdue: entry.own.overdue,
+                overdue: entry.own.is_overdue(),
                 draft: entry.draft(self.model.context_tokens),
             })
         };
-        let mut candidates: Vec<Candidate> =
-            self.decode.requests.iter().filter_map(candidate).collect();
-        self.decode.isolation.narrow(&mut candidates, |it| it.id);
+        let mut candidates: Vec<Candidate> = self.decode.requests().filter_map(candidate).collect();
+        self.decode.isolation().narrow(&mut candidates, |it| it.id);
         candidates
     }
 
     fn compose(&self, lane: Lane) -> Option<Iteration> {
         let candidates = self.candidates();
-        let batch = next_batch(&self.policy.decode, &candidates);
+        let batch = next_batch(&self.policy.decode, &candidates, self.ledger.clients());
         self.note_batch(&candidates, &batch);
         let batch = self.bearable(lane, batch);
         let class = batch.iter().map(|candidate| candidate.class).min()?;
         let time = |batch: &[Decoding]| self.iteration_us(lane, batch);
         let batch = with_drafts(&batch, &self.policy, time);
-        Some(Iteration {
-            batch,
-            class,
-            layers_done: 0,
-            lane,
-        })
+        Some(Iteration::new(batch, class, lane))
     }
 
-    /// What a run takes: its layers, and the head, which comes after the last one.
+    /// The cost of a run: its layers, and the head, which comes after the last one.
     pub(super) fn decode_cost(&self, lane: Lane, run: &DecodeRun) -> Option<Cost> {
         let call = Call::iteration(lane, &run.batch, run.fused);
         self.layers_cost(lane, call, run.layers.len())
     }
 
-    /// What so many layers of an iteration take, and the head.
+    /// The cost of `layers` layers of an iteration, and the head.
     pub(super) fn layers_cost(&self, lane: Lane, layer: Call, layers: usize) -> Option<Cost> {
         let (Call::Layer { rows, .. } | Call::Verify { rows, .. }) = layer else {
+            bug!("an iteration has a call that is of no layer");
             return None;
         };
         let layer = self.costs.cost(lane, layer)?;
@@ -261,7 +179,7 @@ impl<C: Costs> AgentXpu<C> {
         })
     }
 
-    /// What a whole iteration takes, roughly: for comparing numbers of rows.
+    /// Approximate time of a whole iteration, in µs, for comparing numbers of rows.
     pub(super) fn iteration_us(&self, lane: Lane, batch: &[Decoding]) -> Option<f64> {
         let rows = Decoding::rows_of(batch);
         let context: u32 = batch.iter().map(|member| member.context).sum();
@@ -274,7 +192,7 @@ impl<C: Costs> AgentXpu<C> {
         Some(self.layers_cost(lane, call, layers)?.latency_us)
     }
 
-    /// A run came to its end, or to the layer at which it gave way.
+    /// Notes that a run came to its end, or to the layer at which it gave way.
     pub(super) fn decoded(
         &mut self,
         run: &DecodeRun,
@@ -282,22 +200,11 @@ impl<C: Costs> AgentXpu<C> {
         outcome: Outcome<'_>,
         actions: &mut Actions,
     ) {
-        let layers_of_model = self.model.layers;
-        let slot = self.decode.slot(&run.batch);
-        let Some(iteration) = slot else {
-            return;
-        };
-        if layers < layers_of_model {
-            iteration.layers_done = layers.clamp(run.layers.start, run.layers.end);
-            if iteration.layers_done == 0 {
-                // It has not begun: until it does, others may join.
-                *slot = None;
-            }
+        if self.decode.reached(run, layers, self.model.layers) == Reached::Part {
             return;
         }
-        *slot = None;
         let ids = run.batch.iter().map(|member| member.request);
-        self.decode.isolation.succeeded(ids);
+        self.decode.isolation_mut().succeeded(ids);
         for member in run.batch.iter() {
             if let Some(entry) = self.ledger.get_mut(member.request) {
                 entry.waits_since = self.now;

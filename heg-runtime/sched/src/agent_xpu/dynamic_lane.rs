@@ -1,5 +1,5 @@
-//! What the lane of dynamic kernels does next: attention and remainders of prompts first, then decoding (§4.3), unless a
-//! rule between the two says otherwise.
+//! Chooses the next work of the lane of dynamic kernels: attention and remainders of prompts first, then decoding
+//! (§4.3), unless a rule between the two reverses that.
 
 use super::AgentXpu;
 use super::decode_pipeline::NextIteration;
@@ -9,20 +9,20 @@ use crate::event::{Action, Actions, Work};
 use crate::mechanism::Mechanism;
 use crate::request::Lane;
 
-/// What the lane does next.
+/// The next work of the lane.
 #[must_use]
 enum LaneChoice {
-    /// It decodes; for `Turn::Own`, since decoding comes before prompts.
+    /// Begin or continue decoding; `Turn::Own` if decoding comes before prompts.
     Decode(NextIteration, Turn),
-    /// It runs a kernel of a prompt.
+    /// Run a kernel of a prompt.
     Prefill(Next, Account),
-    /// It is asked to stop its decode run at the next layer, for a prompt.
+    /// Stop the decode run at the next layer, for a prompt.
     Yield,
-    /// It goes on with what it runs, or has nothing to do.
+    /// Leave the lane as it is, running or idle.
     Leave,
 }
 
-/// Why decoding has the lane.
+/// The reason why decoding has the lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
     Own,
@@ -30,16 +30,29 @@ enum Turn {
     Spare,
 }
 
-/// On whose time a prompt's kernel runs.
+/// The account that a prompt's kernel runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Account {
     Prefill,
-    /// What proactive prompts have saved up beside reactive decoding.
+    /// The time that proactive prompts have saved up beside reactive decoding.
     Share,
 }
 
+/// Whether a prompt's kernel or decoding goes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Precedence {
+    /// The prompt's kernel, at the next layer of an iteration that runs.
+    Prompt,
+    /// The prompt's kernel, once the running iteration has ended.
+    PromptBetween,
+    /// The kernel of a proactive prompt, for which time was saved up, once the running iteration has ended.
+    Share,
+    /// Decoding.
+    Answers,
+}
+
 impl<C: Costs> AgentXpu<C> {
-    /// Gives the lane of dynamic kernels something to do.
+    /// Gives the lane of dynamic kernels its next work.
     pub(super) fn fill_dynamic_lane(&mut self, actions: &mut Actions) {
         let Some(lane) = self.dynamic_lane() else {
             return;
@@ -63,32 +76,44 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
+    /// Returns whether the next kernel of a prompt or decoding goes first: applies the rules between the two, in
+    /// order.
+    fn precedence(&self, lane: Lane) -> Precedence {
+        let prefill_first = self.policy.decode.prefill_first && !self.would_hold_up_client(lane);
+        let decode_is_next = self.turns.decode_is_next;
+        if self.takes_turns(lane) {
+            return match prefill_first && !decode_is_next {
+                true => Precedence::PromptBetween,
+                false => Precedence::Answers,
+            };
+        }
+        let holds_up = self.would_hold_up_reactive(lane);
+        if prefill_first && !holds_up && !self.would_hold_up_answer(lane) {
+            return Precedence::Prompt;
+        }
+        match holds_up && !decode_is_next && self.is_owed(lane) {
+            true => Precedence::Share,
+            false => Precedence::Answers,
+        }
+    }
+
     fn choose(&self, lane: Lane) -> LaneChoice {
-        let takes_turns = self.takes_turns(lane);
-        let holds_up = !takes_turns && self.would_hold_up_reactive(lane);
-        let waits = holds_up || (!takes_turns && self.would_hold_up_answer(lane));
-        let prefill_first = self.policy.decode.prefill_first && !waits;
+        let precedence = self.precedence(lane);
         if !self.lanes.is_free(lane) {
-            let yields = prefill_first && !takes_turns && self.next_prefill(lane).is_some();
+            let yields = precedence == Precedence::Prompt && self.next_prefill(lane).is_some();
             return match yields {
                 true => LaneChoice::Yield,
                 false => LaneChoice::Leave,
             };
         }
-        let decode_is_next = self.turns.decode_is_next;
-        let owed = holds_up && !decode_is_next && self.is_owed(lane);
-        let decode_first = !(prefill_first || owed) || (takes_turns && decode_is_next);
         let decode = |turn| Some(LaneChoice::Decode(self.next_iteration(lane)?, turn));
-        let prefill = || {
-            let account = match owed {
-                true => Account::Share,
-                false => Account::Prefill,
-            };
-            Some(LaneChoice::Prefill(self.next_prefill(lane)?, account))
-        };
-        let choice = match decode_first {
-            true => decode(Turn::Own).or_else(prefill),
-            false => prefill().or_else(|| decode(Turn::Spare)),
+        let prefill = |account| Some(LaneChoice::Prefill(self.next_prefill(lane)?, account));
+        let choice = match precedence {
+            Precedence::Prompt | Precedence::PromptBetween => {
+                prefill(Account::Prefill).or_else(|| decode(Turn::Spare))
+            }
+            Precedence::Share => prefill(Account::Share).or_else(|| decode(Turn::Spare)),
+            Precedence::Answers => decode(Turn::Own).or_else(|| prefill(Account::Prefill)),
         };
         choice.unwrap_or(LaneChoice::Leave)
     }

@@ -1,7 +1,8 @@
-//! What requests wait for, by the same rules that keep them waiting.
+//! Reasons why requests wait, by the same rules that keep them waiting.
 
 use super::AgentXpu;
-use super::gates::Proposal;
+use super::prefills::Slot;
+use super::rules::Proposal;
 use super::stage::{Entry, Phase};
 use crate::batch::{Candidate, next_batch};
 use crate::costs::{Cost, Costs};
@@ -10,21 +11,21 @@ use crate::hold::{Hold, HoldReason};
 use crate::prefill::{Prefill, Step};
 use crate::request::{Class, Lane, RequestId};
 
-/// Who could be in the next iteration, and who is.
+/// The candidates for the next iteration, and its members.
 struct NextBatch {
     candidates: Vec<RequestId>,
-    /// Those that the caps leave in it.
+    /// The candidates that the caps leave in it.
     capped: Vec<RequestId>,
-    /// Those of them that reactive answers bear.
+    /// Those of the capped ones that do not slow reactive answers down too much.
     borne: Vec<RequestId>,
 }
 
 impl<C: Costs> AgentXpu<C> {
-    /// Appends what requests wait for.
+    /// Appends the waiting requests with their reasons.
     pub(super) fn append_holds(&self, holds: &mut Vec<Hold>) {
         let batch = self.next_batch();
         for (request, entry) in self.ledger.iter() {
-            let why = match &entry.own.phase {
+            let why = match entry.own.phase() {
                 _ if self.lanes.runs(request) => None,
                 _ if !self.lanes.stops(request).is_empty() => Some(HoldReason::Stopping),
                 Phase::Decode => self.answer_hold(entry, &batch),
@@ -37,10 +38,11 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// What a prompt that is not under way waits for.
+    /// Returns why a prompt that is not in progress waits.
     fn queue_hold(&self, entry: &Entry) -> HoldReason {
-        let begun = !matches!(entry.own.phase, Phase::Queued);
+        let begun = !entry.own.is_queued();
         match self.goes_before(entry, begun) {
+            Some(other) if self.are_strangers(entry.id(), other) => HoldReason::Turn,
             Some(other) if begun => HoldReason::Preempted(other),
             Some(other) => HoldReason::Prompt(other),
             None if self.kv.writes_to_flash() => HoldReason::Flash,
@@ -48,11 +50,11 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// The request whose prompt keeps a waiting one from its turn; `None` where that is next, and lacks room.
+    /// Returns the request whose prompt goes before a waiting one; `None` if the waiting one is next, and lacks room.
     fn goes_before(&self, entry: &Entry, begun: bool) -> Option<RequestId> {
         let (id, class) = (entry.id(), entry.class());
         let reactive = class == Class::Reactive;
-        let foreground = self.prefills.foreground;
+        let foreground = self.prefills.holder(Slot::Foreground);
         if let Some(current) = foreground.filter(|it| !(reactive && self.preempts(id, *it))) {
             return Some(current);
         }
@@ -65,7 +67,7 @@ impl<C: Costs> AgentXpu<C> {
         next.or_else(one_at_a_time).filter(|next| *next != id)
     }
 
-    /// What the next kernel of a prompt under way waits for.
+    /// Returns why the next kernel of a prompt in progress waits.
     fn prompt_hold(&self, entry: &Entry, prefill: &Prefill) -> Option<HoldReason> {
         let (placed, step) = match prefill.head_is_ready() {
             true => (self.head_lane(entry), None),
@@ -87,9 +89,13 @@ impl<C: Costs> AgentXpu<C> {
         step: Option<(&Prefill, Step)>,
     ) -> HoldReason {
         if let Some(running) = self.lanes.running(lane) {
-            let overdue = self.prefills.overdue.filter(|id| *id != entry.id());
+            let overdue = self
+                .prefills
+                .holder(Slot::Overdue)
+                .filter(|id| *id != entry.id());
             return match overdue.filter(|id| running.work.is_of(*id)) {
                 Some(overdue) => HoldReason::Overdue(overdue),
+                None if self.would_hold_up_client(lane) => HoldReason::Turn,
                 None if matches!(running.work, Work::Decode(_)) && self.answers_go_first(lane) => {
                     HoldReason::Answers
                 }
@@ -116,7 +122,7 @@ impl<C: Costs> AgentXpu<C> {
             || self.would_hold_up_answer(lane)
     }
 
-    /// What an answer waits for.
+    /// Returns why an answer waits.
     fn answer_hold(&self, entry: &Entry, batch: &NextBatch) -> Option<HoldReason> {
         let id = entry.id();
         let Some(lane) = self.dynamic_lane() else {
@@ -126,10 +132,14 @@ impl<C: Costs> AgentXpu<C> {
             if !batch.candidates.contains(&id) {
                 return entry.may_run().then_some(HoldReason::Trial);
             } else if !batch.capped.contains(&id) {
-                return Some(HoldReason::BatchFull);
+                let strangers = |other: &RequestId| self.are_strangers(id, *other);
+                return Some(match batch.capped.iter().any(strangers) {
+                    true => HoldReason::Turn,
+                    false => HoldReason::BatchFull,
+                });
             } else if !batch.borne.contains(&id) {
                 return Some(HoldReason::Company);
-            } else if self.decode.has_begun() {
+            } else if self.decode.iteration().is_some() {
                 return Some(HoldReason::Iteration);
             }
         }
@@ -144,9 +154,9 @@ impl<C: Costs> AgentXpu<C> {
 
     fn next_batch(&self) -> NextBatch {
         let ids = |batch: &[Candidate]| batch.iter().map(|candidate| candidate.id).collect();
-        // As for an iteration that begins anew: of those in the one under way, too.
+        // As for an iteration that begins anew: requests of the one in progress count, too.
         let candidates = self.candidates_where(|_| true);
-        let capped = next_batch(&self.policy.decode, &candidates);
+        let capped = next_batch(&self.policy.decode, &candidates, self.ledger.clients());
         let (candidates, kept) = (ids(&candidates), ids(&capped));
         let borne = match self.dynamic_lane() {
             Some(lane) => ids(&self.bearable(lane, capped)),

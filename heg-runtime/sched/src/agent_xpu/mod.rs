@@ -1,25 +1,24 @@
 //! Agent.xpu's scheduler: flow-aware coordination of NPU and iGPU (Agent.xpu v2 §4, v1 §6).
 //!
 //! Two pipelines share the lanes. Prefill takes one request at a time, its token-wise kernels on the NPU, its
-//! attention on the iGPU (`prefill_pipeline`, with `binding` and `deferral`); decoding is batched and lives on the
-//! iGPU (`decode_pipeline`).
-//! A reactive request preempts a proactive prefill at the next kernel boundary, and joins the decode batch at
-//! the next iteration. Nothing is copied or computed twice: a preempted request keeps its place in its own
-//! activation buffer, its progress is a counter.
+//! attention on the iGPU (`prefill_pipeline`, with `binding` and `rules`); decoding is batched and runs on the
+//! iGPU (`decode_pipeline`). A reactive request preempts a proactive prefill at the next kernel boundary, and
+//! joins the decode batch at the next iteration. Nothing is copied or computed twice: a preempted request keeps
+//! its place in its own activation buffer, and its progress is a counter.
 //!
-//! # How long a proactive request may take
+//! # Bound on the time of a proactive request
 //!
-//! Beside reactive prompts without end a proactive request p still finishes. It is overdue after the threshold T
-//! of the policy at the latest, and has the lane of dynamic kernels then; where prompts age from their turn on, it has it T
-//! after its turn, and so has each of the m − 1 whose turn comes before. Else m is 1. But for these times, m·T in all, the
-//! lane is shared by
+//! Beside an endless supply of reactive prompts, a proactive request p still finishes. It is overdue after the
+//! threshold T of the policy at the latest, and has the lane of dynamic kernels then. If prompts age from their turn
+//! on, it has the lane T after its turn, and so has each of the m − 1 whose turn comes before; otherwise m is 1.
+//! Apart from these times, m·T in total, the lane is shared by
 //!
-//! * the prompts and heads of all proactive requests, C in all, p's own among them;
+//! * the prompts and heads of all proactive requests, C in total, including p's own;
 //! * one decode layer before each of their kernels, since decoding gives way between layers: K kernels, ℓ each;
-//! * p's n iterations, and what was left of another one before each: 2·n·I; and before each of them chunks of reactive
-//!   prompts for the time S that `split_beside_proactive_ms` says: n·S;
-//! * attention and head of reactive prompts, D each. Their token-wise kernels keep to the NPU, but for one that
-//!   had begun, F. A prompt takes the NPU for N at least and they go one by one, but for one that was preempted by a
+//! * p's n iterations, and the rest of another one before each: 2·n·I; and before each of them chunks of reactive
+//!   prompts for the time S given by `split_beside_proactive_ms`: n·S;
+//! * attention and head of reactive prompts, D each. Their token-wise kernels stay on the NPU, except one that had
+//!   begun, F. A prompt takes the NPU for at least N and they run one by one, except one that was preempted by a
 //!   shorter one and a short one aside: a time W has at most W/N + 3 of them.
 //!
 //! The lane never idles beside this work, so W ≤ C + K·ℓ + n·(2·I + S) + F + 3·D + W·D/N, and p ends within
@@ -28,37 +27,41 @@
 //!   m·T + (C + K·ℓ + n·(2·I + S) + F + 3·D) / (1 − ρ),   ρ = D/N, the reactive load of the lane, below 1
 //! ```
 //!
-//! times by what devices slow each other down. It holds with an NPU, `prefill_first` and ageing on, without faults,
-//! as long as there is memory, without pressure tiers and bounds on iGPU or power, and while no more than `batch_max`
-//! requests are overdue or reactive. Reactive requests that decode add their own tokens to the iterations that p waits for.
+//! times the factor by which devices slow each other down. It holds with an NPU, `prefill_first` and ageing on,
+//! without faults, while there is enough memory, without pressure tiers and bounds on iGPU or power, and while at
+//! most `batch_max` requests are overdue or reactive. Reactive requests that decode add their own tokens to the
+//! iterations that p waits for.
 //!
-//! One step is: take in the event, act on what time has brought (`clock`), fill the free lanes.
+//! One step is: take in the event, act on elapsed times (`clock`), fill the free lanes.
 
 mod absence;
 mod ageing;
 mod answers_first;
 mod aside;
 mod backfill;
-mod backlog;
 mod binding;
+mod client_turns;
 mod clock;
 mod company;
 mod decode_pipeline;
+mod decodes;
 mod dynamic_lane;
-mod gates;
 mod holds;
 mod prefill_pipeline;
+mod prefills;
 mod proactive_share;
 mod recovery;
+mod remaining;
+pub(crate) mod rules;
 mod second_lane;
 mod shortage;
 mod stage;
 mod tally;
 mod turns;
+mod view;
 mod warm;
 
-use heg_spec::Policy;
-use heg_spec::policy::SchedulerKind;
+use heg_spec::{Policy, bug};
 
 use super::Scheduler;
 use super::costs::{Call, Cost, Costs, ModelShape};
@@ -71,12 +74,12 @@ use super::mechanism::{ActivationCounts, Tally};
 use super::prefill::Prefill;
 use super::request::{Class, Lane, Micros, RequestId, Submission};
 use absence::Outlook;
-use backlog::Backlog;
-use decode_pipeline::Decode;
-use gates::Gates;
-use prefill_pipeline::Prefills;
+use client_turns::Alternation;
+use decodes::Decode;
+use prefills::Prefills;
 use proactive_share::ProactiveShare;
-use stage::{Entry, Phase, Stage};
+use rules::Rules;
+use stage::{Entry, Stage};
 use turns::Turns;
 use warm::Warmth;
 
@@ -92,25 +95,25 @@ pub struct AgentXpu<C> {
     kv: KvBudget,
     prefills: Prefills,
     decode: Decode,
-    gates: Gates,
+    rules: Rules,
     share: ProactiveShare,
     turns: Turns,
+    alternation: Alternation,
     warmth: Warmth,
-    backlog: Backlog,
     tally: Tally,
     tickets: u64,
     /// The timer that is set.
     alarm: Option<Micros>,
-    /// No deadline passes and nobody becomes overdue before this.
+    /// No deadline passes and no request becomes overdue before this time.
     due: Option<Micros>,
-    /// What becomes of requests where no lane has dynamic kernels.
+    /// The outlook of requests while no lane has dynamic kernels.
     outlook: Outlook,
-    /// How many requests may be live beyond the queue; all, or one for serial inference.
+    /// Most requests that may be live beyond the queue.
     live_max: usize,
 }
 
 impl<C: Costs> AgentXpu<C> {
-    /// A scheduler for the lanes that `costs` knows kernels for.
+    /// Makes a scheduler for the lanes that `costs` knows kernels for.
     pub fn new(policy: Policy, costs: C) -> Self {
         let model = costs.model();
         let has = |lane| {
@@ -127,20 +130,17 @@ impl<C: Costs> AgentXpu<C> {
             kv: KvBudget::of(&policy.limits, model),
             prefills: Prefills::default(),
             decode: Decode::default(),
-            gates: Gates::default(),
+            rules: Rules::of(&policy),
             share: ProactiveShare::default(),
             turns: Turns::default(),
+            alternation: Alternation::default(),
             warmth: Warmth::default(),
-            backlog: Backlog::default(),
             tally: Tally::default(),
             tickets: 0,
             alarm: None,
             due: None,
             outlook: Outlook::Served,
-            live_max: match policy.scheduler {
-                SchedulerKind::Serial => 1,
-                _ => usize::MAX,
-            },
+            live_max: usize::MAX,
             costs,
             policy,
         };
@@ -150,13 +150,20 @@ impl<C: Costs> AgentXpu<C> {
         scheduler
     }
 
-    /// Takes in a request, or turns one away where there are too many.
-    fn submit(&mut self, mut submission: Submission, actions: &mut Actions) {
-        if self.policy.scheduler == SchedulerKind::Serial {
-            // Serial inference knows no classes.
-            submission.class = Class::Proactive;
-        }
-        if !self.ledger.insert(submission, self.now, Stage::default()) {
+    /// Limits the number of requests between the beginning of their prompt and their end to `live_max`.
+    pub fn serving_at_most(mut self, live_max: usize) -> Self {
+        self.live_max = live_max;
+        self
+    }
+
+    /// Takes in a request, or turns one away if there are too many.
+    fn submit(&mut self, submission: Submission, actions: &mut Actions) {
+        let turn_us = match self.ledger.clients().are_only(submission.client) {
+            true => 0.0,
+            false => self.turn_us(),
+        };
+        let own = Stage::default();
+        if !self.ledger.insert(submission, self.now, own, turn_us) {
             // The number is taken: the live request keeps it, and this call changes nothing.
             return;
         }
@@ -170,9 +177,15 @@ impl<C: Costs> AgentXpu<C> {
             return;
         }
         if self.ledger.is_over(&self.policy.limits) {
-            let queued = |_, entry: &Entry| matches!(entry.own.phase, Phase::Queued);
-            let youngest = self.ledger.youngest_proactive(queued);
-            self.end(youngest.unwrap_or(id), Finish::Shed, actions);
+            let queued = |entry: &Entry| entry.own.is_queued();
+            let given_up = match self.ledger.clients().are_several() {
+                true => self.ledger.crowding(id, queued),
+                false => {
+                    let youngest = self.ledger.youngest_proactive(&self.kv, |_, it| queued(it));
+                    youngest.unwrap_or(id)
+                }
+            };
+            self.end(given_up, Finish::Shed, actions);
         }
         if self.ledger.get(id).is_some() {
             self.enqueue(id);
@@ -180,11 +193,12 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// What a lane ran is done.
+    /// Notes that a lane's launch is done.
     fn done(&mut self, ticket: Ticket, layers: u32, outcome: Outcome<'_>, actions: &mut Actions) {
         let Some((lane, running)) = self.lanes.finish(ticket) else {
             return;
         };
+        self.charge(lane, &running, layers);
         match running.work {
             Work::Prefill {
                 request, segment, ..
@@ -202,20 +216,20 @@ impl<C: Costs> AgentXpu<C> {
                 self.owe(lane, running.cost);
                 self.decoded(&run, layers, outcome, actions);
             }
-            // Never launched by this scheduler.
-            Work::Mixed { .. } => {}
+            Work::Mixed { .. } => {
+                bug!("this scheduler never launches mixed work");
+            }
         }
     }
 
-    /// A prompt gave its first token: its request decodes from now on.
+    /// Notes that a prompt gave its first token: its request decodes from now on.
     fn prefilled(&mut self, id: RequestId, outcome: Outcome<'_>, actions: &mut Actions) {
         self.prefills.forget(id);
         let Some(entry) = self.ledger.get_mut(id) else {
             return;
         };
-        entry.own.phase = Phase::Decode;
+        entry.own.decode();
         entry.waits_since = self.now;
-        entry.own.failed = None;
         entry.succeeded();
         self.emit(id, outcome, actions);
         if self.ledger.get(id).is_some() {
@@ -223,7 +237,7 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// A request has its new tokens.
+    /// Gives a request its new tokens.
     fn emit(&mut self, id: RequestId, outcome: Outcome<'_>, actions: &mut Actions) {
         self.ledger.emit(id, outcome, actions);
         self.settle(id, actions);
@@ -237,8 +251,8 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// Lets a request go that has ended, or that starts over, unless something of it still runs. One that has ended
-    /// does not wait for a lane that is to stop: its memory does.
+    /// Closes a request that has ended, or restarts one that is to start over, unless some of its work still runs.
+    /// One that has ended does not wait for a lane that is to stop: only its memory does.
     fn settle(&mut self, id: RequestId, actions: &mut Actions) {
         let Some(entry) = self.ledger.get(id).filter(|entry| !entry.may_run()) else {
             return;
@@ -249,20 +263,21 @@ impl<C: Costs> AgentXpu<C> {
             return;
         }
         let Some(entry) = self.ledger.get_mut(id) else {
+            bug!("a request is gone that was looked up just now");
             return;
         };
-        entry.own.written_by = entry.own.written_by.or(stops);
+        entry.own.add_writers(stops);
         let Some(finish) = entry.ending else {
             return self.restart(id, actions);
         };
         let leaving = Leaving {
             finish,
-            writers: entry.own.written_by,
+            writers: entry.own.writers(),
             now: self.now,
         };
         self.prefills.forget(id);
         self.decode.leave(id);
-        self.decode.isolation.leave(id);
+        self.decode.isolation_mut().leave(id);
         if let Some(entry) = self.ledger.remove(id) {
             self.ledger.close(entry, leaving, &mut self.kv, actions);
         }
@@ -273,26 +288,24 @@ impl<C: Costs> AgentXpu<C> {
         let ticket = Ticket(self.tickets);
         self.tickets += 1;
         let latency = Micros::from_f64(cost.latency_us);
-        self.rest_after(lane, latency);
         let limits = &self.policy.limits;
         let patience = Micros(latency.0.saturating_mul(u64::from(limits.timeout_factor)))
             .max(Micros::from_millis(limits.timeout_min_ms));
-        self.lanes.start(
-            lane,
-            Running {
-                ticket,
-                work: work.clone(),
-                class,
-                cost,
-                ends: self.now + latency,
-                hangs: self.now + patience,
-                yielding: false,
-            },
-        );
+        let running = Running {
+            ticket,
+            work: work.clone(),
+            class,
+            cost,
+            ends: self.now + latency,
+            hangs: self.now + patience,
+            yielding: false,
+        };
+        self.rules.started(self.now, lane, &running);
+        self.lanes.start(lane, running);
         actions.push(Action::Launch { lane, ticket, work });
     }
 
-    /// The lane of dynamic kernels: the iGPU, or what stands in for it.
+    /// The lane of dynamic kernels: the iGPU, or the lane that stands in for it.
     fn dynamic_lane(&self) -> Option<Lane> {
         [Lane::Igpu, Lane::Cpu].into_iter().find(|lane| {
             self.lanes.is_present(*lane) && self.costs.cost(*lane, ATTENTION).is_some()
@@ -303,10 +316,8 @@ impl<C: Costs> AgentXpu<C> {
         self.drop_stray_iteration(actions);
         self.end_crowded_out(actions);
         self.choose_prefills(actions);
-        let policy = &self.policy;
-        let exclusive = policy.pressure.is_some() || policy.limits.power_watts_max.is_some();
-        if exclusive && self.decodes_more_urgently() {
-            // What starts first may keep the other from starting.
+        if self.rules.exclude() && self.decodes_more_urgently() {
+            // The lane that starts first may keep the other from starting.
             self.fill_dynamic_lane(actions);
             self.fill_npu(actions);
             self.verify_aside(actions);
@@ -376,14 +387,14 @@ impl<C: Costs> Scheduler for AgentXpu<C> {
     }
 }
 
-/// The call that tells whether a lane can attend.
+/// The call that shows whether a lane can attend.
 const ATTENTION: Call = Call::Prefill {
     kernel: super::event::Kernel::Mha,
     tokens: 1,
     context: 1,
 };
 
-/// The call that tells whether a lane has token-wise kernels.
+/// Returns the call that shows whether a lane has token-wise kernels.
 fn token_wise(tokens: u32) -> Call {
     Call::Prefill {
         kernel: super::event::Kernel::Ffn,

@@ -1,116 +1,22 @@
-//! The prefill pipeline: whose prompt is next, and what of it runs next (§4.3, §4.4).
+//! The prefill pipeline: chooses the next prompt, and its next kernel (§4.3, §4.4).
 
-use std::collections::VecDeque;
-
+use heg_spec::bug;
 use heg_spec::policy::Resume;
 
 use super::AgentXpu;
-use super::gates::Proposal;
-use super::stage::{Entry, Phase, Stage};
+use super::prefills::Slot;
+use super::rules::Proposal;
+use super::stage::Entry;
 use crate::costs::{Cost, Costs};
 use crate::event::{Actions, Work};
 use crate::forecast::{Waiting, rank};
 use crate::kv::Room;
-use crate::ledger::Ledger;
+use crate::ledger::Progress as _;
 use crate::mechanism::Mechanism;
 use crate::prefill::{Prefill, Step};
 use crate::request::{Class, Lane, Micros, RequestId};
 
-/// Who prefills, and who waits to.
-#[derive(Debug, Default)]
-pub(super) struct Prefills {
-    /// Waiting requests by rank, then in order of arrival; preempted ones are among them.
-    pub(super) reactive: VecDeque<RequestId>,
-    pub(super) proactive: VecDeque<RequestId>,
-    /// The request whose prompt is under way.
-    pub(super) foreground: Option<RequestId>,
-    /// An overdue proactive request that has the iGPU while a reactive one has the NPU (§4.5).
-    pub(super) overdue: Option<RequestId>,
-    /// A reactive request that has the iGPU while another one has the NPU.
-    pub(super) aside: Option<RequestId>,
-    /// A proactive request that fills bubbles of the NPU beside a reactive one (v1 6.3).
-    pub(super) backfill: Option<RequestId>,
-    /// Whose activations are in the proactive buffer: a prompt that has begun, preempted or not.
-    pub(super) buffered: Option<RequestId>,
-    /// Counts changes of who waits or prefills.
-    revision: u64,
-}
-
-impl Prefills {
-    /// Puts a request into its queue. Says whether it passes one that came earlier.
-    fn enqueue(&mut self, id: RequestId, ledger: &Ledger<Stage>) -> bool {
-        let Some(entry) = ledger.get(id) else {
-            return false;
-        };
-        let queue = match entry.class() {
-            Class::Reactive => &mut self.reactive,
-            Class::Proactive => &mut self.proactive,
-        };
-        let before = |other: &Entry| (other.own.rank, other.order) < (entry.own.rank, entry.order);
-        let place = queue.partition_point(|other| ledger.get(*other).is_none_or(before));
-        let mut behind = queue.iter().skip(place);
-        let passes =
-            behind.any(|other| ledger.get(*other).is_some_and(|it| it.order < entry.order));
-        queue.insert(place, id);
-        self.revision += 1;
-        passes
-    }
-
-    /// Takes a request out, wherever it is.
-    pub(super) fn leave(&mut self, id: RequestId) {
-        self.reactive.retain(|other| *other != id);
-        self.proactive.retain(|other| *other != id);
-        let slots = [
-            &mut self.foreground,
-            &mut self.aside,
-            &mut self.overdue,
-            &mut self.backfill,
-        ];
-        for slot in slots {
-            if *slot == Some(id) {
-                *slot = None;
-            }
-        }
-        self.revision += 1;
-    }
-
-    /// A number that changes whenever somebody comes or goes.
-    pub(super) fn revision(&self) -> u64 {
-        self.revision
-    }
-
-    /// As [`Prefills::leave`], for a request whose activations are not wanted any more.
-    pub(super) fn forget(&mut self, id: RequestId) {
-        self.leave(id);
-        if self.buffered == Some(id) {
-            self.buffered = None;
-        }
-    }
-
-    /// Waiting requests, the reactive ones first.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = RequestId> {
-        self.reactive.iter().chain(&self.proactive).copied()
-    }
-
-    /// How many proactive requests wait.
-    pub(super) fn proactive_waiting(&self) -> usize {
-        self.proactive.len()
-    }
-
-    /// Whether a request's prompt is under way.
-    pub(super) fn is_active(&self, id: RequestId) -> bool {
-        self.active().any(|active| active == id)
-    }
-
-    /// Those under way, the more important first.
-    fn active(&self) -> impl Iterator<Item = RequestId> {
-        [self.foreground, self.aside, self.overdue, self.backfill]
-            .into_iter()
-            .flatten()
-    }
-}
-
-/// Something of a prompt that a lane may run now.
+/// Work of a prompt that a lane may run now.
 pub(super) struct Next {
     pub(super) id: RequestId,
     pub(super) class: Class,
@@ -123,14 +29,15 @@ impl<C: Costs> AgentXpu<C> {
     pub(super) fn enqueue(&mut self, id: RequestId) {
         let rank = self.rank(id);
         if let Some(entry) = self.ledger.get_mut(id) {
-            entry.own.rank = rank;
+            entry.own.set_rank(rank);
         }
         if self.prefills.enqueue(id, &self.ledger) {
             self.tally.note(Mechanism::ShortPromptsFirst);
         }
     }
 
-    /// What orders requests of a class before their arrival does (`prefill.short_prompts_first`).
+    /// The rank of a request, which comes before its arrival in the order of its class
+    /// (`prefill.short_prompts_first`).
     fn rank(&self, id: RequestId) -> Micros {
         let times = self.policy.prefill.short_prompts_first;
         let entry = self.ledger.get(id);
@@ -143,9 +50,9 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// What is left of a prompt before its first token.
+    /// The rest of a prompt before its first token.
     pub(super) fn waiting_of(&self, entry: &Entry) -> Option<Waiting> {
-        if entry.ending.is_some() || matches!(entry.own.phase, Phase::Decode) {
+        if entry.ending.is_some() || entry.own.decodes() {
             return None;
         }
         let head = self
@@ -158,149 +65,202 @@ impl<C: Costs> AgentXpu<C> {
         })
     }
 
-    /// Whether a waiting reactive request takes the lanes from the one under way: from a proactive one, or from a longer
-    /// one of its own class. One of those is preempted at a time: with the one under way and the one aside, three have
-    /// activations at most.
+    /// Whether a waiting request takes the lanes from the one in progress: a reactive one from a proactive one, or
+    /// from a longer one of its client, and any from another client's that is due later. Only one of a client's
+    /// reactive prompts is preempted by a shorter one at a time: with the one in progress and the one aside, at most
+    /// three have activations.
     pub(super) fn preempts(&self, id: RequestId, current: RequestId) -> bool {
         let entries = self.ledger.get(id).zip(self.ledger.get(current));
         let Some((next, entry)) = entries.filter(|_| self.policy.prefill.preempt) else {
             return false;
         };
-        let shorter = || {
-            let mut waiting = self.prefills.reactive.iter();
-            entry.ending.is_none()
-                && !waiting.any(|other| self.has_begun(*other))
-                && next.own.rank < self.rank(current)
+        if entry.client() != next.client() && entry.class() == next.class() {
+            return entry.ending.is_none() && self.is_due_before(id, current);
+        }
+        let is_preempted = |other: &RequestId| {
+            let other = self.ledger.get(*other);
+            let queued = |it: &Entry| it.own.is_queued();
+            other.is_some_and(|it| !queued(it) && it.client() == entry.client())
         };
-        entry.class() == Class::Proactive || shorter()
+        let shorter = || {
+            entry.ending.is_none()
+                && !self
+                    .prefills
+                    .queue(Class::Reactive)
+                    .iter()
+                    .any(is_preempted)
+                && next.own.rank() < self.rank(current)
+        };
+        next.class() == Class::Reactive && (entry.class() == Class::Proactive || shorter())
     }
 
-    /// Decides who prefills: a reactive request before any proactive one, which it preempts.
+    /// Begins the waiting prompt that takes the lanes from the one in progress.
+    fn begin_preempting(&mut self, current: RequestId, actions: &mut Actions) -> Option<RequestId> {
+        if !self.goes_by_client() {
+            let id = self.admissible(Class::Reactive)?;
+            return (self.preempts(id, current) && self.begin(id, actions)).then_some(id);
+        }
+        let preempts = |it: &Self, id| it.preempts(id, current);
+        let reactive = self.begin_in_turn(Class::Reactive, preempts, actions);
+        let stays = self.class_of(current) != Some(Class::Proactive);
+        if reactive.is_some() || stays || !self.prefills.queue(Class::Reactive).is_empty() {
+            return reactive;
+        }
+        self.begin_in_turn(Class::Proactive, preempts, actions)
+    }
+
+    /// Decides which prompts run: a reactive request before any proactive one, which it preempts.
     pub(super) fn choose_prefills(&mut self, actions: &mut Actions) {
+        self.forget_turns();
         self.start_aside(actions);
-        if let Some(current) = self.prefills.foreground
-            && let Some(id) = self.admissible(Class::Reactive)
-            && self.preempts(id, current)
-            && self.begin(id, actions)
+        if let Some(current) = self.prefills.holder(Slot::Foreground)
+            && let Some(id) = self.begin_preempting(current, actions)
         {
             self.tally.note(match self.class_of(current) {
+                _ if self.are_strangers(id, current) => Mechanism::ClientTurns,
                 Some(Class::Reactive) => Mechanism::ShortPromptsFirst,
                 _ => Mechanism::Preemption,
             });
-            self.prefills.foreground = Some(id);
+            if self.are_strangers(id, current) {
+                self.prefills.give_way();
+            }
+            self.prefills.give(Slot::Foreground, Some(id));
             self.pause(current);
         }
-        if self.prefills.foreground.is_none()
-            && let Some(id) = self.prefills.backfill.take()
+        if self.prefills.holder(Slot::Foreground).is_none()
+            && let Some(id) = self.prefills.take(Slot::Backfill)
         {
-            // Nobody is left to run beside: it waits like the others.
+            // There is no prompt left to run beside: it waits like the others.
             self.pause(id);
         }
-        if self.prefills.foreground.is_none() {
-            let aside = self.prefills.aside.take();
-            self.prefills.foreground = aside.or_else(|| self.start_next(Class::Reactive, actions));
+        if self.prefills.holder(Slot::Foreground).is_none() {
+            let aside = self.prefills.take(Slot::Aside);
+            let next = aside.or_else(|| self.start_next(Class::Reactive, actions));
+            self.prefills.give(Slot::Foreground, next);
         }
-        if self.prefills.foreground.is_none() {
-            // An overdue request that was beside a reactive one takes over.
-            let overdue = self.prefills.overdue.take();
-            self.prefills.foreground =
-                overdue.or_else(|| self.start_next(Class::Proactive, actions));
+        if self.prefills.holder(Slot::Foreground).is_none() {
+            // An overdue request that ran beside a reactive one takes over.
+            let overdue = self.prefills.take(Slot::Overdue);
+            let next = overdue.or_else(|| self.start_next(Class::Proactive, actions));
+            self.prefills.give(Slot::Foreground, next);
         }
-        self.weigh_backlog();
         self.note_turn();
         let reactive = self
             .prefills
-            .foreground
+            .holder(Slot::Foreground)
             .is_some_and(|id| self.class_of(id) == Some(Class::Reactive));
         if !reactive {
             return;
         }
-        if self.prefills.overdue.is_none() {
-            self.prefills.overdue = self.promote(actions);
+        if self.prefills.holder(Slot::Overdue).is_none() {
+            let overdue = self.promote(actions);
+            self.prefills.give(Slot::Overdue, overdue);
         }
         let backfills = self
             .policy
             .pressure
             .is_some_and(|tiers| tiers.duration_bound);
-        if backfills && self.prefills.backfill.is_none() {
-            self.prefills.backfill = self.start_backfill(actions);
-            if self.prefills.backfill.is_some() {
+        if backfills && self.prefills.holder(Slot::Backfill).is_none() {
+            let backfill = self.start_backfill(actions);
+            self.prefills.give(Slot::Backfill, backfill);
+            if backfill.is_some() {
                 self.tally.note(Mechanism::Backfill);
             }
         }
     }
 
-    /// The overdue request that gets the iGPU: one that fills bubbles, or the next of its queue.
+    /// Returns the overdue request that gets the iGPU: one that fills bubbles, or the next of its queue.
     fn promote(&mut self, actions: &mut Actions) -> Option<RequestId> {
-        let presses = |id: &RequestId| self.presses(*id);
-        if let Some(id) = self.prefills.backfill.filter(presses) {
-            self.prefills.backfill = None;
-            return Some(id);
+        let backfill = self.prefills.holder(Slot::Backfill);
+        if backfill.is_some_and(|id| self.presses(id)) {
+            return self.prefills.take(Slot::Backfill);
         }
-        let next = self.admissible(Class::Proactive).filter(presses);
+        if self.goes_by_client() {
+            let next = self.begin_in_turn(Class::Proactive, |it, id| it.presses(id), actions);
+            if next.is_some() {
+                return next;
+            }
+        }
+        let next = self.admissible(Class::Proactive);
+        let next = next.filter(|id| self.presses(*id));
         if let Some(id) = next
             && self.begin(id, actions)
         {
             return next;
         }
-        // It has not waited long enough or finds no room; one that was preempted needs none, and may have.
-        let mut queue = self.prefills.proactive.iter().copied();
+        // It has not waited long enough, or finds no room; a preempted one needs no room, and may have waited enough.
+        let mut queue = self.prefills.queue(Class::Proactive).iter().copied();
         let preempted = queue.find(|id| self.presses(*id) && self.has_begun(*id))?;
         self.begin(preempted, actions).then_some(preempted)
     }
 
     /// Takes the next request of a class out of its queue, if there is room for it.
     pub(super) fn start_next(&mut self, class: Class, actions: &mut Actions) -> Option<RequestId> {
-        let id = self.admissible(class)?;
         // Memory that a reactive request waits for is not given to a proactive one.
-        let waits = self.prefills.foreground.is_none() && !self.prefills.reactive.is_empty();
-        let starved = class == Class::Proactive && waits && !self.has_begun(id);
-        if !starved && self.begin(id, actions) {
+        let waits = self.prefills.holder(Slot::Foreground).is_none()
+            && !self.prefills.queue(Class::Reactive).is_empty();
+        let starved = |it: &Self, id| class == Class::Proactive && waits && !it.has_begun(id);
+        if self.goes_by_client() {
+            let next = self.begin_in_turn(class, |it, id| !starved(it, id), actions);
+            if next.is_some() {
+                return next;
+            }
+        }
+        let id = self.admissible(class)?;
+        if !starved(self, id) && self.begin(id, actions) {
             return Some(id);
         }
-        // Those that were preempted have their memory, and give it back only when they go on.
-        let mut queue = self.queue(class).iter().copied();
+        // Preempted requests have their memory, and give it back only when they go on.
+        let mut queue = self.queue_by_turn(class).into_iter();
         let preempted = queue.find(|id| self.has_begun(*id))?;
         self.begin(preempted, actions).then_some(preempted)
     }
 
-    fn has_begun(&self, id: RequestId) -> bool {
+    pub(super) fn has_begun(&self, id: RequestId) -> bool {
         let entry = self.ledger.get(id);
-        entry.is_some_and(|entry| !matches!(entry.own.phase, Phase::Queued))
+        entry.is_some_and(|entry| !entry.own.is_queued())
     }
 
-    fn queue(&self, class: Class) -> &VecDeque<RequestId> {
-        match class {
-            Class::Reactive => &self.prefills.reactive,
-            Class::Proactive => &self.prefills.proactive,
-        }
-    }
-
-    /// The request of a class that is to prefill next.
+    /// Returns the request of a class that is to prefill next.
     pub(super) fn admissible(&self, class: Class) -> Option<RequestId> {
-        let queue = self.queue(class);
+        if self.goes_by_client() {
+            return self.heads(class).first().copied();
+        }
+        let buffered = self.prefills.buffered().first().copied();
+        self.next_of(class, self.prefills.queue(class).iter(), buffered)
+    }
+
+    /// Returns the next of the waiting requests in `queue`, all of a class or a client's; `buffered` is the request
+    /// that has the activation buffer.
+    pub(super) fn next_of<'q>(
+        &self,
+        class: Class,
+        mut queue: impl Iterator<Item = &'q RequestId> + Clone,
+        buffered: Option<RequestId>,
+    ) -> Option<RequestId> {
         let live = self.decode.len() + self.prefills.active().count();
         if live >= self.live_max {
             return None;
         }
         if class == Class::Proactive
-            && let Some(id) = self.prefills.buffered
+            && let Some(id) = buffered
         {
-            // There is one buffer: nobody else may begin.
-            return queue.contains(&id).then_some(id);
+            // There is one buffer: no other request may begin.
+            return queue.any(|other| *other == id).then_some(id);
         }
-        let overdue = |id: &&RequestId| self.ledger.get(**id).is_some_and(|e| e.own.overdue);
+        let overdue = |id: &&RequestId| self.ledger.get(**id).is_some_and(|e| e.own.is_overdue());
         if class == Class::Proactive
-            && let Some(id) = queue.iter().find(overdue)
+            && let Some(id) = queue.clone().find(overdue)
         {
             return Some(*id);
         }
+        let first = queue.clone().next();
         match self.policy.prefill.resume {
-            Resume::Arrival => queue.front().copied(),
+            Resume::Arrival => first.copied(),
             Resume::LeastTimeToCompletion => {
                 let time = |id: &RequestId| self.time_to_completion(*id);
-                let least = queue.iter().min_by(|a, b| time(a).total_cmp(&time(b)));
-                if least != queue.front() {
+                let least = queue.min_by(|a, b| time(a).total_cmp(&time(b)));
+                if least != first {
                     self.tally.note(Mechanism::LeastTimeToCompletion);
                 }
                 least.copied()
@@ -308,12 +268,13 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// Takes a request out of its queue and lets its prefill begin or go on; false if there is no room.
+    /// Takes a request out of its queue and begins or continues its prefill; returns false if there is no room.
     pub(super) fn begin(&mut self, id: RequestId, actions: &mut Actions) -> bool {
         let Some(entry) = self.ledger.get(id) else {
+            bug!("a request waits that is over");
             return false;
         };
-        if matches!(entry.own.phase, Phase::Queued) {
+        if entry.own.is_queued() {
             if entry.refusals.wait_for(&self.kv) {
                 return false;
             }
@@ -325,6 +286,9 @@ impl<C: Costs> AgentXpu<C> {
             while room == Room::Full && reactive && self.make_room(tokens, actions) {
                 room = self.kv.reserve(&submission, tokens, actions);
             }
+            while room == Room::Full && self.claim_room(id, actions) {
+                room = self.kv.reserve(&submission, tokens, actions);
+            }
             let Room::Reserved(reused) = room else {
                 return false;
             };
@@ -332,18 +296,17 @@ impl<C: Costs> AgentXpu<C> {
             let prefill = Prefill::new(self.model.layers, reused, prompt, chunk)
                 .wanting(submission.prompt_logits);
             if let Some(entry) = self.ledger.get_mut(id) {
-                entry.own.phase = Phase::Prefill(prefill);
-                entry.own.turn.get_or_insert(self.now);
+                entry.own.begin(prefill, self.now);
             }
             if !reactive && self.policy.prefill.resume == Resume::Arrival {
-                self.prefills.buffered = Some(id);
+                self.prefills.buffer(id);
             }
         }
         self.prefills.leave(id);
         true
     }
 
-    /// Preempts a prefill; what runs of it goes on to its end.
+    /// Preempts a prefill; a kernel of it that runs goes on to its end.
     fn pause(&mut self, id: RequestId) {
         self.prefills.leave(id);
         // It may just have ended, and wait for its last kernel.
@@ -360,7 +323,7 @@ impl<C: Costs> AgentXpu<C> {
         self.ledger.get(id).map(Entry::class)
     }
 
-    /// Keeps the NPU busy.
+    /// Gives the NPU the next kernel of a prompt if it is free.
     pub(super) fn fill_npu(&mut self, actions: &mut Actions) {
         if self.lanes.is_free(Lane::Npu)
             && let Some(next) = self.next_prefill(Lane::Npu)
@@ -369,10 +332,11 @@ impl<C: Costs> AgentXpu<C> {
         }
     }
 
-    /// Launches what [`next_prefill`](Self::next_prefill) found.
+    /// Launches the work that [`next_prefill`](Self::next_prefill) found.
     pub(super) fn start_prefill(&mut self, lane: Lane, next: Next, actions: &mut Actions) {
         self.note_place(lane, &next);
         let Some(prefill) = self.ledger.get_mut(next.id).and_then(Entry::prefill_mut) else {
+            bug!("a prompt runs on that has not begun");
             return;
         };
         let work = match next.kernel {
@@ -393,7 +357,7 @@ impl<C: Costs> AgentXpu<C> {
         self.launch(lane, next.class, work, next.cost, actions);
     }
 
-    /// What `lane` may run of the prompts under way.
+    /// Returns the next work for `lane` from the prompts in progress.
     pub(super) fn next_prefill(&self, lane: Lane) -> Option<Next> {
         self.prefills.active().find_map(|id| {
             let entry = self.ledger.get(id)?;

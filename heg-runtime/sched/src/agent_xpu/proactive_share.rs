@@ -1,10 +1,10 @@
-//! Beside reactive decoding proactive prompts have a share of the one lane that runs both (`decode.proactive_share`).
+//! Gives proactive prompts a share of the one lane beside reactive decoding (`decode.proactive_share`).
 
 use super::AgentXpu;
 use crate::costs::{Cost, Costs};
 use crate::request::{Class, Lane};
 
-/// What proactive prompts have saved up.
+/// The lane time that proactive prompts have saved up.
 #[derive(Debug, Default)]
 pub(super) struct ProactiveShare {
     /// Time that they are owed beside reactive decoding, in µs.
@@ -12,16 +12,16 @@ pub(super) struct ProactiveShare {
 }
 
 impl ProactiveShare {
-    /// They had their turn.
+    /// Clears the debt after proactive prompts had their turn.
     pub(super) fn paid(&mut self) {
         self.owed_us = 0.0;
     }
 }
 
 impl<C: Costs> AgentXpu<C> {
-    /// Whether a proactive prompt would go before reactive decoding with all of its kernels, for want of an NPU that
-    /// has most of them. Prefill first is meant for the short part that the iGPU has of it (§4.3); where it has all,
-    /// the classes decide.
+    /// Whether a proactive prompt would go before reactive decoding with all of its kernels, because there is no NPU
+    /// to take most of them. Prefill-first is meant for the short part of a prompt that the iGPU has (§4.3); if it
+    /// has all of it, the classes decide.
     pub(super) fn would_hold_up_reactive(&self, lane: Lane) -> bool {
         !self.lanes.is_present(Lane::Npu)
             && self.decodes_reactive()
@@ -34,7 +34,7 @@ impl<C: Costs> AgentXpu<C> {
         next.is_some_and(|next| self.share.owed_us >= next.cost.latency_us)
     }
 
-    /// Counts time of a decode run towards what proactive prompts are owed beside it.
+    /// Adds a share of a decode run's time to the debt to proactive prompts.
     pub(super) fn owe(&mut self, lane: Lane, cost: Cost) {
         let Some(share) = self.policy.decode.proactive_share else {
             return;

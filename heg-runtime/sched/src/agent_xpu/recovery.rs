@@ -1,7 +1,7 @@
-//! What happens when a device does not do as it was told (v1 6.5).
+//! Recovery from launches that fail (v1 6.5).
 //!
-//! Kernels are idempotent: what failed is run again, on another lane if there is one. A request that fails
-//! [`ATTEMPTS`] times in a row, with no other beside it, ends; the others go on.
+//! Kernels are idempotent: a failed one is run again, on another lane if there is one. A request that
+//! fails [`ATTEMPTS`] times in a row, with no other beside it, ends; the others go on.
 
 use super::AgentXpu;
 use super::stage::Entry;
@@ -10,17 +10,19 @@ use crate::event::{Actions, Finish, Ticket, Work};
 use crate::isolation::ATTEMPTS;
 use crate::lanes::Running;
 use crate::request::Lane;
+use heg_spec::bug;
 
 impl<C: Costs> AgentXpu<C> {
-    /// A launch failed.
+    /// Deals with a launch that failed.
     pub(super) fn failed(&mut self, ticket: Ticket, actions: &mut Actions) {
         if let Some((lane, running)) = self.lanes.finish(ticket) {
+            self.charge(lane, &running, self.model.layers);
             self.undo(&running);
             self.blame(&running, lane, actions);
         }
     }
 
-    /// Takes back that something ran.
+    /// Takes back a launch, so that its work may run again.
     pub(super) fn undo(&mut self, running: &Running) {
         match &running.work {
             Work::Prefill {
@@ -37,31 +39,33 @@ impl<C: Costs> AgentXpu<C> {
             }
             // Rows of the batch's activations may be half written: the iteration begins anew.
             Work::Decode(run) => self.decode.abandon(&run.batch),
-            Work::Mixed { .. } => {}
+            Work::Mixed { .. } => {
+                bug!("this scheduler never launches mixed work");
+            }
         }
     }
 
-    /// A launch failed: it counts against its request if that was alone, else each has to prove itself.
+    /// Blames a failed launch: it counts against its request if that was alone; otherwise each is tried alone.
     pub(super) fn blame(&mut self, running: &Running, lane: Lane, actions: &mut Actions) {
         let ids = running.work.requests();
         for id in &ids {
             if let Some(entry) = self.ledger.get_mut(*id) {
-                entry.own.failed = Some(lane);
+                entry.own.fail_on(lane);
             }
         }
         let culprit = match running.work {
             Work::Decode(_) => {
                 let is_live = |id| self.ledger.get(id).is_some();
-                self.decode.isolation.failed(&ids, is_live)
+                self.decode.isolation_mut().failed(&ids, is_live)
             }
-            // These are of one request each.
+            // These launches are of one request each.
             Work::Prefill { .. } | Work::Head(_) | Work::Mixed { .. } => ids.first().copied(),
         };
         if let Some(entry) = culprit.and_then(|id| self.ledger.get_mut(id)) {
             entry.failures += 1;
             if entry.failures >= ATTEMPTS {
                 entry.ending.get_or_insert(Finish::Failed);
-                self.decode.isolation.found();
+                self.decode.isolation_mut().found();
             }
         }
         for id in ids {

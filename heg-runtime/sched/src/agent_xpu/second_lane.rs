@@ -1,26 +1,27 @@
-//! The NPU as a second lane of decoding: it verifies the draft of one request on its static kernels, which take as long for
-//! a whole draft as for a token, while the lane of dynamic kernels decodes the others (`decode.second_lane`).
+//! Uses the NPU as a second lane of decoding: it verifies the draft of one request on its static kernels, which take
+//! as long for a whole draft as for a token, while the lane of dynamic kernels decodes the others
+//! (`decode.second_lane`).
 //!
-//! A verification gives way to prompts between two layers, and goes on when the NPU is free again. It is launched where both
-//! lanes together give more tokens in a time than the one alone would, as costs say, the memory that they share included;
-//! where no reactive answer comes slower for it; and, for a proactive answer, where a token takes no more energy, as far as
-//! that is known.
+//! A verification gives way to prompts between two layers, and goes on when the NPU is free again. It is launched
+//! if, by the predicted costs, both lanes together give more tokens per time than the one alone, although they
+//! share bandwidth; if no reactive answer becomes slower by it; and, for a proactive answer, if a token takes no
+//! more energy, as far as that is known.
 
 use std::sync::Arc;
 
 use super::AgentXpu;
-use super::decode_pipeline::Iteration;
-use super::gates::Proposal;
+use super::decodes::Iteration;
+use super::rules::Proposal;
 use crate::batch::{Candidate, next_batch, with_drafts};
 use crate::costs::{Call, Cost, Costs, WorkStage};
-use crate::event::{Actions, DecodeRun, Decoding, Work};
+use crate::event::{Actions, Decoding, Work};
 use crate::request::{Class, Lane};
 
 /// Rows of the smallest chunk of an NPU's kernels: a token and the draft behind it.
 const ROWS_MAX: u32 = 32;
 
 impl<C: Costs> AgentXpu<C> {
-    /// Gives the NPU a verification where no prompt has anything for it, and takes it back for a prompt.
+    /// Gives the NPU a verification if no prompt has work for it, and takes the NPU back for a prompt.
     pub(super) fn verify_aside(&mut self, actions: &mut Actions) {
         if !self.policy.decode.second_lane {
             return;
@@ -32,15 +33,15 @@ impl<C: Costs> AgentXpu<C> {
             }
             return;
         }
-        let begun = self.decode.aside.clone();
+        let begun = self.decode.aside().cloned();
         let Some(iteration) = begun.or_else(|| self.worth_verifying_aside()) else {
             return;
         };
-        let run = self.rest_of(&iteration);
+        let run = iteration.rest(self.model.layers, false);
         let Some(cost) = self.decode_cost(Lane::Npu, &run) else {
             return;
         };
-        let class = iteration.class;
+        let class = iteration.class();
         let proposal = Proposal::Iteration {
             class,
             lane: Lane::Npu,
@@ -49,44 +50,39 @@ impl<C: Costs> AgentXpu<C> {
         if !self.may_start(proposal) {
             return;
         }
-        self.decode.aside = Some(iteration);
+        self.decode.begin_aside(iteration);
         self.launch(Lane::Npu, class, Work::Decode(run), cost, actions);
     }
 
-    fn rest_of(&self, iteration: &Iteration) -> DecodeRun {
-        DecodeRun {
-            batch: Arc::clone(&iteration.batch),
-            layers: iteration.layers_done..self.model.layers,
-            fused: false,
-        }
-    }
-
-    /// Drops a verification that gave way, where its request is not to run any more, or the NPU is gone with its hidden
-    /// states.
+    /// Drops a verification that gave way if its request is not to run any more, or if the NPU is gone and its hidden
+    /// states with it.
     fn drop_stray_verification(&mut self, actions: &mut Actions) {
-        let aside = self.decode.aside.as_ref();
-        let Some(id) = aside.and_then(|it| it.batch.first()).map(|it| it.request) else {
+        let aside = self.decode.aside().map(|it| it.batch().to_vec());
+        let Some((batch, id)) = aside.and_then(|batch| {
+            let id = batch.first()?.request;
+            Some((batch, id))
+        }) else {
             return;
         };
         let stays = self.lanes.is_present(Lane::Npu)
             && self.ledger.get(id).is_some_and(|entry| entry.may_run());
         if !stays && !self.lanes.runs(id) {
-            self.decode.aside = None;
+            self.decode.abandon(&batch);
             self.settle(id, actions);
         }
     }
 
-    /// The verification of the longest draft, if it is worth the NPU.
+    /// Returns the verification of the longest draft, if it is worth the NPU's time.
     fn worth_verifying_aside(&self) -> Option<Iteration> {
         let lane = self.dynamic_lane()?;
-        let iterates = self.decode.iteration.is_some() || self.decode.isolation.is_searching();
+        let iterates = self.decode.iteration().is_some() || self.decode.isolation().is_searching();
         if iterates || self.policy.pressure.is_some() {
             return None;
         }
         let all = self.candidates();
         let failed = |candidate: &Candidate| {
             let entry = self.ledger.get(candidate.id);
-            entry.is_none_or(|entry| entry.own.failed == Some(Lane::Npu))
+            entry.is_none_or(|entry| entry.own.failed_on() == Some(Lane::Npu))
         };
         let drafted = |candidate: &Candidate| -> u32 {
             candidate.draft.iter().map(|reach| u32::from(*reach)).sum()
@@ -103,15 +99,11 @@ impl<C: Costs> AgentXpu<C> {
             context: own.context,
             drafted: rows_max.saturating_sub(1).min(own.draft.len() as u32),
         };
-        let iteration = Iteration {
-            batch: Arc::from([decoding]),
-            class: own.class,
-            layers_done: 0,
-            lane: Lane::Npu,
-        };
-        let cost = self.decode_cost(Lane::Npu, &self.rest_of(&iteration))?;
+        let iteration = Iteration::new(Arc::from([decoding]), own.class, Lane::Npu);
+        let run = iteration.rest(self.model.layers, false);
+        let cost = self.decode_cost(Lane::Npu, &run)?;
         let entry = self.ledger.get(own.id)?;
-        let waits = self.must_wait_for_decode(entry, cost);
+        let waits = self.is_diverted(entry, cost);
         let watts = |lane| self.costs.watts(lane, WorkStage::Decode);
         let aside = Aside {
             own: &own,
@@ -122,9 +114,12 @@ impl<C: Costs> AgentXpu<C> {
         (!waits && aside.pays(&together, &apart)).then_some(iteration)
     }
 
-    /// What the lane of dynamic kernels would run of these, and what comes of it.
+    /// Composes the iteration that the lane of dynamic kernels would run for these candidates.
     fn composed<'c>(&self, lane: Lane, candidates: &'c [Candidate]) -> Option<Composed<'c>> {
-        let batch = self.bearable(lane, next_batch(&self.policy.decode, candidates));
+        let batch = self.bearable(
+            lane,
+            next_batch(&self.policy.decode, candidates, self.ledger.clients()),
+        );
         batch.first()?;
         let time = |batch: &[Decoding]| self.iteration_us(lane, batch);
         let batch = with_drafts(&batch, &self.policy, time);
@@ -138,7 +133,7 @@ impl<C: Costs> AgentXpu<C> {
     }
 }
 
-/// An iteration that could run, and the requests that it was composed of.
+/// An iteration that could run, and the requests that it was composed from.
 struct Composed<'c> {
     batch: Arc<[Decoding]>,
     candidates: &'c [Candidate],
@@ -147,7 +142,7 @@ struct Composed<'c> {
 }
 
 impl Composed<'_> {
-    /// Tokens that it is expected to give.
+    /// Expected number of its tokens.
     fn tokens(&self) -> f64 {
         let tokens = |member: &Decoding| {
             let mut candidates = self.candidates.iter();
@@ -157,7 +152,7 @@ impl Composed<'_> {
         self.batch.iter().map(tokens).sum()
     }
 
-    /// Tokens a µs that it is expected to give a candidate.
+    /// Expected tokens per µs of a candidate.
     fn rate_of(&self, candidate: &Candidate) -> f64 {
         let mut batch = self.batch.iter();
         let member = batch.find(|member| member.request == candidate.id);
@@ -177,7 +172,7 @@ impl Composed<'_> {
     }
 }
 
-/// Tokens that a request is expected to get where so many of its drafted ones are verified.
+/// Expected tokens of a request if `drafted` of its drafted tokens are verified.
 fn tokens_of(candidate: &Candidate, drafted: u32) -> f64 {
     let drafted = candidate.draft.iter().take(drafted as usize);
     1.0 + drafted.map(|reach| f64::from(*reach) / 1000.0).sum::<f64>()
@@ -188,14 +183,14 @@ struct Aside<'c> {
     own: &'c Candidate,
     tokens: f64,
     cost: Cost,
-    /// What the lane of dynamic kernels draws, and the NPU, where both are known.
+    /// Power of the lane of dynamic kernels and of the NPU, in W; `None` unless both are known.
     watts: Option<(f64, f64)>,
 }
 
 impl Aside<'_> {
-    /// Whether the others `apart` with it beside them are better off than all `together`.
+    /// Whether the others `apart`, beside this verification, are better off than all `together`.
     fn pays(&self, together: &Composed<'_>, apart: &Composed<'_>) -> bool {
-        // The memory serves both, one as fast as the other.
+        // Both share the memory bandwidth, and slow down equally.
         let slower = (apart.bandwidth + self.cost.bandwidth).max(1.0);
         let own_rate = self.tokens / (self.cost.latency_us * slower);
         let apart_us = apart.us * slower;

@@ -7,40 +7,41 @@ use heg_spec::policy::NpuAttention;
 use super::AgentXpu;
 use crate::costs::{Cost, Costs};
 use crate::event::{Action, Actions, Segment, WarmKernel};
+use crate::ledger::Progress as _;
 use crate::request::Lane;
 
 /// Contexts are rounded up to this many tokens, so that requests of about the same length share a kernel.
 /// Chosen: a chunk of the paper's.
 const CONTEXT_STEP: u32 = 256;
 
-/// Kernels that stay when no request is left for them, in case one comes: each is a megabyte or two, and takes
-/// seconds of the CPU. Chosen: all multiples of the step up to a context of 4096.
+/// Number of kernels that stay when no request needs them, in case one comes: each is a megabyte or two, and
+/// takes seconds of the CPU. Chosen: all multiples of the step up to a context of 4096.
 const KEPT_MAX: usize = 16;
 
-/// Kernels that are there, the one that is being compiled, and those that the device refuses.
+/// The compiled kernels, the one that is being compiled, and those that the device refuses.
 #[derive(Debug, Default)]
 pub(super) struct Warmth {
     ready: BTreeSet<WarmKernel>,
     compiling: Option<(WarmKernel, Wanted)>,
     refused: BTreeSet<WarmKernel>,
-    /// For which requests it was decided last what to compile and what to drop ([`Prefills::revision`]); none
-    /// when something else has changed.
+    /// The requests ([`Prefills::revision`]) for which it was last decided which kernels to compile and to
+    /// drop; `None` if something else has changed.
     ///
-    /// [`Prefills::revision`]: super::prefill_pipeline::Prefills::revision
+    /// [`Prefills::revision`]: super::prefills::Prefills::revision
     decided_at: Option<u64>,
 }
 
-/// For which device a kernel is being compiled.
+/// The device for which a kernel is being compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
-    /// The one that is there.
+    /// The present device.
     Here,
-    /// One that has gone since.
+    /// A device that has gone since.
     Elsewhere,
 }
 
 impl Warmth {
-    /// A kernel is compiled, perhaps for a device that has gone since.
+    /// Takes in a compiled kernel, perhaps for a device that has gone since.
     pub(super) fn warmed(&mut self, kernel: WarmKernel, actions: &mut Actions) {
         match self.arrived(kernel) {
             Some(Wanted::Here) => {
@@ -51,26 +52,26 @@ impl Warmth {
         }
     }
 
-    /// It is not tried again on this device.
+    /// Notes that a kernel cannot be compiled, so that it is not tried again on this device.
     pub(super) fn failed(&mut self, kernel: WarmKernel) {
         if self.arrived(kernel) == Some(Wanted::Here) {
             self.refused.insert(kernel);
         }
     }
 
-    /// What was asked for has come to an end.
+    /// Ends the compilation that was asked for; returns its device.
     fn arrived(&mut self, kernel: WarmKernel) -> Option<Wanted> {
         let (_, wanted) = self.compiling.take_if(|(asked, _)| *asked == kernel)?;
         self.decided_at = None;
         Some(wanted)
     }
 
-    /// A device came back: what could not be compiled may be now.
+    /// Reconsiders all kernels, since a device came back.
     pub(super) fn reconsider(&mut self) {
         self.decided_at = None;
     }
 
-    /// What attention over a segment takes with the best kernel that is there.
+    /// The cost of attention over a segment with the best compiled kernel.
     pub(super) fn cost(&self, costs: &impl Costs, segment: Segment) -> Option<Cost> {
         self.ready
             .iter()
@@ -79,7 +80,7 @@ impl Warmth {
             .min_by(|a, b| a.latency_us.total_cmp(&b.latency_us))
     }
 
-    /// The device is gone, and its kernels with it.
+    /// Forgets the kernels of a device that is gone.
     pub(super) fn forget(&mut self, actions: &mut Actions) {
         self.decided_at = None;
         if let Some((_, wanted)) = &mut self.compiling {
@@ -93,8 +94,8 @@ impl Warmth {
 }
 
 impl<C: Costs> AgentXpu<C> {
-    /// Compiles the kernel of the first waiting request that has none, and drops those that nobody wants where
-    /// there are too many.
+    /// Compiles the kernel of the first waiting request that has none, and drops kernels that no request needs
+    /// if there are too many.
     pub(super) fn warm_up(&mut self, actions: &mut Actions) {
         if self.policy.prefill.attention != NpuAttention::WarmUp {
             return;
@@ -106,7 +107,7 @@ impl<C: Costs> AgentXpu<C> {
         let wanted: BTreeSet<WarmKernel> = self
             .ledger
             .iter()
-            .filter(|(_, entry)| !matches!(entry.own.phase, super::stage::Phase::Decode))
+            .filter(|(_, entry)| !entry.own.decodes())
             .map(|(_, entry)| self.kernel_for(entry.prompt_tokens))
             .collect();
         let unwanted = |kernel: &WarmKernel| !wanted.contains(kernel);
@@ -149,11 +150,11 @@ impl<C: Costs> AgentXpu<C> {
 mod tests {
     use super::*;
     use crate::{
-        Call, Class, Event, Micros, ModelShape, PromptLogits, RequestId, Scheduler, Submission,
-        Ticket,
+        Call, Class, ClientId, Event, Micros, ModelShape, PromptLogits, RequestId, Scheduler,
+        Submission, Ticket,
     };
 
-    /// An NPU and an iGPU on which everything takes a second.
+    /// An NPU and an iGPU on which every call takes a second.
     struct Seconds;
 
     impl Costs for Seconds {
@@ -198,6 +199,7 @@ mod tests {
         let submit = |id: u64, prompt_tokens| {
             Event::Submit(Submission {
                 id: RequestId(id),
+                client: ClientId::default(),
                 flow: None,
                 class: Class::Proactive,
                 prompt_tokens,
@@ -211,7 +213,7 @@ mod tests {
             tokens: 256,
             context,
         };
-        // The first begins; those behind it wait.
+        // The first request begins; those behind it wait.
         assert_eq!(asked(submit(0, 100)), [0; 0]);
         assert_eq!(asked(submit(1, 300)), [512]);
         assert_eq!(asked(submit(2, 700)), [0; 0], "one at a time");

@@ -1,13 +1,13 @@
-//! Costs that remember their last answers.
+//! Costs that cache their last answers.
 
 use std::cell::Cell;
 
 use crate::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel, WorkStage};
 
-/// Answers that are remembered; a power of two. Chosen: a run of a 28-layer model asks for fewer at a time.
+/// Number of cached answers; a power of two. Chosen: a run of a 28-layer model asks for fewer at a time.
 const SLOTS: usize = 4096;
 
-/// Remembers what slower costs said: a direct-mapped cache of exact answers, so that nothing changes but time.
+/// A direct-mapped cache of exact answers in front of slower costs; it changes nothing but the time of an answer.
 #[derive(Debug)]
 pub struct CachedCosts<C> {
     costs: C,
@@ -21,7 +21,7 @@ struct Slot {
 }
 
 impl<C: Costs> CachedCosts<C> {
-    /// Remembers answers of `costs`, which must give the same one each time.
+    /// Caches the answers of `costs`, which must give the same answer each time.
     pub fn new(costs: C) -> Self {
         let empty = Slot {
             key: u64::MAX,
@@ -67,7 +67,7 @@ impl<C: Costs> Costs for CachedCosts<C> {
     }
 }
 
-/// A number of its own for each call; `None` for calls larger than any real one.
+/// Returns a unique number for each call; `None` for calls larger than any real one.
 fn key(lane: Lane, call: Call) -> Option<u64> {
     let (kind, rows, context) = match call {
         Call::Prefill {
@@ -93,7 +93,7 @@ fn key(lane: Lane, call: Call) -> Option<u64> {
         Call::Head { rows } => (5, rows, 0),
         Call::Verify { rows, context } => (6, rows, context),
     };
-    // 3 bits, 2 bits, 24 bits, 32 bits.
+    // Widths of the fields: 3 bits, 2 bits, 24 bits, 32 bits.
     let fits = rows < 1 << 24;
     fits.then(|| kind << 58 | (lane as u64) << 56 | u64::from(rows) << 32 | u64::from(context))
 }

@@ -1,4 +1,4 @@
-//! What a scheduler knows of speed: the annotations of a bundle for one SoC, behind a trait.
+//! A scheduler's knowledge of speed: the annotations of a bundle for one SoC, behind a trait.
 
 use std::rc::Rc;
 
@@ -12,42 +12,42 @@ use super::request::{Lane, Micros};
 /// One call of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// A kernel over `tokens` tokens, of which the last sees `context`.
+    /// A kernel over `tokens` tokens, the last of which sees `context`.
     Prefill {
-        /// Which kernel.
+        /// The kernel.
         kernel: Kernel,
-        /// c.
+        /// c: tokens of the call.
         tokens: u32,
-        /// n.
+        /// n: tokens that the last one sees.
         context: u32,
     },
-    /// One layer for `rows` requests that see `context` tokens together; fused where `fused` says so, which
-    /// needs a single row.
+    /// One layer for `rows` rows that see `context` tokens together; as one kernel if `fused`, which needs
+    /// a single row.
     Layer {
-        /// b.
+        /// b: rows of the batch.
         rows: u32,
-        /// Σ n.
+        /// Σ n: tokens that the rows see, added up.
         context: u32,
-        /// Whether it is one kernel.
+        /// Whether the layer is one kernel.
         fused: bool,
     },
-    /// One layer for the rows of a single request on static kernels, of which the last sees `context` tokens: its last token
-    /// and a draft.
+    /// One layer for the rows of a single request on static kernels, its last token and a draft; the last row sees
+    /// `context` tokens.
     Verify {
-        /// c.
+        /// c: rows of the request.
         rows: u32,
-        /// n.
+        /// n: tokens that the last row sees.
         context: u32,
     },
     /// The head on `rows` rows.
     Head {
-        /// b.
+        /// b: rows of the batch.
         rows: u32,
     },
 }
 
 impl Call {
-    /// One layer for a batch.
+    /// Returns the call of one layer for a batch.
     pub fn layer(batch: &[Decoding], fused: bool) -> Self {
         Self::Layer {
             rows: Decoding::rows_of(batch),
@@ -56,7 +56,8 @@ impl Call {
         }
     }
 
-    /// One layer of an iteration on a lane: on the NPU of static kernels, which take one request at a time.
+    /// Returns the call of one layer of an iteration on a lane; the NPU has static kernels, which take one request at
+    /// a time.
     pub fn iteration(lane: Lane, batch: &[Decoding], fused: bool) -> Self {
         match (lane, batch) {
             (Lane::Npu, [member]) => Self::Verify {
@@ -68,7 +69,7 @@ impl Call {
     }
 }
 
-/// What a call takes when nothing else runs.
+/// The cost of a call while nothing else runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
     /// Time, in µs; positive and finite.
@@ -77,7 +78,7 @@ pub struct Cost {
     pub bandwidth: f64,
 }
 
-/// What a launch is part of: devices draw power by it.
+/// The stage that a launch belongs to, on which the power of a device depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkStage {
     /// Kernels of prompts.
@@ -87,7 +88,7 @@ pub enum WorkStage {
 }
 
 impl WorkStage {
-    /// What a launch belongs to; decoding only if it has one token of each request only.
+    /// Returns the stage of a launch; it is decoding only if the launch has no prompt tokens.
     pub fn of(work: &Work) -> Self {
         match work {
             Work::Prefill { .. } | Work::Head(_) => Self::Prefill,
@@ -100,21 +101,21 @@ impl WorkStage {
 
 /// Predictions for one model on one SoC.
 pub trait Costs {
-    /// The model.
+    /// The shape of the model.
     fn model(&self) -> ModelShape;
 
-    /// What a call takes on a lane; `None` where the lane has no kernel for it.
+    /// The cost of a call on a lane; `None` if the lane has no kernel for it.
     fn cost(&self, lane: Lane, call: Call) -> Option<Cost>;
 
-    /// What a lane draws while it runs kernels of a stage, in W, where that is known.
+    /// The power that a lane draws while it runs kernels of a stage, in W; `None` if it is unknown.
     fn watts(&self, _lane: Lane, _stage: WorkStage) -> Option<f64> {
         None
     }
 
-    /// What a static attention kernel takes on the NPU once it is there.
+    /// The cost of a static attention kernel on the NPU once it is loaded.
     fn warm_cost(&self, kernel: WarmKernel) -> Option<Cost>;
 
-    /// Time to compile it.
+    /// Time to compile a static attention kernel.
     fn warm_up(&self, kernel: WarmKernel) -> Option<Micros>;
 }
 
@@ -162,15 +163,15 @@ impl<C: Costs> Costs for Rc<C> {
     }
 }
 
-/// What a scheduler has to know of a model.
+/// The properties of a model that a scheduler needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelShape {
     /// Decoder layers.
     pub layers: u32,
     /// Tokens of a full prefill segment: the chunk of the NPU's kernels.
     pub chunk_tokens: u32,
-    /// Longest context.
+    /// Longest context, in tokens.
     pub context_tokens: u32,
-    /// Bytes that a token takes in the KV cache, all layers together.
+    /// Bytes of a token in the KV cache, over all layers.
     pub kv_bytes_per_token: u64,
 }

@@ -1,20 +1,20 @@
-//! Caches of idle flows on flash, and on their way there.
+//! Caches of idle flows on flash, or being written there.
 
 use std::collections::BTreeMap;
 
 use super::{Kept, KvBudget};
 use crate::event::{Action, Transfer};
-use crate::request::FlowId;
+use crate::request::{ClientId, FlowId};
 
-/// Flows on flash, at most: each is an open file. Chosen: far below what a process may have open.
+/// Most flows on flash: each is an open file. Chosen: far below the number that a process may have open.
 const FLOWS_MAX: usize = 128;
 
-/// What flash has room for, and what it has.
+/// The budget and the contents of flash.
 #[derive(Debug, Clone)]
 pub(super) struct Flash {
     budget: u64,
     stored: BTreeMap<FlowId, Kept>,
-    /// Caches that are being written: they have their memory, and room on flash already.
+    /// Caches that are being written: they still occupy memory, and room on flash already.
     transfers: BTreeMap<Transfer, Leaving>,
     begun: u64,
 }
@@ -26,22 +26,22 @@ struct Leaving {
     owner: Owner,
 }
 
-/// Whose a cache is while it is written.
+/// The owner of a cache while it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
     /// The flow that keeps it.
     Flow(FlowId),
     /// A call that took it back, and counts its memory.
     Request,
-    /// Nobody: its memory is free when the writer has done.
+    /// Nobody: its memory is free as soon as it is written.
     Nobody,
 }
 
-/// Where the memory of a cache is that could not be written.
+/// The owner of the memory of a cache that could not be written.
 pub(super) enum Landed {
-    /// With its flow, which has it back.
+    /// The flow, which has it back.
     With(FlowId, Kept),
-    /// With nobody: so many tokens are free.
+    /// Nobody: this number of tokens is free.
     Free(u64),
 }
 
@@ -61,12 +61,12 @@ impl Flash {
         leaving.map(Leaving::memory).sum()
     }
 
-    /// As [`Flash::leaving`], of what a flow keeps.
+    /// Tokens in memory of a flow's cache that will be free when it is written.
     pub(super) fn leaving_of(&self, flow: FlowId) -> u64 {
         self.transfer_of(flow).map_or(0, |(_, it)| it.memory())
     }
 
-    /// Tokens that a flow has here, written or not.
+    /// Tokens that a flow has here, whether written or in transfer.
     pub(super) fn tokens_of(&self, flow: FlowId) -> Option<u32> {
         let stored = self.stored.get(&flow).map(|kept| kept.tokens);
         stored.or_else(|| self.transfer_of(flow).map(|(_, it)| it.kept.tokens))
@@ -78,8 +78,8 @@ impl Flash {
         found.map(|(transfer, leaving)| (*transfer, leaving))
     }
 
-    /// Makes room for a cache where that which was kept for longest goes, but not what `spared` has; false if that is
-    /// not enough.
+    /// Makes room for a cache by dropping others, those of the client that has most first, but not that of `spared`;
+    /// returns false if that is not enough.
     pub(super) fn make_room(
         &mut self,
         tokens: u32,
@@ -97,21 +97,35 @@ impl Flash {
             stored.sum::<u64>() + written + u64::from(tokens) > flash.budget || flows >= FLOWS_MAX
         };
         while is_full(self) {
-            let others = self
-                .stored
-                .iter()
-                .filter(|(flow, _)| Some(**flow) != spared);
-            let oldest = others.min_by_key(|(_, kept)| kept.since);
-            let Some(oldest) = oldest.map(|(flow, _)| *flow) else {
+            let Some(next) = self.next_to_go(spared) else {
                 return false;
             };
-            self.stored.remove(&oldest);
-            actions.push(Action::ReleaseFlow(oldest));
+            self.stored.remove(&next);
+            actions.push(Action::ReleaseFlow(next));
         }
         true
     }
 
-    /// A cache is to be written.
+    /// Returns the cache to drop next: the oldest one of the client that has most here.
+    fn next_to_go(&self, spared: Option<FlowId>) -> Option<FlowId> {
+        let others = || {
+            self.stored
+                .iter()
+                .filter(|(flow, _)| Some(**flow) != spared)
+        };
+        let mut stored: BTreeMap<ClientId, u64> = BTreeMap::new();
+        for (_, kept) in others() {
+            *stored.entry(kept.client).or_default() += u64::from(kept.tokens);
+        }
+        let most = stored.into_iter().max_by_key(|(_, tokens)| *tokens);
+        let of_most =
+            others().filter(|(_, kept)| most.is_some_and(|(most, _)| kept.client == most));
+        of_most
+            .min_by_key(|(_, kept)| kept.since)
+            .map(|(flow, _)| *flow)
+    }
+
+    /// Begins to write a cache.
     pub(super) fn begin(&mut self, flow: FlowId, kept: Kept) -> Transfer {
         let transfer = Transfer(self.begun);
         self.begun += 1;
@@ -120,7 +134,7 @@ impl Flash {
         transfer
     }
 
-    /// A call takes what its flow has here; says how much of it is in memory.
+    /// Takes a flow's cache for a call; returns the number of its tokens in memory.
     pub(super) fn take(&mut self, flow: FlowId) -> u64 {
         if self.stored.remove(&flow).is_some() {
             return 0;
@@ -130,7 +144,7 @@ impl Flash {
         leaving
     }
 
-    /// Gives up what a flow has here; says whether there was anything.
+    /// Gives up a flow's cache; returns whether there was any.
     pub(super) fn release(&mut self, flow: FlowId) -> bool {
         self.stored.remove(&flow).is_some() || self.disown(flow, Owner::Nobody)
     }
@@ -141,7 +155,7 @@ impl Flash {
         leaving.map(|leaving| leaving.owner = owner).is_some()
     }
 
-    /// A cache is written; says how many tokens of memory that frees.
+    /// Notes that a cache is written; returns the tokens of memory that this frees.
     pub(super) fn written(&mut self, transfer: Transfer) -> u64 {
         let Some(leaving) = self.transfers.remove(&transfer) else {
             return 0;
@@ -152,7 +166,7 @@ impl Flash {
         leaving.memory()
     }
 
-    /// A cache could not be written.
+    /// Notes that a cache could not be written; returns the owner of its memory.
     pub(super) fn failed(&mut self, transfer: Transfer) -> Option<Landed> {
         let leaving = self.transfers.remove(&transfer)?;
         match leaving.owner {
@@ -164,14 +178,14 @@ impl Flash {
 }
 
 impl KvBudget {
-    /// Whether memory will be free when caches are on flash.
+    /// Whether memory will be free once caches are on flash.
     pub(crate) fn writes_to_flash(&self) -> bool {
         self.flash.leaving() > 0
     }
 }
 
 impl Leaving {
-    /// Tokens of memory that are free when it is written.
+    /// Tokens of memory that are free once it is written.
     fn memory(&self) -> u64 {
         match self.owner {
             Owner::Flow(_) | Owner::Nobody => u64::from(self.kept.tokens),

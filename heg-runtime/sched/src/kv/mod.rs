@@ -1,67 +1,79 @@
 //! Room for KV caches: reserved per request, kept per flow, counted in tokens.
 //!
-//! What is on its way to flash is in memory until it is written (`flash`), and so is what a lane that does not answer
-//! may still write to.
+//! A cache stays counted as in memory until it is written to flash (`flash`), and so does memory that a lane which
+//! does not answer may still write to.
 
 mod flash;
 mod refusals;
+#[cfg(test)]
+mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use heg_spec::bug;
 use heg_spec::policy::Limits;
 
 use super::costs::ModelShape;
 use super::event::{Action, Transfer};
 use super::lanes::LaneSet;
-use super::request::{FlowId, Lane, Micros, RequestId, Submission};
+use super::request::{ClientId, FlowId, Lane, Micros, RequestId, Submission};
 use flash::{Flash, Landed};
 pub(super) use refusals::Refusals;
 
-/// The budget, and who has how much of it.
+/// The budget, and its users.
 #[derive(Debug, Clone)]
 pub(super) struct KvBudget {
     budget: u64,
     used: u64,
-    requests: BTreeMap<RequestId, u32>,
-    /// Flows whose caches are in memory, and stay there until somebody needs the room.
+    requests: BTreeMap<RequestId, Reserved>,
+    /// Flows whose caches are in memory, and stay there until the room is needed.
     flows: BTreeMap<FlowId, Kept>,
     flash: Flash,
     /// Memory that was released while a lane that is to stop may still write to it.
     held: Vec<(LaneSet, u64)>,
-    /// Lanes that have not answered in time: what they hold may never be free.
+    /// Lanes that have not answered in time: memory that they hold may never be free.
     silent: LaneSet,
-    /// Counts how often memory became free.
+    /// Number of times that memory became free.
     releases: u64,
+}
+
+/// The room of a request.
+#[derive(Debug, Clone, Copy)]
+struct Reserved {
+    tokens: u32,
+    client: ClientId,
 }
 
 /// The cache of a flow between two calls.
 #[derive(Debug, Clone, Copy)]
 struct Kept {
+    /// The client whose request left it.
+    client: ClientId,
     tokens: u32,
     since: Micros,
-    /// Whether flash would not take it.
+    /// Whether flash refused the cache.
     refused: bool,
 }
 
-/// What came of asking for room.
+/// The result of asking for room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Room {
-    /// It is the request's, with so many leading tokens that are there already.
+    /// The room is the request's; this number of leading tokens is in the cache already.
     Reserved(u32),
-    /// It will be there when caches that are on their way to flash are written.
+    /// The room will be free once caches are written to flash.
     Soon,
-    /// There is none, and nothing was given up for it.
+    /// There is no room, and nothing was given up for it.
     Full,
 }
 
 impl KvBudget {
-    /// Room for what a policy grants a model.
+    /// Makes the budget that a policy grants a model.
     pub(super) fn of(limits: &Limits, model: ModelShape) -> Self {
         let token = model.kv_bytes_per_token.max(1);
         Self::new(limits.kv_bytes() / token, limits.flash_bytes() / token)
     }
 
-    /// Room for `tokens` tokens, and for `flash` on flash.
+    /// Makes a budget of `tokens` tokens in memory, and `flash` on flash.
     pub(super) fn new(tokens: u64, flash: u64) -> Self {
         Self {
             budget: tokens,
@@ -75,12 +87,12 @@ impl KvBudget {
         }
     }
 
-    /// Whether a request of so many tokens could ever run, as far as lanes that do not answer leave room.
+    /// Whether a request of this many tokens could ever run, given the memory that silent lanes hold.
     pub(super) fn could_fit(&self, tokens: u32) -> bool {
         u64::from(tokens) + self.held() <= self.budget
     }
 
-    /// Tokens that lanes may write to which do not answer.
+    /// Tokens of memory held by lanes that do not answer.
     pub(super) fn held(&self) -> u64 {
         let held = self.held.iter();
         let silent = held.filter(|(lanes, _)| !lanes.and(self.silent).is_empty());
@@ -89,7 +101,13 @@ impl KvBudget {
 
     /// Tokens that a request has reserved.
     pub(super) fn reserved(&self, request: RequestId) -> u64 {
-        self.requests.get(&request).copied().map_or(0, u64::from)
+        let reserved = self.requests.get(&request);
+        reserved.map_or(0, |reserved| u64::from(reserved.tokens))
+    }
+
+    /// Number of tokens in the whole budget.
+    pub(super) fn budget(&self) -> u64 {
+        self.budget
     }
 
     /// Tokens that are free, kept by flows, or about to be free.
@@ -112,7 +130,33 @@ impl KvBudget {
         self.releases += 1;
     }
 
-    /// Reserves room for a request, with caches of idle flows given up if need be, the longest idle first.
+    /// Tokens that a client has in memory, including those of its idle flows.
+    fn held_by(&self, client: ClientId) -> u64 {
+        let own = self.requests.values().filter(|it| it.client == client);
+        let kept = self.flows.values().filter(|it| it.client == client);
+        let reserved: u64 = own.map(|it| u64::from(it.tokens)).sum();
+        reserved + kept.map(|it| u64::from(it.tokens)).sum::<u64>()
+    }
+
+    /// Returns the idle flow whose cache is given up next: the longest idle one of the client that has most in
+    /// memory.
+    fn next_to_go(&self, own: Option<FlowId>) -> Option<FlowId> {
+        let idle = || self.flows.iter().filter(|(flow, _)| Some(**flow) != own);
+        let clients: BTreeSet<ClientId> = idle().map(|(_, kept)| kept.client).collect();
+        let most = match clients.len() {
+            0 | 1 => None,
+            _ => clients
+                .into_iter()
+                .max_by_key(|client| self.held_by(*client)),
+        };
+        let of_most = idle().filter(|(_, kept)| most.is_none_or(|most| kept.client == most));
+        of_most
+            .min_by_key(|(_, kept)| kept.since)
+            .map(|(flow, _)| *flow)
+    }
+
+    /// Reserves room for a request. If need be, caches of idle flows are given up: those of the client that has most
+    /// first, the longest idle one first.
     pub(super) fn reserve(
         &mut self,
         request: &Submission,
@@ -121,7 +165,7 @@ impl KvBudget {
     ) -> Room {
         let own = request.flow;
         let reused = self.reusable(request);
-        // Only a cache that is reused becomes the request's while it is written.
+        // A cache becomes the request's while it is being written only if it is reused.
         let leaving = own.map_or(0, |flow| self.flash.leaving_of(flow));
         let there = own.and_then(|flow| self.flows.get(&flow)).copied();
         let mut own_tokens = there.map_or(0, |kept| u64::from(kept.tokens));
@@ -135,11 +179,10 @@ impl KvBudget {
             return Room::Full;
         }
         while free(self) + coming(self) < wanted {
-            let idle = self.flows.iter().filter(|(flow, _)| Some(**flow) != own);
-            let Some((oldest, _)) = idle.min_by_key(|(_, kept)| kept.since) else {
+            let Some(flow) = self.next_to_go(own) else {
                 return Room::Full;
             };
-            self.offload(*oldest, own, actions);
+            self.offload(flow, own, actions);
         }
         if free(self) < wanted {
             return Room::Soon;
@@ -148,7 +191,9 @@ impl KvBudget {
             self.take_back(flow, reused, actions);
         }
         self.used += wanted;
-        self.requests.insert(request.id, tokens);
+        let client = request.client;
+        self.requests
+            .insert(request.id, Reserved { tokens, client });
         actions.push(Action::Reserve {
             request: request.id,
             tokens,
@@ -158,7 +203,7 @@ impl KvBudget {
     }
 
     /// Leading tokens of a request that its flow has, in memory or on flash. The last token of the prompt is always
-    /// run: its logits are wanted.
+    /// run, since its logits are needed.
     fn reusable(&self, request: &Submission) -> u32 {
         let kept = |flow: FlowId| {
             let here = self.flows.get(&flow).map(|kept| kept.tokens);
@@ -170,8 +215,8 @@ impl KvBudget {
             .min(request.prompt_tokens.saturating_sub(1))
     }
 
-    /// A call takes what its flow kept; where it reuses nothing of it, a cache that is being written stays with the
-    /// writer until that has done.
+    /// Takes a flow's cache for a call. If the call reuses none of it, a cache that is being written stays with the
+    /// writer until it is written.
     fn take_back(&mut self, flow: FlowId, reused: u32, actions: &mut Vec<Action>) {
         if let Some(kept) = self.flows.remove(&flow) {
             self.used -= u64::from(kept.tokens);
@@ -184,20 +229,20 @@ impl KvBudget {
 
     /// Gives up a request's room, if it has any.
     pub(super) fn release(&mut self, request: RequestId, actions: &mut Vec<Action>) {
-        if let Some(tokens) = self.requests.remove(&request) {
+        if let Some(Reserved { tokens, .. }) = self.requests.remove(&request) {
             self.give_back(u64::from(tokens));
             actions.push(Action::Release(request));
         }
     }
 
-    /// The room that a request was given does not exist.
+    /// Takes back the room of a request, since its memory does not exist; returns whether it had any.
     pub(super) fn unreserved(&mut self, request: RequestId) -> bool {
-        let tokens = self.requests.remove(&request);
-        self.used -= tokens.map_or(0, u64::from);
-        tokens.is_some()
+        let reserved = self.requests.remove(&request);
+        self.used -= reserved.map_or(0, |it| u64::from(it.tokens));
+        reserved.is_some()
     }
 
-    /// Gives up a request's room, which is free once these lanes have answered, at once if there are none.
+    /// Gives up a request's room, which is free once `writers` have answered; at once if there are none.
     pub(super) fn release_from(
         &mut self,
         writers: LaneSet,
@@ -210,25 +255,25 @@ impl KvBudget {
         }
     }
 
-    /// As [`KvBudget::release`], of memory that is free only when all these lanes have answered.
+    /// Gives up a request's room like [`KvBudget::release`], but it is free only when all these lanes have answered.
     pub(super) fn release_after(
         &mut self,
         lanes: LaneSet,
         request: RequestId,
         actions: &mut Vec<Action>,
     ) {
-        if let Some(tokens) = self.requests.remove(&request) {
+        if let Some(Reserved { tokens, .. }) = self.requests.remove(&request) {
             self.held.push((lanes, u64::from(tokens)));
             actions.push(Action::Release(request));
         }
     }
 
-    /// A lane has not answered in time.
+    /// Notes that a lane has not answered in time.
     pub(super) fn is_silent(&mut self, lane: Lane) {
         self.silent.insert(lane);
     }
 
-    /// A lane has answered: it writes nothing that it was told before.
+    /// Notes that a lane has answered: it writes nothing of its earlier work any more.
     pub(super) fn answered(&mut self, lane: Lane) {
         self.silent.remove(lane);
         for (lanes, _) in &mut self.held {
@@ -253,11 +298,12 @@ impl KvBudget {
         let Some(reserved) = self.requests.remove(&request) else {
             return;
         };
-        // Two calls of one flow at once: the later one to end has the longer history.
+        // With two calls of one flow at once, the one that ends later has the longer history.
         self.release_flow(flow, actions);
-        let tokens = tokens.min(reserved);
-        self.give_back(u64::from(reserved - tokens));
+        let tokens = tokens.min(reserved.tokens);
+        self.give_back(u64::from(reserved.tokens - tokens));
         let kept = Kept {
+            client: reserved.client,
             tokens,
             since: now,
             refused: false,
@@ -270,7 +316,7 @@ impl KvBudget {
         });
     }
 
-    /// Gives up what a flow kept. What is being written is free when the writer has done.
+    /// Gives up the cache that a flow kept. Memory that is being written is free once the writer is done.
     pub(super) fn release_flow(&mut self, flow: FlowId, actions: &mut Vec<Action>) {
         let kept = self.flows.remove(&flow);
         if let Some(kept) = kept {
@@ -281,9 +327,11 @@ impl KvBudget {
         }
     }
 
-    /// Begins to move what a flow kept to flash, where what `own` has stays; gives it up if flash does not take it.
+    /// Begins to move a flow's cache to flash, without dropping the cache of `own` there; gives it up if flash does
+    /// not take it.
     fn offload(&mut self, flow: FlowId, own: Option<FlowId>, actions: &mut Vec<Action>) {
         let Some(kept) = self.flows.get(&flow).copied() else {
+            bug!("a flow is to go that keeps nothing");
             return;
         };
         if kept.refused || !self.flash.make_room(kept.tokens, own, actions) {
@@ -294,7 +342,7 @@ impl KvBudget {
         actions.push(Action::Offload { flow, transfer });
     }
 
-    /// A cache is on flash: the memory that it had is free.
+    /// Notes that a cache is on flash, which frees its memory.
     pub(super) fn offloaded(&mut self, transfer: Transfer) {
         let memory = self.flash.written(transfer);
         if memory > 0 {
@@ -302,7 +350,7 @@ impl KvBudget {
         }
     }
 
-    /// A cache could not be written: its flow keeps it in memory, and gives it up when somebody needs that.
+    /// Notes that a cache could not be written: its flow keeps it in memory, and gives it up when the room is needed.
     pub(super) fn offload_failed(&mut self, transfer: Transfer) {
         match self.flash.failed(transfer) {
             Some(Landed::With(flow, kept)) => {
@@ -316,182 +364,13 @@ impl KvBudget {
         }
     }
 
-    /// Gives up what all flows keep in memory; says whether there was anything. Memory that is short now cannot wait
-    /// for flash.
+    /// Gives up all caches that flows keep in memory; returns whether there were any. A shortage of memory now
+    /// cannot wait for flash.
     pub(super) fn release_flows(&mut self, actions: &mut Vec<Action>) -> bool {
         let flows: Vec<FlowId> = self.flows.keys().copied().collect();
         for flow in &flows {
             self.release_flow(*flow, actions);
         }
         !flows.is_empty()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Class, PromptLogits};
-
-    fn call(id: u64, flow: Option<u64>, prompt: u32, shared: u32) -> Submission {
-        Submission {
-            id: RequestId(id),
-            flow: flow.map(FlowId),
-            class: Class::Proactive,
-            prompt_tokens: prompt,
-            shared_tokens: shared,
-            output_tokens_max: 1,
-            deadline: None,
-            prompt_logits: PromptLogits::LastRow,
-        }
-    }
-
-    /// A budget with a flow for each (id, time), of 100 tokens each.
-    fn with_flows(tokens: u64, flash: u64, flows: &[(u64, u64)]) -> KvBudget {
-        let mut kv = KvBudget::new(tokens, flash);
-        let mut actions = Vec::new();
-        for (id, at) in flows {
-            kv.reserve(&call(*id, Some(*id), 100, 0), 100, &mut actions);
-            kv.keep(RequestId(*id), FlowId(*id), 100, Micros(*at), &mut actions);
-        }
-        kv
-    }
-
-    fn offload(flow: u64, transfer: u64) -> Action {
-        Action::Offload {
-            flow: FlowId(flow),
-            transfer: Transfer(transfer),
-        }
-    }
-
-    #[test]
-    fn a_flow_goes_on_where_it_was() {
-        let mut kv = KvBudget::new(1000, 0);
-        let mut actions = Vec::new();
-        let first = kv.reserve(&call(1, Some(9), 100, 0), 150, &mut actions);
-        assert_eq!(first, Room::Reserved(0));
-        kv.keep(RequestId(1), FlowId(9), 120, Micros(5), &mut actions);
-        assert_eq!(kv.used, 120);
-        let next = kv.reserve(&call(2, Some(9), 200, 110), 250, &mut actions);
-        assert_eq!(next, Room::Reserved(110));
-        assert_eq!(kv.used, 250);
-        kv.release(RequestId(2), &mut actions);
-        assert_eq!(kv.used, 0);
-    }
-
-    #[test]
-    fn the_longest_idle_flow_makes_room() {
-        let mut kv = with_flows(300, 0, &[(1, 20), (2, 10)]);
-        let mut actions = Vec::new();
-        let room = kv.reserve(&call(3, None, 200, 0), 200, &mut actions);
-        assert_eq!(room, Room::Reserved(0));
-        assert_eq!(actions[0], Action::ReleaseFlow(FlowId(2)));
-        let room = kv.reserve(&call(4, None, 150, 0), 150, &mut actions);
-        assert_eq!(room, Room::Full);
-        assert!(
-            kv.flows.contains_key(&FlowId(1)),
-            "nothing is given up in vain"
-        );
-    }
-
-    #[test]
-    fn memory_is_free_when_what_it_had_is_on_flash_and_not_before() {
-        let mut kv = with_flows(300, 250, &[(1, 10), (2, 20)]);
-        let mut actions = Vec::new();
-        let third = call(3, None, 300, 0);
-        assert_eq!(kv.reserve(&third, 300, &mut actions), Room::Soon);
-        assert_eq!(actions, [offload(1, 0), offload(2, 1)]);
-        assert_eq!(kv.used, 200);
-        assert_eq!(kv.reserve(&third, 300, &mut actions), Room::Soon);
-        assert_eq!(actions.len(), 2, "once is enough");
-        kv.offloaded(Transfer(0));
-        assert_eq!(kv.reserve(&third, 300, &mut actions), Room::Soon);
-        kv.offloaded(Transfer(1));
-        assert_eq!(kv.used, 0);
-        assert_eq!(kv.reserve(&third, 300, &mut actions), Room::Reserved(0));
-        kv.release(RequestId(3), &mut actions);
-        let again = |id, flow| call(id, Some(flow), 200, 90);
-        for (id, flow) in [(4, 1), (5, 2)] {
-            let room = kv.reserve(&again(id, flow), 150, &mut actions);
-            assert_eq!(room, Room::Reserved(90));
-        }
-        assert_eq!(kv.used, 300);
-    }
-
-    #[test]
-    fn a_cache_that_flash_does_not_take_stays_until_somebody_needs_its_room() {
-        let mut kv = with_flows(300, 250, &[(1, 10), (2, 20)]);
-        let mut actions = Vec::new();
-        let third = call(3, None, 200, 0);
-        assert_eq!(kv.reserve(&third, 200, &mut actions), Room::Soon);
-        kv.offload_failed(Transfer(0));
-        assert_eq!(kv.used, 200);
-        actions.clear();
-        // The longest idle one, which flash refused, goes.
-        assert_eq!(kv.reserve(&third, 200, &mut actions), Room::Reserved(0));
-        assert_eq!(actions[0], Action::ReleaseFlow(FlowId(1)));
-        assert_eq!(kv.used, 300);
-    }
-
-    #[test]
-    fn what_flash_has_no_room_for_is_given_up() {
-        let mut kv = with_flows(300, 150, &[(1, 10), (2, 20)]);
-        let mut actions = Vec::new();
-        let room = kv.reserve(&call(3, None, 300, 0), 300, &mut actions);
-        assert_eq!(room, Room::Soon);
-        // Room on flash is taken from the start: the second one finds none.
-        assert_eq!(actions, [offload(1, 0), Action::ReleaseFlow(FlowId(2))]);
-        kv.offloaded(Transfer(0));
-        kv.reserve(&call(3, None, 300, 0), 300, &mut actions);
-        kv.release(RequestId(3), &mut actions);
-        kv.reserve(&call(4, Some(4), 100, 0), 100, &mut actions);
-        kv.keep(RequestId(4), FlowId(4), 100, Micros(30), &mut actions);
-        actions.clear();
-        // What is there for longest makes room for what comes.
-        kv.reserve(&call(5, None, 300, 0), 300, &mut actions);
-        assert_eq!(actions, [Action::ReleaseFlow(FlowId(1)), offload(4, 1)]);
-    }
-
-    #[test]
-    fn a_cache_is_taken_back_while_it_is_written() {
-        let mut kv = with_flows(300, 300, &[(1, 10), (2, 20)]);
-        let mut actions = Vec::new();
-        kv.reserve(&call(3, None, 200, 0), 200, &mut actions);
-        let taken = kv.reserve(&call(4, Some(1), 120, 80), 150, &mut actions);
-        assert_eq!(taken, Room::Reserved(80));
-        assert_eq!(kv.used, 250);
-        kv.offloaded(Transfer(0));
-        assert_eq!(kv.used, 250, "its memory was the request's already");
-        // One that nobody wants any more is in memory until the writer lets go of it.
-        kv.release(RequestId(4), &mut actions);
-        kv.reserve(&call(5, None, 300, 0), 300, &mut actions);
-        kv.release_flow(FlowId(2), &mut actions);
-        assert_eq!(kv.used, 100);
-        kv.offload_failed(Transfer(1));
-        assert_eq!(kv.used, 0);
-        assert_eq!(kv.flash.leaving(), 0);
-    }
-
-    #[test]
-    fn a_silent_lane_holds_what_it_may_write_to() {
-        let mut kv = KvBudget::new(100, 0);
-        let mut actions = Vec::new();
-        kv.reserve(&call(1, None, 100, 0), 100, &mut actions);
-        let igpu = LaneSet::of(|lane| lane == Lane::Igpu);
-        kv.release_after(igpu, RequestId(1), &mut actions);
-        assert_eq!(actions.last(), Some(&Action::Release(RequestId(1))));
-        let second = call(2, None, 50, 0);
-        assert_eq!(kv.reserve(&second, 50, &mut actions), Room::Full);
-        kv.answered(Lane::Npu);
-        assert_eq!(kv.reserve(&second, 50, &mut actions), Room::Full);
-        kv.answered(Lane::Igpu);
-        assert_eq!(kv.reserve(&second, 50, &mut actions), Room::Reserved(0));
-    }
-
-    #[test]
-    fn the_last_token_is_never_reused() {
-        let mut kv = with_flows(300, 0, &[(1, 0)]);
-        let mut actions = Vec::new();
-        let room = kv.reserve(&call(2, Some(1), 100, 100), 120, &mut actions);
-        assert_eq!(room, Room::Reserved(99));
     }
 }

@@ -1,32 +1,32 @@
-//! Memory that the budget has and the machine has not.
+//! Refused reservations: memory that the budget has and the machine lacks.
 
 use super::KvBudget;
 
-/// How often a request's memory is asked for. Chosen: what helps is tried each time, and nobody waits for long behind
-/// a request that cannot be helped.
+/// Number of times that a request's memory is asked for. Chosen: every remedy is tried each time, and no request
+/// waits for long behind one that cannot be helped.
 const ATTEMPTS: u32 = 3;
 
-/// How often in a row a request's reservation was refused, and what it waits for.
+/// A request's consecutive refusals, and the condition for the next attempt.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Refusals {
     count: u32,
-    /// Memory that became free until the last refusal ([`KvBudget::releases`]).
+    /// Times that memory had become free by the last refusal ([`KvBudget::releases`]).
     waits_since: Option<u64>,
 }
 
 impl Refusals {
-    /// One more; false if it was the last that is worth it.
+    /// Counts a refusal; returns false if no further attempt is worthwhile.
     pub(crate) fn again(&mut self) -> bool {
         self.count += 1;
         self.count < ATTEMPTS
     }
 
-    /// It is tried again when memory has become free.
+    /// Postpones the next attempt until memory has become free.
     pub(crate) fn wait(&mut self, kv: &KvBudget) {
         self.waits_since = Some(kv.releases);
     }
 
-    /// Whether it would be in vain to try now: since the last time no memory became free, and somebody has some.
+    /// Whether an attempt would be in vain: no memory became free since the last one, and some is in use.
     pub(crate) fn wait_for(&self, kv: &KvBudget) -> bool {
         self.waits_since == Some(kv.releases) && kv.used > kv.held()
     }

@@ -1,8 +1,8 @@
-//! When the lane hangs, is lost, and comes back, and who is to blame for an iteration that did not succeed.
+//! The lane's hangs, loss and return, and the search for the request to blame for a failed iteration.
 //!
-//! What hangs is to be stopped; until the lane has answered that, its iteration is neither done nor composed anew. A
-//! lane that does not answer in time counts as lost. Requests wait for a lost one to come back, as long as a kernel may
-//! hang; then all end as failed, and so do new ones until it is back.
+//! A hung iteration is to be stopped; until the lane has confirmed that, it is neither done nor composed anew. A lane
+//! that does not answer in time counts as lost. Requests wait for a lost lane to come back for as long as a kernel
+//! may hang; then all end as failed, and so do new ones until it is back.
 
 use super::{Iteration, SingleLane};
 use crate::costs::Costs;
@@ -15,11 +15,11 @@ use crate::request::{Micros, RequestId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LaneState {
     Present,
-    /// To stop its iteration, and to answer by then.
+    /// Told to stop its iteration; it has to answer by this time.
     Resetting(Micros),
-    /// Lost; it may come back until then.
+    /// Lost; it may come back until this time.
     Away(Micros),
-    /// Nobody counts on it any more.
+    /// Given up: it did not come back in time.
     Gone,
 }
 
@@ -28,16 +28,16 @@ impl<C: Costs> SingleLane<C> {
         Micros::from_millis(self.policy.limits.timeout_min_ms)
     }
 
-    /// The iteration runs far longer than it should: it is to be stopped.
+    /// Resets the lane, since its iteration runs far longer than it should.
     pub(super) fn hung(&mut self, actions: &mut Actions) {
         let patience = self.lane_patience().0.saturating_mul(RESET_PATIENCE);
         self.state = LaneState::Resetting(self.now + Micros(patience));
         actions.push(Action::Reset(self.lane));
-        // Who has ended does not wait for that.
+        // Requests that have ended do not wait for the reset.
         self.settle(actions);
     }
 
-    /// The lane is there again, and has stopped what hung on it.
+    /// Notes that the lane is present again, and has stopped its hung iteration.
     pub(super) fn ready(&mut self, actions: &mut Actions) {
         self.kv.answered(self.lane);
         match self.state {
@@ -50,7 +50,7 @@ impl<C: Costs> SingleLane<C> {
         }
     }
 
-    /// The lane is gone, and what ran there is to run again; nobody is to blame unless it hung.
+    /// Notes that the lane is gone. Its iteration is to run again; no request is to blame unless the lane hung.
     pub(super) fn lost(&mut self, actions: &mut Actions) {
         self.kv.answered(self.lane);
         let before = self.state;
@@ -65,8 +65,9 @@ impl<C: Costs> SingleLane<C> {
         self.settle(actions);
     }
 
-    /// The lane did not answer, and counts as lost: it may still write, and memory of what hung there is nobody's until
-    /// it answers. Or it did not come back, and all end.
+    /// Deals with a lane that did not answer or come back in time. One that did not answer counts as lost: it may
+    /// still write, so the memory of its hung iteration is not reused until it answers. If it did not come back, all
+    /// requests end.
     pub(super) fn not_back(&mut self, actions: &mut Actions) {
         if !matches!(self.state, LaneState::Resetting(_)) {
             self.state = LaneState::Gone;
@@ -88,12 +89,12 @@ impl<C: Costs> SingleLane<C> {
         }
     }
 
-    /// The lane, as who may still write.
+    /// The lane, as the set of lanes that may still write.
     pub(super) fn writer(&self) -> LaneSet {
         LaneSet::of(|lane| lane == self.lane)
     }
 
-    /// When something is to be done about the lane.
+    /// The time at which the lane's absence is to be dealt with.
     pub(super) fn next_absence(&self) -> Option<Micros> {
         match self.state {
             LaneState::Resetting(until) | LaneState::Away(until) => Some(until),
@@ -101,7 +102,7 @@ impl<C: Costs> SingleLane<C> {
         }
     }
 
-    /// The iteration did not succeed: it counts against its request if that was alone, else each has to prove itself.
+    /// Gives up a failed iteration: it counts against its request if that was alone; otherwise each is tried alone.
     pub(super) fn give_up_iteration(&mut self, actions: &mut Actions) {
         let Some(iteration) = self.iteration.take() else {
             return;

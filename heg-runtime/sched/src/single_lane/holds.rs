@@ -1,4 +1,4 @@
-//! What requests wait for on a single device.
+//! Reasons why requests wait on a single device.
 
 use super::absence::LaneState;
 use super::{Entry, Iteration, SingleLane};
@@ -7,7 +7,7 @@ use crate::hold::{Hold, HoldReason};
 use crate::request::RequestId;
 
 impl<C: Costs> SingleLane<C> {
-    /// Appends what requests wait for.
+    /// Appends the waiting requests with their reasons.
     pub(super) fn append_holds(&self, holds: &mut Vec<Hold>) {
         let iteration = self.iteration.as_ref();
         let runs = |id: RequestId| {
@@ -28,9 +28,15 @@ impl<C: Costs> SingleLane<C> {
     fn hold(&self, entry: &Entry) -> HoldReason {
         let id = entry.id();
         if !self.running.contains(&id) {
-            return match self.waiting.front() {
-                Some(first) if *first != id => HoldReason::Prompt(*first),
-                _ => self.first_in_queue(entry),
+            let several = self.ledger.clients().are_several();
+            let first = match several {
+                true => self.heads(self.exclusive_class()).first().copied(),
+                false => self.waiting.front().copied(),
+            };
+            return match first.filter(|first| *first != id) {
+                Some(first) if self.are_strangers(id, first) => HoldReason::Turn,
+                Some(first) => HoldReason::Prompt(first),
+                None => self.first_in_queue(entry),
             };
         }
         match &self.iteration {
@@ -57,12 +63,18 @@ impl<C: Costs> SingleLane<C> {
         self.kv.reclaimable() >= u64::from(tokens)
     }
 
-    /// What a request that has room waits for beside an iteration without it.
+    /// Returns why a request that has room waits beside an iteration without it.
     fn beside(&self, iteration: &Iteration, entry: &Entry) -> HoldReason {
         let batch_max = self.policy.decode.batch_max as usize;
+        let mut members = iteration.batch.iter();
+        let strangers = members.any(|it| self.are_strangers(entry.id(), it.request));
         match iteration.prompts.first() {
+            _ if entry.own.decodes && strangers && iteration.batch.len() >= batch_max => {
+                HoldReason::Turn
+            }
             _ if entry.own.decodes && iteration.batch.len() >= batch_max => HoldReason::BatchFull,
             _ if entry.own.decodes => HoldReason::Iteration,
+            Some((prompt, _)) if self.are_strangers(entry.id(), *prompt) => HoldReason::Turn,
             Some((prompt, _)) => HoldReason::Prompt(*prompt),
             None => HoldReason::Answers,
         }

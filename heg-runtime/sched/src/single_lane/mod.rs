@@ -1,18 +1,16 @@
-//! Baselines that use one device: continuous batching as OpenVINO GenAI and llama.cpp do it, and the two other
-//! schemes of Fig. 6.
+//! Schedulers for one device: continuous batching as OpenVINO GenAI and llama.cpp do it.
 //!
-//! An iteration takes a token of every request that decodes, and fills what is left of its budget with parts
-//! of prompts, first come first served (chunked prefill, "dynamic split fuse" in OpenVINO's terms). It is one
-//! launch: nothing enters or leaves before its end. Only the two schemes of Fig. 6 look at classes:
-//!
-//! * (a) *preempt and recompute*: while a reactive request lives, nothing else runs, and what proactive ones
-//!   had in the cache is thrown away;
-//! * (b) *time sharing*: reactive and proactive requests are two streams of their own batches, whose
-//!   iterations alternate.
+//! An iteration takes a token of every request that decodes, and fills the rest of its budget with parts of prompts,
+//! first come first served (chunked prefill, "dynamic split fuse" in OpenVINO's terms). It is one launch: no request
+//! enters or leaves before its end. Classes do not matter, unless a rule of `sharing` distinguishes them: the rules
+//! of the schemes that ours is compared with (Agent.xpu v2, Fig. 6) are in `heg-sim`.
 
 mod absence;
+mod client_turns;
+mod compose;
 mod holds;
 mod progress;
+mod sharing;
 mod shortage;
 #[cfg(test)]
 mod tests;
@@ -20,11 +18,9 @@ mod tests;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use heg_spec::Policy;
-use heg_spec::policy::SchedulerKind;
+use heg_spec::{Policy, bug};
 
 use super::Scheduler;
-use super::batch::{Candidate, with_drafts};
 use super::costs::{Call, Costs, ModelShape};
 use super::event::{Action, Actions, Decoding, Event, Finish, Segment, Ticket, Work};
 use super::forecast::{Waiting, prefill_us};
@@ -33,14 +29,18 @@ use super::isolation::Isolation;
 use super::kv::{KvBudget, Room};
 use super::lanes::LaneSet;
 use super::ledger::{Leaving, Ledger, Outcome};
+use super::mechanism::{ActivationCounts, Tally};
 use super::request::{Class, Lane, Micros, RequestId, Submission};
 use absence::LaneState;
 use progress::{Entry, Progress};
+use sharing::OneBatch;
+pub use sharing::{ClassesPresent, DeviceSharing};
 
-/// A scheduler for one device. `C` says which lanes there are.
+/// A scheduler for one device, with the costs `C`.
 #[derive(Debug)]
 pub struct SingleLane<C> {
     policy: Policy,
+    sharing: Box<dyn DeviceSharing>,
     costs: C,
     model: ModelShape,
     now: Micros,
@@ -48,15 +48,16 @@ pub struct SingleLane<C> {
     state: LaneState,
     ledger: Ledger<Progress>,
     kv: KvBudget,
-    /// Waiting for room, in order of arrival.
+    /// Requests that wait for room, in order of arrival.
     waiting: VecDeque<RequestId>,
-    /// With room, in order of arrival.
+    /// Requests that have room, in order of arrival.
     running: Vec<RequestId>,
     iteration: Option<Iteration>,
-    /// Who makes iterations fail.
+    /// The search for requests that make iterations fail.
     isolation: Isolation,
-    /// Class of the last iteration, where streams alternate.
+    /// Class of the last iteration, if the classes alternate.
     last: Option<Class>,
+    tally: Tally,
     tickets: u64,
 }
 
@@ -65,13 +66,18 @@ struct Iteration {
     ticket: Ticket,
     batch: Arc<[Decoding]>,
     prompts: Arc<[(RequestId, Segment)]>,
-    /// When it counts as hung.
+    /// The time at which it counts as hung.
     hangs: Micros,
 }
 
 impl<C: Costs> SingleLane<C> {
-    /// A scheduler for the policy's device.
+    /// Makes a scheduler for the policy's device.
     pub fn new(policy: Policy, costs: C) -> Self {
+        Self::shared(policy, costs, Box::new(OneBatch))
+    }
+
+    /// Makes a scheduler whose classes share the device by a rule.
+    pub fn shared(policy: Policy, costs: C, sharing: Box<dyn DeviceSharing>) -> Self {
         let model = costs.model();
         let lane = Lane::from(policy.device);
         Self {
@@ -82,38 +88,54 @@ impl<C: Costs> SingleLane<C> {
             model,
             now: Micros(0),
             lane,
-            ledger: Ledger::of(model),
+            ledger: match sharing.is_of_one_rank() {
+                true => Ledger::of(model).of_one_rank(),
+                false => Ledger::of(model),
+            },
             kv: KvBudget::of(&policy.limits, model),
             waiting: VecDeque::new(),
             running: Vec::new(),
             iteration: None,
             isolation: Isolation::default(),
             last: None,
+            tally: Tally::default(),
             tickets: 0,
             policy,
+            sharing,
             costs,
         }
     }
 
     fn submit(&mut self, submission: Submission, actions: &mut Actions) {
         let id = submission.id;
-        if !self
-            .ledger
-            .insert(submission, self.now, Progress::default())
-        {
+        let turn_us = match self.ledger.clients().are_only(submission.client) {
+            true => 0.0,
+            false => self.turn_us(),
+        };
+        let own = Progress::default();
+        if !self.ledger.insert(submission, self.now, own, turn_us) {
             return;
         }
         self.waiting.push_back(id);
-        let serves = self.ledger.could_serve(&submission, &self.kv);
         if self.state == LaneState::Gone {
             self.end(id, Finish::Failed, actions);
-        } else if !serves || self.ledger.is_over(&self.policy.limits) {
+        } else if !self.ledger.could_serve(&submission, &self.kv) {
             self.end(id, Finish::Shed, actions);
+        } else if self.ledger.is_over(&self.policy.limits) {
+            let waits = |entry: &Entry| self.waiting.contains(&entry.id());
+            let given_up = match self.ledger.clients().are_several() {
+                true => self.ledger.crowding(id, waits),
+                false => id,
+            };
+            self.end(given_up, Finish::Shed, actions);
         }
     }
 
     /// Moves requests for which there is room from the queue into the batch.
     fn admit(&mut self, actions: &mut Actions) {
+        if self.ledger.clients().are_several() {
+            return self.admit_in_turn(actions);
+        }
         let only = self.exclusive_class();
         while let Some(next) = self.waiting.front().and_then(|id| self.ledger.get_mut(*id)) {
             if only.is_some_and(|only| only != next.class()) || next.refusals.wait_for(&self.kv) {
@@ -130,30 +152,22 @@ impl<C: Costs> SingleLane<C> {
         }
     }
 
-    /// Requests that run, in order of arrival.
+    /// Returns the running requests, in order of arrival.
     fn running(&self) -> impl Iterator<Item = &Entry> {
         self.running.iter().filter_map(|id| self.ledger.get(*id))
     }
 
-    /// Under [`SchedulerKind::PreemptRecompute`], the class that has the device to itself.
+    /// The class that has the device to itself.
     fn exclusive_class(&self) -> Option<Class> {
-        let mut all = self.ledger.iter();
-        let exclusive = self.policy.scheduler == SchedulerKind::PreemptRecompute
-            && all.any(|(_, entry)| entry.class() == Class::Reactive);
-        exclusive.then_some(Class::Reactive)
+        let all = self.ledger.iter().map(|(_, entry)| entry.class());
+        self.sharing.exclusive(ClassesPresent::of(all))
     }
 
     /// The class that the next iteration is for; `None` for all.
     fn class_of_next(&self) -> Option<Class> {
-        if self.policy.scheduler != SchedulerKind::TimeSharing {
-            return self.exclusive_class();
-        }
-        let has = |class| self.running().any(|entry| entry.class() == class);
-        let both = has(Class::Reactive) && has(Class::Proactive);
-        both.then_some(match self.last {
-            Some(Class::Reactive) => Class::Proactive,
-            Some(Class::Proactive) | None => Class::Reactive,
-        })
+        let with_room = ClassesPresent::of(self.running().map(Entry::class));
+        let next = || self.sharing.next(with_room, self.last);
+        self.exclusive_class().or_else(next)
     }
 
     fn launch(&mut self, actions: &mut Actions) {
@@ -179,51 +193,6 @@ impl<C: Costs> SingleLane<C> {
         self.run(batch, prompts, actions);
     }
 
-    /// Those that decode, as many as a batch takes.
-    fn decoding(&self, eligible: &[&Entry]) -> Arc<[Decoding]> {
-        let decoding = eligible.iter().filter(|entry| entry.own.decodes);
-        let batch: Vec<Candidate> = decoding
-            .take(self.policy.decode.batch_max as usize)
-            .map(|entry| Candidate {
-                id: entry.id(),
-                class: entry.class(),
-                context: entry.context(),
-                overdue: false,
-                draft: entry.draft(self.model.context_tokens),
-            })
-            .collect();
-        let time = |batch: &[Decoding]| {
-            let us = |call| Some(self.costs.cost(self.lane, call)?.latency_us);
-            let layer = us(Call::layer(batch, false))?;
-            let rows = Decoding::rows_of(batch);
-            Some(layer * f64::from(self.model.layers) + us(Call::Head { rows })?)
-        };
-        with_drafts(&batch, &self.policy, time)
-    }
-
-    /// Parts of prompts for what `decoding` rows leave of the budget; something of them if none decodes.
-    fn prompts(&self, eligible: &[&Entry], decoding: u32) -> Arc<[(RequestId, Segment)]> {
-        let budget = self.policy.limits.tokens_per_iteration;
-        let mut left = match decoding {
-            0 => budget.max(1),
-            some => budget.saturating_sub(some),
-        };
-        let mut prompts = Vec::new();
-        for entry in eligible.iter().filter(|entry| !entry.own.decodes) {
-            let tokens = left.min(entry.prompt_tokens - entry.own.cached);
-            if tokens == 0 {
-                break;
-            }
-            left -= tokens;
-            let segment = Segment {
-                position: entry.own.cached,
-                tokens,
-            };
-            prompts.push((entry.id(), segment));
-        }
-        prompts.into()
-    }
-
     fn run(
         &mut self,
         batch: Arc<[Decoding]>,
@@ -246,55 +215,27 @@ impl<C: Costs> SingleLane<C> {
         });
     }
 
-    /// How long an iteration may take: a generous multiple of its parts one after the other.
-    fn patience(&self, batch: &[Decoding], prompts: &[(RequestId, Segment)]) -> Micros {
-        let layers = f64::from(self.model.layers);
-        let decode = Call::layer(batch, false);
-        let latency = |call| {
-            self.costs
-                .cost(self.lane, call)
-                .map_or(0.0, |cost| cost.latency_us)
-        };
-        let mut total = if batch.is_empty() {
-            0.0
-        } else {
-            latency(decode)
-        };
-        for (_, segment) in prompts {
-            for kernel in [super::Kernel::Qkv, super::Kernel::Mha, super::Kernel::Ffn] {
-                total += latency(Call::Prefill {
-                    kernel,
-                    tokens: segment.tokens,
-                    context: segment.context(),
-                });
-            }
-        }
-        let limits = &self.policy.limits;
-        Micros::from_f64(total * layers * f64::from(limits.timeout_factor))
-            .max(Micros::from_millis(limits.timeout_min_ms))
-    }
-
-    /// Fig. 6a: a reactive request throws away what proactive ones had.
+    /// Discards the computed state of the other classes if one class has the device to itself.
     fn forget_preempted(&mut self, actions: &mut Actions) {
-        if self.exclusive_class().is_none() {
+        let Some(only) = self.exclusive_class() else {
             return;
-        }
+        };
         let ledger = &self.ledger;
         let class_of = |id: &RequestId| ledger.get(*id).map(Entry::class);
-        let preempted = |id: &mut RequestId| class_of(id) == Some(Class::Proactive);
+        let preempted = |id: &mut RequestId| class_of(id).is_some_and(|class| class != only);
         let preempted: Vec<RequestId> = self.running.extract_if(.., preempted).collect();
         for id in preempted.into_iter().rev() {
             self.kv.release(id, actions);
             self.start_over(id, actions);
         }
-        // Reactive ones come first, each class in its order.
+        // Its own requests come first, each class in its order.
         let ledger = &self.ledger;
         self.waiting
             .make_contiguous()
-            .sort_by_key(|id| ledger.get(*id).map(Entry::class));
+            .sort_by_key(|id| ledger.get(*id).map(|entry| entry.class() != only));
     }
 
-    /// Sends a request to the head of the queue with nothing computed.
+    /// Sends a request to the head of the queue and discards its computed state.
     fn start_over(&mut self, id: RequestId, actions: &mut Actions) {
         if let Some(entry) = self.ledger.get_mut(id) {
             entry.start_over(actions);
@@ -308,6 +249,7 @@ impl<C: Costs> SingleLane<C> {
             return;
         };
         self.isolation.succeeded(iteration.requests());
+        self.charge(&iteration);
         for id in iteration.requests() {
             if let Some(entry) = self.ledger.get_mut(id) {
                 entry.succeeded();
@@ -336,7 +278,8 @@ impl<C: Costs> SingleLane<C> {
         self.ledger.emit(id, outcome, actions);
     }
 
-    /// Lets go what has ended and does not run. What runs on a lane that is to stop is not waited for: its memory is.
+    /// Closes requests that have ended and do not run. Work on a lane that is being stopped does not delay this, but
+    /// its memory stays held.
     fn settle(&mut self, actions: &mut Actions) {
         let held: Vec<RequestId> = self
             .iteration
@@ -349,13 +292,16 @@ impl<C: Costs> SingleLane<C> {
         let mut ended: Vec<RequestId> = self.running.extract_if(.., over).collect();
         ended.extend(self.waiting.iter().filter(|id| ends(id).is_some()));
         self.waiting.retain(|id| ends(id).is_none());
-        // All leave before the first is closed: those that end together do not keep each other's flows.
+        // All are removed before the first is closed: requests that end together do not keep each other's flows.
         let ended: Vec<Entry> = ended
             .into_iter()
             .filter_map(|id| self.ledger.remove(id))
             .collect();
         for entry in ended {
-            let Some(finish) = entry.ending else { continue };
+            let Some(finish) = entry.ending else {
+                bug!("a request leaves that has not ended");
+                continue;
+            };
             self.isolation.leave(entry.id());
             let leaving = Leaving {
                 finish,
@@ -399,7 +345,7 @@ impl<C: Costs> SingleLane<C> {
         }
     }
 
-    /// What is left of a prompt before its first token.
+    /// The rest of a prompt before its first token.
     fn waiting_of(&self, entry: &Entry) -> Option<Waiting> {
         let reused = entry.submission.shared_tokens.max(entry.own.cached);
         (!entry.own.decodes && entry.ending.is_none()).then(|| Waiting {
@@ -409,7 +355,7 @@ impl<C: Costs> SingleLane<C> {
         })
     }
 
-    /// Sets the timer for the next deadline, or for when the iteration counts as hung.
+    /// Sets the timer for the next deadline, or for the time at which the iteration counts as hung.
     fn set_alarm(&self, actions: &mut Actions) {
         let all = self.ledger.iter().map(|(_, entry)| entry);
         let wanted = all.filter(|entry| entry.ending.is_none());
@@ -436,6 +382,7 @@ impl Iteration {
 impl<C: Costs> Scheduler for SingleLane<C> {
     fn step(&mut self, now: Micros, event: Event, actions: &mut Actions) {
         self.now = self.now.max(now);
+        self.tally.open_step();
         let waited_for = |ticket: Ticket| {
             let iteration = self.iteration.as_ref().map(|iteration| iteration.ticket);
             self.state == LaneState::Present && iteration == Some(ticket)
@@ -480,6 +427,11 @@ impl<C: Costs> Scheduler for SingleLane<C> {
         self.end_crowded_out(actions);
         self.launch(actions);
         self.set_alarm(actions);
+        self.tally.close_step();
+    }
+
+    fn activations(&self) -> ActivationCounts {
+        self.tally.activations()
     }
 
     fn is_idle(&self) -> bool {

@@ -1,16 +1,16 @@
-//! How far a request is on a single device.
+//! The progress of a request on a single device.
 
 use crate::ledger;
 
 /// A request in this scheduler's ledger.
 pub(super) type Entry = ledger::Entry<Progress>;
 
-/// What only this scheduler knows of a request.
+/// State of a request that only this scheduler needs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Progress {
-    /// Tokens of its prompt that are in the cache; what its answer adds is counted by the ledger.
+    /// Tokens of its prompt that are in the cache; the ledger counts those of its answer.
     pub(super) cached: u32,
-    /// Whether all of its prompt is there, so that it gives a token in each iteration.
+    /// Whether its whole prompt is in the cache, so that it gives a token in each iteration.
     pub(super) decodes: bool,
 }
 
@@ -21,10 +21,14 @@ impl ledger::Progress for Progress {
             false => self.cached,
         }
     }
+
+    fn decodes(&self) -> bool {
+        self.decodes
+    }
 }
 
 impl Entry {
-    /// Counts leading tokens of the prompt as there.
+    /// Notes that this number of leading tokens of the prompt is in the cache.
     pub(super) fn reach(&mut self, cached: u32) {
         self.own = Progress {
             cached,

@@ -1,7 +1,7 @@
-//! What the baselines say, step by step.
+//! The baselines' actions, step by step.
 
 use super::*;
-use crate::{Cost, FlowId, PromptLogits, WarmKernel};
+use crate::{ClientId, Cost, FlowId, PromptLogits, WarmKernel};
 
 /// A device whose calls take a millisecond each; a budget of 1 MiB holds 1024 tokens.
 #[derive(Debug)]
@@ -46,8 +46,19 @@ impl Driver {
         let mut policy = heg_spec::shipped::policy(policy).unwrap();
         policy.limits.tokens_per_iteration = 100;
         change(&mut policy);
+        Self::of(SingleLane::new(policy, OneDevice))
+    }
+
+    /// Requests whose classes share the device by a rule.
+    fn shared(rule: impl DeviceSharing + 'static) -> Self {
+        let mut policy = heg_spec::shipped::policy("igpu-continuous-batching").unwrap();
+        policy.limits.tokens_per_iteration = 100;
+        Self::of(SingleLane::shared(policy, OneDevice, Box::new(rule)))
+    }
+
+    fn of(scheduler: SingleLane<OneDevice>) -> Self {
         Self {
-            scheduler: SingleLane::new(policy, OneDevice),
+            scheduler,
             now: Micros(0),
             launch: None,
             actions: Actions::new(),
@@ -73,6 +84,7 @@ impl Driver {
     fn submit(&mut self, id: u64, class: Class, prompt_tokens: u32, flow: Option<u64>) {
         self.hear(Event::Submit(Submission {
             id: RequestId(id),
+            client: ClientId::default(),
             flow: flow.map(FlowId),
             class,
             prompt_tokens,
@@ -83,7 +95,7 @@ impl Driver {
         }));
     }
 
-    /// The launch as ([who decodes], [(whose prompt, from, to)]).
+    /// Returns the launch as ([requests that decode], [(request of a prompt, from, to)]).
     fn iteration(&self) -> (Vec<u64>, Vec<(u64, u32, u32)>) {
         match &self.launch {
             Some((_, Work::Mixed { batch, prompts })) => (
@@ -97,7 +109,7 @@ impl Driver {
         }
     }
 
-    /// The launch comes to this end.
+    /// Ends the launch with an event.
     fn end(&mut self, event: impl FnOnce(Ticket) -> Event) {
         let (ticket, _) = self.launch.take().unwrap();
         self.hear(event(ticket));
@@ -138,9 +150,33 @@ fn prompts_fill_what_decoding_leaves_of_the_budget() {
     assert!(driver.scheduler.is_idle());
 }
 
+/// While a reactive request lives, nothing else runs.
+#[derive(Debug)]
+struct ReactiveAlone;
+
+impl DeviceSharing for ReactiveAlone {
+    fn exclusive(&self, live: ClassesPresent) -> Option<Class> {
+        live.reactive.then_some(Class::Reactive)
+    }
+}
+
+/// Iterations of the classes alternate.
+#[derive(Debug)]
+struct Alternating;
+
+impl DeviceSharing for Alternating {
+    fn next(&self, with_room: ClassesPresent, last: Option<Class>) -> Option<Class> {
+        let both = with_room.reactive && with_room.proactive;
+        both.then_some(match last {
+            Some(Class::Reactive) => Class::Proactive,
+            Some(Class::Proactive) | None => Class::Reactive,
+        })
+    }
+}
+
 #[test]
 fn a_reactive_request_costs_a_proactive_one_what_it_had() {
-    let mut driver = Driver::new("igpu-preempt-recompute", |_| {});
+    let mut driver = Driver::shared(ReactiveAlone);
     driver.submit(1, Class::Proactive, 60, None);
     driver.done();
     driver.submit(2, Class::Reactive, 50, None);
@@ -168,7 +204,7 @@ fn a_reactive_request_costs_a_proactive_one_what_it_had() {
 
 #[test]
 fn streams_alternate() {
-    let mut driver = Driver::new("igpu-time-sharing", |_| {});
+    let mut driver = Driver::shared(Alternating);
     driver.submit(1, Class::Proactive, 250, None);
     driver.submit(2, Class::Reactive, 150, None);
     let mut prompts = Vec::new();
@@ -188,7 +224,7 @@ fn a_hung_iteration_is_composed_anew_after_the_reset() {
     driver.now = Micros(60_000_000);
     driver.hear(Event::Timer);
     assert!(driver.actions.contains(&Action::Reset(Lane::Igpu)));
-    // What comes meanwhile waits; who goes is gone.
+    // Requests that arrive meanwhile wait; cancelled ones are gone.
     driver.submit(3, Class::Proactive, 10, None);
     driver.hear(Event::Cancel(RequestId(1)));
     assert!(driver.launch.is_none());
@@ -202,6 +238,7 @@ fn a_passed_deadline_does_not_hide_that_an_iteration_hangs() {
     let mut driver = Driver::new("igpu-continuous-batching", |_| {});
     driver.hear(Event::Submit(Submission {
         id: RequestId(1),
+        client: ClientId::default(),
         flow: None,
         class: Class::Proactive,
         prompt_tokens: 10,
@@ -216,7 +253,7 @@ fn a_passed_deadline_does_not_hide_that_an_iteration_hangs() {
     assert!(matches!(driver.actions[..], [Action::Timer(at)] if at > driver.now));
 }
 
-/// Who is part of the launch, decoding or not.
+/// Returns the members of the launch, decoding or not.
 fn members(driver: &Driver) -> Vec<u64> {
     let (batch, prompts) = driver.iteration();
     batch
@@ -225,7 +262,7 @@ fn members(driver: &Driver) -> Vec<u64> {
         .collect()
 }
 
-/// Lets the launches fail that `bad` is part of, of every `every`, until nobody is left.
+/// Fails the launches that `bad` is part of, one of every `every`, until no request is left.
 fn fail_with(driver: &mut Driver, bad: u64, every: u32) {
     let mut launches = 0;
     while driver.launch.is_some() {
@@ -336,6 +373,7 @@ fn a_reservation_that_fails_is_tried_again_when_there_may_be_room() {
     driver.submit(1, Class::Proactive, 60, None);
     driver.hear(Event::Submit(Submission {
         id: RequestId(2),
+        client: ClientId::default(),
         flow: None,
         class: Class::Proactive,
         prompt_tokens: 50,
@@ -345,7 +383,7 @@ fn a_reservation_that_fails_is_tried_again_when_there_may_be_room() {
         prompt_logits: PromptLogits::LastRow,
     }));
     driver.done();
-    // Of a launch with it nothing runs, and the other goes on without it.
+    // A launch with it does not run, and the other request goes on without it.
     assert_eq!(members(&driver), [1, 2]);
     driver.launch = None;
     driver.hear(Event::Unreserved(RequestId(2)));
@@ -354,7 +392,7 @@ fn a_reservation_that_fails_is_tried_again_when_there_may_be_room() {
         Some(&Action::Timer(driver.now + Micros(2_000_000)))
     );
     assert_eq!(members(&driver), [1]);
-    // It has no memory now: this means nothing, and does not count.
+    // It has no memory by now: the event is out of date, and does not count.
     driver.hear(Event::Unreserved(RequestId(2)));
     driver.done();
     assert_eq!(driver.finished(), [(1, Finish::Complete)]);
@@ -376,6 +414,7 @@ fn a_cache_that_cannot_be_read_costs_time_and_nothing_else() {
     driver.done();
     driver.hear(Event::Submit(Submission {
         id: RequestId(2),
+        client: ClientId::default(),
         flow: Some(FlowId(7)),
         class: Class::Proactive,
         prompt_tokens: 80,
@@ -402,7 +441,7 @@ fn what_hangs_is_left_alone_until_the_lane_answers() {
     let (ticket, _) = driver.launch.clone().unwrap();
     driver.now = Micros(60_000_000);
     driver.hear(Event::Timer);
-    // It comes to its end after all: nobody asked for that any more.
+    // The launch ends after all, but by then it was told to stop.
     driver.hear(Event::Done {
         ticket,
         layers: 0,

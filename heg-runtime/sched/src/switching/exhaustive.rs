@@ -1,8 +1,8 @@
-//! The best plan of all, for few blocks: what greedy plans are measured against.
+//! The optimal plan for few blocks, against which greedy plans are measured.
 
 use super::SwitchedBlock;
 
-/// A way to a step with some of the blocks loaded, or being loaded.
+/// A way to reach a step with some of the blocks loaded, or being loaded.
 #[derive(Clone)]
 struct Way {
     now_us: f64,
@@ -11,7 +11,7 @@ struct Way {
 }
 
 impl Way {
-    /// Whether it is no later than another one in anything that matters from here on.
+    /// Whether it is no later than another way in anything that matters from here on.
     fn is_no_later(&self, other: &Self) -> bool {
         let mut from = self.short_from.iter().zip(&other.short_from);
         self.now_us <= other.now_us
@@ -19,7 +19,7 @@ impl Way {
             && from.all(|(own, others)| own.max(self.now_us) <= others.max(other.now_us))
     }
 
-    /// When the next step ends, which computes this block.
+    /// Returns the end of the next step, which computes this block.
     fn end_us(&self, at: usize, block: &SwitchedBlock) -> f64 {
         match self.short_from[at] {
             f64::INFINITY => self.now_us + block.long_us,
@@ -27,7 +27,7 @@ impl Way {
         }
     }
 
-    /// The same with a further load.
+    /// Returns the same way with a further load.
     fn loading(&self, at: usize, block: &SwitchedBlock) -> Self {
         let mut way = self.clone();
         way.loaded_us = self.loaded_us.max(self.now_us) + block.load_us;
@@ -36,10 +36,11 @@ impl Way {
     }
 }
 
-/// The least time at which decoding can begin under any plan, by dynamic programming over steps and sets of loaded blocks:
-/// of two ways to the same step and set, one that is no earlier in anything is dropped. A load that would begin after a
-/// step is not looked at before the next one, and a computation that waits for its own block's load is no better than one
-/// that does not. The time that this takes grows with 2 to the number of blocks: for up to eight it is short.
+/// Returns the least time at which decoding can begin under any plan, by dynamic programming over steps and sets of
+/// loaded blocks: of two ways to the same step and set, one that is no earlier in anything is dropped. A load that
+/// would begin after a step is not considered before the next one, and a computation that waits for its own block's
+/// load is no better than one that does not. The running time grows with 2 to the number of blocks: it is short for
+/// up to eight.
 pub fn best_ready_us(blocks: &[SwitchedBlock], chunks: usize) -> f64 {
     let sets = 1_usize << blocks.len();
     let mut ways = vec![Vec::new(); sets];
@@ -74,7 +75,7 @@ pub fn best_ready_us(blocks: &[SwitchedBlock], chunks: usize) -> f64 {
     ends.fold(f64::INFINITY, f64::min)
 }
 
-/// Those ways that no other one is better than.
+/// Drops the ways that are no better than another one.
 fn earliest(ways: Vec<Way>) -> Vec<Way> {
     let mut kept: Vec<Way> = Vec::new();
     for way in ways {

@@ -1,10 +1,10 @@
-//! Plans against the best one of all, and against the paper's picture.
+//! Plans against the optimal one, and against the paper's picture.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Blocks of a model as its layers are: alike, but for the last with the head.
+/// Blocks as a model has them: alike, except for the last one, which includes the head.
 fn blocks() -> impl Strategy<Value = Vec<SwitchedBlock>> {
     (
         2..=8_usize,

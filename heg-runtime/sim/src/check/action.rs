@@ -1,4 +1,4 @@
-//! Judges actions one by one: memory, restarts, tokens and ends of requests. Launches are judged in `launch`.
+//! Judges actions one by one: memory, restarts, tokens and ends of requests. `launch` judges launches.
 
 use std::collections::BTreeSet;
 
@@ -65,7 +65,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         }
     }
 
-    /// The iGPU works for a share of the time only.
+    /// Checks that the iGPU works only for its share of the time.
     fn judge_rest(&mut self, lane: Lane, work: &Work) {
         let percent = self.rules.policy.limits.igpu_percent_max;
         let Some(percent) = percent.filter(|_| lane == Lane::Igpu) else {
@@ -80,7 +80,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         self.world.igpu_rests_until = now + Micros(latency.0 * 100 / u64::from(percent));
     }
 
-    /// What runs side by side draws no more than the power budget.
+    /// Checks that kernels side by side draw no more than the power budget.
     fn judge_power(&mut self, lane: Lane, work: &Work) {
         let Some(budget) = self.rules.policy.limits.power_watts_max else {
             return;
@@ -99,7 +99,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         });
     }
 
-    /// The request, which must be live.
+    /// Returns the request; reports a violation if it is not live.
     pub(super) fn live(&mut self, id: RequestId, action: &str) -> Option<&mut Seen> {
         if !self.world.requests.contains_key(&id) {
             self.report(
@@ -187,7 +187,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         });
     }
 
-    /// Starts to write a cache to flash: until that is done it takes room both in memory and on flash.
+    /// Starts to write a cache to flash; until that is done, it takes room both in memory and on flash.
     fn offload(&mut self, flow: FlowId, transfer: Transfer) {
         let kept = self.world.flows.remove(&flow);
         if let Some(tokens) = kept {
@@ -296,7 +296,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         self.world.requests.remove(&id);
     }
 
-    /// Whether something of a request runs.
+    /// Returns whether a launch of a request is running.
     fn runs(&self, id: RequestId) -> bool {
         Lane::ALL.into_iter().any(|lane| {
             let work = self.world.running(lane);

@@ -1,19 +1,23 @@
-//! What can be said only when a step is over: who idles, and who holds what.
+//! Judges the invariants that can be checked only at the end of a step: idle lanes, and the holders of memory.
 
-use heg_spec::policy::{NpuAttention, Resume, SchedulerKind};
+use std::collections::BTreeSet;
+
+use heg_spec::policy::{NpuAttention, Resume};
 
 use super::world::{Phase, Seen};
 use super::{Checked, SchedulerInvariant};
-use heg_sched::{Action, Class, Costs, Kernel, Lane, Micros, RequestId, Scheduler, Segment, Work};
+use heg_sched::{
+    Action, Class, ClientId, Costs, Kernel, Lane, Micros, RequestId, Scheduler, Segment, Work,
+};
 
 impl<S: Scheduler, C: Costs> Checked<S, C> {
-    /// A step is over.
+    /// Judges the state at the end of a step.
     pub(super) fn judge_step(&mut self, actions: &[Action]) {
         self.tokens_given();
         self.buffers();
         let limits = &self.rules.policy.limits;
         if limits.igpu_percent_max.is_some() || limits.power_watts_max.is_some() {
-            // Lanes rest then although there is work.
+            // Lanes may then rest although there is work.
             return;
         }
         if let Some(what) = self.idle_machine().or_else(|| self.idle_lane()) {
@@ -32,7 +36,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 launched += 1;
                 proactive |= self.world.class_of(work) == Some(Class::Proactive);
             }
-            // Under memory pressure it may be what ran before that keeps it from decoding.
+            // Under memory pressure, the work that ran before may keep it from decoding.
             let busy = Lane::ALL
                 .iter()
                 .filter_map(|lane| self.world.running(*lane));
@@ -56,17 +60,26 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
 
     fn buffers(&mut self) {
         let policy = &self.rules.policy;
-        let double =
-            policy.scheduler == SchedulerKind::AgentXpu && policy.prefill.resume == Resume::Arrival;
+        let double = self.rules.is_agent_xpu() && policy.prefill.resume == Resume::Arrival;
         // A shorter reactive prompt may have preempted another, and a third run beside it.
         let shorter = policy.prefill.short_prompts_first.is_some();
         let prefill = &policy.prefill;
         let aside = prefill.short_prompts_aside || prefill.long_prompts_aside_ms.is_some();
         let more = usize::from(shorter) + usize::from(aside);
-        for class in [Class::Reactive, Class::Proactive] {
+        let clients = self
+            .world
+            .requests
+            .values()
+            .map(|seen| seen.submission.client);
+        let clients: BTreeSet<ClientId> = clients.collect();
+        let kinds = clients
+            .into_iter()
+            .flat_map(|client| [Class::Reactive, Class::Proactive].map(|class| (client, class)));
+        for (client, class) in kinds {
             let holders = self.world.requests.iter();
             let holders: Vec<RequestId> = holders
-                .filter(|(_, seen)| seen.class() == class && seen.is_under_way())
+                .filter(|(_, seen)| seen.submission.client == client && seen.class() == class)
+                .filter(|(_, seen)| seen.is_under_way())
                 .map(|(id, _)| *id)
                 .collect();
             let most = match class {
@@ -81,7 +94,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         }
     }
 
-    /// Nothing runs at all: why?
+    /// Returns the reason why the machine should not be idle, if nothing runs although something could.
     fn idle_machine(&self) -> Option<String> {
         let world = &self.world;
         if world.dynamic_lane().is_none() || !Lane::ALL.into_iter().all(|lane| self.rests(lane)) {
@@ -94,14 +107,14 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         waiting.map(|(id, seen)| format!("nothing runs, and {id} waits to {:?}", seen.phase))
     }
 
-    /// Whether a lane is free or not there.
+    /// Returns whether a lane is idle or absent.
     fn rests(&self, lane: Lane) -> bool {
         self.world.is_free(lane) || !self.world.is_present(lane)
     }
 
     fn idle_lane(&self) -> Option<String> {
         if self.rules.policy.pressure.is_some() {
-            // Which kernels may run side by side is the tiers' to say; a machine at rest is judged above.
+            // The tiers decide which kernels may run side by side; an idle machine is judged above.
             return None;
         }
         let dynamic = self.world.dynamic_lane()?;
@@ -122,16 +135,16 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             .then(|| "the NPU is free, and a full chunk waits".to_owned())
     }
 
-    /// Whether an iteration runs on the lane that stood in for the one that came back.
+    /// Returns whether an iteration runs on the lane that stood in for the one that came back.
     pub(super) fn decodes_elsewhere(&self) -> bool {
-        // What the NPU verifies is no iteration that others could have joined.
+        // Others cannot join a verification on the NPU.
         let mut works = [Lane::Igpu, Lane::Cpu]
             .into_iter()
             .filter_map(|lane| self.world.running(lane));
         works.any(|work| matches!(work, Work::Decode(_)))
     }
 
-    /// Whether a kernel on the NPU is memory-bound and more urgent than what decodes (v2 4.3).
+    /// Returns whether a kernel on the NPU is memory-bound and more urgent than the decode batch (v2 4.3).
     fn npu_excludes_decode(&self) -> bool {
         let Some(work) = self.world.running(Lane::Npu) else {
             return false;
@@ -144,8 +157,8 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
                 let batch = iteration.batch.iter();
                 batch.filter_map(|member| class(&member.request)).min()
             }
-            // Without classes a batch is first come first served, and may leave out the reactive ones. After a failure
-            // requests decode alone, to find the one to blame.
+            // Without classes a batch is first come, first served, and may leave out reactive requests. After a failure
+            // requests decode alone, to isolate the culprit.
             None if self.rules.policy.decode.reactive_batch_max.is_none()
                 || self.world.failures > 0 =>
             {
@@ -157,10 +170,17 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         self.rules.policy.prefill.joint_bandwidth_max.is_some() && more_urgent
     }
 
-    /// Whether an overdue prompt waits for the lane that it should have while a reactive one is under way.
+    /// Returns whether an overdue prompt waits for the lane that it should have while a reactive one is under way.
     fn overdue_waits(&self) -> Option<String> {
         let world = &self.world;
         let lane = world.dynamic_lane().filter(|lane| world.is_free(*lane))?;
+        // A prompt that took its client's turn runs one more kernel, beside which another may not fit.
+        let npu = world
+            .running(Lane::Npu)
+            .and_then(|work| world.class_of(work));
+        if self.are_several() && npu == Some(Class::Proactive) {
+            return None;
+        }
         let mut reactive = world.requests.values().filter(|seen| {
             seen.class() == Class::Reactive && seen.phase == Phase::Prefill && seen.wanted
         });
@@ -169,7 +189,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             let prompts = world.requests.iter();
             prompts.filter(|(_, seen)| seen.presses && seen.phase == Phase::Prefill && seen.wanted)
         };
-        // One at a time has the lane, and which one is not for the checker to say.
+        // The lane serves one of them at a time, and the checker does not decide which one.
         let all_wait = overdue().all(|(_, seen)| {
             let mut ready = seen.ready(world.model);
             !seen.failed && ready.any(|(_, kernel)| kernel != Kernel::Mha)
@@ -187,7 +207,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         free && decodable.any(|(_, seen)| seen.class() == Class::Reactive && !seen.failed)
     }
 
-    /// Prompts under way of the most urgent class that has any; empty where another one might be chosen.
+    /// Returns the prompts under way of the most urgent class that has any; empty if another prompt might be chosen.
     pub(super) fn foremost(&self) -> Vec<&Seen> {
         let prefills = || {
             let live = self.world.requests.values();
@@ -197,7 +217,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let same = || prefills().filter(|seen| Some(seen.class()) == class);
         let certain =
             same().all(|seen| seen.phase == Phase::Prefill && seen.wanted && !seen.failed);
-        match certain && self.rules.policy.scheduler == SchedulerKind::AgentXpu {
+        match certain && self.rules.is_agent_xpu() {
             true => same().collect(),
             false => Vec::new(),
         }
@@ -213,7 +233,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         !foremost.is_empty() && foremost.iter().all(ready)
     }
 
-    /// Whether attention waits that only the lane of dynamic kernels can run.
+    /// Returns whether attention waits that only the lane of dynamic kernels can run.
     pub(super) fn dynamic_prefill_waits(&self) -> bool {
         let bundle = self.rules.policy.prefill.attention == NpuAttention::Bundle;
         let npu = self.world.is_present(Lane::Npu) && (bundle || !self.world.warm.is_empty());
@@ -221,7 +241,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             && self.all_foremost(|_, kernel| kernel == Kernel::Mha)
     }
 
-    /// Whether a request decodes that is reactive, or overdue and without a token for long.
+    /// Returns whether a request decodes that is reactive, or that is overdue and has long waited for a token.
     fn decodes_for_somebody(&self) -> bool {
         let may_wait = self
             .rules
@@ -233,14 +253,29 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         let mut decoding = self.world.requests.values();
         decoding.any(|seen| {
             let waits = self.world.now.since(seen.since) >= may_wait;
-            // One that was cancelled becomes overdue no more, however long its iteration still takes.
+            // A cancelled request no longer becomes overdue, however long its iteration still takes.
             let overdue = seen.overdue && seen.wanted;
             let counts = seen.class() == Class::Reactive || (overdue && waits);
             seen.phase == Phase::Decode && counts
         })
     }
 
-    /// Whether chunks wait of which none belongs to the iGPU.
+    /// Returns whether more proactive requests wait for their prefill than decode, and no reactive one decodes: chunks
+    /// are then balanced between the lanes, and a slow NPU's share may be none (v1 6.5).
+    fn prefill_lags(&self) -> bool {
+        let (mut decoding, mut waiting) = (0, 0);
+        for seen in self.world.requests.values() {
+            match (seen.phase == Phase::Decode, seen.class()) {
+                (true, Class::Reactive) => return false,
+                (true, Class::Proactive) => decoding += 1,
+                (false, Class::Proactive) => waiting += 1,
+                (false, Class::Reactive) => {}
+            }
+        }
+        self.rules.policy.prefill.balance && waiting > decoding
+    }
+
+    /// Returns whether chunks wait, none of which belongs to the iGPU.
     fn chunk_waits(&self) -> bool {
         let world = &self.world;
         let decoding = world.requests.values().filter(|s| s.phase == Phase::Decode);
@@ -259,6 +294,9 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             if foremost.iter().any(|seen| seen.class() == Class::Reactive) {
                 return false;
             }
+        }
+        if self.prefill_lags() {
+            return false;
         }
         self.all_foremost(|segment, kernel| {
             let chunks = self.foremost().into_iter().map(|seen| seen.chunk_tokens);

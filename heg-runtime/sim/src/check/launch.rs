@@ -1,6 +1,4 @@
-//! Judges launches: the order of kernels, what goes first, and the size of batches.
-
-use heg_spec::policy::SchedulerKind;
+//! Judges launches: the order of kernels, priorities, and the size of batches.
 
 use super::world::{Iteration, KERNELS, Part, Phase, Seen};
 use super::{Checked, SchedulerInvariant};
@@ -93,8 +91,9 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         });
         self.world.prefilled_last = false;
         if self.dynamic_prefill_waits() {
-            // A proactive prompt goes first with its attention, but not where the lane has all of its kernels. There a
-            // reactive one may wait for an answer that has just begun or soon ends; for how long is not judged here.
+            // An overdue prompt goes first with its attention, except on a lane that runs all kernels. There a reactive
+            // one may wait for an answer that has just begun or will soon end; the length of that wait is not judged
+            // here.
             let decodes = self.world.requests.values();
             let mut decodes = decodes.filter(|seen| seen.phase == Phase::Decode);
             let reactive = decodes.any(|seen| seen.class() == Class::Reactive);
@@ -106,8 +105,10 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             let policy = &self.rules.policy.decode;
             let answers_first = [policy.young_answers_first, policy.ending_answers_first];
             let waits = less || answers_first.iter().any(Option::is_some);
-            // Attention may draw more than the power budget leaves, where decoding does not.
+            // Attention may draw more than the rest of the power budget when decoding does not.
             let may = self.rules.policy.limits.power_watts_max.is_none();
+            // Answers of one client take turns with prompts of another.
+            let may = may && !self.are_several();
             let first = policy.prefill_first && may && !(whole && reactive && waits);
             self.require(!first, SchedulerInvariant::ReactiveFirst, || {
                 format!("decoding goes before attention of a prompt on the {lane:?} lane")
@@ -124,7 +125,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         });
     }
 
-    /// A verification on the NPU, of one request, beside the iterations of others.
+    /// Judges the verification of one request on the NPU, beside the iterations of others.
     fn verify(&mut self, run: &DecodeRun) {
         let layers = self.world.model.layers;
         let begun = self.world.verification_under_way();
@@ -148,7 +149,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         });
     }
 
-    /// Judges whether the requests of a batch can decode, each once.
+    /// Judges whether the requests of a batch can decode, and each occurs once.
     fn may_decode(&mut self, batch: &[Decoding]) {
         let mut ids: Vec<RequestId> = batch.iter().map(|member| member.request).collect();
         ids.sort_unstable();
@@ -166,7 +167,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         });
     }
 
-    /// A token-wise kernel is about to start: not a reactive one where an overdue prompt has the lane.
+    /// Judges the start of a token-wise kernel: it must not be a reactive one on a lane that an overdue prompt has.
     fn beside_overdue(&mut self, lane: Lane, id: RequestId) {
         let seen = self.world.requests.get(&id);
         let reactive = seen.is_some_and(|seen| seen.class() == Class::Reactive && !seen.failed);
@@ -177,14 +178,14 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         });
     }
 
-    /// An overdue request that could decode and is not among `ids`.
+    /// Returns an overdue request that could decode and is not among `ids`.
     fn overdue_beside(&self, ids: &[RequestId]) -> Option<RequestId> {
         let mut decodable = self.world.decodable();
         let found = decodable.find(|(id, seen)| seen.overdue && !ids.contains(id));
         found.map(|(id, _)| *id)
     }
 
-    /// An overdue request whose prompt is under way, or was preempted.
+    /// Returns an overdue request whose prompt is under way, or was preempted.
     fn overdue_prompt(&self) -> Option<RequestId> {
         let mut requests = self.world.requests.iter();
         let found = requests.find(|(_, seen)| {
@@ -220,10 +221,11 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         }
     }
 
-    /// An iteration begins.
+    /// Judges the start of an iteration.
     fn new_batch(&mut self, batch: &[Decoding]) {
         self.draft_rows(batch);
         self.may_decode(batch);
+        self.fair_rows(batch);
         let ids: Vec<RequestId> = batch.iter().map(|member| member.request).collect();
         let policy = &self.rules.policy.decode;
         let reactive = |id: &RequestId| {
@@ -243,7 +245,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
             .filter(|(id, _)| reactive(id))
             .count();
         let first_come = policy.reactive_batch_max.is_none();
-        // After a failure requests decode alone, to find the one to blame.
+        // After a failure requests decode alone, to isolate the culprit.
         let left_out = inside < waiting.min(max) && !first_come && self.world.failures == 0;
         let room = batch.len() < max && !first_come && self.world.failures == 0;
         let aged = self.overdue_beside(&ids).filter(|_| room);
@@ -299,14 +301,14 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         seen.is_some_and(|seen| seen.overdue)
     }
 
-    /// A kernel of a request's prompt is about to start.
+    /// Judges the start of a kernel of a request's prompt.
     fn reactive_first(&mut self, lane: Lane, id: RequestId) {
         let policy = &self.rules.policy;
         let class = self.world.requests.get(&id).map(Seen::class);
         let fills_bubbles = policy.pressure.is_some_and(|tiers| tiers.duration_bound);
         if class != Some(Class::Proactive)
             || !policy.prefill.preempt
-            || policy.scheduler != SchedulerKind::AgentXpu
+            || !self.rules.is_agent_xpu()
             || fills_bubbles
             || self.is_overdue(id)
         {
@@ -318,7 +320,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         // A request that waits for memory holds up those behind it.
         let mut queued = requests().filter(|(_, s)| reactive(s) && s.phase == Phase::Queued);
         let all_fit = queued.all(|(_, seen)| self.world.fits(seen));
-        // A kernel at a time may come between two iterations, where the policy has proactive prompts share the lane.
+        // If the policy lets proactive prompts share the lane, one kernel may come between two iterations.
         let shares = policy.decode.proactive_share.is_some() && !self.world.prefilled_last;
         let whole = !self.world.is_present(Lane::Npu)
             && !shares
@@ -338,7 +340,7 @@ impl<S: Scheduler, C: Costs> Checked<S, C> {
         self.require(waits.is_none(), SchedulerInvariant::ReactiveFirst, || {
             format!("a kernel of {id} starts while a reactive request waits: {waits:?}")
         });
-        // What ran on the NPU, before it was lost, took nothing from the lane that decodes.
+        // Work on the NPU before it was lost took nothing from the lane that decodes.
         self.world.prefilled_last |= lane != Lane::Npu;
     }
 }

@@ -6,9 +6,10 @@ mod request;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use heg_spec::Policy;
 use heg_spec::policy::{AgeingStart, SchedulerKind};
 
+use super::Rules;
+use crate::rivals::Rival;
 use heg_sched::{
     Call, Class, Costs, Decoding, FlowId, Lane, Micros, ModelShape, RequestId, Ticket, Transfer,
     WarmKernel, Work,
@@ -18,23 +19,23 @@ pub(super) use request::{KERNELS, Part, Phase, Seen};
 /// Number of failures in a row after which a request may be failed.
 pub(super) const ATTEMPTS: u32 = 3;
 
-/// A lane.
+/// The state of a lane.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
     Absent,
     Free,
     Busy(Ticket, Work),
-    /// It was told to stop its work, and must answer by this time.
+    /// The lane was told to stop its work, and must answer by this time.
     Resetting(Option<Work>, Micros),
 }
-/// An iteration that has begun.
+/// An iteration under way.
 #[derive(Debug, Clone)]
 pub(super) struct Iteration {
     pub(super) batch: Arc<[Decoding]>,
     pub(super) layers_done: u32,
     /// The lane on which it began, which has its hidden states.
     pub(super) lane: Lane,
-    /// A launch of it failed: it may begin anew, or give way to another.
+    /// Whether a launch of it failed: it may start again, or give way to another.
     pub(super) broken: bool,
 }
 
@@ -44,7 +45,7 @@ pub(super) struct Leaving {
     /// The flow that keeps it, if any still does.
     pub(super) flow: Option<FlowId>,
     pub(super) tokens: u32,
-    /// A request took it back: its memory is the request's.
+    /// Whether a request took it back: its memory is then the request's.
     pub(super) taken: bool,
 }
 
@@ -52,24 +53,24 @@ pub(super) struct Leaving {
 pub(super) struct World {
     pub(super) now: Micros,
     pub(super) model: ModelShape,
-    /// Most tokens of a segment of a reactive prompt, and of a proactive one.
+    /// Maximum number of tokens of a segment, for reactive and for proactive prompts.
     chunk_tokens: [u32; 2],
     overdue_after: Option<Micros>,
-    /// From when on a prompt has waited before it has the lane of dynamic kernels beside a reactive one.
+    /// The start of an overdue prompt's wait for the lane of dynamic kernels beside a reactive one.
     prompts_from: AgeingStart,
     /// Minimum time that requests wait for a lane.
     patience: Micros,
-    /// Lanes that the scheduler may use.
+    /// Whether the scheduler may use each lane.
     usable: [bool; Lane::ALL.len()],
     pub(super) places: [Place; Lane::ALL.len()],
-    /// Until when requests wait for a lane, where the last one of dynamic kernels went away.
+    /// The time until which requests wait for a lane after the last one of dynamic kernels went away.
     may_return_until: Option<Micros>,
-    /// Requests to whose memory a lane that has not answered may still write.
+    /// For each lane that has not answered, the requests whose memory it may still write.
     pub(super) writers: [BTreeSet<RequestId>; Lane::ALL.len()],
     /// Memory that was released while a lane might write to it.
     pub(super) held: Vec<(BTreeSet<Lane>, u64)>,
     pub(super) requests: BTreeMap<RequestId, Seen>,
-    /// On the lane of dynamic kernels.
+    /// The iteration on the lane of dynamic kernels.
     pub(super) iteration: Option<Iteration>,
     /// The verification of one request on the NPU.
     pub(super) aside: Option<Iteration>,
@@ -84,22 +85,20 @@ pub(super) struct World {
     pub(super) transfers: BTreeMap<Transfer, Leaving>,
     pub(super) warm: BTreeSet<WarmKernel>,
     pub(super) compiling: Option<WarmKernel>,
-    /// What the last event said to have given beyond what was verified.
+    /// The tokens that the last event reported beyond those that were verified.
     pub(super) unverified: Vec<String>,
-    /// When the iGPU may work again, where the policy bounds its share of the time.
+    /// The time at which the iGPU may work again, if the policy bounds its share of the time.
     pub(super) igpu_rests_until: Micros,
-    /// Launches that failed, were lost or had to be stopped.
+    /// Number of launches that failed, were lost or had to be stopped.
     pub(super) failures: u32,
 }
 
 impl World {
-    pub(super) fn new(costs: &impl Costs, policy: &Policy) -> Self {
+    pub(super) fn new(costs: &impl Costs, rules: &Rules) -> Self {
+        let policy = &rules.policy;
         let model = costs.model();
         let has = |lane| {
-            let one_device = !matches!(
-                policy.scheduler,
-                SchedulerKind::AgentXpu | SchedulerKind::Serial
-            );
+            let one_device = policy.scheduler != SchedulerKind::AgentXpu;
             let named = Lane::from(policy.device);
             let head = costs.cost(lane, Call::Head { rows: 1 }).is_some();
             head && (!one_device || lane == named)
@@ -108,9 +107,9 @@ impl World {
         let chunk = model.chunk_tokens.max(1);
         let most = policy.prefill.proactive_chunk_tokens;
         let proactive = chunk.min(most.unwrap_or(chunk));
-        let reactive = match policy.scheduler {
-            // It knows no classes.
-            SchedulerKind::Serial => proactive,
+        let reactive = match rules.rival {
+            // This scheduler knows no classes.
+            Some(Rival::Serial) => proactive,
             _ => chunk,
         };
         Self {
@@ -156,7 +155,7 @@ impl World {
         !matches!(self.places[lane as usize], Place::Absent)
     }
 
-    /// The work that runs on a lane.
+    /// Returns the work that runs on a lane.
     pub(super) fn running(&self, lane: Lane) -> Option<&Work> {
         match &self.places[lane as usize] {
             Place::Busy(_, work) => Some(work),
@@ -164,21 +163,21 @@ impl World {
         }
     }
 
-    /// The lane of dynamic kernels.
+    /// Returns the lane of dynamic kernels.
     pub(super) fn dynamic_lane(&self) -> Option<Lane> {
         [Lane::Igpu, Lane::Cpu]
             .into_iter()
             .find(|lane| self.is_present(*lane))
     }
 
-    /// The iteration that has begun; nothing is left of one that broke, or whose requests are all over.
+    /// Returns the iteration under way; `None` after it broke, or once its requests are all over.
     pub(super) fn iteration_under_way(&self) -> Option<&Iteration> {
         let live = |member: &Decoding| self.requests.contains_key(&member.request);
         let iteration = self.iteration.as_ref();
         iteration.filter(|it| !it.broken && it.batch.iter().any(live))
     }
 
-    /// Requests that could decode their next token.
+    /// Returns the requests that could decode their next token.
     pub(super) fn decodable(&self) -> impl Iterator<Item = (&RequestId, &Seen)> {
         self.requests
             .iter()
@@ -186,8 +185,8 @@ impl World {
             .filter(|(id, _)| !self.stops(**id) && !self.is_aside(**id))
     }
 
-    /// Whether a request that waits would fit into the memory as it is. While caches are written to flash somebody
-    /// waits for that; who was refused waits for others to give memory back.
+    /// Returns whether a waiting request would fit into the memory now. While caches are written to flash, a request
+    /// waits for that; a refused one waits for others to give memory back.
     pub(super) fn fits(&self, seen: &Seen) -> bool {
         if !self.transfers.is_empty() || (seen.refused > 0 && self.kv_used > 0) {
             return false;
@@ -197,7 +196,7 @@ impl World {
         self.kv_used - kept.min(self.kv_used) + tokens <= self.kv_budget
     }
 
-    /// The most urgent class of a launch.
+    /// Returns the most urgent class of a launch.
     pub(super) fn class_of(&self, work: &Work) -> Option<Class> {
         let class = |id: &RequestId| self.requests.get(id).map(Seen::class);
         match work {
@@ -215,14 +214,14 @@ impl World {
         }
     }
 
-    /// Whether no lane of dynamic kernels is there, or is waited for.
+    /// Returns whether there is no lane of dynamic kernels, and none is expected back.
     pub(super) fn is_hopeless(&self) -> bool {
         let dynamic = |lane: &Lane| self.usable[*lane as usize];
         let none = ![Lane::Igpu, Lane::Cpu].iter().any(dynamic);
         none || self.may_return_until.is_some_and(|until| until <= self.now)
     }
 
-    /// Whether a request does not fit beside memory that lanes may write to which do not answer.
+    /// Returns whether a request does not fit beside memory that unresponsive lanes may write to.
     pub(super) fn crowds_out(&self, id: RequestId) -> bool {
         let silent = |lanes: &BTreeSet<Lane>| lanes.iter().any(|lane| !self.is_present(*lane));
         let held = self.held.iter().filter(|(lanes, _)| silent(lanes));
@@ -233,25 +232,25 @@ impl World {
         held > 0 && tokens + held > self.kv_budget
     }
 
-    /// The verification on the NPU that has begun; nothing is left of one that broke.
+    /// Returns the verification under way on the NPU; `None` after it broke.
     pub(super) fn verification_under_way(&self) -> Option<&Iteration> {
         self.aside.as_ref().filter(|it| !it.broken)
     }
 
-    /// Whether a request is part of it.
+    /// Returns whether a request is in the verification on the NPU.
     pub(super) fn is_aside(&self, id: RequestId) -> bool {
         let aside = self.verification_under_way();
         aside.is_some_and(|it| it.batch.iter().any(|member| member.request == id))
     }
 
-    /// A request starts over, or is over: nothing is left of its verification.
+    /// Drops the verification of a request that restarts or is over.
     pub(super) fn leave_aside(&mut self, id: RequestId) {
         if self.is_aside(id) {
             self.aside = None;
         }
     }
 
-    /// Where the iteration of a batch stands.
+    /// Returns the place of a batch's iteration.
     fn slot(&mut self, batch: &[Decoding]) -> &mut Option<Iteration> {
         let aside = self.verification_under_way();
         match aside.is_some_and(|it| *it.batch == *batch) {
@@ -260,14 +259,14 @@ impl World {
         }
     }
 
-    /// Whether a lane is to stop something of a request.
+    /// Returns whether a lane was told to stop work of a request.
     fn stops(&self, id: RequestId) -> bool {
         self.places
             .iter()
             .any(|place| matches!(place, Place::Resetting(Some(work), _) if work.is_of(id)))
     }
 
-    /// Whether a lane works for a request, or has not stopped to.
+    /// Returns whether a lane works for a request, or has not stopped yet.
     pub(super) fn occupied_by(&self, id: RequestId) -> bool {
         self.places.iter().any(|place| match place {
             Place::Busy(_, work) | Place::Resetting(Some(work), _) => work.is_of(id),
@@ -275,7 +274,7 @@ impl World {
         })
     }
 
-    /// What a flow is to have on flash, if it is being written.
+    /// Returns the cache of a flow that is being written to flash.
     pub(super) fn leaving(&mut self, flow: FlowId) -> Option<&mut Leaving> {
         let mut transfers = self.transfers.values_mut();
         transfers.find(|leaving| leaving.flow == Some(flow))

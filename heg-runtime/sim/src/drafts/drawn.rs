@@ -12,14 +12,14 @@ use super::{DraftRecord, DraftedSteps};
 pub struct SimulatedDrafts {
     seed: u64,
     turnouts: Vec<Turnout>,
-    /// Of all turnouts.
+    /// Number of all recorded verifications.
     count: u64,
 }
 
-/// Drafts that look alike to the scheduler and turn out alike.
+/// Drafts that look the same to the scheduler and have the same outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Turnout {
-    /// How many there are, with those of all turnouts before.
+    /// Number of these drafts and of all those before them in the list.
     up_to: u64,
     reach: Arc<[u16]>,
     accepted: u32,
@@ -28,15 +28,15 @@ struct Turnout {
 /// A draft that was drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DrawnDraft {
-    /// How likely each token is reached, in thousandths: how often it was, over the drafts that look like this one.
+    /// Probability that each token is reached, in thousandths: its frequency over the drafts that look like this one.
     pub(crate) reach: Arc<[u16]>,
-    /// Tokens of it that are right, one after the other.
+    /// Number of leading tokens that are right.
     pub(crate) accepted: u32,
 }
 
 impl SimulatedDrafts {
-    /// Drafts as a record says, drawn by a seed. The tokens of a tree are taken for a chain that is as likely right: that is
-    /// exact where all of it is verified.
+    /// Creates drafts that follow a record, drawn by a seed. The tokens of a tree are treated as a chain with the same
+    /// probability of being right, which is exact if all of it is verified.
     pub fn new(record: &DraftRecord, seed: u64) -> Self {
         let mut turnouts = Vec::with_capacity(record.steps.len());
         let mut count = 0;
@@ -55,9 +55,9 @@ impl SimulatedDrafts {
         }
     }
 
-    /// The draft that a request has after so many tokens of its answer.
+    /// Returns the draft of a request after `tokens` tokens of its answer.
     pub(crate) fn after(&self, request: RequestId, tokens: u32) -> DrawnDraft {
-        // Streams of numbers that begin at different places of one long one.
+        // Streams that begin at different places of one long random sequence.
         let place = request.0 << 32 | u64::from(tokens);
         let drawn = Seeded::new(Seeded::skipping(self.seed, place).bits()).bits();
         let place = drawn % self.count.max(1);
@@ -72,7 +72,7 @@ impl SimulatedDrafts {
     }
 }
 
-/// How likely each token of a draft like `like` is right.
+/// Returns the probability that each token of a draft like `like` is right.
 fn reach(record: &DraftRecord, like: &DraftedSteps) -> Arc<[u16]> {
     let alike = |it: &&DraftedSteps| (it.drafted, it.expected) == (like.drafted, like.expected);
     let alike = || record.steps.iter().filter(alike);

@@ -28,7 +28,7 @@ impl<C: Costs> Simulation<'_, C> {
                 self.meter.finished(id, finish, self.now);
                 self.follow(id);
             }
-            // Memory is counted by the scheduler, and checked by `Checked`.
+            // The scheduler counts memory, and `Checked` checks it.
             Action::Reserve {
                 reused, request, ..
             } => {
@@ -64,7 +64,7 @@ impl<C: Costs> Simulation<'_, C> {
         }
         let mut ready = self.now + self.machine.reset;
         if let (Some(running), Some(end)) = (running, ends) {
-            // The launch cannot be stopped: it runs to its end, which the scheduler no longer waits for.
+            // The launch cannot be stopped: it runs to its end, for which the scheduler no longer waits.
             ready = ready.max(end);
             self.plan(ready, Plan::Late(running.ticket));
         }

@@ -1,19 +1,19 @@
-//! What a completed launch gives its requests: tokens, and the drafts of those that come next.
+//! The results of a completed launch: tokens for its requests, and the drafts of the next tokens.
 
 use super::Simulation;
 use heg_sched::{Costs, Given, RequestId, Work};
 
-/// Tokens that a launch gave.
+/// The results of a launch.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// Requests that have their last token.
+    /// Requests that got their last token.
     pub(super) ended: Vec<RequestId>,
-    /// Where drafts are simulated: each request's tokens, and its next draft.
+    /// Each request's tokens and its next draft, if drafts are simulated.
     pub(super) given: Vec<Given>,
 }
 
 impl<C: Costs> Simulation<'_, C> {
-    /// What `work` gives; `through` says whether a decode run has completed its last layer.
+    /// Returns the results of `work`; `through` says whether a decode run has completed its last layer.
     pub(super) fn outcome(&mut self, work: &Work, through: bool) -> Outcome {
         let mut outcome = Outcome::default();
         for id in self.meter.receivers(work, through) {
@@ -25,7 +25,7 @@ impl<C: Costs> Simulation<'_, C> {
             if let Some(drafts) = &self.machine.drafts {
                 let fed = member.map_or(0, |member| member.drafted);
                 let accepted = drafts.after(id, generated).accepted.min(fed);
-                // The answer's last token may stand within the draft.
+                // The answer's last token may be within the draft.
                 tokens = (1 + accepted).min(left.max(1));
                 outcome.given.push(Given {
                     request: id,

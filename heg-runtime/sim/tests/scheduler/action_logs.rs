@@ -1,27 +1,27 @@
-//! What schedulers do is pinned: a hash per policy over the complete logs of random traces.
+//! The schedulers' behaviour is pinned: a hash per policy over the complete logs of random traces.
 //!
-//! A refactoring leaves every hash as it is. A change of the scheduling on purpose changes some, and its commit says
-//! which and why. `HEG_TRACES=0..1000 cargo test --release -p heg-sim --test scheduler action_logs
-//! -- --nocapture` prints the hashes of a thousand traces; a range of a single trace prints its logs, so that those of
-//! two versions can be compared.
+//! A refactoring leaves every hash unchanged. An intended change of the scheduling changes some, and its commit says
+//! which and why. `HEG_TRACES=0..1000 cargo test --release -p heg-sim --test scheduler action_logs -- --nocapture`
+//! compares the hashes of a thousand traces; other ranges print theirs, and a range of a single trace its logs, so
+//! that those of two versions can be compared.
 //!
-//! The text that is hashed is written here, not derived: it does not change when a type or a field gets another name.
+//! The hashed text is written here, not derived, so renaming a type or a field does not change it.
 
 use std::fmt::Write as _;
 use std::ops::Range;
 
 use heg_sched::{
-    Action, Actions, CachedCosts, Class, Decoding, Event, Finish, FlowId, Kernel, Lane, Micros,
-    Scheduler, Segment, Submission, WarmKernel, Work, scheduler,
+    Action, Actions, CachedCosts, Class, ClientId, Decoding, Event, Finish, FlowId, Kernel, Lane,
+    Micros, Scheduler, Segment, Submission, WarmKernel, Work,
 };
-use heg_sim::{AnalyticCosts, Dimensions, Faults, simulate};
-use heg_spec::{Policy, Seeded};
+use heg_sim::{AnalyticCosts, Contender, Dimensions, Faults, Rival, simulate};
+use heg_spec::Seeded;
 use heg_workload::Arrival;
 
 use crate::fault_worlds;
 use crate::scenario::Scenario;
 
-/// Traces of an ordinary test run, under each policy.
+/// The traces of an ordinary test run, under each policy.
 const TRACES: Range<u64> = 0..64;
 
 #[test]
@@ -31,34 +31,56 @@ fn hashes_are_those_of_the_pinned_logs() {
     agent-xpu: 4d5b7e101bcf50246c54799e151b7ecc9d9b29bba757be960e5f91ef867d1815
     agent-xpu-one-device: 80f0390c81019729f74cdf21034b75d65c595def2757bf7bdd69c55f54743f4e
     agent-xpu-pair: 905b852d5ddf48cd3bb0e61880ac175db988c129138012245a6f8bc202d95789
+    agent-xpu-quiet: 7d9e0b81be6ab1db7f594059581b7ba2f8a630d2b9f0c8d7422b202fe09c267c
     agent-xpu-v1: fc7ea6c25f1918ad7ab4af945a4ff5b93e8fc6eb523eb480f718c699dd11b7bb
     cpu-continuous-batching: 6870467a72be361cf8449bb34123acded3076d30cb9781c7438f4e5aa1492066
     heterollm-layer: 44731e5ca6d39dddf99a5f6cceefe5fd2764cbde8f385a4b0fe90d71e83256bb
     heterollm-tensor: 44731e5ca6d39dddf99a5f6cceefe5fd2764cbde8f385a4b0fe90d71e83256bb
     igpu-continuous-batching: c0ae32d8f9d047659317309155bdee2ad24653990b5b545787dba4034c6bb011
+    sd-npu: 905b852d5ddf48cd3bb0e61880ac175db988c129138012245a6f8bc202d95789
     igpu-preempt-recompute: b84e15258b72cbc8c3d5e168e5aa4ac7d2083ca96b8f3b36306d9dbe984405f0
     igpu-time-sharing: b54df0616000677eda5ce885b0017e49338c03d01e207be1b677305a900376a9
     serial-npu-igpu: 395b606b9f22a1e7b1b299f68c83c0815ae283c3193f626b91318e2abdbe1924
-    agent-xpu, mechanisms at random: 4bcfd6bf685f490790d9bb87ad186b81933fdad2ad38af3b6ddfb988f06685ad
+    agent-xpu, mechanisms at random: 57e7748941a84002529c191cd963f31028e8f95f1c563281d1f78d64178590f1
     ");
 }
 
-/// The hashes of other traces, where `HEG_TRACES` asks for them.
+/// The hashes of the other traces that `HEG_TRACES` names.
 #[test]
 fn hashes_of_the_traces_asked_for() {
     let Ok(asked) = std::env::var("HEG_TRACES") else {
         return;
     };
     let (first, end) = asked.split_once("..").unwrap();
-    println!("{}", hashes(first.parse().unwrap()..end.parse().unwrap()));
+    let hashes = hashes(first.parse().unwrap()..end.parse().unwrap());
+    println!("{hashes}");
+    if asked == "0..1000" {
+        insta::assert_snapshot!(hashes, @r"
+    agent-xpu: 040d886bc4bcb4e2a65c6eb58f0244fd22233bf16fc5fc9d4fbd042ae84c5cd1
+    agent-xpu-one-device: f26dcc67164b7895b0e6186c61a49141492a5c8a7cc6edc715febc4d7eba7c40
+    agent-xpu-pair: 55b56ebb8afa3a2e902778b9ebd295b1740163e0516f77e49c4b390aa9ab37b2
+    agent-xpu-quiet: 3f308adf6cf310f8f56d4ebbfcdfad664e440ca68a1fadd6c4dce46a4731f868
+    agent-xpu-v1: fddf483ac10c8a8faf358774fd1bf19d91163147181206dedb6efd00ca457afe
+    cpu-continuous-batching: 598815263980ad10edad600d6d91f32ee04f0ce6d42feb1ce150ffe9da67fcb1
+    heterollm-layer: 6c1331ad940ae6552d54568f982be5ea3676345b8ad75bb9a09ed9f6ca870183
+    heterollm-tensor: 6c1331ad940ae6552d54568f982be5ea3676345b8ad75bb9a09ed9f6ca870183
+    igpu-continuous-batching: 127331117c83e2bbae0472285f8e77f8db60907c4224de419b217b317d18a738
+    sd-npu: 55b56ebb8afa3a2e902778b9ebd295b1740163e0516f77e49c4b390aa9ab37b2
+    igpu-preempt-recompute: 7e45b24e3f5c2ebe606af9ee62fefd9dc4be7132ea16f043a6e00c11d73f528e
+    igpu-time-sharing: 140d7be2532e776a6d744f82fa75ed13f364a8ce7aea17a86fbccca5a8cdd62b
+    serial-npu-igpu: 14751bd842686d7fcf6ea91341462410217974f7bda298fa910ef7a5a649db77
+    agent-xpu, mechanisms at random: be9e5bf31f1b70d783f6bb1ac559e01732ab5f12af7cf0345af74fcb6a4117ee
+    ");
+    }
 }
 
-/// One line per shipped policy, and one for Agent.xpu with mechanisms switched on and off at random.
+/// One line per shipped policy and rival, and one for Agent.xpu with mechanisms switched on and off at random.
 fn hashes(traces: Range<u64>) -> String {
     let mut lines = String::new();
-    for (name, _) in heg_spec::shipped::POLICIES {
-        let policy = heg_spec::shipped::policy(name).unwrap();
-        let hash = hash(name, &traces, |seed| world(&policy, seed));
+    let shipped = heg_spec::shipped::POLICIES.iter().map(|(name, _)| *name);
+    for name in shipped.chain(Rival::ALL.map(Rival::name)) {
+        let contender = Contender::named(name).unwrap();
+        let hash = hash(name, &traces, |seed| world(&contender, seed));
         writeln!(lines, "{name}: {hash}").unwrap();
     }
     let hash = hash("mechanisms", &traces, Scenario::of);
@@ -66,7 +88,7 @@ fn hashes(traces: Range<u64>) -> String {
     lines
 }
 
-/// The hash of all logs of these traces, one after the other.
+/// Returns the hash of all logs of these traces, one after the other.
 fn hash(name: &str, traces: &Range<u64>, world: impl Fn(u64) -> Scenario) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     for seed in traces.clone() {
@@ -79,15 +101,16 @@ fn hash(name: &str, traces: &Range<u64>, world: impl Fn(u64) -> Scenario) -> bla
     hasher.finalize()
 }
 
-/// Mixed machines, memory limits, flows, cancellations and deadlines. Odd ones are without faults; a quarter are
-/// on the papers' machine with a model of 28 layers; in half of them background work is soon overdue.
-fn world(policy: &Policy, seed: u64) -> Scenario {
-    let mut scenario = fault_worlds::world(policy, seed);
+/// Returns a world with a random machine, memory limits, flows, cancellations and deadlines. Those with odd seeds are
+/// without faults; a quarter are on the papers' machine with a model of 28 layers; in half of them background work is
+/// soon overdue.
+fn world(contender: &Contender, seed: u64) -> Scenario {
+    let mut scenario = fault_worlds::world_of(contender, seed);
     let mut random = Seeded::new(seed ^ 0x1095);
     if seed % 8 >= 6 {
         scenario.costs = AnalyticCosts::core_ultra_5_125h(Dimensions::llama_3b());
         scenario.policy.limits.kv_mib *= 128;
-        // Some chunks each, at distances that leave room for preemption.
+        // A few chunks each, at distances that leave room for preemption.
         for request in &mut scenario.trace.requests {
             request.prompt_tokens *= 16;
             request.shared_tokens *= 16;
@@ -107,13 +130,14 @@ fn world(policy: &Policy, seed: u64) -> Scenario {
     scenario
 }
 
-/// Everything that the scheduler heard and did, in order. Half of the schedulers remember costs, as the engine's does.
+/// Returns the events and actions of the scheduler, in order. Half of the schedulers cache costs, as the engine's
+/// does.
 fn log(scenario: &Scenario, seed: u64) -> String {
     let costs = scenario.costs.clone();
-    let policy = scenario.policy.clone();
+    let contender = scenario.contender();
     let scheduler = match seed % 4 {
-        0 | 1 => scheduler(policy, costs),
-        _ => scheduler(policy, CachedCosts::new(costs)),
+        0 | 1 => contender.scheduler(costs),
+        _ => contender.scheduler(CachedCosts::new(costs)),
     };
     let text = format!("trace {seed}\n");
     let mut logged = Logged { scheduler, text };
@@ -127,7 +151,7 @@ fn log(scenario: &Scenario, seed: u64) -> String {
     logged.text
 }
 
-/// A scheduler whose events and actions are written down.
+/// A scheduler that logs its events and actions.
 struct Logged {
     scheduler: Box<dyn Scheduler>,
     text: String,
@@ -181,6 +205,7 @@ fn event_text(event: &Event) -> String {
 fn submission_text(submission: &Submission) -> String {
     let Submission {
         id,
+        client,
         flow,
         class,
         prompt_tokens,
@@ -195,8 +220,12 @@ fn submission_text(submission: &Submission) -> String {
         Class::Reactive => "reactive",
         Class::Proactive => "proactive",
     };
+    let client = match client {
+        ClientId(0) => String::new(),
+        ClientId(client) => format!("client {client} "),
+    };
     format!(
-        "submit r{} {class} flow {flow:?} prompt {prompt_tokens} shared {shared_tokens} \
+        "submit r{} {client}{class} flow {flow:?} prompt {prompt_tokens} shared {shared_tokens} \
          output {output_tokens_max} deadline {deadline:?}",
         id.0
     )

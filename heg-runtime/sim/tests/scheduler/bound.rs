@@ -1,5 +1,5 @@
-//! Proactive requests finish within the bound that `sched/agent_xpu/mod.rs` derives, whatever reactive ones do.
-//! Names of the terms are those used there.
+//! Proactive requests finish within the bound that `sched/agent_xpu/mod.rs` derives, whatever reactive ones do. The
+//! terms have the names used there.
 
 use heg_sched::{AgentXpu, CachedCosts, Call, Class, Costs, Kernel, Lane, Micros};
 use heg_sim::{AnalyticCosts, Checked, Dimensions, DramModel, Machine, Rules, simulate};
@@ -8,7 +8,7 @@ use heg_workload::{Arrival, Trace, TraceRequest};
 
 const THRESHOLD_MS: u32 = 2000;
 
-/// For how long a split may keep an overdue answer from its next token: S.
+/// S: the time for which a split may delay an overdue answer's next token, in ms.
 const SPLIT_MS: u32 = 100;
 
 /// A stream of reactive requests, and a few proactive ones in the middle of it.
@@ -19,7 +19,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Reactive prompts of `reactive_tokens` every `gap` times the time that one takes on the NPU.
+    /// Creates a stream of prompts of `reactive_tokens`; the time between them is `gap` times that of one on the NPU.
     fn new(random: &mut Seeded, gap: f64) -> Self {
         let costs = AnalyticCosts::core_ultra_5_125h(Dimensions::llama_3b());
         let mut policy = heg_spec::shipped::policy("agent-xpu").unwrap();
@@ -47,25 +47,15 @@ impl Stream {
     }
 
     fn push(&mut self, at: Micros, class: Class, prompt_tokens: u32, output_tokens: u32) {
-        self.trace.requests.push(TraceRequest {
-            arrival: Arrival::At(at),
-            class,
-            flow: None,
-            ends_flow: false,
-            prompt_tokens,
-            shared_tokens: 0,
-            output_tokens,
-            output_tokens_max: output_tokens,
-            deadline_after: None,
-            cancel_after: None,
-        });
+        let request = TraceRequest::lone(class, Arrival::At(at), prompt_tokens, output_tokens);
+        self.trace.requests.push(request);
     }
 
     fn latency_us(&self, lane: Lane, call: Call) -> f64 {
         self.costs.cost(lane, call).unwrap().latency_us
     }
 
-    /// The kernels of a kind over a whole prompt, in µs.
+    /// Returns the time of all kernels of a kind over a whole prompt, in µs.
     fn kernels_us(&self, lane: Lane, kernel: Kernel, prompt_tokens: u32) -> f64 {
         let chunk = self.costs.chunk_tokens;
         let segments = (0..prompt_tokens).step_by(chunk as usize).map(|position| {
@@ -83,7 +73,7 @@ impl Stream {
         f64::from(self.costs.model().layers) * segments.sum::<f64>()
     }
 
-    /// Token-wise kernels of a prompt on the NPU but for the last layer, of which not all are run: N.
+    /// N: the time of a prompt's token-wise kernels on the NPU, without the last layer, of which not all run.
     fn on_npu(&self, prompt_tokens: u32) -> f64 {
         let layers = f64::from(self.costs.model().layers);
         let all = self.kernels_us(Lane::Npu, Kernel::Qkv, prompt_tokens)
@@ -91,13 +81,13 @@ impl Stream {
         all * (layers - 1.0) / layers
     }
 
-    /// What a reactive prompt takes of the iGPU while another request has it: D.
+    /// D: the time that a reactive prompt takes on the iGPU while another request has it.
     fn reactive_on_igpu(&self, prompt_tokens: u32) -> f64 {
         self.kernels_us(Lane::Igpu, Kernel::Mha, prompt_tokens)
             + self.latency_us(Lane::Igpu, Call::Head { rows: 1 })
     }
 
-    /// The bound on the time from arrival to the last token of any of the proactive requests.
+    /// Returns the bound on the time from arrival to the last token of any of the proactive requests.
     fn bound(&self) -> Micros {
         let is = |class| move |r: &&TraceRequest| r.class == class;
         let all = || self.trace.requests.iter();
@@ -143,15 +133,15 @@ impl Stream {
                 context: self.costs.chunk_tokens,
             },
         );
-        // Each prompt waits for its turn, and then so long.
+        // Each prompt waits for its turn, and then for this long.
         let threshold = f64::from(rows) * f64::from(THRESHOLD_MS) * 1000.0;
         Micros::from_f64(threshold + (work + 3.0 * demand + begun) / (1.0 - share))
     }
 
-    /// The longest that a proactive request took.
+    /// Returns the longest time that a proactive request took.
     fn longest(&self, policy: &Policy) -> Micros {
         let machine = Machine {
-            // Devices do not slow each other down: that would be a factor of its own.
+            // Devices do not slow each other down: that would be a separate factor.
             memory: DramModel {
                 shared: Lane::ALL.len() as f64,
                 ..DramModel::default()
@@ -159,9 +149,7 @@ impl Stream {
             ..Machine::default()
         };
         let costs = CachedCosts::new(self.costs.clone());
-        let rules = Rules {
-            policy: policy.clone(),
-        };
+        let rules = Rules::from(policy.clone());
         let scheduler = AgentXpu::new(policy.clone(), &costs);
         let mut checked = Checked::new(scheduler, &costs, rules);
         let run = simulate(&mut checked, &costs, &machine, &self.trace).unwrap();

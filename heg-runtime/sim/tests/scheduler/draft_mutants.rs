@@ -1,8 +1,8 @@
-//! The checker has teeth for drafts too.
+//! Mutation tests of the checker for drafts.
 //!
 //! | broken | noticed by |
 //! |---|---|
-//! | who runs the launches gives more tokens than were verified, or none | `TokensVerified` |
+//! | the code that runs the launches gives more tokens than were verified, or none | `TokensVerified` |
 //! | more drafted tokens are verified than were drafted, or than the answer may have; more rows than the policy allows | `DraftRows` |
 //! | an iteration sees rejected rows; a flow keeps them | `RejectedRows` |
 
@@ -13,7 +13,7 @@ use heg_sim::{Checked, SchedulerInvariant, simulate};
 
 use crate::scenario::Scenario;
 
-/// A scheduler that says something else than it should.
+/// A scheduler whose actions are falsified.
 struct Misspoken<S> {
     scheduler: S,
     says: fn(&mut Action),
@@ -31,7 +31,7 @@ impl<S: Scheduler> Scheduler for Misspoken<S> {
     }
 }
 
-/// A machine that tells a scheduler, and the checker around it, of other tokens than it gave.
+/// A machine that reports other tokens than it gave, to a scheduler and the checker around it.
 struct Misled<S> {
     scheduler: S,
     tells: fn(u32) -> u32,

@@ -1,4 +1,5 @@
-//! Drafted answers: every rule holds with them too, nothing of an answer changes, and off is off.
+//! Drafted answers: every rule holds with them too, the answers do not change, and switching drafts off has no
+//! leftovers.
 //!
 //! `HEG_WORLDS=20000..1020000 cargo test --release -p heg-sim --test scheduler drafts` tries a million other worlds.
 
@@ -11,11 +12,11 @@ use crate::fault_worlds;
 use crate::scenario::Scenario;
 use crate::worlds::{check, worlds};
 
-/// Seeds of an ordinary test run.
+/// The seeds of an ordinary test run.
 const WORLDS: Range<u64> = 0..20_000;
-/// Those of worlds in which much goes wrong.
+/// The seeds of worlds with many faults.
 const FAULT_WORLDS: Range<u64> = 0..1500;
-/// A world of a longer run: a preempted prompt has waited long enough to have the iGPU, another one is overdue that has
+/// A world of a longer run: a preempted prompt has waited long enough to have the iGPU, and another overdue prompt has
 /// not.
 const PREEMPTED_AND_OVERDUE: Range<u64> = 633_380..633_381;
 
@@ -48,7 +49,7 @@ fn much_goes_wrong_while_drafts_are_verified() {
     }
 }
 
-/// The same worlds, where the NPU is a second lane of decoding.
+/// The same worlds, with the NPU as a second lane of decoding.
 #[test]
 fn every_rule_holds_with_a_second_lane_of_decoding() {
     let world = |seed| {
@@ -92,7 +93,7 @@ fn every_rule_holds_with_a_second_lane_of_decoding() {
     assert!(verified > 20, "{verified}");
 }
 
-/// Answers have their lengths whatever is drafted, and take fewer iterations.
+/// Answers keep their lengths whatever is drafted, and take fewer iterations.
 #[test]
 fn answers_have_their_lengths_in_fewer_iterations() {
     let (mut plain, mut drafted, mut accepted) = (0, 0, 0);
@@ -121,7 +122,7 @@ fn answers_have_their_lengths_in_fewer_iterations() {
     assert!(drafted < plain, "{drafted} {plain}");
 }
 
-/// A policy that verifies none does exactly what it does where nothing is drafted.
+/// A policy that verifies no drafts acts exactly as if nothing were drafted.
 #[test]
 fn a_policy_that_verifies_no_drafts_does_as_without_them() {
     for seed in 0..500 {
@@ -140,7 +141,7 @@ fn the_same_world_twice_gives_the_same_actions_with_drafts() {
     }
 }
 
-/// Over long answers, tokens per verification are those of the record, where all that is drafted is verified.
+/// Over long answers, with all drafts verified, tokens per verification equal those of the record.
 #[test]
 fn recorded_acceptance_comes_out() {
     let records = DraftRecords::shipped().unwrap();
@@ -153,7 +154,7 @@ fn recorded_acceptance_comes_out() {
     (request.deadline_after, request.cancel_after) = (None, None);
     (request.prompt_tokens, request.output_tokens) = (20, 20_000);
     request.output_tokens_max = 20_000;
-    // Rows cost nothing but for their number of bytes.
+    // Rows cost nothing but their bytes.
     for device in scenario.costs.devices.iter_mut().flatten() {
         device.flops_per_sec = 1e15;
     }

@@ -1,16 +1,16 @@
-//! What can happen besides kernels that end: afterwards the remaining requests finish.
+//! Events other than the ends of kernels: after them the remaining requests finish.
 
 use heg_sched::{Class, Event, Finish, Lane, Micros, RequestId, Ticket, Work};
 
 use crate::script::Script;
 
-/// Two requests, of which the second is the one that has to finish.
+/// Submits two requests, the second of which has to finish.
 fn two(script: &mut Script) {
     script.proactive(1, 512, 4);
     script.proactive(2, 256, 2);
 }
 
-/// Runs to the end; request 1 ended as said, request 2 was answered.
+/// Runs to the end; checks that request 1 ended with `first`, and request 2 was answered.
 fn assert_ends(mut script: Script, first: Finish) {
     script.run();
     script.finished.sort_unstable();
@@ -19,7 +19,7 @@ fn assert_ends(mut script: Script, first: Finish) {
     assert_eq!(answered.count(), 2);
 }
 
-/// Moments of the first request's life: waiting, in its prompt, in its head, decoding.
+/// Times within the first request's life: waiting, in its prompt, in its head, decoding.
 fn moments() -> impl Iterator<Item = u64> {
     [0, 3, 25, 63, 72, 75, 85].into_iter()
 }
@@ -94,7 +94,7 @@ fn a_hung_kernel_costs_a_reset() {
         two(&mut script);
         script.run_until(at);
         script.hang(Lane::Npu);
-        // Longer than any patience.
+        // Longer than any request's patience.
         script.run_until(10_000);
         if script.log.contains("reset of Npu") {
             script.happen(Event::Ready(Lane::Npu));
@@ -169,7 +169,7 @@ fn a_lane_that_does_not_answer_counts_as_lost_and_another_one_takes_over() {
     }
 }
 
-/// Three requests that decode together, and what runs on the lane that does it.
+/// Submits three requests that decode together; returns the work on the lane that decodes.
 fn three_decode(script: &mut Script) {
     for id in 1..=3 {
         script.proactive(id, 256, 40);
@@ -210,7 +210,7 @@ fn an_iteration_does_not_go_on_in_the_activations_of_another_lane() {
     let mut script = Script::on([true; 3], |_| {});
     script.proactive(1, 256, 8);
     script.run_until(84);
-    // It gives way to the attention of a prompt after its first layer, and then its lane goes.
+    // It yields to the attention of a prompt after its first layer, and then its lane is lost.
     script.reactive(2, 256, 1);
     script.run_until(97);
     let yields = "decoding yields at its next layer";
@@ -316,7 +316,7 @@ fn what_means_nothing_changes_nothing() {
             given: Vec::new(),
         },
         Event::Lost(Lane::Cpu),
-        // One is over, the other has no memory yet.
+        // One request is over, the other has no memory yet.
         Event::Unreserved(RequestId(9)),
         Event::Unreserved(RequestId(2)),
         Event::Timer,

@@ -1,9 +1,9 @@
-//! Why requests were slow: each run has one cause that is meant to hold a request up, its trace is written and read again,
-//! and what explains the request has to name that cause first.
+//! Explanations of slow requests: each run has one intended cause of delay; its trace is written and read again, and
+//! the explanation of the request has to name that cause first.
 
 use heg_sched::{
-    AgentXpu, Call, Class, Cost, Costs, FlowId, Kernel, Lane, Micros, ModelShape, Observed,
-    RequestId, Scheduler, SingleLane, WarmKernel, WorkStage,
+    AgentXpu, Call, Class, ClientId, Cost, Costs, FlowId, Kernel, Lane, Mechanism, Micros,
+    ModelShape, Observed, RequestId, Scheduler, SingleLane, WarmKernel, WorkStage,
 };
 use heg_sim::{Faults, Interruption, LaunchFault, Machine, simulate};
 use heg_spec::{Policy, shipped};
@@ -13,17 +13,17 @@ use heg_workload::{
 
 use crate::script::RoundCosts;
 
-/// The costs of scripts, but for some.
+/// The costs of scripts, with some changed.
 #[derive(Debug, Clone)]
 struct ChangedCosts {
     round: RoundCosts,
-    /// Attention on the iGPU, in ms.
+    /// Time of attention on the iGPU, in ms.
     attention_ms: f64,
-    /// `qkv` and `ffn` on the iGPU, in ms; none: as on the NPU.
+    /// Time of `qkv` and `ffn` on the iGPU, in ms; `None`: the same as on the NPU.
     igpu_token_wise_ms: Option<f64>,
-    /// Attention on the NPU and the time that its kernel takes to compile, in ms.
+    /// Time of attention on the NPU, and the time to compile its kernel, in ms.
     warm_ms: Option<(f64, u32)>,
-    /// Share of the bandwidth that it draws.
+    /// Share of the bandwidth that attention on the NPU draws.
     warm_bandwidth: f64,
 }
 
@@ -81,7 +81,7 @@ impl Costs for ChangedCosts {
     }
 }
 
-/// A run with a cause.
+/// A run with one cause of delay.
 struct Case {
     policy: Policy,
     costs: ChangedCosts,
@@ -90,7 +90,7 @@ struct Case {
 }
 
 impl Case {
-    /// Agent.xpu on an NPU and an iGPU.
+    /// Creates a run under Agent.xpu's policy on an NPU and an iGPU.
     fn new(requests: impl IntoIterator<Item = TraceRequest>) -> Self {
         Self {
             policy: shipped::policy("agent-xpu").unwrap(),
@@ -110,7 +110,7 @@ impl Case {
         self
     }
 
-    /// Runs it, writes and reads its trace, and explains a request.
+    /// Runs the case, writes and reads its trace, and explains a request.
     fn explain(self, request: u64) -> Explanation {
         let scheduler = AgentXpu::new(self.policy.clone(), self.costs.clone());
         self.explain_with(scheduler, request)
@@ -133,20 +133,10 @@ impl Case {
     }
 }
 
-/// A request: when it comes in ms, and tokens of prompt and answer.
+/// Returns a request that arrives at `at_ms`, with the lengths of its prompt and answer.
 fn request(class: Class, at_ms: u32, prompt_tokens: u32, output_tokens: u32) -> TraceRequest {
-    TraceRequest {
-        arrival: Arrival::At(Micros::from_millis(at_ms)),
-        class,
-        flow: None,
-        ends_flow: false,
-        prompt_tokens,
-        shared_tokens: 0,
-        output_tokens,
-        output_tokens_max: output_tokens,
-        deadline_after: None,
-        cancel_after: None,
-    }
+    let arrival = Arrival::At(Micros::from_millis(at_ms));
+    TraceRequest::lone(class, arrival, prompt_tokens, output_tokens)
 }
 
 fn reactive(at_ms: u32, prompt_tokens: u32, output_tokens: u32) -> TraceRequest {
@@ -157,12 +147,12 @@ fn proactive(at_ms: u32, prompt_tokens: u32, output_tokens: u32) -> TraceRequest
     request(Class::Proactive, at_ms, prompt_tokens, output_tokens)
 }
 
-/// What held up the first token most.
+/// Returns the largest cause of delay of the first token.
 fn main_cause(explanation: &Explanation) -> SlowCause {
     explanation.first_token.main().unwrap().cause
 }
 
-/// A launch that does not go as it should, by its number.
+/// Returns a script in which one launch, given by number, has a fault.
 fn faults(launch: u64, fault: LaunchFault) -> Faults {
     Faults {
         launches: [(launch, fault)].into(),
@@ -210,6 +200,21 @@ fn left_out_of_a_full_batch() {
 }
 
 #[test]
+fn behind_another_client_whose_turn_it_is() {
+    let mut requests = [reactive(0, 2048, 1), reactive(5, 3000, 1)];
+    requests[1].client = ClientId(1);
+    let case = Case::new(requests).with(|policy| {
+        policy.prefill.short_prompts_aside = false;
+        policy.prefill.long_prompts_aside_ms = None;
+    });
+    let text = case.explain(1).to_string();
+    assert!(
+        text.contains("behind another client, whose turn it was"),
+        "{text}"
+    );
+}
+
+#[test]
 fn waiting_for_memory() {
     let case = Case::new([reactive(0, 900, 100), reactive(5, 256, 1)]);
     let explanation = case.with(|policy| policy.limits.kv_mib = 1).explain(1);
@@ -241,8 +246,8 @@ fn attention_while_its_kernel_is_compiled() {
     assert_eq!(main_cause(&case.explain(1)), SlowCause::WarmUp);
 }
 
-/// The second request waits, so that a kernel of attention is compiled; the third has it on the NPU, where it takes all of
-/// the bandwidth while the first decodes.
+/// The second request waits, so that a kernel of attention is compiled; the third has its attention on the NPU, where
+/// it takes all of the bandwidth while the first decodes.
 #[test]
 fn deferred_for_bandwidth() {
     let requests = [
@@ -255,7 +260,10 @@ fn deferred_for_bandwidth() {
     case.costs.warm_ms = Some((50.0, 1));
     case.costs.warm_bandwidth = 0.9;
     let answer = case.explain(0).answer.unwrap();
-    assert_eq!(answer.main().unwrap().cause, SlowCause::Bandwidth);
+    assert_eq!(
+        answer.main().unwrap().cause,
+        SlowCause::Rule(Mechanism::BandwidthDeferral)
+    );
 }
 
 /// After attention of 4 ms the iGPU rests for 196 ms.
@@ -263,7 +271,10 @@ fn deferred_for_bandwidth() {
 fn while_the_igpu_rests_for_graphics() {
     let case =
         Case::new([reactive(0, 256, 1)]).with(|policy| policy.limits.igpu_percent_max = Some(2));
-    assert_eq!(main_cause(&case.explain(0)), SlowCause::Graphics);
+    assert_eq!(
+        main_cause(&case.explain(0)),
+        SlowCause::Rule(Mechanism::IgpuShare)
+    );
 }
 
 /// NPU and iGPU draw 10 and 25 W.
@@ -271,7 +282,10 @@ fn while_the_igpu_rests_for_graphics() {
 fn waiting_for_the_power_budget() {
     let case = Case::new([reactive(0, 256, 60), proactive(150, 512, 1)])
         .with(|policy| policy.limits.power_watts_max = Some(30));
-    assert_eq!(main_cause(&case.explain(1)), SlowCause::Power);
+    assert_eq!(
+        main_cause(&case.explain(1)),
+        SlowCause::Rule(Mechanism::PowerBudget)
+    );
 }
 
 #[test]
@@ -343,7 +357,7 @@ fn preempted_by_a_reactive_prompt() {
 
 #[test]
 fn started_over_when_its_memory_was_taken() {
-    // The second preempts the first, and the third needs its memory.
+    // The second request preempts the first, and the third needs its memory.
     let requests = [
         proactive(0, 600, 1),
         reactive(80, 300, 60),
@@ -360,7 +374,7 @@ fn started_over_when_its_memory_was_taken() {
     );
 }
 
-/// A flow's first call, one that needs its memory, and a second call.
+/// Returns a flow's first call, another request that needs its memory, and a second call of the flow.
 fn flow_and_another() -> Case {
     let of_flow = |request: TraceRequest| TraceRequest {
         flow: Some(FlowId(7)),

@@ -1,9 +1,9 @@
-//! The checker has teeth for faults too: a scheduler that takes them lightly is noticed.
+//! Mutation tests of the checker for faults: a scheduler that handles them carelessly is noticed.
 //!
 //! | broken | noticed by |
 //! |---|---|
 //! | a request ends as failed although nothing of it failed alone | `CulpritOnly` |
-//! | what a batch fails of counts against each of its requests | `CulpritOnly` |
+//! | the failure of a batch counts against each of its requests | `CulpritOnly` |
 //! | memory is given to others while it is still being written to flash | `MemoryBalanced` |
 //! | a lane that is to stop is used before it has answered | `OneLaunchPerLane` |
 //! | memory that such a lane may still write to is given to others | `MemoryBalanced` |
@@ -16,15 +16,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use heg_sched::{
     Action, Actions, DecodeRun, Event, Finish, Lane, Micros, RequestId, Scheduler, Ticket, Work,
 };
-use heg_sim::SchedulerInvariant;
+use heg_sim::{Contender, SchedulerInvariant};
 
-use crate::fault_worlds::world;
+use crate::fault_worlds::{world, world_of};
 use crate::scenario::Verdict;
 
-/// What a scheduler is told at once, as a consequence of what it said; nothing else answers that.
+/// The immediate consequence of an action, as an event that the scheduler hears at once.
 type Echo = fn(&Action) -> Option<Event>;
 
-/// A scheduler that hears less than happens, or more.
+/// A scheduler that hears fewer events than happen, or more.
 struct Deaf<S> {
     scheduler: S,
     hears: fn(&Event) -> bool,
@@ -53,7 +53,7 @@ impl<S: Scheduler> Scheduler for Deaf<S> {
     }
 }
 
-/// A scheduler that isolates nobody: three failures in a row end a request, whoever was beside it.
+/// A scheduler that isolates no request: three failures in a row end a request, whatever was beside it.
 struct Unjust<S> {
     scheduler: S,
     launches: BTreeMap<Ticket, Vec<RequestId>>,
@@ -105,11 +105,11 @@ impl<S: Scheduler> Scheduler for Unjust<S> {
     }
 }
 
-/// A scheduler that goes on with an iteration that gave way, wherever it decodes next.
+/// A scheduler that continues an iteration that gave way on any lane where it decodes next.
 struct Astray<S> {
     scheduler: S,
     runs: BTreeMap<Ticket, (Lane, DecodeRun)>,
-    /// What is left of the iteration that gave way, and where its hidden states are.
+    /// The rest of the iteration that gave way, and the lane with its hidden states.
     left: Option<(Lane, DecodeRun)>,
 }
 
@@ -142,7 +142,7 @@ impl<S: Scheduler> Scheduler for Astray<S> {
     }
 }
 
-/// Some world under the policy breaks the rule with this scheduler.
+/// Checks that some world under the policy breaks the rule with this scheduler.
 fn assert_breaks<S: Scheduler>(
     rule: SchedulerInvariant,
     policy: &str,
@@ -156,7 +156,7 @@ fn assert_breaks<S: Scheduler>(
     assert!(noticed, "no world noticed it under {policy}");
 }
 
-/// Under each policy some world notices a scheduler that is broken like this.
+/// Checks that under each policy some world notices a scheduler that is broken like this.
 fn assert_noticed(
     hears: fn(&Event) -> bool,
     echo: Echo,
@@ -164,9 +164,9 @@ fn assert_noticed(
     notices: impl Fn(&Verdict) -> bool,
 ) {
     for name in ["agent-xpu", "igpu-continuous-batching", "serial-npu-igpu"] {
-        let policy = heg_spec::shipped::policy(name).unwrap();
+        let contender = Contender::named(name).unwrap();
         let noticed = (0..3000).any(|seed| {
-            let scenario = world(&policy, seed);
+            let scenario = world_of(&contender, seed);
             let scheduler = scenario.scheduler();
             notices(&scenario.judge(Deaf {
                 scheduler,
@@ -227,7 +227,7 @@ fn an_iteration_that_goes_on_in_the_activations_of_another_lane() {
     });
 }
 
-/// It takes the lane for lost, which writes nothing any more, as soon as it is told to stop.
+/// The scheduler takes a lane for lost, and its writes for over, as soon as it tells the lane to stop.
 #[test]
 fn memory_that_is_given_away_while_a_lane_may_write_to_it() {
     let echo = |action: &Action| match action {
@@ -276,11 +276,11 @@ fn a_failed_reservation_or_read_that_is_not_heard_of() {
     assert_noticed(unreadable, |_| None, |_, _| {}, wrong);
 }
 
-/// A lane that comes back is not the device that it was.
+/// A lane that comes back is a new device without compiled kernels.
 #[test]
 fn kernels_that_are_not_compiled_anew() {
     let policy = heg_spec::shipped::policy("agent-xpu").unwrap();
-    // The scheduler does not hear that the NPU went, but for what ran there.
+    // The scheduler hears nothing of the NPU's loss except about the work that ran there.
     let noticed = (0..2000).any(|seed| {
         let scenario = world(&policy, seed);
         let scheduler = scenario.scheduler();

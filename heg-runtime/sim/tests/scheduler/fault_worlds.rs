@@ -1,34 +1,35 @@
-//! Everything goes wrong that can, under each shipped policy, in random worlds: who is to blame ends, everybody else
-//! gets all their tokens, memory comes back, and nothing hangs.
+//! Every kind of fault, under each shipped policy, in random worlds: culprits end, all other requests get all their
+//! tokens, memory comes back, and nothing hangs.
 //!
-//! `HEG_WORLDS=0..100000 cargo test --release -p heg-sim --test scheduler fault_worlds` tries a
-//! hundred thousand worlds under each policy.
+//! `HEG_WORLDS=0..100000 cargo test --release -p heg-sim --test scheduler fault_worlds` tries a hundred thousand worlds
+//! under each policy.
 
 use std::ops::Range;
 
 use heg_sched::{Class, Finish, Lane, Micros, RequestId};
-use heg_sim::{Faults, Flaw, Interruption, LaunchFault};
+use heg_sim::{Contender, Faults, Flaw, Interruption, LaunchFault, Rival};
 use heg_spec::{Policy, Seeded};
 
 use crate::scenario::{Scenario, Verdict};
 use crate::worlds::{check, worlds};
 
-/// Seeds of an ordinary test run, under each policy.
+/// The seeds of an ordinary test run, under each policy.
 const WORLDS: Range<u64> = 0..1500;
 
-/// No world takes longer, in virtual time: ten requests of some hundred tokens, each of which may hang for twenty times
-/// as long as it takes, half a second on the slowest machine.
+/// The virtual time in which every world ends: ten requests of some hundred tokens, each of which may hang for twenty
+/// times as long as it takes, half a second on the slowest machine.
 const ENDS_BEFORE: Micros = Micros(300_000_000);
 
-/// A world under a policy.
+/// Returns a world under a policy.
 pub(crate) fn world(policy: &Policy, seed: u64) -> Scenario {
+    world_of(&policy.clone().into(), seed)
+}
+
+/// Returns the same world under any contender.
+pub(crate) fn world_of(contender: &Contender, seed: u64) -> Scenario {
     let mut scenario = Scenario::of(2 * seed);
     let mut random = Seeded::new(seed ^ 0xfa17);
-    let limits = scenario.policy.limits;
-    scenario.policy = policy.clone();
-    scenario.policy.limits = limits;
-    scenario.policy.limits.igpu_percent_max = policy.limits.igpu_percent_max;
-    scenario.policy.limits.power_watts_max = policy.limits.power_watts_max;
+    scenario.put_under(contender.clone());
     scenario.policy.limits.tokens_per_iteration = [1, 8, 40, 512][random.below(4)];
     let decode = &mut scenario.policy.decode;
     decode.batch_max = decode.batch_max.min([2, 4, 32][random.below(3)]);
@@ -40,12 +41,12 @@ pub(crate) fn world(policy: &Policy, seed: u64) -> Scenario {
     scenario
 }
 
-/// A time below `millis`.
+/// Returns a random time below `millis`.
 fn ms(random: &mut Seeded, millis: usize) -> Micros {
     Micros(random.below(millis * 1000) as u64)
 }
 
-/// A fault of a launch, which is late by `late_ms` at most.
+/// Returns a random fault of a launch, late by at most `late_ms`.
 fn launch_fault(random: &mut Seeded, late_ms: usize) -> LaunchFault {
     match random.below(4) {
         0 => LaunchFault::Fail,
@@ -63,7 +64,7 @@ fn requests(random: &mut Seeded, scenario: &Scenario, most: usize) -> Vec<Reques
         .collect()
 }
 
-/// Faults of which only some requests are to blame: all others have to come through.
+/// Faults for which only some requests are to blame: all others have to come through.
 fn of_few(random: &mut Seeded, scenario: &Scenario) -> Faults {
     let mut faults = Faults::default();
     for id in requests(random, scenario, 3) {
@@ -76,12 +77,12 @@ fn of_few(random: &mut Seeded, scenario: &Scenario) -> Faults {
     for lane in Lane::ALL {
         if scenario.costs.devices[lane as usize].is_some() && random.below(3) == 0 {
             let lost = ms(random, 60);
-            // Sooner than requests give up waiting for it.
+            // Sooner than requests give up waiting for the lane.
             let back = Some(lost + ms(random, scenario.policy.limits.timeout_min_ms as usize - 1));
             faults.interruptions.push(Interruption { lane, lost, back });
         }
     }
-    // One fewer than a request bears.
+    // One fewer than a request tolerates.
     for _ in 0..random.below(3) {
         faults.refusals.insert(random.below(12) as u64);
     }
@@ -99,7 +100,7 @@ fn flash_faults(random: &mut Seeded, faults: &mut Faults) {
     }
 }
 
-/// All that can go wrong.
+/// Faults of all kinds.
 fn of_all(random: &mut Seeded, scenario: &Scenario) -> Faults {
     let mut faults = of_few(random, scenario);
     for _ in 0..random.below(8) {
@@ -121,14 +122,14 @@ fn of_all(random: &mut Seeded, scenario: &Scenario) -> Faults {
     faults
 }
 
-/// What is wrong with how requests ended, beyond what the checker knows of.
+/// Checks the ends of requests beyond the checker's own rules; returns the problem, if any.
 pub(crate) fn judge(scenario: &Scenario, verdict: &Verdict) -> Option<String> {
     let run = verdict.run.as_ref().ok()?;
     if run.ended > ENDS_BEFORE {
         return Some(format!("it takes until {} s", run.ended.as_secs()));
     }
     let faults = &scenario.machine.faults;
-    // Where launches fail at random, or no lane comes back, the checker has to say who may fail.
+    // If launches fail at random, or no lane comes back, the checker decides which requests may fail.
     let patience = Micros::from_millis(scenario.policy.limits.timeout_min_ms);
     let is_back = |it: &Interruption| it.back.is_some_and(|back| back < it.lost + patience);
     let few = faults.launches.is_empty()
@@ -166,10 +167,11 @@ pub(crate) fn judge(scenario: &Scenario, verdict: &Verdict) -> Option<String> {
     })
 }
 
-/// Worlds under one policy.
+/// Checks the worlds under one policy.
 fn check_policy(name: &str) {
-    let policy = heg_spec::shipped::policy(name).unwrap();
-    check(name, worlds(WORLDS), |seed| world(&policy, seed), judge);
+    let contender = Contender::named(name).unwrap();
+    let world = |seed| world_of(&contender, seed);
+    check(name, worlds(WORLDS), world, judge);
 }
 
 macro_rules! policies {
@@ -179,7 +181,7 @@ macro_rules! policies {
             check_policy($name);
         })*
 
-        /// Policies that have a test here.
+        /// The policies that have a test here.
         const TESTED: &[&str] = &[$($name),*];
     };
 }
@@ -188,26 +190,26 @@ policies! {
     agent_xpu: "agent-xpu",
     agent_xpu_one_device: "agent-xpu-one-device",
     agent_xpu_pair: "agent-xpu-pair",
+    agent_xpu_quiet: "agent-xpu-quiet",
     agent_xpu_v1: "agent-xpu-v1",
     cpu_continuous_batching: "cpu-continuous-batching",
     heterollm_layer: "heterollm-layer",
     heterollm_tensor: "heterollm-tensor",
     igpu_continuous_batching: "igpu-continuous-batching",
+    sd_npu: "sd-npu",
     igpu_preempt_recompute: "igpu-preempt-recompute",
     igpu_time_sharing: "igpu-time-sharing",
     serial_npu_igpu: "serial-npu-igpu",
 }
 
 #[test]
-fn every_shipped_policy_is_tried() {
-    let shipped: Vec<&str> = heg_spec::shipped::POLICIES
-        .iter()
-        .map(|(name, _)| *name)
-        .collect();
-    assert_eq!(TESTED, shipped);
+fn every_policy_is_tried() {
+    let shipped = heg_spec::shipped::POLICIES.iter().map(|(name, _)| *name);
+    let all: Vec<&str> = shipped.chain(Rival::ALL.map(Rival::name)).collect();
+    assert_eq!(TESTED, all);
 }
 
-/// The worlds are not empty of what they are about.
+/// The worlds have many faults, and yet most requests come through.
 #[test]
 fn much_goes_wrong_and_most_requests_come_through() {
     let policy = heg_spec::shipped::policy("agent-xpu").unwrap();

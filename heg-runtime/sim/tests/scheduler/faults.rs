@@ -1,16 +1,16 @@
-//! What goes wrong is an event like others: afterwards the remaining requests finish.
+//! Faults are events like others: after them the remaining requests finish.
 
 use heg_sched::{Finish, Lane, Micros};
 use heg_sim::{DevicePeak, Faults, Interruption, LaunchFault};
 
 use crate::scenario::Scenario;
 
-/// Runs worlds without cancels and deadlines, with these faults, and counts requests by their end.
+/// Runs worlds without cancellations and deadlines, with these faults; returns the numbers of requests by their end.
 fn ends(faults: &Faults) -> (usize, usize) {
     let (mut complete, mut other) = (0, 0);
     for seed in (0..400).step_by(2) {
         let mut scenario = Scenario::of(seed);
-        // Every lane is there; the CPU steps in where the iGPU is away.
+        // Every lane is present; the CPU steps in while the iGPU is away.
         for device in &mut scenario.costs.devices {
             device.get_or_insert(DevicePeak {
                 flops_per_sec: 1e10,

@@ -1,4 +1,4 @@
-//! Schedulers in the simulator, under the eyes of the checker.
+//! Tests of schedulers in the simulator, under the watch of the checker.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 #![allow(
@@ -9,6 +9,8 @@
 mod action_logs;
 mod bound;
 mod cached_costs;
+mod client_bound;
+mod clients;
 mod draft_mutants;
 mod drafts;
 mod events;

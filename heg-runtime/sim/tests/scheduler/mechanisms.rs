@@ -1,11 +1,11 @@
-//! The paper's mechanisms one at a time, as a log of what the scheduler says; times in ms.
+//! The paper's mechanisms one at a time, as a log of the scheduler's actions; times in ms.
 
-use heg_sched::{Class, Event, FlowId, PromptLogits, RequestId, Submission};
+use heg_sched::{Class, ClientId, Event, FlowId, PromptLogits, RequestId, Submission};
 
 use crate::script::{RoundCosts, Script};
 
-/// v2 4.4: a reactive request has the NPU as soon as the kernel that runs is done, and the proactive prompt goes
-/// on where it was.
+/// v2 4.4: a reactive request gets the NPU as soon as the running kernel is done, and the proactive prompt later
+/// continues where it was.
 #[test]
 fn a_reactive_request_preempts_a_proactive_prefill_at_a_kernel_boundary() {
     let mut script = Script::new(|_| {});
@@ -18,8 +18,8 @@ fn a_reactive_request_preempts_a_proactive_prefill_at_a_kernel_boundary() {
     insta::assert_snapshot!(script.log);
 }
 
-/// v2 4.3, Algorithm 1: with nothing to decode, chunks are shared so that both devices end together; while a
-/// request decodes the NPU has all of them, and the remainder on the iGPU waits to end no earlier.
+/// v2 4.3, Algorithm 1: with nothing to decode, chunks are shared so that both devices end together; while a request
+/// decodes the NPU has all of them, and the remainder waits for the iGPU so as not to end earlier.
 #[test]
 fn chunks_are_split_only_while_nothing_decodes() {
     let mut script = Script::new(|_| {});
@@ -30,8 +30,7 @@ fn chunks_are_split_only_while_nothing_decodes() {
     insta::assert_snapshot!(script.log);
 }
 
-/// v2 4.5, Algorithm 2: beside a reactive request a batch has three; of the proactive ones the longest is left
-/// out.
+/// v2 4.5, Algorithm 2: beside a reactive request a batch has three; the longest of the proactive ones is left out.
 #[test]
 fn the_longest_proactive_sequence_leaves_the_batch_to_a_reactive_one() {
     let mut script = Script::new(|policy| policy.prefill.elastic = false);
@@ -65,8 +64,8 @@ fn an_overdue_prompt_has_the_igpu_beside_a_reactive_one() {
     insta::assert_snapshot!(script.log);
 }
 
-/// Where one device has all kernels a proactive prompt has its share of the time beside reactive decoding, and no more
-/// when it is overdue: a kernel of 10 ms after 40 ms of decoding, which are six iterations.
+/// On a single device that has all kernels, a proactive prompt has its share of the time beside reactive decoding, and
+/// no more when it is overdue: a kernel of 10 ms after 40 ms of decoding, which are six iterations.
 #[test]
 fn a_proactive_prompt_has_its_share_where_one_device_has_all_kernels() {
     let mut script = Script::on([false, true, false], |policy| {
@@ -78,12 +77,13 @@ fn a_proactive_prompt_has_its_share_where_one_device_has_all_kernels() {
     script.proactive(2, 256, 1);
     script.run();
     let between = tokens_between_kernels(&script.log);
-    // qkv, mha and ffn of two layers; the first token is the prompt's, and what comes after a kernel waits for the next.
+    // `qkv`, `mha` and `ffn` of two layers; the first token is that of the prompt, and a token after a kernel waits for
+    // the next kernel.
     assert_eq!(between[1..6], [3, 12, 6, 3, 12], "{}", script.log);
 }
 
-/// Where one device has all kernels an answer that has just begun goes before a reactive prompt that takes long: here one
-/// of 112 ms, so until it has eight tokens, which take 7 ms each.
+/// On a single device that has all kernels, an answer that has just begun goes before a long reactive prompt: here one
+/// of 112 ms, so until the answer has eight tokens, which take 7 ms each.
 #[test]
 fn a_young_answer_goes_before_a_long_reactive_prompt_where_one_device_has_all_kernels() {
     let mut script = Script::on([false, true, false], |policy| {
@@ -99,7 +99,7 @@ fn a_young_answer_goes_before_a_long_reactive_prompt_where_one_device_has_all_ke
     assert_eq!(before[1..before.len() - 1].iter().sum::<usize>(), 0);
 }
 
-/// One that may have few tokens more goes first too: here ten, since one and a half times their 70 ms are less than the
+/// An answer with few tokens left goes first too: here ten, since one and a half times their 70 ms are less than the
 /// prompt's 112 ms.
 #[test]
 fn an_answer_that_soon_ends_goes_before_a_long_reactive_prompt_where_one_device_has_all_kernels() {
@@ -118,8 +118,8 @@ fn an_answer_that_soon_ends_goes_before_a_long_reactive_prompt_where_one_device_
     assert_eq!(tokens_before(12), 1);
 }
 
-/// A reactive prompt of two chunks arrives while one of eight is under way, has its token before it, and the long one goes
-/// on where it was.
+/// A reactive prompt of two chunks arrives while one of eight is under way; it has its token before the long one, which
+/// then continues where it was.
 #[test]
 fn a_short_reactive_prompt_overtakes_a_long_one_under_way() {
     let mut script = Script::on([false, true, false], |policy| {
@@ -128,7 +128,7 @@ fn a_short_reactive_prompt_overtakes_a_long_one_under_way() {
     script.reactive(1, 2048, 1);
     script.run_until(100);
     script.reactive(2, 512, 1);
-    // Shorter still, but only one prompt is preempted at a time.
+    // Even shorter, but only one prompt is preempted at a time.
     script.run_until(110);
     script.reactive(3, 256, 1);
     script.run();
@@ -152,6 +152,7 @@ fn a_long_prompt_that_its_flow_has_is_short() {
     let call = |id, prompt_tokens, shared_tokens| {
         Event::Submit(Submission {
             id: RequestId(id),
+            client: ClientId::default(),
             flow: Some(FlowId(1)),
             class: Class::Reactive,
             prompt_tokens,
@@ -169,7 +170,7 @@ fn a_long_prompt_that_its_flow_has_is_short() {
     assert_eq!(script.tokens, [1, 3, 2], "{}", script.log);
 }
 
-/// One that has waited for longer than so many times what it still needs is not overtaken any more.
+/// A prompt is no longer overtaken once it has waited for a certain multiple of its remaining time.
 #[test]
 fn a_reactive_prompt_is_overtaken_for_a_part_of_its_length_only() {
     let overtaken = |times: f64| {
@@ -183,13 +184,13 @@ fn a_reactive_prompt_is_overtaken_for_a_part_of_its_length_only() {
         let first = |id: &str| script.log.find(&format!("a token for {id}\n")).unwrap();
         first("2") < first("1")
     };
-    // 430 ms are left of the long one, which came 100 ms before one of 69 ms.
+    // The long prompt, which arrived 100 ms before one of 69 ms, has 430 ms left.
     assert!(!overtaken(0.25));
     assert!(overtaken(0.5));
 }
 
-/// Where one device has all kernels proactive answers decode beside a reactive one as far as costs bear it: an iteration
-/// of one row takes 7 ms here, and each further row 1 ms.
+/// On a single device that has all kernels, proactive answers decode beside a reactive one as far as costs allow: an
+/// iteration of one row takes 7 ms here, and each further row 1 ms.
 #[test]
 fn proactive_answers_join_a_reactive_one_while_costs_bear_it() {
     let batches = |times: Option<f64>, overdue_ms: u32| {
@@ -225,8 +226,7 @@ fn proactive_answers_join_a_reactive_one_while_costs_bear_it() {
     assert_eq!(batches(Some(1.0), 1), [", 3, 2, 1"]);
 }
 
-/// A proactive prompt has kernels that a person need not wait for long, a reactive one those that take the least time
-/// together.
+/// A proactive prompt has kernels that do not delay a person for long, a reactive one those with the least total time.
 #[test]
 fn proactive_prompts_are_cut_into_chunks_of_their_own() {
     let mut script = Script::on([false, true, false], |policy| {
@@ -245,20 +245,18 @@ fn proactive_prompts_are_cut_into_chunks_of_their_own() {
     assert!(["0..256", "256..300"].iter().all(|part| cut(2, part)));
 }
 
-/// A layer of decoding takes 3 ms and 1 ms for each further row, one of a verification 3 ms: the NPU takes a draft of seven
-/// tokens where the others fill the iteration, one request at a time, and gives way to a prompt.
+/// A layer of decoding takes 3 ms and 1 ms for each further row, one of a verification 3 ms: the NPU takes a draft of
+/// seven tokens when the others fill the iteration, one request at a time, and gives way to a prompt.
 #[test]
 fn the_npu_verifies_a_draft_while_others_decode() {
-    let launches = |second_lane: bool| {
+    let launches = |policy: &str| {
         let costs = RoundCosts {
             lanes: [true, true, false],
             row_ms: 1.0,
             verifies: true,
             draws: |_, _| 0.1,
         };
-        let mut script = Script::with(costs, |policy| {
-            policy.decode.second_lane = second_lane;
-        });
+        let mut script = Script::under(heg_spec::shipped::policy(policy).unwrap(), costs);
         script.draft = vec![900, 800, 700, 600, 500, 400, 300];
         for id in 1..=3 {
             script.proactive(id, 40, 80);
@@ -273,9 +271,9 @@ fn the_npu_verifies_a_draft_while_others_decode() {
         let verified: Vec<String> = verified.map(str::to_owned).collect();
         (verified, script)
     };
-    let (none, _) = launches(false);
+    let (none, _) = launches("agent-xpu");
     assert_eq!(none, [""; 0]);
-    let (verified, script) = launches(true);
+    let (verified, script) = launches("sd-npu");
     assert!(verified.len() > 3, "{}", script.log);
     let one = |line: &String| {
         line.split_once("decode [")
@@ -288,13 +286,13 @@ fn the_npu_verifies_a_draft_while_others_decode() {
             == 1
     };
     assert!(verified.iter().all(one), "{verified:?}");
-    // The prompt comes between two layers, and the verification goes on where it was.
+    // The prompt comes between two layers, and the verification continues where it was.
     assert!(script.log.contains("layers 1..2"), "{}", script.log);
     assert_eq!(script.tokens.len(), 3 * 80 + 1);
     assert!(script.restarted.is_empty());
 }
 
-/// Where the NPU takes longer than it gains, or a person would wait longer, it does not decode.
+/// If the NPU took longer than it gains, or a person would wait longer, it does not decode.
 #[test]
 fn the_npu_verifies_only_where_that_pays() {
     let verifications = |row_ms: f64, draft: &[u16]| {
@@ -312,12 +310,12 @@ fn the_npu_verifies_only_where_that_pays() {
         script.log.matches("Npu: decode").count()
     };
     assert!(verifications(1.0, &[900, 800, 700]) > 0);
-    // Rows cost the iGPU nothing: both together give no more.
+    // Rows cost the iGPU nothing, so both together gain nothing.
     assert_eq!(verifications(0.0, &[900, 800, 700]), 0);
     assert_eq!(verifications(1.0, &[]), 0);
 }
 
-/// Tokens for request 1 before, between and after the kernels of the first segment of request 2.
+/// Returns the number of tokens for request 1 before, between and after the kernels of the first segment of request 2.
 fn tokens_between_kernels(log: &str) -> Vec<usize> {
     log.split("2 [0..256]")
         .map(|part| part.matches("a token for 1\n").count())

@@ -1,10 +1,10 @@
-//! The checker has teeth: each mechanism broken on purpose is noticed, by the rule that guards it.
+//! Mutation tests of the checker: each mechanism broken on purpose is noticed by the rule that guards it.
 //!
 //! | broken | noticed by |
 //! |---|---|
-//! | a launch is said twice, or sent to another lane | `OneLaunchPerLane` |
+//! | a launch is sent twice, or to another lane | `OneLaunchPerLane` |
 //! | attention before its keys; a decode run that skips a layer | `Dependencies` |
-//! | a finish or a token lost; a finish said twice; a request not heard | `NothingLost` |
+//! | a finish or a token lost; a finish sent twice; a request not heard | `NothingLost` |
 //! | memory of a request or a flow not given back; a flow's end not heard; a larger budget | `MemoryBalanced` |
 //! | a buffer for every preempted prompt | `ActivationBuffers` |
 //! | launches withheld | `WorkConserving` |
@@ -26,7 +26,7 @@ use heg_spec::Policy;
 
 use crate::scenario::Scenario;
 
-/// A scheduler whose events and actions are tampered with.
+/// A scheduler whose events and actions are falsified.
 struct Mutant<S> {
     scheduler: S,
     hears: fn(Event) -> Option<Event>,
@@ -48,7 +48,7 @@ impl<S: Scheduler> Scheduler for Mutant<S> {
     }
 }
 
-/// Seeds of worlds without faults.
+/// Returns the seeds of worlds without faults.
 fn seeds() -> impl Iterator<Item = u64> {
     (0..600).map(|seed| 2 * seed)
 }
@@ -62,7 +62,7 @@ fn rules(verdict: crate::scenario::Verdict) -> Vec<SchedulerInvariant> {
     verdict.violations.iter().map(|v| v.rule).collect()
 }
 
-/// Breaks what the scheduler hears or says.
+/// Checks that falsified events or actions of the scheduler break `rule`.
 fn tampered(rule: SchedulerInvariant, hears: fn(Event) -> Option<Event>, says: fn(&mut Actions)) {
     assert_noticed(rule, |seed| {
         let scenario = Scenario::of(seed);
@@ -78,7 +78,7 @@ fn says(rule: SchedulerInvariant, says: fn(&mut Actions)) {
     tampered(rule, Some, says);
 }
 
-/// Runs another policy than the one it is judged by.
+/// Checks that a scheduler of another policy breaks `rule` of the one by which it is judged.
 fn other_policy(rule: SchedulerInvariant, change: fn(&mut Policy)) {
     assert_noticed(rule, |seed| {
         let scenario = Scenario::of(seed);
@@ -302,7 +302,7 @@ fn actions_that_depend_on_more_than_the_input() {
     assert_ne!(log(), log());
 }
 
-/// As [`tampered`], for the baselines.
+/// Checks as [`tampered`] does, for the baselines.
 fn tampered_baseline(
     rule: SchedulerInvariant,
     hears: fn(Event) -> Option<Event>,

@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::scenario::Scenario;
 use crate::worlds::{check, worlds};
 
-/// Seeds of an ordinary test run.
+/// The seeds of an ordinary test run.
 const WORLDS: Range<u64> = 0..20_000;
 
 #[test]
@@ -26,7 +26,7 @@ fn every_rule_that_concerns_them_holds_for_the_baselines() {
     );
 }
 
-/// Equal input, equal actions, at equal times.
+/// Equal input gives equal actions at equal times.
 #[test]
 fn the_same_world_twice_gives_the_same_actions() {
     for seed in 0..500 {

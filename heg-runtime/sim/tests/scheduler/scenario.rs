@@ -1,10 +1,10 @@
-//! Random small worlds: a model of few layers, a machine, a policy, a trace, and what goes wrong.
+//! Random small worlds: a model of few layers, a machine, a policy, a trace, and faults.
 
-use heg_sched::{Action, AgentXpu, Class, FlowId, Lane, Micros, Scheduler, scheduler};
+use heg_sched::{Action, AgentXpu, Class, ClientId, FlowId, Lane, Micros, Scheduler};
 use heg_sim::{
-    AnalyticCosts, Checked, DevicePeak, Dimensions, DraftRecord, DraftedSteps, DramModel, Faults,
-    Interruption, LaunchFault, Machine, Rules, Run, SimulatedDrafts, SimulationError, Violation,
-    simulate,
+    AnalyticCosts, Checked, Contender, DevicePeak, Dimensions, DraftRecord, DraftedSteps,
+    DramModel, Faults, Interruption, LaunchFault, Machine, Rival, Rules, Run, SimulatedDrafts,
+    SimulationError, Violation, simulate,
 };
 use heg_spec::policy::{Ageing, AgeingStart, NpuAttention, Pressure, Resume};
 use heg_spec::{Policy, Seeded};
@@ -15,18 +15,20 @@ use heg_workload::{Arrival, Trace, TraceRequest};
 pub(crate) struct Scenario {
     pub(crate) costs: AnalyticCosts,
     pub(crate) policy: Policy,
+    /// The scheduler, if it is not the policy's own.
+    pub(crate) rival: Option<Rival>,
     pub(crate) machine: Machine,
     pub(crate) trace: Trace,
 }
 
-/// What came of it.
+/// The outcome of a scenario.
 pub(crate) struct Verdict {
     pub(crate) run: Result<Run, SimulationError>,
     pub(crate) violations: Vec<Violation>,
 }
 
 impl Scenario {
-    /// The world of a seed. Every other one is without faults.
+    /// Creates the world of a seed. Every other one is without faults.
     pub(crate) fn of(seed: u64) -> Self {
         let mut random = Seeded::new(seed);
         let costs = costs(&mut random);
@@ -45,12 +47,30 @@ impl Scenario {
         Self {
             costs,
             policy,
+            rival: None,
             machine,
             trace,
         }
     }
 
-    /// As [`Scenario::of`], under the policy of one of the schedulers that Agent.xpu is compared with.
+    /// Puts the world under another policy, with its scheduler.
+    pub(crate) fn put_under(&mut self, contender: Contender) {
+        let Contender { policy, rival } = contender;
+        let limits = self.policy.limits.clone();
+        let bounds = (
+            policy.limits.igpu_percent_max,
+            policy.limits.power_watts_max,
+        );
+        (self.policy, self.rival) = (policy, rival);
+        self.policy.limits = limits;
+        (
+            self.policy.limits.igpu_percent_max,
+            self.policy.limits.power_watts_max,
+        ) = bounds;
+    }
+
+    /// Creates a world as [`Scenario::of`] does, under the policy of one of the schedulers with which Agent.xpu is
+    /// compared.
     pub(crate) fn of_baseline(seed: u64) -> Self {
         let mut scenario = Self::of(seed);
         let mut random = Seeded::new(seed ^ 0xba5e);
@@ -61,18 +81,14 @@ impl Scenario {
             "igpu-time-sharing",
             "serial-npu-igpu",
         ];
-        let limits = scenario.policy.limits;
-        scenario.policy = heg_spec::shipped::policy(names[random.below(names.len())]).unwrap();
-        scenario.policy.limits = limits;
-        scenario.policy.limits.igpu_percent_max = None;
-        scenario.policy.limits.power_watts_max = None;
+        scenario.put_under(Contender::named(names[random.below(names.len())]).unwrap());
         scenario.policy.limits.tokens_per_iteration = [1, 8, 40, 512][random.below(4)];
         let decode = &mut scenario.policy.decode;
         decode.batch_max = decode.batch_max.min([2, 4, 32][random.below(3)]);
         scenario
     }
 
-    /// The same world, whose answers are drafted.
+    /// Adds drafts to the world's answers.
     pub(crate) fn drafting(mut self, seed: u64) -> Self {
         let mut random = Seeded::new(seed ^ 0xd4af);
         let record = drafts(&mut random);
@@ -84,15 +100,16 @@ impl Scenario {
     pub(crate) fn rules(&self) -> Rules {
         Rules {
             policy: self.policy.clone(),
+            rival: self.rival,
         }
     }
 
-    /// Every action of Agent.xpu's scheduler, with its time.
+    /// Returns all actions of Agent.xpu's scheduler, with their times.
     pub(crate) fn log(&self) -> Vec<(Micros, Action)> {
         self.log_of(|scheduler| scheduler)
     }
 
-    /// The same, changed by `broken`.
+    /// Returns all actions of Agent.xpu's scheduler, changed by `broken`.
     pub(crate) fn log_of<'a, B: Scheduler>(
         &'a self,
         broken: impl FnOnce(AgentXpu<&'a AnalyticCosts>) -> B,
@@ -103,7 +120,7 @@ impl Scenario {
         checked.log().to_vec()
     }
 
-    /// Lets Agent.xpu's scheduler run it, changed by `broken`, and judges it by the scenario's policy.
+    /// Runs Agent.xpu's scheduler, changed by `broken`, and judges it by the scenario's policy.
     pub(crate) fn run_broken<'a, B: Scheduler>(
         &'a self,
         broken: impl FnOnce(AgentXpu<&'a AnalyticCosts>) -> B,
@@ -111,17 +128,25 @@ impl Scenario {
         self.judge(broken(AgentXpu::new(self.policy.clone(), &self.costs)))
     }
 
-    /// Lets the scheduler of its policy run it.
+    /// Runs and judges the scheduler of the scenario's policy.
     pub(crate) fn run(&self) -> Verdict {
         self.judge(self.scheduler())
     }
 
-    /// The scheduler of its policy.
+    /// Returns the scheduler of the scenario's policy.
     pub(crate) fn scheduler(&self) -> Box<dyn Scheduler> {
-        scheduler(self.policy.clone(), self.costs.clone())
+        self.contender().scheduler(self.costs.clone())
     }
 
-    /// Lets any scheduler run it, judged by the scenario's policy.
+    /// Returns the scenario's policy and scheduler.
+    pub(crate) fn contender(&self) -> Contender {
+        Contender {
+            policy: self.policy.clone(),
+            rival: self.rival,
+        }
+    }
+
+    /// Runs any scheduler, and judges it by the scenario's policy.
     pub(crate) fn judge(&self, scheduler: impl Scheduler) -> Verdict {
         let mut checked = Checked::new(scheduler, &self.costs, self.rules());
         let run = simulate(&mut checked, &self.costs, &self.machine, &self.trace);
@@ -132,7 +157,7 @@ impl Scenario {
     }
 }
 
-/// Milliseconds at the scale of the small models.
+/// Returns a random time in ms, at the scale of the small models.
 fn ms(random: &mut Seeded, max: usize) -> Micros {
     Micros(random.below(max * 1000) as u64)
 }
@@ -235,13 +260,13 @@ fn policy(random: &mut Seeded) -> Policy {
     policy
 }
 
-/// Rules that came later, with numbers of their own: worlds without them stay as they were.
+/// Rules that were added later, with random numbers of their own, so that worlds without them stay unchanged.
 fn later_rules(policy: &mut Policy, random: &mut Seeded) {
     let prefill = &mut policy.prefill;
     prefill.short_prompts_aside ^= random.below(3) == 0;
     prefill.split_beside_proactive_ms = [None, Some(0), Some(5), Some(50)][random.below(4)];
-    prefill.npu_remainder_tokens_min = [None, Some(0), Some(7), Some(20)][random.below(4)];
-    prefill.balance_above_ms = [None, Some(0), Some(2), Some(20)][random.below(4)];
+    // Two removed rules drew numbers here; drawing them still keeps the worlds unchanged.
+    let _ = (random.below(4), random.below(4));
     policy.limits.power_watts_max = [None, None, None, Some(20), Some(36)][random.below(5)];
     policy.limits.igpu_percent_max = [None, None, None, None, Some(30), Some(80)][random.below(6)];
     prefill.long_prompts_aside_ms = [None, Some(0), Some(5), Some(50)][random.below(4)];
@@ -255,7 +280,7 @@ fn later_rules(policy: &mut Policy, random: &mut Seeded) {
 fn trace(random: &mut Seeded) -> Trace {
     let count = 1 + random.below(10);
     let span = [1, 20, 200][random.below(3)];
-    // About 4 KiB times the layers a token: the smallest budgets hold few requests.
+    // A token takes about 4 KiB times the layers: the smallest budgets hold few requests.
     let prompt_max = [20, 60, 150][random.below(3)];
     let mut requests: Vec<TraceRequest> = Vec::new();
     for place in 0..count {
@@ -272,7 +297,7 @@ fn trace(random: &mut Seeded) -> Trace {
             (flow, class) = (before.flow, before.class);
             shared_tokens = before.prompt_tokens + random.below(3) as u32;
             prompt_tokens += shared_tokens;
-            // Mostly the next call waits for the last; sometimes two are there at once.
+            // Mostly the next call waits for the last; sometimes two are present at once.
             if let (0, Arrival::At(at)) = (random.below(4), before.arrival) {
                 arrival = Arrival::At(at + ms(random, 5));
             } else {
@@ -289,6 +314,7 @@ fn trace(random: &mut Seeded) -> Trace {
         let output_tokens = 1 + random.below(12) as u32;
         let rarely = |random: &mut Seeded| random.below(10) == 0;
         requests.push(TraceRequest {
+            client: ClientId::default(),
             arrival,
             class,
             flow,

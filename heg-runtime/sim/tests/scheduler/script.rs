@@ -1,11 +1,11 @@
-//! A scheduler driven by hand: each test says what happens, and reads what comes of it.
+//! A scheduler driven by hand: each test says what happens, and checks the scheduler's reaction.
 
 use std::fmt::Write as _;
 
 use heg_sched::{
-    Action, Actions, AgentXpu, Call, Class, Cost, Costs, Event, Finish, FlowId, Given, Kernel,
-    Lane, Mechanism, Micros, ModelShape, PromptLogits, RequestId, Scheduler, Submission, Ticket,
-    WarmKernel, Work, WorkStage,
+    Action, Actions, AgentXpu, Call, Class, ClientId, Cost, Costs, Event, Finish, FlowId, Given,
+    Kernel, Lane, Mechanism, Micros, ModelShape, PromptLogits, RequestId, Scheduler, Submission,
+    Ticket, WarmKernel, Work, WorkStage,
 };
 use heg_spec::Policy;
 
@@ -13,14 +13,26 @@ use heg_spec::Policy;
 /// `qkv` and 20 ms for `ffn` on either device, attention 4 ms, a layer of decoding 3 ms, the head 1 ms.
 #[derive(Debug, Clone)]
 pub(crate) struct RoundCosts {
-    /// Devices that are there, in the order of [`Lane::ALL`].
+    /// Whether each device is present, in the order of [`Lane::ALL`].
     pub(crate) lanes: [bool; Lane::ALL.len()],
-    /// What each further row adds to a layer of decoding, in ms.
+    /// Additional time of a decode layer for each further row, in ms.
     pub(crate) row_ms: f64,
-    /// Whether the NPU has kernels that verify drafts: a layer of them takes as long as one of decoding a row.
+    /// Whether the NPU has kernels that verify drafts: a layer of them takes as long as a decode layer of one row.
     pub(crate) verifies: bool,
-    /// What a call draws of the bandwidth.
+    /// Share of the bandwidth that a call draws.
     pub(crate) draws: fn(Lane, Call) -> f64,
+}
+
+impl RoundCosts {
+    /// Costs on these lanes, whose rows cost nothing and whose calls leave most of the bandwidth.
+    pub(crate) fn plain(lanes: [bool; Lane::ALL.len()]) -> Self {
+        Self {
+            lanes,
+            row_ms: 0.0,
+            verifies: false,
+            draws: |_, _| 0.1,
+        }
+    }
 }
 
 impl Costs for RoundCosts {
@@ -78,58 +90,57 @@ impl Costs for RoundCosts {
     }
 }
 
-/// Something that runs.
+/// A running launch.
 struct Running {
     ticket: Ticket,
     work: Work,
     ends: Micros,
-    /// Layers that a decode run will have done, from the model's first.
+    /// Number of layers that a decode run will have completed, from the model's first.
     layers: u32,
 }
 
-/// A scheduler, and devices that do what they are told until the script says otherwise.
+/// A scheduler, and devices that carry out its actions until the script says otherwise.
 pub(crate) struct Script {
     scheduler: AgentXpu<RoundCosts>,
     policy: Policy,
     costs: RoundCosts,
     now: Micros,
     running: [Option<Running>; Lane::ALL.len()],
-    /// Lanes whose launches never end.
+    /// Whether launches on each lane never end.
     stuck: [bool; Lane::ALL.len()],
     timer: Option<Micros>,
-    /// How likely each token of a draft is reached, of all requests; all of them are right.
+    /// Probability that each token of a draft is reached, the same for all requests; all of the tokens are right.
     pub(crate) draft: Vec<u16>,
-    /// Everything that happened, for snapshots.
+    /// All events and actions, for snapshots.
     pub(crate) log: String,
-    /// How requests ended.
+    /// The ends of requests.
     pub(crate) finished: Vec<(u64, Finish)>,
-    /// Tokens that requests got, in order.
+    /// The requests that got tokens, in order.
     pub(crate) tokens: Vec<u64>,
-    /// Requests whose work was thrown away.
+    /// The requests whose work was discarded.
     pub(crate) restarted: Vec<u64>,
 }
 
 impl Script {
-    /// NPU and iGPU under Agent.xpu's policy, changed by `change`.
+    /// Creates a script of NPU and iGPU under Agent.xpu's policy, changed by `change`.
     pub(crate) fn new(change: impl FnOnce(&mut Policy)) -> Self {
         Self::on([true, true, false], change)
     }
 
-    /// As [`Script::new`], with these lanes.
+    /// Creates a script as [`Script::new`] does, with these lanes.
     pub(crate) fn on(lanes: [bool; Lane::ALL.len()], change: impl FnOnce(&mut Policy)) -> Self {
-        let costs = RoundCosts {
-            lanes,
-            row_ms: 0.0,
-            verifies: false,
-            draws: |_, _| 0.1,
-        };
-        Self::with(costs, change)
+        Self::with(RoundCosts::plain(lanes), change)
     }
 
-    /// As [`Script::new`], with these costs.
+    /// Creates a script as [`Script::new`] does, with these costs.
     pub(crate) fn with(costs: RoundCosts, change: impl FnOnce(&mut Policy)) -> Self {
         let mut policy = heg_spec::shipped::policy("agent-xpu").unwrap();
         change(&mut policy);
+        Self::under(policy, costs)
+    }
+
+    /// Creates a script as [`Script::with`] does, under an unchanged policy.
+    pub(crate) fn under(policy: Policy, costs: RoundCosts) -> Self {
         Self {
             scheduler: AgentXpu::new(policy.clone(), costs.clone()),
             policy,
@@ -146,39 +157,38 @@ impl Script {
         }
     }
 
-    /// The same, with calls that draw so much of the bandwidth.
+    /// Sets the share of the bandwidth that calls draw.
     pub(crate) fn drawing(self, draws: fn(Lane, Call) -> f64) -> Self {
         let costs = RoundCosts {
             draws,
             ..self.costs
         };
-        let policy = self.policy;
-        Self::with(costs, |own| *own = policy)
+        Self::under(self.policy, costs)
     }
 
-    /// Steps in which a mechanism acted.
+    /// Returns the number of steps in which a mechanism acted.
     pub(crate) fn activations(&self, mechanism: Mechanism) -> u64 {
         self.scheduler.activations().of(mechanism)
     }
 
-    /// Asks what requests wait for.
+    /// Asks the scheduler why its requests wait; returns the number of its answers.
     pub(crate) fn ask(&self) -> usize {
         let mut holds = Vec::new();
         self.scheduler.holds(&mut holds);
         holds.len()
     }
 
-    /// A reactive request comes in.
+    /// Submits a reactive request.
     pub(crate) fn reactive(&mut self, id: u64, prompt_tokens: u32, output_tokens: u32) {
         self.submit(id, Class::Reactive, prompt_tokens, output_tokens, None);
     }
 
-    /// A proactive request comes in.
+    /// Submits a proactive request.
     pub(crate) fn proactive(&mut self, id: u64, prompt_tokens: u32, output_tokens: u32) {
         self.submit(id, Class::Proactive, prompt_tokens, output_tokens, None);
     }
 
-    /// A request comes in.
+    /// Submits a request.
     pub(crate) fn submit(
         &mut self,
         id: u64,
@@ -194,6 +204,7 @@ impl Script {
         );
         self.hear(Event::Submit(Submission {
             id: RequestId(id),
+            client: ClientId::default(),
             flow: None::<FlowId>,
             class,
             prompt_tokens,
@@ -204,19 +215,19 @@ impl Script {
         }));
     }
 
-    /// Something other than a request happens now.
+    /// Delivers an event other than a submission now.
     pub(crate) fn happen(&mut self, event: Event) {
         let _ = writeln!(self.log, "{:>6.1} {event:?}", self.now.0 as f64 / 1000.0);
         self.hear(event);
     }
 
-    /// The launch on a lane fails now.
+    /// Makes the launch on a lane fail now.
     pub(crate) fn fail(&mut self, lane: Lane, event: fn(Ticket) -> Event) {
         let running = self.running[lane as usize].take().unwrap();
         self.happen(event(running.ticket));
     }
 
-    /// A request does not get the memory that was reserved for it.
+    /// Refuses a request the memory that was reserved for it.
     pub(crate) fn refuse(&mut self, id: u64) {
         for running in &mut self.running {
             running.take_if(|running| running.work.is_of(RequestId(id)));
@@ -224,24 +235,24 @@ impl Script {
         self.happen(Event::Unreserved(RequestId(id)));
     }
 
-    /// A device is gone now.
+    /// Removes a device now.
     pub(crate) fn lose(&mut self, lane: Lane) {
         self.running[lane as usize] = None;
         self.happen(Event::Lost(lane));
     }
 
-    /// What runs on a lane from now on never ends, until the lane is reset.
+    /// Makes launches on a lane hang from now on, until the lane is reset.
     pub(crate) fn hang(&mut self, lane: Lane) {
         self.stuck[lane as usize] = true;
     }
 
-    /// Whether something runs on a lane.
+    /// Returns the work that runs on a lane, if any.
     pub(crate) fn runs(&self, lane: Lane) -> Option<&Work> {
         let running = self.running[lane as usize].as_ref();
         running.map(|running| &running.work)
     }
 
-    /// Lets time pass up to a moment.
+    /// Lets time pass up to `millis`.
     pub(crate) fn run_until(&mut self, millis: u64) {
         let until = Micros(millis * 1000);
         while let Some((at, lane)) = self.next().filter(|(at, _)| *at <= until) {
@@ -257,7 +268,7 @@ impl Script {
         self.now = until;
     }
 
-    /// Lets some time pass.
+    /// Lets `millis` pass.
     pub(crate) fn run_for(&mut self, millis: u64) {
         self.run_until(self.now.0 / 1000 + millis);
     }
@@ -272,7 +283,7 @@ impl Script {
         );
     }
 
-    /// What happens next: the end of a launch, or the timer.
+    /// Returns the next event: the end of a launch, or the timer.
     fn next(&self) -> Option<(Micros, Option<Lane>)> {
         let ends = Lane::ALL.into_iter().filter_map(|lane| {
             let running = self.running[lane as usize].as_ref()?;
@@ -295,7 +306,7 @@ impl Script {
         });
     }
 
-    /// What a launch gives where answers are drafted.
+    /// Returns the results of a launch if answers are drafted.
     fn given(&self, running: &Running) -> Vec<Given> {
         let gives = match &running.work {
             Work::Head(_) => true,
@@ -383,7 +394,7 @@ impl Script {
         });
     }
 
-    /// Ends a decode run after the layer that runs now.
+    /// Ends a decode run after its current layer.
     fn cut_short(&mut self, ticket: Ticket) {
         let running = self.running.iter_mut().flatten();
         for running in running.filter(|running| running.ticket == ticket) {
@@ -403,7 +414,7 @@ impl Script {
 
 const LAYER_US: u64 = 3000;
 
-/// A launch in a few words.
+/// Describes a launch in a few words.
 fn said(work: &Work) -> String {
     match work {
         Work::Prefill {

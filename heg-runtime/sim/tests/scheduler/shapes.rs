@@ -1,4 +1,4 @@
-//! Llama's shapes on the papers' machine: what a person waits for.
+//! Llama's shapes on the papers' machine: the waiting time of a person.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ fn trace() -> Trace {
     Trace::draw(&spec, &[Workload::sample()])
 }
 
-/// Reactive requests wait for what runs, and no longer; nothing is computed twice.
+/// Reactive requests wait only for the running kernel, and nothing is computed twice.
 #[test]
 fn preemption_takes_no_longer_than_a_kernel() {
     for dimensions in [Dimensions::llama_3b(), Dimensions::llama_8b()] {
@@ -32,7 +32,7 @@ fn preemption_takes_no_longer_than_a_kernel() {
             start.elapsed(),
             metrics.longest_kernel_secs
         );
-        // Side by side on the memory, kernels take up to half as long again.
+        // With two kernels competing for the memory, each takes up to half as long again.
         assert!(waited <= 1.5 * metrics.longest_kernel_secs && waited < 0.1);
         assert!(run.requests.iter().all(|r| r.restarts == 0));
     }

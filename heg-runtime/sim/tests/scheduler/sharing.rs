@@ -1,18 +1,18 @@
-//! Who has the iGPU beside the NPU: rules of Agent.xpu one at a time; times in ms.
+//! The use of the iGPU beside the NPU: rules of Agent.xpu one at a time; times in ms.
 
 use heg_sched::{Call, Class, Lane, Mechanism};
 use heg_spec::policy::AgeingStart;
 
-use crate::script::Script;
+use crate::script::{RoundCosts, Script};
 
-/// Chunks of a request that ran on a lane.
+/// Returns the number of chunks of a request that ran on a lane.
 fn chunks(log: &str, lane: &str, id: u64) -> usize {
     let start = format!("{lane}: {id} [");
     let kernels = log.lines().filter(|line| line.contains(&start));
     kernels.filter(|line| line.ends_with("Ffn")).count()
 }
 
-/// Prompts of 1024 and 600 tokens, of which the second comes while the first one's request decodes.
+/// Runs prompts of 1024 and 600 tokens; the second one comes while the first one's request decodes.
 fn beside_decoding(class: Class, splits: bool) -> Script {
     let mut script =
         Script::new(|policy| policy.prefill.split_beside_proactive_ms = splits.then_some(1000));
@@ -38,7 +38,7 @@ fn a_reactive_prompt_is_split_while_nobody_waits_for_what_decodes() {
     assert!(first(true) + 50.0 < first(false));
 }
 
-/// A proactive answer that has waited for too long is somebody's again.
+/// A proactive answer that has waited for too long counts as urgent again.
 #[test]
 fn it_is_not_split_while_an_overdue_request_decodes() {
     let mut script = Script::new(|policy| {
@@ -52,7 +52,7 @@ fn it_is_not_split_while_an_overdue_request_decodes() {
     assert_eq!(chunks(&script.log, "Igpu", 2), 0, "{}", script.log);
 }
 
-/// The short one has its token while the long one goes on with the NPU; without the rule it waits, or preempts.
+/// The short prompt has its token while the long one continues on the NPU; without the rule it waits, or preempts.
 #[test]
 fn a_short_reactive_prompt_has_the_igpu_beside_a_long_one() {
     let served = |aside: bool| {
@@ -73,13 +73,13 @@ fn a_short_reactive_prompt_has_the_igpu_beside_a_long_one() {
     assert_eq!(served(false).tokens, [1, 2]);
 }
 
-/// When something was said first, in ms.
+/// Returns the time of the first log line with `what`, in ms.
 fn said_at(log: &str, what: &str) -> f64 {
     let line = log.lines().find(|line| line.contains(what)).unwrap();
     time_of(line)
 }
 
-/// When a line of a log was said.
+/// Returns the time of a log line, in ms.
 fn time_of(line: &str) -> f64 {
     line.trim().split(' ').next().unwrap().parse().unwrap()
 }
@@ -111,8 +111,8 @@ fn a_long_reactive_prompt_has_the_igpu_beside_another() {
     assert!(!beside && !acted);
 }
 
-/// Beside a reactive answer it keeps that from its next token as long as the policy says, and a kernel and an iteration
-/// longer; it does not begin where that is no time.
+/// Beside a reactive answer, the long prompt delays its next token by at most the time that the policy allows, plus a
+/// kernel and an iteration; it does not begin if that time is zero.
 #[test]
 fn a_long_prompt_aside_keeps_answers_for_a_moment_only() {
     let longest_pause = |aside: Option<u32>| {
@@ -140,8 +140,8 @@ fn a_long_prompt_aside_keeps_answers_for_a_moment_only() {
     assert!(any > 2.0 * some, "{some} {any}");
 }
 
-/// Of two overdue background prompts the second has the iGPU beside a reactive one as soon as the first has its token, or,
-/// where its time counts from its turn on, 200 ms later.
+/// The second of two overdue background prompts has the iGPU beside a reactive one as soon as the first has its token
+/// or, if its time counts from its turn on, 200 ms later.
 #[test]
 fn an_overdue_prompt_waits_from_its_turn_on() {
     let after_the_first = |from| {
@@ -172,45 +172,8 @@ fn an_overdue_prompt_waits_from_its_turn_on() {
     assert!((200.0..250.0).contains(&later) && acted, "{later}");
 }
 
-/// One of two prompts decodes nothing yet, so that both devices are free; 150 ms of work wait behind it.
-#[test]
-fn proactive_prompts_are_split_when_enough_of_them_wait() {
-    let split = |above_ms| {
-        let mut script = Script::new(|policy| policy.prefill.balance_above_ms = above_ms);
-        script.proactive(1, 1024, 1);
-        script.proactive(2, 512, 1);
-        script.run();
-        [1, 2].map(|id| chunks(&script.log, "Igpu", id) > 0)
-    };
-    assert_eq!(split(None), [true, true]);
-    assert_eq!(split(Some(100)), [true, false]);
-    assert_eq!(split(Some(1000)), [false, false]);
-}
-
-#[test]
-fn long_proactive_remainders_run_on_the_npu() {
-    let lanes = |on_npu| {
-        let mut script = Script::new(|policy| {
-            policy.prefill.npu_remainder_tokens_min = on_npu;
-            policy.prefill.balance_above_ms = Some(20_000);
-        });
-        script.proactive(1, 300, 1);
-        script.reactive(2, 300, 1);
-        script.run();
-        let remainder = |lane: &str, id: u64| {
-            let start = format!("{lane}: {id} [256..300]");
-            let mut lines = script.log.lines();
-            lines.any(|line| line.contains(&start) && line.ends_with("Ffn"))
-        };
-        [1, 2].map(|id| (remainder("Npu", id), remainder("Igpu", id)))
-    };
-    assert_eq!(lanes(Some(44)), [(true, false), (false, true)]);
-    assert_eq!(lanes(Some(45)), [(false, true), (false, true)]);
-    assert_eq!(lanes(None), [(false, true), (false, true)]);
-}
-
-/// Alone the head on the NPU draws 40% and decoding 60%: together more than there is. A proactive prompt then has its head
-/// on the iGPU, although the NPU would end it earlier.
+/// Alone, the head on the NPU draws 40% and decoding 60%: together more than there is. A proactive prompt then has its
+/// head on the iGPU, although the NPU would end it earlier.
 #[test]
 fn a_memory_bound_kernel_keeps_off_the_npu_beside_more_urgent_decoding() {
     let head = |most: Option<f64>| {
@@ -235,7 +198,7 @@ fn a_memory_bound_kernel_keeps_off_the_npu_beside_more_urgent_decoding() {
     assert_eq!(head(None), (false, false));
 }
 
-/// A quarter of the time is the iGPU's at most: after a launch of 7 ms it rests for 21 ms.
+/// The iGPU may work for at most a quarter of the time: after a launch of 7 ms it rests for 21 ms.
 #[test]
 fn the_igpu_rests_for_graphics() {
     let mut script = Script::new(|policy| {
@@ -259,8 +222,8 @@ fn the_igpu_rests_for_graphics() {
     assert!(script.runs(Lane::Igpu).is_none());
 }
 
-/// NPU and iGPU draw 10 and 25 W: beside each other too much for 30 W, so that proactive prompts wait for a reactive
-/// answer, which goes first.
+/// NPU and iGPU draw 10 and 25 W: together too much for 30 W, so proactive prompts wait for a reactive answer, which
+/// goes first.
 #[test]
 fn kernels_side_by_side_keep_to_the_power_budget() {
     let beside = |budget: Option<u32>| {
@@ -287,7 +250,22 @@ fn kernels_side_by_side_keep_to_the_power_budget() {
     assert_eq!(beside(Some(30)), (false, true, true));
 }
 
-/// Rules are asked both by steps and by those who want to know what requests wait for; only steps count.
+/// The quiet policy leaves room for the screen and the power supply, unlike `agent-xpu`.
+#[test]
+fn the_quiet_policy_bounds_igpu_and_power() {
+    let acted = |name: &str| {
+        let policy = heg_spec::shipped::policy(name).unwrap();
+        let mut script = Script::under(policy, RoundCosts::plain([true, true, false]));
+        script.reactive(1, 512, 5);
+        script.proactive(2, 1024, 5);
+        script.run();
+        [Mechanism::IgpuShare, Mechanism::PowerBudget].map(|it| script.activations(it) > 0)
+    };
+    assert_eq!(acted("agent-xpu-quiet"), [true, true]);
+    assert_eq!(acted("agent-xpu"), [false, false]);
+}
+
+/// Rules are evaluated both by steps and by queries for the reasons of waiting; only steps count.
 #[test]
 fn to_ask_what_requests_wait_for_is_no_activation() {
     let acted = |asks: bool| {

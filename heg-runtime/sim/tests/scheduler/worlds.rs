@@ -1,7 +1,7 @@
-//! Trying many worlds, and telling of the first that breaks a rule.
+//! Tries many worlds, and reports the first one that breaks a rule.
 //!
 //! `HEG_WORLDS=20000..1020000` tries other seeds than an ordinary run. A world that breaks a rule is run again, and all
-//! that happens in it is printed.
+//! of its events and actions are printed.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use heg_sched::{Actions, Event, Micros, Scheduler};
 
 use crate::scenario::{Scenario, Verdict};
 
-/// Seeds of this run: those of `HEG_WORLDS`, e.g. `7..8`.
+/// Returns the seeds of this run: those of `HEG_WORLDS`, e.g. `7..8`, or the ordinary ones.
 pub(crate) fn worlds(ordinary: Range<u64>) -> Range<u64> {
     let Ok(asked) = std::env::var("HEG_WORLDS") else {
         return ordinary;
@@ -19,7 +19,7 @@ pub(crate) fn worlds(ordinary: Range<u64>) -> Range<u64> {
     first.parse().unwrap()..end.parse().unwrap()
 }
 
-/// Checks all worlds; panics at the first that breaks a rule, or of which `judge` has something to say.
+/// Checks all worlds; panics at the first that breaks a rule, or for which `judge` returns a problem.
 pub(crate) fn check(
     name: &str,
     worlds: Range<u64>,
@@ -42,7 +42,7 @@ pub(crate) fn check(
     eprintln!("{name}: worlds {worlds:?} in {secs:.1} s");
 }
 
-/// Prints events and actions.
+/// A scheduler that prints its events and actions.
 struct Loud<S>(S);
 
 impl<S: Scheduler> Scheduler for Loud<S> {

@@ -1,4 +1,4 @@
-//! What each event changes in the checker's world.
+//! The effects of each event on the checker's world.
 
 use heg_spec::policy::AgeingStart;
 
@@ -9,17 +9,17 @@ use heg_sched::{
 
 use super::{ATTEMPTS, Iteration, Part, Phase, Place, Seen, World};
 
-/// Whose fault it may be that a launch came to nothing.
+/// The possible culprit of a failed launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Blame {
-    /// One of its requests'.
+    /// One of its requests.
     Requests,
-    /// That of the machine.
+    /// The machine.
     Nobody,
 }
 
 impl World {
-    /// Takes in what the scheduler is about to hear.
+    /// Applies an event before the scheduler hears it.
     pub(in crate::check) fn see(&mut self, event: &Event) {
         match event {
             Event::Submit(submission) => self.submitted(submission),
@@ -87,7 +87,7 @@ impl World {
         }
     }
 
-    /// Lanes that have not answered in time, or not come back.
+    /// Finds lanes that have not answered in time, or not come back.
     fn see_absences(&mut self) {
         for lane in Lane::ALL {
             if matches!(self.places[lane as usize], Place::Resetting(_, by) if by <= self.now) {
@@ -100,7 +100,7 @@ impl World {
             aside.broken = true;
         }
         if let Some(iteration) = &self.iteration {
-            // Hidden states stay where they are, or go with their lane.
+            // Hidden states stay where they are, or are lost with their lane.
             let lane = iteration.lane;
             let runs = matches!(self.running(lane), Some(Work::Decode(_)));
             let stays = self.dynamic_lane() == Some(lane) || runs;
@@ -114,7 +114,7 @@ impl World {
             None => self.may_return_until.or(Some(self.now + self.patience)),
         };
         if self.is_hopeless() {
-            // Nothing can be done for anybody: all end as soon as nothing of them runs.
+            // No request can be served: all end as soon as nothing of them runs.
             for seen in self.requests.values_mut() {
                 seen.wanted = false;
                 seen.doomed = true;
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// A lane writes nothing any more that it was told before.
+    /// Notes that a lane no longer carries out earlier orders.
     fn answered(&mut self, lane: Lane) {
         self.writers[lane as usize].clear();
         for (lanes, _) in &mut self.held {
@@ -133,7 +133,7 @@ impl World {
         self.kv_used -= tokens.min(self.kv_used);
     }
 
-    /// A lane is to stop what it runs.
+    /// Notes that a lane is told to stop its work.
     pub(in crate::check) fn reset(&mut self, lane: Lane) {
         let by = self.now + Micros(self.patience.0.saturating_mul(RESET_PATIENCE));
         let place = Place::Resetting(None, by);
@@ -150,7 +150,7 @@ impl World {
         }
     }
 
-    /// A request has not got what it reserved, and what was launched of it since does not run.
+    /// Notes that a request did not get its reserved memory; launches with it since then do not run.
     fn unreserved(&mut self, id: RequestId) {
         let Some(seen) = self.requests.get_mut(&id) else {
             return;
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// The writer has done with a cache.
+    /// Notes that the writer is done with a cache.
     fn landed(&mut self, transfer: Transfer, written: bool) {
         let Some(leaving) = self.transfers.remove(&transfer) else {
             return;
@@ -223,7 +223,7 @@ impl World {
         }
     }
 
-    /// Stops what runs on a lane.
+    /// Stops the work of a lane.
     pub(in crate::check) fn vacate(&mut self, lane: Lane, place: Place) {
         let old = std::mem::replace(&mut self.places[lane as usize], place);
         match old {
@@ -237,7 +237,7 @@ impl World {
         let whole = self.model.layers;
         if !matches!(work, Work::Decode(_)) || layers == whole {
             for id in work.requests() {
-                // What has failed for good may still have something else under way.
+                // A request that has failed for good may still have other work under way.
                 let seen = self.requests.get_mut(&id);
                 if let Some(seen) = seen.filter(|seen| seen.failed_alone < ATTEMPTS) {
                     (seen.failed_alone, seen.refused) = (0, 0);
@@ -290,7 +290,7 @@ impl World {
             .find(|part| part.segment.position == position)
     }
 
-    /// A launch that verified so many drafted tokens of a request gave it tokens.
+    /// Notes the tokens that a launch gave a request, of which it verified `drafted` drafted tokens.
     fn gave_tokens(
         &mut self,
         id: RequestId,

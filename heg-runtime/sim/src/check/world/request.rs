@@ -1,15 +1,15 @@
-//! A request as the checker knows it: its phase, its memory, and what is done of its prompt.
+//! A request in the checker's world: its phase, its memory, and the progress of its prompt.
 
 use heg_sched::{Class, Kernel, Micros, ModelShape, PromptLogits, Segment, Submission};
 
 /// The phase of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::check) enum Phase {
-    /// Without memory.
+    /// Without memory yet.
     Queued,
     /// With memory, before its first token.
     Prefill,
-    /// After it.
+    /// After its first token.
     Decode,
 }
 
@@ -17,7 +17,7 @@ pub(in crate::check) enum Phase {
 #[derive(Debug, Clone, Copy)]
 pub(in crate::check) struct Part {
     pub(in crate::check) segment: Segment,
-    /// Kernels done, three a layer.
+    /// Number of completed kernels, three a layer.
     pub(in crate::check) done: u32,
     pub(in crate::check) running: bool,
 }
@@ -26,33 +26,33 @@ pub(in crate::check) struct Part {
 #[derive(Debug, Clone)]
 pub(in crate::check) struct Seen {
     pub(in crate::check) submission: Submission,
-    /// Tokens of a full segment of its prompt.
+    /// Number of tokens of a full segment of its prompt.
     pub(in crate::check) chunk_tokens: u32,
     pub(in crate::check) phase: Phase,
-    /// Tokens to prefill; a restart adds the answer so far.
+    /// Number of tokens to prefill; a restart adds the answer so far.
     pub(in crate::check) prompt_tokens: u32,
-    /// Those of them that were there already.
+    /// Number of prompt tokens that the cache had already.
     pub(in crate::check) reused: u32,
-    /// Tokens of memory.
+    /// Number of reserved tokens of memory, if any.
     pub(in crate::check) reserved: Option<u32>,
     /// Segments in order of position, without those of which nothing ran.
     pub(in crate::check) parts: Vec<Part>,
-    /// Tokens emitted.
+    /// Number of emitted tokens.
     pub(in crate::check) emitted: u32,
-    /// Tokens computed and not emitted yet.
+    /// Number of tokens computed and not emitted yet.
     pub(in crate::check) due: u32,
-    /// Tokens of its draft.
+    /// Number of tokens of its draft.
     pub(in crate::check) draft: u32,
-    /// Leading rows of its memory that were written, or are being written, those of drafted tokens included; of rejected
-    /// ones they hold nothing that counts.
+    /// Number of leading rows of its memory that were written or are being written, including those of drafted tokens.
+    /// Rows of rejected tokens hold nothing that counts.
     pub(in crate::check) written: u32,
     /// Whether a launch reported the last token.
     pub(in crate::check) ended: bool,
     /// Whether it is not cancelled, not past its deadline, and always had a lane.
     pub(in crate::check) wanted: bool,
-    /// Whether a launch of it failed.
+    /// Whether a launch with it failed.
     pub(in crate::check) failed: bool,
-    /// Number of launches with it alone that failed in a row.
+    /// Number of failures in a row of launches with only this request.
     pub(in crate::check) failed_alone: u32,
     /// Whether no lane could do its work for too long.
     pub(in crate::check) doomed: bool,
@@ -62,9 +62,9 @@ pub(in crate::check) struct Seen {
     pub(in crate::check) since: Micros,
     /// Whether it is proactive and has once waited for a token as long as the policy allows.
     pub(in crate::check) overdue: bool,
-    /// When its first kernel began.
+    /// Start of its first kernel.
     pub(in crate::check) begun: Option<Micros>,
-    /// Whether it is overdue, and its prompt is sure to have waited long enough for a lane beside a reactive one.
+    /// Whether it is overdue, and its prompt has certainly waited long enough for a lane beside a reactive one.
     pub(in crate::check) presses: bool,
 }
 
@@ -73,12 +73,12 @@ impl Seen {
         self.submission.class
     }
 
-    /// Tokens that an iteration with it feeds and sees.
+    /// Returns the number of tokens that an iteration with the request sees, including the one that it feeds.
     pub(in crate::check) fn context(&self) -> u32 {
         self.submission.prompt_tokens + self.emitted
     }
 
-    /// Whether an iteration may verify so many tokens behind the one that it feeds.
+    /// Returns whether an iteration may verify `drafted` tokens after the one that it feeds.
     pub(in crate::check) fn admits(&self, drafted: u32) -> bool {
         let left = self.submission.output_tokens_max;
         let left = left.saturating_sub(self.emitted);
@@ -89,19 +89,19 @@ impl Seen {
                 && self.reserved.is_some_and(|reserved| rows <= reserved)
     }
 
-    /// Room for the prompt and the longest answer.
+    /// Returns the number of tokens of the prompt and the longest answer.
     pub(in crate::check) fn tokens_max(&self, context_tokens: u32) -> u32 {
         let asked = self.submission.prompt_tokens;
         let all = asked.saturating_add(self.submission.output_tokens_max);
         all.min(context_tokens).max(asked)
     }
 
-    /// Whether its prompt occupies an activation buffer.
+    /// Returns whether its prompt occupies an activation buffer.
     pub(in crate::check) fn is_under_way(&self) -> bool {
         self.phase == Phase::Prefill && self.parts.iter().any(|part| part.running || part.done > 0)
     }
 
-    /// Leading tokens whose keys and values of all layers are in the cache.
+    /// Returns the number of leading tokens whose keys and values of all layers are in the cache.
     pub(in crate::check) fn computed(&self, layers: u32) -> u32 {
         match self.phase {
             Phase::Queued => 0,
@@ -119,7 +119,7 @@ impl Seen {
         }
     }
 
-    /// How far the tokens before `position` have their keys: layers, at least.
+    /// Returns the number of layers, at least, for which all tokens before `position` have their keys.
     pub(in crate::check) fn keys_before(&self, position: u32) -> u32 {
         let mut at = self.reused;
         let mut layers = u32::MAX;
@@ -136,7 +136,7 @@ impl Seen {
         if at == position { layers } else { 0 }
     }
 
-    /// Segments of the prompt as the chunk cuts it, with what is done of each.
+    /// Segments of the prompt as cut by the chunk size, with the progress of each.
     pub(in crate::check) fn cut(&self) -> impl Iterator<Item = Part> {
         let chunk = self.chunk_tokens;
         let new = self.prompt_tokens.saturating_sub(self.reused).max(1);
@@ -156,7 +156,7 @@ impl Seen {
         })
     }
 
-    /// Kernels that may run now, as (segment, layer, kernel).
+    /// Returns the kernels that may run now, as (segment, layer, kernel).
     pub(in crate::check) fn ready(
         &self,
         model: ModelShape,
@@ -174,5 +174,5 @@ impl Seen {
     }
 }
 
-/// Kernels of a layer in order.
+/// The kernels of a layer in order.
 pub(in crate::check) const KERNELS: [Kernel; 3] = [Kernel::Qkv, Kernel::Mha, Kernel::Ffn];

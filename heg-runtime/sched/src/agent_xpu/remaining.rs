@@ -1,5 +1,4 @@
-//! What is left of prompts, in time, and how much proactive work waits: that decides whether the iGPU helps with it
-//! (`prefill.balance_above_ms`).
+//! Estimates the time that prompts still need.
 
 use super::AgentXpu;
 use super::stage::Entry;
@@ -8,44 +7,15 @@ use crate::event::{Kernel, Segment};
 use crate::prefill::Prefill;
 use crate::request::{Class, Lane, RequestId};
 
-/// What was added up last.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Backlog {
-    /// Time that the waiting proactive prompts need, in µs.
-    waiting_us: f64,
-    /// For which requests it was added up ([`Prefills::revision`]).
-    ///
-    /// [`Prefills::revision`]: super::prefill_pipeline::Prefills::revision
-    revision: u64,
-}
-
 impl<C: Costs> AgentXpu<C> {
-    /// Adds up what waits, if anybody has come or gone.
-    pub(super) fn weigh_backlog(&mut self) {
-        let revision = self.prefills.revision();
-        if self.policy.prefill.balance_above_ms.is_none() || self.backlog.revision == revision {
-            return;
-        }
-        let waiting = self.prefills.proactive.iter();
-        self.backlog = Backlog {
-            waiting_us: waiting.map(|id| self.time_to_completion(*id)).sum(),
-            revision,
-        };
-    }
-
-    /// Whether enough waits for proactive prompts to be split.
-    pub(super) fn backlog_asks_for_balance(&self) -> bool {
-        let above = self.policy.prefill.balance_above_ms;
-        above.is_none_or(|ms| self.backlog.waiting_us > f64::from(ms) * 1000.0)
-    }
-
-    /// Estimated time that a prompt needs from here on, alone on its lanes, in µs (v1 6.2).
+    /// Estimated time that a prompt still needs, alone on its lanes, in µs (v1 6.2).
     pub(super) fn time_to_completion(&self, id: RequestId) -> f64 {
         let entry = self.ledger.get(id);
         entry.map_or(f64::INFINITY, |entry| self.left_us(entry))
     }
 
-    /// The same of one that the ledger has; what its flow keeps of it is not computed again.
+    /// Estimated time that the prompt of a ledger entry still needs, in µs; tokens that its flow has cached are not
+    /// computed again.
     pub(super) fn left_us(&self, entry: &Entry) -> f64 {
         if let Some(prefill) = entry.prefill() {
             return self.remaining_us(prefill);
@@ -57,7 +27,7 @@ impl<C: Costs> AgentXpu<C> {
         self.remaining_us(&fresh.wanting(entry.submission.prompt_logits))
     }
 
-    /// Estimated time of the kernels that are left of a prompt, alone on its lanes, in µs.
+    /// Estimated time of the remaining kernels of a prompt, alone on its lanes, in µs.
     fn remaining_us(&self, prefill: &Prefill) -> f64 {
         let dynamic = self.dynamic_lane().unwrap_or(Lane::Igpu);
         let token_wise = match self.lanes.is_present(Lane::Npu) {

@@ -1,0 +1,49 @@
+//! The iGPU rests after each launch, so that it works for only a share of the time and graphics has it meanwhile
+//! (4.1).
+
+use super::{Lane, Micros, Proposal, Rule, RuleCard, Running, Verdict, View};
+use crate::mechanism::Card;
+
+pub(crate) const CARD: Card = Card {
+    name: "bounded use of the iGPU (4.1)",
+    is_on: |policy| policy.limits.igpu_percent_max.is_some(),
+    remove: |policy| policy.limits.igpu_percent_max = None,
+    rule: Some(RuleCard {
+        word: "graphics",
+        explanation: "waiting for the iGPU, which rests for graphics (limits.igpu_percent_max)",
+        holds_up_others: true,
+        rule: |policy| {
+            let percent_max = u64::from(policy.limits.igpu_percent_max?.max(1));
+            Some(Box::new(Graphics {
+                percent_max,
+                rests_until: Micros(0),
+            }))
+        },
+    }),
+};
+
+#[derive(Debug)]
+struct Graphics {
+    /// Greatest share of time in which the iGPU works.
+    percent_max: u64,
+    /// The time until which the iGPU rests.
+    rests_until: Micros,
+}
+
+impl Rule for Graphics {
+    fn judge(&self, view: &dyn View, proposal: Proposal<'_>) -> Verdict {
+        let (Proposal::Prompt { lane, .. } | Proposal::Iteration { lane, .. }) = proposal;
+        Verdict::wait_if(lane == Lane::Igpu && view.now() < self.rests_until)
+    }
+
+    fn opens_at(&self, view: &dyn View) -> Option<Micros> {
+        (self.rests_until > view.now()).then_some(self.rests_until)
+    }
+
+    fn started(&mut self, now: Micros, lane: Lane, launch: &Running) {
+        if lane == Lane::Igpu {
+            let latency = launch.ends.since(now);
+            self.rests_until = now + Micros(latency.0.saturating_mul(100) / self.percent_max);
+        }
+    }
+}

@@ -1,41 +1,41 @@
-//! How often drafted tokens turned out right, by where they came from: what a draft's length is chosen by.
+//! Acceptance rates of drafted tokens by where they came from. They set the length of a draft.
 //!
-//! A request learns for itself, beside what all requests have taught: summaries repeat their document, chats do not.
+//! A request learns its own rates on top of those learnt for its client: summaries repeat their document, chats do not.
 
 use crate::draft::Source;
 
-/// Lengths of matches that are told apart: 1, 2, up to 4, 8, 16, and longer.
+/// Buckets of match length: 1, 2, up to 4, 8, 16, and longer.
 const LENGTHS: usize = 6;
 const EVIDENCES: usize = 4;
 const SOURCES: usize = Source::ALL.len();
-/// Chosen: tokens of its own that weigh as much as what all requests have taught.
+/// Chosen: number of own tokens that weigh as much as the prior.
 const PRIOR: f32 = 6.0;
-/// Chosen: what is remembered of a class when it is tried again, so that some fifty tries count.
+/// Chosen: decay per try, so that the latest fifty or so count.
 const KEPT: f32 = 0.98;
 
-/// What speaks for a token after a match.
+/// Consistency with which a token followed a match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Evidence {
-    /// It came in less than half of all cases.
+    /// In less than half of the occurrences.
     Seldom,
-    /// It came in half of all cases or more.
+    /// In at least half of the occurrences.
     Mostly,
-    /// It came the only time.
+    /// In the only occurrence.
     Once,
-    /// It came each of several times.
+    /// In each of several occurrences.
     Always,
 }
 
-/// Drafted tokens that are taken to be right equally often.
+/// Bucket of drafted tokens that share one acceptance rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct AcceptanceBucket {
     source: Source,
     length: u8,
     evidence: Evidence,
 }
 
-impl Kind {
-    /// The kind of a token that came `count` times of `all` after a match of so many tokens.
+impl AcceptanceBucket {
+    /// The bucket of a token that followed a match of `length` tokens in `count` of `all` occurrences.
     pub(crate) fn of(source: Source, length: u32, count: u32, all: u32) -> Self {
         let evidence = match (count, all) {
             (count, all) if count >= all && all > 1 => Evidence::Always,
@@ -51,17 +51,17 @@ impl Kind {
         }
     }
 
-    /// What is believed before anything was tried.
+    /// Acceptance probability before any observation.
     pub(crate) fn guess(self) -> f32 {
         let by_length: [f32; LENGTHS] = [0.25, 0.4, 0.55, 0.7, 0.8, 0.9];
         let length = by_length[usize::from(self.length) % LENGTHS];
         match (self.source, self.evidence) {
             (Source::Forced, _) => 0.95,
-            // What a model finds likely of somebody else's words says less of its own.
+            // Likely continuations of the prompt's words predict the model's own less well.
             (Source::Calibrated, Evidence::Always | Evidence::Once) => 0.7,
             (Source::Calibrated, Evidence::Mostly) => 0.4,
             (Source::Calibrated, Evidence::Seldom) => 0.15,
-            // Whoever predicts an answer is mostly right.
+            // Clients that predict an answer are mostly right.
             (Source::Prediction, Evidence::Once) => length.sqrt(),
             (_, Evidence::Seldom) => length * 0.35,
             (_, Evidence::Mostly) => length * 0.8,
@@ -77,31 +77,31 @@ struct Rate {
     right: f32,
 }
 
-/// Rates of acceptance by kind of token.
+/// Acceptance rates by bucket.
 #[derive(Debug, Clone, Default)]
 pub struct Acceptance {
     rates: [[[Rate; EVIDENCES]; LENGTHS]; SOURCES],
 }
 
 impl Acceptance {
-    /// How likely a token of this kind is right, where `taught` is what others have learnt.
-    pub(crate) fn probability(&self, taught: &Acceptance, kind: Kind) -> f32 {
-        let all = taught.rate(kind);
-        let prior = (all.right + PRIOR * kind.guess()) / (all.tried + PRIOR);
-        let own = self.rate(kind);
+    /// Acceptance probability of a token of this bucket; `taught` are the rates of the same client's other requests.
+    pub(crate) fn probability(&self, taught: &Acceptance, bucket: AcceptanceBucket) -> f32 {
+        let all = taught.rate(bucket);
+        let prior = (all.right + PRIOR * bucket.guess()) / (all.tried + PRIOR);
+        let own = self.rate(bucket);
         (own.right + PRIOR * prior) / (own.tried + PRIOR)
     }
 
-    /// Takes in how a token of this kind turned out.
-    pub(crate) fn learn(&mut self, kind: Kind, is_right: bool) {
-        let evidence = kind.evidence as usize;
-        let rate = &mut self.rates[kind.source as usize][usize::from(kind.length)][evidence];
+    /// Records whether a token of this bucket was accepted.
+    pub(crate) fn learn(&mut self, bucket: AcceptanceBucket, is_right: bool) {
+        let evidence = bucket.evidence as usize;
+        let rate = &mut self.rates[bucket.source as usize][usize::from(bucket.length)][evidence];
         rate.tried = rate.tried * KEPT + 1.0;
         rate.right = rate.right * KEPT + f32::from(u8::from(is_right));
     }
 
-    fn rate(&self, kind: Kind) -> Rate {
-        self.rates[kind.source as usize][usize::from(kind.length)][kind.evidence as usize]
+    fn rate(&self, bucket: AcceptanceBucket) -> Rate {
+        self.rates[bucket.source as usize][usize::from(bucket.length)][bucket.evidence as usize]
     }
 }
 
@@ -111,23 +111,26 @@ mod tests {
 
     #[test]
     fn what_a_request_sees_soon_weighs_more_than_what_others_saw() {
-        let kind = Kind::of(Source::Context, 3, 1, 1);
+        let bucket = AcceptanceBucket::of(Source::Context, 3, 1, 1);
         let (mut own, mut taught) = (Acceptance::default(), Acceptance::default());
         for _ in 0..1000 {
-            taught.learn(kind, true);
+            taught.learn(bucket, true);
         }
-        assert!(own.probability(&taught, kind) > 0.9);
+        assert!(own.probability(&taught, bucket) > 0.9);
         for _ in 0..20 {
-            own.learn(kind, false);
+            own.learn(bucket, false);
         }
-        assert!(own.probability(&taught, kind) < 0.3);
+        assert!(own.probability(&taught, bucket) < 0.3);
     }
 
     #[test]
     fn longer_matches_and_better_evidence_are_believed_more() {
         let nothing = Acceptance::default();
         let of = |length, count, all| {
-            nothing.probability(&nothing, Kind::of(Source::History, length, count, all))
+            nothing.probability(
+                &nothing,
+                AcceptanceBucket::of(Source::History, length, count, all),
+            )
         };
         assert!(of(1, 1, 1) < of(2, 1, 1) && of(16, 1, 1) < of(17, 1, 1));
         assert!(of(4, 1, 3) < of(4, 2, 3) && of(4, 1, 1) < of(4, 3, 3));

@@ -1,79 +1,79 @@
-//! What a model found likely within a prompt (sd.npu §3.3): its own words where the prompt has others.
+//! Tokens that a model found likely within a prompt (sd.npu §3.3): its own words where the prompt has others.
 //!
-//! After each token of a prompt the model has an opinion of the next one, which the prompt's own mostly is not. A likely
-//! token that stands elsewhere in the prompt has likely ones of its own there, and so on: a tree over the prompt, which
-//! is walked as drafts need it and never written down.
+//! After each token of a prompt the model predicts the next one, mostly another than the prompt's. A predicted token
+//! that occurs elsewhere in the prompt has predictions of its own there, and so on: a tree over the prompt, which
+//! drafts walk lazily and which is never written down.
 
 use std::sync::Arc;
 
-use crate::acceptance::Kind;
+use crate::acceptance::AcceptanceBucket;
 use crate::draft::Source;
 
-/// Places at which the latest token stands that are compared with the answer so far: the last ones.
+/// Occurrences of the latest token that are compared with the answer so far: the last ones.
 const PLACES: usize = 64;
-/// Latest tokens that are compared.
+/// Tokens compared before each occurrence.
 const COMPARED: usize = 8;
-/// Places that drafts begin at.
+/// Occurrences that drafts begin at.
 const BEGINNINGS: usize = 2;
 
-/// The likeliest tokens after one of a prompt: 24 B, since a table of them is kept with a flow.
+/// The likeliest tokens after one token of a prompt. 24 bytes, since a table of them is kept with a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Likely {
     tokens: [u32; Self::COUNT],
-    /// In 65535ths; 0 where there is no such token.
+    /// In units of 1/65535; 0: no token.
     probabilities: [u16; Self::COUNT],
 }
 
 impl Likely {
-    /// Tokens that are kept.
+    /// Number of tokens kept.
     pub const COUNT: usize = 4;
-    /// After a token of which nothing is known.
+    /// No prediction.
     pub const UNKNOWN: Self = Self {
         tokens: [0; Self::COUNT],
         probabilities: [0; Self::COUNT],
     };
 
-    /// The first of these tokens, with their probabilities.
+    /// Keeps the first [`COUNT`](Self::COUNT) of `likely`: tokens and their probabilities, 0 to 1, likeliest first.
     pub fn new(likely: impl IntoIterator<Item = (u32, f64)>) -> Self {
         let mut kept = Self::UNKNOWN;
         let places = kept.tokens.iter_mut().zip(&mut kept.probabilities);
         for ((place, kept), (token, probability)) in places.zip(likely) {
             *place = token;
-            // `as` saturates, and makes 0 of NaN.
+            // `as` saturates, and turns NaN into 0.
             *kept = (probability * f64::from(u16::MAX)).round() as u16;
         }
         kept
     }
 
-    /// Whether something is known.
+    /// Whether there is a prediction.
     pub fn is_known(&self) -> bool {
         self.probabilities[0] > 0
     }
 
-    /// The tokens that have a probability, with the kind of token that they are after `read` that turned out right, or
-    /// are assumed to.
-    pub(crate) fn tokens(&self, read: u32) -> impl Iterator<Item = (u32, u16, Kind)> {
-        let likely = self.tokens.iter().zip(&self.probabilities);
-        let likely = likely.filter(|(_, probability)| **probability > 0);
-        likely.map(move |(token, probability)| {
+    /// Each predicted token with its probability in units of 1/65535 and its acceptance bucket. `read` counts the
+    /// tokens before it on this path that are accepted or assumed to be.
+    pub(crate) fn tokens(&self, read: u32) -> impl Iterator<Item = (u32, u16, AcceptanceBucket)> {
+        let places = self.tokens.iter().zip(&self.probabilities);
+        let filled = places.filter(|(_, probability)| **probability > 0);
+        filled.map(move |(token, probability)| {
             let twentieths = (20.0 * f32::from(*probability) / f32::from(u16::MAX)).round();
-            let kind = Kind::of(Source::Calibrated, read, twentieths as u32, 20);
-            (*token, *probability, kind)
+            let bucket = AcceptanceBucket::of(Source::Calibrated, read, twentieths as u32, 20);
+            (*token, *probability, bucket)
         })
     }
 }
 
-/// A prompt, with what was found likely in it.
+/// A prompt with the model's predictions.
 #[derive(Debug, Clone)]
 pub(crate) struct Calibrated {
     tokens: Vec<u32>,
-    /// One for each token, as far as they go.
+    /// One per token; may be shorter than the prompt.
     likely: Arc<[Likely]>,
-    /// Places in the prompt of which something is known, by the token there.
+    /// Positions of the prompt that have a prediction, sorted by their token.
     places: Vec<u32>,
 }
 
-/// A place in the prompt to go on from: the first one behind `from` at which a token stands, else the last one.
+/// A position in the prompt to continue from: the first occurrence of `token` at or behind `from`, else the last one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     token: u32,
@@ -82,8 +82,8 @@ pub(crate) struct Place {
 
 impl Calibrated {
     pub(crate) fn new(prompt: &[u32], likely: Arc<[Likely]>) -> Self {
-        let known = (0..).zip(likely.iter().zip(prompt));
-        let known = known.filter(|(_, (likely, _))| likely.is_known());
+        let rows = (0..).zip(likely.iter().zip(prompt));
+        let known = rows.filter(|(_, (likely, _))| likely.is_known());
         let mut places: Vec<u32> = known.map(|(place, _)| place).collect();
         places.sort_by_key(|place| (prompt.get(*place as usize), *place));
         Self {
@@ -93,8 +93,7 @@ impl Calibrated {
         }
     }
 
-    /// Places after which the answer may go on as the model would have, each with the number of tokens before it, itself
-    /// included, that are the latest ones of the context.
+    /// Places that match the end of the context best, each with the number of tokens that match, its own included.
     pub(crate) fn beginnings(&self, recent: &[u32]) -> Vec<(Place, u32)> {
         let Some((last, before)) = recent.split_last() else {
             return Vec::new();
@@ -111,18 +110,18 @@ impl Calibrated {
         found.into_iter().map(begin).collect()
     }
 
-    /// What is likely after a token, and where the prompt goes on with each.
+    /// Each token predicted at a place, with its probability, its bucket and the place to continue from.
     pub(crate) fn after(
         &self,
         place: Place,
         read: u32,
-    ) -> impl Iterator<Item = (u32, u16, Kind, Place)> {
+    ) -> impl Iterator<Item = (u32, u16, AcceptanceBucket, Place)> {
         let at = self.resolve(place);
         let likely = at.and_then(|at| self.likely.get(at as usize));
         let from = at.map_or(0, |at| at + 1);
         let tokens = likely.into_iter().flat_map(move |it| it.tokens(read));
-        tokens.map(move |(token, probability, kind)| {
-            (token, probability, kind, Place { token, from })
+        tokens.map(move |(token, probability, bucket)| {
+            (token, probability, bucket, Place { token, from })
         })
     }
 
@@ -139,7 +138,7 @@ impl Calibrated {
         self.places.get(begin..end).unwrap_or_default()
     }
 
-    /// Tokens before a place that are the last ones of `before`.
+    /// Number of tokens before a position that match the end of `before`.
     fn equal_before(&self, place: u32, before: &[u32]) -> u32 {
         let here = self.tokens.get(..place as usize).unwrap_or_default();
         let pairs = here.iter().rev().zip(before.iter().rev()).take(COMPARED);
@@ -189,7 +188,7 @@ mod tests {
         assert_eq!((length, after(&calibrated, begin)), (1, vec![14, 15, 11]));
         let next: Vec<Place> = calibrated.after(begin, 1).map(|it| it.3).collect();
         assert_eq!(after(&calibrated, next[1]), [16, 99]);
-        // Nothing is known of what stands nowhere.
+        // A token that occurs nowhere has no predictions.
         let nowhere = calibrated.after(next[1], 2).last().map(|it| it.3);
         assert_eq!(after(&calibrated, nowhere.unwrap()), [0; 0]);
         assert!(calibrated.beginnings(&[99]).is_empty() && calibrated.beginnings(&[]).is_empty());
@@ -202,10 +201,7 @@ mod tests {
         let rows = table(&[row; 8]);
         let calibrated = Calibrated::new(&prompt, rows);
         let found = calibrated.beginnings(&[7, 1, 2, 3]);
-        let found: Vec<(u32, u32)> = found
-            .iter()
-            .map(|(it, length)| (it.from, *length))
-            .collect();
-        assert_eq!(found, [(2, 3), (5, 2)]);
+        let places = found.iter().map(|(it, length)| (it.from, *length));
+        assert_eq!(places.collect::<Vec<_>>(), [(2, 3), (5, 2)]);
     }
 }

@@ -1,21 +1,21 @@
-//! Drafted tokens: one after the other, or several ways to go on, as a tree.
+//! Drafted tokens: a chain, or a tree of alternative branches.
 
-use crate::acceptance::Kind;
+use crate::acceptance::AcceptanceBucket;
 
-/// Where a drafted token comes from.
+/// The source of a drafted token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
     /// The prompt and the answer so far.
     Context,
     /// Earlier answers.
     History,
-    /// What the client expects the answer to be.
+    /// The answer that the client predicts.
     Prediction,
-    /// What the model found likely within the prompt, though it did not stand there.
+    /// A token that the model found likely within the prompt, though the prompt has another one there.
     Calibrated,
-    /// The rest of a draft that was rejected at an earlier token.
+    /// The remainder of a draft whose earlier token was rejected.
     Reuse,
-    /// A grammar that allows nothing else.
+    /// A grammar that allows only this token.
     Forced,
 }
 
@@ -36,22 +36,22 @@ impl Source {
 pub struct Drafted {
     /// The token.
     pub token: u32,
-    /// The drafted token before it, by its place in the draft; none where it follows the answer so far.
+    /// Index of the drafted token before this one; `None`: it follows the answer so far.
     pub parent: Option<u16>,
-    /// How likely it and all tokens before it are right.
-    pub reach: f32,
-    pub(crate) kind: Kind,
+    /// Cumulative acceptance probability: that this token and all its ancestors are right, 0 to 1.
+    pub path_probability: f32,
+    pub(crate) bucket: AcceptanceBucket,
 }
 
-/// Tokens that an answer may go on with. Each stands after the one that it follows.
+/// A proposed continuation of an answer. Each token stands behind its parent.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Draft {
     tokens: Vec<Drafted>,
 }
 
 impl Draft {
-    /// Tokens that somebody else expects, each with the place of the one before it, as certain ones. Places are earlier
-    /// ones; a token that stands at its place already is left out, with those that follow it.
+    /// A draft made elsewhere, all of it at probability 1: tokens, each with the index of its parent in the sequence.
+    /// Parents precede their children. A token that repeats a sibling is dropped with its descendants.
     pub fn expected(tokens: impl IntoIterator<Item = (u32, Option<u16>)>) -> Self {
         let mut draft = Self::default();
         let mut places: Vec<Option<u16>> = Vec::new();
@@ -60,8 +60,8 @@ impl Draft {
             let drafted = |parent| Drafted {
                 token,
                 parent,
-                reach: 1.0,
-                kind: Kind::of(Source::Prediction, 1, 1, 1),
+                path_probability: 1.0,
+                bucket: AcceptanceBucket::of(Source::Prediction, 1, 1, 1),
             };
             let added = match parent {
                 Some(None) => false,
@@ -73,7 +73,7 @@ impl Draft {
         draft
     }
 
-    /// Those of the tokens that are in a vocabulary of so many, as far as all before them are.
+    /// The draft pruned of tokens ≥ `vocabulary` and of their descendants.
     pub fn within(&self, vocabulary: u32) -> Self {
         let mut kept = Self::default();
         let mut places: Vec<Option<u16>> = Vec::new();
@@ -102,12 +102,12 @@ impl Draft {
         self.tokens.len()
     }
 
-    /// Whether nothing is drafted.
+    /// Whether the draft is empty.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// The first so many tokens. Of a tree any leading part is a tree.
+    /// The first `tokens` tokens. Every prefix of a tree is a tree.
     pub fn leading(&self, tokens: usize) -> Self {
         let tokens = self.tokens.get(..tokens).unwrap_or(&self.tokens);
         Self {
@@ -115,16 +115,16 @@ impl Draft {
         }
     }
 
-    /// The same tokens with each chain in one piece: the first token drafted after another stands right behind it.
+    /// The same tokens in depth-first order: the first child of a token stands right behind it.
     pub fn depth_first(&self) -> Self {
         let mut ordered = Self::default();
-        // Tokens that come next, with their parents' new places; the latest comes first.
+        // Stack of tokens to visit, each with its parent's new index.
         let mut next: Vec<(usize, Option<u16>)> = Vec::new();
         let mut parent = (None, None);
         loop {
             let (old, new) = parent;
-            let children = self.tokens.iter().enumerate();
-            let children = children.filter(|(_, drafted)| drafted.parent == old);
+            let numbered = self.tokens.iter().enumerate();
+            let children = numbered.filter(|(_, drafted)| drafted.parent == old);
             next.extend(children.rev().map(|(at, _)| (at, new)));
             let Some((at, new)) = next.pop() else {
                 return ordered;
@@ -146,26 +146,28 @@ impl Draft {
         tokens.all(|(drafted, before)| drafted.parent == before)
     }
 
-    /// Tokens that a verification is expected to give, the model's own included.
+    /// Expected number of tokens from a verification, the model's own included.
     pub fn expected_tokens(&self) -> f64 {
-        let reaches = self.tokens.iter().map(|drafted| f64::from(drafted.reach));
-        1.0 + reaches.sum::<f64>()
+        let tokens = self.tokens.iter();
+        1.0 + tokens
+            .map(|drafted| f64::from(drafted.path_probability))
+            .sum::<f64>()
     }
 
-    /// The token drafted after `parent` that equals the model's.
+    /// Index of the child of `parent` that equals `token`.
     pub fn child(&self, parent: Option<u16>, token: u32) -> Option<u16> {
         let mut tokens = self.tokens.iter();
         let at = tokens.position(|drafted| drafted.parent == parent && drafted.token == token);
         at.map(|at| at as u16)
     }
 
-    /// Tokens drafted after the answer so far, or after a drafted token.
+    /// Tokens drafted directly after `parent`; `None`: after the answer so far.
     pub(crate) fn children(&self, parent: Option<u16>) -> impl Iterator<Item = &Drafted> {
         let tokens = self.tokens.iter();
         tokens.filter(move |drafted| drafted.parent == parent)
     }
 
-    /// Adds a token; false where that place has it already, or the draft is full.
+    /// Adds a token. Returns false if its parent has this child already, or the draft is full.
     pub(crate) fn push(&mut self, drafted: Drafted) -> bool {
         let is_new = self.child(drafted.parent, drafted.token).is_none();
         let fits = self.tokens.len() < usize::from(u16::MAX);

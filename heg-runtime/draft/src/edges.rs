@@ -1,12 +1,21 @@
-//! The edges of an automaton's states, in 8 bytes a state and 8 bytes for each further edge.
+//! Edges between an automaton's states: 8 bytes per state and 8 bytes per further edge.
 //!
-//! Most states have one edge, which stands in the state itself. The edges of the others stand in blocks of one pool: a
-//! block of n places has n tokens, then n targets, so that looking for a token reads consecutive memory.
+//! Most states have one edge, stored in the state itself. Several edges are a block in one pool: a block with room for
+//! n edges has n tokens, then n targets, so that a search for a token reads consecutive memory. A state with more than
+//! [`LISTED_MAX`] edges has a hash table: a prompt may put a new token behind the same one thousands of times.
+//!
+//! Automata that share a text read its edges from one pool and copy a block or table before changing it.
 
-/// Tokens from here on cannot be labels: the highest bit tells how an [`EdgeSet`] is to be read.
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Smallest number that cannot be a label: the highest bit marks how an [`EdgeSet`] is stored.
 pub(crate) const TOKEN_LIMIT: u32 = 1 << 31;
 
-/// Marks a set without edges.
+/// Most edges of a state that are searched linearly. Chosen: 64 tokens are four cache lines.
+pub(crate) const LISTED_MAX: usize = 64;
+
+/// Label of an empty set.
 const NONE: u32 = u32::MAX;
 
 /// The edges of one state.
@@ -14,7 +23,7 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct EdgeSet {
     /// The token of the only edge; or [`TOKEN_LIMIT`] and the number of edges; or [`NONE`].
     label: u32,
-    /// The target of the only edge; or where the block of edges begins.
+    /// The target of the only edge; or the start of the block in the pool; or the index of the table.
     place: u32,
 }
 
@@ -24,13 +33,29 @@ impl EdgeSet {
         place: 0,
     };
 
-    /// Where the block of a state with several edges is.
-    fn block(self) -> Option<Block> {
-        (self.label != NONE && self.label >= TOKEN_LIMIT).then(|| Block {
-            start: self.place as usize,
-            edges: (self.label - TOKEN_LIMIT) as usize,
-        })
+    #[inline]
+    fn kind(self) -> Kind {
+        match self.label {
+            0..TOKEN_LIMIT => Kind::Single,
+            NONE => Kind::Empty,
+            label => match (label - TOKEN_LIMIT) as usize {
+                edges @ 0..=LISTED_MAX => Kind::Block(Block {
+                    start: self.place as usize,
+                    edges,
+                }),
+                _ => Kind::Table(self.place as usize),
+            },
+        }
     }
+}
+
+/// Storage of a state's edges.
+enum Kind {
+    Empty,
+    Single,
+    Block(Block),
+    /// Index of a table.
+    Table(usize),
 }
 
 /// Consecutive edges in the pool.
@@ -41,159 +66,299 @@ struct Block {
 }
 
 impl Block {
-    /// Places that a block with so many edges has: the next power of two.
+    /// Capacity of the block in edges: the next power of two.
     fn places(self) -> usize {
         self.edges.next_power_of_two()
     }
+
+    /// Range of its tokens and targets in the pool.
+    fn range(self) -> std::ops::Range<usize> {
+        self.start..self.start + 2 * self.places()
+    }
 }
 
-/// The pool of all blocks of an automaton.
+type Table = HashMap<u32, u32>;
+
+/// The edges of all states of an automaton.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Edges {
-    pool: Vec<u32>,
-    /// Blocks that became too small, by the logarithm of their places.
-    free: [Vec<u32>; 32],
+    /// Blocks and tables of the shared text.
+    shared: Arc<Pool>,
+    /// Blocks and tables of this automaton alone. Their indices continue the shared ones.
+    own: Pool,
+    /// Free blocks, by the logarithm of their capacity.
+    free: [Vec<u32>; SIZES],
+}
+
+/// Number of block capacities: powers of two up to [`LISTED_MAX`].
+const SIZES: usize = LISTED_MAX.ilog2() as usize + 1;
+
+#[derive(Debug, Clone, Default)]
+struct Pool {
+    blocks: Vec<u32>,
+    tables: Vec<Table>,
+}
+
+impl Pool {
+    fn bytes(&self) -> usize {
+        let tables = self.tables.iter().map(table_bytes).sum::<usize>();
+        self.blocks.capacity() * size_of::<u32>()
+            + self.tables.capacity() * size_of::<Table>()
+            + tables
+    }
+
+    fn shrink(&mut self) {
+        self.blocks.shrink_to_fit();
+        self.tables.shrink_to_fit();
+        self.tables.iter_mut().for_each(Table::shrink_to_fit);
+    }
+}
+
+/// Bytes of a hash table: one control byte per slot, and one slot in eight empty.
+pub(crate) fn table_bytes(table: &Table) -> usize {
+    table.capacity() * (size_of::<(u32, u32)>() + 1) * 8 / 7
 }
 
 impl Edges {
     /// The target of an edge.
+    #[inline]
     pub(crate) fn target(&self, set: EdgeSet, token: u32) -> Option<u32> {
-        if set.label == token {
-            return Some(set.place);
+        match set.kind() {
+            Kind::Single if set.label == token => Some(set.place),
+            Kind::Empty | Kind::Single => None,
+            Kind::Block(block) => {
+                let (tokens, targets) = self.listed(block);
+                let at = tokens.iter().position(|t| *t == token)?;
+                targets.get(at).copied()
+            }
+            Kind::Table(at) => self.table(at)?.get(&token).copied(),
         }
-        let block = set.block()?;
-        let at = self.tokens(block).iter().position(|t| *t == token)?;
-        self.targets(block).get(at).copied()
     }
 
     /// Number of edges.
+    #[inline]
     pub(crate) fn len(&self, set: EdgeSet) -> usize {
-        match set.block() {
-            Some(block) => block.edges,
-            None => usize::from(set != EdgeSet::EMPTY),
+        match set.kind() {
+            Kind::Empty => 0,
+            Kind::Single => 1,
+            Kind::Block(_) | Kind::Table(_) => (set.label - TOKEN_LIMIT) as usize,
         }
     }
 
-    /// All edges, as token and target.
+    /// All edges as token and target, in insertion order; nothing for sets of more than [`LISTED_MAX`] edges.
+    #[inline]
     pub(crate) fn iter(&self, set: EdgeSet) -> impl Iterator<Item = (u32, u32)> {
         let single = (set.label < TOKEN_LIMIT).then_some((set.label, set.place));
-        let block = set.block().unwrap_or(Block { start: 0, edges: 0 });
-        let (tokens, targets) = (self.tokens(block), self.targets(block));
+        let (tokens, targets) = match set.kind() {
+            Kind::Block(block) => self.listed(block),
+            Kind::Empty | Kind::Single | Kind::Table(_) => Default::default(),
+        };
         single
             .into_iter()
             .chain(tokens.iter().copied().zip(targets.iter().copied()))
     }
 
-    /// Points an edge that is there at another target.
+    /// Points an existing edge at another target.
     pub(crate) fn redirect(&mut self, set: &mut EdgeSet, token: u32, target: u32) {
-        if set.label == token {
-            set.place = target;
-            return;
-        }
-        let Some(block) = set.block() else { return };
-        let at = self.tokens(block).iter().position(|t| *t == token);
-        let place = at.map(|at| block.start + block.places() + at);
-        if let Some(place) = place.and_then(|place| self.pool.get_mut(place)) {
-            *place = target;
+        match set.kind() {
+            Kind::Empty => {}
+            Kind::Single => set.place = target,
+            Kind::Block(block) => {
+                let at = self.listed(block).0.iter().position(|t| *t == token);
+                let block = self.own_block(set, block);
+                if let Some(at) = at {
+                    self.write(block.start + block.places() + at, target);
+                }
+            }
+            Kind::Table(at) => {
+                self.own_table(set, at).insert(token, target);
+            }
         }
     }
 
-    /// Adds an edge whose token is not there yet and below [`TOKEN_LIMIT`].
+    /// Adds an edge. Its token is new to the set and below [`TOKEN_LIMIT`].
     pub(crate) fn add(&mut self, set: &mut EdgeSet, token: u32, target: u32) {
-        if *set == EdgeSet::EMPTY {
-            *set = EdgeSet {
-                label: token,
-                place: target,
-            };
-            return;
-        }
         let edges = self.len(*set);
-        let is_full = set.block().is_none_or(|block| block.places() == edges);
-        if is_full {
-            self.grow(set, edges);
-        }
-        let block = Block {
-            start: set.place as usize,
-            edges: edges + 1,
-        };
-        for (at, value) in [(edges, token), (block.places() + edges, target)] {
-            if let Some(place) = self.pool.get_mut(block.start + at) {
-                *place = value;
+        match set.kind() {
+            Kind::Empty => {
+                *set = EdgeSet {
+                    label: token,
+                    place: target,
+                };
+                return;
+            }
+            Kind::Table(at) => {
+                self.own_table(set, at).insert(token, target);
+            }
+            Kind::Single | Kind::Block(_) if edges == LISTED_MAX => {
+                let mut table: Table = self.iter(*set).collect();
+                table.insert(token, target);
+                self.release(*set);
+                set.place = self.add_table(table);
+            }
+            Kind::Single | Kind::Block(_) => {
+                let block = self.with_room(set, edges + 1);
+                self.write(block.start + edges, token);
+                self.write(block.start + block.places() + edges, target);
             }
         }
-        set.label = TOKEN_LIMIT + block.edges as u32;
+        set.label = TOKEN_LIMIT + edges as u32 + 1;
     }
 
     /// A copy of a set, for another state.
     pub(crate) fn copy(&mut self, set: EdgeSet) -> EdgeSet {
-        let Some(block) = set.block() else {
-            return set;
+        let place = match set.kind() {
+            Kind::Empty | Kind::Single => set.place,
+            Kind::Block(block) => self.copy_block(block),
+            Kind::Table(at) => {
+                let table = self.table(at).cloned();
+                self.add_table(table.unwrap_or_default())
+            }
         };
-        let start = self.allocate(block.places());
-        let from = block.start..block.start + 2 * block.places();
-        self.pool.copy_within(from, start as usize);
-        EdgeSet {
-            place: start,
-            ..set
-        }
+        EdgeSet { place, ..set }
     }
 
-    /// Gives back memory that nothing is in.
+    /// Moves the edges into memory that clones share.
+    pub(crate) fn share(&mut self) {
+        self.shrink();
+        self.shared = Arc::new(std::mem::take(&mut self.own));
+    }
+
+    /// Frees unused memory.
     pub(crate) fn shrink(&mut self) {
-        self.pool.shrink_to_fit();
+        self.own.shrink();
         self.free = Default::default();
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    /// Bytes of memory that only this automaton uses.
+    pub(crate) fn own_bytes(&self) -> usize {
         let free = self.free.iter().map(Vec::capacity).sum::<usize>();
-        (self.pool.capacity() + free) * size_of::<u32>()
+        self.own.bytes() + free * size_of::<u32>()
     }
 
-    /// Moves a full set into a block with room for one edge more.
-    fn grow(&mut self, set: &mut EdgeSet, edges: usize) {
-        let places = (edges + 1).next_power_of_two();
+    /// Bytes of memory that automata share.
+    pub(crate) fn shared_bytes(&self) -> usize {
+        self.shared.bytes()
+    }
+
+    /// A block of this automaton's own with the edges of `set` and room for `edges`.
+    fn with_room(&mut self, set: &mut EdgeSet, edges: usize) -> Block {
+        if let Kind::Block(block) = set.kind()
+            && edges <= block.places()
+        {
+            let block = self.own_block(set, block);
+            return Block { edges, ..block };
+        }
+        let start = self.allocate(edges.next_power_of_two());
+        let block = Block { start, edges };
         let old: Vec<(u32, u32)> = self.iter(*set).collect();
-        let start = self.allocate(places);
-        for (at, (token, target)) in old.iter().enumerate() {
-            let at = start as usize + at;
-            if let Some([t, .., g]) = self.pool.get_mut(at..=at + places) {
-                (*t, *g) = (*token, *target);
+        for (at, (token, target)) in old.into_iter().enumerate() {
+            self.write(start + at, token);
+            self.write(start + block.places() + at, target);
+        }
+        self.release(*set);
+        set.place = start as u32;
+        block
+    }
+
+    /// The block of a set, as this automaton's own: a shared one is copied first.
+    fn own_block(&mut self, set: &mut EdgeSet, block: Block) -> Block {
+        if block.start >= self.shared.blocks.len() {
+            return block;
+        }
+        set.place = self.copy_block(block);
+        Block {
+            start: set.place as usize,
+            ..block
+        }
+    }
+
+    fn copy_block(&mut self, block: Block) -> u32 {
+        let start = self.allocate(block.places());
+        let first = self.shared.blocks.len();
+        let to = start - first;
+        match block.start.checked_sub(first) {
+            Some(from) => self
+                .own
+                .blocks
+                .copy_within(from..from + 2 * block.places(), to),
+            None => {
+                let from = self.shared.blocks.get(block.range());
+                let to = self.own.blocks.get_mut(to..to + 2 * block.places());
+                if let (Some(from), Some(to)) = (from, to) {
+                    to.copy_from_slice(from);
+                }
             }
         }
-        if let Some(block) = set.block() {
-            self.release(block);
-        }
-        *set = EdgeSet {
-            label: TOKEN_LIMIT + edges as u32,
-            place: start,
-        };
-    }
-
-    fn allocate(&mut self, places: usize) -> u32 {
-        if let Some(start) = self.free[places.ilog2() as usize % 32].pop() {
-            return start;
-        }
-        let start = self.pool.len();
-        if self.pool.capacity() < start + 2 * places {
-            self.pool.reserve_exact(2 * places + start / 8);
-        }
-        self.pool.resize(start + 2 * places, 0);
         start as u32
     }
 
-    fn release(&mut self, block: Block) {
-        self.free[block.places().ilog2() as usize % 32].push(block.start as u32);
+    /// The table of a set, as this automaton's own: a shared one is copied first.
+    fn own_table(&mut self, set: &mut EdgeSet, at: usize) -> &mut Table {
+        let first = self.shared.tables.len();
+        let own = match at.checked_sub(first) {
+            Some(own) => own,
+            None => {
+                let table = self.table(at).cloned().unwrap_or_default();
+                set.place = self.add_table(table);
+                set.place as usize - first
+            }
+        };
+        &mut self.own.tables[own]
     }
 
-    fn tokens(&self, block: Block) -> &[u32] {
-        let tokens = self.pool.get(block.start..block.start + block.edges);
-        tokens.unwrap_or_default()
+    fn add_table(&mut self, table: Table) -> u32 {
+        self.own.tables.push(table);
+        (self.shared.tables.len() + self.own.tables.len() - 1) as u32
     }
 
-    fn targets(&self, block: Block) -> &[u32] {
-        let start = block.start + block.places();
-        self.pool
-            .get(start..start + block.edges)
-            .unwrap_or_default()
+    fn table(&self, at: usize) -> Option<&Table> {
+        match at.checked_sub(self.shared.tables.len()) {
+            Some(own) => self.own.tables.get(own),
+            None => self.shared.tables.get(at),
+        }
+    }
+
+    fn allocate(&mut self, places: usize) -> usize {
+        if let Some(start) = self.free[places.ilog2() as usize % SIZES].pop() {
+            return start as usize;
+        }
+        let blocks = &mut self.own.blocks;
+        let start = blocks.len();
+        if blocks.capacity() < start + 2 * places {
+            blocks.reserve_exact(2 * places + start / 8);
+        }
+        blocks.resize(start + 2 * places, 0);
+        self.shared.blocks.len() + start
+    }
+
+    /// Frees the block of a set, unless it is shared.
+    fn release(&mut self, set: EdgeSet) {
+        if let Kind::Block(block) = set.kind()
+            && block.start >= self.shared.blocks.len()
+        {
+            self.free[block.places().ilog2() as usize % SIZES].push(block.start as u32);
+        }
+    }
+
+    /// Writes to the pool of this automaton.
+    fn write(&mut self, place: usize, value: u32) {
+        let own = place.checked_sub(self.shared.blocks.len());
+        if let Some(place) = own.and_then(|own| self.own.blocks.get_mut(own)) {
+            *place = value;
+        }
+    }
+
+    /// Tokens and targets of a block.
+    #[inline]
+    fn listed(&self, block: Block) -> (&[u32], &[u32]) {
+        let first = self.shared.blocks.len();
+        let (blocks, start) = match block.start.checked_sub(first) {
+            Some(own) => (&self.own.blocks, own),
+            None => (&self.shared.blocks, block.start),
+        };
+        let places = block.places();
+        let part = |from: usize| blocks.get(from..from + block.edges).unwrap_or_default();
+        (part(start), part(start + places))
     }
 }

@@ -1,35 +1,36 @@
-//! A way in which an answer may go on: a match in an automaton, what a model found likely, or tokens that are expected.
+//! One predictor of the next tokens: a match in an automaton, tokens that the model found likely, or an expected
+//! sequence.
 
-use crate::acceptance::Kind;
+use crate::acceptance::AcceptanceBucket;
 use crate::automaton::{Automaton, Match};
 use crate::calibrated::{Calibrated, Place};
 use crate::draft::Source;
 
-/// Shorter matches that are looked at beside the longest.
+/// Shorter matches considered besides the longest.
 const SHORTER: usize = 2;
 
-/// Texts that tokens are drafted from.
+/// An automaton to draft from.
 #[derive(Clone, Copy)]
 pub(crate) struct Texts<'a> {
     pub(crate) source: Source,
     pub(crate) automaton: &'a Automaton,
-    /// Whether what came most often goes first, rather than what came last.
+    /// Whether continuations are ranked by frequency rather than by recency.
     pub(crate) by_frequency: bool,
 }
 
-/// What the next drafted tokens are taken from.
+/// A predictor of the next tokens, at its current position.
 #[derive(Clone, Copy)]
 pub(crate) enum Guess<'a> {
-    /// What came after a run of tokens before.
+    /// The continuations of an earlier occurrence.
     Matched { texts: Texts<'a>, at: Match },
-    /// What the model found likely after a token of the prompt, which stands behind `read` others that turned out right
-    /// or are assumed to.
+    /// The tokens that the model found likely at a place of the prompt. `read` counts the tokens of this path that are
+    /// accepted or assumed to be.
     Likely {
         prompt: &'a Calibrated,
         at: Place,
         read: u32,
     },
-    /// These tokens, after `read` others of them that turned out right or are assumed to.
+    /// An expected sequence. `read` counts its tokens that are accepted or assumed to be.
     Expected {
         source: Source,
         tokens: &'a [u32],
@@ -37,18 +38,18 @@ pub(crate) enum Guess<'a> {
     },
 }
 
-/// A token that may come next.
+/// A candidate for the next token.
 pub(crate) struct Next<'a> {
     pub(crate) token: u32,
-    pub(crate) kind: Kind,
-    /// How the answer goes on after it.
+    pub(crate) bucket: AcceptanceBucket,
+    /// The predictor after this token.
     pub(crate) then: Guess<'a>,
-    /// What it is ranked by among those that may come.
+    /// Rank among the candidates: frequency, then recency.
     rank: (u32, u32),
 }
 
 impl<'a> Texts<'a> {
-    /// A match in these texts; the longest suffix of it that anything came after.
+    /// The longest suffix of a match that has a continuation.
     pub(crate) fn matched(self, mut at: Match) -> Option<Guess<'a>> {
         while at.length > 0 {
             if self.automaton.continuations(at).next().is_some() {
@@ -59,17 +60,18 @@ impl<'a> Texts<'a> {
         None
     }
 
-    /// What came after a match.
+    /// Candidates after a match.
     fn after(self, at: Match) -> impl Iterator<Item = Next<'a>> {
         let all = self.automaton.count(at);
         self.automaton.continuations(at).map(move |came| {
-            let (count, all) = match self.by_frequency {
-                true => (came.count, all),
-                false => (1, 1),
+            let (count, all) = if self.by_frequency {
+                (came.count, all)
+            } else {
+                (1, 1)
             };
             Next {
                 token: came.token,
-                kind: Kind::of(self.source, at.length, count, all),
+                bucket: AcceptanceBucket::of(self.source, at.length, count, all),
                 then: Guess::Matched {
                     texts: self,
                     at: came.after(at),
@@ -81,7 +83,7 @@ impl<'a> Texts<'a> {
 }
 
 impl<'a> Guess<'a> {
-    /// It, and what shorter matches say, which is something else at times.
+    /// This guess, then those of up to [`SHORTER`] shorter matches, which sometimes predict another token.
     pub(crate) fn and_shorter(self) -> impl Iterator<Item = Self> {
         let guesses = std::iter::successors(Some(self), |guess| guess.shorter());
         guesses.take(1 + SHORTER)
@@ -94,15 +96,15 @@ impl<'a> Guess<'a> {
         }
     }
 
-    /// The tokens that may come next, the likeliest first: the most frequent, then the latest.
+    /// Candidates for the next token, likeliest first: by frequency, then by recency.
     pub(crate) fn next(self) -> Vec<Next<'a>> {
         let mut next: Vec<Next<'a>> = match self {
             Self::Matched { texts, at } => texts.after(at).collect(),
             Self::Likely { prompt, at, read } => {
                 let likely = prompt.after(at, read);
-                let next = likely.map(|(token, probability, kind, at)| Next {
+                let next = likely.map(|(token, probability, bucket, at)| Next {
                     token,
-                    kind,
+                    bucket,
                     then: Self::Likely {
                         prompt,
                         at,
@@ -120,7 +122,7 @@ impl<'a> Guess<'a> {
                 let split = tokens.split_first();
                 let next = split.map(|(token, rest)| Next {
                     token: *token,
-                    kind: Kind::of(source, read, 1, 1),
+                    bucket: AcceptanceBucket::of(source, read, 1, 1),
                     then: Self::Expected {
                         source,
                         tokens: rest,

@@ -1,47 +1,49 @@
-//! Finished answers to draft from: the youngest ones, up to a number of tokens.
+//! Finished answers to draft from: the latest, up to a number of tokens.
 //!
-//! Nothing can be taken out of an automaton, so answers are gathered in segments of an eighth of the limit, and the
-//! oldest segment goes as a whole.
+//! An automaton cannot forget, so answers are gathered in segments of an eighth of the limit, and the oldest segment is
+//! dropped as a whole.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::automaton::{Automaton, Match};
 
-/// Segments that a full history has.
+/// Segments of a full history.
 const SEGMENTS: usize = 8;
-/// Tokens of a prompt's end that are kept with its answer.
+/// Last tokens of a prompt that are kept with its answer.
 pub const PROMPT_END: usize = 4;
-/// Latest tokens of a context that are compared with a segment that is new to it: no longer match is told apart.
+/// Latest tokens of a context that are matched against a segment new to it; longer matches are not told apart.
 pub(crate) const REREAD: usize = 64;
+
+/// Number of segments begun so far, in this process.
+static BEGUN: AtomicU64 = AtomicU64::new(0);
 
 /// Finished answers.
 #[derive(Debug)]
 pub struct History {
     segments: VecDeque<Segment>,
     tokens_max: usize,
-    begun: u64,
 }
 
 #[derive(Debug)]
 struct Segment {
-    /// Never given twice.
+    /// Unique in the process, since a reader may outlive the history that it read.
     id: u64,
     texts: usize,
     answers: Automaton,
 }
 
 impl History {
-    /// An empty history for at most so many tokens; for none, it stays empty.
+    /// An empty history of at most `tokens_max` tokens; of 0, it stays empty.
     pub fn new(tokens_max: usize) -> Self {
         Self {
             segments: VecDeque::new(),
             tokens_max,
-            begun: 0,
         }
     }
 
-    /// Takes in a finished answer, and the last tokens of its prompt, by which the beginnings of answers are found. One
-    /// that is longer than the history is left out.
+    /// Adds a finished answer behind the last [`PROMPT_END`] tokens of its prompt, by which the beginning of an answer
+    /// is found. An answer longer than the whole history is left out.
     pub fn add(&mut self, prompt: &[u32], answer: &[u32]) {
         let prompt = &prompt[prompt.len().saturating_sub(PROMPT_END)..];
         let tokens = prompt.len() + answer.len();
@@ -59,11 +61,10 @@ impl History {
                     closed.answers.shrink();
                 }
                 self.segments.push_back(Segment {
-                    id: self.begun,
+                    id: BEGUN.fetch_add(1, Ordering::Relaxed),
                     texts: 0,
                     answers: Automaton::default(),
                 });
-                self.begun += 1;
             }
         }
         if let Some(open) = self.segments.back_mut() {
@@ -75,20 +76,20 @@ impl History {
         }
     }
 
-    /// Tokens of all answers in it.
+    /// Number of tokens in all segments.
     pub fn tokens(&self) -> usize {
         let segments = self.segments.iter();
         segments.map(|segment| segment.answers.tokens()).sum()
     }
 
-    /// Memory that it takes.
+    /// Memory of the history, in bytes.
     pub fn bytes(&self) -> usize {
         let segments = self.segments.iter();
         segments.map(|segment| segment.answers.bytes()).sum()
     }
 }
 
-/// What of a context stands in each segment of a history.
+/// The matches of one context in each segment of a history.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reader {
     places: Vec<Place>,
@@ -97,13 +98,14 @@ pub(crate) struct Reader {
 #[derive(Debug, Clone)]
 struct Place {
     segment: u64,
-    /// Answers that the segment had when it was last read from the start.
+    /// Answers in the segment when it was last read from the start.
     texts: usize,
     at: Match,
 }
 
 impl Reader {
-    /// Reads the latest token of a context, the last of `recent`.
+    /// Reads the latest token of a context, the last of `recent`. Segments that are new or have grown are matched
+    /// against all of `recent`.
     pub(crate) fn read(&mut self, history: &History, recent: &[u32]) {
         let recent = &recent[recent.len().saturating_sub(REREAD)..];
         let mut before = std::mem::take(&mut self.places);
@@ -127,7 +129,7 @@ impl Reader {
         }
     }
 
-    /// The matches, with what they are matches in.
+    /// Each match, with the automaton that it is a match in.
     pub(crate) fn matches<'a>(
         &'a self,
         history: &'a History,

@@ -1,22 +1,22 @@
-//! Draft trees: the likeliest tokens first, from whatever source.
+//! Draft trees, grown best first over all sources.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use crate::acceptance::Kind;
+use crate::acceptance::AcceptanceBucket;
 use crate::draft::{Draft, Drafted};
 use crate::guess::{Guess, Next};
 
-/// Ways to go on that are looked at after one token.
+/// Alternatives considered after one token.
 const BRANCHES: usize = 4;
 
-/// A token that may join the tree.
+/// A candidate for the tree.
 struct Branch<'a> {
     parent: Option<u16>,
     next: Next<'a>,
-    /// How likely the token is after its parent.
+    /// Acceptance probability given that the parent is right.
     probability: f32,
-    reach: f32,
+    path_probability: f32,
 }
 
 impl PartialEq for Branch<'_> {
@@ -35,15 +35,16 @@ impl PartialOrd for Branch<'_> {
 
 impl Ord for Branch<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.reach.total_cmp(&other.reach)
+        self.path_probability.total_cmp(&other.path_probability)
     }
 }
 
-/// A tree of at most so many tokens, by the likelihood of each kind of token.
+/// Grows a tree of at most `tokens_max` tokens, always adding the candidate with the highest path probability.
+/// `probability` is the acceptance rate of a bucket.
 pub(crate) fn grow(
     guesses: &[Guess<'_>],
     tokens_max: usize,
-    probability: impl Fn(Kind) -> f32,
+    probability: impl Fn(AcceptanceBucket) -> f32,
 ) -> Draft {
     let mut draft = Draft::default();
     let mut branches = BinaryHeap::new();
@@ -56,46 +57,58 @@ pub(crate) fn grow(
         let Some(mut branch) = branches.pop() else {
             break;
         };
-        // Where others of the same place stand in the tree already, it is right only where they are wrong.
-        let parent_reach = branch
+        // A sibling that is already in the tree takes its share of the probability: this token is right only if that is
+        // wrong.
+        let parent_probability = branch
             .parent
-            .map_or(1.0, |at| draft.tokens()[at as usize].reach);
-        let siblings = draft.children(branch.parent).map(|drafted| drafted.reach);
-        let taken = siblings.sum::<f32>() / parent_reach.max(f32::MIN_POSITIVE);
-        let reach = parent_reach * branch.probability * (1.0 - taken).max(0.0);
-        if reach < branch.reach && branches.peek().is_some_and(|other| other.reach > reach) {
-            branch.reach = reach;
+            .map_or(1.0, |at| draft.tokens()[at as usize].path_probability);
+        let siblings = draft
+            .children(branch.parent)
+            .map(|drafted| drafted.path_probability);
+        let taken = siblings.sum::<f32>() / parent_probability.max(f32::MIN_POSITIVE);
+        let path_probability = parent_probability * branch.probability * (1.0 - taken).max(0.0);
+        if path_probability < branch.path_probability
+            && branches
+                .peek()
+                .is_some_and(|other| other.path_probability > path_probability)
+        {
+            branch.path_probability = path_probability;
             branches.push(branch);
             continue;
         }
         let drafted = Drafted {
             token: branch.next.token,
             parent: branch.parent,
-            reach,
-            kind: branch.next.kind,
+            path_probability,
+            bucket: branch.next.bucket,
         };
         if draft.push(drafted) {
             let at = (draft.len() - 1) as u16;
-            branches.extend(branches_of(branch.next.then, Some(at), reach, &probability));
+            branches.extend(branches_of(
+                branch.next.then,
+                Some(at),
+                path_probability,
+                &probability,
+            ));
         }
     }
     draft
 }
 
-/// What may come after a token of the tree, by one guess.
+/// Candidates for the children of `parent`, from one guess; `path_probability` is the parent's.
 fn branches_of<'a>(
     guess: Guess<'a>,
     parent: Option<u16>,
-    reach: f32,
-    probability: &impl Fn(Kind) -> f32,
+    path_probability: f32,
+    probability: &impl Fn(AcceptanceBucket) -> f32,
 ) -> impl Iterator<Item = Branch<'a>> {
     guess.next().into_iter().take(BRANCHES).map(move |next| {
-        let probability = probability(next.kind);
+        let probability = probability(next.bucket);
         Branch {
             parent,
             next,
             probability,
-            reach: reach * probability,
+            path_probability: path_probability * probability,
         }
     })
 }

@@ -18,12 +18,12 @@ impl Bench {
     }
 
     fn draft(&self, drafter: &Drafter, shape: Shape, forced: &[u32]) -> Draft {
-        let beside = Beside {
+        let sources = DraftSources {
             history: &self.history,
             taught: &self.taught,
             forced,
         };
-        drafter.draft(shape, 8, &beside)
+        drafter.draft(shape, 8, &sources)
     }
 }
 
@@ -79,8 +79,7 @@ fn what_a_grammar_forces_comes_first() {
 #[test]
 fn a_predicted_answer_is_drafted_until_it_is_wrong_and_found_again() {
     let bench = Bench::new();
-    let mut drafter = Drafter::new(&[1]);
-    drafter.expect(&[10, 11, 12, 13, 14, 15]);
+    let mut drafter = Drafter::of(RequestTexts::new(&[1], &[10, 11, 12, 13, 14, 15]));
     drafter.push(10, &bench.history);
     assert_eq!(
         tokens(&bench.draft(&drafter, Shape::Chain, &[])),
@@ -100,18 +99,23 @@ fn wrong_drafts_become_unlikely() {
     let mut bench = Bench::new();
     let text: Vec<u32> = (0..40).flat_map(|at| [1, 2, 100 + at]).collect();
     let mut drafter = Drafter::new(&text);
-    let mut reaches = Vec::new();
+    let mut probabilities = Vec::new();
     for at in 0..40 {
         for token in [1, 2] {
             drafter.push(token, &bench.history);
         }
-        let beside = Beside {
+        let sources = DraftSources {
             history: &bench.history,
             taught: &bench.taught,
             forced: &[],
         };
-        let draft = drafter.draft(Shape::Chain, 8, &beside);
-        reaches.push(draft.tokens().first().map_or(0.0, |first| first.reach));
+        let draft = drafter.draft(Shape::Chain, 8, &sources);
+        probabilities.push(
+            draft
+                .tokens()
+                .first()
+                .map_or(0.0, |first| first.path_probability),
+        );
         let token = 500 + at;
         let verified = Verified {
             draft: &draft,
@@ -122,8 +126,8 @@ fn wrong_drafts_become_unlikely() {
         drafter.push(token, &bench.history);
     }
     assert!(
-        reaches[39] < 0.1 && reaches[39] < reaches[0] / 2.0,
-        "{reaches:?}"
+        probabilities[39] < 0.1 && probabilities[39] < probabilities[0] / 2.0,
+        "{probabilities:?}"
     );
 }
 
@@ -140,8 +144,8 @@ fn a_mechanism_that_is_off_drafts_nothing() {
         ..DraftPolicy::default()
     };
     let drafted = |policy: DraftPolicy| {
-        let mut drafter = Drafter::new(&[1, 2, 30, 31, 9, 1]).under(policy);
-        drafter.expect(&[2, 40, 41]);
+        let texts = RequestTexts::new(&[1, 2, 30, 31, 9, 1], &[2, 40, 41]);
+        let mut drafter = Drafter::of(texts).under(policy);
         drafter.calibrate(&[1, 2, 60], Arc::from([Likely::new([(2, 1.0)]); 2]));
         drafter.push(2, &bench.history);
         tokens(&bench.draft(&drafter, Shape::Chain, &[70]))
@@ -206,7 +210,8 @@ fn without_frequencies_what_came_last_goes_first() {
     assert_eq!(drafted(last), 6);
 }
 
-/// A word of the prompt is left out: the tokens behind it are drafted again, though nothing that was read goes on so.
+/// The answer leaves a word of the prompt out: the tokens behind it are drafted again, though no earlier text continues
+/// like this.
 #[test]
 fn the_rest_of_a_rejected_draft_is_drafted_again() {
     let mut bench = Bench::new();
@@ -226,14 +231,62 @@ fn the_rest_of_a_rejected_draft_is_drafted_again() {
         tokens(&bench.draft(&drafter, Shape::Chain, &[]))
     };
     assert_eq!(again(DraftPolicy::default(), &mut bench), [0; 0]);
-    let reuse = DraftPolicy {
-        reuse: true,
-        ..DraftPolicy::default()
-    };
+    let reuse = heg_spec::shipped::policy("sd-npu").unwrap().drafts;
     assert_eq!(again(reuse, &mut bench), [5, 6]);
 }
 
+/// The client's history is dropped while its request runs, and its next answers begin another.
+#[test]
+fn a_reader_outlives_the_history_that_it_read() {
+    let mut bench = Bench::new();
+    bench.history.add(&[], &(0..1000).collect::<Vec<_>>());
+    let mut drafter = Drafter::new(&[1]);
+    for token in 500..600 {
+        drafter.push(token, &bench.history);
+    }
+    assert_eq!(
+        tokens(&bench.draft(&drafter, Shape::Chain, &[]))[0],
+        600,
+        "the history is read"
+    );
+    bench.history = History::new(10_000);
+    bench.history.add(&[], &[7, 8]);
+    assert!(bench.draft(&drafter, Shape::Chain, &[]).is_empty());
+    drafter.push(7, &bench.history);
+    assert_eq!(tokens(&bench.draft(&drafter, Shape::Chain, &[])), [8]);
+}
+
 proptest! {
+    /// Answers that share a prompt are drafted like single ones.
+    #[test]
+    fn answers_that_share_a_prompt_are_drafted_as_each_alone(
+        prompt in prop::collection::vec(0..6_u32, 1..100),
+        prediction in prop::collection::vec(0..6_u32, 0..10),
+        answers in prop::collection::vec(prop::collection::vec(0..6_u32, 1..40), 2..4),
+    ) {
+        let bench = Bench::new();
+        let shared = RequestTexts::new(&prompt, &prediction).shared();
+        let mut together: Vec<Drafter> =
+            answers.iter().map(|_| Drafter::of(shared.clone())).collect();
+        let mut alone: Vec<Drafter> = answers
+            .iter()
+            .map(|_| Drafter::of(RequestTexts::new(&prompt, &prediction)))
+            .collect();
+        for at in 0..40 {
+            for (answer, (one, other)) in answers.iter().zip(together.iter_mut().zip(&mut alone)) {
+                let Some(token) = answer.get(at) else { continue };
+                one.push(*token, &bench.history);
+                other.push(*token, &bench.history);
+                for shape in [Shape::Chain, Shape::Tree] {
+                    prop_assert_eq!(
+                        bench.draft(one, shape, &[]),
+                        bench.draft(other, shape, &[])
+                    );
+                }
+            }
+        }
+    }
+
     #[test]
     fn drafts_are_trees_of_at_most_so_many_tokens_and_their_reach_only_falls(
         context in prop::collection::vec(0..5_u32, 1..80),
@@ -254,19 +307,19 @@ proptest! {
         drafter.calibrate(before, likely.into_iter().map(Likely::new).collect());
         drafter.push(*last, &history);
         let taught = Acceptance::default();
-        let beside = Beside { history: &history, taught: &taught, forced: &[] };
+        let sources = DraftSources { history: &history, taught: &taught, forced: &[] };
         let shape = if is_tree { Shape::Tree } else { Shape::Chain };
-        let draft = drafter.draft(shape, tokens_max, &beside);
+        let draft = drafter.draft(shape, tokens_max, &sources);
         prop_assert!(draft.len() <= tokens_max);
         for (at, drafted) in draft.tokens().iter().enumerate() {
             let parent = drafted.parent.map(usize::from);
             prop_assert!(parent.is_none_or(|parent| parent < at));
             prop_assert!(is_tree || parent == at.checked_sub(1));
-            let before = parent.map_or(1.0, |parent| draft.tokens()[parent].reach);
-            prop_assert!(drafted.reach <= before && drafted.reach >= 0.0);
+            let before = parent.map_or(1.0, |parent| draft.tokens()[parent].path_probability);
+            prop_assert!(drafted.path_probability <= before && drafted.path_probability >= 0.0);
             prop_assert_eq!(draft.child(drafted.parent, drafted.token), Some(at as u16));
         }
-        // Drafts do not change what they are made from.
-        prop_assert_eq!(&draft, &drafter.draft(shape, tokens_max, &beside));
+        // Drafting changes no state.
+        prop_assert_eq!(&draft, &drafter.draft(shape, tokens_max, &sources));
     }
 }

@@ -1,39 +1,42 @@
-//! What is left of tokens that were expected: the rest of a rejected draft (sd.npu §3.4), or of a predicted answer.
+//! The unread remainder of an expected sequence: of a rejected draft (sd.npu §3.4), or of a predicted answer.
+
+use std::sync::Arc;
 
 use crate::draft::{Draft, Source};
 use crate::guess::Guess;
 
-/// Verifications that the rest of a draft waits for its first token. Chosen: what differs from the draft is a word or two.
+/// Verifications for which a remainder waits for its first token. Chosen: the answer differs from the draft by a word
+/// or two.
 const WAITS: u32 = 4;
 
-/// Tokens that are expected to come next.
+/// Tokens expected next.
 #[derive(Debug, Default)]
-pub(crate) struct Rest {
+pub(crate) struct Remainder {
     source: Option<Source>,
-    tokens: Vec<u32>,
-    /// Tokens of it that came.
+    tokens: Arc<[u32]>,
+    /// Tokens already read.
     read: usize,
-    /// Tokens that come before any of it may.
+    /// Tokens of the answer to skip before the first expected one.
     before: usize,
-    /// Verifications that may still pass before the first token comes.
+    /// Verifications left to wait for the first token.
     waits: u32,
 }
 
-impl Rest {
-    /// All these tokens are expected.
-    pub(crate) fn of(source: Source, tokens: &[u32]) -> Self {
+impl Remainder {
+    /// Expects all of `tokens`.
+    pub(crate) fn of(source: Source, tokens: Arc<[u32]>) -> Self {
         Self {
             source: Some(source),
-            tokens: tokens.to_vec(),
+            tokens,
             read: 0,
             before: 0,
             waits: WAITS,
         }
     }
 
-    /// The part of a rejected chain that still made sense to the model: after the first wrong token, the longest run of
-    /// tokens that were the likeliest ones, each after those before it, as `likeliest` says of every token of the draft.
-    /// It comes after the accepted tokens. None where nothing was rejected, or nothing is left.
+    /// The part of a rejected chain that the model still agreed with: behind the first wrong token, the longest run of
+    /// tokens that were each the likeliest after those before it. `accepted` is the number of accepted tokens,
+    /// `likeliest` has an entry per token of the draft. `None` if nothing was rejected, or no such run exists.
     pub(crate) fn after(draft: &Draft, accepted: usize, likeliest: &[bool]) -> Option<Self> {
         let rest = draft.tokens().get(accepted + 1..)?;
         let agree = likeliest.get(accepted + 1..)?;
@@ -45,14 +48,14 @@ impl Rest {
             })
             .max_by_key(|(length, end)| (*length, usize::MAX - end))?;
         let run = rest.get(end - longest..end)?;
-        let tokens: Vec<u32> = run.iter().map(|drafted| drafted.token).collect();
+        let tokens: Arc<[u32]> = run.iter().map(|drafted| drafted.token).collect();
         (longest > 0).then(|| Self {
             before: accepted,
-            ..Self::of(Source::Reuse, &tokens)
+            ..Self::of(Source::Reuse, tokens)
         })
     }
 
-    /// Another verification has passed.
+    /// Counts another verification.
     pub(crate) fn wait(&mut self) {
         if self.read == 0 {
             self.waits = self.waits.saturating_sub(1);
@@ -62,7 +65,7 @@ impl Rest {
         }
     }
 
-    /// Reads the answer's next token: expected tokens that came are over, and after a wrong one none are expected.
+    /// Reads the next token of the answer: a token that matches is consumed, and a wrong one ends the expectation.
     pub(crate) fn read(&mut self, token: u32) {
         if self.before > 0 {
             self.before -= 1;
@@ -70,7 +73,7 @@ impl Rest {
         }
         match self.tokens.get(self.read) {
             Some(expected) if *expected == token => self.read += 1,
-            // What was rejected may begin a token later: the corrected one stands before it.
+            // A rejected run may begin a token later, behind the corrected one.
             _ if self.read == 0 && self.source == Some(Source::Reuse) => {}
             _ => *self = Self::default(),
         }
@@ -90,7 +93,7 @@ impl Rest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::acceptance::Kind;
+    use crate::acceptance::AcceptanceBucket;
     use crate::draft::Drafted;
 
     fn chain(tokens: &[u32]) -> Draft {
@@ -99,15 +102,15 @@ mod tests {
             draft.push(Drafted {
                 token: *token,
                 parent: at.checked_sub(1).map(|parent| parent as u16),
-                reach: 1.0,
-                kind: Kind::of(Source::Context, 1, 1, 1),
+                path_probability: 1.0,
+                bucket: AcceptanceBucket::of(Source::Context, 1, 1, 1),
             });
         }
         draft
     }
 
-    fn expected(rest: Option<&Rest>) -> Vec<u32> {
-        match rest.and_then(Rest::guess) {
+    fn expected(rest: Option<&Remainder>) -> Vec<u32> {
+        match rest.and_then(Remainder::guess) {
             Some(Guess::Expected { tokens, .. }) => tokens.to_vec(),
             _ => Vec::new(),
         }
@@ -115,10 +118,10 @@ mod tests {
 
     #[test]
     fn the_longest_run_that_the_model_agreed_with_is_left() {
-        // 3 was wrong; after it, 4 was not what the model would have said, 5 6 7 were, 8 was not, 9 was.
+        // 3 was wrong; behind it the model agreed with 5 6 7 and with 9, but not with 4 and 8.
         let draft = chain(&[1, 2, 3, 4, 5, 6, 7, 8, 9]);
         let agrees = [true, true, false, false, true, true, true, false, true];
-        let rest = Rest::after(&draft, 2, &agrees);
+        let rest = Remainder::after(&draft, 2, &agrees);
         assert_eq!(expected(rest.as_ref()), [5, 6, 7]);
         // The accepted tokens come first, then the corrected one.
         let mut rest = rest.unwrap();
@@ -131,15 +134,15 @@ mod tests {
     #[test]
     fn nothing_is_left_of_a_draft_that_was_right_or_wholly_wrong() {
         let draft = chain(&[1, 2, 3]);
-        assert!(Rest::after(&draft, 3, &[]).is_none());
-        assert!(Rest::after(&draft, 2, &[]).is_none());
-        assert!(Rest::after(&draft, 2, &[true; 3]).is_none());
-        assert!(Rest::after(&draft, 0, &[false; 3]).is_none());
+        assert!(Remainder::after(&draft, 3, &[]).is_none());
+        assert!(Remainder::after(&draft, 2, &[]).is_none());
+        assert!(Remainder::after(&draft, 2, &[true; 3]).is_none());
+        assert!(Remainder::after(&draft, 0, &[false; 3]).is_none());
     }
 
     #[test]
     fn the_rest_waits_for_its_first_token_only_so_long() {
-        let mut rest = Rest::of(Source::Reuse, &[5, 6]);
+        let mut rest = Remainder::of(Source::Reuse, [5, 6].into());
         for _ in 1..WAITS {
             rest.wait();
             rest.read(1);
@@ -147,7 +150,7 @@ mod tests {
         assert_eq!(expected(Some(&rest)), [5, 6]);
         rest.wait();
         assert_eq!(expected(Some(&rest)), [0; 0]);
-        let mut begun = Rest::of(Source::Reuse, &[5, 6]);
+        let mut begun = Remainder::of(Source::Reuse, [5, 6].into());
         begun.read(5);
         for _ in 0..WAITS {
             begun.wait();
@@ -157,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_rest_ends_with_the_first_wrong_token() {
-        let mut rest = Rest::of(Source::Reuse, &[5, 6, 7]);
+        let mut rest = Remainder::of(Source::Reuse, [5, 6, 7].into());
         rest.read(4);
         assert_eq!(expected(Some(&rest)), [5, 6, 7]);
         rest.read(5);

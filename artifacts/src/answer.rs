@@ -1,37 +1,37 @@
-//! Comparing what a device gave with a known answer.
+//! Compares a device's output with a known answer.
 //!
-//! One place for compiler tests and runtime, so that a tolerance means the same to both.
+//! Used by both the compiler's tests and the runtime, so that a tolerance means the same to both.
 
 use std::fmt;
 
-/// How an output port compares with its known answer.
+/// The comparison of an output port with its known answer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AnswerMatch {
     /// Index of the largest difference, or of the first NaN; `None` if all values are equal.
     pub worst: Option<Difference>,
     /// Root mean square of the differences, as a share of that of the expected values.
     pub rms_share: f32,
-    /// What the worst share may be; that of the mean half of it, since errors of rounding spread and average while
-    /// a damaged row of an inner matrix shifts a whole output.
+    /// Largest share that the worst difference may have. The RMS may have half of it, since rounding errors spread and
+    /// average out, while a damaged row of an inner matrix shifts the whole output.
     pub tolerance: f32,
 }
 
-/// One element of an output that is not as expected.
+/// One element of an output that differs from the answer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Difference {
     /// Index into the port's values, row-major.
     pub element: usize,
-    /// What the device gave.
+    /// The device's value.
     pub found: f32,
-    /// What the answer says.
+    /// The known answer's value.
     pub expected: f32,
     /// The difference as a share of the port's largest expected value; infinite for NaN.
     pub share: f32,
 }
 
 /// Compares the values of one output port. `tolerance` is that of the variant, see
-/// [`Variant::tolerance`](crate::manifest::Variant::tolerance). Values that are missing or too many differ
-/// without bound.
+/// [`Variant::tolerance`](crate::manifest::Variant::tolerance). A missing or surplus value counts as an infinite
+/// difference.
 pub fn judge(expected: &[f32], found: &[f32], tolerance: f32) -> AnswerMatch {
     let largest = expected.iter().fold(0.0_f32, |max, x| max.max(x.abs()));
     let mut worst: Option<Difference> = None;
@@ -59,7 +59,7 @@ pub fn judge(expected: &[f32], found: &[f32], tolerance: f32) -> AnswerMatch {
     }
 }
 
-/// A share: 0 for a difference of 0, infinite for any other share of 0 and for NaN.
+/// The share of `part` in `whole`: 0 for a `part` of 0; infinite for any other share of 0, and for NaN.
 fn share_of(part: f64, whole: f64) -> f32 {
     let share = part / whole;
     if part == 0.0 {
@@ -72,7 +72,7 @@ fn share_of(part: f64, whole: f64) -> f32 {
 }
 
 impl AnswerMatch {
-    /// Whether the output is within its variant's tolerance, at its worst element and in the mean.
+    /// Whether the output is within its variant's tolerance, both at its worst element and in the mean.
     pub fn passes(&self) -> bool {
         let worst = self.worst.map_or(0.0, |worst| worst.share);
         worst <= self.tolerance && self.rms_share <= self.tolerance / 2.0

@@ -1,8 +1,8 @@
-//! The name of a run of bytes: its blake3 hash, as a type of its own.
+//! The name of a run of bytes: its blake3 hash, as a newtype.
 //!
-//! Sections, manifests and source tensors are all named this way, so that equal bytes have one name on
-//! every machine. People and text formats see 64 lower-case hexadecimal digits, nothing else: there is
-//! one spelling of an identifier, so comparing texts is comparing identifiers.
+//! Sections, manifests and source tensors are all named this way, so that equal bytes have one name on every machine.
+//! Text formats show exactly 64 lower-case hexadecimal digits: there is one spelling of an identifier, so comparing
+//! texts is comparing identifiers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,12 +22,12 @@ impl SectionId {
     /// Length of an identifier in bytes; its text has twice as many digits.
     pub const BYTES: usize = 32;
 
-    /// The identifier of `bytes`. Hashes all of them: some gigabytes per second on one core.
+    /// Returns the identifier of `bytes`. Hashes all of them, at some gigabytes per second on one core.
     pub fn of(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
     }
 
-    /// An identifier that was computed elsewhere. Any 32 bytes are one.
+    /// Wraps a hash that was computed elsewhere. Any 32 bytes are valid.
     pub const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         Self(bytes)
     }
@@ -37,7 +37,7 @@ impl SectionId {
         &self.0
     }
 
-    /// The first 12 digits, for logs and tables. Not for anything that is read back.
+    /// The first 12 digits, for logs and tables; never read back.
     pub fn short(&self) -> String {
         let mut text = self.to_string();
         text.truncate(SHORT_DIGITS);

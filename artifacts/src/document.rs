@@ -1,11 +1,11 @@
-//! RON documents of a bundle: the manifest and CPU programs are written and read in one way.
+//! RON documents of a bundle: the manifest and CPU programs are written and read in the same way.
 
 use ron::error::SpannedResult;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The text of a document: one line per list item, so that two can be compared line by line. The same value gives
-/// the same bytes.
+/// Returns a document's text: one line per list item, so that two can be compared line by line. Equal values give equal
+/// bytes.
 pub(crate) fn to_text<T: Serialize>(document: &T) -> Result<String, ron::Error> {
     let style = ron::ser::PrettyConfig::new()
         .new_line("\n")
@@ -16,13 +16,13 @@ pub(crate) fn to_text<T: Serialize>(document: &T) -> Result<String, ron::Error> 
     Ok(text)
 }
 
-/// Parses a document of strangers.
+/// Parses an untrusted document.
 pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> SpannedResult<T> {
     ron::Options::default()
         .with_recursion_limit(RECURSION_MAX)
         .from_bytes(text)
 }
 
-/// The manifest's types nest seven deep, those of programs less; the rest is room for newer revisions, which the
-/// manifest's probe reads over.
+/// The manifest's types nest seven deep, those of programs less; the rest is room for newer revisions, whose new fields
+/// the manifest's probe skips.
 const RECURSION_MAX: usize = 64;

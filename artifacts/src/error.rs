@@ -1,8 +1,8 @@
-//! Everything that can go wrong with bundles and stores, as data.
+//! The errors of bundles and stores, as data.
 //!
-//! Variants hold what was found and what was expected, never a finished sentence; the messages here are
-//! lower case, end without a full stop and put backticks around values. Sources are chained, not
-//! flattened. What a user should do about an error is for the binary to say: it knows the command.
+//! Variants hold the found and the expected value, never a finished sentence; the messages here are lower case, end
+//! without a full stop and put backticks around values. Sources are chained, not flattened. Advice to the user is added
+//! by the binary: it knows the command.
 
 use std::fmt;
 use std::io;
@@ -12,11 +12,11 @@ use heg_files::FileError;
 
 use crate::content_id::SectionId;
 
-/// What this crate returns instead of panicking.
+/// The errors of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The file begins with something else than the magic of a bundle.
+    /// The file does not begin with the magic of a bundle.
     #[error("not a HEG bundle: the file begins with `{}`, expected `{}`", .found.escape_ascii(), .expected.escape_ascii())]
     NotABundle {
         /// First bytes of the file, at most as many as expected.
@@ -28,15 +28,15 @@ pub enum Error {
     /// A newer compiler wrote this.
     #[error("{part} `{found}` is too new: this program reads up to `{supported}`")]
     TooNew {
-        /// Which version number it is.
+        /// The version number in question.
         part: BundlePart,
         /// The number in the file.
         found: u32,
-        /// The newest that is understood.
+        /// The newest version that this build reads.
         supported: u32,
     },
 
-    /// The file is shorter than it says, or than any bundle is.
+    /// The file is shorter than its header says, or than any bundle.
     #[error("the bundle is truncated: `{found}` bytes, expected `{expected}`")]
     Truncated {
         /// Length it should have, in bytes.
@@ -45,7 +45,7 @@ pub enum Error {
         found: u64,
     },
 
-    /// A mapped file was written to, or is shorter or longer than it was.
+    /// A mapped file was written to or changed its length.
     #[error(
         "`{}` was written to in place: it had `{mapped}` bytes and has `{found}` now", path.display()
     )]
@@ -58,7 +58,7 @@ pub enum Error {
         found: u64,
     },
 
-    /// The file goes on behind its end.
+    /// The file continues after its end.
     #[error("the bundle is too long: `{found}` bytes, expected `{expected}`")]
     TooLong {
         /// Length it should have, in bytes.
@@ -67,34 +67,34 @@ pub enum Error {
         found: u64,
     },
 
-    /// A number in the header is not one a writer would have put there.
+    /// A number in the header is not one that a writer produces.
     #[error("the header says {field} `{found}`, expected {expected}")]
     Header {
-        /// Which number.
+        /// Name of the header field.
         field: &'static str,
         /// Its value.
         found: u64,
-        /// Values that would do.
+        /// The valid values.
         expected: String,
     },
 
-    /// Bytes do not have the hash they should have.
+    /// Bytes do not have the recorded hash.
     #[error("{part} is corrupt: its blake3 is `{found}`, expected `{expected}`")]
     Corrupt {
-        /// What the bytes are.
+        /// The part of the bundle with these bytes.
         part: BundlePart,
-        /// Hash that is recorded.
+        /// The recorded hash.
         expected: SectionId,
         /// Hash of the bytes.
         found: SectionId,
     },
 
-    /// Padding holds something.
+    /// Padding is not zero.
     #[error(
         "the padding after {part} is corrupt: byte `{offset}` of the file is `{found:#04x}`, expected `0x00`"
     )]
     Padding {
-        /// What the padding belongs to.
+        /// The part before the padding.
         part: BundlePart,
         /// Position in the file, in bytes.
         offset: u64,
@@ -109,7 +109,7 @@ pub enum Error {
         line: usize,
         /// Column in that line, from 1.
         column: usize,
-        /// What the parser says.
+        /// The parser's message.
         message: String,
     },
 
@@ -118,9 +118,9 @@ pub enum Error {
     InvalidManifest {
         /// Path of the field, e.g. `layers[3].qkv.weights[0]`.
         field: String,
-        /// What it is.
+        /// The field's value.
         found: String,
-        /// What would do.
+        /// The valid values.
         expected: String,
     },
 
@@ -129,48 +129,48 @@ pub enum Error {
         "the program of kernel `{kernel}` does not parse at line `{line}`, column `{column}`: {message}"
     )]
     Program {
-        /// The kernel that it is for.
+        /// Name of the program's kernel.
         kernel: String,
         /// Line in the program, from 1.
         line: usize,
         /// Column in that line, from 1.
         column: usize,
-        /// What the parser says.
+        /// The parser's message.
         message: String,
     },
 
-    /// A CPU program contradicts itself or its kernel.
+    /// A CPU program contradicts itself or does not fit its kernel.
     #[error(
         "the program of kernel `{kernel}` is invalid: `{field}` is {found}, expected {expected}"
     )]
     InvalidProgram {
-        /// The kernel that it is for.
+        /// Name of the program's kernel.
         kernel: String,
         /// Path of the field, e.g. `steps[3].parts[0].weight`.
         field: String,
-        /// What it is.
+        /// The field's value.
         found: String,
-        /// What would do.
+        /// The valid values.
         expected: String,
     },
 
-    /// A CPU program has no RON text.
+    /// A CPU program cannot be written as RON.
     #[error("a program cannot be written as RON")]
     EncodeProgram {
-        /// Why.
+        /// Cause.
         #[source]
         source: ron::Error,
     },
 
-    /// A manifest has no RON text.
+    /// A manifest cannot be written as RON.
     #[error("the manifest cannot be written as RON")]
     EncodeManifest {
-        /// Why.
+        /// Cause.
         #[source]
         source: ron::Error,
     },
 
-    /// A manifest and its sections come to more bytes than can be counted or held.
+    /// A manifest and its sections take more bytes than can be counted or held.
     #[error(
         "the bundle is too large: {what} has `{found}` bytes, at most `{supported}` are possible"
     )]
@@ -183,36 +183,36 @@ pub enum Error {
         supported: u64,
     },
 
-    /// Asked for a section that is not there.
+    /// The requested section does not exist.
     #[error("there is no section `{id}` in the {place}")]
     NoSuchSection {
-        /// Which section.
+        /// The requested section.
         id: SectionId,
-        /// Where it was looked for: `bundle` or `store`.
+        /// The searched place: `bundle` or `store`.
         place: &'static str,
     },
 
-    /// The store's object for a section has another length than the section.
+    /// The store's object for a section does not have the section's length.
     #[error("the store holds `{found}` bytes as {part}, expected `{expected}`")]
     ObjectLength {
-        /// What the object is.
+        /// The object.
         part: BundlePart,
-        /// Length that is recorded, in bytes.
+        /// The recorded length, in bytes.
         expected: u64,
         /// Length of the object, in bytes.
         found: u64,
     },
 
-    /// The store's object for a section is not what was put there.
+    /// The store's object for a section has changed since it was put there.
     #[error(
         "the store's object for {part} has changed: its blake3 is `{found}`, expected `{expected}`; it has to be made again"
     )]
     ObjectChanged {
-        /// What the object is.
+        /// The object.
         part: BundlePart,
-        /// Its name.
+        /// Its name, the expected hash.
         expected: SectionId,
-        /// Hash of what it holds.
+        /// Hash of its content.
         found: SectionId,
     },
 
@@ -223,18 +223,18 @@ pub enum Error {
         found: String,
     },
 
-    /// A file or folder is not such that it can be used.
+    /// A file or folder cannot be used.
     #[error(transparent)]
     File(FileError),
 
     /// The operating system refused something.
     #[error("cannot {action} `{}`", .path.display())]
     Io {
-        /// What was to be done, as a verb: `open`, `write`.
+        /// The attempted action, as a verb: `open`, `write`.
         action: &'static str,
-        /// To which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         #[source]
         source: io::Error,
     },
@@ -258,7 +258,7 @@ impl From<FileError> for Error {
 }
 
 impl Error {
-    /// For `map_err`: attaches what was tried, and on what.
+    /// For `map_err`: attaches the attempted action and the path.
     pub(crate) fn io(
         action: &'static str,
         path: impl Into<PathBuf>,
@@ -271,7 +271,7 @@ impl Error {
         }
     }
 
-    /// A contradiction in a manifest.
+    /// Returns the error for a contradiction in a manifest.
     pub(crate) fn invalid(
         field: impl Into<String>,
         found: impl Into<String>,
@@ -301,7 +301,7 @@ pub enum BundlePart {
     Section {
         /// Its name.
         id: SectionId,
-        /// Who uses it, for people: ``weight `model.norm.weight` values``.
+        /// The section's use, for people: ``weight `model.norm.weight` values``.
         label: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Where things are in a bundle: the only place with offsets.
+//! The layout of a bundle: the only place with offsets.
 //!
 //! A bundle is a header page, the manifest, then the sections, each starting at a multiple of
 //! [`ALIGNMENT`] and padded to the next with zeros. Offsets of sections are not stored: they follow from
@@ -24,7 +24,7 @@ use crate::manifest::Section;
 /// The first bytes of every bundle, for ever.
 pub const MAGIC: [u8; 8] = *b"HEGBNDL\0";
 
-/// Version of the layout that is written, and the newest that is read.
+/// Version of the layout that is written, and the newest version that is read.
 pub const FORMAT_VERSION: u32 = 1;
 
 /// Sections start at multiples of this many bytes. The NPU plugin imports caller memory without a copy
@@ -55,7 +55,7 @@ const _: () = {
     assert!(ALIGNMENT.is_power_of_two());
 };
 
-/// What a header says, apart from constants.
+/// The variable fields of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     /// Length of the whole file, in bytes.
@@ -82,9 +82,8 @@ impl Header {
         page
     }
 
-    /// Reads the header of a whole file. What passes has the right magic, version and checksum, zero
-    /// padding, the length that it says, and a manifest within the file and within
-    /// [`MANIFEST_BYTES_MAX`]. The manifest itself is not looked at.
+    /// Reads the header of a whole file and checks magic, version, checksum, zero padding, the length of the file, and
+    /// that the manifest is within the file and within [`MANIFEST_BYTES_MAX`]. Does not look at the manifest itself.
     pub(crate) fn decode(file: &[u8]) -> Result<Self, Error> {
         let found = file.len() as u64;
         let prefix = file.get(..MAGIC.len()).unwrap_or(file);
@@ -179,14 +178,14 @@ impl Extent {
         self.offset..self.offset.saturating_add(self.bytes)
     }
 
-    /// The padding behind them.
+    /// The padding after the bytes.
     pub(crate) fn padding(&self) -> Range<u64> {
         let end = self.range().end;
         end..align_up(end).unwrap_or(end)
     }
 }
 
-/// Places sections behind a manifest, in their order. Also returns the length of the whole file.
+/// Places sections after a manifest, in their order. Also returns the length of the whole file.
 ///
 /// Errors: [`Error::TooLarge`] when the sum does not fit.
 pub(crate) fn place(
@@ -222,7 +221,7 @@ pub(crate) fn align_up(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(ALIGNMENT)
 }
 
-/// A file has exactly as many bytes as it should.
+/// Checks that a file has exactly the expected length.
 pub(crate) fn check_file_bytes(expected: u64, found: u64) -> Result<(), Error> {
     if found < expected {
         return Err(Error::Truncated { expected, found });
@@ -233,7 +232,7 @@ pub(crate) fn check_file_bytes(expected: u64, found: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Padding that begins at `offset` of the file is zero.
+/// Checks that the padding that begins at `offset` of the file is zero.
 pub(crate) fn check_zero(
     padding: &[u8],
     offset: u64,
@@ -249,8 +248,8 @@ pub(crate) fn check_zero(
     }
 }
 
-/// Writes a header that agrees with whatever follows: for fuzzing and tests that want to get past the
-/// hashes. The manifest's length is kept where it fits into the file. Files below a header are left alone.
+/// Writes a header that matches the rest of the file: for fuzzing and tests that want to get past the hashes. Keeps the
+/// manifest's length if it fits into the file. Leaves files shorter than a header alone.
 #[doc(hidden)]
 pub fn reseal(file: &mut [u8]) {
     let file_bytes = file.len() as u64;
@@ -277,8 +276,8 @@ pub fn reseal(file: &mut [u8]) {
     );
 }
 
-/// A file with `manifest` as its manifest, right hashes, and `section_bytes` zeros as its sections: for
-/// fuzzing what lies behind the hashes without a mutation of the padding.
+/// Returns a file with `manifest` as its manifest, right hashes, and `section_bytes` zeros as its sections: for fuzzing
+/// the checks behind the hashes without mutating the padding.
 #[doc(hidden)]
 pub fn wrap(manifest: &[u8], section_bytes: usize) -> Vec<u8> {
     let manifest_bytes = manifest.len() as u64;
@@ -339,8 +338,8 @@ fn check_field(field: &'static str, found: u64, expected: u64) -> Result<(), Err
     })
 }
 
-/// The `N` bytes at `range`. Callers have checked that `page` reaches so far; a shorter one reads as zeros,
-/// so that no caller's mistake can panic.
+/// Returns the `N` bytes at `range`. Callers have checked that `page` is long enough; missing bytes read as zeros, so
+/// that no caller's mistake can panic.
 fn array_at<const N: usize>(page: &[u8], range: Range<usize>) -> [u8; N] {
     page.get(range)
         .and_then(|bytes| bytes.try_into().ok())

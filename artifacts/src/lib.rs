@@ -4,11 +4,21 @@
 //! the runtime opens the file as a [`Bundle`], which maps it and hands out sections by [`SectionId`].
 //! No other crate knows an offset. The byte table is in `FORMAT.md`.
 //!
-//! Checks come in three prices, chosen by the caller: [`Bundle::open`] costs O(manifest),
-//! [`Bundle::section`] hashes a section on its first use, [`Bundle::verify`] hashes everything.
-//! Nothing in here panics on foreign bytes, and no file or mapping is trusted before it was checked.
-
-#![warn(missing_docs)]
+//! Checks come at three prices, chosen by the caller: [`Bundle::open`] costs O(manifest), [`Bundle::section`] hashes a
+//! section on its first use, [`Bundle::verify`] hashes everything. Nothing here panics on foreign bytes, and no file or
+//! mapping is trusted before it was checked.
+//!
+//! ```
+//! use heg_artifacts::Bundle;
+//! use std::thread::available_parallelism;
+//!
+//! let bundle = Bundle::open(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/v1/tiny.heg"))?;
+//! bundle.verify(available_parallelism()?)?;
+//! for section in &bundle.manifest().sections {
+//!     assert_eq!(bundle.section(section.id)?.len() as u64, section.bytes);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod answer;
 mod check;

@@ -1,12 +1,12 @@
-//! The manifest: everything a bundle says about itself, as RON.
+//! The manifest: a bundle's description of itself, as RON.
 //!
 //! It holds the HEG (kernels, their variants, the per-layer table of weights), the text assets and the
 //! provenance, and the list of sections that carry the bytes. It never holds a path, a host name or a
 //! time, so that the same inputs give the same manifest on any machine.
 //!
-//! A kernel is stored once with its multiplicity: [`Manifest::layers`] says, per layer, which kernel it
-//! uses and with which weights. What reads these types must not trust them: [`crate::Bundle`] checks every
-//! reference once, on opening, so that the rest of the house can index without asking.
+//! A kernel is stored once however often it is used: [`Manifest::layers`] gives, per layer, its kernels and their
+//! weights. Readers must not trust these types by themselves: [`crate::Bundle`] checks every reference once, on
+//! opening, so that all other code can index without checks.
 
 mod kernel;
 mod variant;
@@ -21,7 +21,7 @@ use crate::content_id::SectionId;
 pub use kernel::{Kernel, Parameter, Port, Role, Rows, Term, Work};
 pub use variant::{Binding, Blob, Compatibility, ElementType, Elements, ShapeClass, Variant};
 
-/// Revision of the manifest's content. A reader accepts this revision and older ones.
+/// Revision of the manifest's content. A reader accepts this revision and earlier ones.
 pub const MANIFEST_REVISION: u32 = 1;
 
 /// The root of a bundle.
@@ -55,8 +55,8 @@ pub struct Manifest {
     /// runs without it.
     #[serde(default)]
     pub annotations: Option<SectionId>,
-    /// How two devices share products, per machine: a RON document whose types are those of `heg-profiler`. A bundle runs
-    /// without it.
+    /// Cuts of products between two devices, per machine: a RON document whose types are those of `heg-profiler`. A
+    /// bundle runs without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partitions: Option<SectionId>,
     /// Origin of the bundle.
@@ -69,11 +69,11 @@ pub struct Manifest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
-    /// Name the bundle goes by.
+    /// Name of the bundle.
     pub name: String,
-    /// Architecture file that described it, e.g. `llama`.
+    /// Name of the architecture file, e.g. `llama`.
     pub architecture: String,
-    /// How weights are stored.
+    /// Storage form of the weights.
     pub weights: WeightForm,
     /// Hidden size D.
     pub hidden: u32,
@@ -97,7 +97,7 @@ pub struct Model {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Text {
-    /// `tokenizer.json` as it was.
+    /// `tokenizer.json`, unchanged.
     pub tokenizer: Option<SectionId>,
     /// The Jinja chat template.
     pub chat_template: Option<SectionId>,
@@ -113,7 +113,7 @@ pub struct Text {
 pub struct Embedding {
     /// Table of shape [V, D].
     pub table: WeightId,
-    /// Factor after the look-up (1 where the family has none).
+    /// Factor after the look-up; 1 for families without one.
     pub scale: f32,
 }
 
@@ -135,7 +135,7 @@ pub struct RopeTable {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Weight {
-    /// Hugging Face name, with a row range behind it where a fused tensor was split.
+    /// Hugging Face name, followed by a row range if a fused tensor was split.
     pub name: String,
     /// Element type of `values`.
     pub element: ElementType,
@@ -143,20 +143,20 @@ pub struct Weight {
     pub shape: Vec<u32>,
     /// The elements.
     pub values: SectionId,
-    /// Neighbouring columns that share a scale, of 4-bit integers: a divisor of the columns.
+    /// For 4-bit integers: the number of neighbouring columns that share a scale, a divisor of the columns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_columns: Option<GroupColumns>,
-    /// Factors, of integers only: one per row in f32, of 4-bit integers one per group in f16, row-major.
+    /// Factors, for integers only, row-major: one f32 per row, or for 4-bit integers one f16 per group.
     pub scales: Option<SectionId>,
-    /// Terms, as many and of the same type, where integers are centred: q stands for `scale · q + centre`, else for
-    /// `scale · q`. [`ElementType::U4`] always has them, [`ElementType::I4`] never.
+    /// Terms of centred integers, in the same number and type as `scales`: q stands for `scale · q + centre`, without
+    /// them for `scale · q`. [`ElementType::U4`] always has them, [`ElementType::I4`] never.
     pub centres: Option<SectionId>,
     /// blake3 of the source tensor's bytes.
     pub source: SectionId,
 }
 
 impl Weight {
-    /// Its sections, in the order in which IRs number them.
+    /// The weight's sections, in the order in which IRs number them.
     pub fn sections(&self) -> impl Iterator<Item = SectionId> + use<> {
         let values = std::iter::once(self.values);
         values.chain(self.scales).chain(self.centres)
@@ -171,7 +171,7 @@ pub struct Layer {
     pub qkv: KernelUse,
     /// Attention.
     pub mha: KernelUse,
-    /// The rest of the layer.
+    /// The rest of the layer, from the output projection on.
     pub ffn: KernelUse,
 }
 
@@ -179,11 +179,11 @@ pub struct Layer {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelUse {
-    /// Which kernel.
+    /// The kernel.
     pub kernel: KernelId,
     /// Its weights, in the order of [`Kernel::parameters`].
     pub weights: Vec<WeightId>,
-    /// Rotary table of this place, where the kernel takes one.
+    /// Rotary table of this place, if the kernel takes one.
     pub rope: Option<RopeId>,
     /// Outputs for the inputs that [`Manifest::known_answers`] describes, in port order,
     /// each as f32 [rows, width].
@@ -191,8 +191,8 @@ pub struct KernelUse {
     pub answer: Option<SectionId>,
 }
 
-/// The question whose answers are known: the compiler computed it in f32 from the stored weights for every place of
-/// the model, so that a device that computes something else is detected. The inputs are not stored; they follow from
+/// The question whose answers are known. The compiler computed the answers in f32 from the stored weights for every
+/// place of the model, so that a device that computes wrongly is detected. The inputs are not stored; they follow from
 /// these numbers, see [`KnownAnswers::values`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -225,7 +225,7 @@ pub struct Provenance {
     pub compiler: String,
     /// OpenVINO release whose IR is written.
     pub openvino: String,
-    /// OpenVINO build whose NPU compiler made the blobs, where there are any.
+    /// OpenVINO build whose NPU compiler made the blobs, if there are any.
     #[serde(default)]
     pub npu_compiler: Option<String>,
     /// blake3 of each input file that is not a weight, by name.

@@ -1,12 +1,12 @@
-//! A file as memory: with its `platform`, the only unsafe code of this crate.
+//! A file as memory: with `platform`, the only unsafe code of this crate.
 //!
-//! A [`Mapping`] is a read-only view of a whole file (or, for bytes that came from elsewhere, of a
-//! read-only anonymous copy with the same page alignment), with some advice for the kernel. What
-//! the bytes mean, and whether they are right, is for the reader to find out.
+//! A [`Mapping`] is a read-only view of a whole file (or, for bytes that came from elsewhere, of a read-only anonymous
+//! copy with the same page alignment), with advice for the kernel. The meaning and the correctness of the bytes are the
+//! reader's concern.
 //!
-//! **The promise behind the unsafe blocks:** files that are mapped are never written in place. This crate
-//! only ever creates such files under another name and renames them; it unlinks, but never shortens or
-//! overwrites them. Where another program does, [`Mapping::check_unchanged`] tells.
+//! **The promise behind the unsafe blocks:** mapped files are never written in place. This crate only ever creates such
+//! files under another name and renames them; it unlinks, but never shortens or overwrites them. If another program
+//! does, [`Mapping::check_unchanged`] detects it.
 
 #![allow(
     unsafe_code,
@@ -39,8 +39,8 @@ pub struct Mapping {
     locked: AtomicBool,
 }
 
-/// Identity of a file's content, as the file system states it. While it stays equal, so does the content: every
-/// write changes a time, every replacement the inode.
+/// Identity of a file's content, as the file system reports it. While it stays equal, so does the content: every write
+/// changes a time, every replacement the inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileIdentity {
@@ -58,7 +58,7 @@ pub struct FileIdentity {
 
 #[derive(Debug)]
 enum Backing {
-    /// The file, open, so that it can be asked whether it changed.
+    /// The file, kept open to detect changes.
     File(File),
     Anonymous,
 }
@@ -74,21 +74,21 @@ impl FileIdentity {
 }
 
 impl Mapping {
-    /// Maps the file at `path`, as long as it is now. The file may be replaced or unlinked afterwards, but
-    /// must not be changed in place (see the module).
+    /// Maps the file at `path` at its present length. The file may be replaced or unlinked afterwards, but must not be
+    /// changed in place (see the module).
     ///
     /// Errors: [`Error::Io`] if it cannot be opened or mapped, [`Error::File`] if it is not a regular file.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let file = heg_files::open_regular(path)?;
         let metadata = file.metadata().map_err(Error::io("inspect", path))?;
-        // SAFETY: the mapping is read-only and shared, so this process cannot write through it. The bytes
-        // behind it must not change or vanish while it lives. By the promise in the module's header nothing
-        // in this project writes to such a file in place: stores and bundles are written under a temporary
-        // name and renamed, and a replaced or unlinked file lives on as long as it is mapped. Another program
-        // that overwrites the file breaks the promise: we would then read changed bytes, as every mapped
-        // executable would, until the next `check_unchanged`. One that shortens it makes reads behind the new end raise
-        // SIGBUS, which ends the process; no memory of ours is exposed or damaged. The length is taken by memmap2 from this same
-        // open file, so a file that was replaced under its name meanwhile cannot give a wrong one.
+        // SAFETY: the mapping is read-only and shared, so this process cannot write through it. The bytes behind it
+        // must not change or vanish while it lives. By the promise in the module's header nothing in this project
+        // writes to such a file in place: stores and bundles are written under a temporary name and renamed, and a
+        // replaced or unlinked file lives on as long as it is mapped. Another program that overwrites the file breaks
+        // the promise: we would then read changed bytes, as every mapped executable would, until the next
+        // `check_unchanged`. One that shortens it makes reads behind the new end raise SIGBUS, which ends the process;
+        // no memory of ours is exposed or damaged. memmap2 takes the length from this same open file, so a file that
+        // was replaced under its name meanwhile cannot give a wrong one.
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io("map", path))?;
         Ok(Self {
             map,
@@ -101,7 +101,7 @@ impl Mapping {
 
     /// A page-aligned, read-only copy of `bytes`, for bytes that are not a file.
     ///
-    /// Errors: [`Error::Io`] if there is no memory.
+    /// Errors: [`Error::Io`] if there is not enough memory.
     pub fn of_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let path = PathBuf::from("(memory)");
         let mut map = MmapMut::map_anon(bytes.len()).map_err(Error::io("map", &path))?;
@@ -122,8 +122,8 @@ impl Mapping {
         self.identity
     }
 
-    /// Checks that the file is as long as it was, and that nobody wrote to it since. A look at the open file: 0.4 µs.
-    /// What is written or cut off between this check and a read is seen by the next one only.
+    /// Checks that the file has its old length and was not written to since. Costs one query of the open file, 0.4 µs.
+    /// A change between this check and a read is only detected by the next check.
     ///
     /// Errors: [`Error::Changed`] if it changed, [`Error::Io`] if it cannot be inspected.
     pub fn check_unchanged(&self) -> Result<(), Error> {
@@ -131,7 +131,7 @@ impl Mapping {
             return Ok(());
         };
         let metadata = file.metadata().map_err(Error::io("inspect", &self.path))?;
-        // Not the whole identity: to rename, unlink or link a file changes a time of it, and no content.
+        // Not the whole identity: renaming, unlinking or linking a file changes one of its times, but no content.
         let modified = |identity: FileIdentity| identity.modified;
         let is_same = metadata.len() == self.map.len() as u64
             && platform::identity(&metadata).map(modified) == self.identity.map(modified);
@@ -147,22 +147,22 @@ impl Mapping {
 
     /// Reads all pages and keeps them in memory for as long as the mapping lives.
     ///
-    /// Errors: [`Error::Io`] when the kernel refuses, as it does above a limit.
+    /// Errors: [`Error::Io`] if the kernel refuses, as it does above a limit.
     pub fn lock(&self) -> Result<(), Error> {
         platform::lock(&self.map).map_err(Error::io("lock in memory", &self.path))?;
         self.locked.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Advises the system that the file will be read from front to back; without effect where it takes no advice.
+    /// Advises the system that the file will be read from front to back; has no effect on systems without such advice.
     pub fn will_read_in_order(&self) {
         platform::will_read_in_order(&self.map);
     }
 
-    /// Starts to read `range` (bytes of the file) in the background, as it will be needed soon. Returns at once.
+    /// Starts to read `range` (bytes of the file) in the background, because it will be needed soon. Returns at once.
     /// Parts of `range` past the end are ignored.
     ///
-    /// Errors: [`Error::Io`] when the kernel refuses; nothing is lost then but speed.
+    /// Errors: [`Error::Io`] if the kernel refuses; only speed is lost then.
     pub fn will_need(&self, range: Range<u64>) -> Result<(), Error> {
         let range = self.clamp(range);
         if range.is_empty() || !self.has_file() {
@@ -172,11 +172,11 @@ impl Mapping {
         advised.map_err(Error::io("read ahead in", &self.path))
     }
 
-    /// Drops the pages of `range` (bytes of the file) from memory; they are read again when touched. References
-    /// into it stay valid and keep their content. Does nothing for copies of bytes, which have no file to be read
-    /// again from, and for what is locked.
+    /// Drops the pages of `range` (bytes of the file) from memory; they are read again when touched. References into it
+    /// stay valid and keep their content. Does nothing for copies of bytes, which have no file to be read again from,
+    /// and for locked mappings.
     ///
-    /// Errors: [`Error::Io`] when the kernel refuses; nothing is lost then but memory.
+    /// Errors: [`Error::Io`] if the kernel refuses; only memory is lost then.
     pub fn give_back(&self, range: Range<u64>) -> Result<(), Error> {
         let range = self.clamp(range);
         if range.is_empty() || !self.has_file() || self.locked.load(Ordering::Relaxed) {
@@ -300,7 +300,7 @@ mod tests {
             .unwrap();
     }
 
-    /// A few pages are below every usual limit; where they are not, the refusal has its reason.
+    /// A few pages are below every usual limit; if they are not, the refusal is expected.
     #[test]
     fn what_is_locked_is_not_given_back() {
         let mapping = Mapping::of_bytes(&sample()).unwrap();

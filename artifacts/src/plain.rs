@@ -1,11 +1,11 @@
-//! Text of strangers that people will see: names in a manifest, words of a library, answers of a model.
+//! Untrusted text that people will see: names in a manifest, messages of a library, answers of a model.
 //!
-//! A terminal carries out control characters (it can be made to show something else, or to answer as if its user had
-//! typed), and some others turn the order of what is shown. The one place that says which they are.
+//! A terminal carries out control characters (they can make it show something else, or send input as if its user had
+//! typed it), and some other characters reorder the displayed text. This is the only list of them.
 
 use std::borrow::Cow;
 
-/// Whether a character is shown as it is, wherever it comes from.
+/// Whether a character is safe to show verbatim, whatever its source.
 pub fn is_plain(c: char) -> bool {
     let turns_order = matches!(
         c,
@@ -14,7 +14,7 @@ pub fn is_plain(c: char) -> bool {
     !c.is_control() && !turns_order
 }
 
-/// The text with everything that is not plain written out (`\u{1b}`), but for ends of lines and tabs.
+/// Escapes all characters that are not plain (`\u{1b}`), except line ends and tabs.
 pub fn escape(text: &str) -> Cow<'_, str> {
     let is_shown = |c: char| is_plain(c) || matches!(c, '\n' | '\t');
     if text.chars().all(is_shown) {

@@ -1,12 +1,12 @@
-//! The inputs of known-answer tests: noise that follows from a seed, the same on every machine.
+//! The inputs of known-answer tests: noise generated from a seed, the same on every machine.
 //!
-//! Each port has its own stream, so that the order of ports does not matter. Values are multiples of 2⁻¹⁰
-//! in [−1, 1): exact in f16, so that variants with either activation type are asked the same.
+//! Each port has its own stream, so that the order of ports does not matter. Values are multiples of 2⁻¹⁰ in [−1, 1):
+//! exact in f16, so that variants with either activation type get the same inputs.
 
 use crate::manifest::{KnownAnswers, Port, Role, Rows};
 
 impl KnownAnswers {
-    /// Position of the call's first token: the call fills the last rows of the context.
+    /// Position of the call's first token. The call takes the last rows of the context.
     pub fn position(&self) -> u32 {
         self.context.saturating_sub(self.rows)
     }
@@ -20,8 +20,8 @@ impl KnownAnswers {
         }
     }
 
-    /// Values of an input, row-major [rows, width]. Not for positions and rotary factors, which are those of
-    /// [`KnownAnswers::position`] and of the place's table.
+    /// Values of an input, row-major [rows, width]. Not for positions and rotary factors, which come from
+    /// [`KnownAnswers::position`] and the place's table.
     pub fn values(&self, port: &Port) -> Vec<f32> {
         let count = self.rows_of(port.rows) as usize * port.width as usize;
         let mut bytes = vec![0; 2 * count];
@@ -82,7 +82,7 @@ mod tests {
         assert!(values.iter().any(|value| *value > 0.99));
     }
 
-    /// What shipped bundles answer to must not change.
+    /// The inputs of shipped bundles must not change.
     #[test]
     fn values_are_those_of_earlier_releases() {
         let values = ASKED.values(&port(Role::Hidden, Rows::Tokens));

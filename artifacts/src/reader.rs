@@ -1,10 +1,10 @@
 //! Opening a bundle: every check that costs no more than its manifest.
 //!
-//! The ladder, each step trusting only the ones before: length and magic, version, checksum of the header,
-//! zero padding, bounds and hash of the manifest, its revision and syntax, every reference in it, and the
-//! length of the file against the sum of its sections. What opening does *not* check: the bytes of the
-//! sections and the padding between them. [`Bundle::section`] hashes a section on its first use,
-//! [`Bundle::verify`] does everything. After opening, indices in the manifest need not be checked again.
+//! Opening is a ladder in which each step trusts only the ones before: length and magic, version, checksum of the
+//! header, zero padding, bounds and hash of the manifest, its revision and syntax, every reference in it, and the
+//! length of the file against the sum of its sections. Opening does *not* check the bytes of the sections and the
+//! padding between them. [`Bundle::section`] hashes a section on its first use, [`Bundle::verify`] does everything.
+//! After opening, indices in the manifest need not be checked again.
 
 #![deny(clippy::arithmetic_side_effects)]
 
@@ -37,12 +37,12 @@ pub struct Bundle {
     manifest_id: SectionId,
     extents: Vec<Extent>,
     index: BTreeMap<SectionId, usize>,
-    /// Per section: not hashed yet, right, or the wrong hash it has.
+    /// Per section: unset until it is hashed; then right, or its wrong hash.
     hashed: Vec<OnceLock<Result<(), SectionId>>>,
 }
 
 impl Bundle {
-    /// Opens and maps the bundle at `path`, and checks all but the content of its sections. The file may be
+    /// Opens and maps the bundle at `path`, and checks everything but the content of its sections. The file may be
     /// replaced or unlinked while the bundle is open, but not changed in place (see [`Mapping`]).
     ///
     /// Errors: [`Error::Io`], [`Error::NotABundle`], [`Error::TooNew`], [`Error::Truncated`],
@@ -82,12 +82,12 @@ impl Bundle {
         })
     }
 
-    /// What the bundle says about itself. All references in it are valid.
+    /// The manifest. All references in it are valid.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// blake3 of the manifest's text. As that names all sections by their content, it names the bundle.
+    /// blake3 of the manifest's text. Since the manifest names all sections by their content, this names the bundle.
     pub fn manifest_id(&self) -> SectionId {
         self.manifest_id
     }
@@ -120,8 +120,8 @@ impl Bundle {
         }
     }
 
-    /// A copy of a section, hashed each time: nothing that is written to the file behind the mapping meanwhile can get
-    /// into what was found right. For what is parsed; weights are too large to be copied.
+    /// Returns a copy of a section, hashed on each call: a write to the mapped file during the call cannot change the
+    /// checked bytes. For sections that are parsed; weights are too large to be copied.
     ///
     /// Errors: [`Error::Corrupt`], with what the section is; [`Error::NoSuchSection`].
     pub fn section_copy(&self, id: SectionId) -> Result<Vec<u8>, Error> {
@@ -136,35 +136,35 @@ impl Bundle {
         }
     }
 
-    /// Takes all sections for right without hashing them: for a caller who knows that this very file was
-    /// verified before and has not changed since (see [`crate::FileIdentity`]).
+    /// Marks all sections as right without hashing them: for a caller who knows that this very file was verified before
+    /// and has not changed since (see [`crate::FileIdentity`]).
     pub fn trust_sections(&self) {
         for hashed in &self.hashed {
-            // Where a section was hashed already, that outcome stays.
+            // If a section was hashed already, that outcome stays.
             let _ = hashed.set(Ok(()));
         }
     }
 
-    /// The bytes of a section, without a look at what they are.
+    /// Returns the bytes of a section without hashing them.
     ///
     /// Errors: [`Error::NoSuchSection`].
     pub fn section_unverified(&self, id: SectionId) -> Result<&[u8], Error> {
         self.bytes_of(self.position(id)?)
     }
 
-    /// Where a section is in the file, in bytes, without padding.
+    /// The range of a section in the file, in bytes, without padding.
     ///
     /// Errors: [`Error::NoSuchSection`].
     pub fn section_range(&self, id: SectionId) -> Result<Range<u64>, Error> {
         Ok(self.extent(self.position(id)?)?.range())
     }
 
-    /// What a section is to people, e.g. ``weight `model.norm.weight` values``.
+    /// A section's name for people, e.g. ``weight `model.norm.weight` values``.
     pub fn label(&self, id: SectionId) -> String {
         references::label(&self.manifest, id)
     }
 
-    /// Hashes one section and looks at the padding behind it. Remembers nothing.
+    /// Hashes one section and checks the padding after it. Remembers nothing.
     pub(crate) fn verify_section(&self, position: usize) -> Result<(), Error> {
         let extent = self.extent(position)?;
         let expected = self
@@ -186,7 +186,7 @@ impl Bundle {
         })
     }
 
-    /// How errors name a section.
+    /// The section as errors name it.
     fn part(&self, id: SectionId) -> BundlePart {
         BundlePart::Section {
             id,
@@ -209,7 +209,7 @@ impl Bundle {
             .ok_or_else(|| self.no_extent(position))
     }
 
-    /// Bytes of the file. Fails for no extent that passed opening.
+    /// Bytes of the file. Never fails for an extent that passed opening.
     fn slice(&self, range: Range<u64>) -> Result<&[u8], Error> {
         let truncated = Error::Truncated {
             expected: range.end,
@@ -222,7 +222,7 @@ impl Bundle {
         self.mapping.get(start..end).ok_or(truncated)
     }
 
-    /// Cannot happen after opening; an error all the same.
+    /// The error for a missing extent. Cannot happen after opening.
     fn no_extent(&self, position: usize) -> Error {
         let found = format!("`{position}`");
         Error::invalid(
@@ -243,7 +243,7 @@ impl fmt::Debug for Bundle {
     }
 }
 
-/// The one field that says whether the others can be read.
+/// The field that decides whether the others can be read.
 #[derive(Deserialize)]
 struct Probe {
     revision: u32,
@@ -290,7 +290,7 @@ fn read_manifest(file: &[u8], header: &Header) -> Result<Manifest, Error> {
     parse_manifest(text)
 }
 
-/// Parses a manifest. A revision that is too new is reported as that, not as the unknown field it brings.
+/// Parses a manifest. A revision that is too new is reported as such, not as an unknown field.
 pub(crate) fn parse_manifest(text: &[u8]) -> Result<Manifest, Error> {
     let manifest = document::parse::<Manifest>(text);
     let revision = match &manifest {

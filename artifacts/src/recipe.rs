@@ -1,9 +1,9 @@
-//! Recipes: which sections came out of a step of the compiler, by what went into it.
+//! Recipes: the sections that a step of the compiler made, by its inputs.
 //!
-//! A recipe is what makes a second compile do only what changed: its key is a hash of all inputs of a step
-//! (versions of the code included), its content the list of the sections that came out. On disk it is a
-//! text of one line per section between a version line and a hash of everything before. A file that is not
-//! exactly that, for whatever reason, does not count as a recipe, and the step is done again.
+//! A recipe lets a second compile redo only what changed: its key is a hash of all inputs of a step (versions of the
+//! code included), its content the list of the resulting sections. On disk it is a text of one line per section between
+//! a version line and a hash of everything before. A file of any other form does not count as a recipe, and the step is
+//! repeated.
 
 use std::fmt;
 
@@ -15,9 +15,9 @@ use crate::manifest::Section;
 pub struct RecipeKey(SectionId);
 
 impl RecipeKey {
-    /// The key of a step and its inputs. `step` names the code and its version (`quantise w8a16 1`); each
-    /// input is hashed with its length, so that `["ab", "c"]` and `["a", "bc"]` differ. Large inputs are
-    /// better given as their [`SectionId`].
+    /// Returns the key of a step and its inputs. `step` names the code and its version (`quantise w8a16 1`); each input
+    /// is hashed with its length, so that `["ab", "c"]` and `["a", "bc"]` differ. Large inputs are better given as
+    /// their [`SectionId`].
     pub fn of<I>(step: &str, inputs: I) -> Self
     where
         I: IntoIterator,
@@ -48,7 +48,7 @@ impl fmt::Debug for RecipeKey {
     }
 }
 
-/// The text of a recipe.
+/// Returns the text of a recipe.
 pub(crate) fn encode(sections: &[Section]) -> String {
     let mut text = FIRST_LINE.to_owned();
     for Section { id, bytes } in sections {
@@ -59,7 +59,7 @@ pub(crate) fn encode(sections: &[Section]) -> String {
     text
 }
 
-/// Reads what [`encode`] wrote; `None` for anything else.
+/// Reads the output of [`encode`]; `None` for anything else.
 pub(crate) fn decode(text: &[u8]) -> Option<Vec<Section>> {
     let text = std::str::from_utf8(text).ok()?;
     let body = &text[..text.strip_suffix('\n')?.rfind('\n')? + 1];
@@ -79,10 +79,10 @@ fn decode_line(line: &str) -> Option<Section> {
     })
 }
 
-/// Keeps keys apart from all other uses of blake3; blake3 asks for a globally unique text.
+/// Separates keys from all other uses of blake3, which asks for a globally unique text.
 const CONTEXT: &str = "heg-artifacts 2026 recipe key v1";
 
-/// Changes when the text below it does.
+/// The first line, with the version of the text below it.
 const FIRST_LINE: &str = "heg recipe 1\n";
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
-//! Where a manifest refers to sections, in one place.
+//! All references of a manifest to sections, in one place.
 //!
-//! Checking, naming sections for people and collecting what to write all walk the same list. A field that
-//! holds a [`SectionId`] but is *not* a section (hashes of inputs, in `provenance` and `weights[].source`)
-//! is left out here, in writing: every struct is taken apart completely, so that whoever adds a field to
-//! the manifest has to decide.
+//! Checking, naming sections for people and collecting the sections to write all walk the same list. A field that holds
+//! a [`SectionId`] but is *not* a section (hashes of inputs, in `provenance` and `weights[].source`) is left out here,
+//! explicitly: every struct is destructured completely, so that whoever adds a field to the manifest has to decide.
 
 use std::fmt;
 
@@ -13,7 +12,7 @@ use crate::manifest::{
 };
 use heg_spec::Group;
 
-/// A place in a manifest that names a section. Indices are those of the manifest's lists.
+/// A field of a manifest that names a section. Indices are those of the manifest's lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reference {
     /// `text.tokenizer`.
@@ -47,7 +46,7 @@ pub enum Reference {
 }
 
 impl Reference {
-    /// What the section is to people, e.g. ``weight `model.norm.weight` values``.
+    /// The section's name for people, e.g. ``weight `model.norm.weight` values``.
     pub fn label(&self, manifest: &Manifest) -> String {
         let weight = |index: usize| {
             manifest
@@ -87,7 +86,7 @@ impl Reference {
     }
 }
 
-/// The path of the field, as errors about manifests print it.
+/// Formats the path of the field, for errors about manifests.
 impl fmt::Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -119,9 +118,9 @@ impl fmt::Display for Reference {
     }
 }
 
-/// All references of a manifest, in the order of its fields. A section may come up several times.
+/// Returns all references of a manifest, in the order of its fields. A section may come up several times.
 ///
-/// The compiler can derive [`Manifest::sections`] from it; the reader checks with it.
+/// The compiler derives [`Manifest::sections`] from it; the reader uses it for its checks.
 pub fn references(manifest: &Manifest) -> Vec<(Reference, SectionId)> {
     let Manifest {
         revision: _,
@@ -240,7 +239,7 @@ fn push_kernel(index: usize, kernel: &Kernel, found: &mut Vec<(Reference, Sectio
     }
 }
 
-/// What a section is to people: its first use.
+/// A section's name for people: its first use.
 pub(crate) fn label(manifest: &Manifest, id: SectionId) -> String {
     references(manifest)
         .into_iter()

@@ -1,8 +1,8 @@
-//! Where the bytes of a new section go: to a temporary file and through the hash at once.
+//! The destination of a new section's bytes: a temporary file and the hash at once.
 //!
-//! Memory is constant however long the section gets. The sink gathers small writes (a half-float at a
-//! time is fine) into blocks that suit both the hash's vector units and the file system; large writes pass
-//! through. The name of the section is known when the last byte is in, so the file gets it only then.
+//! Memory use is constant however long the section gets. The sink gathers small writes (one half-float at a time is
+//! fine) into blocks that suit both the hash's vector units and the file system; large writes pass through. The
+//! section's name is only known after the last byte, so the file gets it then.
 
 use std::io::{self, Write};
 
@@ -12,19 +12,19 @@ use crate::content_id::SectionId;
 use crate::error::Error;
 use crate::manifest::Section;
 
-/// A section in the making; see [`crate::Store::put`].
+/// A section being written; see [`crate::Store::put`].
 ///
-/// [`Write`] is there for encoders; callers with bytes in hand use [`SectionSink::push`], whose error says
-/// which file it was.
+/// [`Write`] is there for encoders; callers that already have the bytes use [`SectionSink::push`], whose error names
+/// the file.
 #[derive(Debug)]
 pub struct SectionSink {
     temp: TempFile,
     hasher: blake3::Hasher,
     block: Vec<u8>,
     bytes: u64,
-    /// A write failed, so that the file is not what was hashed, and no later success can mend that.
+    /// Whether a write failed: the file then differs from the hashed bytes, and no later success can mend that.
     failed: bool,
-    /// Takes the bytes instead of the file, and fails: stands for a full disk.
+    /// For tests: takes the bytes instead of the file and fails, as a full disk would.
     #[cfg(test)]
     full_disk: Option<std::fs::File>,
 }
@@ -55,7 +55,7 @@ impl SectionSink {
         self.bytes
     }
 
-    /// Writes what is still in memory and names the section.
+    /// Writes the bytes that are still in memory and names the section.
     pub(crate) fn finish(mut self) -> Result<(Section, TempFile), Error> {
         self.write_block()
             .map_err(Error::io("write", self.temp.path()))?;
@@ -85,7 +85,7 @@ impl SectionSink {
         self.temp.file()
     }
 
-    /// Once this has failed it fails for ever: callers of [`Write`] may have swallowed the first error.
+    /// Writes to the file. After one failure it always fails: callers of [`Write`] may have swallowed the first error.
     fn write_through(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.failed {
             return Err(io::Error::other("an earlier write failed"));
@@ -122,7 +122,7 @@ impl Write for SectionSink {
     }
 }
 
-/// Enough for blake3's widest vector code (16 KiB at a time) and for few system calls. Chosen, not measured.
+/// Large enough for blake3's widest vector code (16 KiB at a time) and for few system calls. Chosen, not measured.
 const BLOCK_BYTES: usize = 256 << 10;
 
 #[cfg(test)]

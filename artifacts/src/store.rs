@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! <store>/blake3/ab/abcdef…    one object: the bytes of a section, nothing else
-//! <store>/recipes/12/1234ab…   sections that came out of a step, by a hash of what went in
-//! <store>/tmp/<pid>-<n>        objects and recipes in the making, locked by who makes them
+//! <store>/recipes/12/1234ab…   the resulting sections of a step, by a hash of its inputs
+//! <store>/tmp/<pid>-<n>        unfinished objects and recipes, locked by the process that writes them
 //! ```
 //!
 //! **Durability.** An object gets its name by a rename after its last byte was written, so a killed process
@@ -54,8 +54,8 @@ impl Store {
         Ok(store)
     }
 
-    /// Streams a new section into the store: `fill` writes it, in constant memory, and the section's name
-    /// and length come back. Where the store has such an object already, the fresh one replaces it.
+    /// Streams a new section into the store: `fill` writes it, in constant memory. Returns the section's name and
+    /// length. If the store has such an object already, the new one replaces it.
     ///
     /// When `fill` fails its error is returned and the store is as before. A closure that uses `?` on
     /// errors of this crate needs its return type spelt out: `|sink| -> Result<(), Error> { … }`.
@@ -82,12 +82,12 @@ impl Store {
 
     /// Whether there is an object of that name, of whatever length.
     ///
-    /// Errors: [`Error::Io`] if that cannot be found out.
+    /// Errors: [`Error::Io`] if this cannot be determined.
     pub fn contains(&self, id: SectionId) -> Result<bool, Error> {
         Ok(self.find(id)?.is_some())
     }
 
-    /// The section of that name, with the length that its object has.
+    /// The section of that name, with its object's length.
     ///
     /// Errors: [`Error::NoSuchSection`], [`Error::Io`].
     pub fn section(&self, id: SectionId) -> Result<Section, Error> {
@@ -116,8 +116,8 @@ impl Store {
         Ok(mapping)
     }
 
-    /// Maps an object. Its content is not checked: what is made of it may be wrong, until it was given to
-    /// [`check_object`].
+    /// Maps an object without checking its content: results made from it may be wrong until [`check_object`] has
+    /// passed.
     ///
     /// Errors: [`Error::NoSuchSection`], [`Error::Io`].
     pub fn map_unverified(&self, id: SectionId) -> Result<Mapping, Error> {
@@ -136,7 +136,7 @@ impl Store {
         self.map(id).map(drop)
     }
 
-    /// Removes an object, so that every recipe which names it has to be carried out again. It need not be there.
+    /// Removes an object, so that every recipe that names it is run again. The object need not exist.
     ///
     /// Errors: [`Error::Io`].
     pub fn discard(&self, id: SectionId) -> Result<(), Error> {
@@ -149,10 +149,10 @@ impl Store {
         }
     }
 
-    /// The sections that were recorded under `key`, if their objects are all there with the recorded
-    /// lengths; otherwise `None`, and the step has to be done again.
+    /// Returns the sections recorded under `key` if their objects all exist with the recorded lengths; otherwise
+    /// `None`, and the step has to be repeated.
     ///
-    /// Errors: [`Error::Io`] if that cannot be found out.
+    /// Errors: [`Error::Io`] if this cannot be determined.
     pub fn recall(&self, key: &RecipeKey) -> Result<Option<Vec<Section>>, Error> {
         let path = self.recipe(key);
         let text = match fs::read(&path) {
@@ -171,7 +171,7 @@ impl Store {
         Ok(Some(sections))
     }
 
-    /// Records which sections came out of the step with that key, replacing an earlier record.
+    /// Records the sections that the step with this key made, replacing an earlier record.
     ///
     /// Errors: [`Error::Io`].
     pub fn record(&self, key: &RecipeKey, sections: &[Section]) -> Result<(), Error> {
@@ -202,7 +202,7 @@ impl Store {
     }
 }
 
-/// Compares the hash of an object's bytes with its name; `label` says what it is to people.
+/// Compares the hash of an object's bytes with its name; `label` names it for people.
 ///
 /// Errors: [`Error::ObjectChanged`].
 pub fn check_object(
@@ -220,19 +220,19 @@ pub fn check_object(
     })
 }
 
-/// How errors name an object of which nothing but the name is known.
+/// Label of an object of which only the name is known.
 const OBJECT: &str = "an object of the store";
 
 fn no_such(id: SectionId) -> Error {
     Error::NoSuchSection { id, place: "store" }
 }
 
-/// `<folder>/ab/abcdef…`: keeps folders short on file systems that mind.
+/// Returns `<folder>/ab/abcdef…`, which keeps folders short for file systems that are slow with long ones.
 fn sharded(folder: &Path, name: &str) -> PathBuf {
     folder.join(name.get(..2).unwrap_or(name)).join(name)
 }
 
-/// Renames into a folder that may not be there yet.
+/// Renames a file into a folder that may not exist yet.
 fn rename_into_shard(temp: TempFile, target: &Path) -> Result<(), Error> {
     if let Some(shard) = target.parent() {
         fs::create_dir_all(shard).map_err(Error::io("create", shard))?;

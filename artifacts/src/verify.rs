@@ -1,8 +1,7 @@
-//! The full check: every byte of a bundle that opening did not look at.
+//! The full check: every byte of a bundle that opening did not check.
 //!
-//! Sections are hashed whole, so threads take sections, not pieces of them; the time is that of the longest
-//! section at least. Which error is reported does not depend on the number of threads: it is the one that
-//! comes first in the file.
+//! Sections are hashed whole, so threads take sections, not pieces of them; the longest section bounds the time from
+//! below. The reported error does not depend on the number of threads: it is the first in the file.
 
 use std::num::NonZero;
 use std::sync::Mutex;
@@ -12,10 +11,10 @@ use crate::error::Error;
 use crate::reader::Bundle;
 
 impl Bundle {
-    /// Hashes every section and checks that all padding is zero, with `threads` threads. Reads the whole
-    /// file; does not use what [`Bundle::section`] found out before.
+    /// Hashes every section and checks that all padding is zero, with `threads` threads. Reads the whole file; does not
+    /// use the results of [`Bundle::section`].
     ///
-    /// Errors: [`Error::Corrupt`] or [`Error::Padding`], with what the first bad section in the file is.
+    /// Errors: [`Error::Corrupt`] or [`Error::Padding`], naming the first bad section in the file.
     pub fn verify(&self, threads: NonZero<usize>) -> Result<(), Error> {
         let count = self.manifest().sections.len();
         let scan = Scan::default();
@@ -33,8 +32,8 @@ impl Bundle {
     }
 }
 
-/// What the threads share. Sections are claimed in file order, so that when one is bad all before it are
-/// done or being done, and the first of the bad ones is found.
+/// The state that threads share. Sections are claimed in file order, so that when one is bad all before it are done or
+/// in progress, and the first bad one is found.
 #[derive(Default)]
 struct Scan {
     next: AtomicUsize,

@@ -1,9 +1,9 @@
 //! Writing a bundle from a manifest and a store.
 //!
-//! Everything that can be known to be wrong is found before the first byte is written: the manifest passes
-//! the reader's own check and every section is in the store with its length. The file then grows under a
-//! temporary name beside its target, is synced, and renamed: a full disk or a kill leaves the old bundle
-//! and, until the next run, at most a hidden file. The same manifest gives the same bytes.
+//! Everything that can be checked beforehand is checked before the first byte is written: the manifest passes the
+//! reader's own check and every section is in the store with its length. The file then grows under a temporary name
+//! beside its target, is synced, and renamed: a full disk or a kill leaves the old bundle and, until the next run, at
+//! most a hidden file. The same manifest gives the same bytes.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -21,27 +21,27 @@ use crate::reader::Bundle;
 use crate::references;
 use crate::store::{Store, check_object};
 
-/// What [`write_bundle`] did.
+/// The outcome of [`write_bundle`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
     /// Length of the bundle, in bytes.
     pub bytes: u64,
     /// blake3 of the manifest's text; names the bundle.
     pub manifest_id: SectionId,
-    /// `false` when the target was this bundle already and was left alone.
+    /// `false` if the target was this bundle already and was left alone.
     pub rewritten: bool,
 }
 
-/// Writes the bundle of `manifest` to `path`, with sections from `store`. `progress` is told how many bytes
-/// of the file are done, now and then, and at the end.
+/// Writes the bundle of `manifest` to `path`, with sections from `store`. `progress` gets the number of bytes written,
+/// now and then and at the end.
 ///
-/// A target that is the same bundle already, and whole, is left alone: it is read, not written. A target
-/// that is open elsewhere is replaced, not changed. What was copied from the store is hashed: objects that are not
-/// what they were are discarded, all that there are, and the first is the error.
+/// A target that is the same bundle already, and whole, is left alone: it is read, not written. A target that is open
+/// elsewhere is replaced, not changed. Copies from the store are hashed: all objects that have changed are discarded,
+/// and the first is the error.
 ///
-/// Errors: [`Error::InvalidManifest`]; [`Error::NoSuchSection`] or [`Error::ObjectLength`] when the store
-/// does not have what the manifest lists; [`Error::ObjectChanged`]; [`Error::TooLarge`]; [`Error::Io`]. Nothing is
-/// left of a bundle that could not be written.
+/// Errors: [`Error::InvalidManifest`]; [`Error::NoSuchSection`] or [`Error::ObjectLength`] if the store does not have
+/// the listed sections; [`Error::ObjectChanged`]; [`Error::TooLarge`]; [`Error::Io`]. Nothing is left of a bundle that
+/// could not be written.
 pub fn write_bundle(
     path: &Path,
     manifest: &Manifest,
@@ -115,19 +115,19 @@ fn folder_of(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// How the temporary files of a bundle begin, beside it.
+/// The prefix of a bundle's temporary files, which are beside it.
 fn temporary_prefix(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     format!(".{name}.tmp-")
 }
 
-/// Whether every byte of the bundle at `path` is right. Any doubt is a no.
+/// Whether every byte of the bundle at `path` is right. In doubt, false.
 fn is_whole(path: &Path) -> bool {
     let threads = std::thread::available_parallelism().unwrap_or(std::num::NonZero::<usize>::MIN);
     Bundle::open(path).is_ok_and(|bundle| bundle.verify(threads).is_ok())
 }
 
-/// Whether `path` holds this bundle, by its first bytes and its length. Any doubt is a no.
+/// Whether `path` holds this bundle, by its first bytes and its length. In doubt, false.
 fn is_written(path: &Path, head: &[u8], file_bytes: u64) -> bool {
     let Ok(file) = File::open(path) else {
         return false;
@@ -157,7 +157,7 @@ fn check_length(manifest: &Manifest, section: Section, found: u64) -> Result<(),
     })
 }
 
-/// Writes `head`, what `body` writes, syncs, and gives the file its name.
+/// Writes `head` and the output of `body`, syncs, and gives the file its name.
 fn write_file(
     path: &Path,
     head: &[u8],
@@ -183,10 +183,10 @@ fn write_file(
     sync_folder(folder)
 }
 
-/// The file in the making.
+/// The file being written.
 struct Output {
     temp: TempFile,
-    /// The same file, for reading.
+    /// A second handle of the file, for reading.
     written: File,
     bytes: u64,
 }
@@ -214,8 +214,7 @@ impl Output {
         Ok(())
     }
 
-    /// Copies an object: between files, so that the kernel does it, and shares the blocks where the file
-    /// system can.
+    /// Copies an object from file to file, so that the kernel does it and shares the blocks if the file system can.
     fn copy_section(
         &mut self,
         manifest: &Manifest,
@@ -239,7 +238,7 @@ impl Output {
         Ok(())
     }
 
-    /// The hash of what was written there.
+    /// The hash of the bytes written at `extent`.
     fn hash(&mut self, extent: Extent) -> Result<SectionId, Error> {
         let mut hasher = blake3::Hasher::new();
         let read = self
@@ -255,7 +254,7 @@ impl Output {
     }
 }
 
-/// Makes the rename durable. Only Unix lets a folder be opened for that.
+/// Makes the rename durable. Only Unix can open a folder for that.
 fn sync_folder(folder: &Path) -> Result<(), Error> {
     if cfg!(unix) {
         let opened = File::open(folder).map_err(Error::io("open", folder))?;
@@ -264,5 +263,5 @@ fn sync_folder(folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Between two reports of progress. Chosen, not measured.
+/// Bytes between two reports of progress. Chosen, not measured.
 const STEP_BYTES: u64 = 64 << 20;

@@ -24,8 +24,8 @@ pub struct Architecture {
     pub name: String,
     /// Values of `model_type` in `config.json` that this file describes.
     pub model_types: Vec<String>,
-    /// Named values, for use in expressions. `hidden`, `layers`, `heads`, `kv_heads`, `head_dim`, `vocab` and
-    /// `context` are required. `layer` is the index of the layer that is being described.
+    /// Named values, for use in expressions. `hidden`, `layers`, `heads`, `kv_heads`, `head_dim`, `vocab` and `context`
+    /// are required. `layer` is the index of the layer being described.
     pub values: BTreeMap<String, Expr>,
     /// The token embedding.
     pub embedding: EmbeddingSpec,
@@ -33,7 +33,7 @@ pub struct Architecture {
     pub rope: BTreeMap<String, Rope>,
     /// A decoder layer, in execution order.
     pub layer: Vec<Operator>,
-    /// From the last layer's output (`x`) to the logits.
+    /// The operators from the last layer's output (`x`) to the logits.
     pub head: Vec<Operator>,
 }
 
@@ -69,7 +69,7 @@ pub struct Rope {
 pub struct Operator(
     /// Output wire.
     pub String,
-    /// What it computes.
+    /// The operator.
     pub Op,
 );
 
@@ -113,7 +113,7 @@ pub enum Op {
         first_row: Option<Expr>,
         /// Bias name.
         bias: Option<String>,
-        /// Whether the bias exists; it does where this is absent.
+        /// Whether the bias exists; absent means that it does.
         bias_when: Option<Expr>,
         /// Whether the embedding table stands in for the weight (tied head).
         tied_when: Option<Expr>,
@@ -126,7 +126,7 @@ pub enum Op {
         heads: Expr,
         /// Name of the table, as an expression that gives text.
         table: Expr,
-        /// Whether this layer rotates at all; it does where this is absent.
+        /// Whether this layer rotates at all; absent means that it does.
         when: Option<Expr>,
     },
     /// Causal attention over the KV cache.
@@ -139,9 +139,9 @@ pub enum Op {
         v: String,
         /// Factor on q·k.
         scale: Expr,
-        /// Sliding window in tokens, the current one included; none means all.
+        /// Sliding window in tokens, the current one included; absent means all tokens.
         window: Option<Expr>,
-        /// `cap · tanh(score / cap)`; none means no cap.
+        /// `cap · tanh(score / cap)`; absent means no cap.
         softcap: Option<Expr>,
     },
     /// `activation(gate) · up`.
@@ -166,10 +166,10 @@ pub enum Op {
     Scale {
         /// Input wire.
         x: String,
-        /// Factor; none means 1.
+        /// Factor; absent means 1.
         factor: Expr,
     },
-    /// `cap · tanh(x / cap)`; none means no cap.
+    /// `cap · tanh(x / cap)`.
     SoftCap {
         /// Input wire.
         x: String,
@@ -204,7 +204,7 @@ impl Op {
 }
 
 impl Architecture {
-    /// Parses and checks an architecture file; every problem of the file is reported.
+    /// Parses and checks an architecture file; reports every problem of the file.
     pub fn parse(source: Source<'_>) -> Result<Self, SpecError> {
         let architecture: Self = source.parse()?;
         let mut problems = Problems::new(source);
@@ -224,7 +224,7 @@ impl Architecture {
         }
     }
 
-    /// A layer has exactly one attention: it is where the op groups are cut.
+    /// Checks that the layer has exactly one attention: the op groups are cut at its ends.
     fn check_attention(&self, problems: &mut Problems<'_>) {
         let count = |operators: &[Operator]| {
             let attention = |operator: &&Operator| matches!(operator.1, Op::Attention { .. });
@@ -241,8 +241,8 @@ impl Architecture {
     }
 }
 
-/// Every input must be an earlier output, and every output must be new. `part` is `layer` or `head`, whose
-/// wires are named apart.
+/// Checks that every input is an earlier output, and every output new. `part` is `layer` or `head`, whose wires have
+/// separate names.
 fn check_wires(part: &str, operators: &[Operator], problems: &mut Problems<'_>) {
     let mut defined: BTreeSet<&str> = BTreeSet::from([LAYER_INPUT]);
     if operators.is_empty() {

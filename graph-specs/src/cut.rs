@@ -1,7 +1,7 @@
 //! Cuts: how two devices share one product (HeteroLLM §4.1).
 //!
-//! The first side is the one whose shapes are static (the NPU), the second takes what is left (the GPU). Both read the
-//! same activations, and the rows of the weights that a side multiplies are a range of the uncut ones.
+//! The first side has static shapes (the NPU), the second takes the rest (the GPU). Both read the same activations, and
+//! each multiplies a range of the rows of the uncut weights.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 /// One of the two devices that share a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Side {
-    /// The one whose kernels have static shapes.
+    /// The side whose kernels have static shapes.
     First,
-    /// The one that takes any shape.
+    /// The side that takes any shape.
     Second,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for Side {
     }
 }
 
-/// What is cut in one piece: a product, or attention with its heads in place of rows.
+/// A product that is cut as one piece; attention counts as one, with its heads in place of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum CutProduct {
     /// Queries, keys and values, by groups of heads.
@@ -53,7 +53,7 @@ pub enum CutProduct {
 }
 
 impl CutProduct {
-    /// All of them, in execution order.
+    /// All cut products, in execution order.
     pub const ALL: [Self; 6] = [
         Self::Qkv,
         Self::Attention,
@@ -82,10 +82,10 @@ impl fmt::Display for CutProduct {
     }
 }
 
-/// How two devices share a product.
+/// The way two devices share a product.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Cut {
-    /// Not at all: one side does everything.
+    /// Not cut: one side computes everything.
     Whole(Side),
     /// By output rows.
     Rows {
@@ -94,16 +94,16 @@ pub enum Cut {
     },
     /// By tokens: sequence-cut with one size, multi-sequence-cut with more.
     Tokens {
-        /// Static sizes on the first side, one after another from token 0; the second does the rest. Where there is
-        /// none, the last size may be padded.
+        /// Static sizes on the first side, one after another from token 0; the second does the rest. If nothing is left
+        /// for the second, the last size may be padded.
         sizes: Vec<u32>,
     },
     /// By output rows, with the first side's tokens at a static size.
     Hybrid {
         /// Output rows of the first side, from row 0; the second does the rest.
         first: u32,
-        /// Static size of the first side, in tokens from token 0: where there are fewer they are padded, and where there are
-        /// more the second side does the margin of its rows too.
+        /// Static size of the first side, in tokens from token 0. Fewer tokens are padded; of more, the second side
+        /// also computes the margin for the first side's rows.
         padded_tokens: u32,
     },
 }
@@ -126,7 +126,7 @@ impl Cut {
         !matches!(self, Self::Whole(_))
     }
 
-    /// Output rows of the first side where it has a range of them: the cut is by rows.
+    /// Output rows of the first side if the cut is by rows.
     pub const fn first_rows(&self) -> Option<u32> {
         match self {
             Self::Rows { first } | Self::Hybrid { first, .. } => Some(*first),
@@ -134,8 +134,8 @@ impl Cut {
         }
     }
 
-    /// Output rows and tokens of each piece of a product of `rows` rows over `tokens` tokens: those of the first side, of which
-    /// the whole product takes `padded_tokens`, and those of the second.
+    /// Returns (output rows, tokens) of each piece of a product of `rows` rows over `tokens` tokens, for the first and
+    /// the second side. A first side that has the whole product computes `padded_tokens`.
     pub fn pieces(&self, rows: u32, tokens: u32, padded_tokens: u32) -> [Vec<(u32, u32)>; 2] {
         let mut sides = match self {
             Self::Whole(Side::First) => [vec![(rows, padded_tokens)], Vec::new()],
@@ -164,8 +164,8 @@ impl Cut {
         sides
     }
 
-    /// Checks that the cut fits a product of `rows` output rows over `tokens`, of which a side takes whole steps of
-    /// `row_step` (the last may be shorter, and is the second side's).
+    /// Checks that the cut fits a product of `rows` output rows over `tokens` tokens. A side takes whole steps of
+    /// `row_step` rows; the last step may be shorter and belongs to the second side.
     pub fn check(&self, rows: u32, tokens: u32, row_step: u32) -> Result<(), CutMisfit> {
         if let Some(first) = self.first_rows() {
             if first == 0 || first >= rows {
@@ -226,10 +226,10 @@ pub enum CutMisfit {
     Rows {
         /// Output rows of the first side.
         first: u32,
-        /// Those of the product.
+        /// Output rows of the product.
         rows: u32,
     },
-    /// The cut is inside a head, or a tile.
+    /// The cut falls inside a head or a tile.
     #[error("expected a row-cut at a multiple of {row_step} rows, found {first}")]
     RowStep {
         /// Output rows of the first side.
@@ -237,7 +237,7 @@ pub enum CutMisfit {
         /// Rows that stay together.
         row_step: u32,
     },
-    /// The first side would do more tokens than there are, or none.
+    /// The static sizes are empty, hold a 0, or have one more than the tokens need.
     #[error(
         "expected static sizes above 0 of which all are needed for {tokens} tokens, found {sizes:?}"
     )]

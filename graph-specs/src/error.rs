@@ -1,4 +1,4 @@
-//! What can be wrong with a spec file, always with the place in the file.
+//! Errors in spec files, each with its place in the file.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub enum SpecError {
         /// Cause.
         source: std::io::Error,
     },
-    /// The file was read and holds mistakes; all that were found are listed.
+    /// The file was read and has mistakes; all of them are listed.
     #[error("{}", list(problems))]
     Invalid {
         /// Problems in file order; never empty.
@@ -29,13 +29,13 @@ pub enum SpecError {
         suggestion(nearest)
     )]
     Unknown {
-        /// What was looked for, e.g. `architecture`.
+        /// Kind of file, e.g. `architecture`.
         kind: &'static str,
-        /// The name asked for.
+        /// The requested name.
         found: String,
         /// Names that exist.
         known: Vec<String>,
-        /// The most similar of them.
+        /// The known name most similar to the requested one.
         nearest: Option<String>,
     },
 }
@@ -49,7 +49,7 @@ pub struct Problem {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What was expected and found.
+    /// The expected and the found value.
     pub message: String,
 }
 
@@ -68,7 +68,7 @@ fn list(problems: &[Problem]) -> String {
     lines.join("\n")
 }
 
-/// `` `a`, `b` `` for messages.
+/// Formats names as `` `a`, `b` ``, for messages.
 pub(crate) fn quoted<S: AsRef<str>>(names: &[S]) -> String {
     let names: Vec<String> = names.iter().map(|n| format!("`{}`", n.as_ref())).collect();
     names.join(", ")
@@ -81,9 +81,9 @@ fn suggestion(nearest: &Option<String>) -> String {
         .unwrap_or_default()
 }
 
-/// The candidate most similar to `found`, whatever its case, if any is similar at all.
+/// The candidate most similar to `found`, ignoring case; `None` if none is similar.
 pub fn nearest<'a>(found: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Comparing takes the product of the lengths; no name is that long.
+    // Comparing takes time proportional to the product of the lengths; no known name is that long.
     let short = |name: &str| name.len() <= NAME_BYTES_COMPARED;
     let found = Some(found).filter(|name| short(name))?.to_lowercase();
     candidates

@@ -1,9 +1,9 @@
 //! The expressions of spec files: `config.head_dim ?? hidden / heads`.
 //!
 //! Numbers, `'text'`, `true`, `false`, `none`, names, `config.key.path`, `list[index]`, `+ - * / % **`,
-//! `== != < <= > >=`, `&& || !`, `a ?? b` (b where a is none) and `condition ? a : b`. Nothing else: no
-//! functions, no state. A key that the config does not have is `none`, and `none` in arithmetic is `none`, so
-//! that one `??` at the end catches any missing part. What a name means is the caller's [`Scope`].
+//! `== != < <= > >=`, `&& || !`, `a ?? b` (b where a is none) and `condition ? a : b`. Nothing else: no functions, no
+//! state. A key that the config does not have is `none`, and `none` in arithmetic is `none`, so that one `??` at the
+//! end catches any missing part. The caller's [`Scope`] gives names their meaning.
 
 mod eval;
 mod parse;
@@ -43,11 +43,11 @@ impl Value {
 pub trait Scope {
     /// Value of a plain name such as `hidden` or `layer`.
     fn name(&self, name: &str) -> Result<Value, EvalError>;
-    /// Value of `config.path`; [`Value::None`] where the config lacks it.
+    /// Value of `config.path`; [`Value::None`] if the config lacks it.
     fn config(&self, path: &str) -> Value;
 }
 
-/// Why an expression has no value.
+/// Reasons why an expression has no value.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EvalError {
     /// A name that the spec does not define.
@@ -55,7 +55,7 @@ pub enum EvalError {
     UnknownName {
         /// The name.
         found: String,
-        /// The most similar defined one.
+        /// The most similar defined name.
         nearest: Option<String>,
     },
     /// Names that define each other.
@@ -153,7 +153,7 @@ impl Expr {
         Ok(Self { text, node })
     }
 
-    /// The expression as it was written.
+    /// The expression as written.
     pub fn text(&self) -> &str {
         &self.text
     }

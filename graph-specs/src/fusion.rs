@@ -1,7 +1,7 @@
-//! Fusion plans: which operators become one kernel, said by a kernel's boundary.
+//! Fusion plans: which operators become one kernel, given by the kernel's boundary.
 //!
-//! A kernel holds every operator on the way from its inputs to its outputs. Boundaries are anchors that each
-//! layer has, whatever its family: the layer's input and output and the ends of its attention.
+//! A kernel holds every operator between its inputs and its outputs. Boundaries are anchors that each layer has,
+//! whatever its family: the layer's input and output and the ends of its attention.
 
 use serde::Deserialize;
 
@@ -9,7 +9,7 @@ use crate::error::SpecError;
 use crate::source::{Problems, Source};
 use crate::vocabulary::Group;
 
-/// A way to cut the model into kernels.
+/// A plan for cutting the model into kernels.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fusion {
@@ -23,11 +23,11 @@ pub struct Fusion {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelPlan {
-    /// Which group.
+    /// The op group.
     pub group: Group,
-    /// Where it begins.
+    /// The anchors where it begins.
     pub inputs: Vec<GraphAnchor>,
-    /// Where it ends.
+    /// The anchors where it ends.
     pub outputs: Vec<GraphAnchor>,
 }
 
@@ -42,7 +42,7 @@ pub enum GraphAnchor {
     Key,
     /// Values as the attention reads them.
     Value,
-    /// What the attention gives.
+    /// Output of the attention.
     Attended,
     /// Residual stream leaving the layer, or the logits.
     Output,

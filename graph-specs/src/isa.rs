@@ -1,4 +1,4 @@
-//! Instruction sets that the CPU's kernels have a form for.
+//! Instruction sets for which the CPU's kernels have an implementation.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 /// An instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum Isa {
-    /// Rust alone, on any machine; slow.
+    /// Rust without intrinsics, on any machine; slow.
     Portable,
     /// AVX2 and FMA.
     Avx2,
@@ -19,10 +19,10 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// All of them, best first.
+    /// All instruction sets, best first.
     pub const ALL: [Self; 4] = [Self::Avx512Vnni, Self::AvxVnni, Self::Avx2, Self::Portable];
 
-    /// Its name on the command line.
+    /// Name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Portable => "portable",
@@ -32,13 +32,13 @@ impl Isa {
         }
     }
 
-    /// The best one of this machine.
+    /// The best instruction set of this machine.
     pub fn best() -> Self {
         let mut all = Self::ALL.into_iter();
         all.find(|isa| isa.is_available()).unwrap_or(Self::Portable)
     }
 
-    /// Whether this machine has it.
+    /// Whether this machine has the instruction set.
     pub fn is_available(self) -> bool {
         match self {
             Self::Portable => true,
@@ -71,7 +71,7 @@ impl fmt::Display for Isa {
     }
 }
 
-/// A name that no instruction set has.
+/// A name of no instruction set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown instruction set `{0}`, expected one of `avx512-vnni`, `avx-vnni`, `avx2`, `portable`"

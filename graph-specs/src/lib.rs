@@ -6,14 +6,24 @@
 //! * [`Soc`]: the devices of a machine (`socs/*.ron`).
 //! * [`Policy`]: the constants and switches of a scheduler (`policies/*.ron`).
 //!
-//! The words that all of HEG shares are types of this crate as well: [`DeviceClass`], [`Group`], [`WeightForm`],
-//! [`Isa`], [`Cut`] and the one source of seeded numbers, [`Seeded`].
+//! The words that all of HEG shares are types of this crate too: [`DeviceClass`], [`Group`], [`WeightForm`], [`Isa`],
+//! [`Cut`], the only source of seeded numbers, [`Seeded`], and the error of broken invariants, [`Bug`].
 //!
 //! A file refers to another kind by name; the shipped ones are in [`shipped`]. Every mistake is reported with
 //! file, line and column, what was expected, and the nearest valid name. No file here is ever written.
-#![deny(missing_docs)]
+//!
+//! ```
+//! use heg_spec::{Soc, Source, shipped};
+//!
+//! assert!(shipped::policy("agent-xpu")?.prefill.preempt);
+//! let text = "(name: \"mine\", devices: [(class: Cpu, programms: (activations: I8))])";
+//! let error = Soc::parse(Source { file: "mine.ron", text }).unwrap_err().to_string();
+//! assert!(error.contains("mine.ron:1") && error.contains("`programs`"), "{error}");
+//! # Ok::<(), heg_spec::SpecError>(())
+//! ```
 
 pub mod architecture;
+mod bug;
 mod cut;
 mod error;
 pub mod expr;
@@ -30,6 +40,7 @@ mod source;
 mod vocabulary;
 
 pub use architecture::Architecture;
+pub use bug::Bug;
 pub use cut::{Cut, CutMisfit, CutProduct, Side};
 pub use error::{Problem, SpecError, nearest};
 pub use fusion::Fusion;

@@ -1,4 +1,4 @@
-//! Model files: what to build a bundle from, and how.
+//! Model files: the source and the options of a bundle.
 
 use std::path::PathBuf;
 
@@ -16,13 +16,13 @@ pub struct ModelSpec {
     pub name: String,
     /// Hugging Face folder; relative paths start at the model file's folder.
     pub source: PathBuf,
-    /// Architecture by name; where absent, the one whose `model_types` has the config's `model_type`.
+    /// Architecture by name; if absent, the one whose `model_types` has the config's `model_type`.
     #[serde(default)]
     pub architecture: Option<String>,
     /// Weight form.
     #[serde(default = "default_weights")]
     pub weights: WeightForm,
-    /// Longest context in tokens; where absent, the model's own limit up to [`CONTEXT_TOKENS_DEFAULT`].
+    /// Longest context in tokens; if absent, the model's own limit up to [`CONTEXT_TOKENS_DEFAULT`].
     #[serde(default)]
     pub context_tokens: Option<u32>,
     /// Fusion plan by name.
@@ -31,17 +31,17 @@ pub struct ModelSpec {
     /// Candidate chunk sizes of static variants, in tokens, ascending.
     #[serde(default = "default_chunks")]
     pub chunk_tokens: Vec<u32>,
-    /// NPU platforms that static variants are compiled for ahead of time: of [`NpuPlatform::KNOWN`].
+    /// NPU platforms, from [`NpuPlatform::KNOWN`], that static variants are compiled for ahead of time.
     #[serde(default)]
     pub npu_platforms: Vec<NpuPlatform>,
-    /// Rows of the KV cache that static attention is compiled for, ascending; those beyond the context become
-    /// one of the whole context.
+    /// Rows of the KV cache that static attention is compiled for, ascending; those beyond the context become one of
+    /// the whole context.
     #[serde(default = "default_buckets")]
     pub mha_context_tokens: Vec<u32>,
 }
 
-/// Longest context that is compiled without being asked for. Chosen, not measured: rotary tables of this
-/// length take 8 MiB at a head dimension of 64.
+/// Longest context that is compiled by default. Chosen, not measured: rotary tables of this length take 8 MiB at a head
+/// dimension of 64.
 pub const CONTEXT_TOKENS_DEFAULT: u32 = 32_768;
 
 impl ModelSpec {
@@ -98,7 +98,7 @@ fn default_chunks() -> Vec<u32> {
     vec![32, 64, 128, 256, 512]
 }
 
-/// Powers of two, so that padding at most doubles the work; 4096 is the longest that Agent.xpu evaluates.
+/// Powers of two, so that padding at most doubles the work; 4096 is the longest context that Agent.xpu evaluates.
 fn default_buckets() -> Vec<u32> {
     vec![512, 1024, 2048, 4096]
 }

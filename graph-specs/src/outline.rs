@@ -1,8 +1,8 @@
-//! Where each value of a RON file stands: `layer.3.1.x` → byte offset.
+//! The positions of the values in a RON file: `layer.3.1.x` → byte offset.
 //!
-//! Deserialised values carry no positions, and a name alone does not say which of its uses is wrong. So the
-//! text of a file that RON has accepted is walked once more, for its shape only: fields and map keys by name,
-//! list and tuple elements by index. Only called when there is a problem to place.
+//! Deserialised values carry no positions, and a name alone does not say which of its uses is wrong. So the text of a
+//! file that RON has accepted is walked again for its shape only: fields and map keys by name, list and tuple elements
+//! by index. Only used when there is a problem to locate.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ pub(crate) struct Outline {
     offsets: BTreeMap<String, usize>,
 }
 
-/// An open bracket: what its next value is called.
+/// An open bracket, and the name or index of its next value.
 struct Frame {
-    /// Path of the bracket itself, with a dot behind it unless it is empty.
+    /// Path of the bracket itself, followed by a dot unless it is empty.
     prefix: String,
     index: usize,
     key: Option<String>,
 }
 
 impl Outline {
-    /// Walks `text`, which should be valid RON; of any other text the outline is merely useless.
+    /// Walks `text`, which should be valid RON; the outline of any other text is merely useless.
     pub(crate) fn of(text: &str) -> Self {
         let mut walk = Walk {
             rest: text,
@@ -36,7 +36,7 @@ impl Outline {
         }
     }
 
-    /// Offset of the value at `path`, else of the nearest value around it.
+    /// Offset of the value at `path`, or else of the nearest value around it.
     pub(crate) fn offset(&self, path: &str) -> usize {
         let mut path = path;
         loop {
@@ -58,7 +58,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Skips space and comments; the text from the next token on, if there is one.
+    /// Skips space and comments; returns the text from the next token on, if there is one.
     fn next(&mut self) -> Option<&'a str> {
         loop {
             self.rest = self.rest.trim_start();
@@ -104,7 +104,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A string, a name or a number: the key of what follows if a colon follows, else a value.
+    /// Takes a string, a name or a number: the key of the next value if a colon follows, else a value.
     fn word(&mut self, offset: usize, first: char) {
         let text = self.rest;
         let (length, content) = match string(text) {
@@ -128,7 +128,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Notes a value's offset; a bracket behind an enum's name belongs to the value that the name began.
+    /// Records a value's offset; a bracket after an enum's name belongs to the value that the name began.
     fn value(&mut self, offset: usize) {
         if !self.frames.is_empty() {
             let path = self.path();
@@ -144,7 +144,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Length of the string literal that `text` starts with, and where its content lies in it.
+/// Length of the string literal at the start of `text`, and the range of its content.
 fn string(text: &str) -> Option<(usize, std::ops::Range<usize>)> {
     let plain = text.strip_prefix('b').unwrap_or(text);
     if let Some(raw) = plain.strip_prefix('r') {
@@ -170,7 +170,7 @@ fn string(text: &str) -> Option<(usize, std::ops::Range<usize>)> {
     Some((end, start..start + length))
 }
 
-/// Length of the block comment that `text` starts with; such comments nest.
+/// Length of the block comment at the start of `text`; block comments nest.
 fn block_comment(text: &str) -> usize {
     let (mut depth, mut at) = (0_usize, 0);
     loop {

@@ -1,4 +1,4 @@
-//! What a SoC file says of two devices that share products (HeteroLLM §3 and §4.2), and of an NPU's matrix units.
+//! The part of a SoC file on two devices that share products (HeteroLLM §3 and §4.2), and on an NPU's matrix units.
 
 use serde::Deserialize;
 

@@ -1,7 +1,7 @@
-//! Policy files: every constant of a scheduler, and which of its mechanisms are on.
+//! Policy files: all constants of a scheduler, and which of its mechanisms are on.
 //!
-//! Sections name Agent.xpu: v2 unless said. An optional mechanism that is `None` is off, which is what
-//! ablations do; nothing in the scheduler has a constant of its own.
+//! Section numbers are those of Agent.xpu v2 unless another paper is named. An optional mechanism that is `None` is
+//! off, which is how ablations remove it; the scheduler has no constants of its own.
 
 use serde::Deserialize;
 
@@ -9,24 +9,24 @@ use crate::error::SpecError;
 use crate::source::{Problems, Source};
 use crate::vocabulary::DeviceClass;
 
-/// How requests share the devices.
+/// The rules by which requests share the devices.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
     /// Name, e.g. `agent-xpu`.
     pub name: String,
-    /// Which scheduler it is for.
+    /// The scheduler that the policy is for.
     pub scheduler: SchedulerKind,
-    /// The device of schedulers that use a single one.
+    /// The device of a single-device scheduler.
     #[serde(default = "default_device")]
     pub device: DeviceClass,
-    /// How prompts are prefilled.
+    /// Prefill of prompts.
     #[serde(default)]
     pub prefill: PrefillPolicy,
-    /// How tokens are decoded.
+    /// Decoding of tokens.
     #[serde(default)]
     pub decode: DecodePolicy,
-    /// How tokens are drafted (sd.npu).
+    /// Drafting of tokens (sd.npu).
     #[serde(default)]
     pub drafts: DraftPolicy,
     /// Promotion of proactive requests that have waited long (4.5).
@@ -35,8 +35,9 @@ pub struct Policy {
     /// Dispatch by memory pressure (v1 6.4).
     #[serde(default)]
     pub pressure: Option<Pressure>,
-    /// How two devices run kernels together (HeteroLLM 4). Schedulers of one device have them as that; with the others, each
-    /// has its lane, and reactive work of one takes the other's device too while that is idle. None: never.
+    /// Running kernels on two devices together (HeteroLLM 4). A single-device scheduler has the pair as its device;
+    /// with the others each device has its lane, and reactive work on one also takes the other device while that is
+    /// idle. `None`: never.
     #[serde(default)]
     pub pair: Option<Pairing>,
     /// Limits, and what happens at them.
@@ -44,53 +45,46 @@ pub struct Policy {
     pub limits: Limits,
 }
 
-/// How two devices run every kernel together (HeteroLLM).
+/// Settings for running every kernel on two devices together (HeteroLLM).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pairing {
-    /// What is given to either.
+    /// Granularity of the division of work.
     pub level: PairLevel,
-    /// How they wait for each other.
+    /// The way the two wait for each other.
     #[serde(default)]
     pub synchronisation: Synchronisation,
 }
 
-/// What is given to either device of a pair.
+/// The granularity at which work is divided between the devices of a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum PairLevel {
-    /// Operators: products to the NPU's role, norms and attention to the other (HeteroLLM 4).
+    /// Whole operators: products to the NPU's role, norms and attention to the other (HeteroLLM 4).
     Layer,
-    /// Parts of operators, so that both end together (HeteroLLM 4.1).
+    /// Parts of operators, cut so that both devices finish together (HeteroLLM 4.1).
     Tensor,
 }
 
-/// How two devices wait for each other.
+/// The way two devices wait for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Deserialize)]
 pub enum Synchronisation {
-    /// One sleeps as long as the other is predicted to need, and then polls a flag beside what that computes
-    /// (HeteroLLM 4.2).
+    /// One sleeps for the predicted time of the other and then polls a flag stored beside the result (HeteroLLM 4.2).
     #[default]
     Fast,
     /// One sleeps until the other wakes it.
     Plain,
 }
 
-/// Schedulers: the paper's, and those it is compared with.
+/// Schedulers. Those used only for comparison are in `heg-sim`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 pub enum SchedulerKind {
     /// Flow-aware coordination of NPU and iGPU (Agent.xpu).
     AgentXpu,
     /// One device, continuous batching, prompts in chunks beside the decode batch (OpenVINO, llama.cpp).
     ContinuousBatching,
-    /// One request at a time, its prefill split over NPU and iGPU (HeteroLLM).
-    Serial,
-    /// One device; a reactive request throws away the prefill of a proactive one (Fig. 6a).
-    PreemptRecompute,
-    /// One device; a reactive and a proactive stream take turns kernel by kernel (Fig. 6b).
-    TimeSharing,
 }
 
-/// How prompts are prefilled.
+/// Settings for prefill.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrefillPolicy {
@@ -99,54 +93,46 @@ pub struct PrefillPolicy {
     /// Whether token-wise kernels of reactive requests are split over NPU and iGPU while nothing decodes
     /// (4.3, Algorithm 1).
     pub elastic: bool,
-    /// Whether they are also split while only proactive requests decode, and for how long that may keep an overdue one
-    /// from its next token, in milliseconds: an answer that nobody waits for gives the iGPU to a prompt that somebody
-    /// waits for. None: only while nothing decodes.
+    /// Whether these kernels are also split while only proactive requests decode, and the longest time in milliseconds
+    /// that this may delay an overdue one's next token: proactive answers yield the iGPU to reactive prompts. `None`:
+    /// only while nothing decodes.
     #[serde(default)]
     pub split_beside_proactive_ms: Option<u32>,
-    /// The same for proactive requests: dynamic load balancing (v1 6.5).
+    /// Whether token-wise kernels of proactive requests are split: dynamic load balancing (v1 6.5).
     pub balance: bool,
-    /// Time that waiting proactive prompts have to need before `balance` splits one, in milliseconds: a token takes three
-    /// times as much energy on the iGPU. None: they always are.
-    #[serde(default)]
-    pub balance_above_ms: Option<u32>,
-    /// Least tokens of a proactive prompt's remainder that runs on the NPU, padded to a chunk, also while the iGPU has
-    /// nothing else to do; not while `balance` is asked for. None: remainders run on the iGPU.
-    #[serde(default)]
-    pub npu_remainder_tokens_min: Option<u32>,
-    /// Whether the remainder on the iGPU is put off so that it ends no earlier than the chunks on the NPU
-    /// (4.3).
+    /// Whether the remainder on the iGPU is delayed so that it ends no earlier than the chunks on the NPU (4.3).
     pub defer_remainder: bool,
-    /// Where attention may run besides the iGPU (4.3).
+    /// Whether, and with which kernels, attention may run on the NPU besides the iGPU (4.3).
     pub attention: NpuAttention,
-    /// Share of the bandwidth that a kernel on the NPU and decoding on the iGPU, of different classes, may want together
-    /// (4.3). Above it they exclude each other, the reactive one first. None: they never do.
+    /// Largest share of the bandwidth that a kernel on the NPU and decoding on the iGPU, of different classes, may want
+    /// together (4.3). Above it they exclude each other, the reactive one first. `None`: they never do.
     pub joint_bandwidth_max: Option<f64>,
-    /// Which preempted request goes on first.
+    /// Order in which preempted requests resume.
     pub resume: Resume,
-    /// Reactive prompts in the order of when they came plus this many times their length, the time that they need
-    /// from here on: a short one overtakes a long one, also one under way, that came a little earlier. None: as they
-    /// came.
+    /// Orders reactive prompts by arrival time plus this factor times their remaining prefill time: a short prompt
+    /// overtakes a long one that came a little earlier, even if that has begun. `None`: by arrival.
     #[serde(default)]
     pub short_prompts_first: Option<f64>,
-    /// Whether a waiting reactive prompt shorter than a chunk has the iGPU while the NPU has another reactive one.
+    /// Whether a waiting reactive prompt shorter than a chunk runs on the iGPU while the NPU runs another reactive
+    /// prompt.
     #[serde(default)]
     pub short_prompts_aside: bool,
-    /// Whether any other reactive prompt has it, the first that waits, also while reactive requests decode, and for how long
-    /// that may keep one from its next token, in milliseconds. None: short ones have it, while no reactive request decodes.
+    /// Longest time, in milliseconds, for which a second reactive prompt of any length may delay reactive decoding on
+    /// the iGPU. `None`: only short prompts run there, while no reactive request decodes.
     #[serde(default)]
     pub long_prompts_aside_ms: Option<u32>,
-    /// Most tokens of a proactive prompt's chunk: as long as one of its kernels may a person's token wait where one
-    /// lane has all kernels. None: those of any chunk.
+    /// Most tokens in a chunk of a proactive prompt. It bounds how long a reactive token waits for one of its kernels
+    /// if one lane runs all kernels. `None`: as for any chunk.
     #[serde(default)]
     pub proactive_chunk_tokens: Option<u32>,
-    /// How kernels that have their weights inside change from prompts to the verification of drafts (sd.npu 3.2).
+    /// Schedule by which kernels that contain their weights are switched from prefill to the verification of drafts
+    /// (sd.npu 3.2).
     #[serde(default)]
     pub switching: Switching,
 }
 
-/// How blocks of layers are switched from the graph of prompts to that of verification, where graphs have their weights
-/// inside (sd.npu 3.2). Graphs that are given their weights take next to no memory, and nothing is switched.
+/// Schedules for switching blocks of layers from the prefill graph to the verification graph, if graphs contain their
+/// weights (sd.npu 3.2). Graphs whose weights are inputs take almost no memory, and nothing is switched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Deserialize)]
 pub enum Switching {
     /// All graphs are loaded all the time.
@@ -154,122 +140,121 @@ pub enum Switching {
     Resident,
     /// Loads are hidden behind as much computation as they take, from the last block on.
     Progressive,
-    /// A block is loaded as soon as it has computed the last chunk.
+    /// A block's graph is loaded as soon as the block has computed the last chunk.
     Async,
-    /// All blocks are loaded after the prompt.
+    /// All graphs are loaded after the prompt.
     Sync,
 }
 
-/// Attention on the NPU.
+/// The kernels for attention on the NPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum NpuAttention {
     /// Never.
     Off,
     /// With kernels compiled for a request while it waits (on-the-fly warm-up).
     WarmUp,
-    /// With the static kernels of the bundle, where the iGPU would take longer, its queue included.
+    /// With the static kernels of the bundle, whenever the iGPU would take longer, its queue included.
     Bundle,
 }
 
 /// Order of preempted and waiting requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum Resume {
-    /// As they came.
+    /// By arrival.
     Arrival,
-    /// Least estimated time to completion first, overdue ones before all (v1 6.2).
+    /// Overdue ones first, then by least estimated time to completion (v1 6.2).
     LeastTimeToCompletion,
 }
 
-/// How tokens are decoded.
+/// Settings for decoding.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecodePolicy {
     /// Largest batch.
     pub batch_max: u32,
-    /// Largest batch while a reactive request decodes, unless there are more reactive ones (4.5,
-    /// Algorithm 2). None: classes do not matter.
+    /// Largest batch while a reactive request decodes, unless there are more reactive ones (4.5, Algorithm 2). `None`:
+    /// classes do not matter.
     pub reactive_batch_max: Option<u32>,
-    /// Where one lane has all kernels: most times as long as for the reactive answers alone that an iteration may take
-    /// with proactive ones beside them, as costs say; overdue ones are in it anyway. None: any, up to
+    /// If one lane runs all kernels: the largest factor by which proactive answers may lengthen an iteration of the
+    /// reactive answers, as costs predict; overdue ones always take part. `None`: any factor, up to
     /// `reactive_batch_max`.
     #[serde(default)]
     pub reactive_slowdown_max: Option<f64>,
-    /// Whether the longest sequences are left out first when the batch is too small for all.
+    /// Whether the longest sequences are left out first if the batch is too small for all.
     pub evict_longest: bool,
     /// Whether kernels of a prefill go before those of decoding on the iGPU (4.3).
     pub prefill_first: bool,
-    /// Where one lane has all kernels: share of its time that proactive prompts get while reactive requests decode, a
-    /// kernel between two iterations, overdue or not. None: nothing, until they are overdue.
+    /// If one lane runs all kernels: the share of its time that proactive prompts get while reactive requests decode,
+    /// one kernel between two iterations, overdue or not. `None`: no time until they are overdue.
     #[serde(default)]
     pub proactive_share: Option<f64>,
-    /// Where one lane has all kernels: a reactive answer goes before a reactive prompt that takes more than this many
-    /// times as long as the answer's tokens so far. Most answers are short: one that has just begun is the likelier
-    /// to end soon. None: prompts first, as with an NPU.
+    /// If one lane runs all kernels: a reactive answer goes before a reactive prompt that takes more than this many
+    /// times as long as the answer's tokens so far. Most answers are short, so one that has just begun is likely to end
+    /// soon. `None`: prompts first, as with an NPU.
     #[serde(default)]
     pub young_answers_first: Option<f64>,
-    /// Where one lane has all kernels: a reactive answer goes before a reactive prompt that takes more than this many
-    /// times as long as the tokens that the answer may still have: it is sure to end soon. None: prompts first.
+    /// If one lane runs all kernels: a reactive answer goes before a reactive prompt that takes more than this many
+    /// times as long as the tokens left to the answer, which is sure to end soon. `None`: prompts first.
     #[serde(default)]
     pub ending_answers_first: Option<f64>,
     /// Whether a whole layer is one kernel when a single request decodes (4.2).
     pub fused_layer: bool,
-    /// Most rows of an iteration that verifies drafted tokens, those of the requests' own tokens included (sd.npu 4.1).
-    /// 0: none are verified.
+    /// Most rows of an iteration that verifies drafted tokens, the rows of the requests' own tokens included (sd.npu
+    /// 4.1). 0: no drafts are verified.
     #[serde(default)]
     pub draft_rows_max: u32,
-    /// Whether the NPU verifies the draft of one request while the lane of dynamic kernels decodes others, where costs say
-    /// that both together give more.
+    /// Whether the NPU verifies the draft of one request while the lane of dynamic kernels decodes others, if costs
+    /// predict a higher throughput together.
     #[serde(default)]
     pub second_lane: bool,
 }
 
-/// The mechanisms of drafts: what tokens are drafted from, how likely ones are told, and how many are verified. Drafts
-/// change how soon an answer comes, and not what it is. The default is what pays.
+/// The mechanisms of drafts: the sources of drafted tokens, the estimates of their likelihood, and the number that is
+/// verified. Drafts change the speed of an answer, not its content. The default enables the mechanisms that pay off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DraftPolicy {
-    /// Whether what came after the same tokens of the prompt and the answer so far is drafted (sd.npu 4.1).
+    /// Whether to draft the tokens that followed the same tokens earlier in the prompt and the answer (sd.npu 4.1).
     pub context: bool,
-    /// The same of earlier answers of the client.
+    /// Whether to draft from earlier answers of the client in the same way.
     pub history: bool,
-    /// Whether what the client expects the answer to be is drafted.
+    /// Whether to draft from the answer that the client predicts.
     pub prediction: bool,
-    /// Whether tokens are drafted that the answer's grammar alone allows.
+    /// Whether to draft tokens that are the only ones the answer's grammar allows.
     pub grammar: bool,
-    /// Whether what came most often goes first, rather than what came last.
+    /// Whether the most frequent continuation goes first, rather than the latest.
     pub frequencies: bool,
-    /// Whether it is learnt how often drafted tokens turn out right, by where they come from.
+    /// Whether acceptance rates of drafted tokens are learnt, by the tokens' source.
     pub learning: bool,
-    /// Whether several ways to go on are drafted where that is asked for.
+    /// Whether several continuations are drafted, as a tree, where trees are requested.
     pub trees: bool,
-    /// Tokens that are drafted for each request, whatever their rows take. None: as many as pay.
+    /// Tokens that are drafted for each request, whatever the cost of their rows. `None`: as many as pay off.
     pub fixed_tokens: Option<u32>,
-    /// Whether prompts are read again for what the model found likely in them, on lanes that nothing else runs on, and
-    /// drafted from (sd.npu 3.3).
+    /// Whether idle lanes read prompts again and draft from what the model found likely in them (sd.npu 3.3).
     pub calibration: bool,
-    /// Whether the rest of a rejected draft is drafted again where it still made sense to the model (sd.npu 3.4).
+    /// Whether the rest of a rejected draft is drafted again if the model still found it plausible (sd.npu 3.4).
     pub reuse: bool,
 }
 
-/// When a proactive request is overdue.
+/// Settings for overdue proactive requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ageing {
-    /// Time in a queue, in milliseconds.
+    /// Time in a queue until a request is overdue, in milliseconds.
     pub threshold_ms: u32,
-    /// From when on a prompt has waited, before it has the iGPU beside a reactive one.
+    /// Start of the wait after which a prompt gets the iGPU beside a reactive one.
     #[serde(default)]
     pub prompts_from: AgeingStart,
 }
 
-/// From when on a proactive prompt has waited.
+/// Start of a proactive prompt's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 pub enum AgeingStart {
-    /// Since it came.
+    /// The prompt's arrival.
     #[default]
     Arrival,
-    /// Since no other proactive prompt is before it. Behind those it waits for its own kind, and where more of them come
-    /// than the machine can serve, all would be overdue.
+    /// The moment when no other proactive prompt is ahead. Until then the prompt waits for its own class; under
+    /// overload all prompts would be overdue if that time counted.
     Turn,
 }
 
@@ -277,9 +262,9 @@ pub enum AgeingStart {
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pressure {
-    /// From here on, two memory-bound kernels do not run side by side.
+    /// Share from which on two memory-bound kernels do not run side by side.
     pub medium: f64,
-    /// From here on, kernels run one at a time, reactive ones first.
+    /// Share from which on kernels run one at a time, reactive ones first.
     pub high: f64,
     /// Whether a proactive kernel beside a reactive one must end no later than it (v1 6.3).
     pub duration_bound: bool,
@@ -295,17 +280,17 @@ pub struct Limits {
     pub requests_max: u32,
     /// Memory for KV caches, in MiB; requests wait for room.
     pub kv_mib: u32,
-    /// Greatest share of time in which the iGPU works, in percent: it rests after each launch, and graphics has it then
-    /// (4.1). None: it never rests.
+    /// Greatest share of time that the iGPU works, in percent: it rests after each launch to leave time for graphics
+    /// (4.1). `None`: it never rests.
     #[serde(default)]
     pub igpu_percent_max: Option<u32>,
-    /// Power that kernels side by side may draw together, in W, as far as costs know it (v1 6.2). None: any.
+    /// Power that kernels side by side may draw together, in W, as far as costs know it (v1 6.2). `None`: no limit.
     #[serde(default)]
     pub power_watts_max: Option<u32>,
-    /// Flash for KV caches that idle flows have to make room with, in MiB; 0 gives them up instead.
+    /// Flash for the KV caches of idle flows that have to make room, in MiB; with 0, such caches are dropped.
     #[serde(default)]
     pub flash_mib: u32,
-    /// A kernel hangs when it runs this many times longer than expected …
+    /// A kernel counts as hung when it runs this many times longer than expected …
     pub timeout_factor: u32,
     /// … and at least this long, in milliseconds.
     pub timeout_min_ms: u32,
@@ -316,15 +301,13 @@ fn default_device() -> DeviceClass {
 }
 
 impl Default for PrefillPolicy {
-    /// All off.
+    /// All mechanisms off.
     fn default() -> Self {
         Self {
             preempt: false,
             elastic: false,
             split_beside_proactive_ms: None,
             balance: false,
-            balance_above_ms: None,
-            npu_remainder_tokens_min: None,
             defer_remainder: false,
             attention: NpuAttention::Off,
             joint_bandwidth_max: None,
@@ -358,7 +341,7 @@ impl Default for DecodePolicy {
 }
 
 impl Default for DraftPolicy {
-    /// All but calibration and reuse, which gain little with the models that we measured.
+    /// All mechanisms but calibration and reuse, which gain little with the models that we measured.
     fn default() -> Self {
         Self {
             context: true,

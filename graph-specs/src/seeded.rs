@@ -1,7 +1,7 @@
-//! Numbers that look random and are the same on every run: SplitMix64 (Steele, Lea, Flood; OOPSLA 2014).
+//! Pseudo-random numbers that are the same on every run: SplitMix64 (Steele, Lea, Flood; OOPSLA 2014).
 //!
-//! A crate would serve, but none promises the same numbers in its next version, and a seed that is written
-//! beside a result has to mean the same trace, weights or answer for good.
+//! A crate would do, but none promises the same numbers in its next version, and a seed recorded beside a result must
+//! always give the same trace, weights or answer.
 
 use std::ops::Range;
 
@@ -10,17 +10,17 @@ use std::ops::Range;
 pub struct Seeded(u64);
 
 impl Seeded {
-    /// The source of that seed.
+    /// Returns the source for a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The source of that seed, this many numbers later.
+    /// Returns the source for a seed, after skipping this many numbers.
     pub fn skipping(seed: u64, numbers: u64) -> Self {
         Self(seed.wrapping_add(numbers.wrapping_mul(STEP)))
     }
 
-    /// Any 64 bits.
+    /// 64 random bits.
     #[inline]
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(STEP);
@@ -32,16 +32,16 @@ impl Seeded {
 
     /// A number in [0, 1).
     pub fn unit(&mut self) -> f64 {
-        // The 53 bits that an f64 holds.
+        // 53 bits are all that an f64 holds.
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A whole number from 0 to below `end`; 0 if that is 0.
+    /// An integer from 0 to below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
         (self.bits() % end.max(1) as u64) as usize
     }
 
-    /// A whole number of the range; its start if that is empty.
+    /// An integer of the range; its start if the range is empty.
     pub fn within(&mut self, range: Range<usize>) -> usize {
         range.start + self.below(range.len())
     }
@@ -51,7 +51,7 @@ impl Seeded {
         -(1.0 - self.unit()).ln() * 60e6 / per_minute
     }
 
-    /// Puts a list into random order (Fisher and Yates).
+    /// Shuffles a list (Fisher and Yates).
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
             list.swap(last, self.below(last + 1));
@@ -59,7 +59,7 @@ impl Seeded {
     }
 }
 
-/// What the state grows by from one number to the next: 2^64 by the golden ratio.
+/// Increment of the state between two numbers: 2^64 divided by the golden ratio.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[cfg(test)]

@@ -23,12 +23,13 @@ pub const FUSIONS: &[(&str, &str)] = shipped!("fusions": "agent-xpu");
 /// Shipped SoC files: name and text.
 pub const SOCS: &[(&str, &str)] = shipped!("socs":
     "core-ultra-5-125h", "core-ultra-7-258v", "core-ultra-x7-358h", "host-cpu", "host-cpu-f32",
-    "host-cpu-openvino", "host-pair", "host-roles", "host-roles-openvino", "snapdragon-8-gen3");
+    "host-cpu-gpu", "host-cpu-openvino", "host-gpu", "host-pair", "host-roles", "host-roles-openvino",
+    "snapdragon-8-gen3");
 
 /// Shipped policy files: name and text.
 pub const POLICIES: &[(&str, &str)] = shipped!("policies":
-    "agent-xpu", "agent-xpu-one-device", "agent-xpu-pair", "agent-xpu-v1", "cpu-continuous-batching", "heterollm-layer",
-    "heterollm-tensor", "igpu-continuous-batching", "igpu-preempt-recompute", "igpu-time-sharing", "serial-npu-igpu");
+    "agent-xpu", "agent-xpu-one-device", "agent-xpu-pair", "agent-xpu-quiet", "agent-xpu-v1", "cpu-continuous-batching",
+    "heterollm-layer", "heterollm-tensor", "igpu-continuous-batching", "sd-npu");
 
 /// The architecture called `name`.
 pub fn architecture(name: &str) -> Result<Architecture, SpecError> {

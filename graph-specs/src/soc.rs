@@ -49,6 +49,9 @@ pub struct Device {
     /// CPU programs, for a device that is played by the CPU itself. They come before its OpenVINO device.
     #[serde(default)]
     pub programs: Option<Programs>,
+    /// A GPU that runs the CPU programs of this role. It comes before the CPU itself.
+    #[serde(default)]
+    pub gpu: Option<Gpu>,
     /// OpenVINO device, e.g. `CPU`, `GPU.0`, `NPU`.
     pub openvino: String,
     /// OpenVINO properties that kernels are compiled with.
@@ -74,11 +77,11 @@ pub struct Device {
     pub anchors: Option<Anchors>,
 }
 
-/// How the CPU runs programs.
+/// The settings of CPU programs.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Programs {
-    /// How products with 8-bit weights take their activations.
+    /// The form of activations in products with 8-bit weights.
     pub activations: Activations,
     /// Number of threads; if absent, one for each of the cores.
     #[serde(default)]
@@ -89,18 +92,16 @@ pub struct Programs {
     /// Instructions that kernels use; if absent, the best that the machine has.
     #[serde(default)]
     pub isa: Option<Isa>,
-    /// Times as long as everything takes in this role, for devices of unequal speed: above 1, threads wait after each
-    /// piece of work.
-    #[serde(default = "unthrottled")]
-    pub throttle: NonZeroU32,
-    /// Sizes, in tokens, of the static shapes of the device that this role plays as the first of a pair: its parts of
-    /// products take as long as the sizes that hold them. Any size if absent.
-    #[serde(default)]
-    pub static_tokens: Vec<NonZeroU32>,
 }
 
-fn unthrottled() -> NonZeroU32 {
-    NonZeroU32::MIN
+/// A GPU that runs CPU programs by way of Vulkan. Activations are those of the `programs` beside it, which also run what
+/// the GPU cannot.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gpu {
+    /// Part of the name of the device or of its driver; if absent, the first hardware, or else the first of all.
+    #[serde(default)]
+    pub name: Option<String>,
 }
 
 /// Cores that threads run on, of those that this process may use.
@@ -116,7 +117,7 @@ pub enum Cores {
     Only(Vec<u32>),
 }
 
-/// How products with 8-bit weights take their activations. Other weights are multiplied in f32.
+/// The form of activations in products with 8-bit weights. Other weights are multiplied in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Activations {
     /// In f32.
@@ -217,6 +218,10 @@ impl Soc {
 fn check_device(problems: &mut Problems<'_>, path: &str, device: &Device, soc: &Soc) {
     if let Some(Cores::Only(cores)) = device.programs.as_ref().map(|programs| &programs.cores) {
         check_cores(problems, &format!("{path}.programs.cores"), cores);
+    }
+    if device.gpu.is_some() && device.programs.is_none() {
+        let message = "expected `programs` beside `gpu`, which runs them";
+        problems.push(&format!("{path}.gpu"), message.to_owned());
     }
     if let Some(npu) = &device.npu {
         check_npu(problems, &format!("{path}.npu"), npu, device.class);

@@ -1,4 +1,4 @@
-//! A spec file's text and the way from a RON error, or a wrong value, to line and column.
+//! A spec file's text, and the line and column of a RON error or a wrong value in it.
 
 use std::cell::OnceCell;
 
@@ -33,7 +33,7 @@ impl Source<'_> {
 
     fn syntax_problem(&self, error: &SpannedError) -> Problem {
         let (line, column) = (error.span.start.line, error.span.start.col);
-        // Where a value of another type was expected, RON points at the space before it.
+        // If another type of value was expected, RON points at the space before it.
         let before = column.saturating_sub(1);
         let text = self.text.lines().nth(line.saturating_sub(1));
         let space = text
@@ -49,7 +49,7 @@ impl Source<'_> {
     }
 }
 
-/// Collects what is wrong with the values of a file that RON has accepted.
+/// Collects the problems with the values of a file that RON has accepted.
 pub(crate) struct Problems<'a> {
     source: Source<'a>,
     outline: OnceCell<Outline>,
@@ -79,7 +79,7 @@ impl<'a> Problems<'a> {
         });
     }
 
-    /// The file's value if nothing is wrong with it.
+    /// Returns the file's value if nothing is wrong with it.
     pub(crate) fn finish<T>(self, value: T) -> Result<T, SpecError> {
         let mut problems = self.found;
         if problems.is_empty() {

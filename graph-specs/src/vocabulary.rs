@@ -20,7 +20,8 @@ pub enum DeviceClass {
 }
 
 impl DeviceClass {
-    /// The class of the device behind OpenVINO's name for it, e.g. `GPU.0`; `None` for a name of no single device.
+    /// The class of the device behind OpenVINO's name for it, e.g. `GPU.0`; `None` for a name that is not of a single
+    /// device.
     pub fn of_openvino(name: &str) -> Option<Self> {
         match name.split('.').next() {
             Some("CPU") => Some(Self::Cpu),
@@ -68,7 +69,7 @@ impl Group {
     }
 }
 
-/// How the weights of linear operators are stored.
+/// Storage forms of the weights of linear operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum WeightForm {
@@ -76,21 +77,21 @@ pub enum WeightForm {
     F32,
     /// 16-bit floats.
     F16,
-    /// Channel-wise int8 rows, rounded to nearest, with one f32 scale a row. Those of the embedding and the head, whose
-    /// outliers have one sign, have one f32 centre a row too.
+    /// Channel-wise int8 rows, rounded to nearest, with one f32 scale per row. The rows of the embedding and the head,
+    /// whose outliers all have one sign, have one f32 centre per row too.
     W8A16,
-    /// Rows of 4-bit integers. Neighbouring columns share an f16 scale and, unless they are symmetric, an f16 centre.
-    /// Embedding and head are as with `W8A16`.
+    /// Rows of 4-bit integers. Neighbouring columns share an f16 scale and, unless symmetric, an f16 centre. Embedding
+    /// and head are stored as with `W8A16`.
     W4A16 {
-        /// Columns that share them.
+        /// Columns that share a scale and a centre.
         group: GroupColumns,
-        /// Whether integers are signed, and there are no centres.
+        /// Whether integers are signed and have no centres.
         #[serde(default)]
         symmetric: bool,
     },
 }
 
-/// As people read it, e.g. `W4A16 in groups of 128`.
+/// Formats for people, e.g. `W4A16 in groups of 128`.
 impl fmt::Display for WeightForm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -111,10 +112,10 @@ impl fmt::Display for WeightForm {
 pub struct GroupColumns(u32);
 
 impl GroupColumns {
-    /// The smallest; blocks of GGUF files are as large.
+    /// The smallest group, as large as the blocks of GGUF files.
     pub const SMALLEST: Self = Self(32);
 
-    /// All of them, ascending.
+    /// All group sizes, ascending.
     pub const ALL: [Self; 3] = [Self::SMALLEST, Self(64), Self(128)];
 
     /// The number of columns.
@@ -158,11 +159,11 @@ impl fmt::Display for GroupColumns {
     }
 }
 
-/// A number of columns that no group has.
+/// A number of columns that no group size matches.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected groups of 32, 64 or 128 columns, found {found}")]
 pub struct UnknownGroupColumns {
-    /// The number, or the text that is not one.
+    /// The number, or the text that is no number.
     pub found: String,
 }
 
@@ -180,7 +181,7 @@ impl NpuPlatform {
     pub const NPU4000: Self = Self(4000);
     /// Panther Lake.
     pub const NPU5010: Self = Self(5010);
-    /// Panther Lake, the smaller one.
+    /// Panther Lake, the smaller version.
     pub const NPU5020: Self = Self(5020);
 
     /// Platforms that the NPU compiler of OpenVINO 2026.4 knows.
@@ -196,7 +197,7 @@ impl NpuPlatform {
         self.0
     }
 
-    /// This platform, if it is one of [`Self::KNOWN`].
+    /// Returns this platform if it is one of [`Self::KNOWN`].
     pub fn check(self) -> Result<Self, UnknownNpuPlatform> {
         match Self::KNOWN.contains(&self) {
             true => Ok(self),
@@ -233,7 +234,7 @@ impl fmt::Display for NpuPlatform {
     NpuPlatform::KNOWN.map(NpuPlatform::number)
 )]
 pub struct UnknownNpuPlatform {
-    /// The number, or the text that is not one.
+    /// The number, or the text that is no number.
     pub found: String,
 }
 

@@ -1,8 +1,8 @@
-//! The inputs that the roofline model refuses, as data.
+//! Errors of the roofline model, as data.
 //!
-//! All of it is wrong input: an anchor, a peak or an overhead that the formulas of DESIGN §5 have no
-//! meaning for. Variants hold what was found; the messages add what was expected. What a user should do
-//! about an error is for the binary to say: it knows which file the number came from.
+//! All are wrong input: an anchor, a peak or an overhead to which the formulas of DESIGN §5 do not apply. Variants hold
+//! the found value; the messages add the expected one. Advice to the user is added by the binary: it knows which file
+//! the number came from.
 
 use std::fmt;
 
@@ -10,14 +10,14 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RooflineError {
-    /// No kernel has this arithmetic intensity.
+    /// An arithmetic intensity that no kernel has.
     #[error("the anchor's intensity in FLOP/B is `{found:?}`, expected a finite number from 0")]
     Intensity {
         /// The intensity, in FLOP/B.
         found: f64,
     },
 
-    /// No kernel uses this share of the bandwidth.
+    /// A share of the bandwidth that no kernel uses.
     #[error("the anchor's utilisation is `{found:?}`, expected a number above 0 and up to 1")]
     Utilisation {
         /// Achieved bandwidth divided by peak bandwidth.
@@ -35,7 +35,7 @@ pub enum RooflineError {
         compute_bound: f64,
     },
 
-    /// No device has this peak.
+    /// A peak that no device has.
     #[error("the peak {ceiling} is `{found:?}`, expected a finite number above 0")]
     Peak {
         /// The ceiling in question.
@@ -44,16 +44,16 @@ pub enum RooflineError {
         found: f64,
     },
 
-    /// The anchors pull a ceiling below one unit per second: some input is in the wrong unit.
+    /// The anchors push a ceiling below one unit per second: some input is in the wrong unit.
     #[error("the effective {ceiling} is `{found:?}`, expected at least 1")]
     Effective {
         /// The ceiling in question.
         ceiling: Ceiling,
-        /// What the anchors make of the peak, in the ceiling's unit.
+        /// The ceiling that follows from the anchors, in its unit.
         found: f64,
     },
 
-    /// No launch takes this long.
+    /// An overhead that no launch has.
     #[error("the launch overhead in µs is `{found:?}`, expected a finite number from 0")]
     Launch {
         /// The overhead, in µs.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// Another user owns it, and could change it while it is used.
+    /// Another user owns it and could change it while it is in use.
     #[error(
         "`{}` belongs to user {found}, expected {expected}: use another place, or `chown` it",
         path.display()
@@ -21,7 +21,7 @@ pub enum FileError {
         expected: String,
     },
 
-    /// Users besides its owner may write there.
+    /// Users other than its owner may write there.
     #[error(
         "other users can write to `{}` (mode {mode:04o}), expected its owner only: run `chmod go-w` on it, or use \
          another place",
@@ -34,7 +34,7 @@ pub enum FileError {
         mode: u32,
     },
 
-    /// The file is of another kind.
+    /// It is a regular file, a folder, or something else, and not of the required kind.
     #[error("`{}` is {found}, expected {expected}", path.display())]
     Kind {
         /// The file or folder.
@@ -45,12 +45,12 @@ pub enum FileError {
         expected: &'static str,
     },
 
-    /// The file is longer than any of its kind.
+    /// The file is longer than the limit for its kind.
     #[error("`{}` has more than {most_bytes} bytes, expected at most so many: remove it", path.display())]
     TooLong {
         /// The file.
         path: PathBuf,
-        /// Length of the longest file that is read.
+        /// Length of the longest file that is read, in bytes.
         most_bytes: u64,
     },
 
@@ -59,7 +59,7 @@ pub enum FileError {
     Links {
         /// The path.
         path: PathBuf,
-        /// Links that are followed.
+        /// Number of links that are followed.
         most: usize,
     },
 

@@ -1,4 +1,4 @@
-//! A folder whose content can be trusted, since no other user can change it.
+//! A folder whose content can be trusted, because no other user can change it.
 
 use std::fs::DirBuilder;
 use std::path::{Path, PathBuf};
@@ -9,18 +9,18 @@ use crate::platform;
 use crate::read::read_own;
 use crate::temp::TempFile;
 
-/// A folder that only this user and root can change, and so can every folder on the way to it.
+/// A folder that, like every folder on the way to it, only this user and root can change.
 #[derive(Debug, Clone)]
 pub struct OwnFolder {
     path: PathBuf,
 }
 
 impl OwnFolder {
-    /// The folder at `path`, made for this user alone where it is not there.
+    /// Opens the folder at `path`; creates it for this user alone if it does not exist.
     ///
     /// # Errors
     ///
-    /// Those of [`Owners::check_folder`], also for what is there of the way to a new folder.
+    /// Those of [`Owners::check_folder`], also for the existing part of the path to a new folder.
     pub fn create(path: &Path) -> Result<Self, FileError> {
         let owners = Owners::this_user();
         let path = std::path::absolute(path).map_err(FileError::io("resolve", path))?;
@@ -37,11 +37,11 @@ impl OwnFolder {
         Ok(Self { path })
     }
 
-    /// A folder in it, made where it is not there.
+    /// Opens a folder inside this one; creates it if it does not exist.
     ///
     /// # Errors
     ///
-    /// As [`create`](Self::create).
+    /// Those of [`create`](Self::create).
     pub fn folder(&self, name: &str) -> Result<Self, FileError> {
         Self::create(&self.path.join(name))
     }
@@ -51,7 +51,7 @@ impl OwnFolder {
         &self.path
     }
 
-    /// Content of a file in it; `None` if there is no file.
+    /// Returns the content of a file in the folder; `None` if there is no file.
     ///
     /// # Errors
     ///
@@ -61,21 +61,21 @@ impl OwnFolder {
         read_own(&self.path.join(name), &Owners::this_user(), most_bytes)
     }
 
-    /// Writes a file in it, one part after the other: a reader sees what was there before, or all of it.
+    /// Writes the parts, one after the other, to a file in the folder. A reader sees the old content or all of the new.
     ///
     /// # Errors
     ///
-    /// [`FileError::Io`], and then the file is as it was.
+    /// [`FileError::Io`]; the file is then unchanged.
     pub fn write(&self, name: &str, parts: &[&[u8]]) -> Result<(), FileError> {
         let temp = TempFile::create(&self.path, &format!("{name}.tmp-"))?;
-        // Whatever the umask says: what others may write to is not read back.
+        // Whatever the umask: a file that others may write to is not read back.
         let protected = platform::protect(temp.file());
         protected.map_err(FileError::io("protect", temp.path()))?;
         temp.complete(parts, &self.path.join(name))
     }
 }
 
-/// The outermost part of `path` that is not there.
+/// The outermost part of `path` that does not exist.
 fn first_missing(path: &Path) -> PathBuf {
     let missing = path.ancestors().take_while(|above| !above.exists());
     missing.last().unwrap_or(path).to_owned()

@@ -1,10 +1,8 @@
-//! Files and folders on a machine that others use too.
+//! Files and folders on a machine with other users.
 //!
-//! [`Owners`] says whether a place can be changed by anyone but its rightful owners, [`OwnFolder`] is a folder that
-//! has passed this, and [`TempFile`] is a file that is either complete or not there. Code that runs or believes what it
-//! finds in a folder takes an [`OwnFolder`], or asks [`Owners`] first. What files hold is for other crates to say.
-
-#![warn(missing_docs)]
+//! [`Owners`] checks whether anyone but the rightful owners can change a place, [`OwnFolder`] is a folder that has
+//! passed this check, and [`TempFile`] is a file that is either complete or absent. Code that runs or trusts files in a
+//! folder takes an [`OwnFolder`], or checks [`Owners`] first. The content of the files is the concern of other crates.
 
 mod error;
 mod folder;
@@ -17,4 +15,4 @@ pub use error::FileError;
 pub use folder::OwnFolder;
 pub use owners::Owners;
 pub use read::open_regular;
-pub use temp::{TempFile, remove_stale, write_own, write_whole};
+pub use temp::{TempFile, create_own, remove_stale, write_own, write_whole};

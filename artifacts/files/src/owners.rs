@@ -1,11 +1,12 @@
-//! Whether a place in the file system can be changed by strangers.
+//! Checks whether other users can change a place in the file system.
 //!
-//! A file is as safe as every folder and link on the way to it: whoever may write to one of them can put another file
-//! in its place. So each step of the resolved path has to belong to one of the [`Owners`] and to be writable by nobody
-//! else. A folder with the sticky bit (`/tmp`) may be passed through: others can add to it, not replace what is ours.
+//! A file is only as safe as every folder and link on the way to it: whoever may write to one of them can put another
+//! file in its place. So each step of the resolved path has to belong to one of the [`Owners`], and only they may be
+//! able to write to it. A folder with the sticky bit (`/tmp`) may be on the way: others can add to it but not replace
+//! our files.
 //!
-//! Write permission for a group is taken as its owner's where the group is this user's own, with no other member: many
-//! systems give each user such a group, and a umask to match. On systems other than Unix nothing is checked but kinds.
+//! Write permission for a group counts as the owner's if the group is this user's own, without other members: many
+//! systems give each user such a group, and a umask to match. On systems other than Unix only the kinds are checked.
 
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::error::FileError;
 use crate::platform::{self, effective_user, is_sticky, owner};
 
-/// Users whose files are trusted: root, the user of this process, and those that were added.
+/// The users whose files are trusted: root, the user of this process, and any that were added.
 #[derive(Debug, Clone)]
 pub struct Owners {
     uids: Vec<u32>,
@@ -22,7 +23,7 @@ pub struct Owners {
 /// Required kind of a path's step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// A folder that leads on.
+    /// A folder on the way to the path.
     Way,
     /// A folder whose whole content is trusted.
     Folder,
@@ -31,18 +32,18 @@ enum Step {
 }
 
 impl Owners {
-    /// Root and the user of this process.
+    /// Returns root and the user of this process.
     pub fn this_user() -> Self {
         let mut uids = vec![effective_user(), ROOT];
         uids.dedup();
         Self { uids }
     }
 
-    /// Adds the owner of `path`, who is trusted already: the owner of the running program.
+    /// Adds the owner of `path`, which must be trusted already, e.g. the running program.
     ///
     /// # Errors
     ///
-    /// [`FileError::Io`] where it cannot be inspected.
+    /// [`FileError::Io`] if `path` cannot be inspected.
     pub fn and_owner_of(mut self, path: &Path) -> Result<Self, FileError> {
         let data = std::fs::metadata(path).map_err(FileError::io("inspect", path))?;
         self.uids.extend(owner(&data));
@@ -51,32 +52,30 @@ impl Owners {
         Ok(self)
     }
 
-    /// Checks that only these users can change or replace the file or folder at `path`. Returns its path without
-    /// links.
+    /// Checks that only these users can change or replace the file or folder at `path`. Returns its path without links.
     ///
     /// # Errors
     ///
-    /// [`FileError::Owner`], [`FileError::Writable`], [`FileError::Links`]; [`FileError::Io`] where nothing is there.
+    /// [`FileError::Owner`], [`FileError::Writable`], [`FileError::Links`]; [`FileError::Io`] if nothing is there.
     pub fn check(&self, path: &Path) -> Result<PathBuf, FileError> {
         self.walk(path, Step::Any)
     }
 
-    /// Checks that there is a folder at `path` in which only these users can change anything. Returns its path without
-    /// links.
+    /// Checks that `path` is a folder in which only these users can change anything. Returns its path without links.
     ///
     /// # Errors
     ///
-    /// As [`check`](Self::check), and [`FileError::Kind`].
+    /// Those of [`check`](Self::check), and [`FileError::Kind`].
     pub fn check_folder(&self, path: &Path) -> Result<PathBuf, FileError> {
         self.walk(path, Step::Folder)
     }
 
-    /// Checks a folder as [`check_folder`](Self::check_folder) does, and each file and folder in it, but not what the
-    /// folders hold.
+    /// Checks a folder as [`check_folder`](Self::check_folder) does, and each file and folder in it, but not the
+    /// content of those folders.
     ///
     /// # Errors
     ///
-    /// As [`check_folder`](Self::check_folder).
+    /// Those of [`check_folder`](Self::check_folder).
     pub fn check_content(&self, path: &Path) -> Result<(), FileError> {
         let folder = self.check_folder(path)?;
         let entries = std::fs::read_dir(&folder).map_err(FileError::io("list", &folder))?;
@@ -85,7 +84,7 @@ impl Owners {
             let data = std::fs::symlink_metadata(&entry);
             let data = data.map_err(FileError::io("inspect", &entry))?;
             match data.is_symlink() {
-                // One that leads nowhere leads nobody astray.
+                // A link to nothing cannot lead to a foreign file.
                 true if !entry.exists() => {}
                 true => drop(self.check(&entry)?),
                 false => self.check_step(&entry, &data, Step::Any)?,
@@ -94,12 +93,12 @@ impl Owners {
         Ok(())
     }
 
-    /// Checks that what these users put at `path`, which need not be there, cannot be replaced by others: the folder
+    /// Checks that others cannot replace a file that these users put at `path`, which need not exist yet: the folder
     /// that holds it may be shared only as `/tmp` is.
     ///
     /// # Errors
     ///
-    /// As [`check_folder`](Self::check_folder).
+    /// Those of [`check_folder`](Self::check_folder).
     pub fn check_place(&self, path: &Path) -> Result<(), FileError> {
         let absolute = absolute(path)?;
         let folder = absolute.parent().unwrap_or(Path::new("/"));
@@ -181,7 +180,8 @@ fn absolute(path: &Path) -> Result<PathBuf, FileError> {
     std::path::absolute(path).map_err(FileError::io("resolve", path))
 }
 
-/// The components of a path, the first one last. An absolute one starts over: joining its root drops what was there.
+/// The components of a path, the first one last. An absolute path starts over: joining its root drops everything
+/// before.
 fn components(path: &Path) -> Vec<PathBuf> {
     let parts = path.components();
     let parts = parts.filter(|part| *part != std::path::Component::CurDir);
@@ -190,7 +190,7 @@ fn components(path: &Path) -> Vec<PathBuf> {
     parts
 }
 
-/// Refuses what others may write to.
+/// Refuses a file that others may write to.
 fn check_writers(path: &Path, data: &Metadata) -> Result<(), FileError> {
     match platform::writable_mode(data) {
         Some(mode) => {
@@ -218,7 +218,7 @@ mod tests {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
 
-    /// A folder within a temporary one, and the temporary one.
+    /// Returns a folder within a temporary one, and the temporary one.
     fn folder() -> (tempfile::TempDir, PathBuf) {
         let above = tempfile::tempdir().unwrap();
         let folder = above.path().join("own");
@@ -276,7 +276,7 @@ mod tests {
         assert!(owners.check_place(&above.path().join("socket")).is_err());
     }
 
-    /// Only root can give files away; elsewhere the list of owners is made to lack us instead.
+    /// Only root can give files away, so for other users the list of owners leaves this user out instead.
     #[test]
     fn what_belongs_to_another_user_is_refused_links_too() {
         let (above, folder) = folder();

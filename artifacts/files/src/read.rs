@@ -1,4 +1,4 @@
-//! Opening and reading files that may be anything: never waiting for a pipe, never more than a bounded length.
+//! Opens and reads files of unknown kind: never waits for a pipe, never reads more than a bounded length.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -17,7 +17,7 @@ pub fn open_regular(path: &Path) -> Result<File, FileError> {
     open(path, Links::Followed)
 }
 
-/// Reads a file that only `owners` can change, and that is not itself a link. `None` if there is no file.
+/// Reads a file that only `owners` can change and that is not itself a link. Returns `None` if there is no file.
 pub(crate) fn read_own(
     path: &Path,
     owners: &Owners,

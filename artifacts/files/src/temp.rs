@@ -1,9 +1,9 @@
-//! Files that are either complete or not there.
+//! Files that are either complete or absent.
 //!
-//! A file gets a temporary name first, `<prefix><pid>-<n>`, and its real name by a rename when it is complete. It is
-//! locked for as long as it is open. A [`TempFile`] that is dropped before removes itself; what a killed process leaves
-//! behind is removed by [`remove_stale`], which knows it by the lock that nobody holds: a lock, unlike a process id, says
-//! the same in every container that sees the folder.
+//! A file first gets a temporary name, `<prefix><pid>-<n>`, and its real name by a rename when it is complete. It is
+//! locked while it is open. A [`TempFile`] that is dropped earlier removes itself; the leftovers of a killed process
+//! are removed by [`remove_stale`], which recognises them because nobody holds their lock: unlike a process id, a lock
+//! means the same in every container that sees the folder.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use crate::error::FileError;
-use crate::platform::{is_linked, protect};
+use crate::platform::{for_this_user_alone, is_linked, protect};
 
 /// A new file under a temporary name, removed on drop unless [`TempFile::rename`] succeeded.
 #[derive(Debug)]
@@ -41,9 +41,9 @@ impl TempFile {
                         kept: false,
                     });
                 }
-                // Somebody who cleans up met it before it was locked, and removes it.
+                // A clean-up saw the file before it was locked, and removes it.
                 Ok(_) => {}
-                // A process of the same number, now dead or in another container, had the same idea.
+                // A process with the same number, now dead or in another container, took this name.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(source) => return Err(FileError::io("create", path)(source)),
             }
@@ -55,12 +55,12 @@ impl TempFile {
         &self.file
     }
 
-    /// Its temporary name.
+    /// The temporary name.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes all that it is to hold, one part after the other, and gives it its real name.
+    /// Writes all parts, one after the other, and gives the file its real name.
     pub(crate) fn complete(mut self, parts: &[&[u8]], target: &Path) -> Result<(), FileError> {
         self.write(parts)?;
         self.rename(target)
@@ -74,7 +74,7 @@ impl TempFile {
         Ok(())
     }
 
-    /// Gives the file its real name, replacing what had it.
+    /// Gives the file its real name, replacing a file of that name.
     ///
     /// # Errors
     ///
@@ -89,26 +89,54 @@ impl TempFile {
 impl Drop for TempFile {
     fn drop(&mut self) {
         if !self.kept {
-            // Nothing can be done about a failure here: whoever opens the folder next tries again.
+            // A failure here cannot be handled: the next process to open the folder tries again.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Writes a file, one part after the other: a reader sees what was there before, or all of it.
+/// Creates a file that only this user may read, to be written bit by bit, replacing a file of that name. A link is not
+/// followed, and anything but a file is left as it is.
 ///
 /// # Errors
 ///
-/// [`FileError::Io`], and then the file is as it was.
+/// [`FileError::Io`], [`FileError::Kind`].
+pub fn create_own(path: &Path) -> Result<File, FileError> {
+    match fs::symlink_metadata(path) {
+        Ok(data) if data.is_file() => {
+            fs::remove_file(path).map_err(FileError::io("remove", path))?
+        }
+        Ok(_) => {
+            return Err(FileError::Kind {
+                path: path.to_owned(),
+                found: "a link, a folder, a pipe or a device",
+                expected: "a regular file",
+            });
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(source) => return Err(FileError::io("inspect", path)(source)),
+    }
+    let mut options = OpenOptions::new();
+    // A process that has the old file open keeps reading the old file, not this one.
+    options.write(true).create_new(true);
+    for_this_user_alone(&mut options);
+    options.open(path).map_err(FileError::io("create", path))
+}
+
+/// Writes a file, one part after the other. A reader sees the old content or all of the new.
+///
+/// # Errors
+///
+/// [`FileError::Io`]; the file is then unchanged.
 pub fn write_whole(path: &Path, parts: &[&[u8]]) -> Result<(), FileError> {
     beside(path)?.complete(parts, path)
 }
 
-/// Writes a file that only this user may read, as [`write_whole`] does, and so that it is whole after a loss of power too.
+/// Writes a file that only this user may read, as [`write_whole`] does, and syncs it so that it survives a power cut.
 ///
 /// # Errors
 ///
-/// [`FileError::Io`], and then the file is as it was.
+/// [`FileError::Io`]; the file is then unchanged.
 pub fn write_own(path: &Path, parts: &[&[u8]]) -> Result<(), FileError> {
     let mut temp = beside(path)?;
     protect(&temp.file).map_err(FileError::io("protect", &temp.path))?;
@@ -118,26 +146,26 @@ pub fn write_own(path: &Path, parts: &[&[u8]]) -> Result<(), FileError> {
     temp.rename(path)
 }
 
-/// A new file beside one.
+/// Creates a temporary file beside `path`.
 fn beside(path: &Path) -> Result<TempFile, FileError> {
     let folder = path.parent().unwrap_or(path);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     TempFile::create(folder, &format!("{name}.tmp-"))
 }
 
-/// Locks a new file. False where it was removed before it was locked, or is just being removed.
+/// Locks a new file. Returns false if it was removed before it was locked, or is being removed.
 fn is_ours(file: &File) -> bool {
     match file.try_lock() {
         Ok(()) => is_linked(file),
         Err(TryLockError::WouldBlock) => false,
-        // A file system without locks: nobody can tell by one, and so nobody removes what is younger than a day.
+        // The file system has no locks: `remove_stale` then leaves any file that is younger than a day.
         Err(TryLockError::Error(_)) => true,
     }
 }
 
-/// Removes the temporary files `<prefix><pid>-<n>` in `folder` that nobody will finish: those that nobody holds the
-/// lock of and, where the file system has no locks, those that were not written to for a day. What cannot be inspected
-/// or removed is left: it may be another process's turn at this moment.
+/// Removes the temporary files `<prefix><pid>-<n>` in `folder` that will not be finished: those whose lock nobody holds
+/// or, if the file system has no locks, those that were not written to for a day. A file that cannot be inspected or
+/// removed is left, as another process may be working on it.
 ///
 /// # Errors
 ///
@@ -165,7 +193,7 @@ fn remove_if_stale(path: &Path) {
         Err(TryLockError::Error(_)) => is_old(&file),
     };
     if is_stale {
-        // Under the lock: whoever created it meanwhile cannot get it, and takes another name.
+        // While the lock is held, a process that has just created the file cannot lock it, and takes another name.
         let _ = fs::remove_file(path);
     }
 }
@@ -183,10 +211,10 @@ fn is_named(name: &str, prefix: &str) -> bool {
     numbers.is_some_and(|(pid, n)| pid.parse::<u32>().is_ok() && n.parse::<u64>().is_ok())
 }
 
-/// One counter for all folders: names only have to differ.
+/// One counter for all folders: names only have to be different.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Longer than anything takes to write one file. Chosen, not measured.
+/// Longer than writing a file takes. Chosen, not measured.
 const AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[cfg(test)]
@@ -201,6 +229,30 @@ mod tests {
         names
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn a_file_of_ones_own_is_read_by_nobody_else_and_follows_no_link() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        let mut reader = File::open(&path).unwrap();
+        create_own(&path).unwrap().write_all(b"new").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        let mut seen = String::new();
+        std::io::Read::read_to_string(&mut reader, &mut seen).unwrap();
+        assert_eq!(seen, "old", "who had it open sees nothing of the new one");
+        let (link, target) = (folder.path().join("link"), folder.path().join("target"));
+        symlink(&target, &link).unwrap();
+        for path in [link.as_path(), folder.path()] {
+            let refused = create_own(path).unwrap_err().to_string();
+            assert!(refused.contains("expected a regular file"), "{refused}");
+        }
+        assert!(!target.exists());
+    }
+
     #[test]
     fn dropped_files_vanish_and_renamed_ones_stay() {
         let folder = tempfile::tempdir().unwrap();
@@ -212,7 +264,7 @@ mod tests {
         assert_eq!(names(folder.path()), ["kept"]);
     }
 
-    /// A process of another container may have any number, also one that no process here has.
+    /// A process in another container may have any number, even one that no process here has.
     #[test]
     fn a_file_that_is_being_written_stays_whatever_its_name_says() {
         let folder = tempfile::tempdir().unwrap();

@@ -70,7 +70,7 @@ fn check_answer(
             "`None`, or `known_answers`",
         ));
     };
-    // Places were checked before: the kernel is there.
+    // Places were checked before, so the kernel exists.
     let kernel = manifest.kernels.get(place.kernel.0 as usize);
     let outputs = kernel.map_or(&[][..], |kernel| &kernel.outputs);
     let expected = outputs.iter().try_fold(0_u64, |total, port| {

@@ -21,7 +21,7 @@ use crate::manifest::{
 };
 use heg_spec::{DeviceClass, Group};
 
-/// What a group has on one side.
+/// The ports of a group on one side.
 struct Side {
     name: &'static str,
     required: &'static [Role],
@@ -144,7 +144,8 @@ fn check_ports(kernel: &str, ports: &[Port], side: &Side, widths: &Widths) -> Re
     }
 }
 
-/// The cache has the rows of the context; everything else, new keys and values included, those of a call.
+/// Checks that the cache has the rows of the context, and everything else, new keys and values included, those of a
+/// call.
 fn check_rows(
     field: impl FnOnce() -> String,
     role: Role,
@@ -174,7 +175,7 @@ fn check_rows(
     ))
 }
 
-/// Cosines and sines come together and from one table.
+/// Checks that cosines and sines come together and with one width.
 fn check_rotary(field: &str, kernel: &Kernel) -> Result<(), Error> {
     let sines = kernel
         .inputs
@@ -290,7 +291,7 @@ fn check_variants(field: &str, group: Group, variants: &[Variant]) -> Result<(),
     Ok(())
 }
 
-/// Buckets are for what depends on the context, and hold at least the chunk itself.
+/// Checks that only kernels that depend on the context have buckets, and that a bucket holds at least the chunk.
 fn check_shape_class(
     field: impl Fn() -> String,
     group: Group,

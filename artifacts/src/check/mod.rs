@@ -1,8 +1,8 @@
-//! Whether a manifest agrees with itself: the check that readers and the writer share.
+//! Checks a manifest for consistency; readers and the writer share this check.
 //!
-//! Manifests come from files, so nothing in them is trusted: not an index, not a product of dimensions. What
-//! passes may be indexed without asking: every id is in range, every section listed, and every length the
-//! product of its shape. The first contradiction found is the one reported, with the path of its field.
+//! Manifests come from files, so nothing in them is trusted: not an index, not a product of dimensions. A manifest that
+//! passes may be indexed without further checks: every id is in range, every section is listed, and every length is the
+//! product of its shape. The first contradiction is reported, with the path of its field.
 //!
 //! Not checked here: the bytes of sections (an IR may be nonsense), and whether a host can run a variant.
 
@@ -21,7 +21,7 @@ use crate::manifest::{ElementType, MANIFEST_REVISION, Manifest, Provenance};
 use crate::plain::is_plain;
 use heg_spec::GroupColumns;
 
-/// Checks everything that the manifest says about itself.
+/// Checks the whole manifest against itself.
 ///
 /// Errors: [`Error::TooNew`], [`Error::InvalidManifest`].
 pub(crate) fn check_manifest(manifest: &Manifest) -> Result<(), Error> {
@@ -99,7 +99,7 @@ fn check_nonzero(field: impl FnOnce() -> String, found: u64) -> Result<(), Error
     Err(Error::invalid(field(), "`0`", "at least `1`"))
 }
 
-/// Fails for invisible names, and for names that a terminal would not show as they are.
+/// Fails for invisible names and for names that a terminal would not show verbatim.
 fn check_name(field: impl FnOnce() -> String, name: &str) -> Result<(), Error> {
     if name.is_empty() {
         return Err(Error::invalid(field(), "empty", "a name"));
@@ -107,7 +107,7 @@ fn check_name(field: impl FnOnce() -> String, name: &str) -> Result<(), Error> {
     check_plain(field, name)
 }
 
-/// Fails for text that a terminal would not show as it is.
+/// Fails for text that a terminal would not show verbatim.
 fn check_plain(field: impl FnOnce() -> String, text: &str) -> Result<(), Error> {
     if text.chars().all(is_plain) {
         return Ok(());
@@ -132,7 +132,7 @@ fn check_provenance(provenance: &Provenance) -> Result<(), Error> {
     names.try_for_each(|name| check_plain(|| "provenance.inputs".to_owned(), name))
 }
 
-/// A shape has one or two dimensions, none of them zero.
+/// Checks that a shape has one or two dimensions, none of them zero.
 fn check_shape(field: impl Fn() -> String, shape: &[u32]) -> Result<(), Error> {
     if !(1..=2).contains(&shape.len()) {
         return Err(Error::invalid(
@@ -151,7 +151,7 @@ fn check_shape(field: impl Fn() -> String, shape: &[u32]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Integers that scales belong to have rows.
+/// Checks that integers, which have scales, have two dimensions.
 fn check_rank(
     field: impl FnOnce() -> String,
     element: ElementType,
@@ -168,7 +168,7 @@ fn check_rank(
     }
 }
 
-/// Columns of 4-bit integers, and of nothing else, are in groups, which divide them.
+/// Checks that 4-bit integers, and no other elements, have column groups, and that the groups divide the columns.
 fn check_groups(
     field: impl Fn(&str) -> String,
     element: ElementType,
@@ -198,7 +198,7 @@ fn check_groups(
     }
 }
 
-/// Bytes of the elements of a shape; `None` if they do not fit.
+/// Size of a shape's elements in bytes; `None` if it does not fit.
 fn bytes_of(shape: &[u32], element: ElementType) -> Option<u64> {
     let elements = shape.iter().try_fold(1_u64, |elements, &dimension| {
         elements.checked_mul(dimension.into())

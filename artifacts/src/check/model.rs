@@ -17,7 +17,7 @@ pub(super) struct Widths {
 }
 
 impl Widths {
-    /// What a port of this role must be wide; `None` where the rotary table decides.
+    /// The width that a port of this role must have; `None` if the rotary table decides.
     pub(super) fn of(&self, role: Role) -> Option<u32> {
         match role {
             Role::Hidden => Some(self.hidden),

@@ -1,8 +1,8 @@
 //! Checks of the list of sections, and of the lengths that shapes imply.
 //!
-//! Every section has one entry and at least one reference, every reference has its entry, and where the
-//! manifest knows a shape the section is exactly as long as that. Sizes are multiplied with checks: a shape
-//! whose product does not fit in 64 bits is a contradiction, not a small section.
+//! Every section has one entry and at least one reference, every reference has its entry, and if the manifest implies a
+//! shape, the section has exactly that length. Sizes are multiplied with overflow checks: a shape whose product does
+//! not fit in 64 bits is a contradiction, not a small section.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,12 @@ use crate::error::Error;
 use crate::manifest::{ElementType, Manifest, Model, RopeTable, Weight};
 use crate::references::{Reference, references};
 
-/// Lengths of the sections that are listed.
+/// Lengths of the listed sections.
 pub(super) struct Lengths(BTreeMap<SectionId, u64>);
 
 impl Lengths {
-    /// The section at `reference` is `expected` bytes long; `None` if that many do not fit in 64 bits.
+    /// Checks that the section at `reference` is `expected` bytes long; `None` is a length that does not fit in 64
+    /// bits.
     pub(super) fn check_bytes(
         &self,
         reference: Reference,
@@ -35,7 +36,7 @@ impl Lengths {
         Err(Error::invalid(reference.to_string(), found, expected))
     }
 
-    /// The section at `reference` has as many bytes as `shape` says.
+    /// Checks that the section at `reference` is as long as `shape` implies.
     fn check(
         &self,
         reference: Reference,
@@ -121,7 +122,7 @@ pub(super) fn check_weights(weights: &[Weight], lengths: &Lengths) -> Result<(),
     Ok(())
 }
 
-/// Whether a weight has scales or centres.
+/// The kind of a weight's affine section: scales or centres.
 #[derive(Clone, Copy)]
 enum AffineKind {
     Required,
@@ -139,7 +140,7 @@ fn affine_kind(element: ElementType, reference: Reference) -> AffineKind {
     }
 }
 
-/// A section of scales or centres has an f32 for each row, or an f16 for each group of columns.
+/// Checks that a section of scales or centres has an f32 for each row, or an f16 for each group of columns.
 fn check_affine(
     reference: Reference,
     weight: &Weight,

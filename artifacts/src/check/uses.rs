@@ -1,7 +1,7 @@
 //! Checks of the per-layer table: which kernel runs where, with which weights.
 //!
-//! A use names a kernel of the group that its place asks for, exactly the weights that the kernel's
-//! parameters describe, in their order, and a rotary table if and only if the kernel takes one.
+//! A use names a kernel of the group that its place requires, exactly the weights that the kernel's parameters
+//! describe, in their order, and a rotary table if and only if the kernel takes one.
 
 use super::check_equal;
 use super::kernels::rotary_width;
@@ -136,7 +136,7 @@ fn check_rope(
     }
 }
 
-/// The element at a position that a file gave.
+/// The element at an index that comes from a file.
 fn look_up<'a, T>(
     list: &'a [T],
     position: u32,

@@ -11,19 +11,20 @@ use super::{ElementType, Variant};
 pub struct Kernel {
     /// Unique name, e.g. `qkv` or `qkv.1` where layers differ.
     pub name: String,
-    /// Part of a layer that it computes.
+    /// The part of a layer that it computes.
     pub group: Group,
-    /// Operators it was fused from, in order.
+    /// Operators that it was fused from, in order.
     pub ops: Vec<String>,
-    /// Activation inputs, in port order. Weight inputs of [`Binding::Input`](super::Binding::Input) variants follow them.
+    /// Activation inputs, in port order. The weight inputs of [`Binding::Input`](super::Binding::Input) variants follow
+    /// them.
     pub inputs: Vec<Port>,
     /// Outputs, in port order.
     pub outputs: Vec<Port>,
-    /// Weights it takes, in order: the shape of every [`KernelUse::weights`](super::KernelUse::weights).
+    /// Its weights, in order: the shape of every [`KernelUse::weights`](super::KernelUse::weights).
     pub parameters: Vec<Parameter>,
     /// Work of one call.
     pub work: Work,
-    /// Realisations, of which the runtime binds one per device.
+    /// Realisations, from which the runtime binds one per device.
     pub variants: Vec<Variant>,
 }
 
@@ -73,7 +74,7 @@ pub enum Rows {
     One,
 }
 
-/// One weight a kernel takes.
+/// One weight of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameter {
@@ -86,13 +87,13 @@ pub struct Parameter {
     /// Neighbouring columns that share a scale: see [`Weight::group_columns`](super::Weight::group_columns).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_columns: Option<GroupColumns>,
-    /// Whether its integers have centres: see [`Weight::centres`](super::Weight::centres).
+    /// Whether its integers have centres, see [`Weight::centres`](super::Weight::centres).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub centred: bool,
 }
 
 impl Parameter {
-    /// Bytes of a weight, with those of its scales and centres; `u64::MAX` if they cannot be counted.
+    /// Bytes of a weight, with its scales and centres; `u64::MAX` if they cannot be counted.
     pub fn bytes(&self) -> u64 {
         let sizes = self.shape.iter().map(|size| u64::from(*size));
         let elements = sizes.fold(1, u64::saturating_mul);
@@ -101,7 +102,7 @@ impl Parameter {
         values.saturating_add(self.affine_bytes().saturating_mul(kinds))
     }
 
-    /// Bytes of its scales, and of its centres where it has any; `u64::MAX` if they cannot be counted.
+    /// Bytes of its scales, and of its centres if it has any; `u64::MAX` if they cannot be counted.
     pub fn affine_bytes(&self) -> u64 {
         let rows = u64::from(self.shape.first().copied().unwrap_or(0));
         let numbers = match (self.element, self.group_columns) {

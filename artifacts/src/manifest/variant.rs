@@ -1,4 +1,4 @@
-//! Variants of a kernel: for which device, in which shapes, with which element types, and their NPU blobs.
+//! Variants of a kernel: their devices, shapes, element types and NPU blobs.
 
 use heg_spec::{DeviceClass, NpuPlatform};
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use crate::content_id::SectionId;
 /// Element types that reach a bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ElementType {
-    /// 4-bit signed integer, two in a byte, the one of the even column in its low half.
+    /// 4-bit signed integer, two in a byte, with the even column in the low half.
     I4,
     /// 4-bit unsigned integer, likewise.
     U4,
@@ -37,8 +37,8 @@ impl ElementType {
         }
     }
 
-    /// Size of one element, in bytes. A 4-bit one shares its byte with a neighbour: of several,
-    /// [`bytes_of`](Self::bytes_of) gives the size.
+    /// Size of one element, in bytes. A 4-bit element shares its byte with a neighbour; for several elements use
+    /// [`bytes_of`](Self::bytes_of).
     pub const fn bytes(self) -> u64 {
         self.bits().div_ceil(8)
     }
@@ -48,7 +48,7 @@ impl ElementType {
         Some(elements.checked_mul(self.bits())?.div_ceil(8))
     }
 
-    /// Whether it is an integer of half a byte, whose columns are in groups.
+    /// Whether it is a 4-bit integer, whose columns are in groups.
     pub const fn is_grouped(self) -> bool {
         matches!(self, Self::I4 | Self::U4)
     }
@@ -58,31 +58,31 @@ impl ElementType {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
-    /// Class of device it is meant for.
+    /// Class of the device that it is meant for.
     pub device: DeviceClass,
-    /// Which token counts it accepts.
+    /// The token counts that it accepts.
     pub shape: ShapeClass,
-    /// How weights reach it.
+    /// The way it gets its weights.
     pub binding: Binding,
     /// Element type of its activation ports: see [`port_element`](Self::port_element).
     pub activations: ElementType,
-    /// Element type of keys and values, where it is not that of the other activations.
+    /// Element type of keys and values, if it differs from that of the other activations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_cache: Option<ElementType>,
-    /// OpenVINO IR (XML). [`Binding::Constant`] refers to its weights as `offset="@k"`, where k counts the
-    /// sections of the [`KernelUse`](super::KernelUse): values, then scales and centres where there are any, weight
-    /// after weight. Input binding takes the same list as inputs behind the activation ports. Either kind finds its small
-    /// constants at `offset="@c+N"`, N bytes into [`Manifest::literals`](super::Manifest::literals). Each is followed by ` size="S"/>`, S bytes that
-    /// are within the section; a runtime refuses attributes `offset` and `size` of any other form.
+    /// OpenVINO IR (XML). [`Binding::Constant`] refers to its weights as `offset="@k"`, where k counts the sections of
+    /// the [`KernelUse`](super::KernelUse): values, then scales and centres if there are any, weight after weight.
+    /// Input binding takes the same list as inputs after the activation ports. Either binding finds its small constants
+    /// at `offset="@c+N"`, N bytes into [`Manifest::literals`](super::Manifest::literals). Each is followed by `
+    /// size="S"/>`, S bytes within the section; a runtime refuses attributes `offset` and `size` of any other form.
     pub ir: SectionId,
-    /// [CPU program](crate::program) of the kernel; only dynamic variants for the CPU have one.
+    /// The kernel's [CPU program](crate::program); only dynamic variants for the CPU have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<SectionId>,
-    /// How far outputs may lie from the known answers of a place: the largest difference, as a share of the
-    /// largest expected value of the same port. [`crate::judge`] compares so.
+    /// Largest difference between outputs and the known answers of a place, as a share of the largest expected value of
+    /// the same port; see [`crate::judge`].
     #[serde(default = "default_tolerance")]
     pub tolerance: f32,
-    /// The same variant compiled ahead of time, at most once for a platform.
+    /// The same variant compiled ahead of time, at most once per platform.
     #[serde(default)]
     pub blobs: Vec<Blob>,
 }
@@ -128,7 +128,7 @@ impl Elements {
     }
 }
 
-/// For bundles that were written before variants had one.
+/// The tolerance of bundles written before variants had one.
 fn default_tolerance() -> f32 {
     0.05
 }
@@ -139,7 +139,7 @@ fn default_tolerance() -> f32 {
 pub struct Blob {
     /// The platform that it runs on.
     pub platform: NpuPlatform,
-    /// Requirements on device and driver, as the compiler wrote them.
+    /// Requirements on device and driver, as written by the compiler.
     pub compatibility: Compatibility,
     /// The bytes, as OpenVINO exported them.
     pub section: SectionId,
@@ -151,7 +151,7 @@ pub struct Blob {
 pub struct Compatibility {
     /// Version of the NPU compiler (`compiler`).
     pub compiler: String,
-    /// Version of the ELF layout (`elf`), which the driver has to know.
+    /// Version of the ELF layout (`elf`), which the driver has to support.
     pub elf: String,
     /// Tiles it was scheduled for (`t`).
     pub tiles: Option<u32>,
@@ -161,7 +161,7 @@ pub struct Compatibility {
     pub text: String,
 }
 
-/// Which token counts a variant accepts.
+/// Token counts that a variant accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ShapeClass {
     /// Any number of tokens.
@@ -171,10 +171,10 @@ pub enum ShapeClass {
         /// The chunk.
         tokens: u32,
     },
-    /// Exactly this many tokens over exactly this many rows of the KV cache: attention where nothing may be
-    /// dynamic. Fewer of either are padded; padded rows of the cache lie behind the visible ones. Its IR has the
-    /// number of rows of the cache in three places: the shapes of keys and values, and an i32 literal 0, 1, 2… that
-    /// counts them. So a reader can have it over fewer rows.
+    /// Exactly this many tokens over exactly this many rows of the KV cache: attention on devices without dynamic
+    /// shapes. Fewer of either are padded; padded rows of the cache come after the visible ones. Its IR has the number
+    /// of cache rows in three places: the shapes of keys and values, and an i32 literal 0, 1, 2… that counts them. So a
+    /// reader can rewrite it for fewer rows.
     Bucket {
         /// The chunk.
         tokens: u32,
@@ -184,7 +184,7 @@ pub enum ShapeClass {
 }
 
 impl ShapeClass {
-    /// The token count it is fixed to, if it is.
+    /// The fixed token count, if there is one.
     pub fn chunk(self) -> Option<u32> {
         match self {
             Self::Dynamic => None,
@@ -192,7 +192,7 @@ impl ShapeClass {
         }
     }
 
-    /// The number of cache rows it is fixed to, if it is.
+    /// The fixed number of cache rows, if there is one.
     pub fn bucket(self) -> Option<u32> {
         match self {
             Self::Dynamic | Self::Static { .. } => None,
@@ -200,14 +200,14 @@ impl ShapeClass {
         }
     }
 
-    /// Whether a call of `tokens` over `context` visible rows fits, padded where need be.
+    /// Whether a call of `tokens` over `context` visible rows fits, with padding if necessary.
     pub fn admits(self, tokens: usize, context: usize) -> bool {
         let fits = |limit: Option<u32>, size| limit.is_none_or(|limit| size <= limit as usize);
         fits(self.chunk(), tokens) && fits(self.bucket(), context)
     }
 }
 
-/// `dynamic`, the chunk, or chunk×bucket.
+/// Formats as `dynamic`, the chunk, or chunk×bucket.
 impl std::fmt::Display for ShapeClass {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -218,7 +218,7 @@ impl std::fmt::Display for ShapeClass {
     }
 }
 
-/// How weights reach a kernel.
+/// The way a kernel gets its weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Binding {
     /// Constants in the IR that point into the mapped bundle.

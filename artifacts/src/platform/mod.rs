@@ -1,6 +1,6 @@
-//! What operating systems do differently: the identity of files, and advice about mapped pages, also to keep them.
+//! Differences between operating systems: the identity of files, and advice about mapped pages, including locking.
 //!
-//! Each system's file has the same functions. Advice that a system has no call for is not given.
+//! Each system's file has the same functions. Advice for which a system has no call is dropped.
 
 #[cfg(not(unix))]
 mod other;

@@ -1,6 +1,6 @@
-//! Windows and others: files have no identity that the standard library can read, and pages take no advice.
+//! Windows and others: files have no identity that the standard library can read, and there is no advice for pages.
 //!
-//! Without an identity nothing is remembered of a file, so that its content is looked at every time.
+//! Without an identity nothing can be remembered about a file, so that its content is checked every time.
 
 use std::fs::Metadata;
 use std::io;

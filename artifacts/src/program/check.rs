@@ -1,8 +1,8 @@
 //! Checks of a program against its kernel: buffers against ports, steps against buffers and parameters.
 //!
-//! Programs come from files, so nothing in them is trusted. What passes may be run without asking: every id is in
-//! range, every width is the one that a step needs. The first contradiction found is the one reported, with the path
-//! of its field. What steps leave to each other is checked in `flow`.
+//! Programs come from files, so nothing in them is trusted. A program that passes may be run without further checks:
+//! every id is in range, and every width is the one that a step needs. The first contradiction is reported, with the
+//! path of its field. The flow of data between steps is checked in `flow`.
 
 use super::flow::check_flow;
 use super::{
@@ -23,6 +23,7 @@ impl Program {
             kernel,
         };
         checker.check_counts()?;
+        checker.check_roles()?;
         for (index, buffer) in self.buffers.iter().enumerate() {
             checker.check_buffer(index, buffer)?;
         }
@@ -41,7 +42,7 @@ impl Program {
 }
 
 impl Buffer {
-    /// The scratch elements of a call of one row that it takes; `None` for ports.
+    /// The range of scratch elements that the buffer takes in a call of one row; `None` for ports.
     pub(super) fn scratch(&self) -> Option<std::ops::Range<u32>> {
         match self.place {
             BufferPlace::Scratch { first } => {
@@ -52,7 +53,7 @@ impl Buffer {
     }
 }
 
-/// A program under check, and the kernel that it has to fit.
+/// A program under check, and its kernel.
 pub(super) struct Checker<'a> {
     pub(super) program: &'a Program,
     kernel: &'a Kernel,
@@ -101,6 +102,22 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
+    /// Checks that no role comes twice on a side: steps find a port by its role.
+    fn check_roles(&self) -> Result<(), Error> {
+        let Kernel {
+            inputs, outputs, ..
+        } = self.kernel;
+        for (side, ports) in [("inputs", inputs), ("outputs", outputs)] {
+            for (index, port) in ports.iter().enumerate() {
+                let mut earlier = ports.iter().take(index);
+                let is_first = earlier.all(|earlier| earlier.role != port.role);
+                let field = format!("{side}[{index}].role");
+                self.require(is_first, &field, port.role, "every role once on a side")?;
+            }
+        }
+        Ok(())
+    }
+
     fn check_buffer(&self, index: usize, buffer: &Buffer) -> Result<(), Error> {
         let Buffer {
             name,
@@ -141,7 +158,7 @@ impl<'a> Checker<'a> {
         self.require(is_first, &field("place"), place, "one buffer for a port")
     }
 
-    /// Each output port has a buffer; that it is written is a matter of flow.
+    /// Checks that each output port has a buffer; `flow` checks that it is written.
     fn check_outputs(&self) -> Result<(), Error> {
         for (index, port) in self.kernel.outputs.iter().enumerate() {
             let places = self.program.buffers.iter().map(|buffer| buffer.place);
@@ -289,7 +306,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Checks an attention against the ports that it reads, and gives the width of its rows.
+    /// Checks an attention against the ports that it reads, and returns the width of its rows.
     fn check_attention(&self, field: &str, attributes: &Attention) -> Result<u32, Error> {
         let Attention {
             heads,
@@ -361,7 +378,7 @@ impl<'a> Checker<'a> {
         self.require(found == width, field, found, expected)
     }
 
-    /// A buffer of `width` that `step` can write.
+    /// A buffer of this `width` that `step` can write.
     fn out(&self, field: &str, id: BufferId, width: u32, step: &Step) -> Result<(), Error> {
         let buffer = self.buffer(field, id)?;
         let expected = format!("rows of `{width}` elements");
@@ -417,7 +434,7 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// Whether buffers can lie at a port: it has one row of activations for each token.
+/// Whether buffers can be placed at a port: it has one row of activations for each token.
 fn has_token_rows(port: &Port) -> bool {
     let is_activation = match port.role {
         Role::Hidden | Role::Query | Role::Key | Role::Value | Role::Attended | Role::Logits => {
@@ -428,5 +445,5 @@ fn has_token_rows(port: &Port) -> bool {
     is_activation && port.rows == Rows::Tokens
 }
 
-/// Most buffers and most steps. Chosen: kernels of the shipped families have up to 12 of each.
+/// Largest number of buffers and of steps. Chosen: kernels of the shipped families have up to 12 of each.
 const COUNT_MAX: usize = 1024;

@@ -6,8 +6,8 @@ use crate::error::Error;
 use crate::manifest::Kernel;
 
 impl Program {
-    /// Reads a program that a bundle has for `kernel`, a kernel of its manifest, and checks it: what is read can be
-    /// run without another check.
+    /// Reads and checks a bundle's program for `kernel`, a kernel of its manifest. The result can be run without
+    /// another check.
     ///
     /// Errors: [`Error::Program`], [`Error::InvalidProgram`].
     pub fn read(bytes: &[u8], kernel: &Kernel) -> Result<Self, Error> {
@@ -29,7 +29,7 @@ impl Program {
         Ok(program)
     }
 
-    /// The bytes of its section. Equal programs give equal bytes.
+    /// Returns the bytes of the program's section. Equal programs give equal bytes.
     ///
     /// Errors: [`Error::EncodeProgram`].
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {

@@ -1,5 +1,5 @@
-//! Checks of what steps leave to each other: everything is written once and before it is read, and scratch memory
-//! holds what a later step reads until all threads are past it.
+//! Checks the flow of data between steps: everything is written once and before it is read, and scratch memory keeps a
+//! row until all threads are past the last step that reads it.
 
 use std::ops::RangeInclusive;
 
@@ -7,7 +7,7 @@ use super::check::Checker;
 use super::{BufferId, BufferPlace, Program, Step};
 use crate::error::Error;
 
-/// Checks ids that are in range already.
+/// Checks the flow of data; ids must be in range already.
 pub(super) fn check_flow(checker: &Checker<'_>) -> Result<(), Error> {
     let lives = lives(checker)?;
     let buffers = checker.program.buffers.iter().zip(&lives).enumerate();
@@ -30,7 +30,7 @@ pub(super) fn check_flow(checker: &Checker<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The phases during which a buffer has to keep its rows: from the one that writes it to the last that reads it.
+/// The phases during which a buffer has to keep its rows: from the phase that writes it to the last that reads it.
 type Life = Option<RangeInclusive<usize>>;
 
 /// The life of each buffer; inputs have none.

@@ -1,12 +1,12 @@
-//! CPU programs: what a kernel computes, as a flat list of steps over numbered buffers.
+//! CPU programs: the computation of a kernel as a flat list of steps over numbered buffers.
 //!
 //! A program is a section of its own, RON like the manifest. It names no family, no layer and no instruction set: all
-//! places of a kernel share it, each with its own weights, and `heg-cpu` runs it with the instructions that it finds.
-//! The memory plan is part of it: every buffer that steps pass to each other has its place in the lane's scratch
-//! memory, and buffers that are not in use at the same time share one.
+//! places of a kernel share it, each with its own weights, and `heg-cpu` runs it with the available instructions. It
+//! includes the memory plan: every buffer between steps has its place in the lane's scratch memory, and buffers that
+//! are not in use at the same time share a place.
 //!
-//! [`Program::read`] checks all that running relies on: that buffers have the widths that steps need, that nothing is
-//! read before it is written, and that no two buffers in use overlap.
+//! [`Program::read`] checks everything that running relies on: buffers have the widths that steps need, nothing is read
+//! before it is written, and no two buffers in use overlap.
 
 mod check;
 mod document;
@@ -20,7 +20,7 @@ pub use phase::StepPhase;
 
 pub use text::ProgramText;
 
-/// What a kernel computes for the rows of one call.
+/// The computation of a kernel for the rows of one call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Program {
@@ -34,13 +34,13 @@ pub struct Program {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Buffer {
-    /// Name of the operator that it holds the output of.
+    /// Name of the operator whose output it holds.
     pub name: String,
     /// Elements of a row.
     pub width: u32,
     /// Form of its rows.
     pub form: RowForm,
-    /// Where it lies.
+    /// Location of the rows.
     pub place: BufferPlace,
 }
 
@@ -49,11 +49,11 @@ pub struct Buffer {
 pub enum RowForm {
     /// Elements in f32; at a port, in the port's element type.
     Plain,
-    /// What products read: rounded to integers where both the weights and the device's activations are, else f32.
+    /// The form that products read: rounded to integers if both the weights and the device's activations are, else f32.
     Operand,
 }
 
-/// Where a buffer lies.
+/// The location of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BufferPlace {
     /// An input port of the kernel, by index.
@@ -89,7 +89,7 @@ pub struct BufferId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ParameterId(pub u32);
 
-/// One step. All but products and attention work on each row by itself.
+/// One step. All steps but products and attention work on each row by itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum Step {
@@ -121,7 +121,7 @@ pub enum Step {
         /// Normed rows.
         out: BufferId,
     },
-    /// The same numbers in the form of another buffer: rounds rows to operands, stores rows at a port.
+    /// Copies rows to a buffer of another form: rounds rows to operands, or stores rows at a port.
     Copy {
         /// Rows to copy.
         x: BufferId,
@@ -132,7 +132,7 @@ pub enum Step {
     Product {
         /// Operands.
         x: BufferId,
-        /// One for each matrix.
+        /// The matrices.
         parts: Vec<Part>,
     },
     /// Rotate-half position embedding of the first `rotated` dimensions of each head, by the kernel's rotary inputs.
@@ -141,7 +141,7 @@ pub enum Step {
         x: BufferId,
         /// Heads in the row.
         heads: u32,
-        /// Dimensions rotated; even.
+        /// Number of rotated dimensions; even.
         rotated: u32,
         /// Rotated rows.
         out: BufferId,
@@ -155,9 +155,9 @@ pub enum Step {
     },
     /// `activation(gate) · up`.
     Gated {
-        /// Rows that the activation bends.
+        /// Rows to which the activation is applied.
         gate: BufferId,
-        /// Rows that it lets through.
+        /// Rows to be gated.
         up: BufferId,
         /// The activation.
         activation: Activation,
@@ -186,17 +186,17 @@ pub enum Step {
     },
     /// `cap · tanh(x / cap)`.
     SoftCap {
-        /// Rows to bend.
+        /// Rows to cap.
         x: BufferId,
         /// Cap.
         cap: f32,
-        /// Bent rows.
+        /// Capped rows.
         out: BufferId,
     },
 }
 
 impl Step {
-    /// Buffers that it reads, in the order of its fields.
+    /// Buffers that the step reads, in the order of its fields.
     pub fn reads(&self) -> Vec<BufferId> {
         match self {
             Self::RmsNorm { x, .. }
@@ -217,7 +217,7 @@ impl Step {
         }
     }
 
-    /// Buffers that it writes: one, but for products.
+    /// Buffers that the step writes: one, except for products.
     pub fn writes(&self) -> Vec<BufferId> {
         match self {
             Self::RmsNorm { out, .. }
@@ -233,7 +233,7 @@ impl Step {
         }
     }
 
-    /// Whether it can give its rows as operands of products.
+    /// Whether the step can write its rows as operands of products.
     pub fn gives_operands(&self) -> bool {
         matches!(
             self,
@@ -241,7 +241,7 @@ impl Step {
         )
     }
 
-    /// Whether it can store its rows as keys or values of the KV cache, which have an element type of their own.
+    /// Whether the step can store its rows as keys or values of the KV cache, which have an element type of their own.
     pub fn gives_cache_rows(&self) -> bool {
         matches!(
             self,
@@ -250,7 +250,7 @@ impl Step {
     }
 }
 
-/// A matrix of a product: `y = x · Wᵀ + b`, and what becomes of y.
+/// A matrix of a product, `y = x · Wᵀ + b`, and the destination of y.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
@@ -258,13 +258,13 @@ pub struct Part {
     pub weight: ParameterId,
     /// Bias of shape `[out width]`.
     pub bias: Option<ParameterId>,
-    /// The residual that y is added to, if any: `residual + factor · y`.
+    /// The residual, if any, to which y is added: `residual + factor · y`.
     pub residual: Option<Residual>,
-    /// Rows that the result is stored to.
+    /// Rows that receive the result.
     pub out: BufferId,
 }
 
-/// A term that the result of a product is added to.
+/// A term to which the result of a product is added.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Residual {
@@ -299,6 +299,6 @@ pub enum Activation {
     Silu,
     /// Exact GELU.
     Gelu,
-    /// GELU by tanh.
+    /// GELU in its tanh approximation.
     GeluTanh,
 }

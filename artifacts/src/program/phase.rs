@@ -1,15 +1,15 @@
-//! Phases: steps that threads may be at together.
+//! Phases: steps that threads may run at the same time.
 //!
-//! Threads share out the rows of a call for steps on single rows, and each runs all of these that follow each other on
-//! the rows that it took; products and attention are phases of their own, and one begins when all of the one before is
-//! done. While one thread still reads a row in one step of
-//! a phase, another may be writing in a later one, so buffers of one phase have places of their own.
+//! Threads divide the rows of a call among them for steps on single rows, and each thread runs all consecutive such
+//! steps on its rows; products and attention are phases of their own, and a phase begins when the one before is done.
+//! While one thread still reads a row in one step of a phase, another may be writing in a later one, so buffers of one
+//! phase have separate places.
 
 use std::ops::Range;
 
 use super::{Program, Step};
 
-/// Steps that are begun when all before them are done.
+/// A group of steps that begins when all steps before it are done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StepPhase {
     /// Steps on single rows, one after the other on the same thread.
@@ -21,7 +21,7 @@ pub enum StepPhase {
 }
 
 impl StepPhase {
-    /// Its steps.
+    /// The steps of the phase.
     pub fn steps(&self) -> Range<usize> {
         match self {
             Self::Rows(steps) => steps.clone(),
@@ -31,7 +31,7 @@ impl StepPhase {
 }
 
 impl Program {
-    /// Its steps in phases, in order.
+    /// Returns the program's steps in phases, in order.
     pub fn phases(&self) -> Vec<StepPhase> {
         let mut phases = Vec::new();
         for (index, step) in self.steps.iter().enumerate() {
@@ -46,7 +46,7 @@ impl Program {
         phases
     }
 
-    /// The phase of each step.
+    /// Returns the phase of each step.
     pub fn phase_of_steps(&self) -> Vec<usize> {
         let phases = self.phases().into_iter().enumerate();
         phases

@@ -1,4 +1,4 @@
-//! Programs as text for people: a line for each buffer that a step writes.
+//! Programs as text for people, with a line for each buffer that a step writes.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::{
 use crate::manifest::Kernel;
 
 impl Program {
-    /// The program as a table: what each step writes, where that lies, and what it is. Parameters and ports have the
+    /// The program as a table: each step's outputs, their place and their computation. Parameters and ports have the
     /// names that `kernel` gives them.
     pub fn text<'a>(&'a self, kernel: &'a Kernel) -> ProgramText<'a> {
         ProgramText {
@@ -19,7 +19,7 @@ impl Program {
     }
 }
 
-/// A program with its kernel, to be shown: see [`Program::text`].
+/// A program with its kernel, for display: see [`Program::text`].
 #[derive(Debug, Clone, Copy)]
 pub struct ProgramText<'a> {
     program: &'a Program,
@@ -53,7 +53,7 @@ impl fmt::Display for ProgramText<'_> {
     }
 }
 
-/// Step, name, form, width and place of what is written, and what it is.
+/// Columns: step, the output's name, form, width and place, and its computation.
 const COLUMNS: usize = 6;
 
 impl ProgramText<'_> {
@@ -111,7 +111,7 @@ impl ProgramText<'_> {
         }
     }
 
-    /// What a step writes, one for each of [`Step::writes`].
+    /// The computation of each output of a step, in the order of [`Step::writes`].
     fn values(&self, step: &Step) -> Vec<String> {
         let value = match step {
             Step::Product { x, parts } => {
@@ -238,7 +238,7 @@ fn attention(attributes: &Attention) -> String {
     )
 }
 
-/// A factor before a term; nothing for 1.
+/// A factor before a term; empty for 1.
 fn factor(factor: f32) -> String {
     match factor {
         1.0 => String::new(),

@@ -1,5 +1,5 @@
-//! Damage: every flipped byte and every truncation of a small bundle is an error that says where, and
-//! nothing panics, not even when the damage comes with matching hashes.
+//! Damage: every flipped byte and every truncation of a small bundle is an error that names its place, and nothing
+//! panics, not even when the damage comes with matching hashes.
 
 use heg_artifacts::layout::{ALIGNMENT, HEADER_BYTES, reseal};
 use heg_artifacts::{Bundle, BundlePart, Error};
@@ -16,8 +16,8 @@ fn smallest() -> Vec<u8> {
     })
 }
 
-/// Runs `check` on two threads over positions that are worth it: all outside of sections' padding, and
-/// of that the first, the last and every 251st.
+/// Runs `check` on two threads over the interesting positions: all outside the sections' padding, and in the padding
+/// the first, the last and every 251st.
 fn at_all_positions(bytes: &[u8], check: impl Fn(usize) + Sync) {
     let bundle = Bundle::from_bytes(bytes).unwrap();
     let content: Vec<_> = bundle
@@ -105,7 +105,7 @@ fn every_flipped_byte_is_an_error_that_says_where() {
 #[test]
 fn every_truncation_is_an_error() {
     let bytes = smallest();
-    // Behind the header every length fails at the same comparison: all around pages, some between.
+    // After the header every length fails at the same comparison: test all around pages, some between.
     let wanted = |length: &usize| {
         *length <= HEADER_BYTES + 64 || (length + 1) % 4096 < 3 || length.is_multiple_of(61)
     };

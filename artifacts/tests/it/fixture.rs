@@ -1,7 +1,7 @@
 //! Bundles of released formats, kept for ever, and the page that describes them.
 //!
-//! Until the first release `HEG_BLESS=1` makes them anew; afterwards a new revision adds a fixture and
-//! the old ones stay as they are.
+//! Until the first release `HEG_BLESS=1` regenerates them; afterwards a new revision adds a fixture and the old ones
+//! stay as they are.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn in_crate(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// The file at `path` is `expected`; with `HEG_BLESS` set, it is made so.
+/// Checks that the file at `path` is `expected`; writes it if `HEG_BLESS` is set.
 fn check(path: &str, expected: &[u8]) {
     let path = in_crate(path);
     if std::env::var_os("HEG_BLESS").is_some() {
@@ -64,7 +64,7 @@ fn the_format_page_shows_this_header() {
     );
 }
 
-/// Eight bytes a line, with what they are.
+/// A hex dump of eight bytes per line, with their meaning.
 fn hexdump(header: &[u8]) -> String {
     let meaning = |offset: usize| match offset {
         0 => "magic `HEGBNDL\\0`",

@@ -1,7 +1,7 @@
-//! Tests of bundles and stores from outside: what is written can be read, and what is broken is refused.
+//! Tests of bundles and stores from outside: written bundles can be read, broken ones are refused.
 //!
-//! `tiny` makes small bundles; the other modules are one subject each. Bundles here have the structure of
-//! real ones and contents that are noise.
+//! `tiny` makes small bundles; the other modules cover one subject each. Bundles here have the structure of real ones
+//! and random contents.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Programs: what is written is read again, what is wrong is refused, and what is accepted never reads memory that
+//! Programs: written programs read back, wrong ones are refused, and an accepted program never reads memory that
 //! another buffer has taken.
 
 mod cases;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use cases::{MHA, ffn, mha, qkv};
 
-/// What the check says about a changed program, without the words that all messages share.
+/// The check's message about a changed program, without the words that all messages share.
 fn refusal((kernel, mut program): (Kernel, Program), change: impl FnOnce(&mut Program)) -> String {
     change(&mut program);
     let bytes = program.to_bytes().unwrap();
@@ -300,7 +300,7 @@ fn memory_that_is_still_read() {
         said,
         "`buffers[6].place` is `up`, over buffer `gate`, expected memory that no buffer in use has"
     );
-    // An operand of the last step, and one that was read before.
+    // An operand of the last step, and an earlier one.
     let said = refusal(ffn(), |program| place(program, 7, 64));
     assert_eq!(
         said,
@@ -313,7 +313,7 @@ fn memory_that_is_still_read() {
     program.check(&kernel).unwrap();
 }
 
-/// Runs a program in which every piece of scratch memory holds the name of the buffer that was written last.
+/// Runs a program in which every piece of scratch memory holds the name of its last-written buffer.
 fn run(program: &Program) {
     let pieces = |buffer: &Buffer| match buffer.place {
         BufferPlace::Scratch { first } => {
@@ -341,7 +341,7 @@ fn run(program: &Program) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Numbers of a program are replaced by others that may stand there.
+    /// Replaces numbers of a program by other plausible ones.
     #[test]
     fn accepted_programs_keep_what_is_read(
         which in 0..3_usize,

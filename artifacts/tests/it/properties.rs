@@ -1,4 +1,4 @@
-//! Properties over random plans: what is written, read and written again is the same bytes.
+//! Properties over random plans: writing, reading and writing again gives the same bytes.
 
 use std::sync::LazyLock;
 
@@ -47,7 +47,7 @@ fn write(manifest: &Manifest, store: &Store, folder: &std::path::Path) -> Vec<u8
     std::fs::read(path).unwrap()
 }
 
-/// Written once: writing syncs.
+/// Written once, since writing syncs.
 static TINY: LazyLock<Vec<u8>> = LazyLock::new(|| tiny::bundle_bytes(&Plan::default()));
 
 proptest! {

@@ -1,4 +1,4 @@
-//! Files that are refused, and the text people see.
+//! Refused files, and the message to the user.
 
 use std::sync::LazyLock;
 
@@ -7,10 +7,10 @@ use heg_artifacts::{Bundle, SectionId};
 
 use crate::tiny::{self, Plan};
 
-/// Written once: writing syncs.
+/// Written once, since writing syncs.
 static TINY: LazyLock<Vec<u8>> = LazyLock::new(|| tiny::bundle_bytes(&Plan::default()));
 
-/// What opening says about a changed file. `seal` makes its hashes right again.
+/// The message on opening a changed file. `seal` makes its hashes right again.
 fn open(seal: Seal, damage: impl FnOnce(&mut Vec<u8>)) -> String {
     let mut bytes = TINY.clone();
     damage(&mut bytes);
@@ -65,7 +65,7 @@ fn headers() {
     );
 }
 
-/// Headers with a right checksum that no writer makes.
+/// Headers with a right checksum that no writer produces.
 #[test]
 fn sealed_headers() {
     fn sealed(range: std::ops::Range<usize>, value: u64) -> String {

@@ -1,4 +1,4 @@
-//! Manifests whose 4-bit integers are in groups that cannot be, and what people see.
+//! Manifests with invalid groups of 4-bit integers, and the message to the user.
 
 use heg_artifacts::Manifest;
 use heg_artifacts::manifest::ElementType;
@@ -6,7 +6,7 @@ use heg_spec::GroupColumns;
 
 use crate::reject_manifest::check;
 
-/// Makes a weight one of 4-bit integers: its values have as many bytes as before.
+/// Turns a weight into 4-bit integers, with its values' number of bytes unchanged.
 fn four_bits(manifest: &mut Manifest, element: ElementType, group: Option<GroupColumns>) {
     let weight = &mut manifest.weights[1];
     weight.element = element;

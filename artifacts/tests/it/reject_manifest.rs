@@ -1,11 +1,11 @@
-//! Manifests that are refused, and the text people see: one case per rule.
+//! Refused manifests, and the message to the user: one case per rule.
 
 use heg_artifacts::manifest::*;
 use heg_artifacts::{Manifest, SectionId, write_bundle};
 
 use crate::tiny::{self, Plan};
 
-/// Breaks a manifest and gives what writing it says. Reading shares the check: see `reject::readers_check_too`.
+/// Breaks a manifest and returns the error of writing it. Reading shares the check: see `reject::readers_check_too`.
 fn refuse(damage: impl FnOnce(&mut Manifest)) -> String {
     let folder = tempfile::tempdir().unwrap();
     let (store, mut manifest) = tiny::stored(&Plan::default(), folder.path());
@@ -20,7 +20,7 @@ fn refuse(damage: impl FnOnce(&mut Manifest)) -> String {
         .map_or(error.clone(), str::to_owned)
 }
 
-/// One rule: what is broken, and the message without its common start.
+/// Tests one rule: `damage` breaks it; `expected` is the message without its common start.
 pub(crate) fn check(expected: &str, damage: impl FnOnce(&mut Manifest)) {
     assert_eq!(refuse(damage), expected);
 }
@@ -149,7 +149,7 @@ fn weights() {
     check(
         "`weights[1].scales` is `None`, expected scales for I8 rows",
         |manifest| {
-            // The section of the scales stays in use, or the list of sections would be wrong first.
+            // The section of the scales stays in use; otherwise the list of sections would be wrong first.
             manifest.literals = manifest.weights[1].scales.take().unwrap();
             let literals = SectionId::of(b"literals");
             manifest.sections.retain(|section| section.id != literals);
@@ -430,7 +430,7 @@ fn blobs_and_buckets() {
     );
 }
 
-/// A terminal would carry it out, or show it in another order.
+/// A terminal would carry such characters out, or reorder the text.
 #[test]
 fn names_that_are_not_shown_as_they_are() {
     let expected = r"`model.name` is `tiny\u{1b}[2J`, expected text without control characters";
@@ -455,7 +455,7 @@ fn names_that_are_not_shown_as_they_are() {
     });
 }
 
-/// Rows of the table are gathered as numbers with a fraction.
+/// Gathering rows of the table needs floating-point numbers.
 #[test]
 fn an_embedding_of_whole_numbers() {
     let expected = "`weights[0].element` is `I64`, expected numbers that a row of the embedding's table can have: \

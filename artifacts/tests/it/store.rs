@@ -181,7 +181,7 @@ fn opening_removes_what_dead_processes_left_and_nothing_of_the_living() {
     Store::open(folder.path()).unwrap();
     // Above the largest process id of Linux (2^22).
     fs::write(folder.path().join("tmp/4194305-3"), b"half").unwrap();
-    // Written by a process of another container, whose number means nothing here; what tells is that it holds a lock.
+    // Written by a process of another container, whose number means nothing here; its lock is what counts.
     let alive = folder.path().join("tmp/4194306-3");
     let file = fs::File::create(&alive).unwrap();
     file.lock().unwrap();

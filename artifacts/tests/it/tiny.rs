@@ -1,4 +1,4 @@
-//! Bundles of a few kilobytes with everything in them: both weight forms, rotary tables, text, tied weights.
+//! Bundles of a few kilobytes with all features: both weight forms, rotary tables, text, tied weights.
 //!
 //! The contents are deterministic noise, so the same plan gives the same bundle on every machine.
 
@@ -8,7 +8,7 @@ use heg_artifacts::manifest::*;
 use heg_artifacts::{Bundle, Error, Manifest, Section, SectionId, Store, write_bundle};
 use heg_spec::{DeviceClass, Group, NpuPlatform, WeightForm};
 
-/// What a bundle to be made is like.
+/// The properties of a bundle to be made.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) name: String,
@@ -43,10 +43,10 @@ impl Default for Plan {
     }
 }
 
-/// Tokens of the call that known answers are for.
+/// Number of tokens of the known-answer call.
 const ASKED_ROWS: u64 = 1;
 
-/// A manifest in the making, with its sections in a store.
+/// A manifest under construction, with its sections in a store.
 struct Maker<'a> {
     store: &'a Store,
     sections: Vec<Section>,
@@ -216,14 +216,14 @@ pub(crate) fn bundle_bytes(plan: &Plan) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// Everything that opening leaves out.
+/// Checks everything that opening leaves out.
 pub(crate) fn verify(bytes: &[u8]) -> Result<Bundle, Error> {
     let bundle = Bundle::from_bytes(bytes)?;
     bundle.verify(std::num::NonZero::<usize>::MIN)?;
     Ok(bundle)
 }
 
-/// Bytes that look random and depend on a name only.
+/// Pseudo-random bytes that depend on a name only.
 pub(crate) fn noise(name: &str, count: u64) -> Vec<u8> {
     let mut bytes = vec![0; usize::try_from(count).unwrap()];
     blake3::Hasher::new()

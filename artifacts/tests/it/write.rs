@@ -1,4 +1,4 @@
-//! Writing and reading back: bytes, progress, what is left alone and what is left behind.
+//! Writing and reading back: bytes, progress, targets left alone, and leftovers.
 
 use std::cell::RefCell;
 use std::fs;
@@ -130,7 +130,7 @@ fn failures_leave_nothing_behind() {
     );
     assert_eq!(names(folder.path()), ["store"]);
 
-    // An object that shrinks while it is copied: found by the count of copied bytes.
+    // An object that shrinks while it is copied, found by the count of copied bytes.
     let (store, manifest) = tiny::stored(&Plan::default(), folder.path());
     let shrink = |_| fs::write(object(values), b"shrunk").unwrap();
     let error = write_bundle(&path, &manifest, &store, &shrink).unwrap_err();
@@ -161,7 +161,7 @@ fn failures_leave_nothing_behind() {
     assert!(changed.iter().all(|id| !store.contains(*id).unwrap()));
     assert_eq!(names(folder.path()), ["store"]);
 
-    // A target that cannot be replaced: found at the rename, when everything is written.
+    // A target that cannot be replaced, found at the rename, when everything is written.
     let (store, manifest) = tiny::stored(&Plan::default(), folder.path());
     fs::create_dir(&path).unwrap();
     let error = write_bundle(&path, &manifest, &store, &|_| {}).unwrap_err();

@@ -67,7 +67,7 @@ fn binary(operator: Binary, left: Value, right: Value) -> Result<Value, EvalErro
     })
 }
 
-/// `none` counts as false: an absent key switches a feature off.
+/// Converts to a bool. `none` counts as false: an absent key switches a feature off.
 fn truth(operator: &'static str, value: &Value) -> Result<bool, EvalError> {
     match value {
         Value::Bool(truth) => Ok(*truth),

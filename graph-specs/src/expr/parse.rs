@@ -2,7 +2,7 @@
 
 use super::{Binary, Node, Unary, Value};
 
-/// Parses a whole text.
+/// Parses a whole expression.
 pub(super) fn parse(text: &str) -> Result<Node, String> {
     let mut parser = Parser {
         text,
@@ -20,8 +20,7 @@ pub(super) fn parse(text: &str) -> Result<Node, String> {
 /// Deepest nesting of parentheses; bounds the recursion on hostile input.
 const DEPTH_MAX: usize = 32;
 
-/// Most operators of one expression, whose chains are as deep as they are long. Chosen: far above any
-/// shipped file's.
+/// Most operators in one expression, as a chain nests as deeply as it is long. Chosen: far above any shipped file's.
 const OPERATORS_MAX: usize = 128;
 
 struct Parser<'a> {
@@ -155,7 +154,7 @@ impl Parser<'_> {
         })
     }
 
-    /// The unread text; white space is skipped first.
+    /// Skips white space and returns the unread text.
     fn rest(&mut self) -> &str {
         let rest = &self.text[self.at..];
         self.at += rest.len() - rest.trim_start().len();

@@ -11,7 +11,7 @@ use clap::Args;
 use heg_artifacts::Bundle;
 use heg_artifacts::manifest::Weight;
 use heg_runtime::exec::{Executor, Sequence};
-use heg_runtime::{Descent, RuntimeError};
+use heg_runtime::{Descent, ExecError};
 use heg_sched::{Logits, chunks};
 use serde::Serialize;
 
@@ -44,14 +44,15 @@ pub(crate) struct Arguments {
 #[derive(Serialize)]
 struct Report {
     load_ms: f64,
-    /// Prefill speed by tokens of the prompt.
+    /// Prefill speed by prompt length in tokens.
     prefill_tokens_per_s: BTreeMap<usize, f64>,
     decode_tokens_per_s: f64,
-    /// What decoding of one could reach: the rate at which all threads merely read the weights of a token.
+    /// Upper bound on the decode rate of one sequence: the rate at which all threads merely read the weights of a
+    /// token.
     decode_limit_tokens_per_s: f64,
     batch_decode_tokens_per_s: f64,
     peak_rss_bytes: u64,
-    /// Kernels that run elsewhere than on their best device, and why.
+    /// Kernels that do not run on their best device, with the reasons.
     descents: Vec<Descent>,
 }
 
@@ -112,8 +113,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Seconds in which as many threads as there are cores read every weight that a kernel has once: the best of a few.
-fn seconds_to_read(bundle: &Bundle) -> Result<f64, RuntimeError> {
+/// Reads every weight of the kernels once with one thread for each core; returns the best time of a few runs, in
+/// seconds.
+fn seconds_to_read(bundle: &Bundle) -> Result<f64, ExecError> {
     let manifest = bundle.manifest();
     let layers = manifest.layers.iter();
     let uses = layers.flat_map(|layer| [&layer.qkv, &layer.mha, &layer.ffn]);
@@ -125,7 +127,7 @@ fn seconds_to_read(bundle: &Bundle) -> Result<f64, RuntimeError> {
         .into_iter()
         .filter_map(|id| manifest.weights.get(id as usize))
         .flat_map(Weight::sections)
-        .map(|id| bundle.section(id).map_err(RuntimeError::Section))
+        .map(|id| bundle.section(id).map_err(ExecError::Section))
         .collect::<Result<Vec<&[u8]>, _>>()?;
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let read = &|number: usize| {
@@ -147,7 +149,7 @@ fn seconds_to_read(bundle: &Bundle) -> Result<f64, RuntimeError> {
     Ok((0..READS).map(|_| once()).fold(f64::INFINITY, f64::min))
 }
 
-/// Times that weights are read to find the limit; chosen.
+/// Number of times that weights are read to find the bound; chosen.
 const READS: usize = 5;
 
 fn sum_of_words(bytes: &[u8]) -> u64 {
@@ -156,8 +158,8 @@ fn sum_of_words(bytes: &[u8]) -> u64 {
     words.fold(0, u64::wrapping_add)
 }
 
-/// Seconds to prefill `tokens` tokens.
-fn prefill(executor: &mut Executor, tokens: usize) -> Result<f64, RuntimeError> {
+/// Prefills `tokens` tokens; returns the time in seconds.
+fn prefill(executor: &mut Executor, tokens: usize) -> Result<f64, ExecError> {
     let prompt = arbitrary_tokens(executor, tokens);
     let mut sequence = executor.sequence()?;
     let begin = Instant::now();
@@ -172,8 +174,8 @@ fn prefill(executor: &mut Executor, tokens: usize) -> Result<f64, RuntimeError> 
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// Seconds to decode `tokens` tokens of each of `batch` sequences, after prompts of eight.
-fn decode(executor: &mut Executor, tokens: usize, batch: usize) -> Result<f64, RuntimeError> {
+/// Decodes `tokens` tokens of each of `batch` sequences after prompts of eight; returns the time in seconds.
+fn decode(executor: &mut Executor, tokens: usize, batch: usize) -> Result<f64, ExecError> {
     let prompt = arbitrary_tokens(executor, 8);
     let mut sequences: Vec<Sequence> = Vec::new();
     for _ in 0..batch {
@@ -190,7 +192,7 @@ fn decode(executor: &mut Executor, tokens: usize, batch: usize) -> Result<f64, R
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// Tokens spread over the vocabulary; which ones does not matter for speed.
+/// Tokens spread over the vocabulary; their values do not matter for speed.
 fn arbitrary_tokens(executor: &Executor, count: usize) -> Vec<u32> {
     let vocab = u64::from(executor.manifest().model.vocab);
     (0..count as u64)

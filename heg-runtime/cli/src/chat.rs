@@ -1,11 +1,12 @@
-//! `heg chat`: a conversation on the terminal, or a JSON object an answer for scripts. Only what is new is prefilled.
+//! `heg chat`: a conversation on the terminal, or one JSON object per answer for scripts. Only new tokens are
+//! prefilled.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
 
 use clap::Args;
 use heg_runtime::engine::{Ending, Engine, Request, Update};
-use heg_runtime::{FinishReason, RuntimeError};
+use heg_runtime::{EngineError, FinishReason, RuntimeError};
 use heg_sched::{Finish, FlowId};
 use heg_text::{
     ChatTemplate, Conversation, Message, SamplingParams, Special, TextStream, Tokenizer,
@@ -15,6 +16,7 @@ use serde::Serialize;
 use crate::failure::unfinished;
 use crate::options::{Machine, Sampling, Speculate, print_descents};
 use crate::terminal::shown;
+use crate::text_guard::guarded;
 
 /// Arguments of `heg chat`.
 #[derive(Args)]
@@ -38,12 +40,12 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// How answers are shown.
+/// The output form of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Output {
-    /// As they come.
+    /// Text, as it arrives.
     Text,
-    /// When they are complete, one object on one line.
+    /// One JSON object on one line, once the answer is complete.
     Json,
 }
 
@@ -51,7 +53,7 @@ enum Output {
 #[derive(Serialize)]
 struct Turn<'a> {
     prompt_tokens: usize,
-    /// Tokens of the prompt that were in the KV cache already.
+    /// Number of prompt tokens that were in the KV cache already.
     reused_tokens: u32,
     text: &'a str,
     finish_reason: &'static str,
@@ -146,11 +148,13 @@ impl Chat {
             add_generation_prompt: true,
             ..Conversation::default()
         };
-        let rendered = self.template.render(&conversation)?;
-        Ok(self.tokenizer.encode(&rendered, Special::AsWritten)?)
+        guarded(|| {
+            let rendered = self.template.render(&conversation)?;
+            Ok(self.tokenizer.encode(&rendered, Special::AsWritten)?)
+        })
     }
 
-    /// The answer to a prompt, shown as it comes unless it is shown as JSON.
+    /// Generates the answer to a prompt, and shows it as it arrives unless it is shown as JSON.
     fn answer(&mut self, prompt: Vec<u32>) -> anyhow::Result<(String, Ending)> {
         let generation = self.engine.generate(Request {
             tokens_max: self.tokens_max,
@@ -184,7 +188,7 @@ impl Chat {
                 Update::Finished(ending) => return Err(unfinished(ending)),
             }
         }
-        Err(RuntimeError::EngineGone.into())
+        Err(EngineError::EngineGone.into())
     }
 
     fn show(&self, answer: &mut String, piece: &str) {
@@ -198,7 +202,7 @@ impl Chat {
 }
 
 impl<'a> Turn<'a> {
-    /// An answer and how it ended; no ending where no token was asked for.
+    /// Creates the object of an answer and its ending; no ending if no token was requested.
     fn new(prompt_tokens: usize, text: &'a str, ending: Option<&Ending>) -> Self {
         let Some(ending) = ending else {
             return Self {

@@ -1,4 +1,7 @@
-//! `heg doctor`: every kernel asked for its known answer, on every device and in every form that it could run in.
+//! `heg doctor`: checks the known answer of every kernel, on every device and in every form in which it can run; or the
+//! results of a GPU's arithmetic.
+
+mod gpu;
 
 use std::io::Write;
 
@@ -14,9 +17,14 @@ use crate::options::Machine;
 
 /// Arguments of `heg doctor`.
 #[derive(Args)]
+#[command(mut_arg("bundle", |bundle| bundle.required(false).required_unless_present("gpu")))]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    machine: Machine,
+    machine: Option<Machine>,
+    /// Say what a GPU's arithmetic does, and run no bundle: of the device with this name or driver, or the first
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
+    #[arg(conflicts_with_all = ["bundle", "clear"])]
+    gpu: Option<String>,
     /// Clear the list of quarantined kernels, and run nothing
     #[arg(long)]
     clear: bool,
@@ -28,12 +36,12 @@ pub(crate) struct Arguments {
 #[derive(Serialize)]
 struct Report<'a> {
     healthy: bool,
-    /// What runs kernels, for each role.
+    /// The device or program that runs kernels, for each role.
     runs: Vec<String>,
     kernels: Vec<Entry<'a>>,
 }
 
-/// One place on one rung.
+/// The result of one place on one rung.
 #[derive(Serialize)]
 struct Entry<'a> {
     kernel: &'a str,
@@ -42,18 +50,24 @@ struct Entry<'a> {
     role: &'a str,
     shape: Option<&'a str>,
     source: Option<&'a str>,
-    /// None where it was not asked, or an output is no number.
+    /// Largest error; `None` if the kernel was not run, or an output is NaN.
     worst: Option<f32>,
     tolerance: Option<f32>,
     verdict: &'static str,
-    /// The device's words where it refused the kernel.
+    /// The device's error message, if it refused the kernel.
     refused: Option<&'a str>,
 }
 
-/// Runs the command; kernels that answer wrongly are an error.
+/// Runs the command; wrong answers are an error.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let loaded = arguments.machine.open()?;
-    let loader = arguments.machine.loader(&loaded)?;
+    if let Some(name) = &arguments.gpu {
+        return gpu::run(name, arguments.json);
+    }
+    let Some(machine) = &arguments.machine else {
+        return Err(input("a bundle is needed, or `--gpu`"));
+    };
+    let loaded = machine.open()?;
+    let loader = machine.loader(&loaded)?;
     if arguments.clear {
         let cleared = clear_quarantine(&loader)?;
         println!("{cleared} kernels are no longer quarantined");
@@ -65,7 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             "the bundle has no known answers: compile it again with a newer compiler",
         ));
     }
-    arguments.machine.remember(&loaded)?;
+    machine.remember(&loaded)?;
     let mut out = std::io::stdout().lock();
     if arguments.json {
         let report = Report {
@@ -124,7 +138,7 @@ fn verdict(examined: &Examined) -> &'static str {
 
 const WRONG: &str = "WRONG";
 
-/// A line per kernel and rung, with the layers of the same verdict in one.
+/// A line for a kernel on a rung, with all layers of the same verdict.
 struct Line<'a> {
     first: &'a Examined,
     layers: Vec<Option<u32>>,
@@ -188,7 +202,7 @@ impl Line<'_> {
         )
     }
 
-    /// `0-15`, `3`, `0,7`; attention of one kernel is asked once for all its layers.
+    /// Formats the layers: `0-15`, `3`, `0,7`; attention with a single kernel is run once for all its layers.
     fn range(&self) -> String {
         if let Place {
             group: Group::Mha, ..

@@ -1,4 +1,4 @@
-//! `heg explain`: why a request of a run was slow, from the run's trace.
+//! `heg explain`: explains from a run's trace why a request was slow.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ Examples:
   heg explain run.json slowest
   heg explain run.json 7 --json | jq .first_token.causes";
 
-/// A request that somebody asks about.
+/// The request to explain.
 #[derive(Clone, Copy)]
 enum Wanted {
     Number(RequestId),
@@ -64,6 +64,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         let chain = anyhow::Error::from(error);
         input(format!("cannot use trace `{path}`: {chain:#}"))
     })?;
+    match trace.left_out() {
+        0 => {}
+        events => eprintln!("the trace lacks {events} events, for which its disk was too slow"),
+    }
     let request = match arguments.request {
         Some(Wanted::Number(request)) => request,
         Some(Wanted::Slowest) => trace
@@ -83,10 +87,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Columns of a picture's rows, which leaves room for words beside them.
+/// Width of a diagram's rows in columns, which leaves room for words beside them.
 const COLUMNS: usize = 40;
 
-/// Prints the requests that waited longest for their first token, with what most of that was.
+/// Prints the requests that waited longest for their first token, with the main cause of each.
 fn list(trace: &RunTrace) -> anyhow::Result<()> {
     let waited = |request: &TracedRequest| Some(request.first_token?.since(request.arrived));
     let mut slowest: Vec<_> = trace
@@ -113,5 +117,5 @@ fn list(trace: &RunTrace) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Requests that a list has at most.
+/// Maximum number of listed requests.
 const LISTED_MAX: usize = 10;

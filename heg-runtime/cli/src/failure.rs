@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use heg_artifacts::plain::escape;
 use heg_runtime::engine::Ending;
-use heg_runtime::{ExitStatus, RuntimeError};
+use heg_runtime::{EngineError, ExecError, ExitStatus, RuntimeError};
 use heg_server::ServerError;
 use thiserror::Error;
 
@@ -13,19 +13,19 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[error("{message}")]
 pub(crate) struct InputError {
-    /// The message: what was expected and found.
+    /// The message: expected and found.
     pub(crate) message: String,
 }
 
-/// A check that ran and found a problem.
+/// A problem that a check found.
 #[derive(Debug, Error)]
 #[error("{message}")]
 pub(crate) struct Finding {
-    /// The message: what was found.
+    /// The message: the problem.
     pub(crate) message: String,
 }
 
-/// An input error with a message.
+/// Creates an input error with a message.
 pub(crate) fn input(message: impl Into<String>) -> anyhow::Error {
     InputError {
         message: message.into(),
@@ -33,7 +33,7 @@ pub(crate) fn input(message: impl Into<String>) -> anyhow::Error {
     .into()
 }
 
-/// The error of a request without a complete answer.
+/// Returns the error of a request without a complete answer.
 pub(crate) fn unfinished(ending: Ending) -> anyhow::Error {
     match ending.error.map(Arc::try_unwrap) {
         Some(Ok(error)) => error.into(),
@@ -42,12 +42,12 @@ pub(crate) fn unfinished(ending: Ending) -> anyhow::Error {
     }
 }
 
-/// Prints an error and gives its exit status.
+/// Prints an error and returns its exit status.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if let Some(io) = error.downcast_ref::<std::io::Error>()
         && io.kind() == std::io::ErrorKind::BrokenPipe
     {
-        // The reader of our output has seen enough.
+        // The reader of our output has closed it.
         return ExitCode::SUCCESS;
     }
     eprint!("{}", render(error));
@@ -57,8 +57,8 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(status(error) as u8)
 }
 
-/// The message, its causes and the hint, a line each unless they have more. What they quote is somebody else's: it is
-/// written out where a terminal would carry it out.
+/// Formats the message, its causes and the hint, a line each unless they have more. Quoted text may be untrusted, so
+/// characters that a terminal would interpret are escaped.
 fn render(error: &anyhow::Error) -> String {
     let mut text = format!("error: {error}\n");
     for cause in error.chain().skip(1) {
@@ -83,7 +83,13 @@ fn status(error: &anyhow::Error) -> ExitStatus {
     if let Some(error) = error.downcast_ref::<ServerError>() {
         return error.exit_status();
     }
-    if let Some(error) = error.downcast_ref::<Arc<RuntimeError>>() {
+    if let Some(error) = error.downcast_ref::<EngineError>() {
+        return error.exit_status();
+    }
+    if let Some(error) = error.downcast_ref::<Arc<EngineError>>() {
+        return error.exit_status();
+    }
+    if let Some(error) = error.downcast_ref::<ExecError>() {
         return error.exit_status();
     }
     if error.is::<InputError>() {
@@ -95,7 +101,11 @@ fn status(error: &anyhow::Error) -> ExitStatus {
 
 fn hint(error: &anyhow::Error) -> Option<&'static str> {
     error.chain().find_map(|cause| {
-        if let Some(RuntimeError::Cache { .. }) = cause.downcast_ref() {
+        let exec = match cause.downcast_ref() {
+            Some(RuntimeError::Exec(error)) => Some(error),
+            _ => cause.downcast_ref(),
+        };
+        if let Some(ExecError::Cache { .. }) = exec {
             return Some("set `HEG_CACHE_DIR` to a folder of your own, or remove what is there");
         }
         if let Some(RuntimeError::LockWeights { .. }) = cause.downcast_ref() {
@@ -168,7 +178,7 @@ mod tests {
             path: path.clone(),
             mode: 0o777,
         };
-        let error = anyhow::Error::new(RuntimeError::Cache { path, source });
+        let error = anyhow::Error::new(RuntimeError::from(ExecError::Cache { path, source }));
         assert_eq!(status(&error) as u8, ExitStatus::Environment as u8);
         assert_eq!(
             render(&error),

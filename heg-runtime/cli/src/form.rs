@@ -1,4 +1,4 @@
-//! The form of an answer: a JSON schema, or calls of tools.
+//! Restricts an answer to a form: a JSON schema, or calls of tools.
 
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::failure::input;
 use crate::run::Held;
+use crate::text_guard::guarded;
 
 /// What the answer must be.
 #[derive(Args)]
@@ -26,7 +27,7 @@ pub(crate) struct Form {
 }
 
 impl Form {
-    /// Puts the tools asked for in place of the conversation's.
+    /// Replaces the conversation's tools with those of the command line.
     pub(crate) fn offer_tools(&self, conversation: &mut Conversation) -> anyhow::Result<()> {
         if let Some(path) = &self.tools {
             conversation.tools = read_json(path)?;
@@ -50,6 +51,15 @@ impl Form {
                 "the bundle has no tokenizer: `--json-schema` needs one",
             ));
         };
+        guarded(|| self.compiled(loaded, tokenizer, conversation))
+    }
+
+    fn compiled(
+        &self,
+        loaded: &Loaded,
+        tokenizer: &Tokenizer,
+        conversation: Option<&Conversation>,
+    ) -> anyhow::Result<Held> {
         let eos_ids = &loaded.bundle().manifest().text.eos_ids;
         let grammars = Grammars::new(tokenizer, eos_ids).map_err(RuntimeError::from)?;
         if let Some(path) = &self.json_schema {

@@ -1,6 +1,6 @@
-//! `heg inspect`: what a bundle holds, for people or as JSON; `inspect/kernels.rs`, what its kernels cost;
-//! `inspect/page.rs`, both as a page with pictures; `inspect/programs.rs`, what its kernels do on the CPU;
-//! `inspect/partitions.rs`, how two devices share its products.
+//! `heg inspect`: the contents of a bundle, for people or as JSON; `inspect/kernels.rs`, the costs of its kernels;
+//! `inspect/page.rs`, both as a page with pictures; `inspect/programs.rs`, the programs of its kernels on the CPU;
+//! `inspect/partitions.rs`, the partitions of its products between two devices.
 
 mod kernels;
 mod page;
@@ -141,7 +141,7 @@ fn kernel_line(manifest: &Manifest, index: usize, kernel: &Kernel) -> String {
     )
 }
 
-/// Variants that differ in their shape only are named together.
+/// Names the variants; those that differ only in their shape are named together.
 fn variants(kernel: &Kernel) -> String {
     let mut kinds: Vec<(String, String, String)> = Vec::new();
     for variant in &kernel.variants {
@@ -177,7 +177,7 @@ fn presence(present: bool) -> &'static str {
     if present { "present" } else { "absent" }
 }
 
-/// Three digits and a decimal prefix: `1.25 GB`, `940 k`.
+/// Formats a number with three digits and a decimal prefix: `1.25 GB`, `940 k`.
 fn with_unit(number: f64, unit: &str) -> String {
     let prefixes = [("G", 1e9), ("M", 1e6), ("k", 1e3)];
     match prefixes.iter().find(|(_, size)| number >= *size) {

@@ -19,6 +19,7 @@ mod run;
 mod score;
 mod serve;
 mod terminal;
+mod text_guard;
 mod verify;
 
 use std::process::ExitCode;
@@ -58,20 +59,26 @@ enum Command {
     BenchServe(bench_serve::Arguments),
     /// Measure each kernel on this machine, for predictions
     Profile(profile::Arguments),
+    /// Make prompts and compile forms for the process that starts this one
+    #[command(hide = true)]
+    TextWorker,
 }
 
 impl Command {
-    /// Whether it decodes for long, or tells how fast that is.
+    /// Returns whether the command decodes for long, or measures the speed of decoding.
     fn stays(&self) -> bool {
         match self {
             Self::Chat(_) | Self::Bench(_) | Self::Profile(_) => true,
             Self::Serve(_) => true,
             Self::BenchServe(_) | Self::Score(_) => false,
             Self::Run(_) | Self::Inspect(_) | Self::Verify(_) | Self::Doctor(_) => false,
-            Self::Explain(_) => false,
+            Self::Explain(_) | Self::TextWorker => false,
         }
     }
 }
+
+/// Name of the subcommand that runs the worker.
+const TEXT_WORKER: &str = "text-worker";
 
 const EXAMPLES: &str = "Examples:
   heg run model.heg --prompt 'Will it rain in Oslo tomorrow?' --max-tokens 64
@@ -83,11 +90,14 @@ const EXAMPLES: &str = "Examples:
 fn main() -> ExitCode {
     let started = Instant::now();
     let arguments = Arguments::parse();
+    if matches!(arguments.command, Command::TextWorker) {
+        return heg_confine::work();
+    }
     if arguments.command.stays() {
         large_pages::ask_for();
     }
     platform::end_plainly_on_lost_pages();
-    // The panic's own message and place are on standard error already.
+    // The panic's own message and location are on standard error already.
     let outcome = std::panic::catch_unwind(|| dispatch(&arguments.command, started));
     match outcome {
         Ok(Ok(())) => ExitCode::SUCCESS,
@@ -109,5 +119,7 @@ fn dispatch(command: &Command, started: Instant) -> anyhow::Result<()> {
         Command::Explain(arguments) => explain::run(arguments),
         Command::BenchServe(arguments) => bench_serve::run(arguments),
         Command::Profile(arguments) => profile::run(arguments),
+        // Handled earlier: it has no errors to report, and nobody to report them to.
+        Command::TextWorker => Ok(()),
     }
 }

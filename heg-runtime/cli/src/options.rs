@@ -1,4 +1,4 @@
-//! Options that several commands share: where to run, and how to choose tokens.
+//! Options that several commands share: the machine to run on, and the choice of tokens.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ pub(crate) struct Machine {
     /// The bundle
     #[arg(value_name = "BUNDLE")]
     pub(crate) bundle: PathBuf,
-    /// Devices to run on: a shipped SoC (`host-cpu`, `host-cpu-f32`, `host-cpu-openvino`, `host-roles`, `host-roles-openvino`, `host-pair`, `core-ultra-5-125h`, `core-ultra-7-258v`, `core-ultra-x7-358h`) or a .ron file
+    /// Devices to run on: a shipped SoC (`host-cpu`, `host-cpu-f32`, `host-cpu-openvino`, `host-gpu`, `host-cpu-gpu`, `host-roles`, `host-roles-openvino`, `host-pair`, `core-ultra-5-125h`, `core-ultra-7-258v`, `core-ultra-x7-358h`) or a .ron file
     #[arg(long, value_name = "SOC", default_value = "host-cpu")]
     soc: String,
     /// Instructions that CPU programs use: `avx512-vnni`, `avx-vnni`, `avx2` or `portable` [default: the best here]
@@ -31,7 +31,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Opens the bundle, whose sections are hashed on first use unless this file was verified before.
+    /// Opens the bundle. Its sections are hashed on first use, unless this file was verified before.
     pub(crate) fn open(&self) -> Result<Loaded, RuntimeError> {
         let loaded = Loaded::open(&self.bundle)?;
         if self.lock_weights {
@@ -51,7 +51,7 @@ impl Machine {
         }
     }
 
-    /// A loader on the devices asked for, with the user's cache.
+    /// Returns a loader on the requested devices, with the user's cache.
     pub(crate) fn loader(&self, loaded: &Loaded) -> Result<Loader, RuntimeError> {
         let loader = loaded.loader(&self.soc()?)?;
         Ok(match verified::cache_folder()? {
@@ -60,7 +60,7 @@ impl Machine {
         })
     }
 
-    /// The devices, with the instructions that were asked for.
+    /// Returns the devices, with the requested instructions.
     fn soc(&self) -> Result<Soc, RuntimeError> {
         let mut soc = read_soc(&self.soc)?;
         let devices = soc.devices.iter_mut();
@@ -70,21 +70,24 @@ impl Machine {
         Ok(soc)
     }
 
-    /// An executor for up to `batch` sequences.
+    /// Returns an executor for up to `batch` sequences.
     pub(crate) fn executor(&self, loaded: &Loaded, batch: usize) -> Result<Executor, RuntimeError> {
         let options = ExecutorOptions {
             batch,
             ..self.executor_options()
         };
-        Executor::new(self.loader(loaded)?, options)
+        Ok(Executor::new(self.loader(loaded)?, options)?)
     }
 
-    /// An executor for one sequence, of which many rows go through the head at a time.
+    /// Returns an executor for one sequence that runs many rows through the head at a time.
     pub(crate) fn executor_of_rows(&self, loaded: &Loaded) -> Result<Executor, RuntimeError> {
-        Executor::new(self.loader(loaded)?, self.executor_options())
+        Ok(Executor::new(
+            self.loader(loaded)?,
+            self.executor_options(),
+        )?)
     }
 
-    /// Another bundle on devices of its own, otherwise the same.
+    /// Returns the same options for another bundle on its own devices.
     pub(crate) fn beside(&self, bundle: &Path, soc: &str) -> Self {
         Self {
             bundle: bundle.to_owned(),
@@ -95,16 +98,17 @@ impl Machine {
         }
     }
 
-    /// An engine for one request at a time.
+    /// Starts an engine for one request at a time.
     pub(crate) fn engine(
         &self,
         loader: Loader,
         speculate: Speculate,
     ) -> Result<Engine, RuntimeError> {
-        Engine::start_single(loader, self.executor_options(), speculate.into())
+        let options = self.executor_options();
+        Ok(Engine::start_single(loader, options, speculate.into())?)
     }
 
-    /// An engine by a policy, if one is given; else one for one request at a time.
+    /// Starts an engine with a policy, if one is given; else one for one request at a time.
     pub(crate) fn engine_by(
         &self,
         policy: Option<&str>,
@@ -119,10 +123,10 @@ impl Machine {
             speculation: speculate.into(),
             ..EngineOptions::default()
         };
-        Engine::start(loader, read_policy(policy)?, options)
+        Ok(Engine::start(loader, read_policy(policy)?, options)?)
     }
 
-    /// Executor options from the command line, with defaults for the rest.
+    /// Returns the executor options from the command line, with defaults for the rest.
     pub(crate) fn executor_options(&self) -> ExecutorOptions {
         ExecutorOptions {
             chunk_tokens: self.chunk,
@@ -189,7 +193,7 @@ pub(crate) struct Sampling {
 }
 
 impl Sampling {
-    /// The parameters, checked.
+    /// Returns the checked parameters.
     pub(crate) fn params(&self) -> Result<SamplingParams, RuntimeError> {
         let params = SamplingParams {
             temperature: self.temperature,
@@ -206,7 +210,7 @@ impl Sampling {
     }
 }
 
-/// Peak resident memory of this process so far; 0 where the system does not say.
+/// Returns the peak resident memory of this process so far, in bytes; 0 if the system does not say.
 pub(crate) fn peak_rss_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

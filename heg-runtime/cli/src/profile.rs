@@ -1,4 +1,4 @@
-//! `heg profile`: measures a bundle's kernels on this machine and keeps what it found.
+//! `heg profile`: measures a bundle's kernels on this machine and saves the results.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -8,8 +8,9 @@ use anyhow::Context;
 use clap::Args;
 use heg_profiler::measure::{self, Case, MeasurementPlan, Profile, Report, Watch};
 use heg_profiler::predict::{Check, PredictionSource};
-use heg_runtime::profile::{BundleSubject, Extent, file, identities};
-use heg_runtime::{Loaded, RuntimeError, read_soc, verified};
+use heg_runtime::profile::file::ProfileFile;
+use heg_runtime::profile::{BundleSubject, Extent, identities};
+use heg_runtime::{ExecError, Loaded, read_soc, verified};
 use serde_json::json;
 
 use crate::failure::{Finding, input};
@@ -64,13 +65,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let devices = identities(&loader);
     let bundle = loaded.bundle();
     let kept = match (&arguments.output, &cache) {
-        (Some(output), _) => output.clone(),
-        (None, Some(cache)) => file::path(cache, bundle, &devices),
+        (Some(output), _) => ProfileFile::named(output),
+        (None, Some(cache)) => ProfileFile::kept(cache, bundle, &devices),
         (None, None) => return Err(input("there is no cache folder: say where with `--output`")),
     };
     let known = match arguments.again {
         true => None,
-        false => file::read(&kept, bundle, &devices)?,
+        false => kept.read(bundle, &devices)?,
     };
     let known = known.unwrap_or_else(|| Profile::new(bundle.manifest_id(), &soc.name, devices));
     let extent = Extent {
@@ -84,7 +85,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         verified::remember(bundle, cache)?;
     }
     let report = Report::new(measure::Subject::cases(&subject), &profile);
-    print(arguments, &kept, &report, check.as_ref())?;
+    print(arguments, kept.path(), &report, check.as_ref())?;
     match check {
         Some(check) if !check.passes() => Err(Finding {
             message: "predictions are further off than the bounds".to_owned(),
@@ -94,13 +95,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// Measures what is not known yet, and checks predictions where asked to.
+/// Measures the kernels that are not measured yet, and checks predictions if asked to.
 fn measure_all(
     arguments: &Arguments,
     subject: &mut BundleSubject,
     known: Profile,
-    kept: &Path,
-) -> Result<(Profile, Option<Check>), RuntimeError> {
+    kept: &ProfileFile,
+) -> Result<(Profile, Option<Check>), ExecError> {
     let plan = MeasurementPlan {
         budget: Duration::from_secs(arguments.budget),
         ..MeasurementPlan::default()
@@ -145,20 +146,20 @@ fn print(
     Ok(())
 }
 
-/// Saves after each kernel, and shows on a terminal how far it is.
+/// Saves after each kernel, and shows the progress on a terminal.
 struct Keeper<'p> {
-    file: &'p Path,
+    file: &'p ProfileFile,
 }
 
-impl Watch<RuntimeError> for Keeper<'_> {
+impl Watch<ExecError> for Keeper<'_> {
     fn visited(&mut self, case: &Case, settled: usize, calls: usize) {
         if std::io::stderr().is_terminal() {
             eprint!("\r\x1b[K{:<18} {settled:>4} of {calls} calls", case.label());
         }
     }
 
-    fn measured(&mut self, profile: &Profile) -> Result<(), RuntimeError> {
-        file::write(self.file, profile)
+    fn measured(&mut self, profile: &Profile) -> Result<(), ExecError> {
+        self.file.write(profile)
     }
 }
 
@@ -168,5 +169,5 @@ fn clear_line() {
     }
 }
 
-/// Calls per kernel that are checked: enough for a 95th percentile. Chosen.
+/// Number of calls per kernel that are checked: enough for a 95th percentile. Chosen.
 const CHECKED_CALLS: u32 = 24;

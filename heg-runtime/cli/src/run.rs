@@ -11,7 +11,7 @@ use std::time::Instant;
 use clap::Args;
 use heg_runtime::engine::{EndTokens, Engine, Request, ScopeId, Status, Update};
 use heg_runtime::exec::Loader;
-use heg_runtime::{Descent, FinishReason, Loaded, RuntimeError};
+use heg_runtime::{Descent, EngineError, FinishReason, Loaded, RuntimeError};
 use heg_sched::Finish;
 use heg_text::{
     AnswerText, Conversation, Message, Restriction, Said, Special, TextStream, Tokenizer, ToolCall,
@@ -23,6 +23,7 @@ use crate::failure::{input, unfinished};
 use crate::form::Form;
 use crate::options::{Machine, Sampling, Speculate, print_descents};
 use crate::terminal::shown;
+use crate::text_guard::guarded;
 use history::HistoryFile;
 use stats::Timing;
 
@@ -102,7 +103,7 @@ struct MessagesFile {
     tools: Vec<serde_json::Value>,
 }
 
-/// The form of an answer, prepared.
+/// The prepared form of an answer.
 #[derive(Default)]
 pub(crate) struct Held {
     /// The grammar that the sampler follows.
@@ -123,22 +124,22 @@ struct Report<'a> {
     finish_reason: &'static str,
     ttft_ms: f64,
     tpot_ms: f64,
-    /// Decode iterations.
+    /// Number of decode iterations.
     steps: u64,
-    /// Tokens that were drafted and verified.
+    /// Number of tokens that were drafted and verified.
     drafted_tokens: u64,
-    /// Those of them that became part of the answer.
+    /// Number of drafted tokens that became part of the answer.
     accepted_tokens: u64,
-    /// Kernels that run elsewhere than on their best device, and why.
+    /// Kernels that do not run on their best device, with the reasons.
     descents: &'a [Descent],
 }
 
-/// Runs the command; `started` is when the process began.
+/// Runs the command; `started` is the start time of the process.
 pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()> {
     let sampling = arguments.sampling.params()?;
     let loaded = arguments.machine.open()?;
     let history = arguments.past(&loaded)?;
-    // Kernels are prepared on their own threads from here on, while the prompt is tokenised.
+    // From here on, kernels are prepared on their own threads while the prompt is tokenised.
     let loader = arguments.machine.loader(&loaded)?;
     let runs = loader.what_runs();
     let engine = arguments.engine(loader)?;
@@ -152,9 +153,11 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
     };
     let conversation = arguments.prompt.conversation(&arguments.form)?;
     let conversation = conversation.as_ref();
-    let prompt = arguments
-        .prompt
-        .tokens(&loaded, tokenizer.as_deref(), conversation)?;
+    let tokens = || {
+        let prompt = &arguments.prompt;
+        prompt.tokens(&loaded, tokenizer.as_deref(), conversation)
+    };
+    let prompt = guarded(tokens)?;
     let held = arguments
         .form
         .hold(&loaded, tokenizer.as_deref(), conversation)?;
@@ -202,7 +205,7 @@ pub(crate) fn run(arguments: &Arguments, started: Instant) -> anyhow::Result<()>
 }
 
 impl Arguments {
-    /// Earlier answers.
+    /// Reads the file of earlier answers.
     fn past(&self, loaded: &Loaded) -> Result<Option<HistoryFile<'_>>, RuntimeError> {
         let path = self.history.as_deref();
         path.map(|path| HistoryFile::read(path, loaded)).transpose()
@@ -213,7 +216,7 @@ impl Arguments {
         self.machine.engine_by(policy, loader, self.speculate)
     }
 
-    /// The tokens of what the answer is expected to be.
+    /// Returns the tokens of the predicted answer.
     fn prediction(&self, tokenizer: Option<&Tokenizer>) -> anyhow::Result<Vec<u32>> {
         let Some(path) = &self.prediction else {
             return Ok(Vec::new());
@@ -225,7 +228,7 @@ impl Arguments {
         };
         let text = std::fs::read_to_string(path)
             .map_err(|error| input(format!("cannot read `{}`: {error}", path.display())))?;
-        let tokens = tokenizer.encode(&text, Special::AsWritten);
+        let tokens = guarded(|| tokenizer.encode(&text, Special::AsWritten));
         Ok(tokens.map_err(RuntimeError::from)?)
     }
 }
@@ -262,7 +265,7 @@ fn generate(
             Update::Finished(ending) => return Err(unfinished(ending)),
         }
     }
-    Err(RuntimeError::EngineGone.into())
+    Err(EngineError::EngineGone.into())
 }
 
 impl Prompt {
@@ -335,14 +338,14 @@ impl Prompt {
     }
 }
 
-/// Whether a stop text has come.
+/// Whether a stop text has been found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stop {
     None,
     Met,
 }
 
-/// The answer as it comes.
+/// The answer as it arrives.
 struct Answer {
     shown: AnswerText,
     syntax: Option<ToolSyntax>,

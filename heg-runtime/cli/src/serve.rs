@@ -1,4 +1,4 @@
-//! `heg serve`: a bundle behind OpenAI's interface, until the process is told to end.
+//! `heg serve`: serves a bundle over OpenAI's API, until the process is told to end.
 
 use std::io::Write;
 use std::num::NonZeroU32;
@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
+use heg_confine::WorkerProgram;
 use heg_runtime::engine::{Engine, EngineOptions};
 use heg_runtime::exec::Loader;
 use heg_runtime::{read_policy, verified};
@@ -18,6 +19,7 @@ use heg_server::{
 use heg_spec::Policy;
 use heg_workload::TraceFile;
 
+use crate::TEXT_WORKER;
 use crate::failure::input;
 use crate::options::{Machine, Speculate};
 
@@ -44,7 +46,7 @@ pub(crate) struct Arguments {
     /// Bearer token that clients must present; better given as HEG_TOKEN, which no process list shows
     #[arg(long, value_name = "T")]
     token: Option<String>,
-    /// File of bearer tokens, with lines `TOKEN` or `NAME TOKEN`: each name is a separate client, whose flows, keys and prompts the others cannot see
+    /// File of bearer tokens, with lines `TOKEN`, `NAME TOKEN` or `NAME TOKEN operator`: each name is a separate client, whose flows, keys and prompts the others cannot see; an operator sees the load of all
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Let a prompt reuse the cached prefix of another client's prompt: faster, but response times reveal what others have asked
@@ -79,13 +81,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let loader = arguments.machine.loader(&loaded)?;
     let policy = arguments.policy(&loader)?;
     let engine = Engine::start(loader, policy, options)?;
-    let served = ServedModel::new(&loaded, engine, timeline)?;
+    let served = ServedModel::new(&loaded, engine, timeline, WorkerProgram::this(TEXT_WORKER))?;
     for address in server.addresses() {
-        // Scripts wait for this line; nobody has to read it.
+        // Scripts wait for this line; a missing reader is no error.
         let _ = writeln!(std::io::stdout(), "serving {} on {address}", served.name());
     }
-    server.run(served, shutdown_signal())?;
-    // Unless that was done: a bundle that had just been written when kernels were ready is remembered here.
+    // A second signal ends the grace period.
+    server.run_until(served, shutdown_signal(), shutdown_signal())?;
+    // Unless that was done: a bundle that had just been written when kernels became ready is remembered here.
     arguments.machine.remember(&loaded)?;
     Ok(())
 }
@@ -95,8 +98,9 @@ impl Arguments {
         let mut observers: Vec<Box<dyn Observer>> =
             vec![Box::new(timeline.clone()), Box::new(Losses)];
         if let Some(path) = &self.trace {
-            let trace = TraceFile::create(path);
-            let trace = trace.with_context(|| format!("cannot write `{}`", path.display()))?;
+            let unwritable = || format!("cannot write `{}`", path.display());
+            let file = heg_files::create_own(path).with_context(unwritable)?;
+            let trace = TraceFile::live(file).with_context(unwritable)?;
             observers.push(Box::new(trace));
         }
         Ok(observers)
@@ -128,7 +132,7 @@ impl Arguments {
             let token = Token::new(text).ok_or_else(|| {
                 input("the token is empty or has spaces, expected printable ASCII letters")
             })?;
-            // One that is in the file, too, is the same client's.
+            // A token that is also in the file belongs to the same client.
             let _ = tokens.add(token, None);
         }
         Ok(tokens)
@@ -157,19 +161,19 @@ impl Arguments {
     }
 }
 
-/// Tells the user of lanes that are lost: requests go on without them, or fail.
+/// Reports lost lanes to the user: requests go on without them, or fail.
 struct Losses;
 
 impl Observer for Losses {
     fn stepped(&mut self, _: Micros, _: &Event, _: &[Action]) {}
 
     fn lost(&mut self, lane: Lane, why: &str) {
-        // Nobody has to read it.
+        // A missing reader is no error.
         let _ = writeln!(std::io::stderr(), "heg: lane {lane:?} is lost: {why}");
     }
 }
 
-/// Memory of the machine, in MiB; none where the system does not say.
+/// Returns the memory of the machine, in MiB; `None` if the system does not say.
 fn memory_mib() -> Option<u32> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text

@@ -1,4 +1,4 @@
-//! `heg verify`: every byte of a bundle against its hashes.
+//! `heg verify`: checks every byte of a bundle against its hashes.
 
 use std::num::NonZero;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! A call of a kernel: the rows and weights that it works on.
+//! A call of a kernel: its rows and weights.
 
 use heg_artifacts::manifest::Role;
 use heg_artifacts::program::{BufferId, BufferPlace, Step};
@@ -8,61 +8,61 @@ use crate::error::Error;
 use crate::kernel::{Kernel, Port};
 use crate::memory::ProgramRows;
 
-/// What a kernel works on in one call.
+/// The arguments of one kernel call.
 #[derive(Debug, Clone, Copy)]
 pub struct CpuCall<'a> {
-    /// Tokens of all sequences together, at least one.
+    /// Number of tokens of all sequences together, at least one.
     pub rows: usize,
-    /// One for each parameter of the kernel.
+    /// The weights, one per parameter of the kernel.
     pub weights: &'a [WeightBytes<'a>],
-    /// For each input port the runs of rows that make it up, in order; none for keys, values and position of attention,
-    /// which are those of the contexts.
+    /// Per input port, the runs of rows that make it up, in order. Empty for keys, values and position of attention,
+    /// which come from `contexts`.
     pub inputs: &'a [&'a [ProgramRows<'a>]],
-    /// For each output port the runs of rows that make it up, in order.
+    /// Per output port, the runs of rows that make it up, in order.
     pub outputs: &'a [&'a [ProgramRows<'a>]],
-    /// For attention: the sequences of the call, in order of their rows.
+    /// For attention, the sequences of the call, in order of their rows.
     pub contexts: &'a [Context<'a>],
 }
 
-/// A weight where it lies.
+/// A weight in mapped memory.
 #[derive(Debug, Clone, Copy)]
 pub struct WeightBytes<'a> {
-    /// Elements, row-major.
+    /// Elements of the matrix, row-major.
     pub values: &'a [u8],
-    /// What integers stand for; there where the elements are some.
+    /// Dequantisation parameters; `Some` for integer weights.
     pub affine: Option<AffineBytes<'a>>,
 }
 
-/// What integers stand for: q for `scale · q + centre`, or for `scale · q`. There is an f32 of each for a row of 8-bit
-/// integers, and an f16 for a group of columns of 4-bit ones.
+/// Dequantisation parameters: an integer q means `scale · q + centre`, or `scale · q`. They are f32 per row for 8-bit
+/// integers, and f16 per group of columns for 4-bit ones.
 #[derive(Debug, Clone, Copy)]
 pub struct AffineBytes<'a> {
-    /// Factors.
+    /// Scales, one f32 per row or one f16 per group.
     pub scales: &'a [u8],
-    /// Terms, where integers are centred.
+    /// Centres, likewise, if the weight is centred.
     pub centres: Option<&'a [u8]>,
 }
 
-/// A sequence that attention works on.
+/// A sequence for attention.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
-    /// New tokens, each with a row of queries.
+    /// Number of new tokens, each with a row of queries.
     pub tokens: usize,
-    /// Position of the first of them.
+    /// Position of the first new token.
     pub position: usize,
-    /// How they follow each other: one after the other where there is nothing; for a tree of at most [`TREE_TOKENS_MAX`]
-    /// the number, for each but the first, of the earlier one that it follows. Their keys and values lie in order.
+    /// Parents in a token tree of at most [`TREE_TOKENS_MAX`] tokens: for each new token but the first, the index of
+    /// the earlier one that it follows. `None`: a sequence. Keys and values lie in order either way.
     pub follows: Option<&'a [u16]>,
-    /// Keys from position 0 on, up to the last new token at least.
+    /// Key rows from position 0 up to at least the last new token.
     pub keys: ProgramRows<'a>,
-    /// Values, likewise.
+    /// Value rows, likewise.
     pub values: ProgramRows<'a>,
 }
 
 impl CpuCall<'_> {
-    /// Checks all that kernels rely on: what they read and write is there, and as wide as they take it to be.
+    /// Checks everything that kernels rely on: all rows and weights exist in the width that the program gives.
     pub(crate) fn check(&self, kernel: &Kernel) -> Result<(), Error> {
-        // Without any it has no phase, and `goes_on` would not be asked behind it.
+        // A call without rows has no phase, and `goes_on` would not be asked behind it.
         expect("rows", 0, 1, self.rows.min(1))?;
         self.check_weights(kernel)?;
         // Rows are found by the number of their port, inputs before outputs.
@@ -79,10 +79,10 @@ impl CpuCall<'_> {
             self.check_port("rows of an output", index, *port, self.outputs.get(index))?;
         }
         self.check_strides(kernel)?;
-        match has_contexts {
-            true => self.check_contexts(kernel),
-            false => Ok(()),
+        if has_contexts {
+            self.check_contexts(kernel)?;
         }
+        Ok(())
     }
 
     fn check_weights(&self, kernel: &Kernel) -> Result<(), Error> {
@@ -121,7 +121,8 @@ impl CpuCall<'_> {
         Ok(())
     }
 
-    /// Products write rows at one distance from each other, and so do the terms that they are added to.
+    /// Checks that results and residuals of products, and queries and results of attention, are single runs, since
+    /// these steps address rows by one stride.
     fn check_strides(&self, kernel: &Kernel) -> Result<(), Error> {
         let single = |id: BufferId| {
             let runs = match kernel.buffer(id).map(|buffer| buffer.place) {
@@ -141,14 +142,25 @@ impl CpuCall<'_> {
                             .map_or(Ok(()), |residual| single(residual.to))?;
                     }
                 }
-                Step::Attention { out, .. } => single(*out)?,
+                Step::Attention { out, .. } => {
+                    single(*out)?;
+                    let of_query = kernel.inputs.iter().zip(self.inputs).zip(0..);
+                    let of_query = of_query.filter(|((port, _), _)| port.role == Role::Query);
+                    for ((_, runs), index) in of_query {
+                        expect("runs of rows of queries", index, 1, runs.len())?;
+                    }
+                }
                 _ => {}
             }
         }
         Ok(())
     }
 
+    /// Checks that rows of the cache have the width that attention reads, whatever their ports say.
     fn check_contexts(&self, kernel: &Kernel) -> Result<(), Error> {
+        let kv_elements = kernel.attention().map_or(0, |(attention, _)| {
+            attention.kv_heads as usize * attention.head_dim as usize
+        });
         let tokens = self.contexts.iter().map(|context| context.tokens).sum();
         expect("tokens of the contexts", 0, self.rows, tokens)?;
         for (index, context) in self.contexts.iter().enumerate() {
@@ -158,7 +170,8 @@ impl CpuCall<'_> {
             let visible = context.position.saturating_add(context.tokens);
             for (role, rows) in [(Role::Key, &context.keys), (Role::Value, &context.values)] {
                 let port = kernel.inputs.iter().find(|port| port.role == role);
-                let row_bytes = port.map_or(0, |port| port.row_bytes());
+                let element_bytes = port.map_or(0, |port| port.element.bytes() as usize);
+                let row_bytes = kv_elements.saturating_mul(element_bytes);
                 expect(
                     "bytes of a row of the cache",
                     index,
@@ -175,37 +188,32 @@ impl CpuCall<'_> {
 
 fn check_tree(index: usize, tokens: usize, follows: &[u16]) -> Result<(), Error> {
     expect(
-        "tokens of a tree",
+        "tokens of a token tree",
         index,
         tokens.min(TREE_TOKENS_MAX),
         tokens,
     )?;
     expect(
-        "tokens that follow others",
+        "parents in a token tree",
         index,
         tokens.saturating_sub(1),
         follows.len(),
     )?;
     for (at, before) in follows.iter().enumerate() {
         let before = usize::from(*before);
-        expect(
-            "the earlier token of one of a tree",
-            index,
-            before.min(at),
-            before,
-        )?;
+        expect("parent of a token in a tree", index, before.min(at), before)?;
     }
     Ok(())
 }
 
 fn expect(what: &'static str, index: usize, expected: usize, found: usize) -> Result<(), Error> {
-    match expected == found {
-        true => Ok(()),
-        false => Err(Error::Call {
-            what,
-            index,
-            expected,
-            found,
-        }),
+    if expected == found {
+        return Ok(());
     }
+    Err(Error::Call {
+        what,
+        index,
+        expected,
+        found,
+    })
 }

@@ -1,66 +1,55 @@
-//! The device: threads, instruction set and scratch memory of one lane, and how they run an order.
+//! The device of one lane: its threads, instruction set and scratch memory, and how it runs an order.
 
 use std::cell::UnsafeCell;
-use std::hint::spin_loop;
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use heg_artifacts::program::Attention;
 
 use crate::attention::AttentionScratch;
 use crate::call::CpuCall;
-use crate::division::{Division, Partition, SIDES, Uncut, index};
+use crate::division::{Division, Partition, SIDES, WorkItem, index};
 use crate::error::Error;
 use crate::execution::Execution;
 use crate::kernel::Kernel;
 use crate::listed::{ListedOrder, ListedPhase};
 use crate::memory::Scratch;
-use crate::pace::{Done, Pace};
+use crate::pace::{Done, Pace, PaceKey};
 use crate::placement::Placement;
 use crate::pool::{Crew, PairWatch, Pool, Taken};
 use crate::product::Panel;
-use crate::solo::{Ran, Reading, Solos};
+use crate::solo_tuner::{MemoryBound, PhaseTiming, SoloTuner};
 use heg_spec::policy::Synchronisation;
-use heg_spec::{Isa, Side};
+use heg_spec::{Bug, Isa, Side, bug};
 
-/// What a device is made of.
+/// Options of a device.
 #[derive(Debug, Clone, Copy)]
 pub struct CpuDeviceOptions {
-    /// Instructions that its kernels use; this machine must have them.
+    /// Instruction set of its kernels; this machine must have it.
     pub isa: Isa,
-    /// Threads, the caller's included.
+    /// Number of threads, including the caller's.
     pub threads: NonZeroUsize,
 }
 
-/// One of two devices that run orders together.
-#[derive(Debug, Clone)]
-pub struct PairSide {
-    /// Its threads. The caller of an order is one of the first side's.
-    pub placement: Placement,
-    /// Times as long as it takes for everything: above 1, its threads wait after each piece of work.
-    pub throttle: NonZeroU32,
-}
-
-/// Runs kernels, one order at a time: as one device, or as a pair of two that share each kernel.
+/// Runs kernels, one order at a time: as a single device, or as a pair that shares each kernel.
 pub struct CpuDevice {
     isa: Isa,
     pool: Pool,
     scratch: Scratch,
-    threads: Vec<OfThread>,
-    /// Number of threads of each side; of a device that is no pair all are of the first.
+    threads: Vec<PerThread>,
+    /// Number of threads by side; a single device has only the first side.
     crews: [usize; 2],
-    /// Times as long as each side takes.
-    throttles: [u32; 2],
-    /// How the sides of a pair share what they run.
+    /// Policy by which a pair shares work; `None` for a single device.
     partition: Option<Box<dyn Partition>>,
-    /// How fast the sides of a pair are.
+    /// Measured speed ratios of the sides.
     pace: Pace,
-    /// What one side of a pair does faster alone.
-    solos: Solos,
-    /// The order that runs.
+    /// Finds the products that one side of a pair does faster alone.
+    solo_tuner: SoloTuner,
+    /// The running order.
     listed: ListedOrder,
-    /// Attention that the threads have memory for.
+    /// Attention steps that the threads have memory for.
     attended: Vec<Attention>,
 }
 
@@ -68,40 +57,40 @@ pub struct CpuDevice {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Address(pub(crate) *mut u8);
 
-// SAFETY: an address is a number; what lies there is used as `ProgramRows::new` demands.
+// SAFETY: an address is a number; the memory behind it is accessed as `ProgramRows::new` demands.
 unsafe impl Send for Address {}
-// SAFETY: as above.
+// SAFETY: an address is a number; the memory behind it is accessed as `ProgramRows::new` demands.
 unsafe impl Sync for Address {}
 
-/// Memory that each thread has to itself.
-pub(crate) struct OfThread(UnsafeCell<Local>);
+/// Memory of one thread, accessed by that thread alone within a call.
+pub(crate) struct PerThread(UnsafeCell<Local>);
 
-// SAFETY: within a call each thread uses the one of its own number only (`OfThread::get`).
-unsafe impl Sync for OfThread {}
+// SAFETY: within a call each thread uses only the one of its own number, as `PerThread::get` demands.
+unsafe impl Sync for PerThread {}
 
 /// Memory of one thread.
 pub(crate) struct Local {
     pub(crate) panel: Panel,
     pub(crate) attention: AttentionScratch,
-    /// One row, on its way to another form.
+    /// One f32 row, before it is converted.
     pub(crate) row: Scratch,
 }
 
-impl OfThread {
+impl PerThread {
     /// The thread's memory.
     ///
     /// # Safety
     ///
-    /// Only the thread of this number calls it, and lets go of it before the next call.
+    /// Only the thread of this number calls it, and drops the reference before the next call.
     #[allow(clippy::mut_from_ref, reason = "one thread has each")]
     pub(crate) unsafe fn get(&self) -> &mut Local {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller is the only thread that uses this memory, and keeps no earlier reference.
         unsafe { &mut *self.0.get() }
     }
 }
 
 impl CpuDevice {
-    /// A device with threads of its own, which run wherever the system puts them.
+    /// A device with its own threads, placed by the system.
     ///
     /// # Errors
     ///
@@ -110,35 +99,32 @@ impl CpuDevice {
         Self::placed(options.isa, &Placement::anywhere(options.threads))
     }
 
-    /// A device with threads on certain cores. A thread that calls [`run_order`](Self::run_order) works with them, and is
-    /// kept on these cores from then on.
+    /// A device with threads pinned to cores. A thread that calls [`run_order`](Self::run_order) works along, and is
+    /// pinned to the same cores from then on.
     ///
     /// # Errors
     ///
-    /// [`Error::Program`] where this machine does not have the instructions, [`Error::Thread`] where a thread cannot be
-    /// started.
+    /// [`Error::Program`] if this machine lacks the instructions, [`Error::Thread`] if a thread cannot be started.
     pub fn placed(isa: Isa, placement: &Placement) -> Result<Self, Error> {
         let crew = crew_of(placement);
         Self::over(isa, Pool::new(crew)?, [crew.threads, 0])
     }
 
-    /// Two devices that run every order together, and end together if the partition is right. Results are those of one.
+    /// A pair of devices that runs every order together; both end at the same time if the partition is right. Results
+    /// are those of a single device. `sides`: the threads of each; the caller's thread belongs to the first.
     ///
     /// # Errors
     ///
     /// As [`placed`](Self::placed).
     pub fn pair(
         isa: Isa,
-        sides: &[PairSide; 2],
+        sides: &[Placement; 2],
         how: Synchronisation,
         partition: Box<dyn Partition>,
     ) -> Result<Self, Error> {
-        let crews = sides.each_ref().map(|side| crew_of(&side.placement));
+        let crews = sides.each_ref().map(crew_of);
         let pool = Pool::pair(crews, how)?;
-        let throttles = sides.each_ref().map(|side| side.throttle.get());
         Ok(Self {
-            throttles,
-            pace: Pace::new(throttles),
             partition: Some(partition),
             ..Self::over(isa, pool, crews.map(|crew| crew.threads))?
         })
@@ -152,43 +138,33 @@ impl CpuDevice {
                 found: isa.to_string(),
             });
         }
-        let local = |_| {
-            OfThread(UnsafeCell::new(Local {
+        let local = |_| -> Result<PerThread, Error> {
+            Ok(PerThread(UnsafeCell::new(Local {
                 panel: Panel::new(),
-                attention: AttentionScratch::new([]),
+                attention: AttentionScratch::new([])?,
                 row: Scratch::empty(),
-            }))
+            })))
         };
         Ok(Self {
             isa,
-            threads: (0..pool.threads()).map(local).collect(),
+            threads: (0..pool.threads()).map(local).collect::<Result<_, _>>()?,
             pool,
             scratch: Scratch::empty(),
             crews,
-            throttles: [1; 2],
             partition: None,
-            pace: Pace::new([1; 2]),
-            solos: Solos::default(),
+            pace: Pace::default(),
+            solo_tuner: SoloTuner::default(),
             listed: ListedOrder::default(),
             attended: Vec::new(),
         })
     }
 
-    /// The same device, `times` as slow: its threads wait after each piece of work.
-    #[must_use]
-    pub fn throttled(self, times: NonZeroU32) -> Self {
-        Self {
-            throttles: [times.get(); 2],
-            ..self
-        }
-    }
-
-    /// A look at the sides of a pair, also while it runs an order; none for another device.
+    /// Read-only handle to the sides of a pair, usable while it runs an order; `None` for a single device.
     pub fn watch(&self) -> Option<PairWatch> {
         self.pool.watch()
     }
 
-    /// Instructions that its kernels use.
+    /// Instruction set of its kernels.
     pub const fn isa(&self) -> Isa {
         self.isa
     }
@@ -198,7 +174,7 @@ impl CpuDevice {
         self.pool.threads()
     }
 
-    /// Runs a kernel, and returns when it is done: an order of one call.
+    /// Runs one kernel to completion: an order of one call.
     ///
     /// # Errors
     ///
@@ -208,16 +184,17 @@ impl CpuDevice {
         Ok(())
     }
 
-    /// Runs kernels one after the other, and returns the number of those that ran. Threads stay from the first phase of the
-    /// first to the last phase of the last. Allocates nothing once the largest order was seen, but for cuts by tokens.
+    /// Runs kernels one after the other, and returns how many ran. Threads stay awake for the whole order. Once the
+    /// largest order was seen, nothing is allocated, except for cuts by tokens.
     ///
-    /// `goes_on` is asked while a call ends, on any of the threads, whether the one of this number is to follow: where
-    /// it says no, the order ends. It is asked once for each call but the first.
+    /// `goes_on` is called at the end of each call but the last, on any of the threads, with the index of the next
+    /// call. If it returns false, the order ends there.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] where rows or weights do not fit a kernel; then nothing was written. [`Error::Memory`] where there
-    /// is none for scratch rows. [`Error::Lost`] where a thread panicked, now or before, and of a pair one of each side.
+    /// [`Error::Call`] if rows or weights do not fit a kernel; then nothing was written. [`Error::Memory`] if scratch
+    /// rows cannot be allocated. [`Error::Lost`] if a thread panicked, now or before; for a pair, if one of each side
+    /// did. [`Error::Bug`] if a kernel's own invariant does not hold.
     pub fn run_order(
         &mut self,
         order: &[(&Kernel, CpuCall<'_>)],
@@ -229,74 +206,85 @@ impl CpuDevice {
         for (kernel, call) in order {
             self.make_room(kernel, call.rows)?;
         }
-        self.list(order);
+        self.list(order)?;
         let scratch = Address(self.scratch.as_ptr());
-        let is_timed = self.partition.is_some() || self.throttles != [1; 2];
-        let work = |taken: Taken| {
-            let Some((phase, call)) = self.listed.phase(taken.phase) else {
-                return ControlFlow::Continue(());
-            };
+        let is_pair = self.partition.is_some();
+        let run_piece = |taken: Taken| {
+            let (phase, call) = self.listed.phase(taken.phase)?;
             if taken.side == Side::First && taken.piece == phase.pieces[index(Side::First)] {
-                return match goes_on(phase.call + 1) {
-                    true => ControlFlow::Continue(()),
-                    false => ControlFlow::Break(()),
-                };
+                return Ok(if goes_on(phase.call + 1) {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                });
             }
-            if let Some((kernel, of_call)) = order.get(phase.call) {
-                let execution = Execution {
-                    isa: self.isa,
-                    kernel,
-                    call: of_call,
-                    scratch,
-                    tables: self.listed.tables(call),
-                    items: self.listed.items(call),
-                    threads: &self.threads,
-                    crews: self.crews,
+            let of_call = order.get(phase.call);
+            let (kernel, of_call) = of_call.ok_or_else(|| bug!("a phase is of no call"))?;
+            let execution = Execution {
+                isa: self.isa,
+                kernel,
+                call: of_call,
+                scratch,
+                tables: self.listed.tables(call)?,
+                items: self.listed.items(call),
+                threads: &self.threads,
+                crews: self.crews,
+            };
+            let own = usize::from(taken.thread >= self.crews[0]);
+            let begin = is_pair.then(Instant::now);
+            let units = execution.run(taken, phase)?;
+            if let Some(begin) = begin {
+                let done = Done {
+                    units: units as u64,
+                    took_ns: begin.elapsed().as_nanos() as u64,
                 };
-                let own = usize::from(taken.thread >= self.crews[0]);
-                let begin = is_timed.then(Instant::now);
-                let units = execution.run(taken.thread, phase, taken.side, taken.piece);
-                if let Some(begin) = begin {
-                    let padding = [phase.padding, 1.0][own];
-                    wait_for(f64::from(self.throttles[own]) * padding, begin);
-                    let done = Done {
-                        units: (units as f64 * padding) as u64,
-                        took_ns: begin.elapsed().as_nanos() as u64,
-                    };
-                    let kind = (phase.product, phase.is_long);
-                    self.pace.add(kind, SIDES[own], done);
-                }
+                let key = PaceKey {
+                    product: phase.product,
+                    is_long: phase.is_long,
+                };
+                self.pace.add(key, SIDES[own], done);
             }
-            ControlFlow::Continue(())
+            Ok(ControlFlow::Continue(()))
+        };
+        // Other threads wait for the piece, so the order comes to its end and fails then.
+        let broken = OnceLock::new();
+        let work = |taken: Taken| {
+            run_piece(taken).unwrap_or_else(|bug: Bug| {
+                broken.get_or_init(|| bug);
+                ControlFlow::Continue(())
+            })
         };
         let ran = self.pool.run(self.listed.pieces(), &work)?;
-        if is_timed {
-            self.pace.learn();
+        if let Some(bug) = broken.into_inner() {
+            return Err(bug.into());
         }
-        if self.partition.is_some() {
-            self.learn_solos(ran);
+        if is_pair {
+            self.pace.learn();
+            self.tune_solo(ran);
         }
         Ok(self.listed.calls_in(ran))
     }
 
-    /// Lists rows, phases and pieces of an order.
-    fn list(&mut self, order: &[(&Kernel, CpuCall<'_>)]) {
+    /// Lists the rows, phases and pieces of an order.
+    fn list(&mut self, order: &[(&Kernel, CpuCall<'_>)]) -> Result<(), Bug> {
         self.listed.clear();
-        let mut divide = |work: Uncut, is_long: bool| match &self.partition {
+        let mut divide = |work: WorkItem, is_long: bool| match &self.partition {
             Some(partition) => {
-                let times = self.pace.times((work.product, is_long));
+                let times = self.pace.times(PaceKey {
+                    product: work.product,
+                    is_long,
+                });
                 let faster = SIDES[usize::from(times[0] > times[1])];
-                let reading = Reading::of(&work, is_long);
-                let alone = reading.and_then(|reading| self.solos.next(reading, faster));
-                let work = Uncut {
+                let memory_bound = MemoryBound::of(&work, is_long);
+                let alone = memory_bound.and_then(|it| self.solo_tuner.next(it, faster));
+                let work = WorkItem {
                     times,
                     alone,
                     ..work
                 };
-                let cut = partition.cut(work);
-                (Division::of(&cut, work), Division::padding(&cut, work))
+                Division::of(&partition.cut(work), work)
             }
-            None => (Division::whole(&work), 1.0),
+            None => Division::whole(&work),
         };
         for (number, (kernel, call)) in order.iter().enumerate() {
             let execution = Execution {
@@ -310,23 +298,24 @@ impl CpuDevice {
                 crews: self.crews,
             };
             let is_followed = number + 1 < order.len();
-            self.listed.add(&execution, &mut divide, is_followed);
+            self.listed.add(&execution, &mut divide, is_followed)?;
         }
+        Ok(())
     }
 
-    /// Notes how long each of so many phases took.
-    fn learn_solos(&mut self, ran: usize) {
+    /// Passes the durations of the first `ran` phases to the tuner.
+    fn tune_solo(&mut self, ran: usize) {
         let times_ns = self.pool.phases_ns().take(ran).enumerate();
         let phases = times_ns.filter_map(|(number, took_ns)| {
-            let (phase, _) = self.listed.phase(number)?;
-            Some(Ran {
-                reading: phase.reading?,
-                alone: who_alone(phase),
+            let (phase, _) = self.listed.phase(number).ok()?;
+            Some(PhaseTiming {
+                memory_bound: phase.memory_bound?,
+                alone: sole_side(phase),
                 weights: phase.weights,
                 took_ns,
             })
         });
-        self.solos.learn(phases);
+        self.solo_tuner.learn(phases);
     }
 
     fn make_room(&mut self, kernel: &Kernel, rows: usize) -> Result<(), Error> {
@@ -342,17 +331,18 @@ impl CpuDevice {
         if let Some((attention, _)) = kernel.attention()
             && !self.attended.contains(attention)
         {
-            self.attended.push(*attention);
+            let steps = || self.attended.iter().chain([attention]);
             for thread in &mut self.threads {
-                thread.0.get_mut().attention = AttentionScratch::new(&self.attended);
+                thread.0.get_mut().attention = AttentionScratch::new(steps())?;
             }
+            self.attended.push(*attention);
         }
         Ok(())
     }
 }
 
-/// The side that has all pieces of a phase; none where both have some.
-fn who_alone(phase: ListedPhase) -> Option<Side> {
+/// The side that has all pieces of a phase; `None` if both have some.
+fn sole_side(phase: ListedPhase) -> Option<Side> {
     match phase.pieces {
         [_, 0] => Some(Side::First),
         [0, _] => Some(Side::Second),
@@ -364,15 +354,5 @@ fn crew_of(placement: &Placement) -> Crew<'_> {
     Crew {
         threads: placement.threads().get(),
         kept_on: placement.kept_on(),
-    }
-}
-
-/// Waits until what began at `begin` has taken `times` as long as it did.
-fn wait_for(times: f64, begin: Instant) {
-    if times > 1.0 {
-        let end = begin.elapsed().mul_f64(times);
-        while begin.elapsed() < end {
-            spin_loop();
-        }
     }
 }

@@ -1,61 +1,61 @@
-//! How the two sides of a device share a phase: by its tokens, by outputs of products and heads of attention, or by both.
+//! Division of a phase between the two sides of a pair: by tokens, by output rows of products and heads of attention,
+//! or by both.
 //!
-//! A row's result does not depend on the rows beside it, nor an output on the outputs beside it, so a division changes no
-//! bit. Of a device with one side all is the first's.
+//! A row's result depends on no other row, and an output on no other output, so a division changes no bit. A device
+//! with one side gives all work to the first.
 
 use std::ops::Range;
 
 use heg_spec::{Cut, CutProduct, Side};
 
-/// Work before it is cut.
+/// One product, attention or row step, before it is divided between the sides.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Uncut {
-    /// The product or attention; none for steps on single rows.
+pub struct WorkItem {
+    /// The product or attention; `None` for steps on single rows.
     pub product: Option<CutProduct>,
-    /// Output rows that a row-cut divides: those of queries, keys and values together, of gate and up each, of attention
-    /// the key-value heads. 0 for steps on single rows, which have none.
+    /// Output rows that a cut by rows divides: of queries, keys and values together; of gate and up each; of attention,
+    /// the key-value heads. 0 for steps on single rows.
     pub rows: usize,
-    /// Columns of the product's matrices; 0 where there are none.
+    /// Columns of the product's matrices; 0 if it has none.
     pub columns: usize,
-    /// Tokens of the call.
+    /// Number of tokens in the call.
     pub tokens: usize,
-    /// Time of the same work on each side, in any unit: as measured for this product in calls of few rows or of many, and
-    /// before that by what the sides are.
+    /// Relative time of equal work on each side, in any unit: measured for this product in calls of few or of many
+    /// rows, and equal before the first measurement.
     pub times: [f64; 2],
-    /// The side that is to do all of it, because it takes longer shared, or to find out whether it does.
+    /// The side to give all of the work, because that is faster or has to be measured; `None`: both share it.
     pub alone: Option<Side>,
 }
 
-/// Says how the sides of a pair share work.
+/// Policy by which the sides of a pair share work.
 pub trait Partition: Send {
-    /// The cut of some work. Steps on single rows have no output rows to be cut by: the first side does them whole where
-    /// they are cut so.
-    fn cut(&self, work: Uncut) -> Cut;
+    /// Chooses the cut of `work`. Steps on single rows have no output rows: a cut by rows gives them to the first side.
+    fn cut(&self, work: WorkItem) -> Cut;
 }
 
-/// A phase as both sides share it: the first has the first outputs of the first tokens, the second all else.
+/// A divided phase: the first side has the first outputs of the first tokens, the second everything else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Division {
-    /// Outputs of the first side, of so many; of none, it has all of its tokens.
+    /// Output rows assigned to the first side, out of `of`. `of == 0`: rows are not divided.
     pub(crate) first: usize,
     pub(crate) of: usize,
-    /// Tokens of the first side.
+    /// Tokens assigned to the first side.
     pub(crate) tokens: usize,
 }
 
-/// Some outputs of some tokens.
+/// A rectangle of outputs and tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Area {
     pub(crate) outputs: Range<usize>,
     pub(crate) tokens: Range<usize>,
 }
 
-/// Areas of a side at most: the second one has what is left beside those of the first, and below.
+/// Most areas of a side: the second side's work is an L of two.
 pub(crate) const AREAS: usize = 2;
 
 impl Division {
-    /// What a cut comes to. One that leaves a side nothing is no mistake: every output is somebody's.
-    pub(crate) fn of(cut: &Cut, work: Uncut) -> Self {
+    /// The division that a cut describes, clamped to the work. A side may get nothing.
+    pub(crate) fn of(cut: &Cut, work: WorkItem) -> Self {
         let first = match cut {
             Cut::Rows { first } | Cut::Hybrid { first, .. } => work.rows.min(*first as usize),
             Cut::Whole(_) | Cut::Tokens { .. } => work.rows,
@@ -73,8 +73,8 @@ impl Division {
         }
     }
 
-    /// All on the first side.
-    pub(crate) const fn whole(work: &Uncut) -> Self {
+    /// Everything on the first side.
+    pub(crate) const fn whole(work: &WorkItem) -> Self {
         Self {
             first: work.rows,
             of: work.rows,
@@ -82,21 +82,7 @@ impl Division {
         }
     }
 
-    /// Times as long as the first side's part takes because of static shapes: above 1 where the cut pads its tokens. Programs
-    /// take any number of them, so a side that plays a device with such shapes waits as long as that would compute.
-    pub(crate) fn padding(cut: &Cut, work: Uncut) -> f64 {
-        let (padded, tokens) = match cut {
-            Cut::Tokens { sizes } => {
-                let padded: usize = sizes.iter().map(|size| *size as usize).sum();
-                (padded, padded.min(work.tokens))
-            }
-            Cut::Hybrid { padded_tokens, .. } => (*padded_tokens as usize, work.tokens),
-            Cut::Whole(_) | Cut::Rows { .. } => return 1.0,
-        };
-        (padded as f64 / tokens.max(1) as f64).max(1.0)
-    }
-
-    /// A side's tokens, of those of a call, where steps are on single rows.
+    /// The tokens of a side, for steps on single rows.
     pub(crate) fn rows(self, side: Side, tokens: usize) -> Range<usize> {
         let first = tokens.min(self.tokens);
         match side {
@@ -105,11 +91,12 @@ impl Division {
         }
     }
 
-    /// One of a side's areas, of the outputs of one matrix, or heads, and the tokens of a call. Some are empty.
+    /// Area `number` of a side, of a matrix or set of heads with `width` outputs, in a call of `tokens` tokens. It may
+    /// be empty.
     pub(crate) fn area(self, side: Side, number: usize, width: usize, tokens: usize) -> Area {
         let own = match self.of {
             0 => width,
-            // Of several matrices each is cut at the same share.
+            // Each of several matrices is cut at the same ratio.
             of => width * self.first / of,
         };
         let (outputs, tokens) = match (side, number) {
@@ -122,7 +109,7 @@ impl Division {
     }
 }
 
-/// Number of a side, where there is one of something for each.
+/// Index of a side in an array of two.
 pub(crate) const fn index(side: Side) -> usize {
     match side {
         Side::First => 0,
@@ -130,15 +117,15 @@ pub(crate) const fn index(side: Side) -> usize {
     }
 }
 
-/// Both sides, by number.
+/// Both sides, by index.
 pub(crate) const SIDES: [Side; 2] = [Side::First, Side::Second];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn work(rows: usize, tokens: usize) -> Uncut {
-        Uncut {
+    fn work(rows: usize, tokens: usize) -> WorkItem {
+        WorkItem {
             product: None,
             rows,
             columns: 0,
@@ -146,24 +133,6 @@ mod tests {
             times: [1.0; 2],
             alone: None,
         }
-    }
-
-    #[test]
-    fn padding_is_what_static_sizes_hold_beyond_the_tokens() {
-        let hybrid = |padded_tokens| Cut::Hybrid {
-            first: 7,
-            padded_tokens,
-        };
-        let tokens = |sizes: &[u32]| Cut::Tokens {
-            sizes: sizes.to_vec(),
-        };
-        let padding = |cut: Cut| Division::padding(&cut, work(96, 48));
-        assert_eq!(padding(hybrid(64)), 64.0 / 48.0);
-        assert_eq!(padding(hybrid(32)), 1.0);
-        assert_eq!(padding(tokens(&[32])), 1.0);
-        assert_eq!(padding(tokens(&[32, 32])), 64.0 / 48.0);
-        assert_eq!(padding(tokens(&[])), 1.0);
-        assert_eq!(padding(Cut::Whole(Side::First)), 1.0);
     }
 
     #[test]
@@ -182,7 +151,7 @@ mod tests {
             all.map(|(side, number)| of(side, number))
         };
         assert_eq!(areas(64, 32), [(64, 32), (32, 40), (64, 8)]);
-        // Padded, there is no margin, and with all rows nothing beside it.
+        // With padding there is no margin, and with all rows nothing beside it.
         assert_eq!(areas(64, 48), [(64, 40), (32, 40), (64, 0)]);
         assert_eq!(areas(96, 32), [(96, 32), (0, 40), (96, 8)]);
     }
@@ -210,7 +179,7 @@ mod tests {
         for cut in cuts {
             for (rows, tokens) in [(96, 50), (5, 1), (0, 9)] {
                 let division = Division::of(&cut, work(rows, tokens));
-                // Of matrices of a third and two thirds of the rows, too.
+                // Also for matrices of a third and two thirds of the rows.
                 for width in [rows, rows / 3, rows - rows / 3] {
                     let mut owners = vec![0; width.max(1) * tokens];
                     let areas = SIDES

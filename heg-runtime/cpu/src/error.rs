@@ -1,25 +1,27 @@
-//! Why a call cannot run.
+//! The crate's error type.
+
+use heg_spec::Bug;
 
 /// An error of the CPU role.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A program that is not one of its kernel: running it might leave its memory.
-    #[error("the program of kernel `{kernel}`")]
+    /// A program that does not fit its kernel: running it might access foreign memory.
+    #[error("cannot run the program of kernel `{kernel}`")]
     Unchecked {
         /// The kernel.
         kernel: String,
-        /// What is wrong with it.
+        /// The violated rule.
         source: Box<heg_artifacts::Error>,
     },
-    /// A program that cannot run here.
+    /// A program or option that this machine cannot run.
     #[error("{what}: expected {expected}, found {found}")]
     Program {
-        /// The part of it.
+        /// The part that is wrong.
         what: String,
-        /// What this device can run.
+        /// Supported values.
         expected: &'static str,
-        /// What was found.
+        /// Value found.
         found: String,
     },
     /// A call whose rows or weights do not fit the program.
@@ -27,23 +29,26 @@ pub enum Error {
     Call {
         /// The part of the call.
         what: &'static str,
-        /// Its number among those of its kind.
+        /// Index of the part, for instance of a weight.
         index: usize,
-        /// What the program needs.
+        /// Required value.
         expected: usize,
-        /// What was found.
+        /// Value found.
         found: usize,
     },
-    /// There is no memory for the scratch rows of a call.
+    /// Memory for the scratch rows of a call cannot be allocated.
     #[error("no memory for {bytes} bytes of scratch rows")]
     Memory {
-        /// What was asked for.
+        /// Requested size.
         bytes: usize,
     },
     /// A thread could not be started.
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),
-    /// A thread of the device ended within a call, which is a bug; the device cannot be used any more.
+    /// A thread of the device panicked within a call, which is a bug; the device is unusable from then on.
     #[error("a thread of the CPU role panicked")]
     Lost,
+    /// An invariant that a check elsewhere keeps was broken; rows that the call wrote are not to be used.
+    #[error(transparent)]
+    Bug(#[from] Bug),
 }

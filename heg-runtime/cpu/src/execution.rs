@@ -1,7 +1,7 @@
-//! One call of an order on all threads of a device: phase after phase, each in pieces.
+//! One call of an order on all threads of a device: phase after phase, in pieces.
 //!
-//! Which thread takes which piece, and of which side, changes nothing in the results: every output is computed by one
-//! thread, in an order that knows nothing of pieces.
+//! The assignment of pieces to threads and sides does not affect results: every output is computed by one thread, in an
+//! order independent of pieces.
 
 use std::ops::Range;
 
@@ -10,47 +10,47 @@ use heg_artifacts::program::{
     Attention, BufferId, ParameterId, Part, Step, StepPhase, scratch_width,
 };
 
-use crate::attention::{self, AttentionCall, KvElement, Tree, WorkItem, WorkItems};
-use crate::call::{Context, CpuCall};
-use crate::device::{Address, OfThread};
-use crate::division::{AREAS, Area, Division, SIDES, Uncut, index};
-use crate::kernel::{Kernel, Layout};
+use crate::attention::{self, AttentionCall, AttentionItem, AttentionItems, KvElement, Tree};
+use crate::call::CpuCall;
+use crate::device::{Address, PerThread};
+use crate::division::{AREAS, Area, Division, SIDES, WorkItem, index};
+use crate::kernel::{Kernel, Layout, Port};
 use crate::lanes::elements::Element;
 use crate::listed::ListedPhase;
+use crate::pool::Taken;
 use crate::product::{
     FloatProduct, Grouped, IntegerProduct, Residual, Scaling, float_product, integer_product,
     unpack,
 };
-use heg_spec::{CutProduct, Isa, Side};
+use heg_spec::{Bug, CutProduct, Isa, Side, bug};
 
-/// A call that is under way.
+/// A running call.
 pub(crate) struct Execution<'a> {
     pub(crate) isa: Isa,
     pub(crate) kernel: &'a Kernel,
     pub(crate) call: &'a CpuCall<'a>,
     pub(crate) scratch: Address,
-    /// Addresses of rows, by port: inputs, then outputs.
+    /// Row addresses by port: inputs, then outputs.
     pub(crate) tables: &'a [Vec<Address>],
-    /// Pieces of its attention, of each side.
+    /// Pieces of attention, by side.
     pub(crate) items: [&'a [Item]; 2],
-    pub(crate) threads: &'a [OfThread],
-    /// Number of threads of each side.
+    pub(crate) threads: &'a [PerThread],
     pub(crate) crews: [usize; 2],
 }
 
-/// A piece of attention: some heads of some rows of one sequence.
+/// A piece of attention: heads and rows of one sequence.
 #[derive(Debug, Clone)]
 pub(crate) struct Item {
     /// Index of the sequence.
     context: usize,
-    work: WorkItem,
+    work: AttentionItem,
 }
 
-/// Rows of a buffer at one distance from each other.
+/// Rows of a buffer with a constant stride.
 #[derive(Clone, Copy)]
 pub(crate) struct Strided {
     pub(crate) first: *mut f32,
-    /// Elements from a row to the next.
+    /// Elements from one row to the next.
     pub(crate) stride: usize,
 }
 
@@ -65,8 +65,8 @@ impl Strided {
 }
 
 impl Execution<'_> {
-    /// A phase before it is cut.
-    pub(crate) fn uncut(&self, phase: usize) -> Uncut {
+    /// The work of a phase, before it is divided.
+    pub(crate) fn work_item(&self, phase: usize) -> WorkItem {
         let product = self.kernel.cut_products.get(phase).copied().flatten();
         let parts = self.parts(phase);
         let widths = parts.iter().map(|part| self.kernel.width(part.out));
@@ -78,7 +78,7 @@ impl Execution<'_> {
             Some(CutProduct::GateUp) => widths.max().unwrap_or(0),
             _ => widths.sum(),
         };
-        Uncut {
+        WorkItem {
             product,
             rows,
             columns: parts.first().map_or(0, |part| self.columns(part)),
@@ -88,25 +88,29 @@ impl Execution<'_> {
         }
     }
 
-    /// Adds a side's pieces of the call's attention, if it has one.
-    pub(crate) fn list_items(&self, division: Division, side: Side, items: &mut Vec<Item>) {
+    /// Appends a side's pieces of the call's attention, if it has one.
+    pub(crate) fn list_items(
+        &self,
+        division: Division,
+        side: Side,
+        items: &mut Vec<Item>,
+    ) -> Result<(), Bug> {
+        // A kernel of the group may have a product in its place.
         let Some((attributes, out)) = self.kernel.attention() else {
-            return;
+            return Ok(());
         };
         let kv_heads = attributes.kv_heads as usize;
         let areas = (0..AREAS).map(|number| division.area(side, number, kv_heads, self.call.rows));
         for area in areas.filter(|area| !area.outputs.is_empty()) {
             let mut first = 0;
             for (context, sequence) in self.call.contexts.iter().enumerate() {
-                let Some(call) = self.attention_call(attributes, out, context) else {
-                    return;
-                };
+                let call = self.attention_call(attributes, out, context)?;
                 let of_call = |token: usize| token.saturating_sub(first).min(sequence.tokens);
-                let part = WorkItem {
+                let part = AttentionItem {
                     kv_heads: area.outputs.clone(),
                     rows: of_call(area.tokens.start)..of_call(area.tokens.end),
                 };
-                let pieces = WorkItems::of(&call, part, self.crew(side));
+                let pieces = AttentionItems::of(&call, part, self.crew(side));
                 let item = |index| Item {
                     context,
                     work: pieces.get(index),
@@ -115,9 +119,10 @@ impl Execution<'_> {
                 first += sequence.tokens;
             }
         }
+        Ok(())
     }
 
-    /// Number of pieces of a phase, for each side.
+    /// Number of pieces of a phase, by side.
     pub(crate) fn pieces(&self, phase: usize, division: Division) -> [usize; 2] {
         SIDES.map(|side| match self.kernel.phases.get(phase) {
             Some(StepPhase::Rows(_)) => {
@@ -133,39 +138,31 @@ impl Execution<'_> {
         })
     }
 
-    /// Works on a side's piece of a phase. Returns the work in it that products are, each of a weight and an activation.
-    pub(crate) fn run(&self, thread: usize, phase: ListedPhase, side: Side, piece: usize) -> usize {
+    /// Runs one piece of a phase. Returns its multiply-adds if it is a product, else 0.
+    pub(crate) fn run(&self, taken: Taken, phase: ListedPhase) -> Result<usize, Bug> {
         let division = phase.division;
         match self.kernel.phases.get(phase.index) {
-            Some(StepPhase::Rows(steps)) => {
-                let tokens = division.rows(side, self.call.rows);
-                self.rows(thread, steps.clone(), (tokens, side), piece);
-            }
-            Some(StepPhase::Product(step)) => {
-                return self.product(thread, *step, (division, side), piece);
-            }
-            Some(StepPhase::Attention(step)) => self.attention(thread, *step, side, piece),
-            None => {}
+            Some(StepPhase::Rows(steps)) => self.rows(taken, steps.clone(), division)?,
+            Some(StepPhase::Product(step)) => return self.product(taken, *step, division),
+            Some(StepPhase::Attention(step)) => self.attention(taken, *step)?,
+            None => return Err(bug!("an order lists a phase that its kernel does not have")),
         }
-        0
+        Ok(0)
     }
 
-    /// Runs steps on some rows.
-    fn rows(
-        &self,
-        thread: usize,
-        steps: Range<usize>,
-        (tokens, side): (Range<usize>, Side),
-        piece: usize,
-    ) {
-        let size = self.rows_of_piece(side, tokens.len());
-        let steps = self.kernel.program.steps.get(steps).unwrap_or_default();
-        let first = tokens.start + piece * size;
+    /// Runs steps on the rows of a piece.
+    fn rows(&self, taken: Taken, steps: Range<usize>, division: Division) -> Result<(), Bug> {
+        let tokens = division.rows(taken.side, self.call.rows);
+        let size = self.rows_of_piece(taken.side, tokens.len());
+        let steps = self.kernel.program.steps.get(steps);
+        let steps = steps.ok_or_else(|| bug!("a phase has steps behind its program's end"))?;
+        let first = tokens.start + taken.piece * size;
         for row in first..tokens.end.min(first + size) {
             for step in steps {
-                self.row_step(thread, step, row);
+                self.row_step(taken.thread, step, row)?;
             }
         }
+        Ok(())
     }
 
     fn rows_of_piece(&self, side: Side, tokens: usize) -> usize {
@@ -178,7 +175,7 @@ impl Execution<'_> {
         self.crews[index(side)].max(1)
     }
 
-    /// The parts of a phase's product; none of another phase.
+    /// The matrices of a phase's product; empty for other phases.
     fn parts(&self, phase: usize) -> &[Part] {
         match self.kernel.phases.get(phase) {
             Some(StepPhase::Product(step)) => match self.kernel.program.steps.get(*step) {
@@ -189,29 +186,24 @@ impl Execution<'_> {
         }
     }
 
-    /// Computes some outputs of a product.
-    fn product(
-        &self,
-        thread: usize,
-        step: usize,
-        (division, side): (Division, Side),
-        mut piece: usize,
-    ) -> usize {
+    /// Computes a piece of a product and returns its multiply-adds.
+    fn product(&self, taken: Taken, step: usize, division: Division) -> Result<usize, Bug> {
+        let mut piece = taken.piece;
         let Some(Step::Product { x, parts }) = self.kernel.program.steps.get(step) else {
-            return 0;
+            return Err(bug!("the step of a product's phase is no product"));
         };
-        for share in self.shares(parts, division, side) {
+        for share in self.shares(parts, division, taken.side) {
             if piece < share.pieces {
                 let Area { outputs, tokens } = share.area;
                 let first = outputs.start + piece * share.size;
                 let outputs = first..outputs.end.min(first + share.size);
                 let work = outputs.len() * tokens.len() * self.columns(share.part);
-                self.multiply(thread, *x, share.part, outputs, tokens);
-                return work;
+                self.multiply(taken.thread, *x, share.part, outputs, tokens)?;
+                return Ok(work);
             }
             piece -= share.pieces;
         }
-        0
+        Err(bug!("a thread took a piece that the product does not have"))
     }
 
     /// Columns of a part's matrix.
@@ -228,22 +220,17 @@ impl Execution<'_> {
         part: &Part,
         outputs: Range<usize>,
         tokens: Range<usize>,
-    ) {
-        let Some(parameter) = self.kernel.parameters.get(part.weight.0 as usize) else {
-            return;
-        };
-        let Some(weight) = self.call.weights.get(part.weight.0 as usize) else {
-            return;
-        };
+    ) -> Result<(), Bug> {
+        let number = part.weight.0 as usize;
+        let weight = self.kernel.parameters.get(number);
+        let weight = weight.zip(self.call.weights.get(number));
+        let (parameter, weight) = weight.ok_or_else(|| bug!("a product has no weight"))?;
         let first_row = tokens.start;
-        let out = self.strided(part.out);
-        let out = out.map(|out| out.starting_at(first_row));
-        let (Some(out), Some(local)) = (out, self.threads.get(thread)) else {
-            return;
-        };
+        let out = self.strided(part.out)?.starting_at(first_row);
+        let local = self.local(thread)?;
         let scaling = weight.affine.and_then(|of| Scaling::of(parameter, of));
-        let bias = part.bias.and_then(|bias| self.vector(bias));
-        let residual = self.residual(part, first_row);
+        let bias = part.bias.map(|bias| self.vector(bias)).transpose()?;
+        let residual = self.residual(part, first_row)?;
         let rows = tokens.len();
         match (self.kernel.layouts.get(x.0 as usize), scaling) {
             (Some(Layout::Rounded(first, form)), Some(scaling)) => {
@@ -260,8 +247,8 @@ impl Execution<'_> {
                     out: out.first,
                     out_stride: out.stride,
                 };
-                // SAFETY: `Program::read` checked widths and that buffers do not overlap, `CpuCall::check` that weights and
-                // rows are there; every output is in one piece, which one thread has; a thread has its own memory.
+                // SAFETY: `Program::read` checked widths and that buffers do not overlap, `CpuCall::check` that weights
+                // and rows exist; each output is in one piece, which one thread has; a thread has its own memory.
                 unsafe { integer_product(self.isa, &product, outputs, &mut local.get().panel) };
             }
             (Some(Layout::Plain(first)), scaling) => {
@@ -283,7 +270,8 @@ impl Execution<'_> {
                     out: out.first,
                     out_stride: out.stride,
                 };
-                // SAFETY: as above; `CpuDevice::make_room` made the thread's own row as wide as any.
+                // SAFETY: `CpuCall::check` found all rows and weights; one thread has each output;
+                // `CpuDevice::make_room` made the thread's own row as wide as any.
                 unsafe {
                     match scaling {
                         Some(Scaling::Groups(groups)) => {
@@ -294,26 +282,39 @@ impl Execution<'_> {
                     }
                 }
             }
-            _ => {}
+            _ => {
+                return Err(bug!(
+                    "the operand of a product is not in the form of its weights"
+                ));
+            }
         }
+        Ok(())
     }
 
-    /// What a part's outputs are added to, from a row on.
-    fn residual(&self, part: &Part, row: usize) -> Option<Residual> {
-        let residual = part.residual?;
+    /// The term that a part's outputs are added to, from `row` on; `None` if it has none.
+    fn residual(&self, part: &Part, row: usize) -> Result<Option<Residual>, Bug> {
+        let Some(residual) = part.residual else {
+            return Ok(None);
+        };
         let to = self.strided(residual.to)?.starting_at(row);
-        Some(Residual {
+        Ok(Some(Residual {
             from: to.first.cast_const(),
             stride: to.stride,
             factor: residual.factor,
-        })
+        }))
     }
 
-    /// Computes outputs of a product with weights of half a byte in f32, each of a row that is unpacked to `own`.
+    /// Memory of a thread.
+    pub(crate) fn local(&self, thread: usize) -> Result<&PerThread, Bug> {
+        let local = self.threads.get(thread);
+        local.ok_or_else(|| bug!("a thread has no memory of its own"))
+    }
+
+    /// Computes outputs of a product with 4-bit weights in f32: each matrix row is unpacked to `own` first.
     ///
     /// # Safety
     ///
-    /// As [`float_product`], but that weights are such; `own` has the width.
+    /// As [`float_product`], with 4-bit weights; `own` has room for the width.
     unsafe fn unpacked_product(
         &self,
         groups: &Grouped,
@@ -322,7 +323,8 @@ impl Execution<'_> {
         own: *mut f32,
     ) {
         for output in outputs {
-            // SAFETY: passed on; the one output has the terms and results of this one.
+            // SAFETY: the matrix has this output, `own` has the width, and terms and results are those of this output
+            // alone.
             unsafe {
                 unpack(groups, product.weights, product.width, output, own);
                 let one = FloatProduct {
@@ -340,20 +342,18 @@ impl Execution<'_> {
         }
     }
 
-    /// Works on one item of attention.
-    fn attention(&self, thread: usize, step: usize, side: Side, piece: usize) {
+    /// Computes a piece of attention.
+    fn attention(&self, taken: Taken, step: usize) -> Result<(), Bug> {
         let Some(Step::Attention { attributes, out }) = self.kernel.program.steps.get(step) else {
-            return;
+            return Err(bug!("the step of an attention's phase is no attention"));
         };
-        let item = self.items[index(side)].get(piece);
-        let (Some(item), Some(local)) = (item, self.threads.get(thread)) else {
-            return;
-        };
-        let Some(call) = self.attention_call(attributes, *out, item.context) else {
-            return;
-        };
-        // SAFETY: `CpuCall::check` found all rows that are visible; each piece has rows and heads of its own, and each
-        // thread its memory.
+        let item = self.items[index(taken.side)].get(taken.piece);
+        let item =
+            item.ok_or_else(|| bug!("a thread took a piece that attention does not have"))?;
+        let local = self.local(taken.thread)?;
+        let call = self.attention_call(attributes, *out, item.context)?;
+        // SAFETY: `CpuCall::check` found all visible rows; each piece has its own rows and heads, and each thread its
+        // own memory.
         unsafe {
             attention::attend(
                 self.isa,
@@ -363,6 +363,7 @@ impl Execution<'_> {
                 &mut local.get().attention,
             );
         }
+        Ok(())
     }
 
     fn attention_call(
@@ -370,17 +371,24 @@ impl Execution<'_> {
         attributes: &Attention,
         out: BufferId,
         index: usize,
-    ) -> Option<AttentionCall<'_>> {
-        let before = self.call.contexts.get(..index)?;
+    ) -> Result<AttentionCall<'_>, Bug> {
+        let (Some(before), Some(context)) = (
+            self.call.contexts.get(..index),
+            self.call.contexts.get(index),
+        ) else {
+            return Err(bug!("attention has no context"));
+        };
         let first: usize = before.iter().map(|context| context.tokens).sum();
-        let context: &Context<'_> = self.call.contexts.get(index)?;
-        let mut inputs = self.kernel.inputs.iter();
-        let queries = inputs.position(|port| port.role == Role::Query)?;
+        let mut inputs = self.kernel.inputs.iter().zip(0..);
+        let of_role = |role| move |(port, _): &(&Port, usize)| port.role == role;
+        let queries = inputs.find(of_role(Role::Query));
+        let (_, queries) = queries.ok_or_else(|| bug!("attention has no queries"))?;
         let query = self.port_rows(queries, self.call.inputs)?;
         let out = self.strided(out)?;
-        let mut inputs = self.kernel.inputs.iter();
-        let keys = inputs.find(|port| port.role == Role::Key)?;
-        Some(AttentionCall {
+        let mut inputs = self.kernel.inputs.iter().zip(0..);
+        let keys = inputs.find(of_role(Role::Key));
+        let (keys, _) = keys.ok_or_else(|| bug!("attention has no keys"))?;
+        Ok(AttentionCall {
             attributes: *attributes,
             query: query.first.wrapping_add(first * query.stride).cast_const(),
             query_stride: query.stride,
@@ -399,25 +407,26 @@ impl Execution<'_> {
         })
     }
 
-    /// A vector of f32 among the weights.
-    pub(crate) fn vector(&self, id: ParameterId) -> Option<*const f32> {
-        let weight = self.call.weights.get(id.0 as usize)?;
-        Some(weight.values.as_ptr().cast())
+    /// A weight that is a vector of f32.
+    pub(crate) fn vector(&self, id: ParameterId) -> Result<*const f32, Bug> {
+        let weight = self.call.weights.get(id.0 as usize);
+        let weight = weight.ok_or_else(|| bug!("a step has no weight"))?;
+        Ok(weight.values.as_ptr().cast())
     }
 
-    /// Address in scratch memory that is an element of it for calls of one row.
+    /// Address of the element that is `first` in calls of one row.
     pub(crate) fn scratch_at(&self, first: usize) -> *mut f32 {
         let elements = self.scratch.0.cast::<f32>();
         elements.wrapping_add(first * self.call.rows)
     }
 
-    /// The rows of a buffer that has them at one distance.
-    fn strided(&self, id: BufferId) -> Option<Strided> {
-        match self.kernel.layouts.get(id.0 as usize)? {
-            Layout::Plain(first) => Some(self.plain(*first, id, 0)),
-            Layout::Input(port) => self.port_rows(*port, self.call.inputs),
-            Layout::Output(port) => self.port_rows(*port, self.call.outputs),
-            Layout::Rounded(..) => None,
+    /// The rows of a buffer with a constant stride.
+    fn strided(&self, id: BufferId) -> Result<Strided, Bug> {
+        match self.kernel.layouts.get(id.0 as usize) {
+            Some(Layout::Plain(first)) => Ok(self.plain(*first, id, 0)),
+            Some(Layout::Input(port)) => self.port_rows(*port, self.call.inputs),
+            Some(Layout::Output(port)) => self.port_rows(*port, self.call.outputs),
+            Some(Layout::Rounded(..)) | None => Err(bug!("a buffer has no rows of one stride")),
         }
     }
 
@@ -430,22 +439,24 @@ impl Execution<'_> {
         rows.starting_at(row)
     }
 
-    /// The rows of a port that is one run.
-    fn port_rows(&self, port: usize, ports: &[&[crate::ProgramRows<'_>]]) -> Option<Strided> {
-        let run = ports.get(port)?.first()?;
-        Some(Strided {
+    /// The rows of a port that is a single run.
+    fn port_rows(&self, port: usize, ports: &[&[crate::ProgramRows<'_>]]) -> Result<Strided, Bug> {
+        let Some([run]) = ports.get(port) else {
+            return Err(bug!("a port that is read by one stride is no single run"));
+        };
+        Ok(Strided {
             first: run.row(0).cast(),
             stride: run.stride_bytes() / size_of::<f32>(),
         })
     }
 }
 
-/// Elements from a row of scratch memory to the next.
+/// Elements from one row of scratch memory to the next.
 pub(crate) const fn plain_stride(width: usize) -> usize {
-    // Widths come from buffers, where they are 32 bits.
+    // Widths come from buffers, which store them in 32 bits.
     scratch_width(width as u32) as usize
 }
 
-/// Pieces that a thread takes of a phase that is not large. Chosen: a thread that was held up leaves a fifth of its
-/// share to the others at most.
+/// Pieces per thread in a phase that is not large. Chosen: a thread that was held up leaves at most a fifth of its
+/// share to the others.
 pub(crate) const PIECES_OF_A_THREAD: usize = 4;

@@ -1,4 +1,4 @@
-//! A program made ready: its steps in phases, and how each buffer is laid out.
+//! A prepared program: its steps in phases, and the layout of each buffer.
 
 use heg_artifacts::manifest::{ElementType, Kernel as Declared, Parameter, Role};
 use heg_artifacts::program::{
@@ -8,15 +8,15 @@ use heg_artifacts::program::{
 
 use crate::error::Error;
 use crate::execution::plain_stride;
-use crate::product::{Bits, Meets, Rounded};
+use crate::product::{Bits, Rounded, WeightKind};
 use heg_spec::{Activations, CutProduct, Group};
 
-/// A kernel that a device can run, the same at all places that use it.
+/// A kernel that a device can run, shared by all places of the model that use it.
 #[derive(Debug)]
 pub struct Kernel {
     pub(crate) program: Program,
     pub(crate) phases: Vec<StepPhase>,
-    /// By phase: what two sides may share as one; none for steps on single rows.
+    /// By phase: the product that a pair may divide; `None` for steps on single rows.
     pub(crate) cut_products: Vec<Option<CutProduct>>,
     /// By buffer.
     pub(crate) layouts: Vec<Layout>,
@@ -24,11 +24,11 @@ pub struct Kernel {
     pub(crate) inputs: Vec<Port>,
     /// By output port.
     pub(crate) outputs: Vec<Port>,
-    /// By parameter: element type and elements.
+    /// By parameter: element type and shape.
     pub(crate) parameters: Vec<Parameter>,
     /// Elements of the widest row.
     pub(crate) widest: usize,
-    /// Elements of scratch memory that a row takes.
+    /// Elements of scratch memory per row.
     pub(crate) scratch_elements: usize,
 }
 
@@ -46,26 +46,26 @@ impl Port {
     }
 }
 
-/// Where the rows of a buffer are, and what they are made of.
+/// Location and form of a buffer's rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Layout {
     /// Rows of an input port.
     Input(usize),
     /// Rows of an output port.
     Output(usize),
-    /// Rows of f32 in scratch memory, at an element of it for calls of one row.
+    /// f32 rows in scratch memory, at this element offset for calls of one row.
     Plain(usize),
-    /// Rows rounded to integers, likewise.
+    /// Rows rounded to integers, in scratch memory likewise.
     Rounded(usize, Rounded),
 }
 
 impl Kernel {
-    /// Makes a program ready for products with such activations, for keys and values of type `kv`.
+    /// Prepares a program for products with `activations`, and for keys and values of type `kv`.
     ///
     /// # Errors
     ///
-    /// [`Error::Unchecked`] where the program is not sound for the kernel: all that runs it relies on that.
-    /// [`Error::Program`] where the kernel's ports have element types that its kernels do not read.
+    /// [`Error::Unchecked`] if the program is not valid for the kernel, on which everything that runs it relies.
+    /// [`Error::Program`] if a port has an element type that its kernels do not read.
     pub fn new(
         program: Program,
         declared: &Declared,
@@ -106,11 +106,15 @@ impl Kernel {
                     Activations::I8 => Some(Bits::Eight),
                     Activations::I16 => Some(Bits::Sixteen),
                 };
-                let meets = integers_met(&program, BufferId(index), &declared.parameters);
-                match bits.zip(meets.filter(|_| is_operand)) {
-                    Some((bits, meets)) => {
+                let weight_kind = weight_kind_of(&program, BufferId(index), &declared.parameters);
+                match bits.zip(weight_kind.filter(|_| is_operand)) {
+                    Some((bits, weight_kind)) => {
                         let width = buffer.width as usize;
-                        let form = Rounded { width, bits, meets };
+                        let form = Rounded {
+                            width,
+                            bits,
+                            weight_kind,
+                        };
                         debug_assert!(form.bytes(1) <= size_of::<f32>() * plain_stride(width));
                         Layout::Rounded(first as usize, form)
                     }
@@ -132,7 +136,7 @@ impl Kernel {
         })
     }
 
-    /// Its attention, if it has one, and the buffer that this writes.
+    /// The attention step, if there is one, and the buffer that it writes.
     pub(crate) fn attention(&self) -> Option<(&Attention, BufferId)> {
         let mut steps = self.program.steps.iter();
         steps.find_map(|step| match step {
@@ -145,17 +149,21 @@ impl Kernel {
         self.program.buffers.get(id.0 as usize)
     }
 
-    /// Elements of a buffer's row.
+    /// Elements per row of a buffer.
     pub(crate) fn width(&self, id: BufferId) -> usize {
         self.buffer(id).map_or(0, |buffer| buffer.width as usize)
     }
 }
 
-/// The integers that the matrices of an operand are made of, if all are of one kind.
-fn integers_met(program: &Program, operand: BufferId, parameters: &[Parameter]) -> Option<Meets> {
+/// Element kind of the integer matrices that an operand is multiplied with, if all have the same.
+fn weight_kind_of(
+    program: &Program,
+    operand: BufferId,
+    parameters: &[Parameter],
+) -> Option<WeightKind> {
     let of_part = |part: &Part| match parameters.get(part.weight.0 as usize)?.element {
-        ElementType::I8 => Some(Meets::Bytes),
-        ElementType::I4 | ElementType::U4 => Some(Meets::Nibbles),
+        ElementType::I8 => Some(WeightKind::Bytes),
+        ElementType::I4 | ElementType::U4 => Some(WeightKind::Nibbles),
         _ => None,
     };
     let parts = program.steps.iter().flat_map(|step| match step {
@@ -167,8 +175,8 @@ fn integers_met(program: &Program, operand: BufferId, parameters: &[Parameter]) 
     kinds.all(|kind| kind == Some(first)).then_some(first)
 }
 
-/// What each phase is to a partition. The layers' last kernel begins with the output projection and ends with the down
-/// projection, in all families.
+/// The product that each phase is to a partition. The last kernel of a layer begins with the output projection and ends
+/// with the down projection, in all families.
 fn cut_products(phases: &[StepPhase], group: Group) -> Vec<Option<CutProduct>> {
     let is_product = |phase: &StepPhase| matches!(phase, StepPhase::Product(_));
     let first = phases.iter().position(is_product);

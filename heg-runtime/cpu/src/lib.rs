@@ -1,9 +1,9 @@
-//! The CPU role: kernels of our own, which run programs compiled ahead of time over rows of the mapped bundle.
+//! The CPU role: our own kernels, which run programs compiled ahead of time over rows of the mapped bundle.
 //!
-//! Weights are read where they lie: nothing is packed, copied or compiled at a start. A row's result does not depend on
-//! the other rows of a call, on how long a chunk is, on the number of threads, nor on the instruction set: every sum has
-//! one order, which all forms of a kernel keep. `lanes` has the vectors that kernels are written over, one module for
-//! each instruction set; `rows`, `product` and `attention` have the kernels.
+//! Weights are read in place: start-up packs, copies and compiles nothing. A row's result depends neither on the other
+//! rows of a call, nor on the length of a chunk, the number of threads or the instruction set: every sum has one order,
+//! which all forms of a kernel keep. `lanes` has the vectors that kernels are written over, one module per instruction
+//! set; `rows`, `product` and `attention` have the kernels.
 
 mod attention;
 mod call;
@@ -29,12 +29,12 @@ mod product;
 mod row_steps;
 mod rows;
 mod share;
-mod solo;
+mod solo_tuner;
 
 pub use attention::TREE_TOKENS_MAX;
 pub use call::{AffineBytes, Context, CpuCall, WeightBytes};
-pub use device::{CpuDevice, CpuDeviceOptions, PairSide};
-pub use division::{Partition, Uncut};
+pub use device::{CpuDevice, CpuDeviceOptions};
+pub use division::{Partition, WorkItem};
 pub use error::Error;
 pub use heg_spec::{Activations, Isa};
 pub use kernel::Kernel;

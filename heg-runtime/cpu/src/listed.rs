@@ -1,63 +1,61 @@
-//! An order as it runs: its calls as one list of phases, with the addresses and pieces that are found before it begins.
+//! A prepared order: its calls as one list of phases, with row addresses and pieces found in advance.
 //!
 //! Lists keep their memory from one order to the next.
 
 use std::ops::Range;
 
-use heg_spec::CutProduct;
+use heg_spec::{Bug, CutProduct, bug};
 
 use crate::call::CpuCall;
 use crate::device::Address;
-use crate::division::{Division, SIDES, Uncut};
+use crate::division::{Division, SIDES, WorkItem};
 use crate::execution::{Execution, Item};
 use crate::pool::Pieces;
 use crate::product::FEW_ROWS;
-use crate::solo::Reading;
+use crate::solo_tuner::MemoryBound;
 
-/// The phases of an order, and what its calls work on.
+/// The phases of an order, and the rows and pieces of its calls.
 #[derive(Debug, Default)]
 pub(crate) struct ListedOrder {
     phases: Vec<ListedPhase>,
     calls: Vec<ListedCall>,
-    /// Addresses of rows, by port: of each call the inputs, then the outputs. There may be more, of earlier orders.
+    /// Row addresses by port: the inputs of each call, then its outputs. Surplus tables are left from earlier orders.
     tables: Vec<Vec<Address>>,
-    /// Pieces of the calls' attention.
+    /// Pieces of attention of all calls.
     items: Vec<Item>,
 }
 
 /// A phase of a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ListedPhase {
-    /// Number of the call in the order.
+    /// Index of the call in the order.
     pub(crate) call: usize,
-    /// Number of the phase in the call.
+    /// Index of the phase in the call.
     pub(crate) index: usize,
-    /// What it is to a partition.
+    /// The product that it is to a partition.
     pub(crate) product: Option<CutProduct>,
-    /// How the sides share it.
+    /// Its division between the sides.
     pub(crate) division: Division,
-    /// Times as long as the first side's part takes because of static shapes.
-    pub(crate) padding: f64,
-    /// Pieces of work, of each side.
+    /// Number of pieces, by side.
     pub(crate) pieces: [usize; 2],
-    /// What tells it from phases that take another time.
-    likeness: u64,
-    /// Whether it is one of a prompt, and may take long.
+    /// Key of phases that take the same time.
+    timing_key: u64,
+    /// Whether it has many rows, as prompts do, and may take long.
     pub(crate) is_long: bool,
-    /// What it is where it reads weights rather than computes, and how many.
-    pub(crate) reading: Option<Reading>,
+    /// Set if it is bound by reading weights rather than by arithmetic.
+    pub(crate) memory_bound: Option<MemoryBound>,
     pub(crate) weights: usize,
-    /// Whether one more piece of the first side follows, which asks whether to go on.
+    /// Whether an extra piece of the first side asks if the order goes on.
     asks: bool,
 }
 
-/// What is listed of a call.
+/// The part of the lists that belongs to one call.
 #[derive(Debug, Clone)]
 pub(crate) struct ListedCall {
     tables: Range<usize>,
-    /// Of each side.
+    /// Pieces of attention, by side.
     items: [Range<usize>; 2],
-    /// Number of the first phase behind it.
+    /// Index of the first phase behind the call.
     end: usize,
 }
 
@@ -68,25 +66,26 @@ impl ListedOrder {
         self.items.clear();
     }
 
-    /// Adds a call whose rows and items are not listed yet, and which another may follow.
+    /// Appends a call. `divide` chooses the division of each phase; `is_followed`: the order has another call behind
+    /// it.
     pub(crate) fn add(
         &mut self,
         execution: &Execution<'_>,
-        divide: &mut dyn FnMut(Uncut, bool) -> (Division, f64),
+        divide: &mut dyn FnMut(WorkItem, bool) -> Division,
         is_followed: bool,
-    ) {
+    ) -> Result<(), Bug> {
         let call = self.calls.len();
         let first_table = self.calls.last().map_or(0, |before| before.tables.end);
         let last_table = self.list_rows(first_table, execution.call);
         let rows = execution.call.rows;
         let mut items = [0..0, 0..0];
         for index in 0..execution.kernel.phases.len() {
-            let uncut = execution.uncut(index);
-            let (division, padding) = divide(uncut, rows > FEW_ROWS);
-            if uncut.product == Some(CutProduct::Attention) {
+            let work = execution.work_item(index);
+            let division = divide(work, rows > FEW_ROWS);
+            if work.product == Some(CutProduct::Attention) {
                 for (side, items) in SIDES.into_iter().zip(&mut items) {
                     items.start = self.items.len();
-                    execution.list_items(division, side, &mut self.items);
+                    execution.list_items(division, side, &mut self.items)?;
                     items.end = self.items.len();
                 }
             }
@@ -97,14 +96,13 @@ impl ListedOrder {
             self.phases.push(ListedPhase {
                 call,
                 index,
-                product: uncut.product,
+                product: work.product,
                 division,
-                padding,
                 pieces: own.pieces(index, division),
-                likeness: likeness(execution, index, division),
+                timing_key: timing_key(execution, index, division),
                 is_long: rows > FEW_ROWS,
-                reading: Reading::of(&uncut, rows > FEW_ROWS),
-                weights: uncut.rows * uncut.columns,
+                memory_bound: MemoryBound::of(&work, rows > FEW_ROWS),
+                weights: work.rows * work.columns,
                 asks: false,
             });
         }
@@ -116,9 +114,10 @@ impl ListedOrder {
             items,
             end: self.phases.len(),
         });
+        Ok(())
     }
 
-    /// Writes the address of each row of each port, and returns the number of the first table behind.
+    /// Lists the address of each row of each port. Returns the index of the next free table.
     fn list_rows(&mut self, first: usize, call: &CpuCall<'_>) -> usize {
         let ports = call.inputs.iter().chain(call.outputs);
         let end = first + call.inputs.len() + call.outputs.len();
@@ -135,32 +134,35 @@ impl ListedOrder {
     }
 
     /// A phase of the order, and its call.
-    pub(crate) fn phase(&self, number: usize) -> Option<(ListedPhase, &ListedCall)> {
-        let phase = *self.phases.get(number)?;
-        Some((phase, self.calls.get(phase.call)?))
+    pub(crate) fn phase(&self, number: usize) -> Result<(ListedPhase, &ListedCall), Bug> {
+        let phase = self.phases.get(number);
+        let phase = *phase.ok_or_else(|| bug!("an order does not have this phase"))?;
+        let call = self.calls.get(phase.call);
+        Ok((phase, call.ok_or_else(|| bug!("a phase has no call"))?))
     }
 
-    pub(crate) fn tables(&self, call: &ListedCall) -> &[Vec<Address>] {
-        self.tables.get(call.tables.clone()).unwrap_or_default()
+    pub(crate) fn tables(&self, call: &ListedCall) -> Result<&[Vec<Address>], Bug> {
+        let tables = self.tables.get(call.tables.clone());
+        tables.ok_or_else(|| bug!("a call has rows that no table lists"))
     }
 
     pub(crate) fn items(&self, call: &ListedCall) -> [&[Item]; 2] {
         part(&self.items, &call.items)
     }
 
-    /// Pieces of each phase, the ones that ask included.
+    /// Pieces of each phase, including those that ask whether to go on.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = Pieces> {
         self.phases.iter().map(|phase| {
             let [first, second] = phase.pieces;
             Pieces {
                 of_side: [first + usize::from(phase.asks), second],
-                likeness: phase.likeness,
+                timing_key: phase.timing_key,
                 is_long: phase.is_long,
             }
         })
     }
 
-    /// Calls that are done after so many phases.
+    /// Number of calls that are complete after `phases` phases.
     pub(crate) fn calls_in(&self, phases: usize) -> usize {
         self.calls.partition_point(|call| call.end <= phases)
     }
@@ -171,8 +173,8 @@ fn part<'i>(items: &'i [Item], sides: &[Range<usize>; 2]) -> [&'i [Item]; 2] {
     sides.each_ref().map(of_side)
 }
 
-/// A number that phases have in common that take the same time: the same of another layer.
-fn likeness(execution: &Execution<'_>, index: usize, division: Division) -> u64 {
+/// A hash that phases of equal duration share: those of the same kernel in other layers.
+fn timing_key(execution: &Execution<'_>, index: usize, division: Division) -> u64 {
     let Division { first, of, tokens } = division;
     let kernel = std::ptr::from_ref(execution.kernel).addr();
     let parts = [kernel, index, execution.call.rows, first, of, tokens];

@@ -1,4 +1,4 @@
-//! Rows in memory that others own, and scratch memory of our own.
+//! Rows in memory owned elsewhere, and scratch memory of our own.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::marker::PhantomData;
@@ -16,9 +16,9 @@ pub struct ProgramRows<'a> {
     memory: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: rows are no more than an address and sizes; whoever makes them promises that threads may use what lies there.
+// SAFETY: rows are an address and sizes; whoever made them promised that threads may use the memory there.
 unsafe impl Send for ProgramRows<'_> {}
-// SAFETY: as above.
+// SAFETY: rows are an address and sizes; whoever made them promised that threads may use the memory there.
 unsafe impl Sync for ProgramRows<'_> {}
 
 impl<'a> ProgramRows<'a> {
@@ -26,8 +26,8 @@ impl<'a> ProgramRows<'a> {
     ///
     /// # Safety
     ///
-    /// For `'a` all of them lie in memory that may be read, and written where a call writes them. While a call runs,
-    /// nobody else writes the rows that it reads, or touches those that it writes, on any thread.
+    /// For `'a` all rows lie in memory that may be read, and written if a call writes them. While a call runs, no other
+    /// thread writes the rows that it reads, or accesses the rows that it writes.
     pub const unsafe fn new(
         first: NonNull<u8>,
         count: usize,
@@ -43,9 +43,9 @@ impl<'a> ProgramRows<'a> {
         }
     }
 
-    /// Rows that are only read, each behind the other.
+    /// Consecutive read-only rows.
     ///
-    /// `bytes` need not be a whole number of rows; what is left over is no row.
+    /// Bytes behind the last whole row are ignored.
     pub fn of(bytes: &'a [u8], row_bytes: usize) -> Self {
         Self {
             first: NonNull::from(bytes).cast(),
@@ -66,29 +66,29 @@ impl<'a> ProgramRows<'a> {
         self.row_bytes
     }
 
-    /// Bytes from a row to the next.
+    /// Distance from one row to the next, in bytes.
     pub(crate) const fn stride_bytes(&self) -> usize {
         self.stride_bytes
     }
 
-    /// Address of a row below [`count`](Self::count).
+    /// Address of row `index`, which is below [`count`](Self::count).
     pub(crate) fn row(&self, index: usize) -> *mut u8 {
-        // No dereference: the address is computed without leaving what the rows lie in.
+        // No dereference: an address within the rows' memory.
         self.first.as_ptr().wrapping_add(index * self.stride_bytes)
     }
 }
 
-/// Memory of our own, at addresses that are multiples of [`ALIGNMENT`]. It grows and never shrinks.
+/// Owned memory aligned to [`ALIGNMENT`]. It grows and never shrinks.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     first: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: it is memory that its owner alone has.
+// SAFETY: the memory belongs to this value alone.
 unsafe impl Send for Scratch {}
 
-/// Chosen: a page, so that rows start at cache lines and large pages can serve it.
+/// Chosen: a page, so that rows start at cache lines and large pages can back it.
 const ALIGNMENT: usize = 4096;
 
 impl Scratch {
@@ -100,7 +100,7 @@ impl Scratch {
         }
     }
 
-    /// Makes room for `bytes`; what was there is lost where it has to grow.
+    /// Ensures room for `bytes` bytes. Growing discards the contents.
     pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(), Error> {
         if bytes <= self.bytes {
             return Ok(());
@@ -110,13 +110,13 @@ impl Scratch {
             return Err(refused);
         };
         // SAFETY: `bytes` is above the old size, so the layout is not of size 0.
-        let first = unsafe { alloc_zeroed(layout) };
-        let first = NonNull::new(first).ok_or(refused)?;
+        let allocated = unsafe { alloc_zeroed(layout) };
+        let first = NonNull::new(allocated).ok_or(refused)?;
         *self = Self { first, bytes };
         Ok(())
     }
 
-    /// Its first byte.
+    /// Address of the first byte.
     pub(crate) const fn as_ptr(&self) -> *mut u8 {
         self.first.as_ptr()
     }
@@ -127,7 +127,7 @@ impl Drop for Scratch {
         if self.bytes > 0
             && let Ok(layout) = Layout::from_size_align(self.bytes, ALIGNMENT)
         {
-            // SAFETY: it was allocated with this layout, and nobody keeps its address.
+            // SAFETY: it was allocated with this layout, and its address is not used after this.
             unsafe { dealloc(self.first.as_ptr(), layout) };
         }
     }

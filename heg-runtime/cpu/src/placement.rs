@@ -1,4 +1,4 @@
-//! How many threads a device has, and the cores that they are kept on.
+//! The number of a device's threads, and the cores that they are pinned to.
 
 use std::num::NonZeroUsize;
 use std::thread;
@@ -8,16 +8,16 @@ use heg_spec::soc::Cores;
 use crate::error::Error;
 use crate::platform::{self, Core};
 
-/// Threads of a device, and where they run.
+/// Number of threads of a device, and the cores they run on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     threads: NonZeroUsize,
-    /// Cores that threads are kept on; none where they run wherever the system puts them.
+    /// Cores that threads are pinned to; empty: placed by the system.
     kept_on: Vec<usize>,
 }
 
 impl Placement {
-    /// So many threads, wherever the system puts them.
+    /// `threads` threads, placed by the system.
     pub const fn anywhere(threads: NonZeroUsize) -> Self {
         Self {
             threads,
@@ -25,13 +25,12 @@ impl Placement {
         }
     }
 
-    /// Threads on cores of this machine, one for each unless a number is given. There are no more than the process may run
-    /// at a time, unless asked for.
+    /// Threads on the given cores of this machine: `threads`, or one per core, but then at most as many as the process
+    /// may run at a time.
     ///
     /// # Errors
     ///
-    /// [`Error::Program`] where a core is asked for that this process may not use, or the system keeps no thread on a
-    /// core.
+    /// [`Error::Program`] if a core is not available to this process, or the system cannot pin threads.
     pub fn new(threads: Option<NonZeroUsize>, cores: &Cores) -> Result<Self, Error> {
         let at_once = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let there = platform::cores();
@@ -62,21 +61,22 @@ impl Placement {
         self.threads
     }
 
-    /// Cores that threads are kept on; none where they run wherever the system puts them.
+    /// Cores that threads are pinned to; empty: placed by the system.
     pub fn kept_on(&self) -> &[usize] {
         &self.kept_on
     }
 }
 
-/// Number of fast cores, 0 if unknown, and all their numbers where there are other cores beside them.
+/// Number of fast cores, 0 if unknown; and the numbers of their hardware threads if there are slower cores, too.
 fn fast(cores: &[Core]) -> (usize, Vec<usize>) {
     let fast = || cores.iter().filter(|core| core.is_fast);
     let mut firsts: Vec<usize> = fast().map(|core| core.first).collect();
     firsts.sort_unstable();
     firsts.dedup();
-    let kept_on = match cores.iter().all(|core| core.is_fast) {
-        true => Vec::new(),
-        false => fast().map(|core| core.number).collect(),
+    let kept_on = if cores.iter().all(|core| core.is_fast) {
+        Vec::new()
+    } else {
+        fast().map(|core| core.number).collect()
     };
     (firsts.len(), kept_on)
 }
@@ -86,8 +86,8 @@ fn check(asked: &[usize], there: &[Core]) -> Result<(), Error> {
     match asked.iter().find(|core| !is_there(core)) {
         None => Ok(()),
         Some(missing) => Err(Error::Program {
-            what: "cores that threads are kept on".to_owned(),
-            expected: "those that this process may use, as the system numbers them",
+            what: "cores to pin threads to".to_owned(),
+            expected: "numbers of cores that this process may use",
             found: missing.to_string(),
         }),
     }
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(fast(&twofold), (2, Vec::new()));
         let hybrid = [core(0, 0, true), core(1, 0, true), core(2, 2, false)];
         assert_eq!(fast(&hybrid), (1, vec![0, 1]));
-        // A process that may use slow cores only.
+        // A process restricted to slow cores.
         assert_eq!(fast(&[core(8, 8, false)]), (0, Vec::new()));
         assert_eq!(fast(&[]), (0, Vec::new()));
     }
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn a_core_that_is_not_there_is_refused() {
         let error = Placement::new(None, &Cores::Only(vec![1_000_000])).unwrap_err();
-        let text = "cores that threads are kept on: expected those that this process may use, as the system numbers them, \
+        let text = "cores to pin threads to: expected numbers of cores that this process may use, \
                     found 1000000";
         assert_eq!(error.to_string(), text);
     }

@@ -1,18 +1,17 @@
-//! Threads that carry out the phases of a call together, on one side or on two.
+//! Threads that run the phases of a call together, on one side or on two.
 //!
-//! A phase is a number of pieces for each side, which the threads of the side take one after the other. It has ended when
-//! all its pieces are done, and nobody waits for a thread that took none: on a machine whose cores others use too, a
-//! thread may not be running just then, and the rest goes on without it. A thread whose core is slow or shared takes
-//! fewer pieces, and holds the others up for the one that it has. How the sides of a pair wait for each other, and when one
-//! takes the pieces of the other, is told in `joint`.
+//! A phase has a number of pieces per side, which the threads of the side take one after the other. It ends when all
+//! pieces are done; a thread that took none is not waited for: on a shared machine it may not be running, and the
+//! others go on without it. A thread on a slow or shared core takes fewer pieces, and delays the others by at most one.
+//! `pair_barrier` describes how the sides of a pair wait for each other, and when one takes over the other's pieces.
 //!
-//! Threads spin between phases, because a phase takes microseconds. One that waits longer than 30 µs gives its core to
-//! whoever wants it, and keeps asking; one that finds no call for a millisecond parks.
+//! Threads spin between phases, because a phase takes microseconds. After 30 µs a waiting thread yields its core and
+//! keeps polling; after a millisecond without a call it parks.
 
 mod call;
-mod calm;
 mod hand_over;
-mod joint;
+mod pair_barrier;
+mod poll_backoff;
 #[cfg(test)]
 mod tests;
 
@@ -33,43 +32,43 @@ use crate::platform;
 use call::{Call, Queue, Work};
 pub(crate) use call::{Pieces, Taken};
 pub use hand_over::HandOvers;
-use joint::Joint;
-pub use joint::PairWatch;
+use pair_barrier::PairBarrier;
+pub use pair_barrier::PairWatch;
 
 /// Threads of one side.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Crew<'a> {
-    /// Their number, at least one.
+    /// Number of threads, at least one.
     pub(crate) threads: usize,
-    /// Cores that they are kept on; none where they run wherever the system puts them.
+    /// Cores that they are pinned to; empty: placed by the system.
     pub(crate) kept_on: &'a [usize],
 }
 
-/// Threads of one device, the caller's included, which is of the first side.
+/// The threads of one device, including the caller's, which belongs to the first side.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Cores that threads of the first side are kept on.
+    /// Cores that threads of the first side are pinned to.
     kept_on: Vec<usize>,
-    /// The thread that called last, and is kept there too.
+    /// The latest caller, which is pinned there, too.
     caller: Option<ThreadId>,
-    /// Calls to be used again, in turn: the current one, one that each thread may be late in, and the next.
+    /// Calls to reuse in turn: the current one, one that each thread may be late in, and the next.
     calls: Vec<Arc<Call>>,
 }
 
 struct Shared {
-    /// Number of calls so far; raised when the next one is there.
+    /// Number of calls so far; raised to publish the next.
     count: AtomicU32,
     call: Mutex<Arc<Call>>,
     /// Threads that are parked or about to be.
     parked: AtomicUsize,
     ends: AtomicBool,
-    /// Whether a piece panicked, and no other side could do it.
+    /// Whether a piece panicked that no other side could redo.
     is_broken: AtomicBool,
-    /// Threads of the first side; those behind are the second's.
+    /// Number of threads of the first side; higher numbers are the second's.
     first_threads: usize,
-    /// How two sides wait for each other; none where there is one.
-    joint: Option<Arc<Joint>>,
+    /// Barrier between two sides; `None` for a single device.
+    barrier: Option<Arc<PairBarrier>>,
 }
 
 impl Pool {
@@ -80,10 +79,10 @@ impl Pool {
 
     /// A pool of the threads of two sides.
     pub(crate) fn pair(crews: [Crew<'_>; 2], how: Synchronisation) -> Result<Self, Error> {
-        Self::with(&crews, Some(Arc::new(Joint::new(how))))
+        Self::with(&crews, Some(Arc::new(PairBarrier::new(how))))
     }
 
-    fn with(crews: &[Crew<'_>], joint: Option<Arc<Joint>>) -> Result<Self, Error> {
+    fn with(crews: &[Crew<'_>], barrier: Option<Arc<PairBarrier>>) -> Result<Self, Error> {
         let nothing: &'static Work<'static> = &|_| ControlFlow::Continue(());
         let first = crews.first();
         let shared = Arc::new(Shared {
@@ -93,7 +92,7 @@ impl Pool {
             ends: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
             first_threads: first.map_or(1, |crew| crew.threads),
-            joint,
+            barrier,
         });
         let threads: usize = crews.iter().map(|crew| crew.threads).sum();
         let mut pool = Self {
@@ -124,30 +123,29 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Number of threads, the caller's included.
+    /// Number of threads, including the caller's.
     pub(crate) const fn threads(&self) -> usize {
         self.threads.len() + 1
     }
 
-    /// A look at its two sides; none where there is one.
+    /// Read-only handle to its two sides; `None` for a single device.
     pub(crate) fn watch(&self) -> Option<PairWatch> {
-        let joint = self.shared.joint.as_ref()?;
-        Some(PairWatch(Arc::clone(joint)))
+        let barrier = self.shared.barrier.as_ref()?;
+        Some(PairWatch(Arc::clone(barrier)))
     }
 
-    /// Runs phases of so many pieces each, one after the other, and returns the number of phases that were run: when all
-    /// are done, or the one that a piece said is the last.
+    /// Runs `phases` one after the other, and returns how many ran: all, unless a piece declared its phase the last.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] where a piece panicked that no other side could do, now or before.
+    /// [`Error::Lost`] if a piece panicked, now or before, that no other side could redo.
     pub(crate) fn run(
         &mut self,
         phases: impl Iterator<Item = Pieces>,
         work: &Work<'_>,
     ) -> Result<usize, Error> {
-        // SAFETY: only the lifetime changes. `work` is used by threads that have taken a piece, and this function returns
-        // when all pieces are done of every phase that is run.
+        // SAFETY: only the lifetime changes. `work` is used by threads that have taken a piece, and this function
+        // returns when all pieces are done of every phase that runs.
         let work = unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) };
         let caller = (!self.kept_on.is_empty()).then(|| thread::current().id());
         if self.caller != caller {
@@ -156,8 +154,8 @@ impl Pool {
         }
         let call = self.next_call(phases, work);
         let shared = &*self.shared;
-        if let Some(joint) = &shared.joint {
-            call.begun_ns.store(joint.now_ns(), Ordering::Relaxed);
+        if let Some(barrier) = &shared.barrier {
+            call.begun_ns.store(barrier.now_ns(), Ordering::Relaxed);
         }
         if !self.threads.is_empty() {
             let mut current = shared.call.lock().unwrap_or_else(PoisonError::into_inner);
@@ -171,19 +169,19 @@ impl Pool {
             }
         }
         shared.carry_out(&call, 0);
-        match shared.is_broken.load(Ordering::Relaxed) {
-            true => Err(Error::Lost),
-            false => Ok(call.end.load(Ordering::Relaxed)),
+        if shared.is_broken.load(Ordering::Relaxed) {
+            return Err(Error::Lost);
         }
+        Ok(call.end.load(Ordering::Relaxed))
     }
 
-    /// How long each phase of the last call of a pair took.
+    /// Duration of each phase of a pair's last call, in ns.
     pub(crate) fn phases_ns(&self) -> impl Iterator<Item = u64> {
         let last = self.calls.last();
         last.into_iter().flat_map(|call| call.phases_ns())
     }
 
-    /// A call that no thread holds any more, or a new one.
+    /// A call that no thread holds any more, or a new one, filled with `phases`.
     fn next_call(
         &mut self,
         phases: impl Iterator<Item = Pieces>,
@@ -193,14 +191,14 @@ impl Pool {
             .calls
             .iter()
             .position(|call| Arc::strong_count(call) == 1);
-        let is_pair = self.shared.joint.is_some();
+        let is_pair = self.shared.barrier.is_some();
         let mut call = match free {
             Some(free) => self.calls.swap_remove(free),
             None => Arc::new(Call::empty(work)),
         };
         match Arc::get_mut(&mut call) {
             Some(call) => call.fill(phases, is_pair, work),
-            // Nobody takes one that is not the current call, so this does not happen.
+            // Threads only take the current call, so this does not happen.
             None => {
                 let mut new = Call::empty(work);
                 new.fill(phases, is_pair, work);
@@ -213,12 +211,13 @@ impl Pool {
 }
 
 impl Shared {
-    /// Carries out calls until the pool is dropped.
+    /// Runs calls until the pool is dropped.
     fn serve(&self, number: usize) {
         let mut seen = 0;
         loop {
             self.wait_for_call(seen);
-            // Before `ends`: whoever sees the count that the end raised sees the end too, and waits for no other call.
+            // Read before `ends`: a thread that sees the count raised by the drop sees `ends`, too, and waits for no
+            // other call.
             seen = self.count.load(Ordering::Acquire);
             if self.ends.load(Ordering::Relaxed) {
                 return;
@@ -232,9 +231,12 @@ impl Shared {
 
     fn wait_for_call(&self, seen: u32) {
         let is_there = || self.count.load(Ordering::SeqCst) != seen;
-        let is_calm = self.joint.as_ref().is_none_or(|joint| joint.is_calm());
-        let awake = if is_calm { AWAKE } else { Duration::ZERO };
-        if spin(awake, Impatience::Yields, is_there) {
+        let may_poll = self
+            .barrier
+            .as_ref()
+            .is_none_or(|barrier| barrier.may_poll());
+        let awake = if may_poll { AWAKE } else { Duration::ZERO };
+        if spin(awake, SpinBudget::Bounded, is_there) {
             return;
         }
         self.parked.fetch_add(1, Ordering::SeqCst);
@@ -246,13 +248,14 @@ impl Shared {
 
     /// The side of a thread.
     fn side_of(&self, thread: usize) -> Side {
-        match thread < self.first_threads {
-            true => Side::First,
-            false => Side::Second,
+        if thread < self.first_threads {
+            Side::First
+        } else {
+            Side::Second
         }
     }
 
-    /// Takes pieces of each phase until its side has none left, and waits for those that others took.
+    /// Takes pieces of each phase until its side has none left, and waits for those of other threads.
     fn carry_out(&self, call: &Call, thread: usize) {
         let side = self.side_of(thread);
         for number in 0.. {
@@ -260,24 +263,24 @@ impl Shared {
                 break;
             };
             let took = self.take_all(call, number, side, thread);
-            match (&self.joint, phase.is_over()) {
+            match (&self.barrier, phase.is_over()) {
                 (None, true) => {}
                 (None, false) => {
-                    spin(Duration::MAX, Impatience::Yields, || phase.is_over());
+                    spin(Duration::MAX, SpinBudget::Bounded, || phase.is_over());
                 }
-                (Some(joint), true) if took > 0 => joint.without_wait(phase, side),
-                // It came too late to learn anything.
+                (Some(barrier), true) if took > 0 => barrier.without_wait(phase, side),
+                // Too late to learn anything.
                 (Some(_), true) => {}
                 (Some(_), false) => self.join(call, number, thread),
             }
-            // The piece that sets it is done, so whoever comes here has seen it, however late.
+            // The piece that sets it is done, so every thread that comes here has seen it.
             if number + 1 == call.end.load(Ordering::Relaxed) {
                 break;
             }
         }
     }
 
-    /// Takes all pieces of a side that nobody has taken, and returns how many that were.
+    /// Takes all untaken pieces of a side, and returns their number.
     fn take_all(&self, call: &Call, number: usize, side: Side, thread: usize) -> usize {
         let queue = call.phase(number).and_then(|phase| phase.queue(side));
         let Some(queue) = queue.filter(|queue| queue.pieces > 0) else {
@@ -286,7 +289,11 @@ impl Shared {
         let own = self.side_of(thread);
         let mut took = 0;
         loop {
-            if self.joint.as_ref().is_some_and(|joint| joint.is_lost(own)) {
+            if self
+                .barrier
+                .as_ref()
+                .is_some_and(|barrier| barrier.is_lost(own))
+            {
                 return took;
             }
             let piece = queue.taken.fetch_add(1, Ordering::Relaxed);
@@ -307,7 +314,7 @@ impl Shared {
         }
     }
 
-    /// Does a piece that this thread has taken.
+    /// Runs a piece that this thread has taken.
     fn work(&self, call: &Call, queue: &Queue, taken: Taken) {
         // SAFETY: the piece is not done, so `Pool::run` has not returned and still borrows the work.
         let work = unsafe { &*call.work };
@@ -317,62 +324,65 @@ impl Shared {
             Err(_) => {
                 let own = self.side_of(taken.thread);
                 if self
-                    .joint
+                    .barrier
                     .as_ref()
-                    .is_some_and(|joint| joint.note_lost(own))
+                    .is_some_and(|barrier| barrier.note_lost(own))
                 {
-                    // Nobody works on it any more: the other side does it again.
+                    // Hand the piece back: the other side redoes it.
                     let returned = queue.returned.lock();
                     returned
                         .unwrap_or_else(PoisonError::into_inner)
                         .push(taken.piece);
                     return;
                 }
-                // A piece that panicked is done as well, where no other side is left.
+                // A piece that panicked counts as done if no other side is left.
                 self.is_broken.store(true, Ordering::Relaxed);
             }
         }
-        match &self.joint {
-            Some(joint) => joint.piece_done(queue, self.side_of(taken.thread)),
+        match &self.barrier {
+            Some(barrier) => barrier.piece_done(queue, self.side_of(taken.thread)),
             None => {
                 queue.done.fetch_add(1, Ordering::Release);
             }
         }
     }
 
-    /// Waits until a phase is over. Of a side that is late, takes the pieces that it has not begun, and those that it had
-    /// when it was lost.
+    /// Waits until a phase is over. Takes the pieces that a late side has not begun, and those that a lost side had
+    /// taken.
     fn join(&self, call: &Call, number: usize, thread: usize) {
-        let (Some(joint), Some(phase)) = (&self.joint, call.phase(number)) else {
+        let (Some(barrier), Some(phase)) = (&self.barrier, call.phase(number)) else {
             return;
         };
         let own = self.side_of(thread);
         let other = own.other();
-        let wait = joint.begin(phase, own);
-        let mut limit = joint.patience(&wait, other);
+        let wait = barrier.begin(phase, own);
+        let mut limit = barrier.patience(&wait, other);
         let mut took_over = false;
-        while !joint.wait(phase, &wait, limit) {
-            limit = joint::HELD;
-            // Else a thread of the own side is what this one waits for.
-            let lets_wait = phase.queue(other).is_some_and(|queue| !queue.is_over());
-            if lets_wait && !joint.is_lost(own) {
-                joint.note_late(other);
+        while !barrier.wait(phase, &wait, limit) {
+            limit = pair_barrier::HELD;
+            // Otherwise it is a thread of the own side that is waited for.
+            let is_other_behind = phase.queue(other).is_some_and(|queue| !queue.is_over());
+            if is_other_behind && !barrier.is_lost(own) {
+                barrier.note_late(other);
                 took_over |= self.take_all(call, number, other, thread) > 0;
             }
-            if !joint.is_lost(own) {
-                took_over |= self.do_again(call, number, thread);
+            if !barrier.is_lost(own) {
+                took_over |= self.redo(call, number, thread);
             }
         }
-        match took_over {
-            // Nothing is handed over to a side that takes nothing.
-            _ if joint.is_lost(own) => {}
-            true => joint.end_without(&wait),
-            false => joint.end(phase, &wait, own),
+        // A lost side takes nothing, so nothing is handed over to it.
+        if barrier.is_lost(own) {
+            return;
+        }
+        if took_over {
+            barrier.end_without(&wait);
+        } else {
+            barrier.end(phase, &wait, own);
         }
     }
 
-    /// Does the pieces of a phase that a lost side had taken. Returns whether there were any.
-    fn do_again(&self, call: &Call, number: usize, thread: usize) -> bool {
+    /// Redoes the pieces of a phase that a lost side had taken. Returns whether there were any.
+    fn redo(&self, call: &Call, number: usize, thread: usize) -> bool {
         let mut did = false;
         for side in SIDES {
             let Some(queue) = call.phase(number).and_then(|phase| phase.queue(side)) else {
@@ -400,28 +410,27 @@ impl Shared {
     }
 }
 
-/// Keeps the calling thread on these cores, if there are any. Where it cannot be kept there it runs elsewhere, and computes
-/// the same.
+/// Pins the calling thread to `cores`, if there are any. If that fails it runs elsewhere, with the same results.
 fn keep_on(cores: &[usize]) {
     if !cores.is_empty() {
         platform::keep_on(cores);
     }
 }
 
-/// What a thread does that has spun for longer than [`SPINNING`].
+/// Limit on spinning while a thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Impatience {
-    /// It spins on.
-    Spins,
-    /// It gives its core away now and then.
-    Yields,
+enum SpinBudget {
+    /// Until the limit of the wait.
+    Unlimited,
+    /// For [`SPINNING`]; then it yields between polls.
+    Bounded,
 }
 
-/// Spins until `done`, for so long at most. Returns whether it is done.
-fn spin(limit: Duration, then: Impatience, done: impl Fn() -> bool) -> bool {
+/// Spins until `done` returns true, for at most `limit`. Returns whether it did.
+fn spin(limit: Duration, budget: SpinBudget, done: impl Fn() -> bool) -> bool {
     let mut begin = None;
     loop {
-        // Most waits end here, without a look at the clock.
+        // Most waits end here, without reading the clock.
         for _ in 0..SPINS_A_LOOK {
             if done() {
                 return true;
@@ -432,20 +441,20 @@ fn spin(limit: Duration, then: Impatience, done: impl Fn() -> bool) -> bool {
         if waited >= limit {
             return done();
         }
-        if then == Impatience::Yields && waited > SPINNING {
+        if budget == SpinBudget::Bounded && waited > SPINNING {
             thread::yield_now();
         }
     }
 }
 
-/// Spins from one look at the clock to the next. Chosen: a few microseconds, of which the look is a hundredth.
+/// Spins between reads of the clock. Chosen: a few microseconds, a hundred times the cost of a read.
 const SPINS_A_LOOK: u32 = 128;
 
-/// Time that a thread spins before it gives its core away. Chosen: longer than most pieces take.
+/// Time that a thread spins before it yields its core. Chosen: longer than most pieces take.
 const SPINNING: Duration = Duration::from_micros(30);
 
-/// Time without a call after which a thread parks. Chosen: longer than from one order to the next while requests are
-/// answered; waking a parked thread takes some 50 µs.
+/// Idle time after which a thread parks. Chosen: longer than the gap between orders while requests are answered; waking
+/// a parked thread takes some 50 µs.
 const AWAKE: Duration = Duration::from_millis(1);
 
 impl Drop for Pool {
@@ -454,7 +463,7 @@ impl Drop for Pool {
         self.shared.count.fetch_add(1, Ordering::SeqCst);
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
-            // It catches what it runs, so there is nothing to learn from how it ended.
+            // It catches panics of its work, so its result tells nothing.
             let _ = thread.join();
         }
     }

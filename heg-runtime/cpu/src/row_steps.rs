@@ -1,8 +1,9 @@
-//! Steps on single rows: finds the row of each buffer, runs the step's kernel, and stores what it gives in the form that
-//! the buffer of the output has.
+//! Steps on single rows: finds the row of each buffer, runs the step's kernel, and stores the result in the form of the
+//! output buffer.
 
 use heg_artifacts::manifest::{ElementType, Role};
 use heg_artifacts::program::{BufferId, ParameterId, Step};
+use heg_spec::{Bug, bug};
 
 use crate::device::Address;
 use crate::execution::{Execution, plain_stride};
@@ -11,21 +12,22 @@ use crate::lanes::{self, Kernel as RowKernel};
 use crate::product::{Rounded, round_row};
 use crate::rows::{Add, Gated, LayerNorm, RmsNorm, Rope, RoundToBf16, Scale, SoftCap};
 
-/// Where a step's output goes.
+/// Destination of a step's output.
 enum Target {
-    /// To the row itself.
+    /// The row itself.
     Row(*mut f32),
-    /// To a row in bf16, by way of the thread's own row.
+    /// A bf16 row, rounded from the thread's own row.
     Bf16(*mut u16),
-    /// To a row of an operand, likewise.
+    /// A row of an operand, rounded from the thread's own row.
     Operand(*mut u8, Rounded),
 }
 
 impl Execution<'_> {
-    /// Runs a step on one row. Nothing happens where the step is none of single rows.
-    pub(crate) fn row_step(&self, thread: usize, step: &Step, row: usize) {
-        // What a checked program and call do not lack: see `Program::read` and `CpuCall::check`.
-        let _ = self.try_row_step(thread, step, row);
+    /// Runs a step on one row.
+    pub(crate) fn row_step(&self, thread: usize, step: &Step, row: usize) -> Result<(), Bug> {
+        let done = self.try_row_step(thread, step, row);
+        // `Program::read` and `CpuCall::check` exclude that.
+        done.ok_or_else(|| bug!("a step has no row, or is none on single rows"))
     }
 
     fn try_row_step(&self, thread: usize, step: &Step, row: usize) -> Option<()> {
@@ -40,7 +42,7 @@ impl Execution<'_> {
                 groups,
                 out,
             } => {
-                let (from, weight) = (input(*x)?, self.vector(*weight)?);
+                let (from, weight) = (input(*x)?, self.vector(*weight).ok()?);
                 self.stored(thread, *out, row, |out| RmsNorm {
                     x: from,
                     weight,
@@ -58,8 +60,9 @@ impl Execution<'_> {
                 eps,
                 out,
             } => {
-                let (from, weight) = (input(*x)?, self.vector(*weight)?);
-                let bias = bias.and_then(|bias: ParameterId| self.vector(bias));
+                let (from, weight) = (input(*x)?, self.vector(*weight).ok()?);
+                let bias = bias.map(|bias: ParameterId| self.vector(bias));
+                let bias = bias.transpose().ok()?;
                 self.stored(thread, *out, row, |out| LayerNorm {
                     x: from,
                     weight,
@@ -69,8 +72,9 @@ impl Execution<'_> {
                     out,
                 })
             }
-            Step::Copy { x, out } => self.scaled(thread, (*x, 1.0), *out, row),
-            Step::Scale { x, factor, out } => self.scaled(thread, (*x, *factor), *out, row),
+            // A factor of one changes no number.
+            Step::Copy { x, out } => self.scaled(thread, row, *x, 1.0, *out),
+            Step::Scale { x, factor, out } => self.scaled(thread, row, *x, *factor, *out),
             Step::Rope {
                 x,
                 heads,
@@ -127,25 +131,26 @@ impl Execution<'_> {
         }
     }
 
+    /// Stores a row of `x`, times `factor`, in `out`.
     fn scaled(
         &self,
         thread: usize,
-        (x, factor): (BufferId, f32),
-        out: BufferId,
         row: usize,
+        x: BufferId,
+        factor: f32,
+        out: BufferId,
     ) -> Option<()> {
-        let x = self.input_row(x, row)?;
+        let from = self.input_row(x, row)?;
         let width = self.kernel.width(out);
-        // Times one changes no number.
-        self.stored(thread, out, row, |out| Scale {
-            x,
+        self.stored(thread, out, row, |to| Scale {
+            x: from,
             factor,
             width,
-            out,
+            out: to,
         })
     }
 
-    /// Runs a kernel that writes a row in f32, and brings it into the form of the buffer.
+    /// Runs a kernel that writes an f32 row, and converts the row to the buffer's form.
     fn stored<K: RowKernel<Output = ()>>(
         &self,
         thread: usize,
@@ -162,7 +167,7 @@ impl Execution<'_> {
             Target::Bf16(_) | Target::Operand(..) => own,
         };
         // SAFETY: the machine has the instructions; `Program::read` and `CpuCall::check` found every row as wide as the
-        // kernel takes it, `CpuDevice::make_room` made the thread's own row as wide as any, and each row has one thread.
+        // kernel needs, `CpuDevice::make_room` made the thread's own row as wide as any, and each row has one thread.
         unsafe { lanes::run(self.isa, kernel(direct)) };
         match target {
             Target::Row(_) => {}
@@ -172,18 +177,19 @@ impl Execution<'_> {
                     width: self.kernel.width(out),
                     out: to,
                 };
-                // SAFETY: as above.
+                // SAFETY: the thread's own row has the width, and this thread alone writes this row.
                 unsafe { lanes::run(self.isa, rounded) };
             }
             Target::Operand(operand, form) => {
-                // SAFETY: as above; the operand has its place in scratch memory.
+                // SAFETY: the thread's own row has the width; scratch memory has the operand, and this thread alone
+                // rounds this row.
                 unsafe { round_row(self.isa, form, self.call.rows, row, own, operand) };
             }
         }
         Some(())
     }
 
-    /// A row that a step reads.
+    /// The row that a step reads.
     fn input_row(&self, id: BufferId, row: usize) -> Option<*const f32> {
         match self.kernel.layouts.get(id.0 as usize)? {
             Layout::Plain(first) => Some(self.plain_row(*first, id, row).cast_const()),

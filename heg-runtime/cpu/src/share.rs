@@ -1,4 +1,4 @@
-//! What a side has of a product, and in which pieces its threads take that.
+//! A side's share of a product, and the pieces that its threads take it in.
 
 use heg_artifacts::manifest::Parameter;
 use heg_artifacts::program::Part;
@@ -8,18 +8,18 @@ use crate::division::{AREAS, Area, Division};
 use crate::execution::{Execution, PIECES_OF_A_THREAD};
 use crate::product::TILE_OUTPUTS;
 
-/// Part of a product in an area of a side.
+/// One matrix of a product in one area of a side.
 pub(crate) struct Share<'p> {
     pub(crate) part: &'p Part,
     pub(crate) area: Area,
-    /// Outputs of a piece.
+    /// Outputs per piece.
     pub(crate) size: usize,
-    /// Their number.
+    /// Number of pieces.
     pub(crate) pieces: usize,
 }
 
 impl Execution<'_> {
-    /// What a side has of a product: of each of its areas, each part.
+    /// The shares of a side: for each of its areas, each matrix.
     pub(crate) fn shares<'p>(
         &'p self,
         parts: &'p [Part],
@@ -34,9 +34,10 @@ impl Execution<'_> {
             let all: usize = parts.iter().map(|part| area(part).outputs.len()).sum();
             parts.iter().map(move |part| {
                 let (area, size) = (area(part), self.outputs_of_piece(part, all, side));
-                let pieces = match area.tokens.is_empty() {
-                    true => 0,
-                    false => area.outputs.len().div_ceil(size),
+                let pieces = if area.tokens.is_empty() {
+                    0
+                } else {
+                    area.outputs.len().div_ceil(size)
                 };
                 Share {
                     part,
@@ -48,15 +49,15 @@ impl Execution<'_> {
         })
     }
 
-    /// Outputs of a part's pieces, in an area that has so many of all parts: so few that all threads of a side end at about
-    /// the same time, and enough to be worth taking.
+    /// Outputs per piece of `part`, in an area that has `all` outputs of all matrices: few enough that the side's
+    /// threads end at about the same time, and enough to amortise taking a piece.
     fn outputs_of_piece(&self, part: &Part, all: usize, side: Side) -> usize {
         let fair = all.div_ceil(self.crew(side) * PIECES_OF_A_THREAD);
         let most = PIECE_BYTES / self.row_bytes(part).max(1);
         fair.min(most).div_ceil(OUTPUT_STEP).max(1) * OUTPUT_STEP
     }
 
-    /// Bytes of a row of a part's matrix.
+    /// Bytes per row of a part's matrix.
     fn row_bytes(&self, part: &Part) -> usize {
         let parameter = self.kernel.parameters.get(part.weight.0 as usize);
         parameter.map_or(1, |Parameter { element, shape, .. }| {
@@ -66,8 +67,8 @@ impl Execution<'_> {
     }
 }
 
-/// Bytes of weights of a piece at most. Chosen: reading them takes some 15 µs, so that taking a piece costs nothing.
+/// Most bytes of weights in a piece. Chosen: reading them takes some 15 µs, which hides the cost of taking a piece.
 const PIECE_BYTES: usize = 1 << 19;
 
-/// Pieces are multiples of this many outputs. Chosen: two tiles.
+/// Granularity of pieces in outputs. Chosen: two tiles.
 const OUTPUT_STEP: usize = 2 * TILE_OUTPUTS;

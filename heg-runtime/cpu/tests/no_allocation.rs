@@ -1,4 +1,4 @@
-//! A step allocates nothing: what a device needs is there once it has seen the largest order.
+//! A step allocates nothing once a device has seen its largest order.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"
@@ -15,25 +15,25 @@ use heg_artifacts::manifest::ElementType;
 use heg_cpu::{Activations, CpuDevice, CpuDeviceOptions, Isa};
 use layer::{AT_WORK, Layer, Sequences, Sizes};
 
-/// The system's allocator, which counts what any thread asks of it while a device is at work.
+/// The system's allocator, counting allocations of any thread while a device is at work.
 struct Counting;
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 #[allow(unsafe_code, reason = "an allocator passes calls on")]
-// SAFETY: all calls go to the system's allocator as they come.
+// SAFETY: all calls are passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(
             usize::from(AT_WORK.load(Ordering::SeqCst)),
             Ordering::SeqCst,
         );
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`, which is the system allocator's.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `address` came from the system's allocator with this layout, by the contract of `GlobalAlloc`.
         unsafe { System.dealloc(address, layout) }
     }
 }
@@ -64,7 +64,7 @@ fn no_step_allocates() {
             threads: NonZeroUsize::new(threads).unwrap(),
         })
         .unwrap();
-        // Prompts in chunks, then tokens one by one, alone and side by side.
+        // Prompts in chunks, then single tokens; each alone and side by side.
         let mut all = |rounds: usize| {
             for _ in 0..rounds {
                 for (cut, together) in [(32, false), (32, true), (1, false), (1, true)] {
@@ -73,7 +73,7 @@ fn no_step_allocates() {
                 }
             }
         };
-        // On a busy machine threads begin late, and the first piece of each makes room.
+        // On a busy machine threads start late, and the first piece of each allocates.
         let settles = (0..100).any(|_| {
             let before = COUNT.load(Ordering::SeqCst);
             all(3);

@@ -1,6 +1,6 @@
 //! Makes the annotations of a bundle: data sheets from SoC files, and the vendor's tables of its blobs.
 //!
-//! Measurements of a device are laid over the result on that device; nothing is measured here.
+//! On a device, its measurements are laid over the result; nothing is measured here.
 
 use std::collections::BTreeMap;
 
@@ -21,12 +21,12 @@ use crate::model::{
     RooflineAnchors,
 };
 
-/// Which blob of a manifest: index of the kernel, index of its variant, platform.
+/// Identifies a blob of a manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlobKey {
     /// Index into `Manifest::kernels`.
     pub kernel: usize,
-    /// Index into its variants.
+    /// Index into the kernel's variants.
     pub variant: usize,
     /// The NPU platform that it was compiled for.
     pub platform: NpuPlatform,
@@ -35,7 +35,7 @@ pub struct BlobKey {
 /// Latency tables of the vendor's compiler, by blob.
 pub type VendorTables = BTreeMap<BlobKey, VendorTable>;
 
-/// The annotations of a bundle for these machines, with a chunk sweep for each.
+/// Makes the annotations of a bundle for these machines, with a chunk sweep for each.
 ///
 /// Errors: [`AnnotationError::Model`] and [`AnnotationError::Power`], for numbers that no checked SoC file has.
 pub fn annotate(
@@ -62,9 +62,9 @@ pub fn annotate(
     Ok(Annotations::new(annotated))
 }
 
-/// The annotation that follows from a SoC file alone: no variant has an entry of its own.
+/// Makes the annotation that follows from a SoC file alone: no variant has an entry of its own.
 ///
-/// Errors as of [`annotate`].
+/// Errors: as [`annotate`].
 pub fn of_data_sheet(soc: &Soc) -> Result<SocAnnotation, AnnotationError> {
     let dram = soc.dram.as_ref().map(|dram| dram.bytes_per_sec);
     let devices = soc.devices.iter().map(|device| of_device(device, dram));
@@ -106,7 +106,7 @@ fn of_device(device: &Device, dram: Option<f64>) -> Result<DeviceAnnotation, Ann
     })
 }
 
-/// The roofline through a SoC file's anchors. Without any it is the ideal one, P(I) = min(P_peak, B_peak · I)
+/// The roofline through a SoC file's anchors. Without anchors it is the ideal one, P(I) = min(P_peak, B_peak · I)
 /// (Agent.xpu, equation 1), whose anchors are a copy at full bandwidth and a kernel at twice the knee.
 fn spec_roofline(
     peaks: DevicePeaks,

@@ -1,4 +1,4 @@
-//! Documents made of the shipped SoC files: their size, their entries, their rooflines.
+//! Documents made from the shipped SoC files: their size, their entries, their rooflines.
 
 use heg_artifacts::manifest::{Binding, ShapeClass};
 use heg_spec::{DeviceClass, shipped};

@@ -1,8 +1,8 @@
-//! The annotation document: what a bundle, or a device, knows of speeds, per machine, device and variant.
+//! The annotation document: the known speeds of a bundle's kernels, per machine, device and variant.
 //!
-//! It is RON, in a form that does not depend on who writes it: fields in their order, lists in the order of
-//! the SoC file and of the manifest, no spaces. Documents come from files, so their length is bounded before
-//! they are read, numbers are checked as they are, and what is described twice is refused.
+//! It is RON in a form that does not depend on the writer: fields in their order, lists in the order of the SoC file
+//! and of the manifest, no spaces. Documents come from files, so their length is bounded before they are read, numbers
+//! are checked as they are read, and duplicates are refused.
 
 use std::collections::BTreeSet;
 
@@ -60,10 +60,10 @@ pub struct DeviceAnnotation {
     /// Platform and clock, for an NPU.
     #[serde(default)]
     pub npu: Option<NpuAnnotation>,
-    /// P_peak and B_peak, where known.
+    /// P_peak and B_peak, if known.
     #[serde(default)]
     pub peaks: Option<DevicePeaks>,
-    /// Power while busy, where known.
+    /// Power while busy, if known.
     #[serde(default)]
     pub power: Option<DevicePower>,
     /// Roofline of the data sheet ([`AnchorSource::Spec`]), for variants without an entry of their own.
@@ -74,7 +74,7 @@ pub struct DeviceAnnotation {
     pub variants: Vec<VariantAnnotation>,
 }
 
-/// The NPU of a machine, as far as its blobs depend on it.
+/// The properties of a machine's NPU on which blobs depend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename = "Npu", deny_unknown_fields)]
 pub struct NpuAnnotation {
@@ -100,10 +100,10 @@ pub struct VariantAnnotation {
     pub prediction: Prediction,
 }
 
-/// How the latency of one run follows from its size.
+/// The function from the size of a run to its latency.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Prediction {
-    /// Work and traffic against the ceilings that two anchors give: dynamic variants.
+    /// Work and traffic against the ceilings that follow from two anchors: dynamic variants.
     Roofline(Roofline),
     /// One latency for each frequency of the NPU: a static variant with a blob.
     Vendor(VendorTable),
@@ -112,7 +112,7 @@ pub enum Prediction {
 }
 
 impl Annotations {
-    /// A document of these machines.
+    /// Makes a document of these machines.
     pub fn new(socs: Vec<SocAnnotation>) -> Self {
         Annotations {
             revision: ANNOTATIONS_REVISION,
@@ -140,7 +140,7 @@ impl Annotations {
 
     /// The document's text, the same for equal documents.
     ///
-    /// Errors: what [`Annotations::parse`] would not read again.
+    /// Errors: those of [`Annotations::parse`], for a document that it would refuse.
     pub fn to_text(&self) -> Result<String, AnnotationError> {
         self.check()?;
         let text = options()
@@ -164,8 +164,8 @@ impl Annotations {
         self.socs.iter().find(|soc| soc.name == name)
     }
 
-    /// Lays what another document knows over this one: its numbers replace ours, what it does not mention
-    /// stays. So measurements of a device come over the bundle's own estimates.
+    /// Lays another document over this one: its numbers replace ours, and anything that it does not mention stays. Used
+    /// to lay measurements of a device over the bundle's own estimates.
     pub fn overlay(&mut self, over: Annotations) {
         for soc in over.socs {
             match self.socs.iter_mut().find(|own| own.name == soc.name) {
@@ -205,7 +205,7 @@ impl Annotations {
 }
 
 impl SocAnnotation {
-    /// The first device of a class: the one that the runtime binds.
+    /// The first device of a class, which is the one that the runtime binds.
     pub fn device(&self, class: DeviceClass) -> Option<&DeviceAnnotation> {
         self.devices.iter().find(|device| device.class == class)
     }
@@ -234,7 +234,7 @@ impl SocAnnotation {
 }
 
 impl DeviceAnnotation {
-    /// The entry of a variant, if it has one of its own.
+    /// The entry of a variant, if it has one.
     pub fn variant(
         &self,
         kernel: &str,
@@ -282,7 +282,7 @@ fn syntax(error: &ron::error::SpannedError) -> AnnotationError {
     }
 }
 
-/// Whether a text that cannot be read is of a later revision, whose fields are unknown here.
+/// The error for an unreadable text that is of a later revision, with fields unknown here.
 fn too_new(text: &str) -> Option<AnnotationError> {
     #[derive(Deserialize)]
     struct Head {

@@ -1,4 +1,4 @@
-//! Documents that read back, and what is refused with which words.
+//! Documents that read back, and the messages about refused ones.
 
 use super::*;
 use crate::annotation::{RawContention, RawDevicePower, Regime};

@@ -1,10 +1,10 @@
-//! What an annotation document can have wrong with it, as data.
+//! The errors of an annotation document, as data.
 
-/// Why a document, or a number for one, is refused.
+/// Reasons why a document, or a number in one, is refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnnotationError {
-    /// The roofline has no meaning for a number.
+    /// The roofline model refuses a number.
     #[error(transparent)]
     Model(#[from] crate::error::RooflineError),
 
@@ -35,11 +35,11 @@ pub enum AnnotationError {
     Revision {
         /// The revision in the document.
         found: u32,
-        /// The newest that is understood.
+        /// The newest revision that is read.
         supported: u32,
     },
 
-    /// Something is described twice, so that it would depend on the order what is true of it.
+    /// Something is described twice, so that its value would depend on the order.
     #[error("the annotations describe {what} `{found}` more than once")]
     Twice {
         /// Kind of thing.
@@ -55,7 +55,7 @@ pub enum AnnotationError {
         found: f64,
     },
 
-    /// Not a table of latencies over frequencies.
+    /// The frequencies are not those of a latency table.
     #[error(
         "the vendor's frequencies in MHz are {found:?}, expected `1` to `{limit}` ascending ones from 1"
     )]
@@ -66,14 +66,14 @@ pub enum AnnotationError {
         limit: usize,
     },
 
-    /// No device draws this.
+    /// A power that no device draws.
     #[error("the power in W is `{found:?}`, expected a finite number above 0")]
     Power {
         /// The power, in W.
         found: f64,
     },
 
-    /// No neighbour does this to a kernel.
+    /// A slowdown that no neighbour causes.
     #[error("the slow-down is `{found:?}`, expected a finite factor above 0")]
     Slowdown {
         /// Latency beside the neighbour divided by latency alone.
@@ -89,14 +89,14 @@ pub enum AnnotationError {
         expected: Option<u32>,
     },
 
-    /// Limits of a sweep that choose nothing, or candidates out of order.
+    /// Limits of a sweep that allow no choice, or candidates out of order.
     #[error("the chunk sweep's {what} is `{found:?}`, expected {expected}")]
     Sweep {
         /// Name of the number.
         what: &'static str,
         /// Its value.
         found: f64,
-        /// Values that would do.
+        /// The valid values.
         expected: &'static str,
     },
 }

@@ -1,4 +1,4 @@
-//! What a call costs: latency, bandwidth, memory and energy of any variant on any annotated device.
+//! The cost of a call: latency, bandwidth, memory and energy of any variant on any annotated device.
 //!
 //! | c | b | the variant is | its runs |
 //! |---|---|---|---|
@@ -7,11 +7,11 @@
 //! | any | any | dynamic attention | b of c tokens over n rows |
 //! | any | any | static attention | b · ⌈c / chunk⌉ · ⌈n / bucket⌉ of a chunk over a bucket |
 //!
-//! A padded row costs what a row costs, so static variants are stepped (DESIGN §4.4). A context longer than a
-//! bucket is one that the variant does not admit (`ShapeClass::admits`); the estimate is then what so many
-//! runs would take, which is no way to compute it.
+//! A padded row costs as much as a real one, so the latency of static variants is a step function (DESIGN §4.4). A
+//! context longer than a bucket is not admitted by the variant (`ShapeClass::admits`); the estimate is then the time of
+//! that many runs, although they could not compute the call.
 //!
-//! Answers hold for a device alone: contention is the scheduler's to add.
+//! Estimates hold for a device alone: the scheduler adds contention.
 
 use heg_artifacts::manifest::{Kernel, Parameter, Rows, Variant, Work};
 use heg_spec::Group;
@@ -25,7 +25,7 @@ use crate::predict;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename = "Call")]
 pub struct KernelCall {
-    /// c: tokens of each sequence. For the head, rows whose logits are wanted of each sequence.
+    /// c: tokens of each sequence. For the head, the rows of each sequence whose logits are wanted.
     pub tokens: u32,
     /// n: rows of the KV cache that each sequence sees, its new ones included; never less than c.
     pub context: u32,
@@ -33,18 +33,18 @@ pub struct KernelCall {
     pub batch: u32,
 }
 
-/// What a call costs. All numbers are finite.
+/// The cost of a call. All numbers are finite.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate {
     /// Time of the whole call, in µs; above 0.
     pub latency_us: f64,
     /// Share of the peak bandwidth drawn while it runs, from 0 to 1; `None` if the peak is unknown.
     ///
-    /// Of a roofline it is u(I); of anything else the bytes of the call by its latency.
+    /// For a roofline it is u(I); for anything else the bytes of the call divided by its latency.
     pub bandwidth_utilisation: Option<f64>,
     /// Memory that the call touches, in bytes; see [`footprint_bytes`].
     pub footprint_bytes: u64,
-    /// Power by latency, in µJ; `None` if the power is unknown.
+    /// Power times latency, in µJ; `None` if the power is unknown.
     pub energy_uj: Option<f64>,
     /// Number of runs of the kernel.
     pub runs: u64,
@@ -52,10 +52,10 @@ pub struct Estimate {
     pub source: AnchorSource,
 }
 
-/// What a call of a variant costs on a device; `None` if nothing is known of the variant's speed there.
+/// Estimates the cost of a call of a variant on a device; `None` if nothing is known of the variant's speed there.
 ///
-/// Zeros of the call count as one. `blob_bytes` is the length of the blob that is run, 0 without one.
-/// Footprint does not fall when c, n or b grow, and neither does latency but where it was measured to.
+/// Zeros in the call count as one. `blob_bytes` is the length of the blob that is run, 0 without one. The footprint
+/// never falls as c, n or b grow, and neither does the latency, except where measurements fell.
 pub fn estimate(
     device: &DeviceAnnotation,
     kernel: &Kernel,
@@ -95,7 +95,7 @@ pub fn estimate(
     });
     Some(Estimate {
         latency_us,
-        // A vendor's latency and a data sheet's peak may contradict each other; nothing draws more than all.
+        // A vendor's latency and a data sheet's peak may contradict each other; the share is at most 1.
         bandwidth_utilisation: utilisation.map(|share| share.clamp(0.0, 1.0)),
         footprint_bytes: footprint_of(kernel, variant, &shape, blob_bytes),
         energy_uj: watts.map(|watts| (watts * latency_us).min(f64::MAX)),
@@ -104,7 +104,7 @@ pub fn estimate(
     })
 }
 
-/// Work and traffic of one run: where it lies on the axes of a roofline.
+/// Work and traffic of one run: its place on the axes of a roofline.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RunWork {
     /// F, in FLOP; finite, at least 0.
@@ -113,7 +113,7 @@ pub struct RunWork {
     pub bytes: f64,
 }
 
-/// What each run of a call computes and moves, padding included.
+/// The work and traffic of each run of a call, padding included.
 pub fn run_work(kernel: &Kernel, variant: &Variant, call: KernelCall) -> RunWork {
     let shape = Shape::of(kernel, variant, call);
     let run = Run {
@@ -160,13 +160,13 @@ impl Prediction {
     }
 }
 
-/// The runs of a variant that a call takes.
+/// The runs of a variant that make up a call.
 struct Shape {
     /// Number of runs.
     runs: u64,
     /// Tokens of one run.
     run_tokens: u64,
-    /// Visible rows of one run; 0 where the kernel does not look at them.
+    /// Visible rows of one run; 0 if the kernel does not read them.
     run_context: u64,
     /// Rows of all activations of the call, padding included.
     rows: u64,
@@ -213,18 +213,18 @@ fn pieces(total: u64, size: Option<u32>) -> (u64, u64) {
     }
 }
 
-/// One run of a kernel: what predictions are asked for.
+/// One run of a kernel, as predictions take it.
 pub(crate) struct Run<'k> {
     /// Work of the kernel, as polynomials.
     pub(crate) work: &'k Work,
-    /// c of the run: rows, of all sequences where the kernel is token-wise.
+    /// c of the run: its rows, those of all sequences if the kernel is token-wise.
     pub(crate) tokens: u64,
-    /// n of the run; 0 where the kernel is token-wise.
+    /// n of the run; 0 if the kernel is token-wise.
     pub(crate) context: u64,
 }
 
 impl Run<'_> {
-    /// The run as tables know it; they have nothing as large as what does not fit.
+    /// The size of the run as tables have it; a size that does not fit is beyond any table.
     fn call(&self) -> predict::CallShape {
         let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
         predict::CallShape {
@@ -233,7 +233,7 @@ impl Run<'_> {
         }
     }
 
-    /// F, in FLOP. The polynomials come from a file: whatever their sum is, NaN included, this is finite.
+    /// F, in FLOP. The polynomials come from a file: the result is finite whatever their sum is, NaN included.
     fn flops(&self) -> f64 {
         let flops = self.work.flops(self.tokens, self.context);
         bounded(flops, 0.0, WORK_MAX)
@@ -264,7 +264,7 @@ fn footprint_of(kernel: &Kernel, variant: &Variant, shape: &Shape, blob_bytes: u
     weights.chain(ports).fold(blob_bytes, u64::saturating_add)
 }
 
-/// Keeps a number within what can be worked with; a NaN becomes the largest.
+/// Clamps a number to a range in which calculations stay finite; NaN becomes `most`.
 fn bounded(number: f64, least: f64, most: f64) -> f64 {
     if number.is_nan() {
         return most;
@@ -276,8 +276,8 @@ fn bounded(number: f64, least: f64, most: f64) -> f64 {
 /// 1 unit per second, so that latencies stay finite.
 const WORK_MAX: f64 = 1e30;
 
-/// Bounds of a latency, in µs. Chosen: no device answers within a nanosecond, and the upper one is beyond
-/// what [`WORK_MAX`] can take.
+/// Bounds of a latency, in µs. Chosen: no device answers within a nanosecond, and the upper bound is longer than
+/// [`WORK_MAX`] takes.
 const LATENCY_US_MIN: f64 = 1e-3;
 const LATENCY_US_MAX: f64 = 1e60;
 

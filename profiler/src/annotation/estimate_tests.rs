@@ -1,4 +1,4 @@
-//! Estimates by hand on the papers' machine, and over any call and any work.
+//! Estimates checked by hand on the papers' machine, and over arbitrary calls and work.
 
 use heg_artifacts::manifest::{Binding, ShapeClass, Term};
 use heg_spec::DeviceClass;
@@ -115,7 +115,7 @@ fn a_dynamic_variant_follows_its_roofline() {
     assert_eq!(prefill.energy_uj, Some(prefill.latency_us * 31.0));
     let share = prefill.bandwidth_utilisation.unwrap();
     assert!((share - 0.0598).abs() < 0.001, "{prefill:?}");
-    // Rows of a batch are rows.
+    // The rows of a batch count as rows.
     let batch = of(FFN, DeviceClass::Igpu, ShapeClass::Dynamic, call(1, 1, 256));
     assert_eq!(batch.latency_us, prefill.latency_us);
 }
@@ -174,7 +174,7 @@ fn what_is_unknown_is_not_made_up() {
     assert_eq!(of_sheet.energy_uj, None);
 }
 
-/// Any variant of the 3B model, its device on the papers' machine, and a work that may be absurd.
+/// Any variant of the 3B model, its device on the papers' machine, and possibly absurd work.
 fn subjects() -> impl Strategy<Value = (DeviceAnnotation, Kernel, Variant)> {
     let terms = || {
         let term = (any::<u64>(), 0..4_u8, 0..4_u8).prop_map(|(factor, tokens, context)| Term {

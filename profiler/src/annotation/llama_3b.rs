@@ -1,5 +1,5 @@
-//! The manifest of a llama-3.2-3b bundle as far as annotations look at it, for tests: kernels, their work and
-//! variants, no bytes.
+//! The manifest of a llama-3.2-3b bundle, for tests, as far as annotations read it: kernels, their work and variants,
+//! no bytes.
 
 use std::collections::BTreeMap;
 

@@ -1,12 +1,12 @@
 //! Annotations: the speed of each variant on each device of a machine, and the chunk sizes that follow from it.
 //!
-//! [`Annotations`] is the document: a bundle carries one (`Manifest::annotations`), and a device a second one
-//! with what was measured there, which [`Annotations::overlay`] lays over the first. [`estimate`] answers
-//! latency, bandwidth utilisation, footprint and energy of any call (DESIGN §5, Agent.xpu §4.2); [`sweep`]
-//! chooses a chunk; [`annotate`] makes the document of a bundle from data sheets and the vendor's tables.
+//! [`Annotations`] is the document: a bundle carries one (`Manifest::annotations`), and a device a second one with its
+//! measurements, which [`Annotations::overlay`] lays over the first. [`estimate`] gives latency, bandwidth utilisation,
+//! footprint and energy of any call (DESIGN §5, Agent.xpu §4.2); [`sweep`] chooses a chunk; [`annotate`] makes the
+//! document of a bundle from data sheets and the vendor's tables.
 //!
-//! Pure: no clock, device, thread or file, so that the runtime can import it. Measuring, fitting and reading
-//! blobs are other modules' work; their results come in as plain numbers.
+//! Pure: no clock, device, thread or file, so that the runtime can import it. Measuring, fitting and reading blobs are
+//! left to other modules; their results come in as plain numbers.
 
 mod annotate;
 mod document;

@@ -1,4 +1,4 @@
-//! Two facts of a device besides its speed: what it draws, and what a busy neighbour does to it.
+//! Two facts of a device besides its speed: its power, and its slowdown beside a busy neighbour.
 
 use heg_spec::DeviceClass;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::error::AnnotationError;
 use crate::model::AnchorSource;
 
-/// Power of a device while a kernel runs on it, idle power of the machine included or not as the source says.
+/// Power of a device while a kernel runs on it. The source decides whether the machine's idle power is included.
 ///
 /// Invariants:
 /// - both are finite and above 0.
@@ -35,12 +35,12 @@ impl DevicePower {
         })
     }
 
-    /// With many tokens of a sequence in a call, in W.
+    /// Power with many tokens of a sequence in a call, in W.
     pub fn prefill_watts(&self) -> f64 {
         self.prefill_watts
     }
 
-    /// With one token of each sequence in a call, in W.
+    /// Power with one token of each sequence in a call, in W.
     pub fn decode_watts(&self) -> f64 {
         self.decode_watts
     }
@@ -54,22 +54,22 @@ impl TryFrom<RawDevicePower> for DevicePower {
     }
 }
 
-/// [`DevicePower`] before it is checked.
+/// An unchecked [`DevicePower`].
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename = "Power", deny_unknown_fields)]
 pub struct RawDevicePower {
-    /// With many tokens of a sequence in a call, in W.
+    /// Power with many tokens of a sequence in a call, in W.
     pub prefill_watts: f64,
-    /// With one token of each sequence in a call, in W.
+    /// Power with one token of each sequence in a call, in W.
     pub decode_watts: f64,
 }
 
-/// Which ceiling of the roofline a kernel is under.
+/// The ceiling of the roofline that limits a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Regime {
-    /// Bandwidth limits it.
+    /// Limited by bandwidth.
     MemoryBound,
-    /// Throughput limits it.
+    /// Limited by throughput.
     ComputeBound,
 }
 
@@ -112,12 +112,12 @@ impl Contention {
         })
     }
 
-    /// The device that is slowed down, and what it runs.
+    /// The device that is slowed down, and the regime of its kernel.
     pub fn subject(&self) -> (DeviceClass, Regime) {
         (self.device, self.regime)
     }
 
-    /// The device that is busy beside it, and what that runs.
+    /// The device that is busy beside it, and the regime of its kernel.
     pub fn neighbour(&self) -> (DeviceClass, Regime) {
         (self.neighbour, self.neighbour_regime)
     }
@@ -141,7 +141,7 @@ impl TryFrom<RawContention> for Contention {
     }
 }
 
-/// A [`Contention`] before it is checked.
+/// An unchecked [`Contention`].
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename = "Contention", deny_unknown_fields)]
 pub struct RawContention {

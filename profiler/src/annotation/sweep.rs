@@ -1,9 +1,9 @@
 //! The chunk of prefill, chosen by a sweep over candidates (Agent.xpu §4.2, §4.4).
 //!
-//! A longer chunk amortises weights and launches, until the device is saturated; a shorter one lets a
-//! reactive request in earlier, since kernels are preempted at their boundaries. So of the candidates whose
-//! longest kernel stays under the preemption bound, the smallest is taken whose time per token is within a
-//! tolerance of the best. All of them are kept, so that the choice can be looked at.
+//! A longer chunk amortises weights and launches until the device is saturated; a shorter one lets a reactive request
+//! in earlier, since kernels are preempted at their boundaries. So among the candidates whose longest kernel stays
+//! under the preemption bound, the sweep takes the smallest whose time per token is within a tolerance of the best. All
+//! candidates are kept, so that the choice can be inspected.
 
 use heg_artifacts::manifest::{Kernel, KernelUse, Manifest, Variant};
 use heg_spec::DeviceClass;
@@ -18,11 +18,11 @@ use crate::model::AnchorSource;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SweepLimits {
-    /// Length of the prompt, and n of every attention call: the last and longest chunk of such a prompt.
+    /// Length of the prompt, and n of every attention call: that of the prompt's last and slowest chunk.
     pub context_tokens: u32,
-    /// Longest that a kernel may take, in µs.
+    /// Longest permitted time of a kernel, in µs.
     pub preemption_us: f64,
-    /// Tolerated slow-down per token relative to the best chunk: 0.05 is 5%.
+    /// Tolerated slowdown per token relative to the best chunk: 0.05 is 5%.
     pub tolerance: f64,
 }
 
@@ -43,8 +43,8 @@ impl Default for SweepLimits {
 pub struct ChunkCost {
     /// The chunk, c.
     pub tokens: u32,
-    /// Time per token of the prompt in µs: a pass of all layers by the chunk's tokens, and the head by the
-    /// prompt's, since it runs once.
+    /// Time per token of the prompt in µs: a pass of all layers divided by the chunk's tokens, plus the head divided by
+    /// the prompt's, since it runs once.
     pub token_us: f64,
     /// The longest kernel, in µs.
     pub longest_us: f64,
@@ -56,7 +56,7 @@ pub struct ChunkCost {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelCost {
-    /// Its name.
+    /// Name of the kernel.
     pub kernel: String,
     /// The device on which it runs.
     pub device: DeviceClass,
@@ -129,7 +129,7 @@ impl ChunkSweep {
     }
 }
 
-/// A [`ChunkSweep`] before its choice is made again and compared.
+/// An unchecked [`ChunkSweep`]; its choice is repeated and compared.
 #[derive(Serialize, Deserialize)]
 #[serde(rename = "ChunkSweep", deny_unknown_fields)]
 struct RawChunkSweep {
@@ -181,9 +181,9 @@ pub fn choose(candidates: &[ChunkCost], limits: &SweepLimits) -> Option<u32> {
 
 /// Costs every candidate chunk of a model on a machine, and chooses.
 ///
-/// Each kernel runs where it has a variant that admits the call and whose speed is known: on the NPU, or else
-/// on the iGPU, or else on the CPU. Of its variants there the smallest is taken, as the runtime does. A chunk
-/// at which some kernel has none is left out; `None` if that is true of all.
+/// Each kernel runs on the first of NPU, iGPU and CPU where it has a variant that admits the call and whose speed is
+/// known; there the smallest such variant is taken, as the runtime does. A chunk is left out if some kernel has no such
+/// variant; returns `None` if that leaves no chunk.
 pub fn sweep(manifest: &Manifest, soc: &SocAnnotation, limits: SweepLimits) -> Option<ChunkSweep> {
     let candidates = manifest.model.chunk_tokens.iter();
     let candidates: Vec<ChunkCost> = candidates
@@ -285,7 +285,7 @@ fn rounded_us(time_us: f64) -> Result<f64, AnnotationError> {
     if !(time_us.is_finite() && time_us > 0.0) {
         return Err(AnnotationError::Latency { found: time_us });
     }
-    // Numbers that large are integers, and their tenfold might be infinite.
+    // Numbers that large are integers, and ten times as much might be infinite.
     if time_us > 1e15 {
         return Ok(time_us);
     }

@@ -48,10 +48,10 @@ impl VendorTable {
         &self.0
     }
 
-    /// Latency of one run in µs at a frequency in MHz, of which `None` is the highest of the table.
+    /// Latency of one run in µs at a frequency in MHz; `None` takes the highest frequency of the table.
     ///
-    /// Between two frequencies it is on the line that joins them. Beyond the table the nearest one's is taken
-    /// above, and below it grows as the clock slows down.
+    /// Between two frequencies the latency is interpolated linearly. Above the table it is that of the highest
+    /// frequency; below it grows as the clock slows down.
     pub fn latency_us(&self, frequency_mhz: Option<u32>) -> f64 {
         let table = &self.0;
         let (Some(first), Some(last)) = (table.first(), table.last()) else {

@@ -1,4 +1,4 @@
-//! A profile as an annotation document: measured predictions, to be laid over what a bundle knows already.
+//! A profile as an annotation document: measured predictions, to be laid over a bundle's own annotations.
 
 use heg_artifacts::manifest::{Manifest, Work};
 
@@ -10,9 +10,9 @@ use crate::model::{AnchorSource, DevicePeaks};
 use crate::predict::Calibrated;
 
 impl Profile {
-    /// The profile of a bundle with this manifest as annotations, all of them [`AnchorSource::Measured`]. What
-    /// the manifest does not have is left out. Peaks are left to data sheets; where they say nothing,
-    /// utilisation is of the most that any kernel reached on the device.
+    /// Converts the profile of a bundle with this manifest to annotations, all [`AnchorSource::Measured`]. Leaves out
+    /// anything that the manifest does not have. Peaks come from data sheets; without one, utilisation is relative to
+    /// the most that any kernel reached on the device.
     pub fn annotations(&self, manifest: &Manifest) -> Annotations {
         let devices = self.devices.iter();
         Annotations::new(vec![SocAnnotation {

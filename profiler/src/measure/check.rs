@@ -1,12 +1,12 @@
-//! Predictions tried on calls that the profile does not have.
+//! Checks predictions on calls that are not in the profile.
 
 use super::session::device_peaks;
 use super::settle::{Budget, Gauge, MeasurementPlan, Settled, settle_within};
 use super::{Case, Profile, Subject};
 use crate::predict::{CallShape, Check, Comparison, Steps, held_out};
 
-/// Measures `calls` calls of each dynamic case that are not in the profile, and predicts them from it; of static
-/// variants, each that has neighbours is predicted from these. `seed` chooses the calls.
+/// Measures `calls` calls of each dynamic case that are not in the profile, and predicts them from it; each static
+/// variant that has neighbours is predicted from these. `seed` chooses the calls.
 pub fn check<S: Subject>(
     subject: &mut S,
     profile: &Profile,
@@ -73,7 +73,7 @@ fn static_kernels(cases: &[Case]) -> Vec<Vec<&Case>> {
     kernels
 }
 
-/// Each size of a kernel that lies between others, predicted from the others.
+/// Predicts each size of a kernel that lies between others from the others.
 fn left_out(kernel: &[&Case], profile: &Profile, cases: &[Case]) -> Vec<Comparison> {
     let measured = kernel.iter().filter_map(|case| {
         let table = &profile.variant(case)?.table;
@@ -99,7 +99,7 @@ fn left_out(kernel: &[&Case], profile: &Profile, cases: &[Case]) -> Vec<Comparis
     inner.iter().filter_map(compare).collect()
 }
 
-/// The kernel's name, with its role where there are several.
+/// The kernel's name, with its role if there are several.
 fn label(cases: &[Case], case: &Case) -> String {
     match cases.iter().all(|other| other.device == case.device) {
         true => case.kernel.clone(),

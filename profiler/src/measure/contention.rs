@@ -1,5 +1,5 @@
-//! What two busy devices do to each other (Agent.xpu, Fig. 4): a kernel alone, then beside a neighbour that
-//! runs without a pause, memory-bound or compute-bound each.
+//! Contention between two busy devices (Agent.xpu, Fig. 4): a kernel alone, then beside a neighbour that runs without a
+//! pause, memory-bound or compute-bound each.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use crate::model::AnchorSource;
 use crate::predict::CallShape;
 use heg_spec::DeviceClass;
 
-/// A call that stands for a regime on a device.
+/// A call that represents a regime on a device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Probe {
     pub(super) case: usize,
     pub(super) call: CallShape,
     pub(super) regime: Regime,
     pub(super) device: DeviceClass,
-    /// B/s or FLOP/s.
+    /// The rate that it reaches, in B/s or FLOP/s.
     pub(super) per_sec: f64,
 }
 
-/// Measures all cells; none on a machine with one device.
+/// Measures all cells; there are none on a machine with one device.
 pub(super) fn measure<S: Subject>(
     subject: &mut S,
     profile: &Profile,
@@ -45,8 +45,8 @@ pub(super) fn measure<S: Subject>(
     Ok(cells)
 }
 
-/// Latency beside the neighbour divided by latency alone. Alone is measured anew, right before, so that both
-/// have the same clock and temperature.
+/// Returns the latency beside the neighbour divided by the latency alone. The latter is measured again right before, so
+/// that both have the same clock and temperature.
 fn slowdown<S: Subject>(subject: &mut S, probe: Probe, neighbour: Probe) -> Result<f64, S::Error> {
     let alone = median(subject, probe)?;
     subject.load(Some((neighbour.case, neighbour.call)))?;
@@ -55,7 +55,7 @@ fn slowdown<S: Subject>(subject: &mut S, probe: Probe, neighbour: Probe) -> Resu
     Ok(beside?.as_secs_f64() / alone.as_secs_f64())
 }
 
-/// Median of a few runs, after one that is not counted.
+/// Median of a few runs, after one uncounted run.
 fn median<S: Subject>(subject: &mut S, probe: Probe) -> Result<Duration, S::Error> {
     let mut spent = subject.run(probe.case, probe.call)?;
     let mut runs = Vec::new();
@@ -68,7 +68,7 @@ fn median<S: Subject>(subject: &mut S, probe: Probe) -> Result<Duration, S::Erro
     Ok(runs[runs.len() / 2])
 }
 
-/// Per device the call with the most bandwidth and the call with the most throughput.
+/// Per device, the call with the most bandwidth and the call with the most throughput.
 pub(super) fn probes(cases: &[Case], profile: &Profile) -> Vec<Probe> {
     let mut probes = Vec::new();
     for device in &profile.devices {
@@ -98,7 +98,7 @@ pub(super) fn probes(cases: &[Case], profile: &Profile) -> Vec<Probe> {
     probes
 }
 
-/// A cell is a ratio that no prediction needs to the percent: runs for this long, within these numbers. Chosen.
+/// Duration of the runs for a cell, within the numbers below: no prediction needs the ratio to the percent. Chosen.
 const WINDOW: Duration = Duration::from_millis(500);
 const RUNS_MIN: usize = 3;
 const RUNS_MAX: usize = 101;

@@ -1,8 +1,8 @@
-//! Which calls of a case are measured: a grid over (c, n), made denser where interpolation fails.
+//! The calls of a case that are measured: a grid over (c, n), made denser where interpolation fails.
 //!
-//! Plugins cut rows into blocks, so that latency jumps where a block is full. Powers of two are such places
-//! wherever blocks are, so each is measured together with its successor; steps elsewhere are found by
-//! bisection of the intervals whose middle is not where it was predicted.
+//! Plugins cut rows into blocks, so that latency jumps where a block is full. Powers of two are multiples of any usual
+//! block size, so each is measured together with its successor; steps elsewhere are found by bisecting the intervals
+//! whose middle was mispredicted.
 
 use super::{Case, Settled};
 use crate::predict::{CallShape, LatencyTable};
@@ -41,8 +41,8 @@ fn token_sizes(max: u32) -> Vec<u32> {
     sizes
 }
 
-/// The n that go with a c: from the shortest context that has room for it to the longest, four times as long
-/// each. One 0 where n does not matter.
+/// The values of n for a c: from the shortest context that has room for it to the longest, each four times the previous
+/// one. A single 0 if n does not matter.
 fn context_sizes(case: &Case, tokens: u32) -> Vec<u32> {
     if case.context_max == 0 {
         return vec![0];
@@ -51,7 +51,7 @@ fn context_sizes(case: &Case, tokens: u32) -> Vec<u32> {
     let longest = case.context_max.max(1).next_multiple_of(step);
     let shortest = tokens.next_multiple_of(step).min(longest);
     let mut sizes = vec![shortest];
-    // The same n for all c, as far as they go, so that rows can be compared.
+    // The same n for all c that allow them, so that rows can be compared.
     let mut common = step;
     while common < longest {
         if common >= shortest.saturating_mul(2) {
@@ -72,7 +72,7 @@ pub(super) fn middles(table: &LatencyTable, intervals: &[(u32, u32)]) -> Vec<Cal
         if gap <= 1 || f64::from(gap) < f64::from(*low) * GAP_MIN {
             return None;
         }
-        // The mean of the magnitudes; both ends are known.
+        // The geometric mean; both ends are known.
         let tokens = (f64::from(*low) * f64::from(*high)).sqrt().round() as u32;
         Some(CallShape {
             tokens: tokens.clamp(low + 1, high - 1),
@@ -93,26 +93,26 @@ pub(super) fn intervals(table: &LatencyTable) -> Vec<(u32, u32)> {
     tokens.windows(2).map(|pair| (pair[0], pair[1])).collect()
 }
 
-/// What the middles of intervals tell about the grid.
+/// Additions to the grid that follow from the middles of intervals.
 pub(super) struct Denser {
-    /// Calls to measure besides: the rest of the rows of middles that were mispredicted.
+    /// Calls to measure as well: the other contexts of mispredicted middles.
     pub(super) calls: Vec<CallShape>,
-    /// Intervals whose middles are to be looked at next.
+    /// Intervals whose middles are to be checked next.
     pub(super) intervals: Vec<(u32, u32)>,
-    /// Middles that were as predicted.
+    /// Middles that were predicted correctly.
     confirmed: Vec<CallShape>,
     has_context: bool,
 }
 
 impl Denser {
-    /// Whether a middle becomes part of the table. One that only confirms what was predicted for its row's
-    /// longest context does not: the row's other contexts would have to be derived from it alone.
+    /// Whether a middle becomes part of the table. One that only confirms the prediction for its row's longest context
+    /// does not: the row's other contexts would have to be derived from it alone.
     pub(super) fn keeps(&self, middle: CallShape) -> bool {
         !(self.has_context && self.confirmed.contains(&middle))
     }
 }
 
-/// Compares the middles with what `table` says about them.
+/// Compares the middles with the predictions of `table`.
 pub(super) fn denser(
     case: &Case,
     table: &LatencyTable,
@@ -147,7 +147,7 @@ pub(super) fn denser(
     denser
 }
 
-/// The largest n that both rows have: there the work of the tokens counts most.
+/// The largest n that both rows have, where the work of the tokens counts most.
 fn widest_common(table: &LatencyTable, one: u32, other: u32) -> Option<u32> {
     let of = |tokens: u32| {
         let entries = table.entries().iter();
@@ -159,14 +159,14 @@ fn widest_common(table: &LatencyTable, one: u32, other: u32) -> Option<u32> {
         .max()
 }
 
-/// No plugin blocks rows in fewer than this. Chosen.
+/// Smallest row block that any plugin uses. Chosen.
 const BLOCK_MIN: u32 = 16;
 
-/// Latency is linear in n, so few n are enough. Chosen.
+/// Ratio between neighbouring n: latency is linear in n, so few n are enough. Chosen.
 const CONTEXT_FACTOR: u32 = 4;
 
-/// Narrower intervals, as a share of their lower end, are left as they are. Chosen: what a step within one
-/// costs is a few calls in a hundred.
+/// Smallest interval that is bisected, as a share of its lower end. Chosen: a step within a narrower one affects a few
+/// calls in a hundred.
 const GAP_MIN: f64 = 0.04;
 
 #[cfg(test)]

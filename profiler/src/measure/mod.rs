@@ -1,9 +1,9 @@
-//! Measuring kernels: which calls are run, how often, in which order, and what is made of the samples
-//! (HeteroLLM §4.3, "real-execution mode"; Agent.xpu §4.2, Fig. 4).
+//! Measuring kernels: the selection, number and order of runs, and the evaluation of the samples (HeteroLLM §4.3,
+//! "real-execution mode"; Agent.xpu §4.2, Fig. 4).
 //!
-//! What runs is behind [`Subject`]: the runtime implements it over a loaded bundle, tests over a synthetic
-//! device whose truth is known. There is no clock here: time is what the subject says that a run took, budgets
-//! included. [`profile`] makes a whole [`Profile`], kernel by kernel, and goes on with one that was begun.
+//! The device is behind [`Subject`]: the runtime implements it over a loaded bundle, tests over a synthetic device with
+//! known latencies. There is no clock here: times, those of budgets included, are the durations that the subject
+//! reports. [`profile`] makes a whole [`Profile`], kernel by kernel, and resumes an incomplete one.
 
 mod annotate;
 mod check;
@@ -37,15 +37,14 @@ pub trait Subject {
     /// The error of a failed run.
     type Error;
 
-    /// What can be run. Indices into it are what the other functions take.
+    /// The cases that can be run. The other functions take indices into it.
     fn cases(&self) -> &[Case];
 
-    /// Runs a case once and says how long that took. Successive runs are at successive places of the model, so
-    /// that weights come from memory as they do in a pass.
+    /// Runs a case once and returns its duration. Successive runs are at successive places of the model, so that
+    /// weights come from memory as they do in a pass.
     fn run(&mut self, case: usize, call: CallShape) -> Result<Duration, Self::Error>;
 
-    /// From now on runs a case over and over on a thread of its own, beside what [`Self::run`] runs; `None`
-    /// ends that.
+    /// Starts to run a case over and over on a thread of its own, beside the runs of [`Self::run`]; `None` stops it.
     fn load(&mut self, beside: Option<(usize, CallShape)>) -> Result<(), Self::Error>;
 }
 
@@ -62,18 +61,18 @@ pub struct Case {
     pub binding: Binding,
     /// Work of one call.
     pub work: Work,
-    /// Largest c that is asked of it.
+    /// Largest c that it is called with.
     pub tokens_max: u32,
-    /// Largest n that is asked of it; 0 where latency does not depend on n.
+    /// Largest n that it is called with; 0 if latency does not depend on n.
     pub context_max: u32,
-    /// n is always a multiple of this; 1 where it does not matter.
+    /// Divisor of every n; 1 if it does not matter.
     pub context_step: u32,
-    /// Places that runs go round; each sees a new size of call once before anything is timed.
+    /// Number of places that runs cycle through; each runs a new size of call once before anything is timed.
     pub places: u32,
 }
 
 impl Case {
-    /// The case in a word: `ffn`, or `ffn@npu:128` for a static variant of a role.
+    /// A short label: `ffn`, or `ffn@npu:128` for a static variant of a role.
     pub fn label(&self) -> String {
         let device = self.device.name();
         match (self.shape.chunk(), self.shape.bucket()) {

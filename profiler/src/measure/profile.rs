@@ -1,9 +1,9 @@
-//! The side file: what was measured of one bundle on one machine.
+//! The side file with the measurements of one bundle on one machine.
 //!
-//! It belongs to a bundle, by the hash of its manifest, and to devices, by what they and their drivers call
-//! themselves: with another driver the same kernels take other times. The bundle itself stays as it was
-//! shipped. The text comes from a cache folder that anyone may have written to, so its length is bounded before
-//! it is read and every number is checked as it is.
+//! It belongs to a bundle, by the hash of its manifest, and to devices, by the names that they and their drivers
+//! report: with another driver the same kernels take other times. The bundle itself stays as it was shipped. The text
+//! comes from a cache folder that anyone may have written to, so its length is bounded before it is read and every
+//! number is checked as it is read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,11 +20,10 @@ use crate::predict::{Calibrated, LatencyTable};
 /// Revision of the file's content. A reader accepts this revision and older ones.
 pub const PROFILE_REVISION: u32 = 1;
 
-/// Longest file that is read, in bytes. Chosen: twenty times what a model with six hundred static variants
-/// takes.
+/// Longest file that is read, in bytes. Chosen: twenty times the size for a model with six hundred static variants.
 pub const PROFILE_BYTES_MAX: usize = 4 << 20;
 
-/// Everything that was measured of a bundle on the devices of a machine.
+/// All measurements of a bundle on the devices of a machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
@@ -34,14 +33,14 @@ pub struct Profile {
     pub bundle: SectionId,
     /// Name of the SoC file whose devices were measured.
     pub soc: String,
-    /// The devices, in the order of the SoC file, with what they ran.
+    /// The devices, in the order of the SoC file, with their measurements.
     pub devices: Vec<DeviceProfile>,
-    /// Slowdown of devices beside each other; empty for a single device, and if it was not measured yet.
+    /// Slowdown of devices beside each other; empty for a single device, and before it is measured.
     #[serde(default)]
     pub contention: Vec<Contention>,
 }
 
-/// A device, as far as latencies depend on it.
+/// The properties of a device on which latencies depend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceIdentity {
@@ -57,7 +56,7 @@ pub struct DeviceIdentity {
     pub properties: BTreeMap<String, String>,
 }
 
-/// A device with what was measured on it.
+/// A device with its measurements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceProfile {
@@ -78,9 +77,9 @@ pub struct VariantProfile {
     pub shape: ShapeClass,
     /// Weight binding of the variant.
     pub binding: Binding,
-    /// Attention is always given a multiple of this many rows of the KV cache; 1 where it does not matter.
+    /// The number of KV cache rows given to attention is always a multiple of this; 1 if it does not matter.
     pub context_step: u32,
-    /// Latencies, alone on the device.
+    /// Latencies of the variant alone on the device.
     pub table: LatencyTable,
 }
 
@@ -113,11 +112,11 @@ pub enum ProfileError {
     Revision {
         /// The revision in the file.
         found: u32,
-        /// The newest that is understood.
+        /// The newest revision that is read.
         supported: u32,
     },
 
-    /// Something is in it twice, so that it would depend on the order what is true of it.
+    /// Something is described twice, so that its value would depend on the order.
     #[error("the profile has {what} `{found}` more than once")]
     Twice {
         /// Kind of thing.
@@ -131,7 +130,7 @@ pub enum ProfileError {
     OtherBundle {
         /// The bundle in the file.
         found: SectionId,
-        /// The bundle at hand.
+        /// The present bundle.
         expected: SectionId,
     },
 
@@ -140,13 +139,13 @@ pub enum ProfileError {
     OtherDevice {
         /// Devices in the file.
         found: String,
-        /// Devices at hand.
+        /// The present devices.
         expected: String,
     },
 }
 
 impl Profile {
-    /// An empty profile of a bundle on devices.
+    /// Returns an empty profile of a bundle on devices.
     pub fn new(bundle: SectionId, soc: &str, devices: Vec<DeviceIdentity>) -> Self {
         let device = |identity| DeviceProfile {
             identity,
@@ -183,9 +182,9 @@ impl Profile {
         Ok(found)
     }
 
-    /// The profile's text, one variant a line.
+    /// Returns the profile's text, one variant per line.
     ///
-    /// Errors: what [`Profile::parse`] would not read again.
+    /// Errors: those of [`Profile::parse`], for a profile that it would refuse.
     pub fn to_text(&self) -> Result<String, ProfileError> {
         self.check()?;
         let layout = ron::ser::PrettyConfig::new()
@@ -260,7 +259,7 @@ impl Profile {
         ))
     }
 
-    /// Adds what was measured of a case, in place of what there was.
+    /// Adds the measurements of a case, replacing earlier ones.
     pub(super) fn put(&mut self, case: &Case, table: LatencyTable) {
         let device = self
             .devices
@@ -303,7 +302,7 @@ impl Profile {
     }
 }
 
-/// The most bandwidth and throughput in any of the tables.
+/// The highest bandwidth and throughput in any of the tables.
 pub(super) fn peaks_of<'t>(
     tables: impl Iterator<Item = (&'t Work, &'t LatencyTable)>,
 ) -> Option<DevicePeaks> {

@@ -1,4 +1,4 @@
-//! A profile as people read it: anchors of each device, one line per kernel, the contention table.
+//! A profile as a report for people: anchors of each device, one line per kernel, the contention table.
 
 use std::fmt;
 
@@ -11,18 +11,18 @@ use super::{Case, Profile};
 use crate::annotation::{Contention, Regime};
 use crate::predict::CallShape;
 
-/// The numbers of a profile, to print.
+/// The numbers of a profile, for printing.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// The two anchors of each device.
     pub anchors: Vec<AnchorReport>,
-    /// The cases that were measured.
+    /// The measured cases.
     pub kernels: Vec<KernelReport>,
     /// Contention between devices.
     pub contention: Vec<Contention>,
 }
 
-/// The most that a device reached in one regime.
+/// The highest rate of a device in one regime.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AnchorReport {
     /// The device's role.
@@ -35,7 +35,7 @@ pub struct AnchorReport {
     pub call: CallShape,
     /// I = F / Q of that call, in FLOP/B.
     pub intensity_flops_per_byte: f64,
-    /// In B/s for [`Regime::MemoryBound`], in FLOP/s for [`Regime::ComputeBound`].
+    /// The rate, in B/s for [`Regime::MemoryBound`] and in FLOP/s for [`Regime::ComputeBound`].
     pub per_sec: f64,
 }
 
@@ -50,7 +50,7 @@ pub struct KernelReport {
     pub shortest_us: f64,
     /// Latency of its longest call, in µs.
     pub longest_us: f64,
-    /// Bandwidth of its roofline, in B/s, where it has one.
+    /// Bandwidth of its roofline, in B/s, if it has one.
     pub bytes_per_sec: Option<f64>,
     /// Throughput of its roofline, in FLOP/s.
     pub flops_per_sec: Option<f64>,
@@ -59,7 +59,7 @@ pub struct KernelReport {
 }
 
 impl Report {
-    /// Of those cases that the profile has.
+    /// Reports those cases that the profile has.
     pub fn new(cases: &[Case], profile: &Profile) -> Self {
         let anchors = probes(cases, profile).into_iter().filter_map(|probe| {
             let case = cases.get(probe.case)?;

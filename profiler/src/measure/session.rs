@@ -1,4 +1,4 @@
-//! A whole profile: kernel by kernel, saved after each, so that one that is killed goes on where it was.
+//! A whole profile: kernel by kernel, saved after each, so that a killed measurement resumes where it was.
 
 use heg_spec::DeviceClass;
 
@@ -8,21 +8,21 @@ use super::{Case, Profile, Subject, contention, grid};
 use crate::model::DevicePeaks;
 use crate::predict::{CallShape, LatencyTable};
 
-/// Is told how a profile goes on.
+/// Follows the progress of a profile.
 pub trait Watch<E> {
     /// Reports, after each visit, the number of settled calls of a case.
     fn visited(&mut self, _case: &Case, _settled: usize, _calls: usize) {}
 
-    /// After each case: the profile as it is now, to be saved. What this refuses ends the measurement.
+    /// Called after each case with the profile so far, to be saved. An error ends the measurement.
     fn measured(&mut self, _profile: &Profile) -> Result<(), E> {
         Ok(())
     }
 }
 
-/// Nobody watches.
+/// Ignores the progress.
 impl<E> Watch<E> for () {}
 
-/// Measures what `profile` does not have yet: every case alone, then what devices do to each other.
+/// Measures everything that `profile` lacks: every case alone, then the contention between devices.
 pub fn profile<S: Subject>(
     subject: &mut S,
     mut profile: Profile,
@@ -36,7 +36,7 @@ pub fn profile<S: Subject>(
     let mut budget = Budget { left: plan.budget };
     for (done, index) in missing.iter().enumerate() {
         let case = &cases[*index];
-        // What one case leaves of its share goes to the rest.
+        // Time that a case leaves unused goes to the others.
         let rest = u32::try_from(missing.len() - done).unwrap_or(u32::MAX);
         let mut share = Budget {
             left: budget.left / rest,
@@ -61,8 +61,8 @@ pub fn profile<S: Subject>(
     Ok(profile)
 }
 
-/// Measures those cases again, once, on which the device is faster now than it was: a disturbance that outlasts
-/// a case cannot be told from a slow device before it is over.
+/// Measures each case again, once, if the device is now faster than during its measurement: a disturbance that outlasts
+/// a case cannot be distinguished from a slow device until it is over.
 fn look_again<S: Subject>(
     subject: &mut S,
     profile: &mut Profile,
@@ -91,8 +91,8 @@ fn look_again<S: Subject>(
     Ok(())
 }
 
-/// The table of one case: the first grid, then denser where the middle of an interval was mispredicted. None
-/// where the case cannot be measured.
+/// Measures the table of one case: the first grid, then denser where the middle of an interval was mispredicted.
+/// Returns `None` if the case cannot be measured.
 fn measure_case<S: Subject>(
     subject: &mut S,
     index: usize,
@@ -138,7 +138,7 @@ fn measure_case<S: Subject>(
     }
 }
 
-/// None of nothing, or of latencies that no kernel has.
+/// The table of settled calls; `None` if there are none, or if a latency is impossible.
 fn table_of(settled: &[Settled]) -> Option<LatencyTable> {
     let mut entries: Vec<(CallShape, f64)> = settled
         .iter()
@@ -148,7 +148,7 @@ fn table_of(settled: &[Settled]) -> Option<LatencyTable> {
     LatencyTable::new(entries).ok()
 }
 
-/// The most that any case reached on a device: stands for its peaks.
+/// The highest rates that any case reached on a device, in place of its peaks.
 pub fn device_peaks(cases: &[Case], profile: &Profile, device: DeviceClass) -> Option<DevicePeaks> {
     let on_device = cases.iter().filter(|case| case.device == device);
     let tables = on_device.filter_map(|case| Some((&case.work, &profile.variant(case)?.table)));

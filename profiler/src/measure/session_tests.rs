@@ -1,4 +1,4 @@
-//! Whole profiles of a device whose truth is known.
+//! Whole profiles of a device with known latencies.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::annotation::Regime;
 use crate::measure::synthetic::{self, BESIDE_FACTOR, Disturbance, Synthetic};
 use crate::measure::{DeviceIdentity, Report, check};
 
-/// Noise of 2 %, an outlier in twenty runs, and a neighbour that is busy a fifth of the time.
+/// Noise of 2 %, one outlier in twenty runs, and a neighbour that is busy a fifth of the time.
 fn realistic() -> Disturbance {
     Disturbance {
         cold_factor: 3.0,
@@ -84,7 +84,7 @@ fn the_grid_is_dense_where_latency_jumps_and_only_there() {
     assert!(tokens(1).len() < 20, "{:?}", tokens(1));
 }
 
-/// Keeps the last profile it was given, and stops after some.
+/// Keeps the last profile that it was given, and stops after some of them.
 struct Kill {
     after: usize,
     saved: Option<Profile>,

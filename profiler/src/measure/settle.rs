@@ -1,10 +1,10 @@
 //! From runs to one latency per call.
 //!
-//! A *visit* runs a call at every place to warm it up, then times some runs and takes their median. What
-//! disturbs a measurement only ever makes it longer, and lasts for a while: other processes, a clock that goes
-//! down. So visits to a call are spread over time, all calls in turn, and the latency is believed once the two
-//! shortest visits agree. Two visits within one disturbance would agree as well: therefore a *gauge*, one short
-//! call of the same kernel, is visited after each, and what was measured while the gauge was slow is left out.
+//! A *visit* runs a call at every place to warm it up, then times some runs and takes their median. Disturbances only
+//! ever make a measurement longer, and last for a while: other processes, a lower clock. So visits to a call are spread
+//! over time, all calls in turn, and the latency is settled once the two shortest visits agree. Two visits within one
+//! disturbance would agree as well: therefore a *gauge*, one short call of the same kernel, is visited after each, and
+//! measurements made while the gauge was slow are left out.
 
 use std::time::Duration;
 
@@ -14,22 +14,22 @@ use crate::predict::{CallShape, LatencyTable};
 /// The time budget and the tolerances of a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasurementPlan {
-    /// Time that all runs together may take, warm-up included. It is soft: each call of the first grid is
-    /// visited once whatever it costs.
+    /// Time for all runs together, warm-up included. A soft limit: each call of the first grid is visited once, however
+    /// long it takes.
     pub budget: Duration,
-    /// Largest difference of the two shortest visits at which a call is settled, as a share of the shorter.
+    /// Largest difference between the two shortest visits at which a call is settled, as a share of the shorter.
     pub agreement: f64,
-    /// Undisturbed visits after which a call is left as it is.
+    /// Number of undisturbed visits after which a call is not visited again.
     pub visits_max: u32,
     /// Error of interpolation above which the grid is made denser.
     pub tolerance: f64,
-    /// Where two devices can run at once, whether to measure what they do to each other.
+    /// Whether to measure the contention between two devices, if they can run at once.
     pub contention: bool,
 }
 
 impl Default for MeasurementPlan {
-    /// Chosen: a 1B model on two cores settles within the budget; 3 % is what a quiet machine repeats; 5 % is
-    /// half of what predictions may be off by.
+    /// Chosen: a 1B model on two cores settles within the budget; measurements on a quiet machine repeat within 3 %; 5
+    /// % is half of the permitted error of predictions.
     fn default() -> Self {
         Self {
             budget: Duration::from_secs(90),
@@ -48,19 +48,19 @@ pub struct Settled {
     pub call: CallShape,
     /// Its latency, in µs.
     pub latency_us: f64,
-    /// By how much the two shortest visits differ, as a share of the shorter; infinite after one visit.
+    /// Difference between the two shortest visits, as a share of the shorter; infinite after one visit.
     pub spread: f64,
-    /// Undisturbed visits that it is from; 0 if there was none.
+    /// Number of undisturbed visits behind it; may be 0.
     pub visits: u32,
 }
 
-/// Time that is left, across kernels.
+/// Remaining time, across kernels.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget {
     pub(super) left: Duration,
 }
 
-/// The call of a case that tells whether the device is undisturbed.
+/// The call of a case that shows whether the device is undisturbed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gauge {
     call: CallShape,
@@ -68,7 +68,7 @@ pub(super) struct Gauge {
 }
 
 impl Gauge {
-    /// The call in the middle of several: long enough to feel what disturbs them, and no longer.
+    /// Chooses the middle one of several calls: long enough to be affected by disturbances, and no longer.
     pub(super) fn among(calls: &[CallShape]) -> Self {
         Self {
             call: calls.get(calls.len() / 2).copied().unwrap_or_default(),
@@ -76,7 +76,7 @@ impl Gauge {
         }
     }
 
-    /// The same of a table, whose latencies are from an undisturbed device.
+    /// Chooses the middle call of a table, whose latencies are from an undisturbed device.
     pub(super) fn of_table(table: &LatencyTable) -> Self {
         let entries = table.entries();
         let middle = entries.get(entries.len() / 2).copied();
@@ -96,14 +96,14 @@ impl Gauge {
         Ok(now_us * (1.0 + DISTURBED_MIN) < self.shortest_us)
     }
 
-    /// Whether the device was undisturbed when the gauge took so long.
+    /// Whether the device was undisturbed when the gauge took this long.
     fn approves(&self, gauge_us: f64) -> bool {
         gauge_us <= self.shortest_us * (1.0 + DISTURBED_MIN)
     }
 }
 
-/// Measures `calls` of a case; the result is in their order. `visited` is told after each visit how many are
-/// settled. A call that was visited only once, because time is up, is not settled but has a latency.
+/// Measures `calls` of a case; the result is in their order. `visited` gets the number of settled calls after each
+/// visit. A call that was visited only once, because time ran out, is not settled but has a latency.
 pub fn settle<S: Subject>(
     subject: &mut S,
     case: usize,
@@ -116,7 +116,7 @@ pub fn settle<S: Subject>(
     settle_within(subject, case, calls, plan, &mut gauge, &mut budget, visited)
 }
 
-/// As [`settle`], with a gauge and a budget that are shared.
+/// Like [`settle`], with a shared gauge and budget.
 pub(super) fn settle_within<S: Subject>(
     subject: &mut S,
     case: usize,
@@ -131,7 +131,7 @@ pub(super) fn settle_within<S: Subject>(
     let mut before_us = 0.0_f64;
     for round in 0..plan.visits_max.max(1).saturating_mul(PATIENCE) {
         for turn in 0..calls.len() {
-            // Each round starts elsewhere, so that no two calls are neighbours in time each time.
+            // Each round starts elsewhere, so that no two calls are always neighbours in time.
             let index = (turn + round as usize * calls.len() / 3) % calls.len();
             let so_far = visits[index].settled(gauge);
             let is_enough = so_far.spread <= plan.agreement || so_far.visits >= plan.visits_max;
@@ -141,7 +141,7 @@ pub(super) fn settle_within<S: Subject>(
             let latency_us = visit(subject, case, calls[index], places, budget)?;
             let gauge_us = visit(subject, case, gauge.call, places, budget)?;
             gauge.shortest_us = gauge.shortest_us.min(gauge_us);
-            // Undisturbed is what lies between two visits to the gauge that were.
+            // A visit is undisturbed if the gauge was, both before and after.
             visits[index].0.push((latency_us, gauge_us.max(before_us)));
             before_us = gauge_us;
             let settled = visits.iter().map(|all| all.settled(gauge));
@@ -160,12 +160,12 @@ pub(super) fn settle_within<S: Subject>(
 struct Visits(Vec<(f64, f64)>);
 
 impl Visits {
-    /// What they say by now; the call is for the caller to fill in.
+    /// The result so far; the caller fills in the call.
     fn settled(&self, gauge: &Gauge) -> Settled {
         let approved = self.0.iter().filter(|visit| gauge.approves(visit.1));
         let mut sorted_us: Vec<f64> = approved.map(|visit| visit.0).collect();
         sorted_us.sort_by(f64::total_cmp);
-        // The mean of the two shortest: the shortest alone would be luckier where visits are many.
+        // The mean of the two shortest: the shortest alone would depend on luck when there are many visits.
         let (latency_us, spread) = match sorted_us[..] {
             [shortest, second, ..] => ((shortest + second) / 2.0, (second - shortest) / shortest),
             [only] => (only, f64::INFINITY),
@@ -210,7 +210,7 @@ fn visit<S: Subject>(
     Ok(quantile(&times_us, 0.5).unwrap_or(f64::NAN))
 }
 
-/// A quantile of ascending numbers, on the line between its neighbours. None of no numbers.
+/// A quantile of ascending numbers, interpolated linearly; `None` if there are no numbers.
 pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let at = share.clamp(0.0, 1.0) * last as f64;
@@ -227,14 +227,15 @@ const RUNS_MIN: usize = 5;
 /// Most timed runs of a visit. Chosen.
 const RUNS_MAX: usize = 64;
 
-/// Rounds for each visit that is wanted: some are within disturbances. Chosen.
+/// Rounds for each visit that is wanted, since some fall into disturbances. Chosen.
 const PATIENCE: u32 = 3;
 
-/// A gauge that is slower than before by more than this share means a disturbance. Chosen: several times what
-/// visits differ by on a quiet machine.
+/// Slowdown of the gauge, as a share, above which the device counts as disturbed. Chosen: several times the difference
+/// between visits on a quiet machine.
 const DISTURBED_MIN: f64 = 0.08;
 
-/// Short runs are repeated for this long. Chosen: beyond the time slice of a scheduler.
+/// Shortest duration of a visit; short runs are repeated to fill it. Chosen: longer than the time slice of an operating
+/// system's scheduler.
 const VISIT_MIN: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A device whose truth is known and which behaves as badly as real ones: for tests.
+//! A device for tests with known latencies and the disturbances of real ones.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -9,21 +9,21 @@ use heg_spec::{DeviceClass, Seeded};
 use super::{Case, Subject};
 use crate::predict::CallShape;
 
-/// What makes measuring hard. The default is a device that repeats itself exactly.
+/// The disturbances. By default the device repeats itself exactly.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Disturbance {
     /// Factor on the time of the first run of a call at a place.
     pub(crate) cold_factor: f64,
-    /// Every run takes up to this share longer, at random.
+    /// Largest share by which a run takes longer, at random.
     pub(crate) noise: f64,
-    /// This share of runs takes `outlier_factor` times as long.
+    /// Share of runs that take `outlier_factor` times as long.
     pub(crate) outlier_share: f64,
     pub(crate) outlier_factor: f64,
-    /// Of every `busy_every` runs the first `busy_runs` take `busy_factor` times as long.
+    /// In every `busy_every` runs, the number of first ones that take `busy_factor` times as long.
     pub(crate) busy_runs: u64,
     pub(crate) busy_every: u64,
     pub(crate) busy_factor: f64,
-    /// Each run takes this share longer than the one before.
+    /// Share by which each run takes longer than the one before.
     pub(crate) drift_per_run: f64,
 }
 
@@ -107,7 +107,7 @@ impl Subject for Synthetic {
     }
 }
 
-/// What a neighbour does to memory-bound calls.
+/// Factor by which a neighbour slows down memory-bound calls.
 pub(crate) const BESIDE_FACTOR: f64 = 1.5;
 
 /// A dynamic case on the CPU.
@@ -140,8 +140,8 @@ pub(crate) fn case(kernel: &str, tokens_max: u32, context_max: u32) -> Case {
     }
 }
 
-/// The truth, in µs: a roofline of 25 GB/s and 500 GFLOP/s with a smooth knee and 30 µs to launch; token-wise
-/// kernels change their algorithm after 64 tokens, where they begin to work in blocks of 64.
+/// The true latency, in µs: a roofline of 25 GB/s and 500 GFLOP/s with a smooth knee and 30 µs to launch; token-wise
+/// kernels switch algorithms after 64 tokens and then work in blocks of 64.
 pub(crate) fn truth_us(case: &Case, call: CallShape) -> f64 {
     let tokens = match CallShape::of_static(case.shape) {
         Some(fixed) => fixed.tokens,

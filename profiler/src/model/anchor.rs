@@ -1,16 +1,15 @@
-//! What the roofline is fitted to: a device's two peaks and two anchors that bracket its regimes.
+//! The inputs of the roofline fit: a device's two peaks and two anchors that bracket its regimes.
 //!
-//! The checked types have private fields; each is made from its `Raw*` mirror, which names the numbers at
-//! the call site and is what serde reads. So a value of a checked type holds its invariants wherever it
-//! came from. Formulas are in `roofline.rs`; how anchors are obtained does not matter here.
-//! Follows Agent.xpu, Appendix A, "we calibrate effective ceilings using two empirical anchor
-//! measurements".
+//! The checked types have private fields; each is made from its `Raw*` mirror, which names the numbers at the call site
+//! and is the type that serde reads. So a value of a checked type holds its invariants wherever it came from. Formulas
+//! are in `roofline.rs`; the origin of anchors does not matter here. Follows Agent.xpu, Appendix A, "we calibrate
+//! effective ceilings using two empirical anchor measurements".
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Ceiling, RooflineError};
 
-/// One kernel observed on one device: where it lies on the roofline's axis, and the bandwidth it drew.
+/// One kernel observed on one device: its place on the roofline's axis, and its bandwidth.
 ///
 /// Invariants:
 /// - the intensity is finite and at least 0 (0 is a pure copy);
@@ -62,7 +61,7 @@ impl TryFrom<RawAnchor> for RooflineAnchor {
     }
 }
 
-/// An [`RooflineAnchor`] before it is checked.
+/// An unchecked [`RooflineAnchor`].
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename = "Anchor", deny_unknown_fields)]
 pub struct RawAnchor {
@@ -78,8 +77,8 @@ pub struct RawAnchor {
 /// - the memory-bound anchor's intensity is less than the compute-bound anchor's, which is therefore
 ///   above 0, as the compute ceiling needs it to be.
 ///
-/// That the utilisation falls from one to the other is deliberately not demanded: an anchor of too little
-/// intensity makes the prediction conservative, not meaningless (Appendix A, remark ii).
+/// The utilisation may rise from one to the other, deliberately: an anchor of too little intensity makes the prediction
+/// conservative, not meaningless (Appendix A, remark ii).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename = "Anchors", try_from = "RawAnchors")]
 pub struct RooflineAnchors {
@@ -125,7 +124,7 @@ impl TryFrom<RawAnchors> for RooflineAnchors {
     }
 }
 
-/// [`RooflineAnchors`] before they are checked against each other.
+/// Unchecked [`RooflineAnchors`].
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename = "Anchors", deny_unknown_fields)]
 pub struct RawAnchors {
@@ -135,20 +134,20 @@ pub struct RawAnchors {
     pub compute_bound: RooflineAnchor,
 }
 
-/// Where a pair of anchors comes from; stored beside them in an annotation.
+/// The origin of a pair of anchors; stored beside them in an annotation.
 ///
-/// The formulas do not depend on it: it tells a reader how far to trust their answers.
+/// The formulas do not depend on it: it tells a reader how far to trust the predictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AnchorSource {
-    /// The profiler ran the kernel on the device.
+    /// A run of the kernel on the device, measured by the profiler.
     Measured,
     /// The vendor compiler's own estimate, from the blob.
     Vendor,
-    /// A datasheet: no kernel was observed.
+    /// A data sheet: no kernel was observed.
     Spec,
 }
 
-/// What a device could do at best, P_peak and B_peak of Appendix A.
+/// The best possible rates of a device, P_peak and B_peak of Appendix A.
 ///
 /// Invariants:
 /// - both peaks are finite and above 0.
@@ -199,7 +198,7 @@ impl TryFrom<RawDevicePeaks> for DevicePeaks {
     }
 }
 
-/// [`DevicePeaks`] before they are checked.
+/// Unchecked [`DevicePeaks`].
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename = "DevicePeaks", deny_unknown_fields)]
 pub struct RawDevicePeaks {

@@ -28,9 +28,8 @@ use crate::error::{Ceiling, RooflineError};
 /// - the knee is finite and above 0;
 /// - the launch overhead is finite and at least 0.
 ///
-/// Arguments from 0 to infinity are in range. For one that is negative or NaN the answer is NaN: a wrong
-/// argument never looks like a prediction. In serialised form only what was fitted to is kept, and
-/// reading fits again.
+/// Arguments from 0 to infinity are valid. For a negative one or NaN the result is NaN: a wrong argument never looks
+/// like a prediction. The serialised form keeps only the inputs of the fit, and reading fits again.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "RawRoofline", into = "RawRoofline")]
 pub struct Roofline {
@@ -154,12 +153,12 @@ impl Roofline {
         self.launch_us
     }
 
-    /// The device's peaks this was fitted to.
+    /// The device's peaks that it was fitted to.
     pub fn peaks(&self) -> DevicePeaks {
         self.peaks
     }
 
-    /// The anchors this was fitted to.
+    /// The anchors that it was fitted to.
     pub fn anchors(&self) -> RooflineAnchors {
         self.anchors
     }
@@ -173,7 +172,7 @@ impl TryFrom<RawRoofline> for Roofline {
     }
 }
 
-/// What a [`Roofline`] is fitted to, and all of it that is written down.
+/// The inputs of a [`Roofline`]'s fit: its serialised form.
 #[derive(Serialize, Deserialize)]
 #[serde(rename = "Roofline", deny_unknown_fields)]
 struct RawRoofline {
@@ -192,13 +191,13 @@ impl From<Roofline> for RawRoofline {
     }
 }
 
-/// The argument itself from 0 to infinity, NaN elsewhere; takes the sign off a negative zero, which would
-/// turn a quotient to minus infinity.
+/// Returns the argument if it is from 0 to infinity, NaN otherwise; clears the sign of a negative zero, which would
+/// turn a quotient into minus infinity.
 fn checked_argument(value: f64) -> f64 {
     if value >= 0.0 { value.abs() } else { f64::NAN }
 }
 
-/// The smaller of the two, but NaN where `value` is: `f64::min` would answer with the cap.
+/// The smaller of the two, but NaN if `value` is NaN: `f64::min` would return the cap.
 fn capped(value: f64, cap: f64) -> f64 {
     if value > cap { cap } else { value }
 }
@@ -316,7 +315,7 @@ mod tests {
         assert_eq!(steep.performance_flops_per_sec(f64::MAX), 1.0);
     }
 
-    /// Rooflines over what devices are like and beyond, clipped and not in similar numbers.
+    /// Rooflines over and beyond the range of real devices, clipped and not clipped in similar numbers.
     fn rooflines() -> impl Strategy<Value = Roofline> {
         (
             [magnitudes(9.0..17.0), magnitudes(9.0..13.0)],
@@ -333,7 +332,7 @@ mod tests {
         roofline.effective_flops_per_sec() == roofline.peaks().flops_per_sec()
     }
 
-    /// Positive numbers, evenly spread over their magnitudes.
+    /// Positive numbers, evenly distributed over their magnitudes.
     fn magnitudes(exponents: std::ops::Range<f64>) -> impl Strategy<Value = f64> {
         exponents.prop_map(|exponent| 10.0_f64.powf(exponent))
     }

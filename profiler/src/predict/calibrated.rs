@@ -1,10 +1,10 @@
 //! A dynamic variant on the device it was measured on.
 //!
-//! The roofline is fitted to the variant's own table: its anchors are the calls with the most bandwidth and
-//! the most throughput, its launch overhead the one that explains the other calls best. It gives the shape of
-//! the curve, the bandwidth that a scheduler asks for, and the latency of calls beyond the table. Within the
-//! table the roofline alone is not good enough (kernels change their algorithm with c: on OpenVINO's CPU an
-//! `ffn` of 65 tokens takes twice as long as one of 64), so there the table itself answers.
+//! The roofline is fitted to the variant's own table: its anchors are the calls with the most bandwidth and the most
+//! throughput, its launch overhead the one that explains the other calls best. It gives the shape of the curve, the
+//! bandwidth for the scheduler, and the latency of calls beyond the table. Within the table the roofline alone is not
+//! good enough (kernels change their algorithm with c: on OpenVINO's CPU an `ffn` of 65 tokens takes twice as long as
+//! one of 64), so there the table itself is used.
 
 use heg_artifacts::manifest::Work;
 use serde::{Deserialize, Serialize};
@@ -18,9 +18,9 @@ use crate::model::{DevicePeaks, RawAnchor, RawAnchors, Roofline, RooflineAnchor,
 pub struct Calibrated {
     /// The measured latencies.
     pub table: LatencyTable,
-    /// Attention is always given a multiple of this many rows of the KV cache; 1 where it does not matter.
+    /// The number of KV cache rows given to attention is always a multiple of this; 1 if it does not matter.
     pub context_step: u32,
-    /// The roofline fitted to the table, where it has two anchors.
+    /// The roofline fitted to the table, if that has two anchors.
     pub roofline: Option<Roofline>,
 }
 
@@ -50,7 +50,7 @@ impl Calibrated {
     }
 }
 
-/// The roofline of a variant from its table (Agent.xpu, Appendix A). None where all calls are of one
+/// Fits the roofline of a variant to its table (Agent.xpu, Appendix A). Returns `None` if all calls have the same
 /// intensity, so that there is only one anchor.
 pub fn fit_roofline(table: &LatencyTable, work: &Work, peaks: DevicePeaks) -> Option<Roofline> {
     let shortest_us = table
@@ -105,8 +105,8 @@ fn mean_error(table: &LatencyTable, work: &Work, roofline: &Roofline) -> f64 {
     errors.sum::<f64>() / table.entries().len() as f64
 }
 
-/// Launch overheads that are tried, as parts of the shortest latency. Chosen: errors of less than a twentieth
-/// of the shortest call do not show.
+/// Launch overheads that are tried, as parts of the shortest latency. Chosen: errors of less than a twentieth of the
+/// shortest call do not matter.
 const LAUNCH_CANDIDATES: u32 = 20;
 
 /// SI definition.

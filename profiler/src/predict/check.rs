@@ -1,4 +1,4 @@
-//! Predictions against measurements on calls that the profile does not have.
+//! Predictions against measurements on calls that are not in the profile.
 //!
 //! The bounds are the project's own: a median error of at most 10 %, a 95th percentile of at most 25 %.
 
@@ -7,10 +7,10 @@ use std::fmt;
 use super::{CallShape, LatencyTable};
 use crate::measure::quantile;
 
-/// One prediction beside what was measured.
+/// One prediction beside its measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// Name of the kernel, with the device where there are several.
+    /// Name of the kernel, with the device if there are several.
     pub kernel: String,
     /// The call.
     pub call: CallShape,
@@ -49,7 +49,7 @@ impl Comparison {
 /// All comparisons of a check.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Check {
-    /// In the order in which they are printed: kernel by kernel.
+    /// The comparisons in the order of printing: kernel by kernel.
     pub comparisons: Vec<Comparison>,
 }
 
@@ -59,7 +59,7 @@ impl Check {
     /// Largest 95th percentile of the error that passes.
     pub const P95_MAX: f64 = 0.25;
 
-    /// Median and 95th percentile of the error, for one kernel or for all. None without comparisons.
+    /// Median and 95th percentile of the error, for one kernel or for all; `None` without comparisons.
     pub fn errors(&self, kernel: Option<&str>, source: PredictionSource) -> Option<(f64, f64)> {
         let of_kernel = |one: &&Comparison| kernel.is_none_or(|kernel| one.kernel == kernel);
         let comparisons = self.comparisons.iter().filter(of_kernel);
@@ -156,9 +156,9 @@ impl Check {
     }
 }
 
-/// Up to `count` calls within a table's range whose c, and n where it has one, are not in it: spread evenly
-/// over the magnitudes, so that small calls count as much as large ones. `seed` shifts them. n are not rounded
-/// to a step: a scheduler asks for any.
+/// Up to `count` calls within a table's range whose c, and n if it has one, are not in it: spread evenly over the
+/// magnitudes, so that small calls count as much as large ones. `seed` shifts them. n are not rounded to a step: a
+/// scheduler asks for any n.
 pub fn held_out(table: &LatencyTable, count: u32, seed: u64) -> Vec<CallShape> {
     let entries = table.entries();
     let range = |size: fn(&CallShape) -> u32| {
@@ -172,7 +172,7 @@ pub fn held_out(table: &LatencyTable, count: u32, seed: u64) -> Vec<CallShape> {
     let shift = |step: f64| (seed as f64 * 0.381_966 + step).fract();
     let mut calls = Vec::new();
     for index in 0..count {
-        // Two sequences of low discrepancy: the golden ratio's and the plastic number's.
+        // Two low-discrepancy sequences: the golden ratio's and the plastic number's.
         let share = |step: f64| (f64::from(index) * step + shift(step)).fract();
         let wanted_context = match contexts.1 {
             0 => 0,
@@ -206,7 +206,7 @@ pub fn held_out(table: &LatencyTable, count: u32, seed: u64) -> Vec<CallShape> {
     calls
 }
 
-/// The number at a share of a range's magnitudes.
+/// The number at a share of the way between the ends of a range, on a logarithmic scale.
 fn between((low, high): (u32, u32), share: f64) -> u32 {
     let (low, high) = (f64::from(low), f64::from(high.max(low)));
     (low * (high / low).powf(share)).round() as u32

@@ -1,10 +1,10 @@
 //! From measured tables to latencies of any call (HeteroLLM §4.3, "prediction mode"; DESIGN §5).
 //!
-//! [`LatencyTable`] holds what was measured over (c, n). [`Calibrated`] predicts a dynamic variant: the table
-//! within the measured range, the roofline fitted to it beyond. [`Steps`] predicts the static variants of a
-//! kernel, whose latency is a step function of c. [`Check`] compares predictions with measurements.
+//! [`LatencyTable`] holds the measurements over (c, n). [`Calibrated`] predicts a dynamic variant: by the table within
+//! the measured range, by the roofline fitted to it beyond. [`Steps`] predicts the static variants of a kernel, whose
+//! latency is a step function of c. [`Check`] compares predictions with measurements.
 //!
-//! Pure, like `model`: how the numbers were measured is `measure`'s to know.
+//! Pure, like `model`: the measuring itself is in `measure`.
 
 mod calibrated;
 mod check;
@@ -34,7 +34,7 @@ pub struct CallShape {
 }
 
 impl CallShape {
-    /// The one call that a static variant carries out, whatever it is asked for.
+    /// The one call that a static variant carries out, whatever the requested size.
     pub fn of_static(shape: ShapeClass) -> Option<Self> {
         Some(Self {
             tokens: shape.chunk()?,
@@ -47,7 +47,7 @@ impl CallShape {
         work.flops(u64::from(self.tokens), u64::from(self.context))
     }
 
-    /// Bytes that the call moves.
+    /// Bytes that the call reads and writes.
     pub fn bytes(self, work: &Work) -> f64 {
         work.bytes(u64::from(self.tokens), u64::from(self.context))
     }

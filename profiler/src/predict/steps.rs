@@ -1,8 +1,8 @@
 //! The static variants of a kernel on a device: latency is a step function of c (HeteroLLM §3.2, "stage
 //! performance"), because a call is padded to the smallest chunk that admits it.
 //!
-//! Over the sizes of chunks and buckets themselves the latency is regressed, so that a chunk that was compiled
-//! but not measured has one too: linear between its neighbours, in proportion to the work beyond them.
+//! Over the sizes of chunks and buckets themselves the latency is regressed, so that a chunk that was compiled but not
+//! measured has a latency too: linear between its neighbours, in proportion to the work beyond them.
 
 use heg_artifacts::manifest::{ShapeClass, Work};
 
@@ -17,8 +17,8 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// From the latencies in µs of those variants that were measured, and the shapes of all there are. A
-    /// dynamic shape is left out. Errors: [`TableError`], also where nothing was measured.
+    /// Makes the steps from the latencies in µs of the measured variants, and the shapes of all variants. Leaves out a
+    /// dynamic shape. Errors: [`TableError`], also if nothing was measured.
     pub fn new(
         measured: impl IntoIterator<Item = (ShapeClass, f64)>,
         compiled: impl IntoIterator<Item = ShapeClass>,
@@ -44,7 +44,7 @@ impl Steps {
         &self.table
     }
 
-    /// Latency of a call in µs; none where no variant admits it.
+    /// Latency of a call in µs; `None` if no variant admits it.
     pub fn latency_us(&self, work: &Work, call: CallShape) -> Option<f64> {
         let admits = |size: &&CallShape| {
             call.tokens <= size.tokens && (size.context == 0 || call.context <= size.context)
@@ -58,7 +58,7 @@ impl Steps {
         self.table.latency_us(size, |at| at.flops(work))
     }
 
-    /// This regression without one of the measured sizes; none where there would be nothing left.
+    /// This regression without one of the measured sizes; `None` if no size would be left.
     pub fn without(&self, size: CallShape) -> Option<Self> {
         let entries = self.table.entries().iter();
         let rest = entries.filter(|entry| entry.0 != size).copied().collect();

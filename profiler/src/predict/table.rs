@@ -1,10 +1,10 @@
-//! Measured latencies of one variant over (c, n), and what lies between them.
+//! Measured latencies of one variant over (c, n), and the interpolation between them.
 //!
-//! Between measured calls the latency is taken to be linear in c and in n. That is not a guess: work and
-//! traffic of every kernel are sums of terms a + b·c + d·n + e·c·n, so within one regime of the device a
-//! bilinear form is exact, and where the regime changes the grid is made dense (`measure::grid`).
+//! Between measured calls the latency is interpolated linearly in c and in n. That is no guess: work and traffic of
+//! every kernel are sums of terms a + b·c + d·n + e·c·n, so within one regime of the device a bilinear form is exact,
+//! and where the regime changes the grid is made dense (`measure::grid`).
 //!
-//! The table is ragged: attention over n rows has at most n new tokens, so each c has its own n.
+//! The table is ragged: attention over n rows has at most n new tokens, so each c has its own values of n.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,16 +26,16 @@ pub struct LatencyTable(Vec<(CallShape, f64)>);
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// Too many entries, or none.
+    /// There are too many entries, or none.
     #[error("the table has `{found}` entries, expected 1 to `{limit}`")]
     Length {
         /// Number of entries.
         found: usize,
-        /// The most that are read.
+        /// The largest number of entries.
         limit: usize,
     },
 
-    /// An entry that repeats the one before or belongs before it.
+    /// An entry equals the one before or is smaller.
     #[error("the table's entry for c `{tokens}`, n `{context}` is not above the one before")]
     Order {
         /// c of the entry.
@@ -44,7 +44,7 @@ pub enum TableError {
         context: u32,
     },
 
-    /// No call has this size.
+    /// A size that no call has.
     #[error(
         "the table has c `{tokens}`, n `{context}`, expected c from 1 and both up to `{limit}`"
     )]
@@ -53,11 +53,11 @@ pub enum TableError {
         tokens: u32,
         /// n of the entry.
         context: u32,
-        /// The largest of either.
+        /// The largest c or n.
         limit: u32,
     },
 
-    /// No kernel takes this long.
+    /// A latency that no kernel has.
     #[error("the latency in µs is `{found:?}`, expected a finite number above 0")]
     Latency {
         /// The latency, in µs.
@@ -66,7 +66,7 @@ pub enum TableError {
 }
 
 impl LatencyTable {
-    /// The largest number of entries. Chosen: ten times what a profile takes.
+    /// The largest number of entries. Chosen: ten times the size of a profile's table.
     pub const ENTRIES_MAX: usize = 4096;
 
     /// The largest c and n. Chosen: sixteen times the longest contexts of today.
@@ -108,13 +108,13 @@ impl LatencyTable {
         &self.0
     }
 
-    /// Whether this very call was measured.
+    /// Whether exactly this call was measured.
     pub fn contains(&self, call: CallShape) -> bool {
         self.0.binary_search_by_key(&call, |entry| entry.0).is_ok()
     }
 
-    /// Latency of a call in µs. Beyond what was measured it follows `trend`: the nearest measured call's
-    /// latency times the ratio of the trend's values, so a trend of any unit will do.
+    /// Latency of a call in µs. Beyond the measurements it follows `trend`: the nearest measured call's latency times
+    /// the ratio of the trend's values, so the unit of the trend does not matter.
     pub fn latency_us(&self, call: CallShape, trend: impl Fn(CallShape) -> f64) -> f64 {
         let upper = self.0.partition_point(|(at, _)| at.tokens < call.tokens);
         let above = self.0.get(upper).map(|(at, _)| at.tokens);
@@ -135,7 +135,7 @@ impl LatencyTable {
         }
     }
 
-    /// As [`Self::latency_us`], for a c that was measured.
+    /// Like [`Self::latency_us`], for a measured c.
     fn row_us(&self, call: CallShape, trend: &impl Fn(CallShape) -> f64) -> f64 {
         let start = self.0.partition_point(|(at, _)| at.tokens < call.tokens);
         let end = self.0.partition_point(|(at, _)| at.tokens <= call.tokens);
@@ -158,7 +158,7 @@ impl LatencyTable {
     }
 }
 
-/// The quotient where it is one, else 1: a trend that knows nothing changes nothing.
+/// The quotient if it is defined, else 1: a trend without values changes nothing.
 fn ratio(value: f64, base: f64) -> f64 {
     let quotient = value / base;
     if quotient.is_finite() && quotient > 0.0 {

@@ -1,7 +1,8 @@
-//! Step functions beside a decision tree (HeteroLLM §4.3), on estimates of a real NPU compiler: what `MODEL.md` tells.
+//! Step functions compared with a decision tree (HeteroLLM §4.3) on estimates of a real NPU compiler, as cited in
+//! `MODEL.md`.
 
-/// Products of the 3B and 8B models' `qkv` and `ffn`: millions of weights, depth, and the compiler's estimates on platform
-/// 3720 at 1300 MHz in µs, for [`CHUNKS`] (the shipped model sheets).
+/// Products of the 3B and 8B models' `qkv` and `ffn`: millions of weights, depth, and the compiler's estimates on
+/// platform 3720 at 1300 MHz in µs, for [`CHUNKS`] (the shipped model sheets).
 const ESTIMATES: [(f64, f64, [f64; 5]); 4] = [
     (15.73, 3072.0, [546.6, 1009.2, 1759.1, 2701.5, 5887.1]),
     (84.93, 3072.0, [2451.6, 4463.7, 8893.4, 17_302.3, 33_419.5]),
@@ -14,7 +15,7 @@ const ESTIMATES: [(f64, f64, [f64; 5]); 4] = [
 ];
 const CHUNKS: [f64; 5] = [32.0, 64.0, 128.0, 256.0, 512.0];
 
-/// A point: weights, depth and chunk, and what is learnt of it.
+/// A point: weights, depth and chunk, and the latency to learn.
 type Point = ([f64; 3], f64);
 
 /// All points, with their latencies.
@@ -26,7 +27,7 @@ fn points() -> Vec<Point> {
     kernels.collect()
 }
 
-/// A regression tree: the split that leaves the least squares, down to single points.
+/// A regression tree: each split minimises the squared error, down to single points.
 enum Tree {
     Leaf(f64),
     Split(usize, f64, Box<[Tree; 2]>),
@@ -79,7 +80,8 @@ fn squares(points: &[Point]) -> f64 {
     points.iter().map(|(_, value)| (value - mean).powi(2)).sum()
 }
 
-/// Between the kernel's neighbouring chunks, in proportion to the tokens beyond them, as [`super::Steps::without`] has it.
+/// Interpolates between the kernel's neighbouring chunks, and extrapolates in proportion to the tokens, as
+/// [`super::Steps::without`] does.
 fn stepped([weights, _, chunk]: [f64; 3]) -> f64 {
     let (.., us) = ESTIMATES
         .iter()
@@ -94,7 +96,7 @@ fn stepped([weights, _, chunk]: [f64; 3]) -> f64 {
     us[neighbour] * chunk / CHUNKS[neighbour]
 }
 
-/// Median and largest error of predictions of points that were left out, in per mille.
+/// Median and largest error of the predictions of left-out points, in per mille.
 fn errors(predicted: impl Fn([f64; 3], &[Point]) -> f64) -> [i64; 2] {
     let all = points();
     let of = |(left_out, (place, us)): (usize, &Point)| {

@@ -1,8 +1,8 @@
-//! Foreign bytes from front to back: every read is checked against what is left.
+//! Reads foreign bytes from front to back; every read is checked against the remaining length.
 
 use super::error::BlobError;
 
-/// The rest of one part of a blob.
+/// The unread rest of one part of a blob.
 #[derive(Debug, Clone)]
 pub(super) struct Bytes<'a> {
     left: &'a [u8],
@@ -15,7 +15,7 @@ impl<'a> Bytes<'a> {
         Bytes { left, part }
     }
 
-    /// The next `count` bytes; refuses with [`BlobError::Truncated`], without reading, if there are fewer.
+    /// Returns the next `count` bytes; refuses with [`BlobError::Truncated`], without reading, if there are fewer.
     pub(super) fn take(&mut self, count: u64) -> Result<&'a [u8], BlobError> {
         let split = usize::try_from(count)
             .ok()
@@ -25,7 +25,7 @@ impl<'a> Bytes<'a> {
         Ok(taken)
     }
 
-    /// Everything that is left.
+    /// Returns all remaining bytes.
     pub(super) fn rest(self) -> &'a [u8] {
         self.left
     }

@@ -1,9 +1,9 @@
-//! What a blob needs of a device and its driver: the compatibility record.
+//! A blob's requirements on a device and its driver: the compatibility record.
 //!
-//! A text such as `compiler=8.4;npu=3720;t=2;elf=1.2.0;mi=7.0.4`. The NPU compiler writes it and the driver's
-//! loader compares it with the device (`checkCompatibilityString` of npu_plugin_elf). Attributes that we do
-//! not know are kept as they stand: a later compiler may add some, and whether they matter is for the one
-//! who compares to say. The compilers known so far write no stepping.
+//! A text such as `compiler=8.4;npu=3720;t=2;elf=1.2.0;mi=7.0.4`. The NPU compiler writes it and the driver's loader
+//! compares it with the device (`checkCompatibilityString` of npu_plugin_elf). Unknown attributes are kept verbatim: a
+//! later compiler may add some, and whether they matter is decided where records are compared. The compilers known so
+//! far write no stepping.
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ impl BlobCompatibility {
         Self::read(text.as_bytes())
     }
 
-    /// As in a blob, where a terminating NUL may count as part of the text.
+    /// Reads a record as in a blob, where a terminating NUL may count as part of the text.
     pub(super) fn read(record: &[u8]) -> Result<Self, BlobError> {
         let record = record.strip_suffix(b"\0").unwrap_or(record);
         if record.len() > RECORD_BYTES_MAX {
@@ -75,27 +75,27 @@ impl BlobCompatibility {
         self.compiler
     }
 
-    /// The NPU platform, such as 3720; the loader wants the device's own.
+    /// The NPU platform, such as 3720, which has to be the device's own.
     pub fn platform(&self) -> u32 {
         self.platform
     }
 
-    /// Tiles that the blob uses; the device has to have as many.
+    /// Number of tiles that the blob uses; the device must have at least as many.
     pub fn tiles(&self) -> u32 {
         self.tiles
     }
 
-    /// Version of the ELF format, which the loader has to know.
+    /// Version of the ELF format, which the loader has to support.
     pub fn elf(&self) -> Version {
         self.elf
     }
 
-    /// Version of the mapped inference, what the device's firmware is given.
+    /// Version of the mapped inference, the input of the device's firmware.
     pub fn mapped_inference(&self) -> Version {
         self.mapped_inference
     }
 
-    /// Attributes unknown to this program, and groups of optional ones (`{…}`), as they stand.
+    /// Attributes unknown to this program, and groups of optional ones (`{…}`), verbatim.
     pub fn other(&self) -> &[String] {
         &self.other
     }
@@ -115,7 +115,7 @@ impl From<BlobCompatibility> for String {
     }
 }
 
-/// A version; a patch that is not written is 0.
+/// A version; a missing patch number is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     /// The first number.
@@ -132,11 +132,11 @@ impl fmt::Display for Version {
     }
 }
 
-/// Attributes of a record that have not been taken yet, in order.
+/// The attributes of a record that have not been taken yet, in order.
 struct Attributes<'a>(Vec<&'a str>);
 
 impl<'a> Attributes<'a> {
-    /// Semicolons within `[…]` and `{…}` belong to one attribute.
+    /// Splits at semicolons, except within `[…]` and `{…}`, which belong to one attribute.
     fn split(text: &'a str) -> Result<Self, BlobError> {
         let mut depth = 0_u32;
         let separates = |c: char| {
@@ -162,7 +162,7 @@ impl<'a> Attributes<'a> {
         Ok(Attributes(attributes))
     }
 
-    /// Takes the attribute of this name out; gives all of it, and its value.
+    /// Removes the attribute with this name; returns the whole attribute, and its value.
     fn take(&mut self, key: &'static str) -> Result<(&'a str, &'a str), BlobError> {
         let is_named = |attribute: &&str| attribute.split_once('=').is_some_and(|(k, _)| k == key);
         let mut named = self.0.iter().filter(|a| is_named(a));
@@ -200,7 +200,7 @@ impl<'a> Attributes<'a> {
 /// The longest record: chosen, ninety times today's.
 pub(super) const RECORD_BYTES_MAX: usize = 4096;
 
-/// Digits only: `str::parse` would take a sign.
+/// Parses digits only: `str::parse` would accept a sign.
 fn number(text: &str) -> Option<u32> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()

@@ -1,4 +1,4 @@
-//! The metadata behind a blob's payload, by their layout.
+//! The metadata after a blob's payload, and their layout.
 //!
 //! OpenVINO writes them (`src/plugins/intel_npu/src/plugin/src/metadata.cpp`). All numbers are
 //! little-endian, there is no padding:
@@ -32,7 +32,7 @@ pub struct Metadata {
     pub openvino: Version,
     /// Whether the payload is encrypted by the caller, and so cannot be read as an ELF file.
     pub is_encrypted: bool,
-    /// What the blob needs of a device and its driver.
+    /// The blob's requirements on a device and its driver.
     pub compatibility: BlobCompatibility,
 }
 
@@ -54,7 +54,7 @@ impl Metadata {
         bytes.take(init_count.saturating_mul(8))?;
         let _batch_size = bytes.u64()?;
         let (input_count, output_count) = (bytes.u64()?, bytes.u64()?);
-        // Each layout takes two bytes at least: the input's end stops a count that lies.
+        // Each layout takes two bytes at least, so the input's end limits a false count.
         for _ in 0..input_count.saturating_add(output_count) {
             let length = bytes.u16()?;
             bytes.take(length.into())?;
@@ -74,7 +74,7 @@ impl Metadata {
     }
 }
 
-/// The payload and the metadata of a blob, without the footer.
+/// Splits a blob into its payload and its metadata, without the footer.
 pub(super) fn split(blob: &[u8]) -> Result<(&[u8], &[u8]), BlobError> {
     let Some((rest, MAGIC)) = blob.split_last_chunk() else {
         let from = blob.len().saturating_sub(MAGIC.len());

@@ -1,9 +1,9 @@
-//! The vendor compiler's own estimate of a kernel, read from the NPU blob that it wrote.
+//! The vendor compiler's own estimate of a kernel, read from the compiled NPU blob.
 //!
-//! A blob is what OpenVINO's NPU plugin exports: an ELF64 file for the device, then the plugin's metadata
-//! with the record of what the blob is compatible with. [`NpuBlob::read`] takes it apart; [`PerfMetrics`] is
-//! the estimate. Nothing else of the ELF file is looked at, no device is needed, and whether a blob fits a
-//! device is for the runtime to say. Blobs are foreign bytes: bounds come before memory, nothing panics.
+//! A blob is an export of OpenVINO's NPU plugin: an ELF64 file for the device, then the plugin's metadata with the
+//! record of the blob's compatibility. [`NpuBlob::read`] parses it; [`PerfMetrics`] is the estimate. Nothing else of
+//! the ELF file is read, no device is needed, and the runtime decides whether a blob fits a device. Blobs are foreign
+//! bytes: lengths are checked before memory is allocated, and nothing panics.
 //!
 //! ```text
 //! ┌──────────────────────────────┬─────────────────────────────┬─────────────┬───────┐
@@ -24,7 +24,7 @@ pub use error::BlobError;
 pub use metadata::Metadata;
 pub use perf_metrics::{Axis, PerfMetrics, RawPerfMetrics, STEPS};
 
-/// A blob whose metadata are read; it borrows the bytes for [`NpuBlob::perf_metrics`].
+/// A blob with parsed metadata; it borrows the bytes for [`NpuBlob::perf_metrics`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct NpuBlob<'a> {
     payload: &'a [u8],
@@ -32,9 +32,9 @@ pub struct NpuBlob<'a> {
 }
 
 impl<'a> NpuBlob<'a> {
-    /// Reads the metadata behind the payload; the payload itself is only measured.
+    /// Reads the metadata after the payload; checks only the length of the payload itself.
     ///
-    /// Refuses what does not end like a blob, is shorter than it says, or has no readable
+    /// Refuses bytes that do not end like a blob, are shorter than they claim, or have no readable
     /// [`BlobCompatibility`] record: metadata older than 2.6 have none.
     pub fn read(blob: &'a [u8]) -> Result<Self, BlobError> {
         let (payload, metadata) = metadata::split(blob)?;
@@ -42,20 +42,20 @@ impl<'a> NpuBlob<'a> {
         Ok(NpuBlob { payload, metadata })
     }
 
-    /// The metadata: which OpenVINO exported the blob, and how.
+    /// The metadata, with the version of OpenVINO that exported the blob.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// What the blob needs of a device and its driver.
+    /// The blob's requirements on a device and its driver.
     pub fn compatibility(&self) -> &BlobCompatibility {
         &self.metadata.compatibility
     }
 
-    /// The compiler's estimate; `None` if it made none, which is a section that is absent or has no ticks.
+    /// The compiler's estimate; `None` if it made none, so that the section is absent or has no ticks.
     ///
-    /// Refuses an encrypted payload, one that is not the ELF file that a blob should hold, a table of
-    /// nonsense, and a platform whose timer is not known.
+    /// Refuses an encrypted payload, one that is not the ELF file of a blob, an invalid table, and a platform whose
+    /// timer is not known.
     pub fn perf_metrics(&self) -> Result<Option<PerfMetrics>, BlobError> {
         if self.metadata.is_encrypted {
             return Err(BlobError::Encrypted);

@@ -10,21 +10,21 @@
 //! f32 activity_factor
 //! ```
 //!
-//! What the numbers mean is in npu_compiler, `dialect/VPU/utils/performance_metrics.cpp`: ticks are the
-//! cycles of the compiler's cost model, divided by the row's clock, in periods of the profiling timer, cut to
-//! whole ones. Compilers up to 8.4 put the same ticks into all columns ("currently ignore bandwidth scaling")
-//! and the constants 0, 0.2, 0.4, 0.6, 0.8 into every row of scalability; so neither says anything of a
-//! kernel yet. `profiler/MODEL.md` says how far to trust the rest.
+//! The numbers are defined in npu_compiler, `dialect/VPU/utils/performance_metrics.cpp`: ticks are the cycles of the
+//! compiler's cost model, divided by the row's clock, in periods of the profiling timer, truncated to integers.
+//! Compilers up to 8.4 put the same ticks into all columns ("currently ignore bandwidth scaling") and the constants 0,
+//! 0.2, 0.4, 0.6, 0.8 into every row of scalability; so neither says anything about a kernel yet. `profiler/MODEL.md`
+//! says how far to trust the rest.
 
 use serde::{Deserialize, Serialize};
 
 use super::bytes::Bytes;
 use super::error::BlobError;
 
-/// Rows, and columns, of the table.
+/// Number of rows, and of columns, of the table.
 pub const STEPS: usize = 5;
 
-/// What the vendor's compiler expects of a kernel, per clock and bandwidth.
+/// The vendor compiler's estimate of a kernel, per clock and bandwidth.
 ///
 /// Invariants:
 /// - axes are above 0 and rise, up to 10⁸;
@@ -61,8 +61,7 @@ impl PerfMetrics {
         Ok(PerfMetrics(raw))
     }
 
-    /// Reads the section of a blob for this platform. `None` without a single tick: the compiler's analysis
-    /// was off.
+    /// Reads the section of a blob for this platform. `None` if there is no tick: the compiler's analysis was off.
     pub(super) fn read(section: &[u8], platform: u32) -> Result<Option<Self>, BlobError> {
         if section.len() as u64 != SECTION_BYTES {
             return Err(BlobError::PerfMetricsBytes {
@@ -102,10 +101,10 @@ impl PerfMetrics {
 
     /// Latency at a clock in MHz and a memory bandwidth in MB/s, in µs.
     ///
-    /// Between two columns, linear in the bandwidth. Between two rows, the *cycles* are linear in the clock
-    /// and the latency is cycles over clock, which is exact for a kernel that takes the same cycles at any
-    /// clock. The result lies between those of the neighbours. Outside the table it is that of the nearest
-    /// edge, infinity included. A negative or NaN argument gives NaN.
+    /// Between two columns the latency is linear in the bandwidth. Between two rows, the *cycles* are linear in the
+    /// clock and the latency is cycles over clock, which is exact for a kernel that takes the same cycles at any clock.
+    /// The result lies between those of the neighbours. Outside the table it is that of the nearest edge, also at
+    /// infinity. A negative or NaN argument gives NaN.
     pub fn latency_us(&self, frequency_mhz: f64, bandwidth_mb_per_sec: f64) -> f64 {
         if !(frequency_mhz >= 0.0 && bandwidth_mb_per_sec >= 0.0) {
             return f64::NAN;
@@ -142,11 +141,11 @@ impl From<PerfMetrics> for RawPerfMetrics {
     }
 }
 
-/// [`PerfMetrics`] before they are checked. Tables are indexed by clock, then by bandwidth.
+/// Unchecked [`PerfMetrics`]. Tables are indexed by clock, then by bandwidth.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename = "PerfMetrics", deny_unknown_fields)]
 pub struct RawPerfMetrics {
-    /// Frequency of the timer that the ticks are of, in kHz; the platform's, not in the blob.
+    /// Frequency of the timer that counts the ticks, in kHz; the platform's, not in the blob.
     pub timer_khz: u32,
     /// Clocks of the rows, in MHz.
     pub frequency_mhz: Axis,
@@ -154,13 +153,13 @@ pub struct RawPerfMetrics {
     pub bandwidth_mb_per_sec: Axis,
     /// Expected duration of one inference, in periods of the timer.
     pub ticks: [[u64; STEPS]; STEPS],
-    /// How the kernel gains from bandwidth, from 0 to 1; constants up to compiler 8.4.
+    /// Scalability of the kernel with bandwidth, from 0 to 1; constants up to compiler 8.4.
     pub scalability: [[f32; STEPS]; STEPS],
     /// Estimated share of the device's peak power; above 1 in extreme cases.
     pub activity_factor: f32,
 }
 
-/// The values that rows or columns stand for: [`STEPS`] of them, at equal distances.
+/// The values of the rows or columns: [`STEPS`] of them, at equal distances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Axis {
@@ -186,12 +185,12 @@ impl Axis {
         }
     }
 
-    /// After [`Axis::check`] only: it does not overflow then.
+    /// All values. Only after [`Axis::check`], which excludes an overflow.
     fn values(self) -> [u32; STEPS] {
         std::array::from_fn(|index| self.base + self.step * index as u32)
     }
 
-    /// The neighbours of a value are this index and the next; the share is the latter's, 0 to 1.
+    /// Index of the lower neighbour of a value, and the share of the upper one, the next, from 0 to 1.
     fn place(self, value: f64) -> (usize, f64) {
         let last = (STEPS - 1) as f64;
         let place = ((value - f64::from(self.base)) / f64::from(self.step)).clamp(0.0, last);

@@ -56,7 +56,7 @@ fn section_bytes<'a>(elf: &'a [u8], header: &SectionHeader) -> Result<&'a [u8], 
     bytes.take(header.sh_size)
 }
 
-/// Magic, 64 bit, little-endian. What follows in the identification has no meaning here.
+/// Magic, 64 bit, little-endian. The rest of the identification does not matter here.
 const IDENT: [u8; 6] = *b"\x7fELF\x02\x01";
 
 const IDENT_BYTES: u64 = 16;

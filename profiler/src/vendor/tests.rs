@@ -1,4 +1,4 @@
-//! The reader on two real blobs, and on what is left of them after every kind of damage.
+//! The reader on two real blobs, and on every kind of damage to them.
 //!
 //! `profiler/testdata/matmul-*.blob` are a product of f16 [16, 64] and [64, 64]ᵀ, both inputs, compiled by
 //! OpenVINO 2026.4.1 for the platform in their name. Records and estimates are tested in files of their own.
@@ -53,23 +53,23 @@ fn metadata_of(major: u16, minor: u16, encrypted: u8, record: &[u8]) -> Vec<u8> 
     bytes
 }
 
-/// Where the header of the section of estimates is.
+/// Offset of the header of the section of estimates.
 fn header_offset(payload: &[u8]) -> usize {
     let wanted = sections::PERF_METRICS.to_le_bytes();
     let mut headers = payload[64..].chunks(64);
     64 + 64 * headers.position(|header| header[4..8] == wanted).unwrap()
 }
 
-/// Where the section of estimates is.
+/// Offset of the section of estimates.
 fn section_offset(payload: &[u8]) -> usize {
     let offset = &payload[header_offset(payload) + 24..][..8];
     u64::from_le_bytes(offset.try_into().unwrap()) as usize
 }
 
-/// Estimates that are known to be sound: most damage does not reach them.
+/// The intact estimates: most damage does not reach them.
 static INTACT: LazyLock<[PerfMetrics; 2]> = LazyLock::new(|| BLOBS.map(estimate));
 
-/// Reads a damaged blob. What is still accepted must hold its promises.
+/// Reads a damaged blob. If it is still accepted, it must hold its invariants.
 fn survives(blob: &[u8]) {
     let Ok(blob) = NpuBlob::read(blob) else {
         return;
@@ -250,7 +250,7 @@ fn every_truncation_is_survived() {
         for length in 0..blob.len() {
             assert!(NpuBlob::read(&blob[..length]).is_err(), "{length} bytes");
         }
-        // With the footer set right, the payload alone is short.
+        // With a matching footer, the payload alone is short.
         let (payload, metadata) = metadata::split(blob).unwrap();
         let needed = section_offset(payload) + 320;
         for length in 0..payload.len() {
@@ -261,7 +261,7 @@ fn every_truncation_is_survived() {
     }
 }
 
-/// Where the reader looks: ELF header, table of sections, estimate, metadata and footer.
+/// The areas that the reader reads: ELF header, table of sections, estimate, metadata and footer.
 fn areas(blob: &[u8]) -> [Range<usize>; 4] {
     let (payload, _) = metadata::split(blob).unwrap();
     let section_count = u16::from_le_bytes([payload[60], payload[61]]);

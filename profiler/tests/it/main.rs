@@ -1,4 +1,4 @@
-//! Tests through the public interface: what is refused with which words, and the page that explains it.
+//! Tests through the public interface: refusals with their messages, and the page that explains the model.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Each error with the text people see, from RON, as it reaches a reader of anchors.
+//! Each error with its message to the user, from RON, as it reaches a reader of anchors.
 
 use heg_profiler::{AnchorSource, Roofline};
 

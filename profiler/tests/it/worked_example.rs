@@ -1,4 +1,4 @@
-//! MODEL.md against the code: every number of its worked example is computed again.
+//! MODEL.md against the code: every number of its worked example is recomputed.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use heg_profiler::{
 
 const PAGE: &str = include_str!("../../MODEL.md");
 
-/// Cells of the rows below the heading `title`, by their first cell; the head is left out.
+/// Cells of the rows below the heading `title`, by their first cell; without the header row.
 fn table(title: &str) -> BTreeMap<&'static str, Vec<&'static str>> {
     let (_, section) = PAGE
         .split_once(&format!("### {title}\n"))

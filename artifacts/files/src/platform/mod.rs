@@ -1,4 +1,4 @@
-//! What operating systems do differently: owners and permissions, links between names and files, and opening a file
+//! Differences between operating systems: owners and permissions, links between names and files, and opening a file
 //! without waiting.
 
 #[cfg(not(unix))]
@@ -11,7 +11,7 @@ pub(crate) use other::*;
 #[cfg(unix)]
 pub(crate) use unix::*;
 
-/// Whether a symbolic link at the path itself is followed.
+/// Whether to follow a symbolic link at the path itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Links {
     Followed,

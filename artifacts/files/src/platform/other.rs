@@ -1,5 +1,5 @@
-//! Windows and others: nobody is known to own a file or to be able to write to it, so that only kinds are checked.
-//! What a user's profile folder holds, Windows keeps from other users by itself.
+//! Windows and others: owners and write permissions are unknown, so that only kinds are checked. Windows itself keeps a
+//! user's profile folder from other users.
 
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io;
@@ -11,12 +11,12 @@ pub(crate) fn owner(_data: &Metadata) -> Option<u32> {
     None
 }
 
-/// Permissions under which others than the owner can write.
+/// Permissions under which users other than the owner can write.
 pub(crate) fn writable_mode(_data: &Metadata) -> Option<u32> {
     None
 }
 
-/// Whether only owners can replace what a shared folder holds.
+/// Whether only owners can replace files in a shared folder.
 pub(crate) fn is_sticky(_data: &Metadata) -> bool {
     false
 }
@@ -31,13 +31,16 @@ pub(crate) fn is_linked(_file: &File) -> bool {
     true
 }
 
-/// Opens without waiting for the other end of a pipe.
+/// Makes opening not wait for the other end of a pipe.
 pub(crate) fn open_at_once(_options: &mut OpenOptions, _links: Links) {}
 
 /// Makes new folders for this user alone.
 pub(crate) fn for_this_user(_builder: &mut DirBuilder) {}
 
-/// Takes a file's permissions from all but this user.
+/// Makes a new file for this user alone.
+pub(crate) fn for_this_user_alone(_options: &mut OpenOptions) {}
+
+/// Removes the permissions of all other users on a file.
 pub(crate) fn protect(_file: &File) -> io::Result<()> {
     Ok(())
 }

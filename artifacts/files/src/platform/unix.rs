@@ -14,7 +14,7 @@ pub(crate) fn owner(data: &Metadata) -> Option<u32> {
     Some(data.uid())
 }
 
-/// Permissions under which others than the owner can write; none where they cannot.
+/// Permissions under which users other than the owner can write; `None` if they cannot.
 pub(crate) fn writable_mode(data: &Metadata) -> Option<u32> {
     let mode = data.mode() & 0o7777;
     let by_all = mode & 0o002 != 0;
@@ -22,7 +22,7 @@ pub(crate) fn writable_mode(data: &Metadata) -> Option<u32> {
     (by_all || by_group).then_some(mode)
 }
 
-/// Whether only owners can replace what a shared folder holds.
+/// Whether only owners can replace files in a shared folder.
 pub(crate) fn is_sticky(data: &Metadata) -> bool {
     data.mode() & 0o1000 != 0
 }
@@ -37,7 +37,7 @@ pub(crate) fn is_linked(file: &File) -> bool {
     file.metadata().is_ok_and(|data| data.nlink() > 0)
 }
 
-/// Opens without waiting for the other end of a pipe.
+/// Makes opening not wait for the other end of a pipe.
 pub(crate) fn open_at_once(options: &mut OpenOptions, links: Links) {
     let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     if links == Links::Refused {
@@ -51,12 +51,17 @@ pub(crate) fn for_this_user(builder: &mut DirBuilder) {
     builder.mode(0o700);
 }
 
-/// Takes a file's permissions from all but this user.
+/// Makes a new file for this user alone.
+pub(crate) fn for_this_user_alone(options: &mut OpenOptions) {
+    options.mode(0o600);
+}
+
+/// Removes the permissions of all other users on a file.
 pub(crate) fn protect(file: &File) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(0o600))
 }
 
-/// The group that this user is alone in, if the system's lists name one.
+/// The group whose only member is this user, if the system's lists name one.
 fn own_group() -> Option<u32> {
     static GROUP: OnceLock<Option<u32>> = OnceLock::new();
     *GROUP.get_or_init(|| {
@@ -66,8 +71,8 @@ fn own_group() -> Option<u32> {
     })
 }
 
-/// The group that is named after the user, is theirs at login and has no other member. `users` and `groups` are the
-/// texts of `/etc/passwd` and `/etc/group`.
+/// The group that is named after the user, is the user's login group and has no other member. `users` and `groups` are
+/// the texts of `/etc/passwd` and `/etc/group`.
 fn group_of_one(uid: u32, users: &str, groups: &str) -> Option<u32> {
     let users = users.lines().filter_map(|line| {
         let mut fields = line.split(':');

@@ -1,4 +1,4 @@
-//! Kernels and programs for them. Widths are no multiples of a step of scratch memory.
+//! Kernels and programs for them. Widths are not multiples of a step of scratch memory.
 
 use heg_artifacts::manifest::*;
 use heg_artifacts::program::Program;
@@ -131,7 +131,7 @@ const QKV: &str = r#"(
     ],
 )"#;
 
-/// Attention with everything that it can have; heads of 8.
+/// Attention with all its options; heads of 8.
 pub(super) fn mha() -> (Kernel, Program) {
     let kernel = kernel(
         Group::Mha,

@@ -1,9 +1,9 @@
-//! One request to a server, over a connection of its own, and what became of it.
+//! One request to a server, over a connection of its own, and its outcome.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use heg_workload::{EngineFigures, Outcome, ReplayRequest};
+use heg_workload::{EngineFigures, Outcome, ReplayRequest, ReplyReader};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -15,17 +15,15 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::endpoint::{Address, Endpoint};
-use super::sse::SseReader;
 
-/// Bytes of an error's body that are read.
+/// Maximum number of bytes of an error's body that are read.
 const ERROR_BYTES_MAX: usize = 1 << 16;
-/// Bytes of metrics that are read. Chosen: ours are a hundredth of it.
+/// Maximum number of bytes of metrics that are read. Chosen: ours are a hundredth of it.
 const METRICS_BYTES_MAX: usize = 1 << 20;
-/// Time for metrics, which not every server has. Chosen.
+/// Time limit for metrics, which not every server has. Chosen.
 const METRICS_TIME: Duration = Duration::from_secs(5);
 
-/// Sends a request and reads the answer to its end, or to `patience` after `due`. `start` is what times count
-/// from.
+/// Sends a request and reads the answer to its end, or until `patience` after `due`. Times count from `start`.
 pub(super) async fn complete(
     endpoint: &Endpoint,
     request: &ReplayRequest,
@@ -54,7 +52,7 @@ pub(super) async fn complete(
     }
 }
 
-/// An answer as it comes in.
+/// An answer as it arrives.
 struct Answer {
     tokens: u32,
     first: Option<Instant>,
@@ -82,21 +80,19 @@ impl Answer {
             let status = response.status();
             anyhow::bail!("{status}: {}", error_text(response).await);
         }
-        let mut reader = SseReader::default();
+        let mut reader = ReplyReader::default();
         let mut total = None;
         while let Some(frame) = response.frame().await {
             let frame = frame?;
             let bytes = frame.data_ref().map_or(&[][..], |bytes| bytes);
-            let events = reader.feed(bytes);
-            let events = events.map_err(|_| anyhow::anyhow!("an event has no end"))?;
-            for data in events {
+            for data in reader.feed(bytes)? {
                 let event = endpoint.event(&data).map_err(anyhow::Error::msg)?;
                 total = total.max(event.total);
                 self.note(event.tokens);
             }
         }
         anyhow::ensure!(self.first.is_some(), "an answer without a token");
-        // Events may hold back what is no whole character.
+        // Events may hold back tokens whose characters are not complete.
         self.tokens = total.unwrap_or(self.tokens);
         Ok(())
     }
@@ -111,11 +107,11 @@ impl Answer {
             Some(_) => self.gap_max = self.gap_max.max(now - self.last),
         }
         self.last = now;
-        self.tokens += tokens;
+        self.tokens = self.tokens.saturating_add(tokens);
     }
 }
 
-/// What a server says about its engine, if it is one of ours.
+/// Reads the server's engine metrics; `None` if it is not one of ours.
 pub(super) async fn engine_figures(endpoint: &Endpoint) -> Option<EngineFigures> {
     let read = async {
         let request = Request::get("/metrics").body(Full::default()).ok()?;
@@ -153,13 +149,13 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // It ends with the exchange; its errors reach the response too.
+    // The task ends with the exchange; its errors reach the response too.
     tokio::spawn(connection);
     request.headers_mut().insert(HOST, host.parse()?);
     Ok(sender.send_request(request).await?)
 }
 
-/// What a server says about an error: OpenAI's `error.message`, or the beginning of whatever it is.
+/// Returns the server's description of an error: OpenAI's `error.message`, or the beginning of any other body.
 async fn error_text(response: Response<Incoming>) -> String {
     let body = Limited::new(response.into_body(), ERROR_BYTES_MAX).collect();
     let Ok(body) = body.await else {

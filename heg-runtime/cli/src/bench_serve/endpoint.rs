@@ -1,11 +1,11 @@
-//! The address and the API dialect of a server: all that differs between servers.
+//! The address and the API dialect of a server, which are all the differences between servers.
 
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::ValueEnum;
 use heg_sched::Class;
-use heg_workload::{Prompt, ReplayRequest};
+use heg_workload::{Prompt, ReplayRequest, ReplyEvent};
 use hyper::Uri;
 use serde_json::{Value, json};
 
@@ -46,21 +46,13 @@ pub(super) struct Endpoint {
     base: String,
     pub(super) dialect: Dialect,
     priority: PriorityField,
-    /// The model that requests name.
+    /// The model that requests name, if any.
     model: Option<String>,
 }
 
-/// The token counts in an event of a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Event {
-    /// Tokens that it brings.
-    pub(super) tokens: u32,
-    /// Tokens of the whole answer, where the server counts them.
-    pub(super) total: Option<u32>,
-}
-
 impl Endpoint {
-    /// The server at a URL, `http://host[:port][/base]`, or behind a socket; the base is `/v1` unless given.
+    /// Creates the endpoint of a server at a URL, `http://host[:port][/base]`, or behind a socket; the base is `/v1`
+    /// unless given.
     pub(super) fn new(
         url: &str,
         socket: Option<PathBuf>,
@@ -87,7 +79,7 @@ impl Endpoint {
         })
     }
 
-    /// The path of completions.
+    /// Returns the path of completions.
     pub(super) fn path(&self) -> String {
         match self.dialect {
             Dialect::Openai => format!("{}/completions", self.base),
@@ -95,7 +87,7 @@ impl Endpoint {
         }
     }
 
-    /// The body of a request: a stream of as many tokens as are asked for, whatever they are.
+    /// Returns the body of a request: a stream of exactly the requested number of tokens, whatever they are.
     pub(super) fn body(&self, request: &ReplayRequest) -> Value {
         let prompt = match &request.prompt {
             Prompt::Ids(ids) => json!(ids),
@@ -114,7 +106,7 @@ impl Endpoint {
             }
             Dialect::LlamaServer => {
                 body["n_predict"] = json!(request.output_tokens);
-                // Pieces of characters are held back; their tokens come with the next event.
+                // Incomplete characters are held back; their tokens come with the next event.
                 body["return_tokens"] = json!(true);
             }
         }
@@ -130,46 +122,13 @@ impl Endpoint {
         body
     }
 
-    /// What the data of an event says; an error is the server's own.
-    pub(super) fn event(&self, data: &str) -> Result<Event, String> {
-        if data == "[DONE]" {
-            return Ok(Event::default());
+    /// Parses the data of an event; an error is the server's own.
+    pub(super) fn event(&self, data: &str) -> Result<ReplyEvent, String> {
+        match self.dialect {
+            Dialect::Openai => ReplyEvent::of_openai(data),
+            Dialect::LlamaServer => ReplyEvent::of_llama_server(data),
         }
-        let event: Value =
-            serde_json::from_str(data).map_err(|_| format!("no JSON in an event: {data}"))?;
-        if let Some(error) = event.get("error") {
-            return Err(error["message"].as_str().unwrap_or(data).to_owned());
-        }
-        Ok(match self.dialect {
-            Dialect::Openai => openai_event(&event),
-            Dialect::LlamaServer => llama_event(&event),
-        })
     }
-}
-
-/// A choice that goes on is one token, also where its text is not whole yet; the last one may bring none.
-fn openai_event(event: &Value) -> Event {
-    let choice = &event["choices"][0];
-    let goes_on = choice.is_object() && choice["finish_reason"].is_null();
-    let has_text = choice["text"].as_str().is_some_and(|text| !text.is_empty());
-    Event {
-        tokens: u32::from(goes_on || has_text),
-        total: count(&event["usage"]["completion_tokens"]),
-    }
-}
-
-fn llama_event(event: &Value) -> Event {
-    let is_last = event["stop"] == true;
-    let listed = event["tokens"].as_array().map_or(0, Vec::len) as u32;
-    Event {
-        // The last event lists no tokens of its own.
-        tokens: if is_last { 0 } else { listed.max(1) },
-        total: count(&event["tokens_predicted"]).filter(|_| is_last),
-    }
-}
-
-fn count(value: &Value) -> Option<u32> {
-    value.as_u64().and_then(|count| u32::try_from(count).ok())
 }
 
 #[cfg(test)]
@@ -223,7 +182,7 @@ mod tests {
     fn events_bring_tokens_counts_and_errors() {
         let openai = endpoint("http://h", Dialect::Openai, PriorityField::Off).unwrap();
         let llama = endpoint("http://h", Dialect::LlamaServer, PriorityField::Off).unwrap();
-        let event = |tokens, total| Ok(Event { tokens, total });
+        let event = |tokens, total| Ok(ReplyEvent { tokens, total });
         let cases = [
             (
                 &openai,

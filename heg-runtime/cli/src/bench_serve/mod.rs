@@ -1,11 +1,11 @@
-//! `heg bench-serve`: replays a trace against a server and says how long people and background work waited.
+//! `heg bench-serve`: replays a trace against a server and reports the waiting times of people and of
+//! background work.
 //!
-//! Open loop: requests leave at their time, whatever is still outstanding, and all times count from then.
+//! Open loop: requests are sent at their time, whatever is still outstanding, and all times count from then.
 
 mod client;
 mod endpoint;
 mod report;
-mod sse;
 #[cfg(test)]
 mod tests;
 
@@ -186,8 +186,8 @@ impl Source {
     }
 }
 
-/// Sends a short request, which is not counted, until it is answered: the server is there, has its model, and
-/// has done what it does once.
+/// Sends a short request, which is not counted, until it is answered: the server then runs, has its model,
+/// and has done its one-time work.
 async fn wait_ready(
     endpoint: &Endpoint,
     warm_up: &ReplayRequest,
@@ -209,7 +209,7 @@ async fn wait_ready(
     }
 }
 
-/// Chosen: short beside a start.
+/// Time between two attempts. Chosen: short beside a start.
 const READY_POLL: Duration = Duration::from_millis(200);
 
 /// Requests on their way to a server.
@@ -254,7 +254,7 @@ impl Replay {
     }
 }
 
-/// On standard error, and only where that is a terminal.
+/// Returns a progress bar on standard error, if that is a terminal.
 fn progress(requests: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} answered, {elapsed}");
     let bar = ProgressBar::new(requests as u64);

@@ -1,9 +1,9 @@
-//! What became of a trace: a table for people, JSON for programs.
+//! The outcome of a trace: a table for people, JSON for programs.
 
 use heg_workload::{ClassFigures, EngineFigures, Figures, Outcome};
 use serde_json::{Value, json};
 
-/// A line of the table: what, how it is shown.
+/// A line of the table: its title, and the function that formats its cell.
 type Line = (&'static str, fn(&ClassFigures) -> String);
 
 const LINES: [Line; 15] = [
@@ -26,7 +26,7 @@ const LINES: [Line; 15] = [
     ("all tokens", |f| rate(f.tokens_per_s())),
 ];
 
-/// Figures by class, then why requests failed.
+/// Returns a table of the figures by class, followed by the reasons of failures.
 pub(super) fn table(outcomes: &[Outcome]) -> String {
     let figures = Figures::of(outcomes);
     let mut text = format!("{:28}{:>16}{:>16}\n", "", "reactive", "proactive");
@@ -45,7 +45,7 @@ pub(super) fn table(outcomes: &[Outcome]) -> String {
     text
 }
 
-/// Nothing was measured where nothing was answered.
+/// Formats a cell; nothing was measured if nothing was answered.
 fn shown(class: &ClassFigures, title: &str, show: fn(&ClassFigures) -> String) -> String {
     let is_count = matches!(title, "requests" | "failed" | "ended early");
     match is_count || class.requests > class.failed {
@@ -54,7 +54,8 @@ fn shown(class: &ClassFigures, title: &str, show: fn(&ClassFigures) -> String) -
     }
 }
 
-/// `figures` by class, `requests` in the order of the trace, and `engine`, which is null for servers of others.
+/// JSON with `figures` by class, `requests` in the order of the trace, and `engine`, which is null for other servers
+/// than ours.
 pub(super) fn json(outcomes: &[Outcome], engine: Option<&EngineFigures>) -> Value {
     json!({ "figures": Figures::of(outcomes), "requests": outcomes, "engine": engine })
 }

@@ -1,4 +1,4 @@
-//! Replays against a server that keeps to a script: it speaks HTTP and SSE, and holds no model.
+//! Replays against a server that follows a script: it speaks HTTP and SSE, and holds no model.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use heg_workload::Prompt;
 
 use super::*;
 
-/// What the server sends after a request, with pauses in ms before each part; then it closes the connection.
+/// The parts that the server sends after a request, each with a pause in ms before it; then it closes the connection.
 type Script = &'static [(u64, &'static str)];
 
 const HEAD: &str =
@@ -17,7 +17,7 @@ const TOKEN: &str = "data: {\"choices\":[{\"text\":\"a\",\"finish_reason\":null}
 const END: &str =
     "data: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n";
 
-/// A server that answers the n-th connection by the n-th script, and the last one from then on.
+/// Starts a server that answers the n-th connection by the n-th script, and all further ones by the last script.
 fn server(scripts: &'static [Script]) -> Endpoint {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -32,7 +32,7 @@ fn server(scripts: &'static [Script]) -> Endpoint {
 
 fn play(mut stream: TcpStream, script: Script) {
     let mut request = Vec::new();
-    // The body is one JSON object, and the only thing that ends with a brace.
+    // The body is one JSON object, and only its end is a brace.
     while request.last() != Some(&b'}') {
         let mut some = [0; 4096];
         let read = stream.read(&mut some).unwrap();
@@ -155,7 +155,7 @@ fn whatever_fails_is_told() {
     };
     let requests = (0..6).map(|index| request(0, class(index))).collect();
     let mut outcomes = replay(endpoint, requests, 1_000, true);
-    // Times are the machine's; the rest is the script's.
+    // Times depend on the machine; the rest comes from the script.
     for outcome in &mut outcomes {
         (outcome.at_ms, outcome.ttft_ms, outcome.gap_ms_max) = (0.0, 20.0, 15.0);
         outcome.latency_ms = 40.0;

@@ -1,4 +1,4 @@
-//! `heg inspect --kernels`: what a call costs with each variant on a machine, and how the chunk was chosen.
+//! `heg inspect --kernels`: the cost of a call with each variant on a machine, and the choice of the chunk.
 //!
 //! Estimates come from the bundle's annotations of that machine, or else from its data sheet alone. Nothing is
 //! run.
@@ -15,7 +15,7 @@ use heg_profiler::annotation::{
     footprint_bytes, of_data_sheet, sweep,
 };
 use heg_profiler::measure::Profile;
-use heg_runtime::{Loaded, RuntimeError, read_soc};
+use heg_runtime::{EngineError, Loaded, RuntimeError, read_soc};
 use heg_spec::{DeviceClass, Soc};
 use serde::Serialize;
 
@@ -40,12 +40,12 @@ pub(super) struct Question {
     batch: u32,
 }
 
-/// What is shown, and all of it as JSON.
+/// The contents of the report, all of which are also in the JSON.
 #[derive(Serialize)]
 struct Report<'m> {
     bundle: String,
     soc: String,
-    /// Where the machine's numbers were found.
+    /// The source of the machine's figures.
     origin: Origin,
     call: KernelCall,
     kernels: Vec<Row<'m>>,
@@ -57,12 +57,12 @@ struct Report<'m> {
 pub(super) enum Origin {
     Bundle,
     DataSheet,
-    /// A profile, over either of the others.
+    /// A profile, which overrides either of the others.
     Profile,
 }
 
 impl Origin {
-    /// For people.
+    /// Describes the source for people.
     pub(super) fn describe(self) -> &'static str {
         match self {
             Self::Bundle => "as the bundle knows it",
@@ -80,11 +80,11 @@ struct Row<'m> {
     shape: ShapeClass,
     binding: Binding,
     footprint_bytes: u64,
-    /// Absent where nothing is known of the variant's speed.
+    /// The estimate; `None` if the variant's speed is unknown.
     estimate: Option<Estimate>,
 }
 
-/// Machine of the papers, for bundles that name none.
+/// The papers' machine, used for bundles that name none.
 const DEFAULT_SOC: &str = "core-ultra-5-125h";
 
 /// Prints the report.
@@ -111,7 +111,7 @@ pub(super) fn run(loaded: &Loaded, question: &Question, json: bool) -> anyhow::R
 }
 
 impl Question {
-    /// The call that was asked for.
+    /// Returns the call of the question.
     pub(super) fn call(&self, manifest: &Manifest) -> KernelCall {
         let limit = manifest.model.context_tokens;
         KernelCall {
@@ -122,11 +122,11 @@ impl Question {
     }
 }
 
-/// The call where nothing is said: the papers' chunk, over the prompt that the sweep assumes.
+/// Default number of tokens of the call: the papers' chunk, over the prompt length that the sweep assumes.
 const CHUNK_TOKENS: u32 = 256;
 const CONTEXT_TOKENS: u32 = 2048;
 
-/// A profile of this bundle, whatever devices it was measured on.
+/// Reads a profile of this bundle, measured on any devices.
 fn read_profile(file: &Path, loaded: &Loaded) -> anyhow::Result<Profile> {
     let profile = Profile::parse(&std::fs::read_to_string(file)?)?;
     let devices: Vec<_> = profile
@@ -138,16 +138,16 @@ fn read_profile(file: &Path, loaded: &Loaded) -> anyhow::Result<Profile> {
     Ok(profile)
 }
 
-/// A machine with what is known of it.
+/// A machine with its known figures.
 pub(super) struct Machine {
     pub(super) annotation: SocAnnotation,
     pub(super) origin: Origin,
-    /// Its file, where there is one: it has the sources of its numbers.
+    /// The machine's file, if there is one, with the sources of its figures.
     pub(super) file: Option<Soc>,
 }
 
 impl Machine {
-    /// The machine that was asked for, with what was measured there.
+    /// Returns the machine of the question, with its measurements.
     pub(super) fn asked(loaded: &Loaded, question: &Question) -> anyhow::Result<Self> {
         let Some(file) = &question.profile else {
             return Ok(Self::find(loaded, question.soc.as_deref())?);
@@ -195,13 +195,13 @@ impl Machine {
             None => read_soc(&name)?,
         };
         Ok(Self {
-            annotation: of_data_sheet(&file)?,
+            annotation: of_data_sheet(&file).map_err(EngineError::from)?,
             origin: Origin::DataSheet,
             file: Some(file),
         })
     }
 
-    /// How the chunk was chosen: as the annotations have it, or else from their estimates.
+    /// Returns the sweep that chose the chunk: that of the annotations, or else one from their estimates.
     pub(super) fn sweep(&self, manifest: &Manifest) -> Option<ChunkSweep> {
         let limit = manifest.model.context_tokens;
         let limits = SweepLimits {
@@ -213,13 +213,13 @@ impl Machine {
     }
 }
 
-/// Every variant that a device of the machine runs, device by device.
+/// Returns the rows of every variant that a device of the machine runs, device by device.
 fn rows<'m>(manifest: &'m Manifest, soc: &SocAnnotation, call: KernelCall) -> Vec<Row<'m>> {
     let head = manifest.head.kernel.0 as usize;
     let mut rows = Vec::new();
     for device in &soc.devices {
         for (index, kernel) in manifest.kernels.iter().enumerate() {
-            // Logits are wanted of the last row only.
+            // Only the last row needs logits.
             let tokens = if index == head { 1 } else { call.tokens };
             let call = KernelCall { tokens, ..call };
             let variants = kernel.variants.iter();
@@ -249,7 +249,7 @@ fn row<'m>(
     }
 }
 
-/// Length of the blob that the device would run, 0 where there is none.
+/// Returns the length of the blob that the device would run; 0 if there is none.
 fn blob_bytes(manifest: &Manifest, device: &DeviceAnnotation, variant: &Variant) -> u64 {
     let mut blobs = variant.blobs.iter();
     device
@@ -408,7 +408,7 @@ fn describe_sources(text: &mut String, file: &Soc) -> std::fmt::Result {
     Ok(())
 }
 
-/// Where the numbers of a machine's file come from: device or memory, fact, source.
+/// Returns the sources of the figures in a machine's file: device or memory, fact, source.
 pub(super) fn sources(file: &Soc) -> Vec<(String, &'static str, &String)> {
     let mut sources = Vec::new();
     if let Some(dram) = &file.dram {
@@ -440,7 +440,7 @@ pub(super) fn sources(file: &Soc) -> Vec<(String, &'static str, &String)> {
     sources
 }
 
-/// Three digits and a decimal prefix: `15.7 ms`, `89.6 GB/s`.
+/// Formats a number with three digits and a decimal prefix: `15.7 ms`, `89.6 GB/s`.
 pub(super) fn scaled(number: f64, unit: &str) -> String {
     const PREFIXES: [(&str, f64); 8] = [
         ("T", 1e12),
@@ -452,7 +452,7 @@ pub(super) fn scaled(number: f64, unit: &str) -> String {
         ("µ", 1e-6),
         ("n", 1e-9),
     ];
-    // What rounds up to the next prefix, or to one more digit, is written as that.
+    // A number that rounds up to the next prefix, or to one more digit, is written with that.
     let prefix = PREFIXES.iter().find(|(_, size)| number >= 0.9995 * size);
     let (prefix, size) = prefix.copied().unwrap_or(("", 1.0));
     let value = number / size;

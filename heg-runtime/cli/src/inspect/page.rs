@@ -1,8 +1,8 @@
-//! `heg inspect --html`: a bundle as one page that needs nothing else, for a browser or for paper.
+//! `heg inspect --html`: a bundle as a single self-contained page, for a browser or for paper.
 //!
 //! The page is `page/page.html.jinja`, filled with the strings that are collected here; pictures are drawn in
-//! `*_svg.rs`. Whatever comes from the bundle is escaped where it is written, cut to a length that fits, and
-//! counted where there may be too many, so that no bundle makes a page that a browser cannot open.
+//! `*_svg.rs`. All text from the bundle is escaped where it is written, cut to a length that fits, and
+//! limited in number, so that no bundle makes a page that a browser cannot open.
 
 mod chunk_svg;
 mod graph_svg;
@@ -31,13 +31,14 @@ use self::rooflines::RooflineFigure;
 use self::tables::{ChunkRow, EstimateTable, Matrix, SizeRow, SourceRow, VariantRow};
 use super::kernels::{Machine, Question, scaled};
 
-/// Kernels that tables and charts show. Chosen: models in use have up to ten.
+/// Maximum number of kernels in tables and charts. Chosen: models in use have up to ten.
 const KERNELS_MAX: usize = 24;
-/// Variants of a kernel for one class of device: five chunks over eight buckets, and some.
+/// Maximum number of variants of a kernel for one class of device: five chunks over eight buckets, and some
+/// more.
 const VARIANTS_MAX: usize = 64;
-/// Devices of a machine.
+/// Maximum number of devices of a machine.
 const DEVICES_MAX: usize = 6;
-/// Machines whose partitions are drawn.
+/// Maximum number of machines whose partitions are drawn.
 const SOCS_MAX: usize = 6;
 
 const TEMPLATE: &str = include_str!("page/page.html.jinja");
@@ -61,7 +62,7 @@ fn page(loaded: &Loaded, question: &Question, machine: &Machine) -> anyhow::Resu
             .build()?,
     );
     templates.set_undefined_behavior(minijinja::UndefinedBehavior::Strict);
-    // By its name, what is put into it is escaped as HTML.
+    // Because of the name, values put into the template are escaped as HTML.
     templates.add_template("page.html", TEMPLATE)?;
     let mut page = Page::new(loaded, question, machine);
     if let Some(partitions) = loaded.partitions()? {
@@ -87,7 +88,7 @@ fn fact(name: &str, value: impl Into<String>) -> Fact {
     }
 }
 
-/// All that the template shows. Fields that end in `svg` are drawn here and written as they are.
+/// The data for the template. Fields that end in `svg` are drawn here and inserted unescaped.
 #[derive(Serialize)]
 struct Page {
     name: String,
@@ -96,7 +97,7 @@ struct Page {
     graph_wide_svg: String,
     graph_tall_svg: String,
     variants: Vec<VariantRow>,
-    /// Kernels that no table shows.
+    /// Number of kernels that no table shows.
     more_kernels: usize,
     machine: String,
     origin: &'static str,
@@ -105,7 +106,7 @@ struct Page {
     rooflines: Vec<RooflineFigure>,
     estimates: Vec<EstimateTable>,
     sweep: Option<SweepFigure>,
-    /// How two devices share products, a picture for each machine.
+    /// The partitions of products between two devices, a picture for each machine.
     shares_svg: Vec<String>,
     contention: Option<Matrix>,
     sizes: Vec<SizeRow>,
@@ -163,7 +164,7 @@ impl Page {
     }
 }
 
-/// Hashes of input files.
+/// Maximum number of hashes of input files.
 const INPUTS_MAX: usize = 32;
 
 fn facts(manifest: &Manifest, bytes: usize) -> Vec<Fact> {
@@ -258,5 +259,5 @@ fn sweep_figure(sweep: &ChunkSweep) -> SweepFigure {
     }
 }
 
-/// Candidates of a sweep.
+/// Maximum number of candidates of a sweep.
 const CANDIDATES_MAX: usize = 12;

@@ -1,4 +1,4 @@
-//! `heg inspect --partition`: how two devices share the products of a layer.
+//! `heg inspect --partition`: the partitions of a layer's products between two devices.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -12,7 +12,7 @@ use crate::failure::input;
 pub(super) fn run(loaded: &Loaded, json: bool) -> anyhow::Result<()> {
     let Some(partitions) = loaded.partitions()? else {
         return Err(input(
-            "the bundle has no partition, expected one compiled with `cargo xtask compile-model --partition SOC`",
+            "the bundle has no partition, expected one compiled with `hegc compile --partition SOC`",
         ));
     };
     let mut out = std::io::stdout().lock();
@@ -47,7 +47,7 @@ fn machine(soc: &SocPartition) -> String {
     text
 }
 
-/// Classes of one cut that follow each other: tokens from and to, and the last of them.
+/// Merges consecutive classes with the same cut into a row: the first number of tokens, and the last class.
 fn rows(classes: &[ClassCut]) -> Vec<(u32, &ClassCut)> {
     let mut rows: Vec<(u32, &ClassCut)> = Vec::new();
     let mut before = 0;
@@ -69,7 +69,7 @@ fn line(product: &ProductPartition, when: &str, (from, class): (u32, &ClassCut))
     let ms = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{:.3}", us / 1e3));
     let does = class.cut.to_string();
     let mut line = String::new();
-    // A string takes whatever is written.
+    // Writing to a string cannot fail.
     let _ = writeln!(
         line,
         "{:<10} {:>7}  {tokens:<13}  {:<14}  {:<23}  {:>8}  {:>8}  {:>8}",

@@ -1,4 +1,4 @@
-//! `heg inspect --program`: what kernels do on the CPU, step by step.
+//! `heg inspect --program`: the programs of kernels on the CPU, step by step.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -9,7 +9,7 @@ use heg_artifacts::{Bundle, Error};
 
 use crate::failure::input;
 
-/// Prints the program of the kernel that was asked for, or of each kernel.
+/// Prints the program of the requested kernel, or of each kernel.
 pub(super) fn run(bundle: &Bundle, wanted: Option<&str>, json: bool) -> anyhow::Result<()> {
     let kernels = &bundle.manifest().kernels;
     let chosen: Vec<&Kernel> = match wanted {
@@ -44,7 +44,7 @@ pub(super) fn run(bundle: &Bundle, wanted: Option<&str>, json: bool) -> anyhow::
     Ok(())
 }
 
-/// A kernel's program, if it has one.
+/// Returns a kernel's program, if it has one.
 fn program(bundle: &Bundle, kernel: &Kernel) -> Result<Option<Program>, Error> {
     let mut sections = kernel.variants.iter().filter_map(|variant| variant.program);
     let read = |id| Program::read(&bundle.section_copy(id)?, kernel);

@@ -1,4 +1,4 @@
-//! How long an answer took, and what of that its drafts saved.
+//! The times of an answer, and the time that its drafts saved.
 
 use std::time::{Duration, Instant};
 
@@ -6,16 +6,16 @@ use heg_runtime::engine::{PairStatus, Status};
 
 use crate::options::peak_rss_bytes;
 
-/// How long an answer took.
+/// The times of an answer.
 #[derive(Default)]
 pub(super) struct Timing {
-    /// When the first token came.
+    /// Time at which the first token arrived.
     first_token: Option<Instant>,
     /// Time from submission to the first token.
     pub(super) ttft: Duration,
     /// Time from the first token to the last.
     decode: Duration,
-    /// Tokens of the answer.
+    /// Number of tokens of the answer.
     pub(super) generated: usize,
 }
 
@@ -28,7 +28,7 @@ impl Timing {
         self.generated += 1;
     }
 
-    /// Time per output token after the first, in milliseconds; 0 for a single token.
+    /// Returns the time per output token after the first, in milliseconds; 0 for a single token.
     pub(super) fn tpot_ms(&self) -> f64 {
         match self.generated {
             0 | 1 => 0.0,
@@ -37,7 +37,7 @@ impl Timing {
     }
 }
 
-/// Prints what `--stats` shows; `started` is when the process began.
+/// Prints the output of `--stats`; `started` is the start time of the process.
 pub(super) fn print(prompt_tokens: usize, timing: &Timing, status: &Status, started: Instant) {
     let first_token = timing.first_token.map(|at| at - started);
     let first_token_ms = first_token.unwrap_or_default().as_secs_f64() * 1e3;
@@ -80,7 +80,7 @@ pub(super) fn print(prompt_tokens: usize, timing: &Timing, status: &Status, star
     );
 }
 
-/// How two devices waited for each other.
+/// Describes the waits of two devices for each other.
 fn hand_overs(pair: PairStatus) -> String {
     let PairStatus {
         orders: _,
@@ -98,7 +98,7 @@ fn hand_overs(pair: PairStatus) -> String {
     )
 }
 
-/// What was drafted of the only answer of an engine, and the time that this saved.
+/// Describes the drafts of the only answer of an engine, and the time that they saved.
 fn drafts(status: &Status) -> Vec<String> {
     let Status {
         decode_steps: steps,
@@ -122,9 +122,9 @@ fn drafts(status: &Status) -> Vec<String> {
     [counts].into_iter().chain(saved).collect()
 }
 
-/// An estimate of the time that drafts saved, and the mean time of a step without one. The steps with drafts would have
-/// been as many more as tokens were accepted, and each of them as long as one without. None where too few of those were
-/// measured.
+/// Returns an estimate of the time that drafts saved in ms, and the mean time of a step without a draft. Without drafts
+/// there would have been one more step for each accepted token, and every step would have taken as long as those
+/// without a draft. `None` if too few of those were measured.
 fn saved_ms(status: &Status) -> Option<(f64, f64)> {
     let (plain, drafted) = (status.plain_iterations, status.drafted_iterations);
     if plain.count < PLAIN_STEPS_MIN {
@@ -138,7 +138,7 @@ fn saved_ms(status: &Status) -> Option<(f64, f64)> {
     ))
 }
 
-/// Chosen: a mean of fewer says little.
+/// Minimum number of steps without a draft. Chosen: a mean of fewer says little.
 const PLAIN_STEPS_MIN: u64 = 3;
 
 #[cfg(test)]
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn saved_time_is_that_of_accepted_tokens_less_what_drafts_cost() {
-        // 35 steps of 2 ms, of which 10 took 3 ms.
+        // 35 steps of 2 ms, compared with 10 that took 3 ms.
         assert_eq!(saved_ms(&status(5, 10)), Some((40.0, 2.0)));
         assert_eq!(saved_ms(&status(2, 10)), None);
     }

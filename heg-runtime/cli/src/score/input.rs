@@ -1,4 +1,4 @@
-//! What `heg score` reads: lines of token ids, or a text.
+//! The input of `heg score`: lines of token ids, or a text.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use heg_runtime::score::Passage;
 use heg_text::Special;
 
 use crate::failure::input;
+use crate::text_guard::guarded;
 
 /// Where tokens come from, and which of them are scored.
 #[derive(Args)]
@@ -36,7 +37,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// The passages, checked against the model that is to read them.
+    /// Returns the passages, checked against the model that is to read them.
     pub(super) fn passages(&self, loaded: &Loaded) -> anyhow::Result<Vec<Passage>> {
         match (&self.ids, &self.text) {
             (Some(path), _) => self.lines(path, loaded),
@@ -45,7 +46,7 @@ impl Source {
         }
     }
 
-    /// Lines of ids.
+    /// Reads lines of ids.
     fn lines(&self, path: &Path, loaded: &Loaded) -> anyhow::Result<Vec<Passage>> {
         let text = read(path)?;
         let count = text.lines().count();
@@ -80,16 +81,17 @@ impl Source {
         passages.collect()
     }
 
-    /// A text in pieces of at most the model's context.
+    /// Reads a text in pieces of at most the model's context.
     fn windows(&self, path: &Path, loaded: &Loaded) -> anyhow::Result<Vec<Passage>> {
         let text = read(path)?;
-        let tokens = loaded.tokenizer()?.encode(&text, Special::Add)?;
+        let tokenizer = loaded.tokenizer()?;
+        let tokens = guarded(|| tokenizer.encode(&text, Special::Add))?;
         let manifest = loaded.bundle().manifest();
         let context = manifest.model.context_tokens as usize;
         let from = self.from.max(1);
         let place = || format!("`{}`", path.display());
         if tokens.len() <= from {
-            // The error that says so.
+            // Makes a passage that gives the right error.
             return Ok(vec![
                 Passage::new(tokens, from, manifest).with_context(place)?,
             ]);
@@ -102,7 +104,7 @@ impl Source {
     }
 }
 
-/// Positions, one a line, as many as there are lines of ids.
+/// Reads positions, one a line, as many as there are lines of ids.
 fn starts(path: &Path, lines: usize) -> anyhow::Result<Vec<usize>> {
     let text = read(path)?;
     let numbered = text.lines().enumerate();

@@ -1,4 +1,4 @@
-//! `heg score`: how likely a model finds a text, and how far it is from another model.
+//! `heg score`: the likelihood of a text under a model, and the model's distance from another one.
 
 mod input;
 
@@ -53,8 +53,8 @@ enum Rows {
     Both,
 }
 
-/// What was measured. Scores of prefill rows stand at the top, those of decode rows apart; where only decode rows were
-/// asked for, there is nothing else.
+/// The measured scores. Scores of prefill rows are at the top level, those of decode rows separate; if only decode rows
+/// were requested, there is nothing else.
 #[derive(Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -101,7 +101,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     print(&Report { prefill, decode }, arguments.json)
 }
 
-/// Measures one kind of rows, with a bar on a terminal.
+/// Measures one kind of rows, with a progress bar on a terminal.
 fn figures(
     model: &mut Executor,
     against: Option<&mut Executor>,
@@ -132,7 +132,7 @@ fn print(report: &Report, json: bool) -> anyhow::Result<()> {
 }
 
 impl Report {
-    /// A column for each kind of rows.
+    /// Returns a table with a column for each kind of rows.
     fn table(&self) -> String {
         let kinds = [("prefill", self.prefill), ("decode", self.decode)];
         let measured: Vec<(&str, Scores)> = kinds
@@ -153,10 +153,10 @@ impl Report {
     }
 }
 
-/// What a cell of the table says, by the kind of rows and its figures.
+/// Formats a cell of the table from the kind of rows and its scores.
 type Show = fn(&str, &Scores) -> Option<String>;
 
-/// Lines of the table: title, and what stands there; nothing where it was not measured.
+/// Lines of the table, each with its title and its cell; `None` if it was not measured.
 const LINES: [(&str, Show); 6] = [
     ("rows", |rows, _| Some(rows.to_owned())),
     ("tokens", |_, each| Some(each.tokens.to_string())),

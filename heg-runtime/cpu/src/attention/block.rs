@@ -1,4 +1,4 @@
-//! Keys and values of a block, brought into the form that tiles read.
+//! Keys and values of a block, converted to the form that tiles read.
 
 use super::BLOCK;
 use crate::lanes::{LANES, Lanes};
@@ -6,13 +6,13 @@ use std::ops::Range;
 
 /// An element type of keys and values.
 pub(super) trait Element {
-    /// Bytes of an element.
+    /// Bytes per element.
     const BYTES: usize;
-    /// The first `count` elements in f32; zeros behind them.
+    /// Loads `count` elements as f32; the other lanes are zero.
     ///
     /// # Safety
     ///
-    /// Those of [`Lanes::load_first`].
+    /// As [`Lanes::load_first`].
     unsafe fn load<L: Lanes>(from: *const u8, count: usize) -> L;
 }
 
@@ -23,7 +23,7 @@ impl Element for F32 {
     const BYTES: usize = 4;
     #[inline(always)]
     unsafe fn load<L: Lanes>(from: *const u8, count: usize) -> L {
-        // SAFETY: the caller's.
+        // SAFETY: the caller has the instructions of `L` and `count` elements at `from`.
         unsafe {
             match count {
                 LANES => L::load(from.cast()),
@@ -40,7 +40,7 @@ impl Element for Bf16 {
     const BYTES: usize = 2;
     #[inline(always)]
     unsafe fn load<L: Lanes>(from: *const u8, count: usize) -> L {
-        // SAFETY: the caller's.
+        // SAFETY: the caller has the instructions of `L` and `count` elements at `from`.
         unsafe {
             match count {
                 LANES => L::load_bf16(from.cast()),
@@ -50,19 +50,19 @@ impl Element for Bf16 {
     }
 }
 
-/// Rows of one head within a block.
+/// One head's rows of a block.
 #[derive(Clone, Copy)]
 pub(super) struct HeadRows {
-    /// The head's first element in the row of the block's first token.
+    /// First element of the head in the row of the block's first token.
     pub(super) start: *const u8,
-    /// Bytes from a token to the next.
+    /// Bytes from one token to the next.
     pub(super) stride_bytes: usize,
-    /// Elements of a row.
+    /// Elements per row.
     pub(super) len: usize,
 }
 
 impl HeadRows {
-    /// Those from another token on.
+    /// The rows from `token` on.
     pub(super) fn from(self, token: usize) -> Self {
         Self {
             start: self.start.wrapping_add(token * self.stride_bytes),
@@ -71,17 +71,17 @@ impl HeadRows {
     }
 }
 
-/// Keys and values of the next block, which are prefetched bit by bit while this one is worked on.
+/// Keys and values of the next block, prefetched step by step while this one is computed.
 pub(super) struct Next {
     keys: HeadRows,
     values: HeadRows,
-    /// Bytes of a row.
+    /// Bytes per row.
     row_bytes: usize,
-    /// Tokens that are left, the first one's row in part.
+    /// Tokens left to prefetch; the first may be partly done.
     tokens: Range<usize>,
-    /// Byte of the first one's row to go on from.
+    /// Byte offset to continue from in the first token's row.
     byte: usize,
-    /// Cache lines of keys, and as many of values, to prefetch in a step.
+    /// Cache lines of keys, and as many of values, per step.
     lines: usize,
 }
 
@@ -89,7 +89,7 @@ pub(super) struct Next {
 const LINE_BYTES: usize = 64;
 
 impl Next {
-    /// The first `tokens` tokens of these rows, in so many steps.
+    /// Prefetches the first `tokens` tokens of both, spread over `steps` steps.
     pub(super) fn new<E: Element>(
         keys: HeadRows,
         values: HeadRows,
@@ -107,7 +107,7 @@ impl Next {
         }
     }
 
-    /// Prefetches what is due in a step.
+    /// Prefetches the lines of one step.
     #[inline(always)]
     pub(super) fn step(&mut self) {
         for _ in 0..self.lines {
@@ -133,19 +133,19 @@ fn prefetch(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: prefetching has no effect but on time, whatever the address.
+        // SAFETY: a prefetch of any address faults nowhere.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = line;
 }
 
-/// Transposes `tokens` of the block to rows of [`BLOCK`] tokens, one for each dimension. Lanes of other tokens get those
-/// of a neighbour, vectors without any of `tokens` are left as they were.
+/// Transposes `tokens` of the block to one row of [`BLOCK`] tokens per dimension. Lanes of other tokens in the same
+/// vector get a neighbour's values; vectors without any of `tokens` are left alone.
 ///
 /// # Safety
 ///
-/// There is at least one token, rows of `tokens` are readable, and `to` has `rows.len · BLOCK` elements.
+/// `tokens` is not empty and its rows are readable; `to` has `rows.len · BLOCK` elements.
 #[inline(always)]
 pub(super) unsafe fn transpose<L: Lanes, E: Element>(
     rows: HeadRows,
@@ -170,16 +170,16 @@ pub(super) unsafe fn transpose<L: Lanes, E: Element>(
     }
 }
 
-/// Steps of prefetching that [`transpose`] takes.
+/// Number of prefetch steps in [`transpose`].
 pub(super) fn transpose_steps(head_dim: usize, tokens: &Range<usize>) -> usize {
     head_dim / LANES * (tokens.end.div_ceil(LANES) - tokens.start / LANES)
 }
 
-/// [`transpose`] of a vector of tokens and at most one of dimensions.
+/// [`transpose`] of one vector of tokens and at most one of dimensions.
 ///
 /// # Safety
 ///
-/// Those of [`transpose`], where `to` has the rows of `dimensions`.
+/// As [`transpose`]; `to` has the rows of `dimensions`.
 #[inline(always)]
 unsafe fn transpose_lanes<L: Lanes, E: Element>(
     rows: HeadRows,
@@ -188,7 +188,7 @@ unsafe fn transpose_lanes<L: Lanes, E: Element>(
     dimensions: Range<usize>,
     to: *mut f32,
 ) {
-    // SAFETY: tokens are clamped to readable ones.
+    // SAFETY: token indices are clamped to readable rows.
     unsafe {
         let mut lanes = [L::splat(0.0); LANES];
         for (token, lane) in (first_token..).zip(&mut lanes) {
@@ -202,19 +202,20 @@ unsafe fn transpose_lanes<L: Lanes, E: Element>(
     }
 }
 
-/// Lane i of row j as lane j of row i.
+/// Transposes: lane i of row j becomes lane j of row i.
 ///
 /// # Safety
 ///
 /// See [`Lanes`].
 #[inline(always)]
 unsafe fn transposed<L: Lanes>(mut rows: [L; LANES]) -> [L; LANES] {
-    // A row's number and a lane's are four bits each. Interleaving moves the highest bit of the row's to the end of the
-    // lane's, and the highest bit of the lane's to the end of the row's: after four times they have changed places.
+    // Row and lane indices have four bits each. Each interleave moves the highest bit of the row index to the end of
+    // the lane index, and the highest bit of the lane index to the end of the row index: after four they have changed
+    // places.
     for _ in 0..LANES.ilog2() {
         let mut next = rows;
         for row in 0..LANES / 2 {
-            // SAFETY: the caller has the instructions.
+            // SAFETY: the caller has the instructions of `L`.
             let (lower, upper) = unsafe { rows[row].interleave(rows[row + LANES / 2]) };
             next[2 * row] = lower;
             next[2 * row + 1] = upper;
@@ -224,7 +225,7 @@ unsafe fn transposed<L: Lanes>(mut rows: [L; LANES]) -> [L; LANES] {
     rows
 }
 
-/// Copies `tokens` of the block to rows of `width` elements in f32, with zeros behind those of the head.
+/// Copies `tokens` of the block to f32 rows of `width` elements, padded with zeros behind the head.
 ///
 /// # Safety
 ///

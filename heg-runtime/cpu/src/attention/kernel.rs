@@ -1,24 +1,24 @@
-//! The kernel: one work item, block by block.
+//! The attention kernel: one work item, block by block.
 
 use super::block::{Bf16, Element, F32, HeadRows, Next, transpose, transpose_steps, widen};
 use super::scratch::STRIP;
 use super::softmax::{Strip, weigh};
 use super::stage::{Stage, stages};
 use super::tile::{Products, Start, TILE_ROWS, sum_products, sum_rows};
-use super::tree::Way;
+use super::tree::Branch;
 use super::{AttentionCall, AttentionScratch, BLOCK, KvElement, Shape};
 use crate::lanes::{Kernel, LANES, Lanes};
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
-/// A work item. Its query rows are numbered by key/value head, then token, then query head.
+/// A work item. Query rows are numbered by key/value head, then token, then query head.
 pub(super) struct Item<'a> {
     call: &'a AttentionCall<'a>,
     kv_heads: Range<usize>,
-    /// Tokens, counted from the call's first.
+    /// Tokens, relative to the call's first.
     tokens: Range<usize>,
     shape: Shape,
-    /// Tokens that a row sees, itself included.
+    /// Number of tokens that a row sees, its own included.
     window: usize,
     scratch: &'a mut AttentionScratch,
 }
@@ -50,7 +50,7 @@ impl Kernel for Item<'_> {
         if self.tokens.is_empty() {
             return;
         }
-        // SAFETY: the caller of `attend` vouches for rows, and scratch memory has room for an item of the call.
+        // SAFETY: the caller of `attend` has the rows, and scratch memory has room for an item of the call.
         unsafe {
             self.start::<L>();
             for stage in stages(self.call, self.tokens.clone(), self.window) {
@@ -63,11 +63,11 @@ impl Kernel for Item<'_> {
 
 /// A query row.
 struct QueryRow {
-    /// Its number within the item.
+    /// Index within the item.
     number: usize,
-    /// Its token, counted from the call's first.
+    /// Token, relative to the call's first.
     token: usize,
-    /// Its first element in a row of all heads.
+    /// First element in a row of all heads.
     first: usize,
 }
 
@@ -78,38 +78,38 @@ struct Block {
     head: usize,
     /// Position of the block's first token.
     start: usize,
-    /// Values, as they lie or widened.
+    /// Values, in place or widened.
     values: HeadRows,
-    /// Their element type.
+    /// Element type of `values`.
     element: KvElement,
 }
 
-// SAFETY of the blocks below: query, key, value and output rows are those of the item, for which the caller of `attend`
-// vouches; scratch memory has room for the item's query rows, a strip of scores and a block of keys and values.
+// Query, key, value and output rows are those of the item, which the caller of `attend` has; scratch memory has room
+// for the item's query rows, a strip of scores and a block of keys and values.
 impl Item<'_> {
-    /// Takes positions into the rows of a stage.
+    /// Processes the positions of a stage.
     ///
     /// # Safety
     ///
-    /// See above.
+    /// As [`attend`](super::attend).
     #[inline(always)]
     unsafe fn attend_stage<L: Lanes>(&mut self, stage: &Stage) {
         let seen = stage.seen.clone();
         for block in seen.start / BLOCK..seen.end.div_ceil(BLOCK) {
             let within = seen.start.max(block * BLOCK)..seen.end.min((block + 1) * BLOCK);
             for head in 0..self.kv_heads.len() {
-                // SAFETY: see above.
+                // SAFETY: `head` is one of the item's, and `within` are positions of one block that the stage sees.
                 unsafe { self.attend_block::<L>(stage, head, within.clone()) };
             }
         }
     }
 
-    /// The number of a token's first query row. Key/value heads and tokens are counted from the item's first.
+    /// Index of a token's first query row. Head and token are relative to the item's first.
     fn first_row(&self, head: usize, token: usize) -> usize {
         (head * self.tokens.len() + token) * self.shape.group
     }
 
-    /// All query rows, in the order of their numbers.
+    /// All query rows in order.
     fn query_rows(&self) -> impl Iterator<Item = QueryRow> + use<> {
         let (group, head_dim) = (self.shape.group, self.shape.head_dim);
         let (kv_heads, tokens) = (self.kv_heads.clone(), self.tokens.clone());
@@ -127,11 +127,11 @@ impl Item<'_> {
         })
     }
 
-    /// Scales queries, and clears what is summed up.
+    /// Scales the queries and resets the softmax state.
     ///
     /// # Safety
     ///
-    /// See above.
+    /// As [`attend`](super::attend).
     #[inline(always)]
     unsafe fn start<L: Lanes>(&mut self) {
         let (head_dim, width) = (self.shape.head_dim, self.shape.width);
@@ -141,7 +141,8 @@ impl Item<'_> {
             None => attributes.scale * LOG2_E,
         };
         for row in self.query_rows() {
-            // SAFETY: see above.
+            // SAFETY: the caller of `attend` has the query rows; `queries`, `sums`, `totals` and `largest` have each
+            // query row of an item.
             unsafe {
                 let at = row.token * self.call.query_stride + row.first;
                 let query = self.call.query.add(at);
@@ -158,16 +159,16 @@ impl Item<'_> {
         }
     }
 
-    /// Divides sums by totals, into the output rows.
+    /// Writes sums divided by totals to the output rows.
     ///
     /// # Safety
     ///
-    /// See above.
+    /// As [`attend`](super::attend).
     #[inline(always)]
     unsafe fn finish<L: Lanes>(&mut self) {
         let (head_dim, width) = (self.shape.head_dim, self.shape.width);
         for row in self.query_rows() {
-            // SAFETY: see above.
+            // SAFETY: the caller of `attend` has the output rows; `sums` and `totals` have each query row of an item.
             unsafe {
                 let at = row.token * self.call.out_stride + row.first;
                 let out = self.call.out.add(at);
@@ -182,22 +183,22 @@ impl Item<'_> {
         }
     }
 
-    /// Takes a block into the rows of a stage that see any of it. `seen` are the positions of the block that any of them
-    /// sees.
+    /// Processes a block for the rows of a stage that see any of it. `seen` are the positions of the block that at
+    /// least one of them sees.
     ///
     /// # Safety
     ///
-    /// See above.
+    /// As [`attend`](super::attend).
     #[inline(always)]
     unsafe fn attend_block<L: Lanes>(&mut self, stage: &Stage, head: usize, seen: Range<usize>) {
         let start = seen.start / BLOCK * BLOCK;
-        // Rows from the block's first token on see some of it, until their window has passed its last.
-        let past = (start + BLOCK - 1).saturating_add(self.window);
-        let past = past.saturating_sub(stage.position);
-        let past = stage.tokens.start + past.min(stage.tokens.len());
+        // Rows see the block from its first token on, until their window has passed its last.
+        let past_position = (start + BLOCK - 1).saturating_add(self.window);
+        let past_tokens = past_position.saturating_sub(stage.position);
+        let past = stage.tokens.start + past_tokens.min(stage.tokens.len());
         let from = stage.tokens.start + start.saturating_sub(stage.position);
         let rows = self.first_row(head, from)..self.first_row(head, past);
-        // SAFETY: see above.
+        // SAFETY: the item has these rows, and `block` has transposed all tokens of the block that they see.
         unsafe {
             let (block, mut next) = match self.call.element {
                 KvElement::F32 => self.block::<L, F32>(stage, head, seen, rows.len()),
@@ -210,12 +211,12 @@ impl Item<'_> {
         }
     }
 
-    /// Transposes the tokens of a block's keys that are `seen`, and widens its values if `rows` rows make that worthwhile.
-    /// What the stage sees of the next block is prefetched from now on.
+    /// Transposes the `seen` keys of a block, and widens its values if `rows` rows make that worthwhile. Starts the
+    /// prefetch of the part of the next block that the stage sees.
     ///
     /// # Safety
     ///
-    /// See above.
+    /// As [`attend`](super::attend).
     #[inline(always)]
     unsafe fn block<L: Lanes, E: Element>(
         &mut self,
@@ -228,14 +229,15 @@ impl Item<'_> {
         let visible = seen.start - start..seen.end - start;
         let keys = self.head_rows::<E>(self.call.keys, head, start);
         let values = self.head_rows::<E>(self.call.values, head, start);
-        // Each tile takes a step of prefetching for scores and one for values.
+        // Each tile makes one prefetch step for scores and one for values.
         let steps = transpose_steps(self.shape.head_dim, &visible) + 2 * rows.div_ceil(TILE_ROWS);
         let next_tokens = stage.seen.end.saturating_sub(start + BLOCK).min(BLOCK);
         let mut next = Next::new::<E>(keys.from(BLOCK), values.from(BLOCK), next_tokens, steps);
-        let [keys, values] = match &stage.way {
-            // SAFETY: see above.
-            Some(way) if seen.end > self.call.position => unsafe {
-                self.gather::<E>(head, seen, way)
+        let [keys, values] = match &stage.branch {
+            // SAFETY: the caller of `attend` has the keys and values of all positions that a row sees, and `gathered`
+            // has two blocks of them.
+            Some(branch) if seen.end > self.call.position => unsafe {
+                self.gather::<E>(head, seen, branch)
             },
             _ => [keys, values],
         };
@@ -245,7 +247,8 @@ impl Item<'_> {
             values,
             element: self.call.element,
         };
-        // SAFETY: see above.
+        // SAFETY: the rows of `visible` tokens are readable; `keys` and `values` in scratch memory have a block of
+        // `width` elements.
         unsafe {
             transpose::<L, E>(keys, visible.clone(), self.scratch.keys.start(), &mut next);
             if rows > TILE_ROWS || self.shape.head_dim < self.shape.width {
@@ -262,28 +265,28 @@ impl Item<'_> {
         (block, next)
     }
 
-    /// Copies keys and values of the `seen` positions of a block to where the block has them in order.
+    /// Copies keys and values of the `seen` positions of a block to where they are in order of position.
     ///
     /// # Safety
     ///
-    /// See above.
+    /// As [`attend`](super::attend).
     #[inline(never)]
     unsafe fn gather<E: Element>(
         &mut self,
         head: usize,
         seen: Range<usize>,
-        way: &Way,
+        branch: &Branch,
     ) -> [HeadRows; 2] {
         let start = seen.start / BLOCK * BLOCK;
         let stride_bytes = self.shape.width * E::BYTES;
         let half_bytes = BLOCK * stride_bytes;
         let gathered: *mut u8 = self.scratch.gathered.start().cast();
         for position in seen {
-            let row = way.row(position, self.call.position);
+            let row = branch.row(position, self.call.position);
             let to = gathered.wrapping_add((position - start) * stride_bytes);
             let keys = self.head_rows::<E>(self.call.keys, head, row);
             let values = self.head_rows::<E>(self.call.values, head, row);
-            // SAFETY: both halves of the memory have a block's rows, and the row is one that the last token sees.
+            // SAFETY: both halves of the memory have room for a block, and the row is one that the last token sees.
             unsafe {
                 let bytes = keys.len * E::BYTES;
                 to.copy_from_nonoverlapping(keys.start, bytes);
@@ -298,7 +301,7 @@ impl Item<'_> {
         })
     }
 
-    /// A head's rows from a position on.
+    /// A head's rows from `position` on.
     fn head_rows<E: Element>(&self, rows: *const u8, head: usize, position: usize) -> HeadRows {
         let head_start = (self.kv_heads.start + head) * self.shape.head_dim * E::BYTES;
         HeadRows {
@@ -308,11 +311,11 @@ impl Item<'_> {
         }
     }
 
-    /// Takes a block into a strip of query rows that see some of it.
+    /// Processes a block for a strip of query rows that see some of it.
     ///
     /// # Safety
     ///
-    /// See above.
+    /// As [`attend`](super::attend).
     #[inline(always)]
     unsafe fn attend_strip<L: Lanes>(
         &mut self,
@@ -326,7 +329,8 @@ impl Item<'_> {
             *tokens = self.visible(stage, block, row);
         }
         let visible = &visible[..rows.len()];
-        // SAFETY: see above.
+        // SAFETY: rows of a strip are at most `STRIP`, for which `scores` and `factors` have room, and `largest` and
+        // `totals` have every query row.
         unsafe {
             for (tile, visible) in visible.chunks(TILE_ROWS).enumerate() {
                 next.step();
@@ -359,12 +363,12 @@ impl Item<'_> {
         start.saturating_sub(block.start)..(end - block.start).min(BLOCK)
     }
 
-    /// Scores of a tile's rows with all tokens that any of them sees. Row `row` of the strip, which starts with query row
-    /// `first`, is the tile's first.
+    /// Computes scores of a tile's rows with all tokens that any of them sees. The tile begins with row `row` of the
+    /// strip, and the strip with query row `first`.
     ///
     /// # Safety
     ///
-    /// See above.
+    /// As [`attend`](super::attend).
     #[inline(always)]
     unsafe fn score<L: Lanes>(&mut self, first: usize, row: usize, visible: &[Range<usize>]) {
         let (Some(first_row), Some(last_row)) = (visible.first(), visible.last()) else {
@@ -373,7 +377,7 @@ impl Item<'_> {
         let first_token = first_row.start / LANES * LANES;
         let vectors = (last_row.end - first_token).div_ceil(LANES);
         let width = self.shape.width;
-        // SAFETY: see above.
+        // SAFETY: `queries` has the rows, `keys` the block and `scores` the strip; vectors begin below the block's end.
         unsafe {
             let keys = self.scratch.keys.start().add(first_token);
             let products = Products {
@@ -390,11 +394,11 @@ impl Item<'_> {
         }
     }
 
-    /// Adds weighted values of a tile's rows, as [`score`](Self::score) numbers them.
+    /// Adds the weighted values of a tile; `first` and `row` as for [`score`](Self::score).
     ///
     /// # Safety
     ///
-    /// See above.
+    /// As [`attend`](super::attend).
     #[inline(always)]
     unsafe fn add_values<L: Lanes, E: Element>(
         &mut self,
@@ -408,7 +412,8 @@ impl Item<'_> {
         };
         let width = self.shape.width;
         let vectors = width / LANES;
-        // SAFETY: see above. The ranges of tokens are those of rows, or within them.
+        // SAFETY: `visible` tokens lie in the block, whose values are there; `factors` and `scores` have the strip,
+        // `sums` the rows.
         unsafe {
             let factors = self.scratch.factors.start().add(row);
             let weights = self.scratch.scores.start().add(row * BLOCK);
@@ -424,7 +429,7 @@ impl Item<'_> {
                 sums: sums.add(row * width),
                 sums_stride: width,
             };
-            // Tokens that all rows see are added to all at once; those before and behind, row by row.
+            // Tokens seen by all rows are added to all at once; those before and behind, row by row.
             let common = last_row.start..first_row.end.max(last_row.start);
             for (row, tokens) in visible.iter().enumerate() {
                 let before = tokens.start..tokens.end.min(common.start);

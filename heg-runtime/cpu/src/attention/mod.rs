@@ -1,18 +1,18 @@
-//! Causal attention over rows of the KV cache, where they lie.
+//! Causal attention over rows of the KV cache, read in place.
 //!
-//! One order of arithmetic holds for all forms, so that the result of a query row does not depend on the rows beside it,
-//! on how work is cut, nor on the instruction set:
-//! - The context is cut into blocks of [`BLOCK`] tokens at absolute positions, and the softmax is an online one over them
-//!   in ascending order. A block that a row sees nothing of is skipped.
-//! - A score is the sum over dimensions in ascending order; lanes are tokens, so keys of a block are transposed first.
-//! - A block's weights are added up lane by lane, and lanes at the end of all blocks.
+//! All forms share one order of arithmetic, so the result of a query row depends neither on the rows beside it, nor on
+//! how work is cut, nor on the instruction set:
+//! - The context is cut into blocks of [`BLOCK`] tokens at absolute positions, with an online softmax over them in
+//!   ascending order. A row skips a block if it sees nothing of it.
+//! - A score is a sum over dimensions in ascending order; lanes are tokens, so a block's keys are transposed first.
+//! - Weights are added up lane by lane, and across lanes after the last block.
 //! - Values are added up over tokens in ascending order; lanes are dimensions.
-//! - A token that a row does not see is selected away or not read at all, so it may hold anything, NaN included.
+//! - A token that a row does not see is masked or not read at all, so it may hold anything, NaN included.
 //!
-//! Tokens that are a tree are no exception: a block that holds any of them is gathered for each of the tree's chains, so
-//! that every key stands where its position has it.
+//! This holds for token trees, too: a block with tokens of the tree is gathered for each of the tree's chains, so that
+//! every key stands at its position.
 //!
-//! The query heads of a key/value head are rows beside each other, so a block is read and transposed once for them all.
+//! The query heads of a key/value head are adjacent rows, so a block is read and transposed once for all of them.
 
 #![allow(unsafe_code, reason = "kernels read rows of the KV cache by pointer")]
 
@@ -27,7 +27,7 @@ mod tests;
 mod tile;
 mod tree;
 
-pub(crate) use item::{WorkItem, WorkItems};
+pub(crate) use item::{AttentionItem, AttentionItems};
 pub(crate) use scratch::AttentionScratch;
 pub use tree::TREE_TOKENS_MAX;
 pub(crate) use tree::Tree;
@@ -37,41 +37,41 @@ use crate::lanes::{self, LANES};
 use heg_artifacts::program::Attention;
 use std::ops::Range;
 
-/// Tokens of a block. Chosen: four vectors of scores, which with four query rows make a register tile of AVX-512.
+/// Tokens per block. Chosen: four vectors of scores, which with four query rows make a register tile of AVX-512.
 const BLOCK: usize = 64;
 
-/// Attention of tokens of one sequence.
+/// Attention for the new tokens of one sequence.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionCall<'a> {
     /// Attributes of the step.
     pub(crate) attributes: Attention,
-    /// Query rows, all heads of a token in one.
+    /// First query row; a row has all heads of a token.
     pub(crate) query: *const f32,
-    /// Elements from a query row to the next.
+    /// Elements from one query row to the next.
     pub(crate) query_stride: usize,
-    /// Output rows, all heads of a token in one.
+    /// First output row; a row has all heads of a token.
     pub(crate) out: *mut f32,
-    /// Elements from an output row to the next.
+    /// Elements from one output row to the next.
     pub(crate) out_stride: usize,
-    /// Tokens of the sequence in this call.
+    /// Number of new tokens.
     pub(crate) rows: usize,
-    /// Position of the first of them.
+    /// Position of the first new token.
     pub(crate) position: usize,
-    /// How they follow each other, where that is not one after the other.
+    /// Tree of the new tokens; `None`: they are a sequence.
     pub(crate) tree: Option<Tree<'a>>,
-    /// Key rows of the sequence from position 0 on, all heads of a token in one.
+    /// Key row of position 0; a row has all heads of a token, in elements of `element`.
     pub(crate) keys: *const u8,
-    /// Value rows, like the key rows.
+    /// Value row of position 0, likewise.
     pub(crate) values: *const u8,
-    /// Bytes from a key or value row to the next.
+    /// Bytes from one key or value row to the next.
     pub(crate) kv_stride_bytes: usize,
     /// Element type of keys and values.
     pub(crate) element: KvElement,
 }
 
-// SAFETY: the pointers are only followed in `attend`, whose callers vouch for what threads do at the same time.
+// SAFETY: only `attend` follows the pointers, whose callers exclude conflicting accesses by other threads.
 unsafe impl Send for AttentionCall<'_> {}
-// SAFETY: see above.
+// SAFETY: only `attend` follows the pointers, whose callers exclude conflicting accesses by other threads.
 unsafe impl Sync for AttentionCall<'_> {}
 
 /// Element types of keys and values.
@@ -79,7 +79,7 @@ unsafe impl Sync for AttentionCall<'_> {}
 pub(crate) enum KvElement {
     /// 32-bit floats.
     F32,
-    /// bfloat16, widened when read.
+    /// bfloat16, widened on load.
     Bf16,
 }
 
@@ -93,10 +93,10 @@ impl KvElement {
     }
 }
 
-/// Sizes that follow from attributes.
+/// Sizes derived from the attributes.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
-    /// Query heads of a key/value head.
+    /// Query heads per key/value head.
     group: usize,
     /// Elements of a head.
     head_dim: usize,
@@ -115,16 +115,16 @@ impl Shape {
     }
 }
 
-/// Computes the output rows `rows` of the call for the query heads of `kv_heads`.
+/// Computes output rows `rows` of the call, for the query heads of `kv_heads`.
 ///
 /// # Safety
 ///
-/// - `isa` is available.
-/// - The call's pointers hold what it says: `rows` query and output rows of `heads · head_dim` elements, and key and
-///   value rows of `kv_heads · head_dim` elements for all positions before `position + rows` that a row's window reaches.
-///   Pointers are aligned to their elements.
-/// - `kv_heads` and `rows` are those of one of the call's [`WorkItems`], or lie within them, and no other thread writes
-///   the same heads of the same output rows, or keys and values that the rows see.
+/// - The machine has `isa`.
+/// - The call's pointers have `rows` query and output rows of `heads · head_dim` elements, and key and value rows of
+///   `kv_heads · head_dim` elements for all positions before `position + rows` that a row's window reaches. Pointers
+///   are aligned to their elements.
+/// - `kv_heads` and `rows` are those of one of the call's [`AttentionItems`], or lie within them. No other thread
+///   writes the same heads of the same output rows, or keys and values that the rows see.
 /// - A tree has `rows` tokens, at most [`TREE_TOKENS_MAX`].
 /// - `scratch` was allocated for the call's attributes.
 pub(crate) unsafe fn attend(
@@ -135,6 +135,6 @@ pub(crate) unsafe fn attend(
     scratch: &mut AttentionScratch,
 ) {
     let item = kernel::Item::new(call, kv_heads, rows, scratch);
-    // SAFETY: the caller's.
+    // SAFETY: the caller has the instructions, and the call's rows and scratch memory are what `Item` needs.
     unsafe { lanes::run(isa, item) }
 }

@@ -1,56 +1,62 @@
-//! Memory that a thread computes in.
+//! Scratch memory of a thread.
 
 use super::{BLOCK, Shape, item::most_query_rows};
+use crate::error::Error;
 use crate::lanes::LANES;
 use heg_artifacts::program::Attention;
 
-/// Query rows that the softmax takes at once: factors of as many rows make one vector.
+/// Query rows that the softmax processes at once: their factors make one vector.
 pub(super) const STRIP: usize = LANES;
 
-/// Scratch memory of one thread, for the largest work item of all steps that it was allocated for.
+/// Scratch memory of one thread, for the largest work item of the steps that it was allocated for.
 pub(crate) struct AttentionScratch {
     /// Keys of a block, transposed: `[head_dim, BLOCK]`.
     pub(super) keys: Floats,
     /// Values of a block: `[BLOCK, width]`.
     pub(super) values: Floats,
-    /// Keys of a block that holds tokens of a tree, then its values, as elements of the cache: `[2, BLOCK, width]`.
+    /// Keys, then values, of a block with tokens of a tree, in elements of the cache: `[2, BLOCK, width]`.
     pub(super) gathered: Floats,
-    /// Scores of a strip, then weights: `[STRIP, BLOCK]`.
+    /// Scores of a strip, replaced by weights: `[STRIP, BLOCK]`.
     pub(super) scores: Floats,
-    /// Factors on what a strip's rows have so far: `[STRIP]`.
+    /// Rescaling factors of a strip's earlier sums: `[STRIP]`.
     pub(super) factors: Floats,
     /// Scaled queries: `[query rows, width]`.
     pub(super) queries: Floats,
-    /// Weighted sums of values so far: `[query rows, width]`.
+    /// Running weighted sums of values: `[query rows, width]`.
     pub(super) sums: Floats,
-    /// Sums of weights so far, lane by lane: `[query rows, LANES]`.
+    /// Running sums of weights, lane by lane: `[query rows, LANES]`.
     pub(super) totals: Floats,
-    /// Largest scores so far: `[query rows]`.
+    /// Running maximum of scores: `[query rows]`.
     pub(super) largest: Floats,
 }
 
 impl AttentionScratch {
-    /// Memory for work items of all steps with these attributes.
-    pub(crate) fn new<'a>(steps: impl IntoIterator<Item = &'a Attention>) -> Self {
+    /// Allocates for work items of all `steps`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memory`] if there is not enough: attributes come from a bundle.
+    pub(crate) fn new<'a>(steps: impl IntoIterator<Item = &'a Attention>) -> Result<Self, Error> {
         let (mut width, mut query_rows, mut elements) = (0, 0, 0);
         for attributes in steps {
             let shape = Shape::of(attributes);
             let rows = most_query_rows(attributes);
             width = shape.width.max(width);
             query_rows = rows.max(query_rows);
-            elements = (rows * shape.width).max(elements);
+            elements = rows.saturating_mul(shape.width).max(elements);
         }
-        Self {
-            keys: Floats::new(width * BLOCK),
-            values: Floats::new(BLOCK * width),
-            gathered: Floats::new(2 * BLOCK * width),
-            scores: Floats::new(STRIP * BLOCK),
-            factors: Floats::new(STRIP),
-            queries: Floats::new(elements),
-            sums: Floats::new(elements),
-            totals: Floats::new(query_rows * LANES),
-            largest: Floats::new(query_rows),
-        }
+        let block = width.saturating_mul(BLOCK);
+        Ok(Self {
+            keys: Floats::new(block)?,
+            values: Floats::new(block)?,
+            gathered: Floats::new(block.saturating_mul(2))?,
+            scores: Floats::new(STRIP * BLOCK)?,
+            factors: Floats::new(STRIP)?,
+            queries: Floats::new(elements)?,
+            sums: Floats::new(elements)?,
+            totals: Floats::new(query_rows.saturating_mul(LANES))?,
+            largest: Floats::new(query_rows)?,
+        })
     }
 }
 
@@ -59,16 +65,44 @@ impl AttentionScratch {
 #[repr(C, align(64))]
 struct Line([f32; LANES]);
 
-/// f32 elements from the start of a cache line on.
+/// f32 elements, aligned to a cache line.
 pub(super) struct Floats(Vec<Line>);
 
 impl Floats {
-    fn new(len: usize) -> Self {
-        Self(vec![Line([0.0; LANES]); len.div_ceil(LANES)])
+    fn new(len: usize) -> Result<Self, Error> {
+        let count = len.div_ceil(LANES);
+        let mut lines = Vec::new();
+        let bytes = len.saturating_mul(size_of::<f32>());
+        let room = lines.try_reserve_exact(count);
+        room.map_err(|_| Error::Memory { bytes })?;
+        lines.resize(count, Line([0.0; LANES]));
+        Ok(Self(lines))
     }
 
     /// The first element.
     pub(super) fn start(&mut self) -> *mut f32 {
         self.0.as_mut_ptr().cast()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_that_no_memory_holds_are_an_error() {
+        let attributes = |heads, head_dim| Attention {
+            heads,
+            kv_heads: 1,
+            head_dim,
+            scale: 1.0,
+            window: None,
+            softcap: None,
+        };
+        for attributes in [attributes(1, u32::MAX), attributes(u32::MAX, u32::MAX)] {
+            let refused = AttentionScratch::new([&attributes]);
+            assert!(matches!(refused, Err(Error::Memory { .. })));
+        }
+        assert!(AttentionScratch::new([&attributes(4, 64)]).is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! The online softmax over the scores of a strip.
+//! Online softmax over the scores of a strip.
 
 use super::BLOCK;
 use super::scratch::STRIP;
@@ -6,22 +6,22 @@ use crate::lanes::functions::{exp2, tanh};
 use crate::lanes::{LANES, Lanes};
 use std::ops::Range;
 
-/// State of a strip's rows, and their scores.
+/// Scores of a strip's rows, and their softmax state.
 #[derive(Clone, Copy)]
 pub(super) struct Strip {
-    /// Scores, which become weights: `[rows, BLOCK]`.
+    /// Scores, replaced by weights: `[rows, BLOCK]`.
     pub(super) scores: *mut f32,
-    /// Largest scores so far: `[rows]`.
+    /// Running maximum: `[rows]`.
     pub(super) largest: *mut f32,
-    /// Sums of weights so far, lane by lane: `[rows, LANES]`.
+    /// Running sums of weights, lane by lane: `[rows, LANES]`.
     pub(super) totals: *mut f32,
-    /// Factors on what rows have so far, `[STRIP]`: written.
+    /// Output: rescaling factors of earlier sums, `[STRIP]`.
     pub(super) factors: *mut f32,
 }
 
-/// Takes a block's scores, in powers of two, into the softmax of a strip: scores become weights. `visible[row]` are the
-/// tokens of the block that a row sees, at least one. With a soft cap, scores are still to be bent; the cap is one on
-/// powers of two, and scores are divided by it.
+/// Adds a block's scores, as exponents of two, to the softmax of a strip: scores become weights. `visible[row]` are the
+/// tokens of the block that a row sees, at least one. With a soft cap, `scores` has scores divided by the cap, and
+/// `softcap` is the cap as an exponent of two.
 ///
 /// # Safety
 ///
@@ -49,7 +49,7 @@ pub(super) unsafe fn weigh<L: Lanes>(strip: Strip, visible: &[Range<usize>], sof
                 *largest_so_far = largest;
             }
         }
-        // Lanes behind the rows are computed too, of zeros and whatever lies there.
+        // Lanes behind the rows are computed too, from zeros and stale values.
         let after = L::load_first(strip.largest, visible.len());
         let factors = exp2(L::load(before.as_ptr()).sub(after));
         factors.store(strip.factors);
@@ -58,8 +58,8 @@ pub(super) unsafe fn weigh<L: Lanes>(strip: Strip, visible: &[Range<usize>], sof
             let largest = L::splat(*strip.largest.add(row));
             let mut sum = L::splat(0.0);
             for first in vectors(tokens) {
-                let weight = exp2(L::load(scores.add(first)).sub(largest));
-                let weight = within(weight, first, tokens, 0.0);
+                let all = exp2(L::load(scores.add(first)).sub(largest));
+                let weight = within(all, first, tokens, 0.0);
                 weight.store(scores.add(first));
                 sum = sum.add(weight);
             }
@@ -70,13 +70,13 @@ pub(super) unsafe fn weigh<L: Lanes>(strip: Strip, visible: &[Range<usize>], sof
     }
 }
 
-/// Where vectors with any of `tokens` start.
+/// Start of each vector that has any of `tokens`.
 #[inline(always)]
 pub(super) fn vectors(tokens: &Range<usize>) -> impl Iterator<Item = usize> {
     (tokens.start / LANES * LANES..tokens.end).step_by(LANES)
 }
 
-/// Lanes of `tokens` as they are, the others `other`; lane 0 is token `first`.
+/// Replaces the lanes outside of `tokens` by `other`; lane 0 is token `first`.
 ///
 /// # Safety
 ///
@@ -89,13 +89,14 @@ unsafe fn within<L: Lanes>(lanes: L, first: usize, tokens: &Range<usize>, other:
     );
     // SAFETY: counts are below the number of lanes.
     unsafe {
-        let lanes = match end < LANES {
-            true => lanes.first_or(end, L::splat(other)),
-            false => lanes,
+        let until_end = if end < LANES {
+            lanes.first_or(end, L::splat(other))
+        } else {
+            lanes
         };
         match start {
-            0 => lanes,
-            start => L::splat(other).first_or(start.min(LANES), lanes),
+            0 => until_end,
+            start => L::splat(other).first_or(start.min(LANES), until_end),
         }
     }
 }

@@ -1,16 +1,16 @@
-//! Attention against plain arithmetic in f64, and all forms against each other.
+//! Attention against a reference in f64, and all forms against each other.
 
 use super::item::most_query_rows;
 use super::{
-    AttentionCall, AttentionScratch, KvElement, Shape, TREE_TOKENS_MAX, Tree, WorkItem, WorkItems,
-    attend,
+    AttentionCall, AttentionItem, AttentionItems, AttentionScratch, KvElement, Shape,
+    TREE_TOKENS_MAX, Tree, attend,
 };
 use crate::Isa;
 use half::bf16;
 use heg_artifacts::program::Attention;
 use proptest::prelude::*;
 
-/// Elements between rows, which are none of the call's.
+/// Elements between rows that do not belong to the call.
 const GAP: usize = 3;
 
 /// Attention of a sequence's last tokens.
@@ -63,7 +63,7 @@ fn cases() -> impl Strategy<Value = Case> {
         )
 }
 
-/// Rows of a case, in f32: those of keys and values are such that bf16 holds them.
+/// f32 rows of a case; keys and values are exact in bf16.
 struct Rows {
     query: Vec<f32>,
     keys: Vec<f32>,
@@ -110,7 +110,7 @@ impl Case {
         (position + 1).saturating_sub(window)
     }
 
-    /// Output rows of the tokens, computed `chunk` at a time. What a chunk does not see is NaN.
+    /// Output rows, computed `chunk` tokens at a time. Rows that a chunk does not see are NaN.
     fn output(&self, isa: Isa, rows: &Rows, chunk: usize, cut: Cut) -> Vec<f32> {
         self.output_of(isa, rows, chunk, cut, None)
     }
@@ -124,7 +124,7 @@ impl Case {
         tree: Option<Tree<'_>>,
     ) -> Vec<f32> {
         let mut out = vec![f32::NAN; self.rows * self.query_width()];
-        let mut scratch = AttentionScratch::new([&self.attributes]);
+        let mut scratch = AttentionScratch::new([&self.attributes]).unwrap();
         for first in (0..self.rows).step_by(chunk) {
             let end = self.rows.min(first + chunk);
             let visible = self.first_seen(self.position + first)..self.position + end;
@@ -144,7 +144,7 @@ impl Case {
                 kv_stride_bytes: (self.kv_width() + GAP) * self.element.bytes(),
                 element: self.element,
             };
-            for WorkItem { kv_heads, rows } in cut.items(&call) {
+            for AttentionItem { kv_heads, rows } in cut.items(&call) {
                 // SAFETY: the instruction set is available, and rows are those of the case.
                 unsafe { attend(isa, &call, kv_heads, rows, &mut scratch) };
             }
@@ -152,7 +152,7 @@ impl Case {
         out
     }
 
-    /// Rows of all positions as they lie in a cache, in whole words: those outside of `visible` and gaps are NaN.
+    /// Rows of all positions as in a cache, in whole words: gaps and positions outside of `visible` are NaN.
     fn cache(&self, rows: &[f32], visible: std::ops::Range<usize>) -> Vec<u32> {
         let mut elements = Vec::new();
         for (position, row) in rows.chunks(self.kv_width()).enumerate() {
@@ -217,56 +217,58 @@ impl Case {
     }
 }
 
-/// How calls are cut into work items.
+/// A division of calls into work items.
 #[derive(Debug, Clone, Copy)]
 enum Cut {
-    /// As for so many threads.
+    /// The production division for this number of threads.
     Threads(usize),
-    /// One head and so many tokens each.
+    /// Items of one head and this number of tokens.
     Tokens(usize),
 }
 
 impl Cut {
-    fn items(self, call: &AttentionCall<'_>) -> Vec<WorkItem> {
+    fn items(self, call: &AttentionCall<'_>) -> Vec<AttentionItem> {
         match self {
             Self::Threads(threads) => {
-                let whole = WorkItem {
+                let whole = AttentionItem {
                     kv_heads: 0..call.attributes.kv_heads as usize,
                     rows: 0..call.rows,
                 };
-                let items = WorkItems::of(call, whole, threads);
+                let items = AttentionItems::of(call, whole, threads);
                 (0..items.len()).map(|index| items.get(index)).collect()
             }
             Self::Tokens(tokens) => (0..call.attributes.kv_heads as usize)
                 .flat_map(|head| {
-                    (0..call.rows).step_by(tokens).map(move |first| WorkItem {
-                        kv_heads: head..head + 1,
-                        rows: first..call.rows.min(first + tokens),
-                    })
+                    (0..call.rows)
+                        .step_by(tokens)
+                        .map(move |first| AttentionItem {
+                            kv_heads: head..head + 1,
+                            rows: first..call.rows.min(first + tokens),
+                        })
                 })
                 .collect(),
         }
     }
 }
 
-/// Trees: for each token but the first the earlier one that it follows, which is often the one before it.
+/// Trees: for each token but the first, the earlier token that it follows, often the previous one.
 fn trees() -> impl Strategy<Value = Vec<u16>> {
     let token = prop::option::weighted(0.4, any::<prop::sample::Index>());
     prop::collection::vec(token, 0..TREE_TOKENS_MAX).prop_map(|tokens| {
-        let follows = tokens.iter().enumerate();
-        let follows = follows.map(|(at, before)| before.map_or(at, |before| before.index(at + 1)));
+        let numbered = tokens.iter().enumerate();
+        let follows = numbered.map(|(at, before)| before.map_or(at, |before| before.index(at + 1)));
         follows.map(|before| before as u16).collect()
     })
 }
 
-/// The tokens that lead to one of a tree, itself the last.
-fn way(follows: &[u16], token: usize) -> Vec<usize> {
-    let mut way = match token.checked_sub(1) {
-        Some(at) => self::way(follows, usize::from(follows[at])),
+/// The path from the root of a tree to a token, inclusive.
+fn branch(follows: &[u16], token: usize) -> Vec<usize> {
+    let mut branch = match token.checked_sub(1) {
+        Some(at) => self::branch(follows, usize::from(follows[at])),
         None => Vec::new(),
     };
-    way.push(token);
-    way
+    branch.push(token);
+    branch
 }
 
 fn bits(rows: &[f32]) -> Vec<u32> {
@@ -309,25 +311,25 @@ proptest! {
     ) {
         let case = Case { rows: follows.len() + 1, ..case };
         let rows = case.rows();
-        let way = way(&follows, last.index(case.rows));
-        let on_way = |of: &[f32], width: usize, first: usize| -> Vec<f32> {
-            let rows = way.iter().flat_map(|token| &of[(first + token) * width..][..width]);
+        let branch = branch(&follows, last.index(case.rows));
+        let on_branch = |of: &[f32], width: usize, first: usize| -> Vec<f32> {
+            let rows = branch.iter().flat_map(|token| &of[(first + token) * width..][..width]);
             of[..first * width].iter().chain(rows).copied().collect()
         };
         let alone = Rows {
-            query: on_way(&rows.query, case.query_width(), 0),
-            keys: on_way(&rows.keys, case.kv_width(), case.position),
-            values: on_way(&rows.values, case.kv_width(), case.position),
+            query: on_branch(&rows.query, case.query_width(), 0),
+            keys: on_branch(&rows.keys, case.kv_width(), case.position),
+            values: on_branch(&rows.values, case.kv_width(), case.position),
         };
-        let of_way = Case { rows: way.len(), ..case.clone() };
-        let expected = of_way.output(Isa::Portable, &alone, way.len(), Cut::Threads(1));
+        let of_branch = Case { rows: branch.len(), ..case.clone() };
+        let expected = of_branch.output(Isa::Portable, &alone, branch.len(), Cut::Threads(1));
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
             for cut in [Cut::Threads(1), Cut::Threads(3), Cut::Tokens(tokens)] {
                 let tree = Some(Tree::new(&follows));
                 let out = case.output_of(isa, &rows, case.rows, cut, tree);
                 prop_assert!(
-                    bits(&on_way(&out, case.query_width(), 0)) == bits(&expected),
-                    "{isa}, {cut:?}, {way:?} of {follows:?}"
+                    bits(&on_branch(&out, case.query_width(), 0)) == bits(&expected),
+                    "{isa}, {cut:?}, {branch:?} of {follows:?}"
                 );
             }
         }
@@ -355,7 +357,7 @@ proptest! {
         };
         let shape = Shape::of(&case.attributes);
         let mut covered = vec![0; rows * case.attributes.kv_heads as usize];
-        for WorkItem { kv_heads, rows: tokens } in Cut::Threads(threads).items(&call) {
+        for AttentionItem { kv_heads, rows: tokens } in Cut::Threads(threads).items(&call) {
             let query_rows = kv_heads.len() * tokens.len() * shape.group;
             prop_assert!(query_rows <= most_query_rows(&case.attributes));
             for head in kv_heads {

@@ -1,54 +1,54 @@
-//! Sums of products in register tiles: of queries with keys, and of weights with values.
+//! Sums of products in register tiles: queries with keys, and weights with values.
 
 use super::block::Element;
 use crate::lanes::{LANES, Lanes};
 
-/// Rows of a tile, at most.
+/// Most rows of a tile.
 pub(super) const TILE_ROWS: usize = 4;
 
-/// Rows of a sum of products, `sums[r] = start[r] + Σ factors[r][k] · terms[k]` with ascending k, each product added with
-/// one rounding.
+/// A matrix product, `sums[r] = start[r] + Σ factors[r][k] · terms[k]` with ascending k, each product added with one
+/// rounding.
 #[derive(Clone, Copy)]
 pub(super) struct Products {
-    /// Factors of row 0.
+    /// Factors of row 0, `count` of them.
     pub(super) factors: *const f32,
-    /// Elements from the factors of a row to those of the next.
+    /// Elements from one row of factors to the next.
     pub(super) factors_stride: usize,
-    /// Terms of k = 0.
+    /// Row of terms for k = 0.
     pub(super) terms: *const u8,
-    /// Bytes from the terms of a k to those of the next.
+    /// Bytes from one row of terms to the next.
     pub(super) terms_stride_bytes: usize,
-    /// Number of products in each sum.
+    /// Number of products per sum.
     pub(super) count: usize,
-    /// What sums start from.
+    /// Initial value of the sums.
     pub(super) start: Start,
-    /// Sums of row 0.
+    /// Row 0 of the sums.
     pub(super) sums: *mut f32,
-    /// Elements from the sums of a row to those of the next.
+    /// Elements from one row of sums to the next.
     pub(super) sums_stride: usize,
 }
 
-/// What sums start from.
+/// Initial value of sums.
 #[derive(Clone, Copy)]
 pub(super) enum Start {
     /// Zeros.
     Zero,
-    /// What is there, by a factor for each row.
+    /// The stored sums, times a factor per row.
     Scaled(*const f32),
 }
 
-/// Sums of `rows` rows, at most [`TILE_ROWS`], over `vectors` vectors of terms.
+/// Computes `rows` rows, at most [`TILE_ROWS`], over `vectors` vectors of terms.
 ///
 /// # Safety
 ///
-/// There are factors and sums for the rows, and terms and sums for the vectors.
+/// The pointers have factors and sums for the rows, and terms and sums for the vectors.
 #[inline(always)]
 pub(super) unsafe fn sum_products<L: Lanes, E: Element>(
     products: Products,
     rows: usize,
     vectors: usize,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller has factors, terms and sums for these rows and vectors.
     unsafe {
         match rows {
             1 => sum_rows::<L, E, 1>(products, vectors),
@@ -59,17 +59,17 @@ pub(super) unsafe fn sum_products<L: Lanes, E: Element>(
     }
 }
 
-/// [`sum_products`] of `ROWS` rows.
+/// [`sum_products`] of exactly `ROWS` rows.
 ///
 /// # Safety
 ///
-/// Those of [`sum_products`].
+/// As [`sum_products`].
 #[inline(always)]
 pub(super) unsafe fn sum_rows<L: Lanes, E: Element, const ROWS: usize>(
     products: Products,
     vectors: usize,
 ) {
-    // Half of the registers hold sums.
+    // Sums take half of the registers.
     let most = const {
         match L::REGISTERS / 2 / ROWS {
             0 => 1,
@@ -80,9 +80,10 @@ pub(super) unsafe fn sum_rows<L: Lanes, E: Element, const ROWS: usize>(
     let tiles = vectors.div_ceil(most);
     let mut first = 0;
     for tile in 0..tiles {
-        // Five vectors are three and two rather than four and one, which would wait for the latency of its sums.
+        // Five vectors are split into three and two: four and one would wait for the latency of the single sum.
         let count = (vectors - first).div_ceil(tiles - tile);
-        // SAFETY: the caller's; `first + count` is at most `vectors`.
+        // SAFETY: the caller has factors, terms and sums for these rows and vectors; `first + count` is at most
+        // `vectors`.
         unsafe {
             match count {
                 1 => sum_tile::<L, E, ROWS, 1>(products, first),
@@ -100,13 +101,14 @@ pub(super) unsafe fn sum_rows<L: Lanes, E: Element, const ROWS: usize>(
 ///
 /// # Safety
 ///
-/// Those of [`sum_products`].
+/// As [`sum_products`].
 #[inline(always)]
 unsafe fn sum_tile<L: Lanes, E: Element, const ROWS: usize, const VECTORS: usize>(
     products: Products,
     first: usize,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller has factors and sums for `ROWS` rows, and terms and sums for the vectors up to `first +
+    // VECTORS`.
     unsafe {
         let sums_start = products.sums.add(first * LANES);
         let terms_start = products.terms.add(first * LANES * E::BYTES);

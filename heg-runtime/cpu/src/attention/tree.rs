@@ -1,12 +1,12 @@
-//! New tokens that are a tree: several ways in which a sequence may go on, verified in one call.
+//! New tokens as a tree: alternative continuations of a sequence, verified in one call.
 //!
-//! Keys and values of the new tokens lie behind each other, in the order of the call, but a token's position is the one
-//! that it has on its own way: behind the token that it follows. It sees the context, and of the call those tokens alone
-//! that its way leads through. Tokens that follow each other are a *chain* of the tree.
+//! Keys and values of the new tokens are stored in the order of the call, but a token's position is its depth: one
+//! behind its parent. It sees the context, and of the call only its own branch: its ancestors. A run of tokens that
+//! follow each other in both orders is a *chain*.
 
 use std::ops::Range;
 
-/// Tokens of a tree at most.
+/// Most tokens of a tree.
 pub const TREE_TOKENS_MAX: usize = 64;
 
 /// The new tokens of a sequence, as a tree.
@@ -16,20 +16,20 @@ pub(crate) struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// `follows` has for each token but the first the number of the earlier one that it follows.
+    /// `follows` has, for each token but the first, the index of the earlier token that it follows.
     pub(crate) fn new(follows: &'a [u16]) -> Self {
         Self { follows }
     }
 
-    /// The token that a token follows.
+    /// The parent of a token.
     fn before(self, token: usize) -> Option<usize> {
         let at = token.checked_sub(1)?;
         let before = self.follows.get(at).map(|before| usize::from(*before));
-        // Each is an earlier one, so that every way ends.
+        // Parents are earlier tokens, so every branch ends.
         before.filter(|before| *before < token)
     }
 
-    /// The chains of a part of the tokens, in order.
+    /// The chains of `tokens`, in order.
     pub(super) fn chains(
         self,
         tokens: Range<usize>,
@@ -45,36 +45,36 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// The way to a token.
-    pub(super) fn way(self, token: usize) -> Way {
-        let mut way = Way {
+    /// The branch that ends with `token`.
+    pub(super) fn branch(self, token: usize) -> Branch {
+        let mut branch = Branch {
             tokens: [0; TREE_TOKENS_MAX],
             len: 0,
         };
         let mut at = Some(token);
-        while let (Some(token), true) = (at, way.len < TREE_TOKENS_MAX) {
-            way.tokens[way.len] = token;
-            way.len += 1;
+        while let (Some(token), true) = (at, branch.len < TREE_TOKENS_MAX) {
+            branch.tokens[branch.len] = token;
+            branch.len += 1;
             at = self.before(token);
         }
-        way.tokens[..way.len].reverse();
-        way
+        branch.tokens[..branch.len].reverse();
+        branch
     }
 }
 
-/// The tokens of a tree that lead to one of them, in order, itself the last.
-pub(super) struct Way {
+/// The path from the root of a tree to a token, in order, inclusive.
+pub(super) struct Branch {
     tokens: [usize; TREE_TOKENS_MAX],
     len: usize,
 }
 
-impl Way {
-    /// Their number.
+impl Branch {
+    /// Number of tokens.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// The row of keys and values of a position, where the tree's first token has the position `first`.
+    /// The row of keys and values for a position; `first` is the position of the tree's first token.
     pub(super) fn row(&self, position: usize, first: usize) -> usize {
         let at = position.checked_sub(first);
         let token = at.and_then(|at| self.tokens[..self.len].get(at));
@@ -96,9 +96,11 @@ mod tests {
         assert_eq!(chains, [0..4, 4..5, 5..7]);
         let chains: Vec<_> = tree.chains(1..6).collect();
         assert_eq!(chains, [1..4, 4..5, 5..6]);
-        let way = tree.way(6);
-        assert_eq!(way.tokens[..way.len()], [0, 1, 5, 6]);
-        let rows: Vec<_> = (99..104).map(|position| way.row(position, 100)).collect();
+        let branch = tree.branch(6);
+        assert_eq!(branch.tokens[..branch.len()], [0, 1, 5, 6]);
+        let rows: Vec<_> = (99..104)
+            .map(|position| branch.row(position, 100))
+            .collect();
         assert_eq!(rows, [99, 100, 101, 105, 106]);
     }
 }

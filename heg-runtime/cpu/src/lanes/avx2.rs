@@ -11,14 +11,14 @@ pub(crate) struct Avx2(__m256, __m256);
 ///
 /// # Safety
 ///
-/// The machine has [`Isa::Avx2`](crate::Isa::Avx2), and the kernel may run.
+/// The machine has [`Isa::Avx2`](crate::Isa::Avx2), and the caller has what the kernel needs.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
-    // SAFETY: this function has the instructions, and the caller vouches for the kernel.
+    // SAFETY: this function enables the instructions, and the caller has what the kernel needs.
     unsafe { kernel.run::<Avx2>() }
 }
 
-/// All bits set, then none: from 16 − n on, masks of the first n lanes.
+/// Sixteen words of ones, then sixteen of zeros: from index 16 − n on, a mask of the first n lanes.
 static MASKS: [i32; 2 * LANES] = {
     let mut masks = [0; 2 * LANES];
     let mut lane = 0;
@@ -47,7 +47,7 @@ unsafe fn first(count: usize) -> (__m256i, __m256i) {
     }
 }
 
-/// The first `count` elements; zeros behind them.
+/// Copies `count` elements; the others are zero.
 ///
 /// # Safety
 ///
@@ -66,24 +66,24 @@ unsafe fn padded<T: Copy + Default>(from: *const T, count: usize) -> [T; LANES] 
     elements
 }
 
-// SAFETY of the blocks below: the instructions are those of `run`, which all calls are inlined into. Memory is read and
-// written below `count` only, or below 16, which the caller has: masked elements are not touched.
+// Every method is inlined into `run`, which enables the instructions. Masked elements are not accessed.
 impl Lanes for Avx2 {
     const REGISTERS: usize = 8;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C.
         unsafe { Self(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
     }
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C, and sixteen elements at `from`.
         unsafe { Self(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
     }
     #[inline(always)]
     unsafe fn load_first(from: *const f32, count: usize) -> Self {
-        // SAFETY: see above. The upper half may begin behind the elements, where it is masked.
+        // SAFETY: the caller has AVX2 and `count` elements at `from`. Masked lanes are not read, so the upper half may
+        // begin behind the elements.
         unsafe {
             let (lower, upper) = first(count);
             Self(
@@ -94,12 +94,12 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_bf16(from: *const u16) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C, and sixteen elements at `from`.
         unsafe { Self(bf16_eight(from), bf16_eight(from.add(8))) }
     }
     #[inline(always)]
     unsafe fn load_bf16_first(from: *const u16, count: usize) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C, and `count` elements at `from`; no others are read.
         unsafe {
             match count {
                 LANES => Self::load_bf16(from),
@@ -109,7 +109,7 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_f16(from: *const u16) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C, and sixteen elements at `from`.
         unsafe {
             Self(
                 _mm256_cvtph_ps(_mm_loadu_si128(from.cast())),
@@ -119,7 +119,7 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_f16_first(from: *const u16, count: usize) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C, and `count` elements at `from`; no others are read.
         unsafe {
             match count {
                 LANES => Self::load_f16(from),
@@ -129,12 +129,12 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_i8(from: *const i8) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C, and sixteen elements at `from`.
         unsafe { Self(i8_eight(from), i8_eight(from.add(8))) }
     }
     #[inline(always)]
     unsafe fn load_i8_first(from: *const i8, count: usize) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C, and `count` elements at `from`; no others are read.
         unsafe {
             match count {
                 LANES => Self::load_i8(from),
@@ -144,7 +144,7 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C, and room for sixteen elements at `to`.
         unsafe {
             _mm256_storeu_ps(to, self.0);
             _mm256_storeu_ps(to.add(8), self.1);
@@ -152,7 +152,8 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn store_first(self, to: *mut f32, count: usize) {
-        // SAFETY: see above. The upper half may begin behind the elements, where it is masked.
+        // SAFETY: the caller has AVX2 and room for `count` elements at `to`. Masked lanes are not written, so the upper
+        // half may begin behind the elements.
         unsafe {
             let (lower, upper) = first(count);
             _mm256_maskstore_ps(to, lower, self.0);
@@ -162,10 +163,11 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn store_bf16_first(self, to: *mut u16, count: usize) {
         let mut elements = [0u16; LANES];
-        // SAFETY: see above. The array has 16 elements, of which `count` are copied.
+        // SAFETY: the caller has AVX2 and room for `count` elements at `to`; the array has sixteen, and `count` of them
+        // are copied.
         unsafe {
             let packed = _mm256_packus_epi32(rounded_bf16(self.0), rounded_bf16(self.1));
-            // Packing goes by halves of registers.
+            // Packing works on each half of the register.
             let bits = _mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
             if count == LANES {
                 _mm256_storeu_si256(to.cast(), bits);
@@ -181,7 +183,7 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C.
         unsafe {
             Self(
                 _mm256_add_ps(self.0, other.0),
@@ -191,7 +193,7 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn sub(self, other: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C.
         unsafe {
             Self(
                 _mm256_sub_ps(self.0, other.0),
@@ -201,7 +203,7 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn mul(self, other: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C.
         unsafe {
             Self(
                 _mm256_mul_ps(self.0, other.0),
@@ -211,7 +213,7 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn div(self, other: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C.
         unsafe {
             Self(
                 _mm256_div_ps(self.0, other.0),
@@ -221,7 +223,7 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn mul_add(self, factor: Self, term: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C.
         unsafe {
             Self(
                 _mm256_fmadd_ps(self.0, factor.0, term.0),
@@ -231,7 +233,7 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn max(self, other: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C.
         unsafe {
             Self(
                 _mm256_max_ps(self.0, other.0),
@@ -241,7 +243,7 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn min(self, other: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C.
         unsafe {
             Self(
                 _mm256_min_ps(self.0, other.0),
@@ -251,7 +253,7 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn abs(self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C.
         unsafe {
             let sign = _mm256_set1_ps(-0.0);
             Self(
@@ -263,7 +265,7 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn round(self) -> Self {
         const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C.
         unsafe {
             Self(
                 _mm256_round_ps::<NEAREST>(self.0),
@@ -273,12 +275,12 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn times_power(self, exponent: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C.
         unsafe { self.mul(Self(power_of_two(exponent.0), power_of_two(exponent.1))) }
     }
     #[inline(always)]
     unsafe fn first_or(self, count: usize, other: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C.
         unsafe {
             let (lower, upper) = first(count);
             Self(
@@ -289,7 +291,7 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn interleave(self, other: Self) -> (Self, Self) {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C.
         unsafe {
             (
                 interleave_eight(self.0, other.0),
@@ -299,12 +301,12 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C.
         unsafe { sum_of_eight(_mm256_add_ps(self.0, self.1)) }
     }
     #[inline(always)]
     unsafe fn largest(self) -> f32 {
-        // SAFETY: see above.
+        // SAFETY: the caller has AVX2, FMA and F16C.
         unsafe { largest_of_eight(_mm256_max_ps(self.0, self.1)) }
     }
 }
@@ -314,7 +316,7 @@ impl Lanes for Avx2 {
 /// See [`Lanes`]: `from` has eight bf16.
 #[inline(always)]
 unsafe fn bf16_eight(from: *const u16) -> __m256 {
-    // SAFETY: the caller has the instructions and the elements.
+    // SAFETY: the caller has AVX2 and eight elements at `from`.
     unsafe {
         let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
         _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
@@ -326,18 +328,18 @@ unsafe fn bf16_eight(from: *const u16) -> __m256 {
 /// See [`Lanes`]: `from` has eight integers.
 #[inline(always)]
 unsafe fn i8_eight(from: *const i8) -> __m256 {
-    // SAFETY: the caller has the instructions and the elements.
+    // SAFETY: the caller has AVX2 and eight elements at `from`.
     unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))) }
 }
 
-/// The bits of bf16, one in each lane of 32 bits.
+/// The bits of bf16, one per 32-bit lane.
 ///
 /// # Safety
 ///
 /// See [`Lanes`].
 #[inline(always)]
 unsafe fn rounded_bf16(x: __m256) -> __m256i {
-    // SAFETY: the caller has the instructions.
+    // SAFETY: the caller has AVX2, FMA and F16C.
     unsafe {
         let bits = _mm256_castps_si256(x);
         let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
@@ -351,23 +353,23 @@ unsafe fn rounded_bf16(x: __m256) -> __m256i {
 /// See [`Lanes`].
 #[inline(always)]
 unsafe fn power_of_two(exponent: __m256) -> __m256 {
-    // SAFETY: the caller has the instructions.
+    // SAFETY: the caller has AVX2, FMA and F16C.
     unsafe {
         let biased = _mm256_add_epi32(_mm256_cvtps_epi32(exponent), _mm256_set1_epi32(127));
         _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
     }
 }
 
-/// Eight lanes each, interleaved.
+/// Interleaves eight lanes of each.
 ///
 /// # Safety
 ///
 /// See [`Lanes`].
 #[inline(always)]
 unsafe fn interleave_eight(a: __m256, b: __m256) -> Avx2 {
-    // SAFETY: the caller has the instructions.
+    // SAFETY: the caller has AVX2, FMA and F16C.
     unsafe {
-        // Unpacking goes by halves of registers.
+        // Unpacking works on each half of the register.
         let (lower, upper) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
         Avx2(
             _mm256_permute2f128_ps::<0x20>(lower, upper),
@@ -383,7 +385,7 @@ unsafe fn interleave_eight(a: __m256, b: __m256) -> Avx2 {
 /// See [`Lanes`].
 #[inline(always)]
 pub(super) unsafe fn sum_of_eight(x: __m256) -> f32 {
-    // SAFETY: the caller has the instructions.
+    // SAFETY: the caller has AVX2, FMA and F16C.
     unsafe {
         let four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
         let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -398,7 +400,7 @@ pub(super) unsafe fn sum_of_eight(x: __m256) -> f32 {
 /// See [`Lanes`].
 #[inline(always)]
 pub(super) unsafe fn largest_of_eight(x: __m256) -> f32 {
-    // SAFETY: the caller has the instructions.
+    // SAFETY: the caller has AVX2, FMA and F16C.
     unsafe {
         let four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
         let two = _mm_max_ps(four, _mm_movehl_ps(four, four));

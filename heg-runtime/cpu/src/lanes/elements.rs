@@ -17,7 +17,7 @@ pub(crate) enum Element {
 }
 
 impl Element {
-    /// The one of a tensor, if lanes are read from it.
+    /// The element type of a tensor, if lanes can be read from it.
     pub(crate) const fn of(element: ElementType) -> Option<Self> {
         match element {
             ElementType::I8 => Some(Self::I8),
@@ -28,7 +28,7 @@ impl Element {
         }
     }
 
-    /// Its size.
+    /// Size in bytes.
     pub(crate) const fn bytes(self) -> usize {
         match self {
             Self::I8 => 1,
@@ -37,14 +37,14 @@ impl Element {
         }
     }
 
-    /// The first `count` elements; zeros behind them.
+    /// Loads `count` elements; the other lanes are zero.
     ///
     /// # Safety
     ///
     /// See [`Lanes`]: `from` has `count` elements, and `count` is at most 16.
     #[inline(always)]
     pub(crate) unsafe fn load_first<L: Lanes>(self, from: *const u8, count: usize) -> L {
-        // SAFETY: the caller has the instructions and the elements.
+        // SAFETY: the caller has the instructions of `L` and the elements.
         unsafe {
             match self {
                 Self::I8 => L::load_i8_first(from.cast(), count),

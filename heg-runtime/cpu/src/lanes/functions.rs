@@ -1,4 +1,4 @@
-//! Exponentials and what is built on them, by polynomials: the same bits in all forms.
+//! Exponentials and functions built on them, as polynomials with the same bits in all forms.
 
 use super::Lanes;
 
@@ -22,8 +22,8 @@ const EXP2: [f32; 6] = [
     0.000_154_035_12,
 ];
 
-/// erfc(x) · e^(x²) for x ≥ 0 as a polynomial in t = 1 / (1 + 0.3275911 x) without constant term: Abramowitz and Stegun,
-/// formula 7.1.26, 1.5e-7 absolute on erfc.
+/// erfc(x) · e^(x²) for x ≥ 0 as a polynomial in t = 1 / (1 + 0.3275911 x) without constant term: Abramowitz and
+/// Stegun, formula 7.1.26, 1.5e-7 absolute on erfc.
 const ERFC: [f32; 5] = [
     0.254_829_6,
     -0.284_496_72,
@@ -32,7 +32,7 @@ const ERFC: [f32; 5] = [
     1.061_405_4,
 ];
 
-/// ln 2 in f32, and what it lacks.
+/// ln 2 in f32, and its rounding error.
 const LN_2: (f32, f32) = (std::f32::consts::LN_2, -1.904_654_2e-9);
 
 /// A polynomial, coefficients from the constant term on.
@@ -42,7 +42,7 @@ const LN_2: (f32, f32) = (std::f32::consts::LN_2, -1.904_654_2e-9);
 /// See [`Lanes`].
 #[inline(always)]
 unsafe fn polynomial<L: Lanes, const N: usize>(x: L, coefficients: &[f32; N]) -> L {
-    // SAFETY: the caller has the instructions.
+    // SAFETY: the caller has the instructions of `L`.
     unsafe {
         let mut sum = L::splat(coefficients[N - 1]);
         for coefficient in coefficients[..N - 1].iter().rev() {
@@ -52,14 +52,14 @@ unsafe fn polynomial<L: Lanes, const N: usize>(x: L, coefficients: &[f32; N]) ->
     }
 }
 
-/// The whole number n and r = x − n · ln 2, |r| ≤ ln 2 / 2.
+/// Range reduction: the integer n and r = x − n · ln 2, |r| ≤ ln 2 / 2.
 ///
 /// # Safety
 ///
 /// See [`Lanes`].
 #[inline(always)]
 unsafe fn reduced<L: Lanes>(x: L) -> (L, L) {
-    // SAFETY: the caller has the instructions.
+    // SAFETY: the caller has the instructions of `L`.
     unsafe {
         let n = x.mul(L::splat(std::f32::consts::LOG2_E)).round();
         let r = n.mul_add(L::splat(-LN_2.0), x);
@@ -67,14 +67,14 @@ unsafe fn reduced<L: Lanes>(x: L) -> (L, L) {
     }
 }
 
-/// e^x to 1.5e-7 relative. Beyond −87.3 and 88.3 it stays at what it has there.
+/// e^x to 1.5e-7 relative. Constant below −87.3 and above 88.3.
 ///
 /// # Safety
 ///
 /// See [`Lanes`].
 #[inline(always)]
 pub(crate) unsafe fn exp<L: Lanes>(x: L) -> L {
-    // SAFETY: the caller has the instructions.
+    // SAFETY: the caller has the instructions of `L`.
     unsafe {
         let (n, r) = reduced(x.max(L::splat(-87.3)).min(L::splat(88.3)));
         let power = polynomial(r, &EXP).mul_add(r, L::splat(1.0));
@@ -89,13 +89,13 @@ pub(crate) unsafe fn exp<L: Lanes>(x: L) -> L {
 /// See [`Lanes`].
 #[inline(always)]
 pub(crate) unsafe fn exp2<L: Lanes>(x: L) -> L {
-    // SAFETY: the caller has the instructions.
+    // SAFETY: the caller has the instructions of `L`.
     unsafe {
         let x = x.max(L::splat(-126.0));
         let n = x.round();
         let r = x.sub(n);
         let power = polynomial(r, &EXP2).mul_add(r, L::splat(1.0));
-        // Only results below 2^−100 change by this; the last one becomes 0.
+        // This changes only results below 2^−100; the smallest becomes 0.
         power.times_power(n).sub(L::splat(f32::MIN_POSITIVE))
     }
 }
@@ -107,9 +107,10 @@ pub(crate) unsafe fn exp2<L: Lanes>(x: L) -> L {
 /// See [`Lanes`].
 #[inline(always)]
 pub(crate) unsafe fn tanh<L: Lanes>(x: L) -> L {
-    // SAFETY: the caller has the instructions.
+    // SAFETY: the caller has the instructions of `L`.
     unsafe {
-        // From 10 on it is 1. Small results stay exact: by e^2x − 1 = 2^n (e^r − 1) + (2^n − 1), in which nothing cancels.
+        // It is 1 from 10 on. Small results keep their precision: in e^2x − 1 = 2^n (e^r − 1) + (2^n − 1) nothing
+        // cancels.
         let x = x.max(L::splat(-10.0)).min(L::splat(10.0));
         let (n, r) = reduced(x.add(x));
         let one = L::splat(1.0);
@@ -126,7 +127,7 @@ pub(crate) unsafe fn tanh<L: Lanes>(x: L) -> L {
 /// See [`Lanes`].
 #[inline(always)]
 pub(crate) unsafe fn silu<L: Lanes>(x: L) -> L {
-    // SAFETY: the caller has the instructions.
+    // SAFETY: the caller has the instructions of `L`.
     unsafe { x.div(exp(L::splat(0.0).sub(x)).add(L::splat(1.0))) }
 }
 
@@ -137,7 +138,7 @@ pub(crate) unsafe fn silu<L: Lanes>(x: L) -> L {
 /// See [`Lanes`].
 #[inline(always)]
 pub(crate) unsafe fn gelu<L: Lanes>(x: L) -> L {
-    // SAFETY: the caller has the instructions.
+    // SAFETY: the caller has the instructions of `L`.
     unsafe {
         // x Φ(x) = max(x, 0) − |x| / 2 · erfc(|x| / √2)
         let (one, size) = (L::splat(1.0), x.abs());
@@ -157,7 +158,7 @@ pub(crate) unsafe fn gelu<L: Lanes>(x: L) -> L {
 /// See [`Lanes`].
 #[inline(always)]
 pub(crate) unsafe fn gelu_tanh<L: Lanes>(x: L) -> L {
-    // SAFETY: the caller has the instructions.
+    // SAFETY: the caller has the instructions of `L`.
     unsafe {
         // (1 + tanh u) / 2 = 1 / (1 + e^−2u)
         let factor = L::splat(-std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::SQRT_2);
@@ -208,7 +209,7 @@ mod tests {
             }
         }
 
-        /// Arguments, and the error that its docs claim there: relative and absolute.
+        /// Range of arguments, and the relative and absolute error documented for it.
         fn claim(self) -> (std::ops::Range<f32>, f64, f64) {
             match self {
                 Self::Exp => (-87.3..88.3, 1.5e-7, 0.0),
@@ -221,7 +222,7 @@ mod tests {
         }
     }
 
-    /// By its series for small arguments, by its continued fraction else.
+    /// By a series for small arguments, by a continued fraction for others.
     fn erfc(x: f64) -> f64 {
         let size = x.abs();
         let scale = (-x * x).exp() / std::f64::consts::PI.sqrt();
@@ -265,10 +266,10 @@ mod tests {
         }
     }
 
-    /// Checks the values of one function at sixteen arguments.
+    /// Checks one function at sixteen arguments.
     fn check(function: Function, arguments: [f32; LANES]) {
         let (_, relative, absolute) = function.claim();
-        // SAFETY: every machine has it.
+        // SAFETY: the portable form needs no instructions.
         let values = unsafe { run(Isa::Portable, Values(function, arguments)) };
         for (x, y) in arguments.into_iter().zip(values) {
             let expected = function.reference(f64::from(x));
@@ -280,7 +281,7 @@ mod tests {
             );
         }
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-            // SAFETY: the machine has it.
+            // SAFETY: `is_available` said that the machine has the instructions.
             let same = unsafe { run(isa, Values(function, arguments)) };
             assert_eq!(values.map(f32::to_bits), same.map(f32::to_bits), "{isa}");
         }
@@ -313,7 +314,7 @@ mod tests {
     #[test]
     fn far_arguments_give_limits() {
         let value = |function, x| {
-            // SAFETY: every machine has it.
+            // SAFETY: the portable form needs no instructions.
             let values = unsafe { run(Isa::Portable, Values(function, [x; LANES])) };
             values[0]
         };

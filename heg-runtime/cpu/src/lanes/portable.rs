@@ -1,9 +1,10 @@
-//! Lanes in Rust alone. Every operation is a call: inlined into tiles, they would take minutes to compile.
+//! Lanes in portable Rust. Operations are not inlined: inlined into tiles, they would take minutes to compile.
 
 use super::{LANES, Lanes};
 use half::{bf16, f16};
 
-/// `a · b + c`, rounded once. Without an instruction for it, `f32::mul_add` calls the C library, and MinGW's rounds twice.
+/// `a · b + c`, rounded once. Without an instruction for it, `f32::mul_add` calls the C library, and MinGW's rounds
+/// twice.
 pub(crate) fn fused(a: f32, b: f32, c: f32) -> f32 {
     libm::fmaf(a, b, c)
 }
@@ -23,18 +24,21 @@ impl Portable {
         Self(std::array::from_fn(|lane| f(self.0[lane], other.0[lane])))
     }
 
-    /// Lanes from the first `count` elements, converted.
+    /// Loads and converts `count` elements; the other lanes are zero.
     #[inline(never)]
     unsafe fn converted<T: Copy>(from: *const T, count: usize, f: impl Fn(T) -> f32) -> Self {
-        Self(std::array::from_fn(|lane| match lane < count {
-            // SAFETY: only the first `count` elements are read, which the caller has.
-            true => f(unsafe { from.add(lane).read_unaligned() }),
-            false => 0.0,
+        Self(std::array::from_fn(|lane| {
+            if lane < count {
+                // SAFETY: the caller has `count` elements at `from`, and `lane` is below it.
+                f(unsafe { from.add(lane).read_unaligned() })
+            } else {
+                0.0
+            }
         }))
     }
 }
 
-// SAFETY of the blocks below: elements are read and written below `count` only, or below 16, which the caller has.
+// Only the first `count` elements are accessed, or sixteen in methods without a count.
 impl Lanes for Portable {
     const REGISTERS: usize = 4;
 
@@ -44,60 +48,60 @@ impl Lanes for Portable {
     }
     #[inline(never)]
     unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has sixteen elements at `from`.
         unsafe { Self::converted(from, LANES, |x| x) }
     }
     #[inline(never)]
     unsafe fn load_first(from: *const f32, count: usize) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has `count` elements at `from`.
         unsafe { Self::converted(from, count, |x| x) }
     }
     #[inline(never)]
     unsafe fn load_bf16(from: *const u16) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has sixteen elements at `from`.
         unsafe { Self::load_bf16_first(from, LANES) }
     }
     #[inline(never)]
     unsafe fn load_bf16_first(from: *const u16, count: usize) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has `count` elements at `from`.
         unsafe { Self::converted(from, count, |x: u16| bf16::from_bits(x).to_f32()) }
     }
     #[inline(never)]
     unsafe fn load_f16(from: *const u16) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has sixteen elements at `from`.
         unsafe { Self::load_f16_first(from, LANES) }
     }
     #[inline(never)]
     unsafe fn load_f16_first(from: *const u16, count: usize) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has `count` elements at `from`.
         unsafe { Self::converted(from, count, |x: u16| f16::from_bits(x).to_f32()) }
     }
     #[inline(never)]
     unsafe fn load_i8(from: *const i8) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has sixteen elements at `from`.
         unsafe { Self::load_i8_first(from, LANES) }
     }
     #[inline(never)]
     unsafe fn load_i8_first(from: *const i8, count: usize) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller has `count` elements at `from`.
         unsafe { Self::converted(from, count, f32::from) }
     }
     #[inline(never)]
     unsafe fn store(self, to: *mut f32) {
-        // SAFETY: see above.
+        // SAFETY: the caller has room for sixteen elements at `to`.
         unsafe { self.store_first(to, LANES) }
     }
     #[inline(never)]
     unsafe fn store_first(self, to: *mut f32, count: usize) {
         for (lane, x) in self.0.iter().take(count).enumerate() {
-            // SAFETY: see above.
+            // SAFETY: the caller has room for `count` elements at `to`, and `lane` is below `count`.
             unsafe { to.add(lane).write_unaligned(*x) };
         }
     }
     #[inline(never)]
     unsafe fn store_bf16_first(self, to: *mut u16, count: usize) {
         for (lane, x) in self.0.iter().take(count).enumerate() {
-            // SAFETY: see above.
+            // SAFETY: the caller has room for `count` elements at `to`, and `lane` is below `count`.
             unsafe { to.add(lane).write_unaligned(bf16::from_f32(*x).to_bits()) };
         }
     }
@@ -151,9 +155,12 @@ impl Lanes for Portable {
     }
     #[inline(never)]
     unsafe fn first_or(self, count: usize, other: Self) -> Self {
-        Self(std::array::from_fn(|lane| match lane < count {
-            true => self.0[lane],
-            false => other.0[lane],
+        Self(std::array::from_fn(|lane| {
+            if lane < count {
+                self.0[lane]
+            } else {
+                other.0[lane]
+            }
         }))
     }
     #[inline(never)]

@@ -1,4 +1,4 @@
-//! Each method of each implementation against the portable one, bit for bit.
+//! Every method of every implementation against the portable one, bit for bit.
 
 use super::*;
 use proptest::prelude::*;
@@ -15,10 +15,10 @@ struct EveryMethod {
     count: usize,
 }
 
-/// What stores must leave behind the elements they write.
+/// Sentinel behind stored elements, which must stay.
 const UNTOUCHED: u16 = 0x4321;
 
-/// What the methods give: their names, and the bits of all lanes.
+/// Results by method name: the bits of all lanes.
 type Results = Vec<(&'static str, Vec<u32>)>;
 
 fn bits(x: f32) -> u32 {
@@ -114,14 +114,14 @@ impl Kernel for EveryMethod {
     }
 }
 
-/// Finite numbers: any, denormal ones, zeros of both signs, small ones with ties, and ones that differ in few bits.
+/// Finite numbers: arbitrary, denormal, zeros of both signs, small halves, ties of bf16.
 fn number() -> impl Strategy<Value = f32> {
     let arbitrary = any::<u32>().prop_map(f32::from_bits);
     let denormal = (any::<bool>(), 0..1u32 << 23)
         .prop_map(|(negative, fraction)| f32::from_bits(u32::from(negative) << 31 | fraction));
     let halves = (-9i8..9).prop_map(|x| f32::from(x) * 0.5);
     let zero = any::<bool>().prop_map(|negative| if negative { -0.0 } else { 0.0 });
-    // Halfway between two bf16, or one bit beside.
+    // Halfway between two bf16, or one bit off.
     let ties = (any::<u16>(), 0x7FFFu32..0x8002)
         .prop_map(|(upper, lower)| f32::from_bits(u32::from(upper) << 16 | lower));
     prop_oneof![4 => arbitrary, 1 => denormal, 2 => halves, 1 => zero, 2 => ties, 3 => -2.0f32..2.0]
@@ -165,10 +165,10 @@ proptest! {
 
     #[test]
     fn every_form_gives_the_bits_of_the_portable_one(methods in every_method()) {
-        // SAFETY: every machine has it.
+        // SAFETY: the portable form needs no instructions.
         let expected = unsafe { run(Isa::Portable, methods) };
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-            // SAFETY: the machine has it.
+            // SAFETY: `is_available` said that the machine has the instructions.
             let results = unsafe { run(isa, methods) };
             for (result, expected) in results.iter().zip(&expected) {
                 prop_assert_eq!(result, expected, "{}", isa);
@@ -189,7 +189,7 @@ fn the_portable_form_rounds_and_sums_as_documented() {
         count: 5,
     };
     methods.a[1] = 1.0 + f32::EPSILON;
-    // SAFETY: every machine has it.
+    // SAFETY: the portable form needs no instructions.
     let results = unsafe { run(Isa::Portable, methods) };
     let lane = |name: &str, lane: usize| {
         let found = results.iter().find(|(method, _)| *method == name);

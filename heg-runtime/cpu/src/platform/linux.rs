@@ -1,4 +1,4 @@
-//! Linux: cores as `/sys` describes them.
+//! Linux: cores as described in `/sys`.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::Core;
 
-/// The cores that this process may use; none where the system does not say.
+/// Cores that this process may use; empty if the system does not tell.
 pub(crate) fn cores() -> Vec<Core> {
     let Ok(allowed) = sched_getaffinity(None) else {
         return Vec::new();
@@ -16,7 +16,7 @@ pub(crate) fn cores() -> Vec<Core> {
     described(Path::new("/sys/devices"), numbers.collect())
 }
 
-/// Keeps the calling thread on some cores; false, and nothing happens, where that cannot be done.
+/// Pins the calling thread to `cores`. Returns false, and does nothing, if that fails.
 pub(crate) fn keep_on(cores: &[usize]) -> bool {
     let mut set = CpuSet::new();
     for core in cores.iter().filter(|core| **core < CpuSet::MAX_CPU) {
@@ -25,22 +25,24 @@ pub(crate) fn keep_on(cores: &[usize]) -> bool {
     sched_setaffinity(None, &set).is_ok()
 }
 
-/// Cores of these numbers as files below `devices` describe them. What no file says is taken to be a core of its own, as
-/// fast as any.
+/// Describes the cores with these numbers from files below `devices`. A core without files counts as a separate, fast
+/// one.
 fn described(devices: &Path, numbers: Vec<usize>) -> Vec<Core> {
     let cpu = |number: &usize| devices.join(format!("system/cpu/cpu{number}"));
-    // Intel's machines with two kinds of cores.
-    let fast = fs::read_to_string(devices.join("cpu_core/cpus"));
-    let fast = fast.ok().and_then(|text| listed(&text));
-    // Arm's, and newer kernels on Intel's: a share of the fastest core's speed, of 1024.
+    // Intel machines with two kinds of cores.
+    let fast = fs::read_to_string(devices.join("cpu_core/cpus"))
+        .ok()
+        .and_then(|text| listed(&text));
+    // Arm, and newer kernels on Intel: speed relative to the fastest core, in 1/1024.
     let capacity = |number: &usize| -> Option<u32> {
         let text = fs::read_to_string(cpu(number).join("cpu_capacity")).ok()?;
         text.trim().parse().ok()
     };
     let fastest = numbers.iter().filter_map(capacity).max();
     let core = |number: &usize| {
-        let siblings = fs::read_to_string(cpu(number).join("topology/thread_siblings_list"));
-        let siblings = siblings.ok().and_then(|text| listed(&text));
+        let siblings = fs::read_to_string(cpu(number).join("topology/thread_siblings_list"))
+            .ok()
+            .and_then(|text| listed(&text));
         Core {
             number: *number,
             first: siblings
@@ -56,7 +58,7 @@ fn described(devices: &Path, numbers: Vec<usize>) -> Vec<Core> {
     numbers.iter().map(core).collect()
 }
 
-/// Numbers in a list of the kernel's, such as `0-3,8`.
+/// Parses a list of the kernel, such as `0-3,8`.
 fn listed(text: &str) -> Option<Vec<usize>> {
     let mut numbers = Vec::new();
     for part in text.trim().split(',') {
@@ -80,7 +82,7 @@ mod tests {
         assert_eq!(listed("0-x"), None);
     }
 
-    /// A folder like `/sys/devices`, with these files in it.
+    /// A folder like `/sys/devices` with these files.
     fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         for (path, text) in files {

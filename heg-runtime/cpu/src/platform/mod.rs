@@ -1,4 +1,4 @@
-//! What operating systems do differently: which cores there are, and on which ones a thread runs.
+//! Operating systems: the cores of this machine, and pinning threads to them.
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -10,12 +10,12 @@ pub(crate) use linux::*;
 #[cfg(not(target_os = "linux"))]
 pub(crate) use other::*;
 
-/// A core as the system numbers it. One that runs two threads at a time has two numbers.
+/// A logical core. A physical core that runs two threads at a time has two numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Core {
     pub(crate) number: usize,
-    /// The first number of the same core.
+    /// The lowest number of the same physical core.
     pub(crate) first: usize,
-    /// Whether it is of the machine's fast kind.
+    /// Whether it is one of the machine's fast cores.
     pub(crate) is_fast: bool,
 }

@@ -1,13 +1,13 @@
-//! Systems on which threads are left where the system puts them.
+//! Systems without thread pinning.
 
 use super::Core;
 
-/// The cores that this process may use; none, as they are not told apart here.
+/// Cores that this process may use; empty, since they cannot be told apart.
 pub(crate) fn cores() -> Vec<Core> {
     Vec::new()
 }
 
-/// Keeps the calling thread on some cores; false, and nothing happens, where that cannot be done.
+/// Pins the calling thread to `cores`: unsupported, always false.
 pub(crate) fn keep_on(_: &[usize]) -> bool {
     false
 }

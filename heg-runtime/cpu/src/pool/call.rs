@@ -1,4 +1,4 @@
-//! A call of the pool: phases, and the counts of their pieces.
+//! A call of the pool: its phases, and the counts of their pieces.
 
 use std::ops::ControlFlow;
 use std::sync::Mutex;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use heg_spec::Side;
 
-/// Does a piece of work. It may say that the piece's phase is the last one.
+/// Runs one piece. `Break` declares the piece's phase the last one.
 pub(super) type Work<'a> = dyn Fn(Taken) -> ControlFlow<()> + Sync + 'a;
 
 /// A piece that a thread has taken.
@@ -14,64 +14,64 @@ pub(super) type Work<'a> = dyn Fn(Taken) -> ControlFlow<()> + Sync + 'a;
 pub(crate) struct Taken {
     /// The thread.
     pub(crate) thread: usize,
-    /// Number of the phase.
+    /// Index of the phase.
     pub(crate) phase: usize,
-    /// The side whose piece it is; that of the thread, unless the other side is late or lost.
+    /// The side that owns the piece: the thread's own, unless the other side is late or lost.
     pub(crate) side: Side,
-    /// Number of the piece among those of the side.
+    /// Index of the piece on its side.
     pub(crate) piece: usize,
 }
 
 /// The pieces of a phase.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Pieces {
-    /// For each side.
+    /// Number of pieces, by side.
     pub(crate) of_side: [usize; 2],
-    /// What tells the phase from others that take another time.
-    pub(crate) likeness: u64,
-    /// Whether it may take so long that a side sleeps until the other has nearly ended.
+    /// Key of phases that take the same time.
+    pub(crate) timing_key: u64,
+    /// Whether it may take so long that a waiting side sleeps first.
     pub(crate) is_long: bool,
 }
 
-/// A call. A thread that comes late may hold it after its end.
+/// A call. A late thread may hold it after its end.
 pub(super) struct Call {
     /// The first side's pieces of each phase.
     pub(super) first: Vec<Queue>,
-    /// The second side's, of a pair; empty where there is one side, whose threads then touch one queue a phase.
+    /// The second side's pieces; empty for a single device, whose threads touch one queue per phase.
     second: Vec<Queue>,
-    /// Phases that are run: all, unless a piece says that its phase is the last one. Read when a phase is over.
+    /// Number of phases to run: all, unless a piece declares its phase the last. Read when a phase is over.
     pub(super) end: AtomicUsize,
-    /// When a pair's began, in the time of `Joint`.
+    /// Start of a pair's call, in ns since the barrier's origin.
     pub(super) begun_ns: AtomicU64,
-    /// Used by whoever has taken a piece that is there, so not after the end.
+    /// Used only by threads that hold an unfinished piece, so not after the end.
     pub(super) work: *const Work<'static>,
 }
 
-// SAFETY: `work` is shared by reference between threads, as it is `Sync`, and only while `Pool::run` borrows it.
+// SAFETY: `work` is `Sync`, and shared between threads only while `Pool::run` borrows it.
 unsafe impl Send for Call {}
-// SAFETY: as above.
+// SAFETY: `work` is `Sync`, and used only while `Pool::run` borrows it.
 unsafe impl Sync for Call {}
 
-/// A phase, which has pieces for each side.
+/// A phase with the pieces of each side.
 #[derive(Clone, Copy)]
 pub(super) struct Phase<'c> {
     pub(super) first: &'c Queue,
     pub(super) second: Option<&'c Queue>,
 }
 
-/// Counts of one side in a phase, on cache lines of their own: others wait for one phase while the next is not yet begun.
+/// Piece counts of one side in one phase, on their own cache lines: threads poll one phase while the next is not begun.
 #[repr(align(128))]
 pub(super) struct Queue {
     pub(super) pieces: usize,
     pub(super) taken: AtomicUsize,
     pub(super) done: AtomicUsize,
-    /// When the piece that ended last was done, in the time of `Joint`.
+    /// End of the latest piece, in ns since the barrier's origin.
     pub(super) ended_ns: AtomicU64,
-    /// Pieces that a lost side had taken.
+    /// Pieces to redo, which a lost side had taken.
     pub(super) returned: Mutex<Vec<usize>>,
-    /// What tells the phase from others that take another time.
-    pub(super) likeness: u64,
-    /// Whether the phase may take so long that a side sleeps until the other has nearly ended.
+    /// Key of phases that take the same time.
+    pub(super) timing_key: u64,
+    /// Whether the phase may take so long that a waiting side sleeps first.
     pub(super) is_long: bool,
 }
 
@@ -79,7 +79,7 @@ impl Queue {
     fn new(pieces: usize, phase: Pieces) -> Self {
         Self {
             pieces,
-            likeness: phase.likeness,
+            timing_key: phase.timing_key,
             is_long: phase.is_long,
             taken: AtomicUsize::new(0),
             done: AtomicUsize::new(0),
@@ -108,7 +108,7 @@ impl<'c> Phase<'c> {
 }
 
 impl Call {
-    /// One without phases.
+    /// A call without phases.
     pub(super) fn empty(work: *const Work<'static>) -> Self {
         Self {
             first: Vec::new(),
@@ -119,7 +119,7 @@ impl Call {
         }
     }
 
-    /// A phase, by its number.
+    /// A phase by index.
     pub(super) fn phase(&self, number: usize) -> Option<Phase<'_>> {
         Some(Phase {
             first: self.first.get(number)?,
@@ -127,20 +127,20 @@ impl Call {
         })
     }
 
-    /// How long each phase of a pair took, from the end of the one before it.
+    /// Duration of each phase of a pair in ns, from the end of the previous one.
     pub(super) fn phases_ns(&self) -> impl Iterator<Item = u64> {
         let begun_ns = self.begun_ns.load(Ordering::Relaxed);
         let queues = self.first.iter().zip(&self.second);
         queues.scan(begun_ns, |begin_ns, queues| {
             let of_side = <[&Queue; 2]>::from(queues);
             let ends_ns = of_side.map(|queue| queue.ended_ns.load(Ordering::Relaxed));
-            // One without pieces ends with the one before it.
+            // A phase without pieces ends with the previous one.
             let end_ns = ends_ns.into_iter().fold(*begin_ns, u64::max);
             Some(end_ns - std::mem::replace(begin_ns, end_ns))
         })
     }
 
-    /// Lists phases, of both sides where it is a pair's.
+    /// Lists the phases, of both sides for a pair.
     pub(super) fn fill(
         &mut self,
         phases: impl Iterator<Item = Pieces>,

@@ -1,12 +1,12 @@
-//! How long it takes from the end of one side's piece until the other side, which waits for it, goes on.
+//! Latency from the end of one side's last piece to the other side going on.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Hand-overs between the sides of a pair, counted by how long they took.
+/// Histogram of hand-over latencies between the sides of a pair.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandOvers([u64; BUCKETS]);
 
-/// The same as they are counted.
+/// The histogram while it is filled.
 pub(super) struct HandOverCounts([AtomicU64; BUCKETS]);
 
 impl HandOverCounts {
@@ -26,12 +26,12 @@ impl HandOverCounts {
 }
 
 impl HandOvers {
-    /// Their number.
+    /// Number of hand-overs.
     pub fn count(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Both together.
+    /// The sum of both histograms.
     #[must_use]
     pub fn with(&self, others: &Self) -> Self {
         let mut all = self.clone();
@@ -41,7 +41,7 @@ impl HandOvers {
         all
     }
 
-    /// Those that came after `earlier` was read.
+    /// Hand-overs since `earlier` was read.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut later = self.clone();
@@ -51,7 +51,7 @@ impl HandOvers {
         later
     }
 
-    /// A bound, at most a quarter too large, of the time that this share of them took at most; none where there were none.
+    /// Upper bound of a quantile in µs, at most a quarter too large; `None` without hand-overs. `share` is from 0 to 1.
     pub fn quantile_us(&self, share: f64) -> Option<f64> {
         let wanted = (self.count() as f64 * share).ceil() as u64;
         let mut seen = 0;
@@ -63,7 +63,7 @@ impl HandOvers {
     }
 }
 
-/// Four buckets for each power of two from 64 ns to a second, and one on either side.
+/// Four buckets per power of two from 64 ns to a second, and one at either end.
 const BUCKETS: usize = (OCTAVE_MAX - OCTAVE_MIN) * 4 + 2;
 const OCTAVE_MIN: usize = 6;
 const OCTAVE_MAX: usize = 30;
@@ -79,7 +79,7 @@ fn bucket(ns: u64) -> usize {
     ((octave - OCTAVE_MIN) * 4 + quarter + 1).min(BUCKETS - 1)
 }
 
-/// The first time behind a bucket.
+/// Exclusive end of a bucket.
 fn end_ns(bucket: usize) -> u64 {
     let (octave, quarter) = (bucket / 4 + OCTAVE_MIN, bucket % 4);
     (4 + quarter as u64) << (octave - 2)

@@ -1,4 +1,4 @@
-//! Pieces of phases: who takes them, and who waits.
+//! Which threads take which pieces, and which wait.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn crew(threads: usize) -> Crew<'static> {
     }
 }
 
-/// Phases of which the first side has all pieces.
+/// Phases with all pieces on the first side.
 fn of_first(pieces: &[usize]) -> impl Iterator<Item = Pieces> {
     let pieces = pieces.to_vec();
     pieces.into_iter().map(|first| of_both([first, 0]))
@@ -55,7 +55,11 @@ fn a_parked_pool_wakes_up() {
         let threads = Mutex::new(Vec::new());
         let work = |Taken { thread, .. }: Taken| {
             threads.lock().unwrap().push(thread);
-            thread::sleep(Duration::from_millis(20));
+            // Until the other thread has its piece, however busy the machine is.
+            let patience = Instant::now() + Duration::from_secs(60);
+            while threads.lock().unwrap().len() < 2 && Instant::now() < patience {
+                thread::yield_now();
+            }
             GO_ON
         };
         pool.run(of_first(&[2]), &work).unwrap();
@@ -65,7 +69,7 @@ fn a_parked_pool_wakes_up() {
     }
 }
 
-/// Threads that have not come to a call when the pool is dropped: more of them than cores.
+/// More threads than cores: some have not joined a call when the pool is dropped.
 #[test]
 fn a_pool_ends_whose_threads_are_late() {
     for _ in 0..300 {
@@ -98,9 +102,10 @@ fn a_piece_may_say_that_its_phase_is_the_last() {
         let work = |Taken { phase, piece, .. }: Taken| {
             assert!(phase <= last);
             ran.fetch_add(1, Ordering::Relaxed);
-            match (phase, piece) == (last, 1) {
-                true => ControlFlow::Break(()),
-                false => GO_ON,
+            if (phase, piece) == (last, 1) {
+                ControlFlow::Break(())
+            } else {
+                GO_ON
             }
         };
         let phases = pool.run(of_first(&[4; 6]), &work).unwrap();
@@ -109,7 +114,7 @@ fn a_piece_may_say_that_its_phase_is_the_last() {
     }
 }
 
-/// A neighbour that takes a core for good is a thread that never comes.
+/// A thread that never comes, as if a neighbour had taken its core for good.
 #[test]
 fn nobody_waits_for_a_thread_that_takes_no_piece() {
     let mut pool = Pool::new(crew(1)).unwrap();
@@ -136,7 +141,7 @@ fn who_is_slow_takes_fewer_pieces() {
     let taken = [AtomicUsize::new(0), AtomicUsize::new(0)];
     let work = |Taken { thread, .. }: Taken| {
         let piece = taken[thread].fetch_add(1, Ordering::Relaxed);
-        // The other thread holds its first piece until this one has done all the rest.
+        // The other thread holds its first piece until this one has done all others.
         while thread == 1 && piece == 0 && taken[0].load(Ordering::Relaxed) < 15 {
             thread::yield_now();
         }
@@ -153,7 +158,7 @@ fn pair(how: Synchronisation) -> Pool {
     Pool::pair([crew(1), crew(1)], how).unwrap()
 }
 
-/// Phases that are all alike, each with pieces of both sides.
+/// Equal phases, each with pieces of both sides.
 fn shared(phases: usize, of_side: [usize; 2]) -> impl Iterator<Item = Pieces> {
     (0..phases).map(move |_| of_both(of_side))
 }
@@ -177,13 +182,13 @@ fn sides_do_their_own_pieces_and_wait_for_each_other() {
     }
 }
 
-/// A side whose thread never comes: not one flag of it is ever set.
+/// A side whose thread never comes and sets no flag.
 #[test]
 fn a_late_sides_pieces_are_done_by_the_other() {
     for how in [Synchronisation::Fast, Synchronisation::Plain] {
         let mut pool = pair(how);
         pool.run(shared(3, [1, 1]), &|_| GO_ON).unwrap();
-        // A call that the second side's thread does not hear of.
+        // A call that the second side's thread never sees.
         let nothing: &'static Work<'static> = &|_| GO_ON;
         let mut call = Call::empty(nothing);
         call.fill(shared(40, [2, 3]), true, nothing);
@@ -195,50 +200,50 @@ fn a_late_sides_pieces_are_done_by_the_other() {
 #[test]
 fn a_side_that_waits_long_stops_polling() {
     let mut pool = pair(Synchronisation::Fast);
-    let joint = Arc::clone(pool.shared.joint.as_ref().unwrap());
+    let barrier = Arc::clone(pool.shared.barrier.as_ref().unwrap());
     let [has_come, is_seen] = [false; 2].map(AtomicBool::new);
     let work = |taken: Taken| {
         if taken.thread == 1 {
             has_come.store(true, Ordering::Relaxed);
-            // However busy the machine is: the second side holds its piece until the first sleeps.
+            // However busy the machine is: the second side holds its piece until the first side sleeps.
             let begin = Instant::now();
-            while joint.sleeping() == 0 && begin.elapsed() < Duration::from_secs(30) {
+            while barrier.sleeping() == 0 && begin.elapsed() < Duration::from_secs(30) {
                 thread::yield_now();
             }
-            is_seen.store(joint.sleeping() > 0, Ordering::Relaxed);
+            is_seen.store(barrier.sleeping() > 0, Ordering::Relaxed);
         }
         GO_ON
     };
-    // Of a thread that comes too late, the first side takes the piece.
+    // If the thread comes too late, the first side takes its piece.
     while !has_come.load(Ordering::Relaxed) {
         pool.run(shared(1, [1, 1]), &work).unwrap();
     }
     assert!(is_seen.into_inner());
-    assert_eq!(joint.sleeping(), 0);
+    assert_eq!(barrier.sleeping(), 0);
 }
 
 #[test]
 fn whoever_sleeps_is_woken_by_the_end_of_the_other() {
     for how in [Synchronisation::Fast, Synchronisation::Plain] {
-        let joint = Arc::new(Joint::new(how));
+        let barrier = Arc::new(PairBarrier::new(how));
         let nothing: &'static Work<'static> = &|_| GO_ON;
         let mut call = Call::empty(nothing);
         call.fill(shared(1, [0, 1]), true, nothing);
         let call = Arc::new(call);
         let (says, hears) = std::sync::mpsc::channel();
-        let [of_waiter, of_joint] = [Arc::clone(&call), Arc::clone(&call)];
-        let waits = Arc::clone(&joint);
+        let [of_waiter, of_ringer] = [Arc::clone(&call), Arc::clone(&call)];
+        let waits = Arc::clone(&barrier);
         thread::spawn(move || {
             let phase = of_waiter.phase(0).unwrap();
             let wait = waits.begin(phase, Side::First);
             let an_hour = Duration::from_secs(3600);
             says.send(waits.wait(phase, &wait, an_hour)).unwrap();
         });
-        while joint.sleeping() == 0 {
+        while barrier.sleeping() == 0 {
             thread::yield_now();
         }
-        let second = of_joint.phase(0).unwrap().queue(Side::Second).unwrap();
-        joint.piece_done(second, Side::Second);
+        let second = of_ringer.phase(0).unwrap().queue(Side::Second).unwrap();
+        barrier.piece_done(second, Side::Second);
         assert_eq!(hears.recv_timeout(Duration::from_secs(60)), Ok(true));
     }
 }
@@ -263,7 +268,7 @@ fn a_side_that_comes_back_is_waited_for_again() {
         {
             thread::yield_now();
         }
-        // Once, the second side is late with its first piece of two.
+        // Once, the second side is late with its first of two pieces.
         if taken.thread == 1 && taken.phase == 6 && taken.piece == 0 {
             thread::sleep(Duration::from_millis(100));
         }

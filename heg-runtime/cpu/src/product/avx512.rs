@@ -1,13 +1,7 @@
-//! Integer products by AVX-512 and its dot products of bytes.
+//! Integer products with AVX-512 and its byte dot products.
 
-use super::chunk::{self, Tile};
-use super::few_rows;
-use super::one_row;
-use super::operand::{self, Rounded};
-use super::vector::{Kernels, Vector};
-use super::{IntegerProduct, Scratch};
+use super::vector::{Vector, kernels};
 use std::arch::x86_64::*;
-use std::ops::Range;
 
 /// 64 bytes.
 #[derive(Clone, Copy)]
@@ -27,54 +21,54 @@ impl Vector<LANES> for Avx512 {
 
     #[inline(always)]
     unsafe fn zero() -> Self {
-        // SAFETY: the caller has the instructions.
+        // SAFETY: the caller has AVX-512.
         unsafe { Self(_mm512_setzero_si512()) }
     }
     #[inline(always)]
     unsafe fn load(from: *const i8) -> Self {
-        // SAFETY: as above, and 64 bytes.
+        // SAFETY: the caller has AVX-512, and 64 bytes at `from`.
         unsafe { Self(_mm512_loadu_si512(from.cast())) }
     }
     #[inline(always)]
     unsafe fn load_first(from: *const i8, count: usize) -> Self {
         let mask = u64::MAX.unbounded_shr(64 - count as u32);
-        // SAFETY: as above; masked bytes are not read.
+        // SAFETY: the caller has AVX-512, and `count` bytes at `from`; no others are read.
         unsafe { Self(_mm512_maskz_loadu_epi8(mask, from)) }
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut i8) {
-        // SAFETY: as above.
+        // SAFETY: the caller has AVX-512, and room for 64 bytes at `to`.
         unsafe { _mm512_storeu_si512(to.cast(), self.0) }
     }
     #[inline(always)]
     unsafe fn splat(from: *const i8) -> Self {
-        // SAFETY: as above, and four bytes.
+        // SAFETY: the caller has AVX-512, and four bytes at `from`.
         unsafe { Self(_mm512_set1_epi32(from.cast::<i32>().read_unaligned())) }
     }
     #[inline(always)]
     unsafe fn weights(self) -> Self {
-        // `vpdpbusd` takes one side unsigned: 128 is added to every weight.
-        // SAFETY: as above.
+        // One side of `vpdpbusd` is unsigned, so 128 is added to every weight.
+        // SAFETY: the caller has AVX-512.
         unsafe { Self(_mm512_xor_si512(self.0, _mm512_set1_epi8(i8::MIN))) }
     }
     #[inline(always)]
     unsafe fn dot(self, weights: Self, digits: Self) -> Self {
-        // SAFETY: as above.
+        // SAFETY: the caller has AVX-512.
         unsafe { Self(_mm512_dpbusd_epi32(self.0, weights.0, digits.0)) }
     }
     #[inline(always)]
     unsafe fn offset(self, offset: i32) -> Self {
-        // SAFETY: as above.
+        // SAFETY: the caller has AVX-512.
         unsafe { Self(_mm512_add_epi32(self.0, _mm512_set1_epi32(offset))) }
     }
     #[inline(always)]
     unsafe fn plus(self, number: i32) -> Self {
-        // SAFETY: as above.
+        // SAFETY: the caller has AVX-512.
         unsafe { Self(_mm512_add_epi32(self.0, _mm512_set1_epi32(number))) }
     }
     #[inline(always)]
     unsafe fn nibbles(self, flipped: Self) -> [Self; 2] {
-        // SAFETY: as above.
+        // SAFETY: the caller has AVX-512.
         unsafe {
             let (bytes, low) = (_mm512_xor_si512(self.0, flipped.0), _mm512_set1_epi8(0x0f));
             let high = _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), low);
@@ -83,7 +77,7 @@ impl Vector<LANES> for Avx512 {
     }
     #[inline(always)]
     unsafe fn sixteens(a: Self, b: Self) -> [Self; 2] {
-        // SAFETY: as above.
+        // SAFETY: the caller has AVX-512.
         unsafe {
             [
                 Self(_mm512_shuffle_i32x4::<0x88>(a.0, b.0)),
@@ -93,17 +87,17 @@ impl Vector<LANES> for Avx512 {
     }
     #[inline(always)]
     unsafe fn times_base(self) -> Self {
-        // SAFETY: as above.
+        // SAFETY: the caller has AVX-512.
         unsafe { Self(_mm512_sub_epi32(_mm512_slli_epi32::<8>(self.0), self.0)) }
     }
     #[inline(always)]
     unsafe fn transpose(rows: [Self; LANES]) -> [Self; LANES] {
-        // SAFETY: as above.
+        // SAFETY: the caller has AVX-512.
         unsafe { transpose(rows.map(|row| row.0)).map(Self) }
     }
     #[inline(always)]
     unsafe fn totals(parts: [Self; 8]) -> Self {
-        // SAFETY: as above.
+        // SAFETY: the caller has AVX-512.
         unsafe {
             let low = quarters([parts[0].0, parts[1].0, parts[2].0, parts[3].0]);
             let high = quarters([parts[4].0, parts[5].0, parts[6].0, parts[7].0]);
@@ -111,14 +105,14 @@ impl Vector<LANES> for Avx512 {
                 _mm512_shuffle_i32x4::<0x88>(low, high),
                 _mm512_shuffle_i32x4::<0xdd>(low, high),
             );
-            // First halves of four vectors, second halves of them, and so on for the other four.
+            // First halves of four vectors, their second halves, and likewise for the other four.
             let order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
             Self(_mm512_permutexvar_epi32(order, totals))
         }
     }
     #[inline(always)]
     unsafe fn totals_of_fours(parts: [Self; 4]) -> Self {
-        // SAFETY: as above.
+        // SAFETY: the caller has AVX-512.
         unsafe {
             let totals = quarters([parts[0].0, parts[1].0, parts[2].0, parts[3].0]);
             let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -127,7 +121,7 @@ impl Vector<LANES> for Avx512 {
     }
     #[inline(always)]
     unsafe fn load_f16(from: *const u16, count: usize) -> Self {
-        // SAFETY: as above; masked elements are not read.
+        // SAFETY: the caller has AVX-512, and `count` elements at `from`; no others are read.
         unsafe {
             let halves = _mm256_maskz_loadu_epi16(first(count), from.cast());
             Self(_mm512_castps_si512(_mm512_cvtph_ps(halves)))
@@ -136,17 +130,17 @@ impl Vector<LANES> for Avx512 {
 
     #[inline(always)]
     unsafe fn no_sums() -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: the caller has AVX-512.
         unsafe { _mm512_setzero_ps() }
     }
     #[inline(always)]
     unsafe fn add_scaled(self, scale: f32, sums: __m512) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: the caller has AVX-512.
         unsafe { _mm512_fmadd_ps(_mm512_cvtepi32_ps(self.0), _mm512_set1_ps(scale), sums) }
     }
     #[inline(always)]
     unsafe fn add_products(self, factors: __m512, scale: f32, sums: __m512) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: the caller has AVX-512.
         unsafe {
             let factors = _mm512_mul_ps(factors, _mm512_set1_ps(scale));
             _mm512_fmadd_ps(_mm512_cvtepi32_ps(self.0), factors, sums)
@@ -154,35 +148,35 @@ impl Vector<LANES> for Avx512 {
     }
     #[inline(always)]
     unsafe fn load_sums(from: *const f32, count: usize) -> __m512 {
-        // SAFETY: as above; masked elements are not read.
+        // SAFETY: the caller has AVX-512, and `count` elements at `from`; no others are read.
         unsafe { _mm512_maskz_loadu_ps(first(count), from) }
     }
     #[inline(always)]
     unsafe fn store_sums(sums: __m512, to: *mut f32, count: usize) {
-        // SAFETY: as above; masked elements are not written.
+        // SAFETY: the caller has AVX-512, and room for `count` elements at `to`; no others are written.
         unsafe { _mm512_mask_storeu_ps(to, first(count), sums) }
     }
     #[inline(always)]
     unsafe fn add(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: the caller has AVX-512.
         unsafe { _mm512_add_ps(a, b) }
     }
     #[inline(always)]
     unsafe fn multiply(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: the caller has AVX-512.
         unsafe { _mm512_mul_ps(a, b) }
     }
     #[inline(always)]
     unsafe fn multiply_add(a: __m512, factor: f32, term: __m512) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: the caller has AVX-512.
         unsafe { _mm512_fmadd_ps(a, _mm512_set1_ps(factor), term) }
     }
 }
 
-/// Sums of each quarter of four vectors: in quarter q, those of the vectors' quarters q.
+/// Adds up each quarter of four vectors: quarter q of the result has the sums of their quarters q.
 #[inline(always)]
 unsafe fn quarters(parts: [__m512i; 4]) -> __m512i {
-    // SAFETY: the caller has the instructions.
+    // SAFETY: the caller has AVX-512.
     unsafe {
         let pair =
             |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
@@ -191,10 +185,10 @@ unsafe fn quarters(parts: [__m512i; 4]) -> __m512i {
     }
 }
 
-/// Transposes 16 × 16 elements of 32 bits: by pairs, by fours, and twice by quarters of a vector.
+/// Transposes 16 × 16 elements of 32 bits: by pairs, by fours, and twice by quarters of vectors.
 #[inline(always)]
 unsafe fn transpose(rows: [__m512i; 16]) -> [__m512i; 16] {
-    // SAFETY: the caller has the instructions.
+    // SAFETY: the caller has AVX-512.
     unsafe {
         let mut pairs = rows;
         for i in 0..8 {
@@ -228,53 +222,8 @@ unsafe fn transpose(rows: [__m512i; 16]) -> [__m512i; 16] {
     }
 }
 
-impl Kernels<LANES> for Avx512 {
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
-    unsafe fn round<const DIGITS: usize>(
-        form: Rounded,
-        rows: usize,
-        row: usize,
-        x: *const f32,
-        operand: *mut u8,
-    ) {
-        // SAFETY: passed on.
-        unsafe { operand::round::<DIGITS>(form, rows, row, x, operand) }
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
-    unsafe fn one_row<const DIGITS: usize>(
-        product: &IntegerProduct,
-        outputs: Range<usize>,
-        scratch: Scratch,
-    ) {
-        // SAFETY: passed on.
-        unsafe { one_row::any_weights::<Self, LANES, DIGITS>(product, outputs, scratch) }
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
-    unsafe fn few_rows<const DIGITS: usize, const ROWS: usize>(
-        product: &IntegerProduct,
-        outputs: Range<usize>,
-        scratch: Scratch,
-    ) {
-        // SAFETY: passed on.
-        unsafe { few_rows::any_weights::<Self, LANES, DIGITS, ROWS>(product, outputs, scratch) }
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
-    unsafe fn pack(
-        product: &IntegerProduct,
-        outputs: Range<usize>,
-        columns: Range<usize>,
-        scratch: Scratch,
-    ) {
-        // SAFETY: passed on.
-        unsafe { chunk::pack::<Self, LANES>(product, outputs, columns, scratch) }
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
-    unsafe fn tile<const DIGITS: usize, const ROWS: usize>(tile: &Tile<'_>, row: usize) {
-        // SAFETY: passed on.
-        unsafe { chunk::tile::<Self, LANES, DIGITS, ROWS>(tile, row) }
-    }
-}
+kernels!(
+    Avx512,
+    LANES,
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma"
+);

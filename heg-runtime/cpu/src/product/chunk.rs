@@ -7,16 +7,16 @@ use super::vector::{Kernels, Vector, finish};
 use super::{IntegerProduct, Scaling, Scratch, few_rows};
 use std::ops::Range;
 
-/// Vectors of outputs in a tile.
+/// Vectors of outputs per tile.
 pub(super) const VECTORS: usize = 2;
 
-/// Most rows of a tile: with 32 registers, its totals and sums stay in them.
+/// Most rows of a tile: its totals and sums fit in 32 registers.
 const TILE_ROWS: usize = 6;
 
-/// Columns of a slice: its weights take 128 KiB of the second-level cache at most. Measured; 1024 to 4096 are alike.
+/// Columns per slice: its weights take at most 128 KiB of the second-level cache. Measured; 1024 to 4096 are alike.
 pub(super) const SLICE: usize = 4096;
 
-/// Rows that weights are transposed for: the sums of that many are kept over the slices.
+/// Rows per pass over transposed weights, whose sums are kept from slice to slice.
 const PASS: usize = 256;
 
 /// Bytes of the transposed weights of a slice, at 64-byte vectors.
@@ -25,31 +25,31 @@ pub(super) const WEIGHTS_BYTES: usize = VECTORS * 16 * SLICE;
 /// Sums of a pass, at vectors of 16 lanes.
 pub(super) const SUMS: usize = PASS * VECTORS * 16;
 
-/// What the tiles of a slice have in common.
+/// The common arguments of a slice's tiles.
 pub(super) struct Tile<'a> {
     product: &'a IntegerProduct,
     operand: Operand,
-    /// At most a tile's.
+    /// Outputs, at most one tile.
     outputs: Range<usize>,
     /// Blocks of columns.
     blocks: Range<usize>,
-    /// `[group][quad of columns][vector]`.
+    /// Transposed weights, `[group][quad of columns][vector]`.
     weights: *const i8,
-    /// Of weights of half a byte, the scales and centres of the slice.
+    /// Scales and centres of the slice, for 4-bit weights.
     spread: Option<Spread>,
-    /// Of the rows of the pass.
+    /// Sums of the rows of the pass.
     sums: *mut f32,
     /// First row of the pass.
     pass: usize,
-    /// Weights of the next outputs, to be prefetched, as many lines for each block as bring all of them.
+    /// Weights of the next outputs, to prefetch: `lines` cache lines per block cover all of them.
     ahead: Range<*const i8>,
     lines: usize,
 }
 
 /// Computes `outputs` of all rows.
 ///
-/// Slices of `VECTORS` vectors of matrix rows are transposed into `weights`, where they stay in the second-level cache
-/// while all rows pass.
+/// Slices of `VECTORS` vectors of matrix rows are transposed into scratch memory, where they stay in the second-level
+/// cache while all rows are multiplied.
 ///
 /// # Safety
 ///
@@ -89,7 +89,8 @@ pub(super) unsafe fn all_rows<V: Kernels<LANES>, const LANES: usize, const DIGIT
                     ahead: ahead.clone(),
                     lines,
                 };
-                // SAFETY: passed on; a slice's weights and the sums of a pass fit.
+                // SAFETY: scratch memory holds a slice of weights for `VECTORS` vectors, and `columns` is at most a
+                // slice.
                 unsafe { V::pack(product, outputs.clone(), columns, scratch) };
                 for index in 0..tiles {
                     let (row, end) = (rows * index / tiles, rows * (index + 1) / tiles);
@@ -103,7 +104,8 @@ pub(super) unsafe fn all_rows<V: Kernels<LANES>, const LANES: usize, const DIGIT
                         5 => V::tile::<DIGITS, 5>,
                         _ => V::tile::<DIGITS, 6>,
                     };
-                    // SAFETY: as above.
+                    // SAFETY: the slice's weights are packed, `pass + row` is a row of the product, and the sums of a
+                    // pass fit.
                     unsafe { kernel(&tile, pass + row) };
                 }
             }
@@ -111,7 +113,7 @@ pub(super) unsafe fn all_rows<V: Kernels<LANES>, const LANES: usize, const DIGIT
     }
 }
 
-/// Transposes `columns` of the matrix rows `outputs`, at most `VECTORS` vectors of them.
+/// Transposes `columns` of the matrix rows `outputs`, at most `VECTORS` vectors.
 ///
 /// # Safety
 ///
@@ -123,7 +125,7 @@ pub(super) unsafe fn pack<V: Vector<LANES>, const LANES: usize>(
     columns: Range<usize>,
     scratch: Scratch,
 ) {
-    // SAFETY: passed on.
+    // SAFETY: the matrix has these outputs and columns, and scratch memory is a panel's.
     unsafe {
         match &product.scaling {
             Scaling::Rows(_) => bytes::<V, LANES>(product, outputs, columns, scratch.weights),
@@ -134,7 +136,7 @@ pub(super) unsafe fn pack<V: Vector<LANES>, const LANES: usize>(
     }
 }
 
-/// As [`pack`], of weights of a byte.
+/// [`pack`] for 8-bit weights.
 ///
 /// # Safety
 ///
@@ -151,7 +153,7 @@ unsafe fn bytes<V: Vector<LANES>, const LANES: usize>(
         let output = outputs.start + vector * LANES;
         let count = outputs.end.saturating_sub(output).min(LANES);
         let first = product.weights.wrapping_add(output * width);
-        // Whole blocks: zeros behind the last column.
+        // Whole blocks, with zeros behind the last column.
         let end = columns.end.next_multiple_of(BLOCK);
         for column in (columns.start..end).step_by(LANES * 4) {
             // SAFETY: `transposed` reads what exists; a slice's weights fit.
@@ -167,20 +169,21 @@ unsafe fn bytes<V: Vector<LANES>, const LANES: usize>(
     }
 }
 
-/// How weights of one form turn integer totals into sums. A tile is compiled for each form, as its registers are scarce.
+/// Conversion of integer totals to sums, for one form of weights. Tiles are compiled for each form, because registers
+/// are scarce.
 pub(super) trait Form {
-    /// A group's total to begin with, of the offset that the operand has for bytes.
+    /// The initial total of a group, given the operand's offset for 8-bit weights.
     ///
     /// # Safety
     ///
     /// The caller has the instructions of `V`.
     unsafe fn begin<V: Vector<LANES>, const LANES: usize>(&self, total: V, offset: i32) -> V;
 
-    /// `sums` and a group's total, scaled.
+    /// Adds a group's total to `sums`, scaled.
     ///
     /// # Safety
     ///
-    /// As above, and the operand has the place.
+    /// The caller has the instructions of `V`, and the operand has the place.
     unsafe fn add<V: Vector<LANES>, const LANES: usize>(
         &self,
         operand: &Operand,
@@ -190,16 +193,26 @@ pub(super) trait Form {
     ) -> V::Sums;
 }
 
-/// Place of a total: block, row of the operand, group of the block, vector of outputs.
-pub(super) type Place = (usize, usize, usize, usize);
+/// Place of a total.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    /// Block of columns.
+    pub(super) block: usize,
+    /// Row of the operand.
+    pub(super) row: usize,
+    /// Group of the block.
+    pub(super) group: usize,
+    /// Vector of outputs in the tile.
+    pub(super) vector: usize,
+}
 
-/// Weights of a byte, whose scales come last.
+/// 8-bit weights, whose scales are applied at the end.
 struct Bytes;
 
 impl Form for Bytes {
     #[inline(always)]
     unsafe fn begin<V: Vector<LANES>, const LANES: usize>(&self, total: V, offset: i32) -> V {
-        // SAFETY: passed on.
+        // SAFETY: the caller has the instructions of `V`.
         unsafe { total.offset(offset) }
     }
 
@@ -207,20 +220,23 @@ impl Form for Bytes {
     unsafe fn add<V: Vector<LANES>, const LANES: usize>(
         &self,
         operand: &Operand,
-        (block, row, group, _): Place,
+        place: Place,
         total: V,
         sums: V::Sums,
     ) -> V::Sums {
-        // SAFETY: passed on.
-        unsafe { total.add_scaled(*operand.scales(block, row).add(group), sums) }
+        // SAFETY: the caller has the instructions of `V`, and the operand has this block, row and group.
+        unsafe {
+            let scale = *operand.scales(place.block, place.row).add(place.group);
+            total.add_scaled(scale, sums)
+        }
     }
 }
 
-/// Computes `ROWS` rows from `row` on over a slice.
+/// Computes rows `row..row + ROWS` over a slice.
 ///
 /// # Safety
 ///
-/// As [`all_rows`], with the weights of the slice transposed.
+/// As [`all_rows`], after the weights of the slice were transposed.
 #[inline(always)]
 pub(super) unsafe fn tile<
     V: Vector<LANES>,
@@ -231,7 +247,7 @@ pub(super) unsafe fn tile<
     tile: &Tile<'_>,
     row: usize,
 ) {
-    // SAFETY: passed on.
+    // SAFETY: the slice is packed in the form that `spread` tells, and the product has these rows.
     unsafe {
         match &tile.spread {
             None => of_form::<V, Bytes, LANES, DIGITS, ROWS>(tile, &Bytes, row),
@@ -240,7 +256,7 @@ pub(super) unsafe fn tile<
     }
 }
 
-/// As [`tile`], of weights of a form.
+/// [`tile`] for one form of weights.
 ///
 /// # Safety
 ///
@@ -277,12 +293,22 @@ unsafe fn of_form<
                 ahead = ahead.wrapping_add(64);
             }
             for group in 0..BLOCK / GROUP {
-                let place = (block, row, group, 0);
+                let place = Place {
+                    block,
+                    row,
+                    group,
+                    vector: 0,
+                };
                 let totals = group_totals::<V, F, LANES, DIGITS, ROWS>(tile, form, place, weights);
                 weights = weights.add(GROUP * stride);
                 for (index, totals) in totals.into_iter().enumerate() {
                     for (vector, total) in totals.into_iter().enumerate() {
-                        let place = (block, row + index, group, vector);
+                        let row = row + index;
+                        let place = Place {
+                            row,
+                            vector,
+                            ..place
+                        };
                         let sum = &mut sums[index][vector];
                         *sum = form.add::<V, LANES>(&tile.operand, place, total, *sum);
                     }
@@ -319,9 +345,12 @@ unsafe fn group_totals<
 >(
     tile: &Tile<'_>,
     form: &F,
-    (block, row, group, _): Place,
+    place: Place,
     weights: *const i8,
 ) -> [[V; VECTORS]; ROWS] {
+    let Place {
+        block, row, group, ..
+    } = place;
     // SAFETY: the operand has the block and rows, the weights the group.
     unsafe {
         let digits = tile.operand.digits(block, row).add(group * GROUP);
@@ -340,11 +369,11 @@ unsafe fn group_totals<
     }
 }
 
-/// Adds the products of a group's weights with one digit of every row.
+/// Adds the products of a group's weights with one digit of all rows.
 ///
 /// # Safety
 ///
-/// As [`tile`]; `digits` are those of the first row.
+/// As [`tile`]; `digits` points to the first row.
 #[inline(always)]
 unsafe fn add_dots<V: Vector<LANES>, const LANES: usize, const DIGITS: usize, const ROWS: usize>(
     totals: &mut [[V; VECTORS]; ROWS],
@@ -352,10 +381,10 @@ unsafe fn add_dots<V: Vector<LANES>, const LANES: usize, const DIGITS: usize, co
     digits: *const i8,
 ) {
     for quad in 0..QUADS {
-        // SAFETY: passed on.
+        // SAFETY: `weights` has the quads of a group, and `digits` those of `ROWS` rows at one distance.
         unsafe {
-            let weights = weights.add(quad * VECTORS * LANES * 4);
-            let weights = [V::load(weights), V::load(weights.add(LANES * 4))];
+            let from = weights.add(quad * VECTORS * LANES * 4);
+            let weights = [V::load(from), V::load(from.add(LANES * 4))];
             for (index, totals) in totals.iter_mut().enumerate() {
                 let digits = V::splat(digits.add(index * DIGITS * BLOCK + quad * 4));
                 for (total, weights) in totals.iter_mut().zip(weights) {

@@ -6,10 +6,10 @@ use super::vector::{Kernels, Vector, finish};
 use super::{IntegerProduct, Scaling, Scratch, nibbles};
 use std::ops::Range;
 
-/// Most rows for which this is the fastest kernel: measured.
+/// Most rows for which this kernel is the fastest: measured.
 pub(super) const MOST: usize = 8;
 
-/// Columns between what is read and what is prefetched in every matrix row: measured, best of 128 to 2048.
+/// Prefetch distance in columns of every matrix row: measured, best of 128 to 2048.
 const AHEAD: usize = 512;
 
 /// Computes `outputs` of all rows, at most [`MOST`].
@@ -33,12 +33,12 @@ pub(super) unsafe fn all_rows<V: Kernels<LANES>, const LANES: usize, const DIGIT
         _ => V::few_rows::<DIGITS, 8>,
     };
     for output in outputs.clone().step_by(LANES) {
-        // SAFETY: passed on.
+        // SAFETY: the caller has the instructions of `V`, and `kernel` is the one for the product's number of rows.
         unsafe { kernel(product, output..outputs.end.min(output + LANES), scratch) };
     }
 }
 
-/// Computes at most `LANES` outputs of `ROWS` rows, all of the call, with weights of either size.
+/// Computes at most `LANES` outputs of all `ROWS` rows of the call, for weights of either size.
 ///
 /// # Safety
 ///
@@ -54,7 +54,7 @@ pub(super) unsafe fn any_weights<
     outputs: Range<usize>,
     scratch: Scratch,
 ) {
-    // SAFETY: passed on.
+    // SAFETY: the product has `ROWS` rows and these outputs, and scratch memory is a panel's.
     unsafe {
         match &product.scaling {
             Scaling::Rows(_) => few_rows::<V, LANES, DIGITS, ROWS>(product, outputs),
@@ -65,10 +65,9 @@ pub(super) unsafe fn any_weights<
     }
 }
 
-/// Computes at most `LANES` outputs of `ROWS` rows, all of the call.
+/// Computes at most `LANES` outputs of all `ROWS` rows of the call.
 ///
-/// Of as many matrix rows as there are lanes, a vector each is transposed in registers, so that a lane's total is that of
-/// one matrix row.
+/// One vector of each of `LANES` matrix rows is transposed in registers, so that each lane adds up one matrix row.
 ///
 /// # Safety
 ///
@@ -80,14 +79,15 @@ unsafe fn few_rows<V: Vector<LANES>, const LANES: usize, const DIGITS: usize, co
 ) {
     let (width, operand) = (product.form.width, product.operand());
     let count = outputs.len();
-    // SAFETY: rows of `outputs` and columns of the width are read, and of the operands their blocks.
+    // SAFETY: rows of `outputs` and columns below the width are read, and the operand blocks of these columns.
     unsafe {
         let first = product.weights.add(outputs.start * width);
         let mut sums = [V::no_sums(); ROWS];
         for column in (0..width).step_by(LANES * 4) {
-            let next = match column + AHEAD < width {
-                true => first.wrapping_add(column + AHEAD),
-                false => first.wrapping_add(LANES * width + column + AHEAD - width),
+            let next = if column + AHEAD < width {
+                first.wrapping_add(column + AHEAD)
+            } else {
+                first.wrapping_add(LANES * width + column + AHEAD - width)
             };
             if column.is_multiple_of(BLOCK) {
                 for index in 0..LANES {
@@ -101,7 +101,7 @@ unsafe fn few_rows<V: Vector<LANES>, const LANES: usize, const DIGITS: usize, co
             let (groups, _) = weights.as_chunks();
             let (group, sums) = (column / GROUP, &mut sums);
             add_group::<V, LANES, DIGITS, ROWS>(&operand, group, &groups[0], sums);
-            // No loop: its weights would go through memory.
+            // Not a loop, which would move the weights through memory.
             if let Some(weights) = groups.get(1) {
                 add_group::<V, LANES, DIGITS, ROWS>(&operand, group + 1, weights, sums);
             }
@@ -131,7 +131,7 @@ unsafe fn add_group<
 ) {
     let (block, group) = (group / 2, group % 2);
     for (row, sums) in sums.iter_mut().enumerate() {
-        // SAFETY: passed on.
+        // SAFETY: the operand has this group of `ROWS` rows, and `dots` reads a group of digits.
         unsafe {
             let digits = operand.digits(block, row).add(group * GROUP);
             let mut total = V::zero();
@@ -146,7 +146,7 @@ unsafe fn add_group<
     }
 }
 
-/// `total` and the products of a group's weights and digits.
+/// Adds the products of a group's weights and digits to `total`.
 ///
 /// # Safety
 ///
@@ -158,18 +158,18 @@ pub(super) unsafe fn dots<V: Vector<LANES>, const LANES: usize>(
     digits: *const i8,
 ) -> V {
     for (quad, weights) in weights.iter().enumerate() {
-        // SAFETY: passed on.
+        // SAFETY: `digits` has the four bytes of each quad of a group.
         total = unsafe { total.dot(*weights, V::splat(digits.add(quad * 4))) };
     }
     total
 }
 
-/// A vector each of `count` matrix rows from byte `at` on, transposed. What lanes behind `count` and bytes behind the last
-/// of a row have, no result depends on.
+/// One vector of each of `count` matrix rows from byte `at` on, transposed. No result depends on lanes behind `count`
+/// or bytes behind the end of a row.
 ///
 /// # Safety
 ///
-/// `first` has `count` matrix rows of `row_bytes`.
+/// `first` has `count` matrix rows of `row_bytes` bytes.
 #[inline(always)]
 pub(super) unsafe fn transposed<V: Vector<LANES>, const LANES: usize>(
     first: *const i8,
@@ -178,25 +178,22 @@ pub(super) unsafe fn transposed<V: Vector<LANES>, const LANES: usize>(
     at: usize,
 ) -> [V; LANES] {
     let left = row_bytes.saturating_sub(at).min(LANES * 4);
-    // SAFETY: only bytes of rows below the count are read.
+    // SAFETY: only existing bytes of the first `count` rows are read.
     unsafe {
-        let rows = match count == LANES && left == LANES * 4 {
-            true => {
-                let mut rows = [V::zero(); LANES];
-                for (index, row) in rows.iter_mut().enumerate() {
-                    *row = V::load(first.add(index * row_bytes + at));
-                }
-                rows
+        let rows = if count == LANES && left == LANES * 4 {
+            let mut rows = [V::zero(); LANES];
+            for (index, row) in rows.iter_mut().enumerate() {
+                *row = V::load(first.add(index * row_bytes + at));
             }
-            // An array of its own: this one is in memory.
-            false => {
-                let mut rows = [V::zero(); LANES];
-                for (index, row) in rows.iter_mut().enumerate().take(count) {
-                    let from = first.wrapping_add(index * row_bytes + at);
-                    *row = V::load_first(from, left);
-                }
-                rows
+            rows
+        } else {
+            // A separate array, since this one is kept in memory.
+            let mut rows = [V::zero(); LANES];
+            for (index, row) in rows.iter_mut().enumerate().take(count) {
+                let from = first.wrapping_add(index * row_bytes + at);
+                *row = V::load_first(from, left);
             }
+            rows
         };
         V::transpose(rows)
     }

@@ -1,8 +1,8 @@
-//! Products whose activations stay in f32.
+//! Products with f32 activations.
 //!
-//! An element of the result is a sum over sixteen lanes: lane i has the products of the columns i, i + 16, …, added in
-//! that order by fused multiply-adds, and [`Lanes::sum`] adds the lanes. No tile, split or number of rows changes that.
-//! Sums of activations, which centres are multiplied by, have the same order.
+//! A result is a sum over sixteen lanes: lane i adds the products of columns i, i + 16, … in that order by fused
+//! multiply-adds, and [`Lanes::sum`] adds the lanes. No tile, split or number of rows changes that. Sums of
+//! activations, which centres are multiplied by, have the same order.
 
 #![allow(unsafe_code, reason = "intrinsics, and weights where they lie")]
 
@@ -15,51 +15,50 @@ use std::ops::Range;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Bytes of activations that weights are multiplied with in one go. Chosen: half of the smallest second-level cache.
+/// Bytes of activations per pass over the weights. Chosen: half of the smallest second-level cache.
 const BLOCK_BYTES: usize = 1 << 17;
 
-/// Rows of activations that weights are multiplied with in one go, at most: their sums are kept on the stack.
+/// Most rows of activations per pass: their sums are kept on the stack.
 const BLOCK_ROWS: usize = 256;
 
-/// `y = x · (W · scale + centre)ᵀ + bias`, and `residual + factor · y` of it.
+/// `y = x · (W · scale + centre)ᵀ + bias`, or `residual + factor · y`.
 #[derive(Clone, Copy)]
 pub(crate) struct FloatProduct {
-    /// Weights `[outputs, width]`, row-major, at any alignment.
+    /// Weights `[outputs, width]`, row-major; may be unaligned.
     pub(crate) weights: *const u8,
-    /// Their elements.
+    /// Element type of the weights.
     pub(crate) element: Element,
-    /// Of int8 weights, what they stand for.
+    /// Dequantisation of int8 weights.
     pub(crate) affine: Option<Affine>,
-    /// Columns: the width of activations.
+    /// Number of columns, the width of activations.
     pub(crate) width: usize,
     /// Activations `[rows, width]`.
     pub(crate) x: *const f32,
-    /// Elements from one of their rows to the next.
+    /// Elements from one row of activations to the next.
     pub(crate) x_stride: usize,
-    /// Rows of activations.
+    /// Number of rows of activations.
     pub(crate) rows: usize,
-    /// A term for each output, at any alignment.
+    /// Bias per output; may be unaligned.
     pub(crate) bias: Option<*const f32>,
-    /// The residual.
+    /// Residual per row and output.
     pub(crate) residual: Option<Residual>,
-    /// Results `[rows, outputs]`; they may be the residual itself.
+    /// Results `[rows, outputs]`; may be the same memory as the residual.
     pub(crate) out: *mut f32,
-    /// Elements from one of their rows to the next.
+    /// Elements from one row of results to the next.
     pub(crate) out_stride: usize,
 }
 
-/// Computes some outputs of all rows.
+/// Computes `outputs` of all rows.
 ///
 /// # Safety
 ///
-/// The machine has `isa`. All pointers have the elements that their docs say, and nothing else writes or reads these
-/// outputs meanwhile.
+/// The machine has `isa`. All pointers have the elements that their docs give. No other thread accesses these outputs.
 pub(crate) unsafe fn float_product(isa: Isa, product: &FloatProduct, outputs: Range<usize>) {
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller has `isa`, and the product's pointers have these outputs and rows.
     unsafe { lanes::run(isa, Outputs { product, outputs }) }
 }
 
-/// Some outputs of a product.
+/// A range of outputs of a product.
 struct Outputs<'a> {
     product: &'a FloatProduct,
     outputs: Range<usize>,
@@ -70,7 +69,7 @@ impl Kernel for Outputs<'_> {
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
-        // SAFETY: the caller vouches for the product. Each element type has loops of its own.
+        // SAFETY: the caller has the product's rows and outputs; each element type gets loops of its own.
         unsafe {
             match self.product.element {
                 Element::I8 => self.tiles::<L>(Element::I8),
@@ -83,7 +82,7 @@ impl Kernel for Outputs<'_> {
 }
 
 impl Outputs<'_> {
-    /// Chooses tiles by what registers hold: those that load least for each multiply-add. For one row of activations,
+    /// Chooses the tile with the fewest loads per multiply-add that fits in the registers. For one row of activations,
     /// four sums hide the latency of an addition; measured against one, two and eight.
     ///
     /// # Safety
@@ -91,7 +90,7 @@ impl Outputs<'_> {
     /// See [`float_product`].
     #[inline(always)]
     unsafe fn tiles<L: Lanes>(&self, element: Element) {
-        // SAFETY: the caller vouches for the product.
+        // SAFETY: the caller has the product's rows and outputs.
         unsafe {
             match (self.product.rows, L::REGISTERS) {
                 (0, _) => {}
@@ -166,8 +165,8 @@ impl Outputs<'_> {
     }
 }
 
-/// Computes up to W outputs of up to X rows, at least one of each. Where there are fewer, the last stands for those that
-/// lack, and is stored once. `totals` are the sums of the rows, for matrices with centres.
+/// Computes up to W outputs of up to X rows, at least one of each. A smaller tile repeats its last output or row, which
+/// is stored once. `totals` are the sums of the rows, for matrices with centres.
 ///
 /// # Safety
 ///
@@ -214,7 +213,7 @@ unsafe fn tile<L: Lanes, const W: usize, const X: usize>(
             multiply_add(&mut sums, element, &weights, &x, at, count);
             at += count;
         }
-        // By constant bounds, so that the lanes stay in registers.
+        // Constant bounds keep the lanes in registers.
         let mut products = [[0.0; X]; W];
         for output in 0..W {
             for row in 0..X {
@@ -229,7 +228,7 @@ unsafe fn tile<L: Lanes, const W: usize, const X: usize>(
     }
 }
 
-/// Adds the products of the columns from `at` on, `count` of them: at most 16.
+/// Adds the products of `count` columns from `at` on, at most 16.
 ///
 /// # Safety
 ///
@@ -247,7 +246,7 @@ unsafe fn multiply_add<L: Lanes, const W: usize, const X: usize>(
     at: usize,
     count: usize,
 ) {
-    // SAFETY: the caller has the instructions and the columns.
+    // SAFETY: the caller has the instructions of `L` and the columns.
     unsafe {
         let mut columns = [L::splat(0.0); W];
         for output in 0..W {
@@ -264,7 +263,7 @@ unsafe fn multiply_add<L: Lanes, const W: usize, const X: usize>(
 }
 
 impl FloatProduct {
-    /// Stores an element of the result whose sum is known, with the sum of its row of activations.
+    /// Stores a result: `sum` is its sum of products, and `total` the sum of its row of activations.
     ///
     /// # Safety
     ///

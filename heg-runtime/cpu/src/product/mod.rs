@@ -1,16 +1,16 @@
 //! Products of rows with matrices.
 //!
-//! Integer products are those of int8 weights, one scale and perhaps a centre for each matrix row, with activations rounded to
-//! integers in groups of 32: the exact total of a group becomes f32, is scaled and added to the sum over the groups before
-//! it. That order is the same in every form, so a result's bits depend neither on the number of rows nor on how outputs
-//! are divided among threads. A centre is a term of every weight of its row, so it is multiplied once, by the sum of the
-//! activations.
+//! Integer products multiply int8 weights, which have a scale and perhaps a centre per matrix row, with activations
+//! rounded to integers in groups of 32: the exact total of a group is converted to f32, scaled, and added to the sum
+//! over the earlier groups. All forms keep this order, so the bits of a result depend neither on the number of rows nor
+//! on how threads divide the outputs. A centre is a term of every weight of its row, so it is multiplied once, by the
+//! sum of the activations.
 //!
-//! Weights of 4 bits (`nibbles`) have a scale, and perhaps a centre, for each group of columns. A total's factor is then
-//! the product of both scales, and a centre is multiplied by the sum of a group and added behind its total.
+//! Weights of 4 bits (`nibbles`) have a scale, and perhaps a centre, per group of columns. The factor of a total is the
+//! product of both scales, and a centre is multiplied by the sum of its group and added behind the total.
 //!
-//! Weights are rows as they lie in the file. One row of activations is multiplied at the rate that memory is read at
-//! (`one_row`); for a few, weights are transposed in registers (`few_rows`), for many, into a buffer (`chunk`).
+//! Weights are matrix rows as in the file. One row of activations is multiplied at the rate of reading memory
+//! (`one_row`); for a few rows, weights are transposed in registers (`few_rows`), for many, into a buffer (`chunk`).
 
 #![allow(unsafe_code, reason = "intrinsics and rows of mapped files")]
 
@@ -36,47 +36,47 @@ pub(crate) use float::{FloatProduct, float_product};
 use heg_artifacts::manifest::{ElementType, Parameter};
 pub(crate) use nibbles::{Grouped, unpack};
 use operand::Operand;
-pub(crate) use operand::{Bits, Meets, Rounded};
+pub(crate) use operand::{Bits, Rounded, WeightKind};
 use std::ops::Range;
 use vector::Kernels;
 
-/// Rows of a call up to which weights are read once for all of them, as for the tokens of a decode step.
+/// Most rows of a call whose weights are read once for all of them, as in a decode step.
 pub(crate) const FEW_ROWS: usize = few_rows::MOST;
 
-/// Outputs of the widest tile of a kernel: as many vectors as one has beside each other, of 16 numbers.
+/// Outputs of the widest tile of a kernel: its vectors side by side, of 16 numbers each.
 pub const TILE_OUTPUTS: usize = chunk::VECTORS * 16;
 
-/// The term that the result of a product is added to: `residual + factor · y`.
+/// A residual term: the result becomes `residual + factor · y`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Residual {
-    /// First row.
+    /// Row of the first result.
     pub(crate) from: *const f32,
     /// Elements from one row to the next.
     pub(crate) stride: usize,
-    /// Factor on the product.
+    /// Factor of the product.
     pub(crate) factor: f32,
 }
 
-/// What the integers of an int8 matrix stand for, output by output: `scale · w + centre`. Both at any alignment.
+/// Dequantisation of an int8 matrix, per output: `scale · w + centre`. Both may be unaligned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Affine {
-    /// A factor for each output.
+    /// Scale per output.
     pub(crate) scales: *const f32,
-    /// A term for each output, where rows are centred.
+    /// Centre per output, if rows are centred.
     pub(crate) centres: Option<*const f32>,
 }
 
-/// What the integers of a matrix stand for.
+/// Dequantisation of an integer matrix.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Scaling {
-    /// Those of a byte, row by row.
+    /// 8-bit weights, per row.
     Rows(Affine),
-    /// Those of half a byte, group by group.
+    /// 4-bit weights, per group of columns.
     Groups(Grouped),
 }
 
 impl Scaling {
-    /// What the integers of a weight stand for; none where it has none.
+    /// The dequantisation of a weight; `None` if it is no integer matrix.
     pub(crate) fn of(parameter: &Parameter, affine: AffineBytes<'_>) -> Option<Self> {
         let AffineBytes { scales, centres } = affine;
         match (parameter.element, parameter.group_columns) {
@@ -94,26 +94,26 @@ impl Scaling {
     }
 }
 
-/// The product of rounded rows with a matrix of integers.
+/// A product of rounded rows with a matrix of integers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IntegerProduct {
-    /// Rows of `form.width` weights, one for each output, one after another.
+    /// Matrix rows of `form.width` weights, one per output, contiguous.
     pub(crate) weights: *const i8,
-    /// What the weights stand for.
+    /// Dequantisation of the weights.
     pub(crate) scaling: Scaling,
-    /// Form of the operand, which meets such weights.
+    /// Form of the operand, made for such weights.
     pub(crate) form: Rounded,
     /// The operand, aligned to 64 bytes.
     pub(crate) operand: *const u8,
-    /// Rows of the operand.
+    /// Number of rows of the operand.
     pub(crate) operand_rows: usize,
-    /// The first of them that is multiplied.
+    /// First row to multiply.
     pub(crate) first_row: usize,
-    /// Rows that are multiplied, which results and residual have.
+    /// Number of rows to multiply, and of results and residual.
     pub(crate) rows: usize,
-    /// A term for each output.
+    /// Bias per output.
     pub(crate) bias: Option<*const f32>,
-    /// A term for each row and output; it may be where the results go.
+    /// Residual per row and output; may be the same memory as the results.
     pub(crate) residual: Option<Residual>,
     /// First row of the results.
     pub(crate) out: *mut f32,
@@ -121,9 +121,9 @@ pub(crate) struct IntegerProduct {
     pub(crate) out_stride: usize,
 }
 
-// SAFETY: pointers are used by `integer_product` alone, whose callers take care that no two write the same outputs.
+// SAFETY: only `integer_product` follows the pointers, whose callers let no two threads write the same outputs.
 unsafe impl Sync for IntegerProduct {}
-// SAFETY: as above.
+// SAFETY: only `integer_product` follows the pointers, whose callers let no two threads write the same outputs.
 unsafe impl Send for IntegerProduct {}
 
 impl IntegerProduct {
@@ -132,7 +132,7 @@ impl IntegerProduct {
         Operand::new(self.form, self.operand_rows, self.operand).starting_at(self.first_row)
     }
 
-    /// Bytes of a row of weights.
+    /// Bytes per matrix row.
     #[inline(always)]
     fn row_bytes(&self) -> usize {
         match self.scaling {
@@ -144,14 +144,14 @@ impl IntegerProduct {
 
 /// Scratch memory of one thread.
 pub(crate) struct Panel {
-    /// Transposed weights or parked totals.
+    /// Transposed weights, or buffered totals.
     weights: Vec<Line>,
     sums: Vec<f32>,
-    /// Scales and centres of groups as vectors over outputs.
+    /// Scales and centres of groups, as vectors over outputs.
     spread: Vec<f32>,
 }
 
-/// The memory of a [`Panel`].
+/// Pointers into a [`Panel`].
 #[derive(Clone, Copy)]
 struct Scratch {
     weights: *mut i8,
@@ -165,9 +165,9 @@ struct Scratch {
 struct Line([i8; 64]);
 
 impl Panel {
-    /// Scratch memory for any product.
+    /// Allocates scratch memory for any product.
     pub(crate) fn new() -> Self {
-        let bytes = chunk::WEIGHTS_BYTES.max(one_row::PARKED_BYTES);
+        let bytes = chunk::WEIGHTS_BYTES.max(one_row::BUFFERED_BYTES);
         Self {
             weights: vec![Line([0; 64]); bytes.div_ceil(64)],
             sums: vec![0.0; chunk::SUMS],
@@ -180,8 +180,8 @@ impl Panel {
 ///
 /// # Safety
 ///
-/// The machine has `isa`. `x` has `form.width` elements, and `operand`, aligned to 64 bytes, `form.bytes(rows)` bytes,
-/// of which nobody else reads or writes this row. `row` is less than `rows`.
+/// The machine has `isa`. `x` has `form.width` elements, and `operand`, aligned to 64 bytes, has `form.bytes(rows)`
+/// bytes. No other thread accesses this row. `row` is less than `rows`.
 pub(crate) unsafe fn round_row(
     isa: Isa,
     form: Rounded,
@@ -202,7 +202,7 @@ pub(crate) unsafe fn round_row(
         (_, Bits::Eight) => operand::round::<1>,
         (_, Bits::Sixteen) => operand::round::<2>,
     };
-    // SAFETY: passed on.
+    // SAFETY: the caller has `isa`, `x` has the width, and the operand is aligned and has this row.
     unsafe { round(form, rows, row, x, operand) }
 }
 
@@ -210,16 +210,16 @@ pub(crate) unsafe fn round_row(
 ///
 /// # Safety
 ///
-/// The machine has `isa`. Matrix, scales, centres, bias and the rows of residual and results have every output of `outputs`; the
-/// operand has the form that is said, with all its rows rounded, and meets such weights; groups divide its width. Nobody
-/// writes what is read nor uses what is written.
+/// The machine has `isa`. Matrix, scales, centres, bias, residual and results have all of `outputs`; the operand has
+/// the form of the product, made for such weights, with all its rows rounded; groups divide its width. No other thread
+/// writes what is read, or accesses what is written.
 pub(crate) unsafe fn integer_product(
     isa: Isa,
     product: &IntegerProduct,
     outputs: Range<usize>,
     panel: &mut Panel,
 ) {
-    // SAFETY: passed on.
+    // SAFETY: the caller has `isa`, whose instructions each branch uses, and the product's rows and outputs.
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
@@ -247,7 +247,7 @@ unsafe fn by<V: Kernels<LANES>, const LANES: usize>(
     outputs: Range<usize>,
     panel: &mut Panel,
 ) {
-    // SAFETY: passed on.
+    // SAFETY: the form has this number of digits, and the caller has the rest.
     unsafe {
         match product.form.bits {
             Bits::Eight => by_digits::<V, LANES, 1>(product, outputs, panel),
@@ -269,11 +269,11 @@ unsafe fn by_digits<V: Kernels<LANES>, const LANES: usize, const DIGITS: usize>(
         sums: panel.sums.as_mut_ptr(),
         spread: panel.spread.as_mut_ptr(),
     };
-    // SAFETY: passed on; the panel has what each asks for.
+    // SAFETY: a panel has room for what each kernel keeps in scratch memory, and the caller has the rest.
     unsafe {
         match product.rows {
             0 => {}
-            // It reads the blocks of an operand of one row as one run.
+            // This kernel reads the blocks of a single row as one run.
             1 if product.operand_rows == 1 => V::one_row::<DIGITS>(product, outputs, scratch),
             rows if rows <= few_rows::MOST => {
                 few_rows::all_rows::<V, LANES, DIGITS>(product, outputs, scratch);

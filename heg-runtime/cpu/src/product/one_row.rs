@@ -1,4 +1,4 @@
-//! The product of one row, at the rate that memory is read at.
+//! The product of one row, at the rate of reading memory.
 
 use super::operand::{BLOCK, GROUP};
 use super::prefetch::prefetch;
@@ -6,20 +6,20 @@ use super::vector::{Vector, finish};
 use super::{IntegerProduct, Scaling, Scratch, nibbles};
 use std::ops::Range;
 
-/// Vectors whose groups are summed at once.
+/// Vectors whose groups are summed together.
 const UNIT: usize = 8;
 
-/// Columns of a slice: the totals of a vector's matrix rows over them stay in the first-level cache (16 KiB at 64-byte
-/// vectors).
+/// Columns per slice: the totals of a vector of matrix rows over a slice stay in the first-level cache (16 KiB with
+/// 64-byte vectors).
 const SLICE: usize = 8192;
 
-/// Bytes of totals that are parked at once.
-pub(super) const PARKED_BYTES: usize = SLICE / GROUP * 16 * size_of::<i32>();
+/// Bytes of buffered totals.
+pub(super) const BUFFERED_BYTES: usize = SLICE / GROUP * 16 * size_of::<i32>();
 
-/// Bytes between what is read and what is prefetched: measured, best of 4 to 32 KiB.
+/// Prefetch distance in bytes: measured, best of 4 to 32 KiB.
 pub(super) const AHEAD: usize = 8192;
 
-/// Computes `outputs` of a call of one row, with weights of either size.
+/// Computes `outputs` of a call of one row, for weights of either size.
 ///
 /// # Safety
 ///
@@ -30,7 +30,7 @@ pub(super) unsafe fn any_weights<V: Vector<LANES>, const LANES: usize, const DIG
     outputs: Range<usize>,
     scratch: Scratch,
 ) {
-    // SAFETY: passed on.
+    // SAFETY: the operand has one row, the matrix these outputs, and scratch memory is a panel's.
     unsafe {
         match &product.scaling {
             Scaling::Rows(_) => one_row::<V, LANES, DIGITS>(product, outputs, scratch.weights),
@@ -43,24 +43,24 @@ pub(super) unsafe fn any_weights<V: Vector<LANES>, const LANES: usize, const DIG
 
 /// Computes `outputs` of a call of one row.
 ///
-/// Matrix rows are read as they lie in the file. A group's total is the sum over neighbouring lanes, so totals of as many
-/// groups as there are lanes come out of one tree of additions; they are parked until as many matrix rows are read, and
-/// then transposed, for a sum over groups has one order.
+/// Matrix rows are read in the order of the file. A group's total is a sum over neighbouring lanes, so one tree of
+/// additions gives the totals of as many groups as there are lanes. They are buffered until as many matrix rows are
+/// read, and then transposed, because a sum over groups has one order.
 ///
 /// # Safety
 ///
-/// As [`integer_product`](super::integer_product); `parked` has [`PARKED_BYTES`].
+/// As [`integer_product`](super::integer_product); `buffered` has [`BUFFERED_BYTES`].
 #[inline(always)]
 unsafe fn one_row<V: Vector<LANES>, const LANES: usize, const DIGITS: usize>(
     product: &IntegerProduct,
     outputs: Range<usize>,
-    parked: *mut i8,
+    buffered: *mut i8,
 ) {
     let width = product.form.width;
     let unit = UNIT * LANES * 4;
     for output in outputs.clone().step_by(LANES) {
         let count = LANES.min(outputs.end - output);
-        // SAFETY: rows of `outputs` and columns of the width are read; a slice parks one vector for each matrix row and
+        // SAFETY: rows of `outputs` and columns below the width are read; a slice buffers one vector per matrix row and
         // unit of columns.
         unsafe {
             let mut sums = V::no_sums();
@@ -68,24 +68,25 @@ unsafe fn one_row<V: Vector<LANES>, const LANES: usize, const DIGITS: usize>(
                 let end = width.min(slice + SLICE);
                 for index in 0..count {
                     let weights = product.weights.add((output + index) * width);
-                    let mut to = parked.add(index * LANES * 4);
+                    let mut to = buffered.add(index * LANES * 4);
                     for column in (slice..end).step_by(unit) {
-                        let totals = match column + unit <= end {
-                            true => totals::<V, LANES, DIGITS, true>(product, weights, column),
-                            false => totals::<V, LANES, DIGITS, false>(product, weights, column),
+                        let totals = if column + unit <= end {
+                            totals::<V, LANES, DIGITS, true>(product, weights, column)
+                        } else {
+                            totals::<V, LANES, DIGITS, false>(product, weights, column)
                         };
                         totals.store(to);
                         to = to.wrapping_add(LANES * LANES * 4);
                     }
                 }
-                sums = sum::<V, LANES>(product, slice..end, parked, sums);
+                sums = sum::<V, LANES>(product, slice..end, buffered, sums);
             }
             finish::<V, LANES>(product, 0, output, count, sums);
         }
     }
 }
 
-/// Totals of one matrix row's groups in the unit of columns from `column` on; `WHOLE`: all of them exist.
+/// Totals of one matrix row's groups in the unit of columns from `column` on. `WHOLE`: the row has all of them.
 ///
 /// # Safety
 ///
@@ -97,7 +98,7 @@ unsafe fn totals<V: Vector<LANES>, const LANES: usize, const DIGITS: usize, cons
     column: usize,
 ) -> V {
     let digits = product.operand().digits(column / BLOCK, 0);
-    // SAFETY: columns below the width are read, of operands those of a block that has one of these.
+    // SAFETY: columns below the width are read, and operand blocks that have any of them.
     unsafe {
         let weights = weights.add(column);
         let mut parts = [V::zero(); UNIT];
@@ -110,11 +111,12 @@ unsafe fn totals<V: Vector<LANES>, const LANES: usize, const DIGITS: usize, cons
             if from.is_multiple_of(BLOCK) {
                 prefetch(weights.wrapping_add(from + AHEAD));
             }
-            let weights = match WHOLE {
-                true => V::load(weights.add(from)),
-                false => V::load_first(weights.add(from), left.min(LANES * 4)),
+            let bytes = if WHOLE {
+                V::load(weights.add(from))
+            } else {
+                V::load_first(weights.add(from), left.min(LANES * 4))
             };
-            let weights = weights.weights();
+            let weights = bytes.weights();
             let digits = digits.add(from / BLOCK * DIGITS * BLOCK + from % BLOCK);
             if DIGITS == 2 {
                 *part = part.dot(weights, V::load(digits)).times_base();
@@ -125,16 +127,16 @@ unsafe fn totals<V: Vector<LANES>, const LANES: usize, const DIGITS: usize, cons
     }
 }
 
-/// `sums` and the parked totals of `columns`, scaled, in the order of groups.
+/// Adds the buffered totals of `columns` to `sums`, scaled, in the order of groups.
 ///
 /// # Safety
 ///
-/// As [`one_row`], which parked totals of these columns.
+/// As [`one_row`], which buffered the totals of these columns.
 #[inline(always)]
 unsafe fn sum<V: Vector<LANES>, const LANES: usize>(
     product: &IntegerProduct,
     columns: Range<usize>,
-    parked: *mut i8,
+    buffered: *mut i8,
     mut sums: V::Sums,
 ) -> V::Sums {
     let operand = product.operand();
@@ -142,7 +144,7 @@ unsafe fn sum<V: Vector<LANES>, const LANES: usize>(
     // SAFETY: the groups of `columns` have totals, scales and offsets.
     unsafe {
         for (index, column) in columns.clone().step_by(unit).enumerate() {
-            let from = parked.add(index * LANES * LANES * 4);
+            let from = buffered.add(index * LANES * LANES * 4);
             let mut rows = [V::zero(); LANES];
             for (row, totals) in rows.iter_mut().enumerate() {
                 *totals = V::load(from.add(row * LANES * 4));

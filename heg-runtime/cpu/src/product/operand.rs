@@ -1,12 +1,12 @@
-//! Operands: rows rounded to integers, as the integer products read them.
+//! Operands: rows rounded to integers for the integer products.
 
-/// Columns that share a scale.
+/// Columns per scale.
 pub(super) const GROUP: usize = 32;
 
-/// Quads of columns in a group: four bytes are multiplied and summed at once.
+/// Quads of columns per group: four bytes are multiplied and summed at once.
 pub(super) const QUADS: usize = GROUP / 4;
 
-/// Columns of a block, two groups: a row's digits of one block fill a cache line.
+/// Columns per block, two groups: the digits of one row and block fill a cache line.
 pub(super) const BLOCK: usize = 64;
 
 /// Base of the digits of a 16-bit activation. A digit is thus never −128, which AVX2's `vpsignb` could not negate.
@@ -15,51 +15,51 @@ pub(super) const BASE: i32 = 255;
 /// Largest digit.
 const DIGIT_MAX: i32 = 127;
 
-/// Integers that activations are rounded to.
+/// Bit width of rounded activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bits {
-    /// Of 8 bits: one digit, −127 to 127.
+    /// 8 bits: one digit, −127 to 127.
     Eight,
-    /// Of 16 bits: two digits of base 255, −32512 to 32512.
+    /// 16 bits: two digits of base 255, −32512 to 32512.
     Sixteen,
 }
 
-/// Weights that an operand is multiplied with.
+/// Element kind of the weights that an operand is multiplied with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Meets {
-    /// Integers of a byte.
+pub(crate) enum WeightKind {
+    /// 8-bit integers.
     Bytes,
-    /// Integers of half a byte: those of even columns are low halves, those of odd columns high halves.
+    /// 4-bit integers: even columns in low halves of bytes, odd ones in high halves.
     Nibbles,
 }
 
 /// Form of an operand.
 ///
-/// Blocks of columns come one after another, and in each the rows of the call: `[block][row][digit][column]` in 8-bit
-/// integers, the most significant digit first; then `[block][row][group]` in f32, the scales; then the same in i32, the
-/// offsets; then `[row]` in f32, the sums. An offset is −128 times the sum of a group's integers, which undoes 128 added
-/// to each weight. A row's sum is that of its rounded elements, group after group. Columns behind
-/// the last are zeros, with scales of zero where a group has none of the row's.
+/// The operand has these arrays, one after another: digits `[block][row][digit][column]` as 8-bit integers, the most
+/// significant digit first; scales `[block][row][group]` in f32; offsets `[block][row][group]` in i32; sums `[row]` in
+/// f32. An offset is −128 times the sum of a group's integers, which undoes adding 128 to each weight. A row's sum is
+/// that of its rounded elements, group after group. Columns behind the last are zeros; groups without any column of the
+/// row have a scale of zero.
 ///
-/// Where it meets nibbles, the even columns of a group come before the odd ones, so that digits lie as halves of bytes
-/// do, and behind the sums of rows come those of groups, `[block][row][group]` in f32.
+/// For nibbles, the even columns of a group come before the odd ones, as halves of bytes do, and the sums of groups,
+/// `[block][row][group]` in f32, follow the sums of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rounded {
-    /// Columns, at least one.
+    /// Number of columns, at least one.
     pub(crate) width: usize,
-    /// Integers that activations are rounded to.
+    /// Bit width of the integers.
     pub(crate) bits: Bits,
-    /// Weights that it is multiplied with.
-    pub(crate) meets: Meets,
+    /// Element kind of the weights.
+    pub(crate) weight_kind: WeightKind,
 }
 
 impl Rounded {
-    /// Blocks of a row.
+    /// Blocks per row.
     pub(super) const fn blocks(self) -> usize {
         self.width.div_ceil(BLOCK)
     }
 
-    /// Digits of an activation.
+    /// Digits per activation.
     pub(super) const fn digits(self) -> usize {
         match self.bits {
             Bits::Eight => 1,
@@ -67,11 +67,11 @@ impl Rounded {
         }
     }
 
-    /// Bytes of an operand of so many rows; at most four for each element, with rows of whole blocks.
+    /// Bytes of an operand with `rows` rows; at most four per element, counting whole blocks.
     pub(crate) const fn bytes(self, rows: usize) -> usize {
-        let of_group = match self.meets {
-            Meets::Bytes => size_of::<f32>() + size_of::<i32>(),
-            Meets::Nibbles => 2 * size_of::<f32>() + size_of::<i32>(),
+        let of_group = match self.weight_kind {
+            WeightKind::Bytes => size_of::<f32>() + size_of::<i32>(),
+            WeightKind::Nibbles => 2 * size_of::<f32>() + size_of::<i32>(),
         };
         let block = BLOCK * self.digits() + BLOCK / GROUP * of_group;
         rows * (self.blocks() * block + size_of::<f32>())
@@ -86,13 +86,13 @@ pub(super) struct Operand {
     offsets: *const i32,
     sums: *const f32,
     group_sums: *const f32,
-    /// Rows of the whole operand.
+    /// Number of rows of the whole operand.
     rows: usize,
     digit_count: usize,
 }
 
 impl Operand {
-    /// The operand at `bits`, which has [`Rounded::bytes`] bytes.
+    /// The operand at `bits`, of [`Rounded::bytes`] bytes.
     pub(super) fn new(form: Rounded, rows: usize, bits: *const u8) -> Self {
         let lines = rows * form.blocks();
         let scales = bits.wrapping_add(lines * form.digits() * BLOCK);
@@ -123,35 +123,35 @@ impl Operand {
         }
     }
 
-    /// A row's digits of a block.
+    /// Digits of a row in a block.
     #[inline(always)]
     pub(super) fn digits(&self, block: usize, row: usize) -> *const i8 {
         let line = (block * self.rows + row) * self.digit_count;
         self.digits.wrapping_add(line * BLOCK)
     }
 
-    /// A row's scales of a block.
+    /// Scales of a row in a block.
     #[inline(always)]
     pub(super) fn scales(&self, block: usize, row: usize) -> *const f32 {
         self.scales
             .wrapping_add((block * self.rows + row) * (BLOCK / GROUP))
     }
 
-    /// A row's offsets of a block.
+    /// Offsets of a row in a block.
     #[inline(always)]
     pub(super) fn offsets(&self, block: usize, row: usize) -> *const i32 {
         self.offsets
             .wrapping_add((block * self.rows + row) * (BLOCK / GROUP))
     }
 
-    /// A row's sums of the groups of a block, if it meets nibbles.
+    /// Group sums of a row in a block, for operands of nibbles.
     #[inline(always)]
     pub(super) fn group_sums(&self, block: usize, row: usize) -> *const f32 {
         self.group_sums
             .wrapping_add((block * self.rows + row) * (BLOCK / GROUP))
     }
 
-    /// A row's sum.
+    /// Sum of a row.
     #[inline(always)]
     pub(super) fn sum(&self, row: usize) -> *const f32 {
         self.sums.wrapping_add(row)
@@ -160,11 +160,11 @@ impl Operand {
 
 /// Rounds one row of an operand, of `form.digits()` digits.
 ///
-/// Plain Rust, which each instruction set compiles to vectors of its own: all of it is exact or rounded once.
+/// Plain Rust, which each instruction set vectorises: every operation is exact or rounded once.
 ///
 /// # Safety
 ///
-/// `x` has `form.width` elements and `operand` the bytes of an operand of `rows` rows, more than `row`.
+/// `x` has `form.width` elements, `operand` the bytes of an operand of `rows` rows, and `row` is less than `rows`.
 #[inline(always)]
 pub(super) unsafe fn round<const DIGITS: usize>(
     form: Rounded,
@@ -179,7 +179,7 @@ pub(super) unsafe fn round<const DIGITS: usize>(
         let (block, half) = (group / 2, group % 2);
         let mut elements = [0.0; GROUP];
         let present = form.width.saturating_sub(group * GROUP).min(GROUP);
-        // SAFETY: as many elements are read as the row has in this group, and the operand has every group of the row.
+        // SAFETY: `present` elements of the row are in this group, and the operand has every group of the row.
         unsafe {
             let from = x.wrapping_add(group * GROUP);
             match present {
@@ -190,9 +190,9 @@ pub(super) unsafe fn round<const DIGITS: usize>(
             let digits = operand.digits(block, row).cast_mut();
             for (digit, bytes) in rounded.digits.iter().enumerate() {
                 let to = digits.add(digit * BLOCK + half * GROUP);
-                to.cast::<[i8; GROUP]>().write(match form.meets {
-                    Meets::Bytes => *bytes,
-                    Meets::Nibbles => evens_first(bytes),
+                to.cast::<[i8; GROUP]>().write(match form.weight_kind {
+                    WeightKind::Bytes => *bytes,
+                    WeightKind::Nibbles => evens_first(bytes),
                 });
             }
             let scales = operand.scales(block, row).cast_mut();
@@ -200,18 +200,18 @@ pub(super) unsafe fn round<const DIGITS: usize>(
             let offsets = operand.offsets(block, row).cast_mut();
             offsets.add(half).write(rounded.sum.wrapping_mul(-128));
             let of_group = rounded.sum as f32 * rounded.scale;
-            if form.meets == Meets::Nibbles {
+            if form.weight_kind == WeightKind::Nibbles {
                 let sums = operand.group_sums(block, row).cast_mut();
                 sums.add(half).write(of_group);
             }
             sum += of_group;
         }
     }
-    // SAFETY: as above.
+    // SAFETY: the operand has a sum for each row.
     unsafe { operand.sum(row).cast_mut().write(sum) };
 }
 
-/// The digits of even columns, then those of odd ones.
+/// Reorders digits: even columns, then odd ones.
 #[inline(always)]
 fn evens_first(digits: &[i8; GROUP]) -> [i8; GROUP] {
     let mut ordered = [0; GROUP];
@@ -226,16 +226,17 @@ fn evens_first(digits: &[i8; GROUP]) -> [i8; GROUP] {
 struct RoundedGroup<const DIGITS: usize> {
     digits: [[i8; GROUP]; DIGITS],
     scale: f32,
-    /// Of the integers.
+    /// Sum of the integers.
     sum: i32,
 }
 
 impl<const DIGITS: usize> RoundedGroup<DIGITS> {
-    /// Of elements that are not all finite, the scale is NaN; of those too small to be divided by, everything is zero.
+    /// Rounds a group. If an element is not finite, the scale is NaN; if all are too small to divide by, everything is
+    /// zero.
     #[inline(always)]
     fn of(elements: &[f32; GROUP]) -> Self {
-        // As integers, magnitudes have the order of floats, and NaN is the largest. These are loops, because maps of arrays
-        // are not inlined, and what is not inlined is compiled without the instructions.
+        // The bits of magnitudes have the order of floats, and NaN is the largest. Loops, because `map` of arrays is
+        // not inlined, and code that is not inlined is compiled without the instructions.
         let mut largest = 0;
         for x in elements {
             largest = u32::max(largest, x.to_bits() & 0x7fff_ffff);
@@ -265,19 +266,20 @@ impl<const DIGITS: usize> RoundedGroup<DIGITS> {
         }
         Self {
             digits,
-            scale: match largest.is_finite() {
-                true => largest / steps,
-                false => f32::NAN,
+            scale: if largest.is_finite() {
+                largest / steps
+            } else {
+                f32::NAN
             },
             sum,
         }
     }
 }
 
-/// The nearest integer, ties to even, of less than 2²² in magnitude.
+/// Rounds to the nearest integer, ties to even, of magnitude below 2²².
 #[inline(always)]
 fn nearest(x: f32) -> i32 {
-    // Of floats from 2²³ to 2²⁴, neighbours are one apart, and so are their bits.
+    // Neighbouring floats from 2²³ to 2²⁴ are one apart, and so are their bits.
     const SHIFT: f32 = 12_582_912.0;
     ((x + SHIFT).to_bits() as i32).wrapping_sub(SHIFT.to_bits() as i32)
 }

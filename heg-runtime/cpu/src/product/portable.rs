@@ -1,4 +1,4 @@
-//! Integer products in Rust alone: the order of operations that every form keeps.
+//! Integer products in portable Rust: the order of operations that every form keeps.
 
 use super::operand::{BASE, BLOCK, GROUP};
 use super::{IntegerProduct, Scaling};
@@ -13,7 +13,7 @@ use std::ops::Range;
 pub(super) unsafe fn product(product: &IntegerProduct, outputs: Range<usize>) {
     for output in outputs {
         for row in 0..product.rows {
-            // SAFETY: the matrix and the operands have this output, and every row of them this output or row.
+            // SAFETY: the matrix has this output, and bias, residual, results and operand have this output or row.
             unsafe {
                 let mut y = sum(product, output, row);
                 if let Scaling::Rows(affine) = product.scaling {
@@ -37,7 +37,7 @@ pub(super) unsafe fn product(product: &IntegerProduct, outputs: Range<usize>) {
     }
 }
 
-/// Totals of groups, each exact, scaled and summed in ascending order.
+/// Sum over groups in ascending order: the exact total of each group, scaled.
 ///
 /// # Safety
 ///
@@ -48,12 +48,12 @@ unsafe fn sum(product: &IntegerProduct, output: usize, row: usize) -> f32 {
     let mut sum = 0.0_f32;
     for start in (0..width).step_by(GROUP) {
         let (block, group) = (start / BLOCK, start % BLOCK / GROUP);
-        // SAFETY: columns below the width are read, and the block that they are in.
+        // SAFETY: only columns below the width are read, and the block that has them.
         unsafe {
             let mut total = 0;
             for digit in 0..product.form.digits() {
-                let digits = operand.digits(block, row);
-                let digits = digits.add(digit * BLOCK + group * GROUP);
+                let of_block = operand.digits(block, row);
+                let digits = of_block.add(digit * BLOCK + group * GROUP);
                 total *= BASE;
                 for column in 0..GROUP.min(width - start) {
                     let (weight, place) = match &product.scaling {

@@ -1,10 +1,9 @@
-//! Requests for cache lines ahead of their use. They read nothing that a program could observe, and an address need not
-//! exist.
+//! Prefetches of cache lines. They have no observable effect, and the address need not exist.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 
-/// Asks for a line in all caches.
+/// Prefetches a line into all caches.
 #[inline(always)]
 pub(super) fn prefetch(at: *const i8) {
     // SAFETY: a prefetch of any address faults nowhere.
@@ -14,10 +13,10 @@ pub(super) fn prefetch(at: *const i8) {
     }
 }
 
-/// Asks for a line in all caches but the first.
+/// Prefetches a line into all caches but the first.
 #[inline(always)]
 pub(super) fn prefetch_later(at: *const i8) {
-    // SAFETY: as above.
+    // SAFETY: a prefetch of any address faults nowhere.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         _mm_prefetch::<_MM_HINT_T1>(at);

@@ -1,7 +1,7 @@
-//! Every form against the portable one, bit for bit, and that one against f64.
+//! Every form against the portable one, bit for bit, and the portable one against f64.
 
 use super::{
-    Affine, Bits, Grouped, IntegerProduct, Line, Meets, Panel, Residual, Rounded, Scaling,
+    Affine, Bits, Grouped, IntegerProduct, Line, Panel, Residual, Rounded, Scaling, WeightKind,
     integer_product, round_row, unpack,
 };
 use crate::Isa;
@@ -9,7 +9,7 @@ use half::f16;
 use proptest::prelude::*;
 use std::ops::Range;
 
-/// A product with all that it reads, weights at an address of no alignment and without a byte behind them.
+/// A product with its inputs; weights are unaligned, with no byte behind them.
 struct Case {
     form: Rounded,
     outputs: usize,
@@ -21,24 +21,28 @@ struct Case {
     residual: Option<(Vec<f32>, f32)>,
 }
 
-/// What weights stand for: scales and centres.
+/// Scales and centres of weights.
 enum Numbers {
-    /// Of rows.
+    /// Per row.
     Rows(Vec<f32>, Option<Vec<f32>>),
-    /// Of groups of so many columns.
+    /// Per group: columns of a group, scales, centres.
     Groups(usize, Vec<u16>, Option<Vec<u16>>),
 }
 
-/// The form of an operand of about this width: one that groups divide, where it meets nibbles.
-fn form(width: usize, bits: Bits, meets: Meets) -> Rounded {
-    let width = match meets {
-        Meets::Bytes => width,
-        Meets::Nibbles => width.next_multiple_of(32),
+/// The form of an operand of this width, rounded up to whole groups for nibbles.
+fn form(width: usize, bits: Bits, weight_kind: WeightKind) -> Rounded {
+    let width = match weight_kind {
+        WeightKind::Bytes => width,
+        WeightKind::Nibbles => width.next_multiple_of(32),
     };
-    Rounded { width, bits, meets }
+    Rounded {
+        width,
+        bits,
+        weight_kind,
+    }
 }
 
-/// Numbers of a linear congruence, from −1 to 1.
+/// A linear congruential generator of numbers from −1 to 1.
 struct Noise(u64);
 
 impl Noise {
@@ -63,24 +67,23 @@ impl Case {
         x.iter_mut().step_by(37).for_each(|x| *x *= 50.0);
         x.iter_mut().take(40).for_each(|x| *x = 0.0);
         let centred = !seed.is_multiple_of(4);
-        let bytes = match form.meets {
-            Meets::Bytes => form.width,
-            Meets::Nibbles => form.width / 2,
+        let bytes = match form.weight_kind {
+            WeightKind::Bytes => form.width,
+            WeightKind::Nibbles => form.width / 2,
         };
         let weights = noise.floats(outputs * bytes).into_iter();
         Self {
             form,
             outputs,
             weights: weights.map(|w| (w * 128.9) as i8).collect(),
-            numbers: match form.meets {
-                Meets::Bytes => Numbers::Rows(
+            numbers: match form.weight_kind {
+                WeightKind::Bytes => Numbers::Rows(
                     noise.floats(outputs),
                     centred.then(|| noise.floats(outputs)),
                 ),
-                Meets::Nibbles => {
-                    let sizes = [128, 64, 32].into_iter().skip(seed as usize % 3);
-                    let mut sizes = sizes.filter(|size| form.width.is_multiple_of(*size));
-                    let columns = sizes.next().unwrap();
+                WeightKind::Nibbles => {
+                    let mut sizes = [128, 64, 32].into_iter().skip(seed as usize % 3);
+                    let columns = sizes.find(|size| form.width.is_multiple_of(*size)).unwrap();
                     let mut halves = || -> Vec<u16> {
                         let numbers = noise.floats(outputs * form.width / columns).into_iter();
                         numbers.map(|x| f16::from_f32(x).to_bits()).collect()
@@ -108,7 +111,7 @@ impl Case {
         }
     }
 
-    /// What a row of weights stands for.
+    /// A dequantised row of weights.
     fn stored(&self, output: usize) -> Vec<f64> {
         let width = self.form.width;
         match (self.scaling(), &self.numbers) {
@@ -130,7 +133,7 @@ impl Case {
         }
     }
 
-    /// The operand of some rows.
+    /// The operand for `rows`.
     fn operand(&self, isa: Isa, rows: Range<usize>) -> Vec<Line> {
         let mut operand = vec![Line([0x55; 64]); self.form.bytes(rows.len()).div_ceil(64)];
         for row in rows.clone() {
@@ -142,10 +145,10 @@ impl Case {
         operand
     }
 
-    /// The results of some rows, with outputs divided at multiples of `step`.
+    /// The results for `rows`, with outputs divided at multiples of `step`.
     fn run(&self, isa: Isa, rows: Range<usize>, step: usize) -> Vec<f32> {
         let operand = self.operand(isa, rows.clone());
-        // In the case of a residual, results take its place.
+        // Results overwrite the residual, if there is one.
         let mut out = vec![f32::NAN; rows.len() * (self.outputs + 1)];
         if let Some((residual, _)) = &self.residual {
             out.copy_from_slice(
@@ -179,7 +182,7 @@ impl Case {
         out
     }
 
-    /// The results for activations `x`, in f64.
+    /// Reference results for activations `x`, in f64.
     fn exact(&self, x: &[f64]) -> Vec<f64> {
         let (width, stride) = (self.form.width, self.outputs + 1);
         let mut out = Vec::new();
@@ -199,7 +202,7 @@ impl Case {
         out
     }
 
-    /// Activations, and what they are rounded to.
+    /// Activations, exact and rounded.
     fn activations(&self) -> [Vec<f64>; 2] {
         let steps = match self.form.bits {
             Bits::Eight => 127.0,
@@ -225,7 +228,7 @@ impl Case {
     }
 }
 
-/// The root of the mean squared error, relative to the mean square.
+/// Root of the mean squared error, relative to the mean square.
 fn error(found: &[f32], exact: &[f64]) -> f64 {
     let squares = |difference: &dyn Fn(f32, f64) -> f64| -> f64 {
         found
@@ -245,14 +248,14 @@ fn forms() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| isa.is_available())
 }
 
-const FORMS: [(Bits, Meets); 4] = [
-    (Bits::Eight, Meets::Bytes),
-    (Bits::Sixteen, Meets::Bytes),
-    (Bits::Eight, Meets::Nibbles),
-    (Bits::Sixteen, Meets::Nibbles),
+const FORMS: [(Bits, WeightKind); 4] = [
+    (Bits::Eight, WeightKind::Bytes),
+    (Bits::Sixteen, WeightKind::Bytes),
+    (Bits::Eight, WeightKind::Nibbles),
+    (Bits::Sixteen, WeightKind::Nibbles),
 ];
 
-fn any_form() -> impl Strategy<Value = (Bits, Meets)> {
+fn any_form() -> impl Strategy<Value = (Bits, WeightKind)> {
     prop::sample::select(FORMS.to_vec())
 }
 
@@ -262,13 +265,13 @@ proptest! {
     #[test]
     fn every_form_has_the_bits_of_the_portable_one(
         seed: u64,
-        (bits_of, meets) in any_form(),
+        (bits_of, weight_kind) in any_form(),
         width in prop_oneof![1..200_usize, Just(576), 2000..2300_usize],
         outputs in 1..100_usize,
         rows in prop_oneof![1..20_usize, Just(33)],
         terms: bool,
     ) {
-        let case = Case::new(seed, form(width, bits_of, meets), outputs, rows, terms);
+        let case = Case::new(seed, form(width, bits_of, weight_kind), outputs, rows, terms);
         let expected = bits(&case.run(Isa::Portable, 0..rows, outputs));
         for isa in forms() {
             let found = case.run(isa, 0..rows, 64);
@@ -279,14 +282,14 @@ proptest! {
     #[test]
     fn rows_do_not_depend_on_their_company(
         seed: u64,
-        (bits_of, meets) in any_form(),
+        (bits_of, weight_kind) in any_form(),
         width in 1..300_usize,
         outputs in 1..80_usize,
         rows in 2..30_usize,
         first in 0..30_usize,
         count in 1..30_usize,
     ) {
-        let case = Case::new(seed, form(width, bits_of, meets), outputs, rows, true);
+        let case = Case::new(seed, form(width, bits_of, weight_kind), outputs, rows, true);
         let first = first % rows;
         let some = first..rows.min(first + count);
         for isa in forms() {
@@ -299,10 +302,10 @@ proptest! {
 
     #[test]
     fn every_form_rounds_alike(
-        (bits, meets) in any_form(),
+        (bits, weight_kind) in any_form(),
         x in prop::collection::vec(prop::num::f32::NORMAL | prop::num::f32::SUBNORMAL | prop::num::f32::ZERO, 1..150),
     ) {
-        let form = Rounded { width: x.len(), bits, meets };
+        let form = Rounded { width: x.len(), bits, weight_kind };
         let numbers = Numbers::Rows(vec![], None);
         let case = Case { form, outputs: 0, weights: vec![], numbers, x, bias: None, residual: None };
         let bytes = |isa| {
@@ -316,7 +319,7 @@ proptest! {
     }
 }
 
-/// Slices and passes of the kernels: more columns and rows than one holds.
+/// More columns and rows than one slice or pass of the kernels holds.
 #[test]
 fn long_rows_and_many_rows_have_the_same_bits() {
     for (width, outputs, rows) in [
@@ -325,8 +328,8 @@ fn long_rows_and_many_rows_have_the_same_bits() {
         (70, 33, 300),
         (2100, 9, 259),
     ] {
-        for (bits_of, meets) in FORMS {
-            let case = Case::new(7, form(width, bits_of, meets), outputs, rows, true);
+        for (bits_of, weight_kind) in FORMS {
+            let case = Case::new(7, form(width, bits_of, weight_kind), outputs, rows, true);
             let expected = bits(&case.run(Isa::Portable, 0..rows, outputs));
             for isa in forms() {
                 assert!(
@@ -340,13 +343,13 @@ fn long_rows_and_many_rows_have_the_same_bits() {
 
 #[test]
 fn results_are_near_the_exact_ones() {
-    for (bits_of, meets) in FORMS {
+    for (bits_of, weight_kind) in FORMS {
         let bound = match bits_of {
             Bits::Eight => 2.0e-2,
             Bits::Sixteen => 8.0e-5,
         };
         for (seed, width) in [(11, 7), (12, 576), (13, 1000)] {
-            let case = Case::new(seed, form(width, bits_of, meets), 50, 4, true);
+            let case = Case::new(seed, form(width, bits_of, weight_kind), 50, 4, true);
             let found = case.run(Isa::Portable, 0..4, 50);
             let rows = found.chunks(51).flat_map(|row| row[..50].iter().copied());
             let found: Vec<f32> = rows.collect();
@@ -360,8 +363,8 @@ fn results_are_near_the_exact_ones() {
 #[test]
 fn what_is_not_finite_makes_a_row_nan() {
     for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        for (bits_of, meets) in FORMS {
-            let form = form(70, bits_of, meets);
+        for (bits_of, weight_kind) in FORMS {
+            let form = form(70, bits_of, weight_kind);
             let mut case = Case::new(3, form, 20, 3, false);
             case.x[form.width + 5] = value;
             for isa in forms() {
@@ -375,9 +378,13 @@ fn what_is_not_finite_makes_a_row_nan() {
 
 #[test]
 fn operands_fit_in_scratch_memory() {
-    for (bits, meets) in FORMS {
+    for (bits, weight_kind) in FORMS {
         for width in [1, 31, 64, 65, 576, 8192] {
-            let form = Rounded { width, bits, meets };
+            let form = Rounded {
+                width,
+                bits,
+                weight_kind,
+            };
             let scratch = heg_artifacts::program::scratch_width(width as u32) as usize;
             assert!(form.bytes(3) <= 3 * 4 * scratch);
         }

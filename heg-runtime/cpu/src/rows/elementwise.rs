@@ -1,4 +1,4 @@
-//! Kernels over single elements.
+//! Elementwise kernels.
 
 use super::{Elementwise, for_each_block};
 use crate::lanes::{Kernel, Lanes, functions};
@@ -7,13 +7,13 @@ use heg_artifacts::program::Activation;
 /// `activation(gate) · up`.
 #[derive(Clone, Copy)]
 pub(crate) struct Gated {
-    /// Row that the activation bends.
+    /// Input row of the activation.
     pub(crate) gate: *const f32,
-    /// Row that it lets through.
+    /// Row to gate.
     pub(crate) up: *const f32,
     /// The activation.
     pub(crate) activation: Activation,
-    /// Elements of a row.
+    /// Elements per row.
     pub(crate) width: usize,
     /// Gated row.
     pub(crate) out: *mut f32,
@@ -45,7 +45,7 @@ pub(crate) struct Add {
     pub(crate) b: *const f32,
     /// Factor on the second term.
     pub(crate) b_scale: f32,
-    /// Elements of a row.
+    /// Elements per row.
     pub(crate) width: usize,
     /// The sum.
     pub(crate) out: *mut f32,
@@ -69,9 +69,9 @@ impl Elementwise for Add {
 pub(crate) struct Scale {
     /// Row to scale.
     pub(crate) x: *const f32,
-    /// Factor.
+    /// Factor on the row.
     pub(crate) factor: f32,
-    /// Elements of a row.
+    /// Elements per row.
     pub(crate) width: usize,
     /// Scaled row.
     pub(crate) out: *mut f32,
@@ -92,13 +92,13 @@ impl Elementwise for Scale {
 /// `cap · tanh(x / cap)`.
 #[derive(Clone, Copy)]
 pub(crate) struct SoftCap {
-    /// Row to bend.
+    /// Input row.
     pub(crate) x: *const f32,
-    /// Cap.
+    /// Bound of the output.
     pub(crate) cap: f32,
-    /// Elements of a row.
+    /// Elements per row.
     pub(crate) width: usize,
-    /// Bent row.
+    /// Output row.
     pub(crate) out: *mut f32,
 }
 
@@ -115,12 +115,12 @@ impl Elementwise for SoftCap {
     }
 }
 
-/// The same numbers in bf16, rounded to nearest, ties to even. They are finite.
+/// Converts to bf16, rounding to nearest, ties to even. Inputs are finite.
 #[derive(Clone, Copy)]
 pub(crate) struct RoundToBf16 {
     /// Row to round.
     pub(crate) x: *const f32,
-    /// Elements of a row.
+    /// Elements per row.
     pub(crate) width: usize,
     /// Rounded row.
     pub(crate) out: *mut u16,
@@ -137,7 +137,7 @@ impl Elementwise for RoundToBf16 {
     }
 }
 
-/// Makes kernels of what works on single elements.
+/// Implements [`Kernel`] for elementwise kernels.
 macro_rules! kernels {
     ($($name:ident),*) => {$(
         impl Kernel for $name {
@@ -145,7 +145,7 @@ macro_rules! kernels {
 
             #[inline(always)]
             unsafe fn run<L: Lanes>(self) {
-                // SAFETY: the caller has the instructions, and all pointers have elements of this width.
+                // SAFETY: the caller has the instructions of `L`, and all pointers have `width` elements.
                 unsafe { for_each_block::<L>(&self, self.width) }
             }
         }

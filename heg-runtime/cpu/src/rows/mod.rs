@@ -1,8 +1,8 @@
-//! Kernels that work on each row by itself: norms, rotary embedding, gates, sums, conversions.
+//! Kernels on single rows: norms, rotary embedding, gates, sums, conversions.
 //!
 //! Each is a [`Kernel`](crate::lanes::Kernel) with the arguments of one row, for [`lanes::run`](crate::lanes::run).
-//! Pointers need no alignment and have the elements that their widths say. Where an output has the type of an input, the
-//! row may be changed in place: both are the same then, or do not overlap.
+//! Pointers need no alignment and have as many elements as their widths tell. An output of the same type as an input
+//! may be the same row, but they do not overlap otherwise.
 
 #![allow(unsafe_code, reason = "intrinsics, and rows by pointer")]
 
@@ -20,7 +20,7 @@ pub(crate) use rope::Rope;
 
 /// A kernel whose output at an index depends on its inputs there only.
 trait Elementwise {
-    /// The elements from `at` on, `count` of them: at most 16.
+    /// Processes `count` elements from `at` on, at most 16.
     ///
     /// # Safety
     ///
@@ -43,7 +43,7 @@ unsafe fn for_each_block<L: Lanes>(kernel: &impl Elementwise, width: usize) {
         at += LANES;
     }
     if whole < width {
-        // SAFETY: what is left is below the width.
+        // SAFETY: the remaining elements are below the width.
         unsafe { kernel.block::<L>(whole, width - whole) };
     }
 }

@@ -1,4 +1,4 @@
-//! Norms. Sums over a row go by sixteen lanes, in the row's order, and then over the lanes.
+//! Norms. Sums over a row add up sixteen lanes in the row's order, then across lanes.
 
 use super::{Elementwise, for_each_block};
 use crate::lanes::{Kernel, LANES, Lanes};
@@ -8,11 +8,11 @@ use crate::lanes::{Kernel, LANES, Lanes};
 pub(crate) struct RmsNorm {
     /// Row to norm.
     pub(crate) x: *const f32,
-    /// Weight of `width / groups` elements.
+    /// Weight, `width / groups` elements.
     pub(crate) weight: *const f32,
-    /// Elements of a row: a multiple of `groups`.
+    /// Elements per row, a multiple of `groups`.
     pub(crate) width: usize,
-    /// Parts of the row that are normed apart.
+    /// Number of parts that are normed separately.
     pub(crate) groups: usize,
     /// Added to the mean square.
     pub(crate) eps: f32,
@@ -46,7 +46,7 @@ impl Kernel for RmsNorm {
     }
 }
 
-/// A part whose root mean square is known.
+/// Second pass over a part, after its root mean square is known.
 struct RmsPart {
     x: *const f32,
     weight: *const f32,
@@ -76,7 +76,7 @@ pub(crate) struct LayerNorm {
     pub(crate) weight: *const f32,
     /// Bias.
     pub(crate) bias: Option<*const f32>,
-    /// Elements of a row.
+    /// Elements per row.
     pub(crate) width: usize,
     /// Added to the variance.
     pub(crate) eps: f32,
@@ -103,7 +103,7 @@ impl Kernel for LayerNorm {
     }
 }
 
-/// A row whose mean and variance are known.
+/// Second pass over a row, after mean and variance are known.
 struct LayerRow {
     norm: LayerNorm,
     mean: f32,
@@ -161,8 +161,8 @@ unsafe fn sum_of_squares<L: Lanes>(x: *const f32, mean: f32, width: usize) -> f3
             at += LANES;
         }
         let count = width - at;
-        let x = L::load_first(x.add(at), count).sub(mean);
-        let x = x.first_or(count, L::splat(0.0));
-        x.mul_add(x, sum).sum()
+        let last = L::load_first(x.add(at), count).sub(mean);
+        let masked = last.first_or(count, L::splat(0.0));
+        masked.mul_add(masked, sum).sum()
     }
 }

@@ -3,21 +3,21 @@
 use super::{Elementwise, for_each_block};
 use crate::lanes::{Kernel, Lanes};
 
-/// Rotate-half position embedding of the first `rotated` dimensions of each head: dimension i turns with i + rotated / 2.
-/// The others are copied.
+/// Rotate-half position embedding of the first `rotated` dimensions of each head: dimension i turns with i + rotated /
+/// 2. The other dimensions are copied.
 #[derive(Clone, Copy)]
 pub(crate) struct Rope {
     /// Row to rotate.
     pub(crate) x: *const f32,
     /// Cosines of the position's `rotated / 2` angles.
     pub(crate) cos: *const f32,
-    /// Their sines.
+    /// Sines of the same angles.
     pub(crate) sin: *const f32,
     /// Heads in the row.
     pub(crate) heads: usize,
-    /// Dimensions of a head.
+    /// Dimensions per head.
     pub(crate) head_dim: usize,
-    /// Dimensions rotated: even, at most `head_dim`.
+    /// Rotated dimensions per head: even, at most `head_dim`.
     pub(crate) rotated: usize,
     /// Rotated row.
     pub(crate) out: *mut f32,
@@ -65,7 +65,7 @@ struct Pairs<'a> {
 impl Elementwise for Pairs<'_> {
     #[inline(always)]
     unsafe fn block<L: Lanes>(&self, at: usize, count: usize) {
-        // SAFETY: the caller has these elements. Both of a pair are read before one is written.
+        // SAFETY: the caller has these elements. Both of a pair are read before either is written.
         unsafe {
             let cos = L::load_first(self.rope.cos.add(at), count);
             let sin = L::load_first(self.rope.sin.add(at), count);

@@ -8,10 +8,10 @@ use heg_artifacts::program::Activation;
 use proptest::prelude::*;
 use std::ops::Range;
 
-/// What kernels must leave behind their outputs.
+/// Sentinel behind outputs, which kernels must not overwrite.
 const UNTOUCHED: f32 = 1234.5;
 
-/// The output of a kernel, which is the same in all forms.
+/// The output of a kernel, checked to be the same in all forms.
 fn output<K: Kernel<Output = ()>>(width: usize, kernel: impl Fn(*mut f32) -> K) -> Vec<f32> {
     let row = |isa| {
         let mut out = vec![UNTOUCHED; width + LANES];
@@ -29,7 +29,7 @@ fn output<K: Kernel<Output = ()>>(width: usize, kernel: impl Fn(*mut f32) -> K) 
     expected
 }
 
-/// Whether a row is near its reference: within `error` times the size of the reference or one.
+/// Asserts that a row is near its reference: within `error` times the larger of the reference and 1.
 fn near(row: &[f32], reference: impl IntoIterator<Item = f64>, error: f64) {
     let reference: Vec<f64> = reference.into_iter().collect();
     assert_eq!(row.len(), reference.len());
@@ -61,8 +61,8 @@ proptest! {
     fn rms_norm([x, weight] in rows(1..300), groups in 1usize..4, offset in 0u8..2) {
         let (eps, offset) = (1e-5, f32::from(offset));
         let width = x.len() * groups;
-        let x = x.repeat(groups);
-        let x: Vec<f32> = x.iter().enumerate().map(|(at, x)| x + at as f32 * 1e-3).collect();
+        let repeated = x.repeat(groups).into_iter().enumerate();
+        let x: Vec<f32> = repeated.map(|(at, x)| x + at as f32 * 1e-3).collect();
         let row = output(width, |out| RmsNorm {
             x: x.as_ptr(), weight: weight.as_ptr(), width, groups, eps, offset, out,
         });

@@ -1,4 +1,4 @@
-//! One layer of a small model with random weights, and sequences that pass through it.
+//! One layer of a small model with random weights, and sequences to run through it.
 
 mod programs;
 
@@ -6,6 +6,7 @@ use heg_artifacts::manifest::{ElementType, Kernel as Declared};
 use heg_cpu::{
     Activations, AffineBytes, Context, CpuCall, CpuDevice, Kernel, ProgramRows, WeightBytes,
 };
+use std::panic::resume_unwind;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -38,14 +39,14 @@ pub(crate) struct Layer {
     ffn: (Kernel, Vec<Tensor>),
     cos: Vec<u8>,
     sin: Vec<u8>,
-    /// Whether whoever is asked next whether an order goes on panics: once.
+    /// Whether the next call of `goes_on` panics, once.
     pub(crate) panics: AtomicBool,
 }
 
-/// A weight's bytes.
+/// A weight.
 struct Tensor {
     values: Vec<u8>,
-    /// Scales, and centres where rows have some.
+    /// Scales, and centres if rows have any.
     affine: Option<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
@@ -61,7 +62,7 @@ impl Tensor {
     }
 }
 
-/// Numbers that follow from a seed.
+/// A seeded xorshift generator.
 struct Noise(u64);
 
 impl Noise {
@@ -72,12 +73,12 @@ impl Noise {
         self.0
     }
 
-    /// From −1 to 1.
+    /// A number from −1 to 1.
     fn number(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 
-    /// A factor on integers of eight bits in f32, and on those of four in f16.
+    /// A scale: in f32 for 8-bit integers, in f16 for 4-bit ones.
     fn scale(&mut self, element: ElementType) -> Vec<u8> {
         let x = 0.001 + self.number().abs() * 0.001;
         match element {
@@ -152,7 +153,7 @@ impl Layer {
     }
 }
 
-/// Sequences with all that the layer computes for them.
+/// Sequences with everything that the layer computes for them.
 #[derive(PartialEq)]
 pub(crate) struct Sequences(Vec<Sequence>);
 
@@ -165,22 +166,26 @@ struct Sequence {
     out: Vec<u8>,
 }
 
-/// Rows of a buffer, which kernels may write.
+/// Writable rows of a buffer.
 fn rows(bytes: &mut [u8], row_bytes: usize, first: usize, count: usize) -> ProgramRows<'static> {
     let part = &mut bytes[first * row_bytes..(first + count) * row_bytes];
-    // SAFETY: buffers outlive the pass that they are for, and nobody else touches them while it runs.
+    // SAFETY: buffers outlive the pass that they are for, and nothing else accesses them while it runs.
     unsafe { ProgramRows::new(NonNull::from(part).cast(), count, row_bytes, row_bytes) }
 }
 
-/// The rows of a table that belong to the tokens of a pass. No kernel writes them.
-fn parts_of<'t>(
-    table: &'t [u8],
-    row_bytes: usize,
-    parts: &[(usize, usize, usize)],
-) -> Vec<ProgramRows<'t>> {
-    let of_part = |(_, first, count): &(usize, usize, usize)| {
-        let part = &table[first * row_bytes..(first + count) * row_bytes];
-        ProgramRows::of(part, row_bytes)
+/// Tokens of one sequence that take part in a pass.
+struct Part {
+    /// Index of the sequence.
+    sequence: usize,
+    first: usize,
+    count: usize,
+}
+
+/// The rows of a read-only table for the tokens of a pass.
+fn parts_of<'t>(table: &'t [u8], row_bytes: usize, parts: &[Part]) -> Vec<ProgramRows<'t>> {
+    let of_part = |part: &Part| {
+        let rows = &table[part.first * row_bytes..(part.first + part.count) * row_bytes];
+        ProgramRows::of(rows, row_bytes)
     };
     parts.iter().map(of_part).collect()
 }
@@ -191,7 +196,7 @@ impl Sequences {
         let mut noise = Noise(seed.wrapping_mul(0xd1b5_4a32_d192_ed03));
         let sequence = |tokens: &usize| {
             let hidden = noise.bytes(tokens * sizes.hidden, ElementType::F32);
-            // NaN in all that no token was written to yet.
+            // Cache rows that were not written yet are NaN.
             let cache = vec![0xff; tokens * sizes.key() * layer.kv.bytes() as usize];
             Sequence {
                 out: vec![0; hidden.len()],
@@ -203,7 +208,7 @@ impl Sequences {
         Self(tokens.iter().map(sequence).collect())
     }
 
-    /// Runs all tokens through the layer: chunks of `cut`, one sequence after the other or side by side.
+    /// Runs all tokens through the layer in chunks of sizes `cut`, one sequence after the other or side by side.
     pub(crate) fn run(
         &mut self,
         device: &mut CpuDevice,
@@ -228,26 +233,31 @@ impl Sequences {
             if !together {
                 chosen.truncate(1);
             }
-            let parts: Vec<(usize, usize, usize)> = chosen
+            let parts: Vec<Part> = chosen
                 .into_iter()
-                .map(|index| (index, done[index], size.min(lengths[index] - done[index])))
+                .map(|sequence| Part {
+                    sequence,
+                    first: done[sequence],
+                    count: size.min(lengths[sequence] - done[sequence]),
+                })
                 .collect();
             self.pass(device, layer, &parts);
             parts
                 .iter()
-                .for_each(|(index, _, count)| done[*index] += count);
+                .for_each(|part| done[part.sequence] += part.count);
         }
     }
 
-    /// One pass: sequence, first token, number of tokens. Kernels run one by one for a single sequence, and as one order
-    /// for several.
-    fn pass(&mut self, device: &mut CpuDevice, layer: &Layer, parts: &[(usize, usize, usize)]) {
+    /// Runs one pass over parts of sequences. Kernels run one by one for a single sequence, and as one order for
+    /// several.
+    fn pass(&mut self, device: &mut CpuDevice, layer: &Layer, parts: &[Part]) {
         let sizes = layer.sizes;
-        let tokens: usize = parts.iter().map(|(.., count)| count).sum();
+        let tokens: usize = parts.iter().map(|part| part.count).sum();
         let mut hidden = Vec::new();
         let row = sizes.hidden * 4;
-        for (index, first, count) in parts {
-            hidden.extend(&self.0[*index].hidden[first * row..(first + count) * row]);
+        for part in parts {
+            let rows = part.first * row..(part.first + part.count) * row;
+            hidden.extend(&self.0[part.sequence].hidden[rows]);
         }
         let query_row = sizes.query() * 4;
         let mut query = vec![0; tokens * query_row];
@@ -258,13 +268,14 @@ impl Sequences {
         let (cos, sin) = (rotary(&layer.cos), rotary(&layer.sin));
         let key_bytes = sizes.key() * layer.kv.bytes() as usize;
         let (mut keys, mut values, mut contexts) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, first, count) in parts {
-            let sequence = &mut self.0[*index];
-            keys.push(rows(&mut sequence.keys, key_bytes, *first, *count));
-            values.push(rows(&mut sequence.values, key_bytes, *first, *count));
+        for part in parts {
+            let sequence = &mut self.0[part.sequence];
+            let (first, count) = (part.first, part.count);
+            keys.push(rows(&mut sequence.keys, key_bytes, first, count));
+            values.push(rows(&mut sequence.values, key_bytes, first, count));
             contexts.push(Context {
-                tokens: *count,
-                position: *first,
+                tokens: count,
+                position: first,
                 follows: None,
                 keys: rows(&mut sequence.keys, key_bytes, 0, first + count),
                 values: rows(&mut sequence.values, key_bytes, 0, first + count),
@@ -305,15 +316,16 @@ impl Sequences {
         ];
         run(device, &order, parts.len() > 1, &layer.panics);
         let mut rest = out.as_slice();
-        for (index, first, count) in parts {
-            let (own, behind) = rest.split_at(count * row);
-            self.0[*index].out[first * row..(first + count) * row].copy_from_slice(own);
+        for part in parts {
+            let (own, behind) = rest.split_at(part.count * row);
+            let rows = part.first * row..(part.first + part.count) * row;
+            self.0[part.sequence].out[rows].copy_from_slice(own);
             rest = behind;
         }
     }
 }
 
-/// Whether a device is at work: one test counts what is allocated then.
+/// Whether a device is at work; one test counts allocations then.
 pub(crate) static AT_WORK: AtomicBool = AtomicBool::new(false);
 
 fn run(
@@ -325,7 +337,9 @@ fn run(
     AT_WORK.store(true, Ordering::SeqCst);
     if as_one {
         let goes_on = |_| {
-            assert!(!panics.swap(false, Ordering::SeqCst), "on purpose");
+            if panics.swap(false, Ordering::SeqCst) {
+                resume_unwind(Box::new("on purpose"));
+            }
             true
         };
         assert_eq!(device.run_order(order, &goes_on).unwrap(), order.len());

@@ -8,7 +8,7 @@ use heg_artifacts::program::{
 };
 use heg_spec::{Group, GroupColumns};
 
-/// Builds a program: buffers behind each other in scratch memory.
+/// Builds a program with consecutive buffers in scratch memory.
 #[derive(Default)]
 struct Builder {
     buffers: Vec<Buffer>,
@@ -94,7 +94,7 @@ fn parameter(name: &str, element: ElementType, shape: &[usize]) -> Parameter {
             let divides = |group: &GroupColumns| shape[1].is_multiple_of(group.count() as usize);
             groups.find(divides).unwrap()
         }),
-        // Rows of either kind.
+        // Both kinds of rows.
         centred: match element {
             ElementType::I8 => shape[0] != 576,
             _ => element == ElementType::U4,

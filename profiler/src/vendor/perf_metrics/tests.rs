@@ -1,11 +1,11 @@
-//! Estimates of real blobs, look-ups between their rows, and tables that nobody should believe.
+//! Estimates of real blobs, interpolation between their rows, and invalid tables.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::vendor::tests::{MATMUL_3720, MATMUL_4000, estimate};
 
-/// What every accepted estimate holds, wherever it came from.
+/// Checks the invariants of an accepted estimate, whatever its source.
 pub(in crate::vendor) fn holds_promises(estimate: &PerfMetrics) {
     let ticks = estimate.raw().ticks;
     let us = |ticks: u64| ticks as f64 * 1000.0 / f64::from(estimate.raw().timer_khz);
@@ -116,7 +116,7 @@ fn between_rows_the_cycles_stay() {
     let cycles = 603_771.0 / 38.4 * 1300.0;
     for mhz in [700.0, 701.0, 774.5, 925.0, 1149.0, 1225.0, 1299.0] {
         let found = ffn.latency_us(mhz, 2150.0);
-        // Not closer: the blob's ticks are cut to whole ones.
+        // Not closer: the blob's ticks are truncated to integers.
         assert!((found * mhz / cycles - 1.0).abs() < 3e-6, "{mhz} MHz");
     }
 }
@@ -231,7 +231,7 @@ fn check(part: &str, broken: &str, expected: &str) {
 }
 
 proptest! {
-    /// Large shifts make tables that are accepted, small ones such that are not.
+    /// Large shifts give tables that are accepted, small ones tables that are refused.
     #[test]
     fn any_table_is_refused_or_holds_its_promises(
         (timer_khz, axes) in any::<(u32, [(u32, u32); 2])>(),

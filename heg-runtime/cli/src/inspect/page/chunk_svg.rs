@@ -6,10 +6,10 @@ use super::svg::{Align, Svg};
 /// The data of a chunk chart.
 pub(super) struct Bars<'a> {
     pub(super) title: &'a str,
-    /// Chunk in tokens, and a time in µs above 0.
+    /// Chunk size in tokens, and a time in µs above 0.
     pub(super) bars: Vec<(u32, f64)>,
     pub(super) chosen: Option<u32>,
-    /// A line across, in µs, with its name.
+    /// A horizontal line, in µs, with its name.
     pub(super) bound: (f64, String),
 }
 
@@ -26,7 +26,7 @@ impl Bars<'_> {
         svg.text("title", [LEFT, 16.0], Align::Start, self.title);
         let most_us = self.bars.iter().map(|bar| bar.1).fold(0.0, f64::max);
         let (bound_us, name) = &self.bound;
-        // A bound far above all would leave no room for them.
+        // A bound far above all bars would leave no room for them.
         let shown = *bound_us <= 2.0 * most_us;
         let top_us = if shown {
             most_us.max(*bound_us)

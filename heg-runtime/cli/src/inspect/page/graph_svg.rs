@@ -1,11 +1,11 @@
-//! The HEG as a picture: embedding, layers with their kernels, head; from left to right, or from top to bottom
-//! where there is no room.
+//! The HEG as a picture: embedding, layers with their kernels, head; from left to right, or from top to bottom on
+//! narrow pages.
 
 use super::names;
 use super::outline::{Card, Edge, LayerKind, Outline};
 use super::svg::{Align, Svg};
 
-/// A place for something.
+/// A rectangle of the picture.
 #[derive(Clone, Copy)]
 struct Area {
     x: f64,
@@ -30,20 +30,20 @@ impl Area {
 
 /// Width of a kernel's card in the wide picture.
 const CARD: f64 = 216.0;
-/// Room between cards, for an edge and its words.
+/// Gap between cards, for an edge and its label.
 const GAP: f64 = 78.0;
-/// Room between a frame and what is in it.
+/// Padding between a frame and its contents.
 const PAD: f64 = 22.0;
-/// Above the cards of a layer: its title, then the residual stream.
+/// Height above the cards of a layer, for its title and the residual stream.
 const TITLE: f64 = 60.0;
-/// Below the cards of all layers: the way back to the next one.
+/// Height below the cards of all layers, for the way back to the next layer.
 const RETURN: f64 = 24.0;
 const EMBEDDING: f64 = 120.0;
 const EDGE: f64 = 44.0;
 const LINE: f64 = 16.0;
 
-/// From left to right. Inside the frame, x runs down a rail on the left into each kind of layer, and from each
-/// into a rail on the right; from there below all of them back to the left one.
+/// Draws the HEG from left to right. Inside the frame, x runs down a rail on the left into each kind of layer, and from
+/// each into a rail on the right; from there below all of them back to the left one.
 pub(super) fn wide(outline: &Outline) -> String {
     let lanes: Vec<f64> = outline.kinds.iter().map(lane_height).collect();
     let lane_width = 3.0 * CARD + 2.0 * GAP;
@@ -103,7 +103,7 @@ pub(super) fn wide(outline: &Outline) -> String {
     svg.finish()
 }
 
-/// One kind of layer: three cards, the edges between them, and the residual stream above.
+/// Draws one kind of layer: three cards, the edges between them, and the residual stream above.
 fn wide_lane(svg: &mut Svg, outline: &Outline, kind: &LayerKind, rails: [f64; 2], middle: f64) {
     let height = lane_height(kind) - PAD;
     let top = middle - height / 2.0;
@@ -159,7 +159,7 @@ fn wide_lane(svg: &mut Svg, outline: &Outline, kind: &LayerKind, rails: [f64; 2]
     }
 }
 
-/// The rails from the first kind of layer down, and the way of x from the right one to the left one.
+/// Draws the rails from the first kind of layer down, and the way of x from the right rail to the left one.
 fn wide_return(svg: &mut Svg, outline: &Outline, frame: Area, rails: [f64; 2], first: f64) {
     let y = frame.bottom() - 26.0;
     let [left, right] = rails;
@@ -183,7 +183,7 @@ fn next_layer(outline: &Outline) -> String {
     )
 }
 
-/// From top to bottom.
+/// Draws the HEG from top to bottom.
 pub(super) fn tall(outline: &Outline) -> String {
     let width = 352.0;
     let frame_top = 62.0 + 46.0;
@@ -239,7 +239,7 @@ pub(super) fn tall(outline: &Outline) -> String {
     svg.finish()
 }
 
-/// Between cards from top to bottom.
+/// Gap between cards from top to bottom.
 const DROP: f64 = 46.0;
 
 fn tall_lane_height(kind: &LayerKind) -> f64 {
@@ -297,7 +297,7 @@ fn tall_lane(svg: &mut Svg, outline: &Outline, kind: &LayerKind, top: f64, width
     }
 }
 
-/// The frame around the layers, with the edges of more of them behind it.
+/// Draws the frame around the layers, with the edges of further layers behind it.
 fn frame_of(svg: &mut Svg, outline: &Outline, frame: Area) {
     let size = [frame.width, frame.height];
     if outline.layers > 1 {
@@ -337,7 +337,7 @@ fn more(svg: &mut Svg, outline: &Outline, at: [f64; 2]) {
     }
 }
 
-/// A line that tells whether data changes the accelerator: dashed where it does.
+/// Draws a line that shows whether data changes the accelerator: dashed if it does.
 fn edge(svg: &mut Svg, edge: &Edge, points: &[[f64; 2]]) {
     svg.arrow(edge_class(edge), points);
 }
@@ -412,7 +412,7 @@ fn kernel_card(svg: &mut Svg, card: &Card, area: Area) {
     svg.close();
 }
 
-/// The picture in words.
+/// Returns the picture in words.
 fn label(outline: &Outline) -> String {
     let mut words = format!(
         "Graph: embedding, then {} layers, then {}.",

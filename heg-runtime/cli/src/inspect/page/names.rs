@@ -1,10 +1,10 @@
-//! What the page calls things: words of the manifest as people read them, at lengths that a page can bear.
+//! Names on the page: words of the manifest as people read them, at lengths that fit a page.
 
 use heg_artifacts::manifest::{Binding, ElementType, Kernel, ShapeClass};
 use heg_profiler::AnchorSource;
 use heg_spec::DeviceClass;
 
-/// A name from the bundle: at most `limit` characters, and none that steers what is around it.
+/// Returns a name from the bundle: at most `limit` characters, without any that affect the text around it.
 pub(super) fn name(text: &str, limit: usize) -> String {
     let mut short: String = text
         .chars()
@@ -24,7 +24,7 @@ pub(super) fn name(text: &str, limit: usize) -> String {
     short
 }
 
-/// Control characters, and those that turn the direction of writing.
+/// Returns whether a character is a control character, or changes the direction of writing.
 fn steers(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -32,7 +32,7 @@ fn steers(character: char) -> bool {
 
 /// Longest name of a kernel, model or machine, in characters.
 pub(super) const NAME: usize = 40;
-/// Longest sentence, e.g. where a number comes from.
+/// Longest sentence, such as the source of a number, in characters.
 pub(super) const SENTENCE: usize = 400;
 
 pub(super) fn device(class: DeviceClass) -> &'static str {
@@ -43,7 +43,7 @@ pub(super) fn device(class: DeviceClass) -> &'static str {
     }
 }
 
-/// The class of the page's style sheet that has the device's colour.
+/// Returns the class of the page's style sheet with the device's colour.
 pub(super) fn style(class: DeviceClass) -> &'static str {
     class.name()
 }
@@ -60,7 +60,7 @@ pub(super) fn element(element: ElementType) -> &'static str {
     }
 }
 
-/// How weights reach a variant; attention has none.
+/// Returns the binding of a variant's weights; empty for attention, which has none.
 pub(super) fn binding(kernel: &Kernel, binding: Binding) -> &'static str {
     match binding {
         _ if kernel.parameters.is_empty() => "no weights",
@@ -77,7 +77,7 @@ pub(super) fn shape(shape: ShapeClass) -> String {
     }
 }
 
-/// Shapes of several variants in a few words.
+/// Returns the shapes of several variants in a few words.
 pub(super) fn shapes(shapes: &[ShapeClass]) -> String {
     let chunks = span(shapes.iter().filter_map(|shape| shape.chunk()));
     let buckets = span(shapes.iter().filter_map(|shape| shape.bucket()));
@@ -88,7 +88,7 @@ pub(super) fn shapes(shapes: &[ShapeClass]) -> String {
     }
 }
 
-/// From the least to the most: `32`, `32–512`.
+/// Returns the range of these numbers: `32`, `32–512`.
 fn span(numbers: impl Iterator<Item = u32> + Clone) -> Option<String> {
     let (least, most) = (numbers.clone().min()?, numbers.max()?);
     Some(match least == most {

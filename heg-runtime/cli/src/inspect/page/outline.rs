@@ -1,7 +1,7 @@
-//! The HEG as the page draws it: kinds of layers with their kernels, where these run, and what passes between.
+//! The HEG as the page draws it: kinds of layers with their kernels, the devices of these, and the data between them.
 //!
-//! Layers are told apart by their kernels. A kernel's home is the device that the chunk sweep put it on, so that
-//! an edge can say whether data changes the accelerator.
+//! Kinds of layers differ in their kernels. A kernel's home is the device where the chunk sweep placed it, so that an
+//! edge can say whether data changes the accelerator.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +13,21 @@ use heg_spec::DeviceClass;
 use super::super::kernels::scaled;
 use super::names;
 
-/// Lengths of sections, by their hash.
+/// Lengths of sections in bytes, by their hash.
 pub(super) type Lengths = BTreeMap<SectionId, u64>;
 
 /// The outline of a model, as it is drawn.
 pub(super) struct Outline {
     pub(super) layers: usize,
-    /// Kinds of layers in the order of their first, at most [`KINDS_MAX`].
+    /// The kinds of layers in the order of their first layers, at most [`KINDS_MAX`].
     pub(super) kinds: Vec<LayerKind>,
-    /// Kinds beyond these.
+    /// Number of further kinds.
     pub(super) more_kinds: usize,
     pub(super) embedding: [String; 2],
     pub(super) head: Card,
     /// The residual stream, from layer to layer.
     pub(super) stream: Edge,
-    /// Into the head.
+    /// The edge into the head.
     pub(super) last: Edge,
 }
 
@@ -45,12 +45,12 @@ pub(super) struct LayerKind {
 /// A kernel.
 pub(super) struct Card {
     pub(super) name: String,
-    /// Number of places that use it.
+    /// The number of places that use it, in words.
     pub(super) uses: String,
     pub(super) weights: String,
-    /// All of it in words.
+    /// A description of the card in words.
     pub(super) title: String,
-    /// Its variants, class by class.
+    /// The kernel's variants, class by class.
     pub(super) classes: Vec<CardClass>,
 }
 
@@ -64,9 +64,9 @@ pub(super) struct CardClass {
 /// The tensors that pass from kernel to kernel.
 pub(super) struct Edge {
     pub(super) what: &'static str,
-    /// Bytes for each token.
+    /// Number of bytes for each token.
     pub(super) bytes: u64,
-    /// Homes of both ends, where known.
+    /// Homes of both ends; `None` if unknown.
     pub(super) ends: [Option<DeviceClass>; 2],
 }
 
@@ -75,12 +75,12 @@ impl Edge {
         scaled(self.bytes as f64, "B")
     }
 
-    /// `None` where a home is unknown.
+    /// Returns whether the edge changes the accelerator; `None` if a home is unknown.
     pub(super) fn crosses(&self) -> Option<bool> {
         Some(self.ends[0]? != self.ends[1]?)
     }
 
-    /// Whether it stays on one accelerator, in a word.
+    /// Returns, in a word, whether the edge stays on one accelerator.
     pub(super) fn span(&self) -> &'static str {
         match self.crosses() {
             None => "",
@@ -90,11 +90,11 @@ impl Edge {
     }
 }
 
-/// Kinds of layers that are drawn. Chosen: families in use have one or two.
+/// Maximum number of kinds of layers that are drawn. Chosen: families in use have one or two.
 const KINDS_MAX: usize = 4;
-/// Platforms that a kernel lists.
+/// Maximum number of platforms that a kernel lists.
 const PLATFORMS_MAX: usize = 4;
-/// Ranges of layers in a title.
+/// Maximum number of ranges of layers in a title.
 const RANGES_MAX: usize = 4;
 
 impl Outline {
@@ -175,7 +175,7 @@ impl Homes {
         self.0.get(kernel as usize).copied().flatten()
     }
 
-    /// Element type of a kernel's activations at its home.
+    /// Returns the element type of a kernel's activations at its home.
     fn element(&self, manifest: &Manifest, kernel: u32) -> ElementType {
         let variants = manifest.kernels.get(kernel as usize);
         let variants = variants.map_or(&[][..], |kernel| &kernel.variants);
@@ -187,7 +187,7 @@ impl Homes {
             .map_or(ElementType::F16, |variant| variant.activations)
     }
 
-    /// The edge that carries all outputs of a kernel to another.
+    /// Returns the edge that carries all outputs of a kernel to another.
     fn edge(&self, manifest: &Manifest, what: &'static str, [from, to]: [u32; 2]) -> Edge {
         let outputs = manifest.kernels.get(from as usize);
         let outputs = outputs.map_or(&[][..], |kernel| &kernel.outputs);
@@ -211,7 +211,7 @@ fn carried(port: &Port) -> bool {
     )
 }
 
-/// The number of places that use each kernel.
+/// Returns the number of places that use each kernel.
 pub(super) fn uses(manifest: &Manifest) -> Vec<usize> {
     let mut uses = vec![0; manifest.kernels.len()];
     let layers = manifest
@@ -240,7 +240,7 @@ fn embedding(manifest: &Manifest, lengths: &Lengths) -> [String; 2] {
 
 fn card(manifest: &Manifest, index: u32, uses: &[usize], lengths: &Lengths) -> Card {
     let Some(kernel) = manifest.kernels.get(index as usize) else {
-        // A bundle that was opened has every kernel that it uses.
+        // An opened bundle has every kernel that it uses, so this is never reached.
         return Card {
             name: String::new(),
             uses: String::new(),
@@ -273,7 +273,7 @@ fn card(manifest: &Manifest, index: u32, uses: &[usize], lengths: &Lengths) -> C
     }
 }
 
-/// Values, scales and centres of the kernel's weights at one place.
+/// Returns the number of bytes of the values, scales and centres of the kernel's weights at one place.
 pub(super) fn weight_bytes(kernel: &Kernel) -> u64 {
     let weights = kernel.parameters.iter().map(Parameter::bytes);
     weights.fold(0, u64::saturating_add)
@@ -308,7 +308,7 @@ fn card_class(kernel: &Kernel, class: DeviceClass, lengths: &Lengths) -> Option<
     })
 }
 
-/// Number and bytes of the blobs, by platform.
+/// Returns the number and total bytes of the blobs, by platform.
 fn blobs(variants: &[&Variant], lengths: &Lengths) -> BTreeMap<u32, (usize, u64)> {
     let mut blobs = BTreeMap::new();
     for blob in variants.iter().flat_map(|variant| &variant.blobs) {
@@ -319,7 +319,7 @@ fn blobs(variants: &[&Variant], lengths: &Lengths) -> BTreeMap<u32, (usize, u64)
     blobs
 }
 
-/// Ascending numbers, as ranges.
+/// Formats ascending numbers as ranges.
 #[derive(Default)]
 struct Ranges {
     count: usize,

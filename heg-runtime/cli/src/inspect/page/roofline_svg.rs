@@ -1,7 +1,7 @@
 //! A device's roofline with its kernels on it: throughput over intensity, both logarithmic.
 //!
 //! Ceilings are those of the peaks and of every calibration; points are runs of variants, at their work divided
-//! by their traffic and by their estimated time. What lies beyond the axes is left to the table.
+//! by their traffic and by their estimated time. Points beyond the axes are only in the table.
 
 use heg_profiler::DevicePeaks;
 use heg_profiler::Roofline;
@@ -14,12 +14,12 @@ use super::svg::{Align, Svg};
 pub(super) struct Chart<'a> {
     /// Class of the style sheet for the device's colour.
     pub(super) style: &'a str,
-    /// The picture in a sentence.
+    /// A description of the picture in a sentence.
     pub(super) label: String,
     pub(super) peaks: DevicePeaks,
     /// Calibrated ceilings; the first has its knee marked.
     pub(super) rooflines: Vec<Roofline>,
-    /// Variants, those of a kernel one after the other.
+    /// The variants, those of each kernel one after the other.
     pub(super) points: Vec<Point>,
 }
 
@@ -29,11 +29,11 @@ pub(super) struct Point {
     pub(super) group: Group,
     pub(super) intensity_flops_per_byte: f64,
     pub(super) flops_per_sec: f64,
-    /// Whether it is the variant that the call takes.
+    /// Whether the call takes this variant.
     pub(super) taken: bool,
-    /// All about it, in one line of at most 60 characters.
+    /// A description of the point, in one line of at most 60 characters.
     pub(super) readout: String,
-    /// All about it, in words.
+    /// A description of the point, in words.
     pub(super) title: String,
 }
 
@@ -44,17 +44,17 @@ const RIGHT: f64 = 442.0;
 const TOP: f64 = 56.0;
 const BOTTOM: f64 = 304.0;
 
-/// Decades of an axis, at most, on either side of the knee. Chosen: kernels in use span four.
+/// Maximum number of decades of an axis on either side of the knee. Chosen: kernels in use span four.
 const DECADES_MAX: f64 = 5.0;
 
-/// A logarithmic axis, drawn from one place to another. Its ends are exponents of ten.
+/// A logarithmic axis, drawn from one position to another. Its ends are exponents of ten.
 struct Axis {
     ends: [f64; 2],
     places: [f64; 2],
 }
 
 impl Axis {
-    /// Takes in all values that are not too far from the middle, with a little room on both sides.
+    /// Creates an axis for all values that are not too far from the middle, with a little room on both sides.
     fn around(middle: f64, values: impl Iterator<Item = f64>, places: [f64; 2]) -> Self {
         let middle = middle.log10();
         let logs = values.map(f64::log10).filter(|log| log.is_finite());
@@ -74,13 +74,13 @@ impl Axis {
         self.places[0] + share * (self.places[1] - self.places[0])
     }
 
-    /// Powers of ten on it.
+    /// Returns the powers of ten on the axis.
     fn decades(&self) -> impl Iterator<Item = f64> {
         let [from, to] = self.ends;
         (from.ceil() as i32..=to.floor() as i32).map(|decade| 10f64.powi(decade))
     }
 
-    /// Its least and its largest value.
+    /// Returns the least and the largest value of the axis.
     fn range(&self) -> [f64; 2] {
         self.ends.map(|end| 10f64.powf(end))
     }
@@ -124,7 +124,7 @@ impl Plane {
         [self.x.place(intensity), self.y.place(speed)]
     }
 
-    /// The line min(B · I, P) as far as it lies within the axes.
+    /// Returns the line min(B · I, P) within the axes.
     fn roof(&self, bytes_per_sec: f64, flops_per_sec: f64) -> Vec<[f64; 2]> {
         let [first, last] = self.x.range();
         let low = self.y.range()[0];
@@ -153,7 +153,7 @@ impl Chart<'_> {
             .map_or(peaks, Roofline::knee_flops_per_byte)
     }
 
-    /// The picture, and how many points it does not show.
+    /// Draws the chart; returns it with the number of points that it does not show.
     pub(super) fn draw(&self) -> (String, usize) {
         let plane = Plane::of(self);
         let class = format!("roofline {}", self.style);
@@ -211,7 +211,7 @@ impl Chart<'_> {
         }
     }
 
-    /// A line through the static shapes of each kernel.
+    /// Draws a line through the static shapes of each kernel.
     fn traces(&self, svg: &mut Svg, plane: &Plane) {
         for points in self.points.chunk_by(|a, b| a.kernel == b.kernel) {
             let places: Vec<[f64; 2]> = points
@@ -233,7 +233,7 @@ impl Chart<'_> {
             ];
             for (regime, anchor) in named {
                 let intensity = anchor.intensity_flops_per_byte();
-                // A copy, I = 0, lies infinitely far to the left.
+                // A copy, I = 0, is infinitely far to the left.
                 let shown = intensity.max(plane.x.range()[0]);
                 let speed = roofline.performance_flops_per_sec(shown);
                 if !(plane.x.holds(shown) && plane.y.holds(speed)) {
@@ -254,7 +254,7 @@ impl Chart<'_> {
         }
     }
 
-    /// Draws the points, those that the call takes last; says how many are beyond the axes.
+    /// Draws the points, those that the call takes last; returns the number of points beyond the axes.
     fn marks(&self, svg: &mut Svg, plane: &Plane) -> usize {
         let (taken, others): (Vec<&Point>, Vec<&Point>) =
             self.points.iter().partition(|point| point.taken);
@@ -272,7 +272,7 @@ impl Chart<'_> {
         beyond
     }
 
-    /// Places along the ceilings and the knee, every few pixels.
+    /// Positions along the ceilings and the knee, every few pixels.
     fn lines(&self, plane: &Plane) -> Vec<[f64; 2]> {
         let effective = |found: &Roofline| {
             let bytes = found.effective_bytes_per_sec();
@@ -294,7 +294,7 @@ impl Chart<'_> {
         places
     }
 
-    /// Names of the kernels beside the points that the call takes, where they cover nothing.
+    /// Draws the names of the kernels beside the points that the call takes, where they cover nothing.
     fn labels(&self, svg: &mut Svg, plane: &Plane) {
         let places = |point: &Point| place(plane, point);
         let mut covered: Vec<[f64; 4]> = self
@@ -310,7 +310,7 @@ impl Chart<'_> {
             };
             let width = point.kernel.chars().count() as f64 * 7.3;
             let (right, left, middle) = (10.0, -10.0 - width, -width / 2.0);
-            // Below and to the right first: above is the roof.
+            // Below and to the right first, because the roof is above.
             let offsets = [
                 (right, 16.0),
                 (right, 4.0),
@@ -346,13 +346,13 @@ fn overlap(a: &[f64; 4], b: &[f64; 4]) -> bool {
     a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3]
 }
 
-/// Where a point is, unless it is beyond the axes.
+/// Returns the position of a point; `None` if it is beyond the axes.
 fn place(plane: &Plane, point: &Point) -> Option<[f64; 2]> {
     let (intensity, speed) = (point.intensity_flops_per_byte, point.flops_per_sec);
     (plane.x.holds(intensity) && plane.y.holds(speed)).then(|| plane.at(intensity, speed))
 }
 
-/// Opens a part that the keyboard reaches, and whose line is shown above the chart then.
+/// Opens a part that can have the keyboard's focus, which shows its line above the chart.
 fn focusable(svg: &mut Svg, class: &str, title: &str, readout: &str) {
     svg.open(
         "g",
@@ -367,7 +367,7 @@ fn focusable(svg: &mut Svg, class: &str, title: &str, readout: &str) {
     svg.text("readout", [LEFT, 16.0], Align::Start, readout);
 }
 
-/// One shape for each group, so that colour is not needed.
+/// Draws the mark of a group: each has a shape of its own, so that colour is not needed.
 pub(super) fn mark(svg: &mut Svg, group: Group, [x, y]: [f64; 2]) {
     let points = match group {
         Group::Qkv => return svg.rect("shape", [x - 4.5, y - 4.5], [9.0, 9.0], 4.5),
@@ -407,7 +407,7 @@ fn axes(svg: &mut Svg, plane: &Plane) {
     );
 }
 
-/// A power of ten with a decimal prefix: `100 m`, `10`, `1 T`.
+/// Formats a power of ten with a decimal prefix: `100 m`, `10`, `1 T`.
 fn tick(value: f64) -> String {
     const PREFIXES: [(&str, f64); 6] = [
         (" P", 1e15),
@@ -426,7 +426,7 @@ fn tick(value: f64) -> String {
     }
 }
 
-/// Up to three digits: `59.4`, `0.125`, `50`, `1.2e9`.
+/// Formats a number with up to three digits: `59.4`, `0.125`, `50`, `1.2e9`.
 pub(super) fn figure(value: f64) -> String {
     let digits = match value.abs() {
         0.0 => return "0".to_owned(),

@@ -1,4 +1,4 @@
-//! What the rooflines of a machine show: each device's ceilings and anchors, and a point for each variant.
+//! The data of a machine's rooflines: each device's ceilings and anchors, and a point for each variant.
 
 use heg_artifacts::manifest::{Kernel, Manifest, Variant};
 use heg_profiler::annotation::{
@@ -13,17 +13,17 @@ use super::roofline_svg::{Chart, Point, figure, mark};
 use super::svg::Svg;
 use super::{DEVICES_MAX, Fact, KERNELS_MAX, VARIANTS_MAX, fact, names};
 
-/// One device.
+/// The figure of one device.
 #[derive(Serialize)]
 pub(super) struct RooflineFigure {
     style: &'static str,
     device: &'static str,
     openvino: String,
-    /// Absent where no ceiling is known.
+    /// The chart; `None` if no ceiling is known.
     chart_svg: Option<String>,
     facts: Vec<Fact>,
     anchors: Vec<AnchorRow>,
-    /// Sentences on what the chart does not show.
+    /// Sentences about data that the chart does not show.
     notes: Vec<String>,
 }
 
@@ -36,10 +36,10 @@ struct AnchorRow {
     source: &'static str,
 }
 
-/// Calibrations that a chart shows. Chosen: one for each kernel of a model with two kinds of layers.
+/// Maximum number of calibrations in a chart. Chosen: one for each kernel of a model with two kinds of layers.
 const ROOFLINES_MAX: usize = 8;
 
-/// Marks of the charts with their meaning.
+/// Returns the legend: the marks of the charts with their meaning.
 pub(super) fn key() -> Vec<[String; 2]> {
     let groups = [
         (Group::Qkv, "qkv"),
@@ -65,7 +65,7 @@ pub(super) fn key() -> Vec<[String; 2]> {
     key
 }
 
-/// A figure for each device.
+/// Returns a figure for each device.
 pub(super) fn figures(
     manifest: &Manifest,
     soc: &SocAnnotation,
@@ -136,7 +136,7 @@ fn device_figure(
     }
 }
 
-/// A roofline, and what it was fitted for.
+/// A roofline, with the kernels to which it was fitted.
 struct Calibrated {
     /// Names of kernels.
     of: Vec<String>,
@@ -144,7 +144,7 @@ struct Calibrated {
     source: AnchorSource,
 }
 
-/// All calibrations of a device, each once: the data sheet's, then those of variants.
+/// Returns all calibrations of a device, each once: the data sheet's, then those of variants.
 fn calibrated(device: &DeviceAnnotation) -> Vec<Calibrated> {
     let all = match device.variants.is_empty() {
         true => "all",
@@ -167,7 +167,7 @@ fn calibrated(device: &DeviceAnnotation) -> Vec<Calibrated> {
         match found.iter_mut().find(same) {
             Some(known) if known.of.len() >= KERNELS_MAX || known.of.contains(&name) => {}
             Some(known) => known.of.push(name),
-            // What is beyond twice the limit is neither shown nor told apart.
+            // Calibrations beyond twice the limit are neither shown nor told apart.
             None if full => {}
             None => found.push(Calibrated {
                 of: vec![name],
@@ -248,7 +248,7 @@ fn points(manifest: &Manifest, device: &DeviceAnnotation, call: KernelCall) -> V
     points
 }
 
-/// The call as a kernel sees it: logits are wanted of the last row only.
+/// Returns the call as a kernel sees it: only the last row needs logits.
 pub(super) fn kernel_call(manifest: &Manifest, index: usize, call: KernelCall) -> KernelCall {
     match index == manifest.head.kernel.0 as usize {
         true => KernelCall { tokens: 1, ..call },
@@ -256,7 +256,7 @@ pub(super) fn kernel_call(manifest: &Manifest, index: usize, call: KernelCall) -
     }
 }
 
-/// Variants that a device of this class runs.
+/// Returns the variants that a device of this class runs.
 pub(super) fn own_variants<'m>(kernel: &'m Kernel, device: &DeviceAnnotation) -> Vec<&'m Variant> {
     let variants = kernel.variants.iter();
     variants
@@ -265,7 +265,8 @@ pub(super) fn own_variants<'m>(kernel: &'m Kernel, device: &DeviceAnnotation) ->
         .collect()
 }
 
-/// Which of the variants the call takes, as the sweep has it: the smallest that admits it, or else the largest.
+/// Returns the index of the variant that the call takes, as in the sweep: the smallest that admits it, or else the
+/// largest.
 pub(super) fn taken(own: &[&Variant], call: KernelCall) -> Option<usize> {
     let size = |index: &usize| {
         let shape = own.get(*index).map(|variant| variant.shape);

@@ -1,4 +1,5 @@
-//! Who does what of a product: a column for each class of tokens, filled as far as the first device does the work.
+//! The division of a product between two devices: a column for each class of tokens, filled by the first device's share
+//! of the work.
 
 use heg_profiler::partition::{ClassCut, ProductPartition, SocPartition};
 use heg_spec::{Cut, Side};
@@ -13,7 +14,7 @@ const BAR: f64 = 32.0;
 const COLUMN: f64 = 13.0;
 const GAP: f64 = 22.0;
 
-/// Classes that a row shows. Chosen: prompts of up to 1024 tokens in steps of 32.
+/// Maximum number of classes in a row. Chosen: prompts of up to 1024 tokens in steps of 32.
 const CLASSES_MAX: usize = 32;
 
 /// Draws a machine's partition.
@@ -81,7 +82,7 @@ fn columns(svg: &mut Svg, product: &ProductPartition, classes: &[ClassCut], [lef
     }
 }
 
-/// Share of the product's work that the first device does, from 0 to 1.
+/// Returns the share of the product's work that the first device does, from 0 to 1.
 fn first_share(product: &ProductPartition, class: &ClassCut) -> f64 {
     let [rows, tokens] = [product.rows, class.tokens].map(f64::from);
     let share = match &class.cut {

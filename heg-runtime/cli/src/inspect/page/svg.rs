@@ -1,6 +1,6 @@
-//! SVG as text: a tree is written element by element, and whatever goes in is escaped.
+//! SVG as text: a tree is written element by element, and all text in it is escaped.
 //!
-//! Colours and fonts are the page's: shapes carry classes. Coordinates have one decimal, so that the same
+//! The page defines colours and fonts: shapes have classes. Coordinates have one decimal, so that the same
 //! picture is the same text.
 
 use std::fmt::Display;
@@ -8,11 +8,11 @@ use std::fmt::Display;
 /// A picture that is being written.
 pub(super) struct Svg {
     text: String,
-    /// Open elements, innermost last.
+    /// The open elements, innermost last.
     open: Vec<&'static str>,
 }
 
-/// How a text lies about its point.
+/// The alignment of a text to its point.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Align {
     Start,
@@ -21,8 +21,8 @@ pub(super) enum Align {
 }
 
 impl Svg {
-    /// Starts a picture of this size, in CSS pixels where it is not scaled. `class` is the page's, `label` what
-    /// those hear who do not see it. `role` is `img`, or `group` where parts of it can be focused.
+    /// Starts a picture of this size, in CSS pixels if it is not scaled. `class` is the page's style class,
+    /// `label` the description for screen readers. `role` is `img`, or `group` if parts of it can be focused.
     pub(super) fn new(class: &str, role: &str, [width, height]: [f64; 2], label: &str) -> Self {
         let mut svg = Self {
             text: String::new(),
@@ -44,7 +44,7 @@ impl Svg {
         svg
     }
 
-    /// Closes what is open, and gives the text.
+    /// Closes all open elements, and returns the text.
     pub(super) fn finish(mut self) -> String {
         while !self.open.is_empty() {
             self.close();
@@ -66,24 +66,24 @@ impl Svg {
         }
     }
 
-    /// An element without content.
+    /// Writes an element without content.
     pub(super) fn element(&mut self, name: &str, attributes: &[(&str, &dyn Display)]) {
         self.tag(name, attributes);
         self.text.push_str("/>");
     }
 
-    /// What a pointer at rest shows of the open element.
+    /// Writes the tooltip of the open element.
     pub(super) fn title(&mut self, text: &str) {
         self.text
             .push_str(&format!("<title>{}</title>", escaped(text)));
     }
 
-    /// A line of text on this base line.
+    /// Writes a line of text on this base line.
     pub(super) fn text(&mut self, class: &str, at: [f64; 2], align: Align, text: &str) {
         self.turned_text(class, at, align, 0.0, text);
     }
 
-    /// A line of text, turned clockwise about its point.
+    /// Writes a line of text, turned clockwise about its point.
     pub(super) fn turned_text(
         &mut self,
         class: &str,
@@ -113,7 +113,7 @@ impl Svg {
         self.text.push_str(&format!(">{}</text>", escaped(text)));
     }
 
-    /// A rectangle with rounded corners.
+    /// Writes a rectangle with rounded corners.
     pub(super) fn rect(&mut self, class: &str, at: [f64; 2], size: [f64; 2], radius: f64) {
         let [x, y, width, height, radius] = [at[0], at[1], size[0], size[1], radius].map(number);
         self.element(
@@ -129,7 +129,7 @@ impl Svg {
         );
     }
 
-    /// A path through these points, straight from each to the next.
+    /// Writes a path of straight lines through these points.
     pub(super) fn line(&mut self, class: &str, points: &[[f64; 2]]) {
         let mut path = String::new();
         for (index, [x, y]) in points.iter().enumerate() {
@@ -139,7 +139,7 @@ impl Svg {
         self.element("path", &[("class", &class), ("d", &path)]);
     }
 
-    /// A line with its head at the last point.
+    /// Writes a line with an arrowhead at the last point.
     pub(super) fn arrow(&mut self, class: &str, points: &[[f64; 2]]) {
         self.line(class, points);
         let [.., from, to] = points else { return };
@@ -165,10 +165,10 @@ impl Svg {
     }
 }
 
-/// Length of an arrow's head.
+/// Length of an arrowhead.
 const HEAD: f64 = 6.0;
 
-/// One decimal at most: `12.5`, `12`.
+/// Formats a number with one decimal at most: `12.5`, `12`.
 pub(super) fn number(value: f64) -> String {
     let text = format!("{value:.1}");
     match text.strip_suffix(".0") {
@@ -178,7 +178,7 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// Text as content or attribute of an element.
+/// Escapes text for the content or an attribute of an element.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -16,7 +16,7 @@ use super::outline::{Lengths, uses, weight_bytes};
 use super::rooflines::{kernel_call, own_variants, taken};
 use super::{DEVICES_MAX, KERNELS_MAX, VARIANTS_MAX, names};
 
-/// Variants of a kernel that differ in their shape only.
+/// Variants of a kernel that differ only in their shape.
 #[derive(Serialize)]
 pub(super) struct VariantRow {
     kernel: String,
@@ -31,7 +31,7 @@ pub(super) struct VariantRow {
     blobs: String,
 }
 
-/// The variants of all kernels.
+/// Returns the variants of all kernels.
 pub(super) fn variants(manifest: &Manifest, lengths: &Lengths) -> Vec<VariantRow> {
     let uses = uses(manifest);
     let mut rows = Vec::new();
@@ -78,7 +78,7 @@ pub(super) fn variants(manifest: &Manifest, lengths: &Lengths) -> Vec<VariantRow
     rows
 }
 
-/// Blobs in one row: all variants for four platforms.
+/// Maximum number of blobs in one row: all variants for four platforms.
 const BLOBS_MAX: usize = 4 * VARIANTS_MAX;
 
 /// One device's costs.
@@ -103,7 +103,7 @@ struct EstimateRow {
     taken: bool,
 }
 
-/// What the call costs with each variant on each device.
+/// Returns the cost of the call with each variant on each device.
 pub(super) fn estimates(
     manifest: &Manifest,
     soc: &SocAnnotation,
@@ -192,7 +192,7 @@ pub(super) fn chunk_row(candidate: &ChunkCost, chosen: Option<u32>) -> ChunkRow 
     }
 }
 
-/// Slow-downs: rows are what is slowed, columns what is busy beside it.
+/// Slow-downs: a row for each slowed device, a column for each device that is busy beside it.
 #[derive(Serialize)]
 pub(super) struct Matrix {
     columns: Vec<String>,
@@ -202,11 +202,11 @@ pub(super) struct Matrix {
 #[derive(Serialize)]
 struct MatrixRow {
     name: String,
-    /// Factor and source, empty where nobody measured.
+    /// Factor and source; empty if nobody has measured it.
     cells: Vec<[String; 2]>,
 }
 
-/// The contention table; there are three classes of device in two regimes, so it is small.
+/// Returns the contention table; there are three classes of device in two regimes, so it is small.
 pub(super) fn contention(cells: &[Contention]) -> Option<Matrix> {
     type Key = (DeviceClass, Regime);
     let order = |(class, regime): Key| (names::device(class), regime);
@@ -248,7 +248,7 @@ pub(super) fn contention(cells: &[Contention]) -> Option<Matrix> {
     })
 }
 
-/// The size of each part of the file.
+/// The size of one kind of section in the file.
 #[derive(Serialize)]
 pub(super) struct SizeRow {
     what: String,
@@ -257,7 +257,7 @@ pub(super) struct SizeRow {
     share: String,
 }
 
-/// Sizes by what sections are for, each section counted once.
+/// Sizes by the purpose of sections, each section counted once.
 pub(super) fn sizes(manifest: &Manifest, lengths: &Lengths, file_bytes: u64) -> Vec<SizeRow> {
     let mut seen = BTreeSet::new();
     let mut kinds: BTreeMap<(u8, String), (usize, u64)> = BTreeMap::new();
@@ -291,12 +291,12 @@ pub(super) fn sizes(manifest: &Manifest, lengths: &Lengths, file_bytes: u64) -> 
         .collect()
 }
 
-/// Order of the blobs among the sizes.
+/// Position of the blobs among the sizes.
 const BLOBS: u8 = 1;
-/// Rows of sizes before platforms are put together.
+/// Maximum number of rows of sizes before platforms are merged.
 const SIZES_MAX: usize = 16;
 
-/// Order and name of what a section is for.
+/// Returns the position and name of a section's purpose.
 fn kind(manifest: &Manifest, reference: Reference) -> (u8, String) {
     let (order, name) = match reference {
         Reference::WeightValues(_) | Reference::WeightScales(_) | Reference::WeightCentres(_) => {
@@ -328,7 +328,7 @@ pub(super) struct SourceRow {
     source: String,
 }
 
-/// Sources of a machine's numbers, where its file is at hand.
+/// Returns the sources of a machine's figures; empty if its file is not available.
 pub(super) fn sources(file: Option<&Soc>) -> Vec<SourceRow> {
     let sources = file.map_or_else(Vec::new, kernels::sources);
     sources
@@ -347,5 +347,5 @@ pub(super) fn sources(file: Option<&Soc>) -> Vec<SourceRow> {
         .collect()
 }
 
-/// Sources of numbers.
+/// Maximum number of listed sources.
 const SOURCES_MAX: usize = 32;

@@ -1,4 +1,4 @@
-//! Any form, tile and split gives the bits of one canonical sum, which is near the exact one.
+//! Every form, tile and split gives the bits of one canonical sum, which is near the exact one.
 
 use super::*;
 use crate::lanes::portable::fused;
@@ -12,13 +12,13 @@ struct Case {
     outputs: usize,
     width: usize,
     rows: usize,
-    /// Begins after `shift` bytes.
+    /// Weights, preceded by `shift` bytes.
     weights: Vec<u8>,
     shift: usize,
     x: Vec<f32>,
     x_stride: usize,
     scales: Option<Vec<f32>>,
-    /// None without scales.
+    /// `None` without scales.
     centres: Option<Vec<f32>>,
     bias: Option<Vec<f32>>,
     residual: Option<(Vec<f32>, f32)>,
@@ -76,7 +76,7 @@ fn case() -> impl Strategy<Value = Case> {
     })
 }
 
-/// The sum of lanes, by halves.
+/// Adds lanes by halves.
 fn added(mut lanes: [f32; LANES]) -> f32 {
     for half in [8, 4, 2, 1] {
         for lane in 0..half {
@@ -100,19 +100,22 @@ impl Case {
         }
     }
 
-    /// What becomes of a sum of products, in a row with this sum of activations.
+    /// The result for a sum of products, in a row with sum of activations `total`.
     fn finished(&self, sum: f32, total: f32, row: usize, output: usize) -> f32 {
-        let y = sum * self.scales.as_ref().map_or(1.0, |scales| scales[output]);
-        let centres = self.centres.as_ref();
-        let y = centres.map_or(y, |centres| fused(centres[output], total, y));
-        let y = self.bias.as_ref().map_or(y, |bias| y + bias[output]);
+        let mut y = sum * self.scales.as_ref().map_or(1.0, |scales| scales[output]);
+        if let Some(centres) = &self.centres {
+            y = fused(centres[output], total, y);
+        }
+        if let Some(bias) = &self.bias {
+            y += bias[output];
+        }
         match &self.residual {
             Some((to, factor)) => fused(*factor, y, to[row * self.outputs + output]),
             None => y,
         }
     }
 
-    /// Results by the definition: the canonical order, and sums in f64.
+    /// Reference results: in the canonical order, and with sums in f64.
     fn expected(&self) -> (Vec<f32>, Vec<f32>) {
         let (mut canonical, mut exact) = (Vec::new(), Vec::new());
         for row in 0..self.rows {
@@ -137,13 +140,13 @@ impl Case {
         (canonical, exact)
     }
 
-    /// Results of some rows, each range of outputs in a call of its own.
+    /// Results of some rows, with a call per range of outputs.
     fn results(&self, isa: Isa, rows: Range<usize>, split: usize) -> Vec<f32> {
         let mut out = match &self.residual {
             Some((to, _)) => to[rows.start * self.outputs..rows.end * self.outputs].to_vec(),
             None => vec![0.0; rows.len() * self.outputs],
         };
-        // In place, as a residual stream is.
+        // In place, like a residual stream.
         let to = out.as_mut_ptr();
         let product = FloatProduct {
             weights: self.weights[self.shift..].as_ptr(),

@@ -1,6 +1,6 @@
-//! Products of a few rows with weights of half a byte.
+//! Products of a few rows with 4-bit weights.
 
-use super::super::chunk::{Form, SLICE};
+use super::super::chunk::{Form, Place, SLICE};
 use super::super::few_rows::{dots, transposed};
 use super::super::operand::{BLOCK, GROUP, Operand, QUADS};
 use super::super::prefetch::prefetch;
@@ -9,10 +9,10 @@ use super::super::{IntegerProduct, Scratch};
 use super::{Grouped, Spread};
 use std::ops::Range;
 
-/// Bytes between what is read and what is prefetched in every matrix row. Chosen: as for weights of a byte.
+/// Prefetch distance in bytes of every matrix row. Chosen: as for 8-bit weights.
 const AHEAD: usize = 512;
 
-/// Computes at most `LANES` outputs of `ROWS` rows, all of the call, as [`super::super::few_rows`] does.
+/// Computes at most `LANES` outputs of all `ROWS` rows of the call, as [`super::super::few_rows`] does.
 ///
 /// # Safety
 ///
@@ -31,7 +31,7 @@ pub(in super::super) unsafe fn few_rows<
 ) {
     let (width, row_bytes) = (product.form.width, product.row_bytes());
     let (operand, count) = (product.operand(), outputs.len());
-    // SAFETY: rows of `outputs` and columns of the width are read, and of the operands their blocks.
+    // SAFETY: rows of `outputs` and columns below the width are read, and the operand blocks of these columns.
     unsafe {
         let first = product.weights.add(outputs.start * row_bytes);
         let flipped = groups.flipped::<V, LANES>();
@@ -39,13 +39,14 @@ pub(in super::super) unsafe fn few_rows<
         for slice in (0..width).step_by(SLICE) {
             let columns = slice..width.min(slice + SLICE);
             let spread = groups.spread_at(slice, LANES, scratch.spread);
-            groups.fill::<V, LANES>(product, (outputs.start, count), &columns, (&spread, 0));
+            groups.fill::<V, LANES>(product, outputs.clone(), &columns, spread);
             for column in columns.step_by(LANES * 8) {
                 let at = column / 2;
                 if at.is_multiple_of(64) {
-                    let next = match at + AHEAD < row_bytes {
-                        true => first.wrapping_add(at + AHEAD),
-                        false => first.wrapping_add(LANES * row_bytes + at + AHEAD - row_bytes),
+                    let next = if at + AHEAD < row_bytes {
+                        first.wrapping_add(at + AHEAD)
+                    } else {
+                        first.wrapping_add(LANES * row_bytes + at + AHEAD - row_bytes)
                     };
                     for index in 0..LANES {
                         prefetch(next.wrapping_add(index * row_bytes));
@@ -53,7 +54,7 @@ pub(in super::super) unsafe fn few_rows<
                 }
                 let bytes = transposed::<V, LANES>(first, row_bytes, count, at);
                 let (quads, _) = bytes.as_chunks::<{ QUADS / 2 }>();
-                // No loop: its weights would go through memory.
+                // Not a loop, which would move the weights through memory.
                 let group = column / GROUP;
                 let left = (width - column) / GROUP;
                 let (operand, spread, sums) = (&operand, &spread, &mut sums);
@@ -84,7 +85,7 @@ pub(in super::super) unsafe fn few_rows<
 ///
 /// # Safety
 ///
-/// The operand has the group and `ROWS` rows, and the group's numbers are spread.
+/// The operand has the group and `ROWS` rows, and the scales and centres of the group are spread.
 #[inline(always)]
 unsafe fn add_group<
     V: Vector<LANES>,
@@ -100,7 +101,7 @@ unsafe fn add_group<
     sums: &mut [V::Sums; ROWS],
 ) {
     let (block, group) = (group / 2, group % 2);
-    // SAFETY: passed on.
+    // SAFETY: the operand has the group of `ROWS` rows, and the group's scales and centres are spread.
     unsafe {
         let mut weights = [V::zero(); QUADS];
         for quad in 0..QUADS / 2 {
@@ -116,7 +117,13 @@ unsafe fn add_group<
             }
             total = spread.begin::<V, LANES>(total, *operand.offsets(block, row).add(group));
             total = dots(total, &weights, digits.add((DIGITS - 1) * BLOCK));
-            *sums = spread.add::<V, LANES>(operand, (block, row, group, 0), total, *sums);
+            let place = Place {
+                block,
+                row,
+                group,
+                vector: 0,
+            };
+            *sums = spread.add::<V, LANES>(operand, place, total, *sums);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Products with weights of half a byte, which have a scale, and perhaps a centre, for each group of columns.
+//! Products with 4-bit weights, which have a scale, and perhaps a centre, per group of columns.
 //!
-//! Integers are multiplied as they are unpacked, from 0 to 15: of signed ones, 8 was added to each, which a group's offset
-//! undoes. A byte has two columns, so that transposed bytes give quads of even columns and quads of odd ones; operands
-//! have the same order.
+//! Integers are multiplied as unpacked, from 0 to 15; signed ones had 8 added, which a group's offset undoes. A byte
+//! has two columns, so transposed bytes give quads of even columns and quads of odd ones, and operands have the same
+//! order.
 
 mod few_rows;
 mod one_row;
@@ -18,42 +18,42 @@ use half::f16;
 pub(super) use one_row::one_row;
 use std::ops::Range;
 
-/// What integers of half a byte stand for, group by group: `scale · q + centre`. Both are f16 at any alignment, row-major.
+/// Dequantisation of 4-bit weights, per group: `scale · q + centre`. Both are f16, row-major, and may be unaligned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grouped {
-    /// A factor for each group.
+    /// Scale per group.
     pub(crate) scales: *const u16,
-    /// A term for each group, whose integers are unsigned; without it they are signed.
+    /// Centre per group of unsigned integers; `None`: integers are signed.
     pub(crate) centres: Option<*const u16>,
-    /// Columns of a group: 32, 64 or 128.
+    /// Columns per group: 32, 64 or 128.
     pub(crate) columns: usize,
 }
 
-/// Scales and centres of a slice as vectors over outputs, each group after the one before.
+/// Scales and centres of a slice as vectors over outputs, group after group.
 #[derive(Clone, Copy)]
 pub(super) struct Spread {
     scales: *mut f32,
     centres: Option<*mut f32>,
-    /// Groups of operands before the slice.
+    /// Operand groups before the slice.
     before: usize,
-    /// Logarithm of the number of operands' groups in one of weights.
+    /// Logarithm of the number of operand groups per group of weights.
     shift: u32,
     /// Elements from one group to the next.
     stride: usize,
 }
 
-/// Elements of the scales and the centres of a slice, at tiles of vectors of 16 lanes.
+/// Elements of a slice's scales and centres together, for tiles of vectors of 16 lanes.
 pub(super) const SPREAD: usize = 2 * SLICE / GROUP * VECTORS * 16;
 
 impl Grouped {
-    /// A number of the matrix row at `weights`.
+    /// The integer in `column` of the matrix row at `weights`.
     ///
     /// # Safety
     ///
     /// The row has the column.
     #[inline(always)]
     pub(super) unsafe fn integer(&self, weights: *const u8, column: usize) -> i32 {
-        // SAFETY: passed on.
+        // SAFETY: the row has the column, and two columns share a byte.
         let byte = unsafe { *weights.add(column / 2) };
         let half = i32::from((byte >> (column % 2 * 4)) & 0x0f);
         match self.centres {
@@ -62,14 +62,14 @@ impl Grouped {
         }
     }
 
-    /// Scale and centre of a group, by its number in the matrix.
+    /// Scale and centre of a group, by its index in the matrix.
     ///
     /// # Safety
     ///
     /// The matrix has the group.
     #[inline(always)]
     pub(super) unsafe fn affine(&self, group: usize) -> (f32, f32) {
-        // SAFETY: passed on.
+        // SAFETY: the matrix has the group, and numbers may be unaligned.
         unsafe {
             let read =
                 |numbers: *const u16| f16::from_bits(numbers.add(group).read_unaligned()).to_f32();
@@ -77,7 +77,8 @@ impl Grouped {
         }
     }
 
-    /// Where numbers of the slice that begins with column `slice` are spread to; `to` has [`SPREAD`] elements.
+    /// The layout of scales and centres for the slice that begins with column `slice`; `to` has [`SPREAD`] elements,
+    /// `stride` outputs per group.
     pub(super) fn spread_at(&self, slice: usize, stride: usize, to: *mut f32) -> Spread {
         Spread {
             scales: to,
@@ -88,18 +89,18 @@ impl Grouped {
         }
     }
 
-    /// Spreads the numbers of `count` outputs from `output` on, which are vector `vector` of their tile.
+    /// Spreads the scales and centres of `outputs`, at most one vector, over `columns`.
     ///
     /// # Safety
     ///
-    /// The matrix has the outputs and columns, at most a slice of them, and `spread` has the vector.
+    /// The matrix has the outputs and columns, at most a slice of them, and `spread` has room for a vector.
     #[inline(always)]
     unsafe fn fill<V: Vector<LANES>, const LANES: usize>(
         &self,
         product: &IntegerProduct,
-        (output, count): (usize, usize),
+        outputs: Range<usize>,
         columns: &Range<usize>,
-        (spread, vector): (&Spread, usize),
+        spread: Spread,
     ) {
         let in_row = product.form.width / self.columns;
         let groups = columns.start / self.columns..columns.end / self.columns;
@@ -107,18 +108,15 @@ impl Grouped {
             Some((self.scales, spread.scales)),
             self.centres.zip(spread.centres),
         ];
-        for (from, to) in both.into_iter().flatten() {
-            let (from, to) = (
-                from.wrapping_add(output * in_row),
-                to.wrapping_add(vector * LANES),
-            );
+        for (numbers, to) in both.into_iter().flatten() {
+            let from = numbers.wrapping_add(outputs.start * in_row);
             for group in groups.clone().step_by(LANES) {
                 let left = LANES.min(groups.end - group);
                 let first = group - groups.start;
-                // SAFETY: the rows have `left` groups from this one on, and as many as are lanes fit in what a slice has.
+                // SAFETY: the rows have `left` groups from this one on, and the slice has room for a group per lane.
                 unsafe {
                     let mut rows = [V::zero(); LANES];
-                    for (index, row) in rows.iter_mut().enumerate().take(count) {
+                    for (index, row) in rows.iter_mut().enumerate().take(outputs.len()) {
                         let from = from.wrapping_add(index * in_row + group);
                         prefetch(from.wrapping_add(LANES * in_row).cast());
                         *row = V::load_f16(from, left);
@@ -131,11 +129,11 @@ impl Grouped {
         }
     }
 
-    /// What halves of bytes are flipped by, so that they are unsigned.
+    /// The mask that turns signed halves of bytes into unsigned ones by exclusive or.
     #[inline(always)]
     unsafe fn flipped<V: Vector<LANES>, const LANES: usize>(&self) -> V {
         const SIGNS: [i8; 4] = [i8::from_ne_bytes([0x88]); 4];
-        // SAFETY: the caller has the instructions, and there are four bytes.
+        // SAFETY: the caller has the instructions of `V`, and there are four bytes.
         unsafe {
             match self.centres {
                 Some(_) => V::zero(),
@@ -145,11 +143,24 @@ impl Grouped {
     }
 }
 
+impl Spread {
+    /// The same numbers from another output of the tile on.
+    #[inline(always)]
+    fn starting_at(self, output: usize) -> Self {
+        Self {
+            scales: self.scales.wrapping_add(output),
+            centres: self.centres.map(|centres| centres.wrapping_add(output)),
+            ..self
+        }
+    }
+}
+
 impl Form for Spread {
-    /// What the total lacks is 0 around centres, and else −8 instead of −128 times the sum of the integers.
+    /// The correction is 0 for unsigned integers, and −8 times the sum of the operand's integers for signed ones: a
+    /// sixteenth of the offset for bytes.
     #[inline(always)]
     unsafe fn begin<V: Vector<LANES>, const LANES: usize>(&self, total: V, offset: i32) -> V {
-        // SAFETY: passed on.
+        // SAFETY: the caller has the instructions of `V`.
         unsafe {
             match self.centres {
                 Some(_) => total,
@@ -158,18 +169,24 @@ impl Form for Spread {
         }
     }
 
-    /// The group's numbers are spread.
+    /// The scales and centres of the group are spread.
     #[inline(always)]
     unsafe fn add<V: Vector<LANES>, const LANES: usize>(
         &self,
         operand: &Operand,
-        (block, row, group, vector): Place,
+        place: Place,
         total: V,
         sums: V::Sums,
     ) -> V::Sums {
+        let Place {
+            block,
+            row,
+            group,
+            vector,
+        } = place;
         let of_weights = (block * (BLOCK / GROUP) + group - self.before) >> self.shift;
         let at = of_weights * self.stride + vector * LANES;
-        // SAFETY: passed on.
+        // SAFETY: the operand has the place, and the group's scales and centres are spread at `at`.
         unsafe {
             let scale = *operand.scales(block, row).add(group);
             let scales = V::load_sums(self.scales.add(at), LANES);
@@ -185,8 +202,7 @@ impl Form for Spread {
     }
 }
 
-/// Transposes `columns` of the matrix rows `outputs`, as [`pack`](super::chunk::pack) does: unpacked, and with what they
-/// stand for.
+/// [`pack`](super::chunk::pack) for 4-bit weights: unpacks them, and spreads their scales and centres.
 ///
 /// # Safety
 ///
@@ -207,9 +223,10 @@ pub(super) unsafe fn pack<V: Vector<LANES>, const LANES: usize>(
         let first = product.weights.wrapping_add(output * row_bytes);
         // Whole blocks: zeros behind the last column.
         let end = columns.end.next_multiple_of(BLOCK);
-        // SAFETY: `transposed` and `fill` read what exists; a slice's weights and numbers fit.
+        // SAFETY: `transposed` and `fill` read existing rows; the weights and the scales of a slice fit.
         unsafe {
-            groups.fill::<V, LANES>(product, (output, count), &columns, (&spread, vector));
+            let of_vector = spread.starting_at(vector * LANES);
+            groups.fill::<V, LANES>(product, output..output + count, &columns, of_vector);
             let flipped = groups.flipped::<V, LANES>();
             for column in (columns.start..end).step_by(LANES * 8) {
                 let bytes = transposed::<V, LANES>(first, row_bytes, count, column / 2);
@@ -230,11 +247,11 @@ pub(super) unsafe fn pack<V: Vector<LANES>, const LANES: usize>(
     }
 }
 
-/// Writes matrix row `output` as f32: each rounded once, as are all whose formula is `scale · q + centre`.
+/// Writes matrix row `output` in f32, each weight `scale · q + centre` rounded once.
 ///
 /// # Safety
 ///
-/// The matrix at `weights` has the row, `width` columns in whole groups, and `to` as many elements.
+/// The matrix at `weights` has the row, of `width` columns in whole groups, and `to` has room for `width` elements.
 pub(crate) unsafe fn unpack(
     groups: &Grouped,
     weights: *const u8,
@@ -244,7 +261,7 @@ pub(crate) unsafe fn unpack(
 ) {
     let in_row = width / groups.columns;
     for group in 0..in_row {
-        // SAFETY: passed on.
+        // SAFETY: the matrix has the row in whole groups, and `to` has as many elements as the row has columns.
         unsafe {
             let row = weights.add(output * (width / 2));
             let (scale, centre) = groups.affine(output * in_row + group);

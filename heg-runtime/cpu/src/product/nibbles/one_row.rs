@@ -1,6 +1,6 @@
-//! The product of one row with weights of half a byte, at the rate that memory is read at.
+//! The product of one row with 4-bit weights, at the rate of reading memory.
 
-use super::super::chunk::{Form, SLICE};
+use super::super::chunk::{Form, Place, SLICE};
 use super::super::one_row::AHEAD;
 use super::super::operand::{BLOCK, GROUP};
 use super::super::prefetch::prefetch;
@@ -9,8 +9,8 @@ use super::super::{IntegerProduct, Scratch};
 use super::{Grouped, Spread};
 use std::ops::Range;
 
-/// Computes `outputs` of a call of one row, as [`super::super::one_row`] does: totals of as many groups as there are lanes are
-/// parked for each matrix row, and then transposed.
+/// Computes `outputs` of a call of one row, as [`super::super::one_row`] does: for each matrix row the totals of as
+/// many groups as there are lanes are buffered, and then transposed.
 ///
 /// # Safety
 ///
@@ -27,10 +27,10 @@ pub(in super::super) unsafe fn one_row<
     scratch: Scratch,
 ) {
     let (width, row_bytes) = (product.form.width, product.row_bytes());
-    let (unit, parked) = (LANES * GROUP, scratch.weights);
+    let (unit, buffered) = (LANES * GROUP, scratch.weights);
     for output in outputs.clone().step_by(LANES) {
         let count = LANES.min(outputs.end - output);
-        // SAFETY: rows of `outputs` and columns of the width are read; a slice parks one vector for each matrix row and
+        // SAFETY: rows of `outputs` and columns below the width are read; a slice buffers one vector per matrix row and
         // unit of columns.
         unsafe {
             let flipped = groups.flipped::<V, LANES>();
@@ -38,31 +38,28 @@ pub(in super::super) unsafe fn one_row<
             for slice in (0..width).step_by(SLICE) {
                 let columns = slice..width.min(slice + SLICE);
                 let spread = groups.spread_at(slice, LANES, scratch.spread);
-                groups.fill::<V, LANES>(product, (output, count), &columns, (&spread, 0));
+                groups.fill::<V, LANES>(product, output..output + count, &columns, spread);
                 for index in 0..count {
                     let weights = product.weights.add((output + index) * row_bytes);
-                    let mut to = parked.add(index * LANES * 4);
+                    let mut to = buffered.add(index * LANES * 4);
                     for column in columns.clone().step_by(unit) {
-                        let totals = match column + unit <= columns.end {
-                            true => {
-                                totals::<V, LANES, DIGITS, true>(product, weights, column, flipped)
-                            }
-                            false => {
-                                totals::<V, LANES, DIGITS, false>(product, weights, column, flipped)
-                            }
+                        let totals = if column + unit <= columns.end {
+                            totals::<V, LANES, DIGITS, true>(product, weights, column, flipped)
+                        } else {
+                            totals::<V, LANES, DIGITS, false>(product, weights, column, flipped)
                         };
                         totals.store(to);
                         to = to.wrapping_add(LANES * LANES * 4);
                     }
                 }
-                sums = sum::<V, LANES>(product, columns, parked, &spread, sums);
+                sums = sum::<V, LANES>(product, columns, buffered, &spread, sums);
             }
             finish::<V, LANES>(product, 0, output, count, sums);
         }
     }
 }
 
-/// Totals of one matrix row's groups in the unit of columns from `column` on; `WHOLE`: all of them exist.
+/// Totals of one matrix row's groups in the unit of columns from `column` on. `WHOLE`: the row has all of them.
 ///
 /// # Safety
 ///
@@ -75,7 +72,7 @@ unsafe fn totals<V: Vector<LANES>, const LANES: usize, const DIGITS: usize, cons
     flipped: V,
 ) -> V {
     let digits = product.operand().digits(column / BLOCK, 0);
-    // SAFETY: bytes of the row are read, and of operands the blocks that have a column of it.
+    // SAFETY: bytes of the row are read, and operand blocks that have any of their columns.
     unsafe {
         let weights = weights.add(column / 2);
         let mut parts = [V::zero(); 4];
@@ -88,17 +85,19 @@ unsafe fn totals<V: Vector<LANES>, const LANES: usize, const DIGITS: usize, cons
             if from.is_multiple_of(64) {
                 prefetch(weights.wrapping_add(from + AHEAD));
             }
-            let bytes = match WHOLE {
-                true => V::load(weights.add(from)),
-                false => V::load_first(weights.add(from), left.min(LANES * 4)),
+            let bytes = if WHOLE {
+                V::load(weights.add(from))
+            } else {
+                V::load_first(weights.add(from), left.min(LANES * 4))
             };
             let [low, high] = bytes.nibbles(flipped);
             let first = digits.add(place::<DIGITS>(from * 2));
             let second = digits.wrapping_add(place::<DIGITS>(from * 2 + LANES * 4));
             for digit in 0..DIGITS {
-                let second = match WHOLE || left > LANES * 2 {
-                    true => V::load(second.add(digit * BLOCK)),
-                    false => V::zero(),
+                let second = if WHOLE || left > LANES * 2 {
+                    V::load(second.add(digit * BLOCK))
+                } else {
+                    V::zero()
                 };
                 let [even, odd] = V::sixteens(V::load(first.add(digit * BLOCK)), second);
                 if digit > 0 {
@@ -111,21 +110,21 @@ unsafe fn totals<V: Vector<LANES>, const LANES: usize, const DIGITS: usize, cons
     }
 }
 
-/// Bytes from the first digit of a row's block to that of a column behind, in an operand of one row.
+/// Offset of a column's digit from the row's first, in an operand of one row.
 const fn place<const DIGITS: usize>(column: usize) -> usize {
     column / BLOCK * DIGITS * BLOCK + column % BLOCK
 }
 
-/// `sums` and the parked totals of `columns`, scaled, in the order of groups.
+/// Adds the buffered totals of `columns` to `sums`, scaled, in the order of groups.
 ///
 /// # Safety
 ///
-/// As [`one_row`], which parked totals of these columns.
+/// As [`one_row`], which buffered the totals of these columns.
 #[inline(always)]
 unsafe fn sum<V: Vector<LANES>, const LANES: usize>(
     product: &IntegerProduct,
     columns: Range<usize>,
-    parked: *mut i8,
+    buffered: *mut i8,
     spread: &Spread,
     mut sums: V::Sums,
 ) -> V::Sums {
@@ -134,7 +133,7 @@ unsafe fn sum<V: Vector<LANES>, const LANES: usize>(
     for (index, column) in columns.clone().step_by(unit).enumerate() {
         // SAFETY: the groups of `columns` have totals, and the operand has them.
         unsafe {
-            let from = parked.add(index * LANES * LANES * 4);
+            let from = buffered.add(index * LANES * LANES * 4);
             let mut rows = [V::zero(); LANES];
             for (row, totals) in rows.iter_mut().enumerate() {
                 *totals = V::load(from.add(row * LANES * 4));
@@ -146,7 +145,13 @@ unsafe fn sum<V: Vector<LANES>, const LANES: usize>(
                     let (block, group) = (group / 2, group % 2);
                     let offset = *operand.offsets(block, 0).add(group);
                     let totals = spread.begin::<V, LANES>(totals, offset);
-                    sums = spread.add::<V, LANES>(&operand, (block, 0, group, 0), totals, sums);
+                    let place = Place {
+                        block,
+                        row: 0,
+                        group,
+                        vector: 0,
+                    };
+                    sums = spread.add::<V, LANES>(&operand, place, totals, sums);
                 }
             }
         }

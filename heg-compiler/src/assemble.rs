@@ -1,4 +1,5 @@
-//! Assembles the manifest: kernels with the IR and the CPU program of their variants, rotary tables, text, weights and places.
+//! Assembles the manifest: kernels with the IR and the CPU program of their variants, rotary tables, text, weights and
+//! places.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +35,7 @@ pub(crate) struct Parts {
     pub(crate) answers: Answers,
 }
 
-/// Collects the sections of a bundle as its parts come to be.
+/// Collects the sections of a bundle while its parts are made.
 pub(crate) struct Assembly<'a> {
     plan: &'a Plan,
     store: &'a Store,
@@ -77,7 +78,7 @@ impl<'a> Assembly<'a> {
             .map(|body| self.kernel(body, &mut literals))
             .collect::<Result<_, _>>()?;
         let mut pool = literals.into_bytes();
-        // A section is never empty, even for a model without small constants.
+        // A section must not be empty, even for a model without small constants.
         pool.resize(pool.len().max(8), 0);
         let literals = self.put(&pool)?;
         Ok((kernels, literals))
@@ -256,7 +257,7 @@ pub(crate) fn model_of(plan: &Plan, name: &str, params: &[Param]) -> Model {
     }
 }
 
-/// A weight as its kernel is given it.
+/// A weight in the form in which its kernel takes it.
 pub(crate) fn parameter_of(param: &Param, form: WeightForm) -> Parameter {
     Parameter {
         name: param.slot.clone(),

@@ -1,4 +1,4 @@
-//! The road from a model folder or a GGUF file to a bundle.
+//! The way from a model folder or a GGUF file to a bundle.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -40,19 +40,19 @@ pub struct Summary {
     pub bundle_bytes: u64,
     /// Identity of the bundle: the hash of its manifest.
     pub manifest: SectionId,
-    /// Whether the file was written; false if an equal one was there.
+    /// Whether the file was written; false if an equal one existed.
     pub rewritten: bool,
-    /// Distinct kernels.
+    /// Number of distinct kernels.
     pub kernels: usize,
-    /// Distinct weights.
+    /// Number of distinct weights.
     pub weights: usize,
-    /// NPU blobs made and left out.
+    /// NPU blobs that were made and left out.
     pub npu: BlobSummary,
 }
 
-/// Compiles `target` into a bundle. On error no file is left at the bundle's path; encoded weights stay in the
-/// store, and a later compile continues from there. An object of the store that has changed is discarded when it is
-/// read, and the compile starts over, which takes all other objects from the store.
+/// Compiles `target` into a bundle. On error no file is left at the bundle's path; encoded weights stay in the store,
+/// and a later compile continues from there. If an object of the store turns out to have changed when it is read, it is
+/// discarded and the compile starts over, reusing all other objects.
 pub fn compile(
     target: &Target,
     places: &Places,
@@ -67,7 +67,7 @@ pub fn compile(
                 let Error::ObjectChanged { expected, .. } = &error else {
                     return Err(error.into());
                 };
-                // An object that changes right after it was made points to a failing disk or to another writer.
+                // An object that changes right after it was remade points to a failing disk or to another writer.
                 if made_again.len() == STARTS_MAX || !made_again.insert(*expected) {
                     return Err(error.into());
                 }
@@ -176,8 +176,9 @@ fn annotate(
     Ok(())
 }
 
-/// Adds partitions: how the two devices of each machine share the model's products, by estimates of its NPU's compiler where
-/// blobs for that are made, else by data sheets. Tells what blobs of these cuts would take.
+/// Adds partitions: the division of the model's products between the two devices of each machine, by estimates of its
+/// NPU's compiler if blobs for that are made, else by data sheets. Reports the size that blobs of these cuts would
+/// have.
 fn share(
     manifest: &mut Manifest,
     socs: &[Soc],
@@ -246,5 +247,5 @@ fn write(
     })
 }
 
-/// Most times that a compile starts over. Chosen: more changed objects in a row mean a disk that loses data.
+/// Largest number of restarts of a compile. Chosen: more changed objects in a row mean a disk that loses data.
 const STARTS_MAX: usize = 8;

@@ -23,9 +23,9 @@ use crate::variants::variants;
 pub enum Emit {
     /// Operator graphs of all layers and of the head.
     Graph,
-    /// Distinct kernels, and what flows between their places.
+    /// Distinct kernels, and the tensors between their places.
     Heg,
-    /// Variants, stored weights, and what each place uses.
+    /// Variants, stored weights, and the weights of each place.
     Plan,
     /// CPU program of every kernel.
     Programs,
@@ -33,16 +33,16 @@ pub enum Emit {
     Ir,
     /// Both orders of the operands of each product, by the NPU compiler's estimates.
     Orders,
-    /// Blobs of the cuts that two devices would share products by, chosen by the same estimates.
+    /// Blobs of the cuts by which two devices would share products, chosen by the same estimates.
     Cuts,
 }
 
-/// The result of a pass as stable text. Reads the model's config and no weights; blobs are kept in the
-/// store in `folder` where the NPU's compiler is asked.
+/// Returns the result of a pass as stable text. Reads the model's config and no weights; if the NPU's compiler is
+/// asked, its blobs are kept in the store in `folder`.
 ///
 /// # Errors
 ///
-/// Those of the passes up to this one.
+/// The errors of the passes up to this one.
 pub fn emit(
     target: &Target,
     folder: &Path,
@@ -88,7 +88,7 @@ fn programs(plan: &Plan) -> Result<String, CompileError> {
     Ok(text)
 }
 
-/// The IR of every variant, as lines instead of XML.
+/// The IR of every variant, in lines instead of XML.
 fn ir(plan: &Plan, options: &CompileOptions) -> Result<String, CompileError> {
     let mut literals = Literals::default();
     let mut text = String::new();

@@ -1,8 +1,8 @@
-//! Weights into the store, each only once and only when its source changed.
+//! Encodes weights into the store, each only once and only if its source has changed.
 //!
-//! A weight's recipe is its source hash, type, shape and form. Hashes of sources are remembered per file
-//! together with what the file system says about it (length, times, inode), as git's index does, so that an
-//! unchanged model is not read again.
+//! A weight's recipe is its source hash, type, shape and form. Hashes of sources are remembered per file together with
+//! the file system's metadata (length, times, inode), as git's index does, so that an unchanged model is not read
+//! again.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,8 +33,8 @@ pub(crate) struct StoredWeight {
     pub(crate) source: SectionId,
 }
 
-/// What the integers of a weight stand for: `scale · q + centre`, or `scale · q`. One f32 a row of 8-bit integers, one
-/// f16 a group of 4-bit ones.
+/// The values of a weight's integers: `scale · q + centre`, or `scale · q`. One f32 per row of 8-bit integers, one f16
+/// per group of 4-bit ones.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StoredAffine {
     pub(crate) scales: Section,
@@ -69,7 +69,7 @@ pub(crate) fn source_bytes(checkpoint: &Checkpoint, params: &[Param]) -> Result<
         .sum()
 }
 
-/// The tensor, or the run of its rows, that a weight comes from; shapes are checked here.
+/// The source of a weight: a tensor or a run of its rows, with checked shapes.
 fn source<'c>(checkpoint: &'c Checkpoint, param: &Param) -> Result<SourceTensor<'c>, CompileError> {
     let tensor = checkpoint.tensor(&param.source.name)?;
     let shape: Vec<usize> = param.shape.iter().map(|dim| *dim as usize).collect();
@@ -100,7 +100,7 @@ fn encode_weight(
     };
     let name = weight_name(param);
     let known = memory.recall(&name);
-    // A file seen before has probably changed in few places: hashing first finds the rest unchanged.
+    // A file compiled before has probably changed in few places: hashing first finds the rest unchanged.
     let known = known.or_else(|| memory.seen.then(|| SectionId::from(source_hash(tensor))));
     if let Some(source) = known
         && let Some(sections) = store.recall(&key(source))?
@@ -139,7 +139,7 @@ fn encode_weight(
     })
 }
 
-/// What integers stand for, in the store.
+/// Puts the scales and centres of a weight into the store.
 fn stored_rows(
     form: Form,
     rows: &[AffineRow],
@@ -148,7 +148,7 @@ fn stored_rows(
     let put = |of_row: fn(&AffineRow) -> f32| {
         let numbers = rows.iter().map(of_row);
         let bytes: Vec<u8> = match form {
-            // Rounded to f16 when they were found.
+            // The numbers were rounded to f16 when they were computed.
             Form::I4(_) | Form::U4(_) => numbers
                 .flat_map(|x| half::f16::from_f32(x).to_le_bytes())
                 .collect(),
@@ -167,7 +167,7 @@ fn stored_rows(
     }))
 }
 
-/// A weight's name in the bundle: that of its tensor, with the rows where it is a part of one.
+/// A weight's name in the bundle: that of its tensor, with the rows if it is a part of one.
 pub(crate) fn weight_name(param: &Param) -> String {
     match param.source.first_row {
         None => param.source.name.clone(),
@@ -175,7 +175,7 @@ pub(crate) fn weight_name(param: &Param) -> String {
     }
 }
 
-/// How a weight of a kind is encoded.
+/// The encoding of a weight of this kind.
 pub(crate) fn quant_form(kind: ParamKind, form: WeightForm) -> Form {
     match (kind, form) {
         (ParamKind::Vector, _) | (_, WeightForm::F32) => Form::F32,
@@ -189,10 +189,10 @@ pub(crate) fn quant_form(kind: ParamKind, form: WeightForm) -> Form {
     }
 }
 
-/// Names the encoders' code: to be changed whenever the same source gives other bytes.
+/// Identifies the encoders' code: must change whenever the same source gives other bytes.
 const ENCODER: &str = "encode 1";
 
-/// How the names of files in the making begin.
+/// The prefix of the names of temporary files.
 const PREFIX: &str = "tmp-";
 
 /// Hashes of a model folder's tensors, remembered from an earlier compile.
@@ -200,7 +200,7 @@ pub(crate) struct SourceMemory {
     folder: PathBuf,
     path: PathBuf,
     stamp: Vec<FileStamp>,
-    /// Whether this folder was compiled before, in whatever state.
+    /// Whether this folder was compiled before, with whatever content.
     seen: bool,
     hashes: BTreeMap<String, SectionId>,
     current: Mutex<BTreeMap<String, SectionId>>,
@@ -210,7 +210,7 @@ pub(crate) struct SourceMemory {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct FileStamp {
     path: PathBuf,
-    /// None where the system does not say: then nothing is remembered.
+    /// `None` if the system does not say: then nothing is remembered.
     identity: Option<FileIdentity>,
 }
 
@@ -221,7 +221,7 @@ struct Remembered {
 }
 
 impl SourceMemory {
-    /// Loads what the store's folder remembers of the checkpoint's files. What cannot be read is forgotten.
+    /// Loads the remembered hashes of the checkpoint's files from the store's folder. Unreadable memory is ignored.
     pub(crate) fn load(store: &Path, checkpoint: &Checkpoint) -> Result<Self, CompileError> {
         let stamp = checkpoint
             .files()
@@ -262,8 +262,8 @@ impl SourceMemory {
         }
     }
 
-    /// Remembers what is known for the next compile: at the end, and at the beginning too, so that a compile
-    /// after an interrupted one looks for what that one encoded.
+    /// Saves the known hashes for the next compile: at the end, and at the beginning too, so that a compile after an
+    /// interrupted one looks for weights that the latter encoded.
     pub(crate) fn save(&self) -> Result<(), CompileError> {
         let mut hashes = self.hashes.clone();
         if let Ok(current) = self.current.lock() {

@@ -11,7 +11,7 @@ use crate::npu::NpuError;
 use crate::quant::QuantError;
 use crate::verify::BrokenInvariant;
 
-/// Why a compile failed. Nothing of a failed compile is left at the output's place.
+/// Reasons why a compile failed. Nothing of a failed compile is left at the output's path.
 #[derive(Debug, Error)]
 pub enum CompileError {
     /// A spec file is wrong, or names something that does not exist.
@@ -40,10 +40,10 @@ pub enum CompileError {
         /// Cause.
         source: heg_profiler::vendor::BlobError,
     },
-    /// The speed of a variant cannot be stated.
+    /// The speed of a variant cannot be given.
     #[error(transparent)]
     Annotation(#[from] heg_profiler::annotation::AnnotationError),
-    /// The products of the model cannot be shared by two devices of a machine.
+    /// Two devices of a machine cannot share the products of the model.
     #[error(transparent)]
     Partition(#[from] heg_profiler::partition::PartitionError),
     /// `config.json` has no `model_type`, and no model file names an architecture.
@@ -94,7 +94,7 @@ pub enum CompileError {
         /// The name that it refers to.
         wire: String,
     },
-    /// Two widths disagree.
+    /// Two widths differ.
     #[error(
         "architecture `{architecture}`: operator `{operator}` needs rows of {expected}, found {found}"
     )]
@@ -111,7 +111,7 @@ pub enum CompileError {
     /// The fusion plan does not fit the graph.
     #[error("fusion: `{operator}`: {message}")]
     Fusion {
-        /// The operator or anchor.
+        /// The operator or anchor in question.
         operator: String,
         /// The mistake.
         message: &'static str,
@@ -129,18 +129,18 @@ pub enum CompileError {
         /// The value from the config.
         found: String,
     },
-    /// More context was asked for than the model has, or none.
-    #[error("context of {asked} tokens, expected 1 to the model's {limit}")]
+    /// The requested context is longer than the model's, or too short for a prompt and its answer.
+    #[error("context of {asked} tokens, expected at least 2, and at most the model's {limit}")]
     Context {
-        /// Tokens asked for.
+        /// The requested tokens, or the model's if none were requested.
         asked: u32,
         /// The model's limit.
         limit: u32,
     },
-    /// The NPU's compiler was to be asked about nothing.
+    /// There is nothing about which to ask the NPU's compiler.
     #[error("nothing to ask the NPU's compiler about: expected {expected}, found none")]
     NothingToAsk {
-        /// What there would have to be.
+        /// The required input.
         expected: &'static str,
     },
     /// A file beside the store could not be read or written.

@@ -35,7 +35,7 @@ impl Described {
         Self::new(path, ConfigJson::read(path).unwrap())
     }
 
-    /// A config that is not a file.
+    /// A config that is not in a file.
     pub(crate) fn parse(config: &str) -> Self {
         let path = Path::new("config.json");
         Self::new(path, ConfigJson::parse(path, config.as_bytes()).unwrap())

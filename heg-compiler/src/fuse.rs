@@ -1,9 +1,9 @@
-//! Fusion: cuts an operator graph into op groups (Agent.xpu §4.2) as a declarative plan says.
+//! Fusion: cuts an operator graph into op groups (Agent.xpu §4.2) according to a declarative plan.
 //!
-//! A kernel is the backward slice from its output anchors to its input anchors. Before: operators of a layer.
-//! After: one [`FusedOps`] per kernel of the plan, together holding every operator. An operator that two
-//! slices need (a norm that both projections and feed-forward read) is computed in both; one that none needs,
-//! or a slice that runs past its inputs, is an error.
+//! A kernel is the backward slice from its output anchors to its input anchors. Before: operators of a layer. After:
+//! one [`FusedOps`] per kernel of the plan, together holding every operator. An operator that two slices need (a norm
+//! that both projections and feed-forward read) is computed in both; an operator in no slice, or a slice that runs past
+//! its inputs, is an error.
 
 use std::collections::BTreeSet;
 
@@ -16,9 +16,9 @@ use crate::graph::{Op, OpGraph, OpId};
 /// The operators of one kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FusedOps {
-    /// Which op group.
+    /// The op group.
     pub group: Group,
-    /// Where the slice begins: operators outside of it, in plan order.
+    /// The inputs of the slice: operators outside of it, in plan order.
     pub inputs: Vec<OpId>,
     /// The operators, in execution order.
     pub ops: Vec<OpId>,

@@ -1,9 +1,9 @@
-//! The offline compiler: a declarative model spec and Hugging Face weights become one HEG bundle.
+//! The offline compiler: compiles a declarative model spec and Hugging Face weights into one HEG bundle.
 //!
-//! The road, one module a station: [`target`] (what to compile) → [`ingest`] (config, weights, text) →
-//! [`graph`] (operators of each layer) → [`fuse`] (op groups) → [`heg`] (kernels and their uses) → `lower`
-//! (OpenVINO IR) and `program` (CPU programs), `precompile` and [`npu`] (blobs), `quant`/`encode` (weights) and `reference` (known answers) →
-//! [`compile`](compile()) (the bundle). The runtime depends on none of it.
+//! The way, one module per step: [`target`] (the model to compile) → [`ingest`] (config, weights, text) → [`graph`]
+//! (operators of each layer) → [`fuse`] (op groups) → [`heg`] (kernels and their uses) → `lower` (OpenVINO IR) and
+//! `program` (CPU programs), `precompile` and [`npu`] (blobs), `quant`/`encode` (weights) and `reference` (known
+//! answers) → [`compile`](compile()) (the bundle). The runtime depends on none of it.
 
 mod assemble;
 mod compile;

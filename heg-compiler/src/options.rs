@@ -1,9 +1,9 @@
-//! What a caller chooses about a compile besides the model.
+//! A caller's options for a compile, besides the model.
 
 use heg_profiler::measure::Profile;
 use heg_spec::{ModelSpec, NpuPlatform, Soc, WeightForm};
 
-/// Choices about a compile. The default compiles what the model file says, with the NPU toolchain that is set up.
+/// Options of a compile. By default they follow the model file and use the NPU toolchain that is set up.
 #[derive(Debug, Clone, Default)]
 pub struct CompileOptions {
     /// Name in the bundle instead of the model file's, the folder's or the GGUF file's.
@@ -14,15 +14,15 @@ pub struct CompileOptions {
     pub npu_platforms: Option<Vec<NpuPlatform>>,
     /// Handling of NPU blobs that cannot be made.
     pub npu_blobs: NpuBlobs,
-    /// Measurements of devices; they become annotations, before what data sheets and vendors say.
+    /// Measurements of devices; they become annotations that precede those of data sheets and vendors.
     pub profiles: Vec<Profile>,
-    /// Machines for which the bundle says how two devices share products.
+    /// Machines for which the bundle states how two devices share products.
     pub partitions: Vec<Soc>,
-    /// When the compiler checks its own work between passes.
+    /// Builds in which the compiler checks its own work between passes.
     pub verify: Verify,
 }
 
-/// Handling of NPU blobs where the NPU's compiler is absent, or refuses a kernel.
+/// Handling of NPU blobs if the NPU's compiler is absent or refuses a kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum NpuBlobs {
     /// Such a blob is left out and reported; the device then compiles the kernel itself.
@@ -34,7 +34,7 @@ pub enum NpuBlobs {
     Off,
 }
 
-/// When the compiler checks its own work between passes.
+/// Builds in which the compiler checks its own work between passes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Verify {
     /// In builds with debug assertions.
@@ -52,7 +52,7 @@ impl Verify {
 }
 
 impl CompileOptions {
-    /// The model's spec with these choices.
+    /// Applies these options to the model's spec.
     pub(crate) fn apply(&self, spec: &ModelSpec) -> ModelSpec {
         let mut spec = spec.clone();
         if let Some(name) = &self.name {

@@ -1,4 +1,4 @@
-//! The phases of a compile, and how it reports its progress.
+//! The phases of a compile, and the reporting of its progress.
 
 /// Phases in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,7 +19,7 @@ pub enum Phase {
     Bundle,
 }
 
-/// What progress is counted in.
+/// The unit of progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes read or written.
@@ -29,7 +29,7 @@ pub enum Unit {
 }
 
 impl Phase {
-    /// What its progress is counted in.
+    /// The unit of the phase's progress.
     pub fn unit(self) -> Unit {
         match self {
             Self::Precompile => Unit::Blobs,
@@ -42,7 +42,7 @@ impl Phase {
         }
     }
 
-    /// What it is doing, for people.
+    /// Description of the phase, for people.
     pub fn describe(self) -> &'static str {
         match self {
             Self::Ingest => "reading the model folder",
@@ -58,16 +58,15 @@ impl Phase {
 
 /// Receives a compile's progress; called from several threads.
 pub trait Progress: Sync {
-    /// A phase begins; `total` is how much it will handle, in what [`Phase::unit`] says, 0 where that is not
-    /// known.
+    /// A phase begins; `total` is the amount of its work, in the unit of [`Phase::unit`], or 0 if that is not known.
     fn begin(&self, phase: Phase, total: u64);
-    /// So much more is done.
+    /// `amount` more is done.
     fn advance(&self, amount: u64);
-    /// Something that people should know although the compile goes on.
+    /// A notice to the user; the compile continues.
     fn note(&self, text: &str);
 }
 
-/// Shows nothing.
+/// Reports nothing.
 pub struct Silent;
 
 impl Progress for Silent {

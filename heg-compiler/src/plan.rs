@@ -1,4 +1,4 @@
-//! From architecture and config to the HEG: everything about a model but its bytes.
+//! From architecture and config to the HEG: everything about a model except its weights' bytes.
 
 mod dump;
 mod verify;
@@ -21,7 +21,7 @@ use crate::lower::group_columns;
 use crate::options::Verify;
 use crate::target::{SpecHash, Target};
 
-/// A model, planned.
+/// The plan of a model.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Its architecture.
@@ -32,13 +32,13 @@ pub struct Plan {
     pub context_tokens: u32,
     /// Factor on embeddings.
     pub embedding_scale: f32,
-    /// How matrices are stored.
+    /// Storage form of matrices.
     pub weights: WeightForm,
     /// Candidate chunks, in tokens.
     pub chunk_tokens: Vec<u32>,
-    /// Rows of the KV cache that static attention is made for, ascending, none beyond the context.
+    /// Numbers of KV cache rows that static attention is compiled for, ascending, none beyond the context.
     pub mha_context_tokens: Vec<u32>,
-    /// The graph.
+    /// The HEG.
     pub heg: Heg,
     /// The spec files it was made from.
     pub(crate) specs: Vec<SpecHash>,
@@ -104,7 +104,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// [`CompileError`] for a spec or a config that describes no model.
+    /// [`CompileError`] for a spec or a config that does not describe a model.
     pub fn new(target: &Target, config: &ConfigJson, verify: Verify) -> Result<Self, CompileError> {
         let graphs = Graphs::build(target, config, verify)?;
         Self::of_graphs(target, config, graphs, verify)
@@ -149,7 +149,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Groups of columns divide the rows of all matrices that have some.
+    /// Checks that groups of columns divide the rows of all matrices that have groups.
     fn check_groups(&self) -> Result<(), CompileError> {
         let matrices = self.weights().into_iter();
         let matrices: Vec<(String, usize)> = matrices
@@ -166,11 +166,11 @@ impl Plan {
         Ok(())
     }
 
-    /// Takes the form of a file's groups of four bits: there are no centres where all matrices are Q4_0.
+    /// Adopts the form of a file's 4-bit groups: there are no centres if all matrices are Q4_0.
     ///
     /// # Errors
     ///
-    /// [`CompileError::Quant`] where groups were asked for that are not the file's.
+    /// [`CompileError::Quant`] if the requested groups are not the file's.
     pub(crate) fn take_form_of(&mut self, checkpoint: &Checkpoint) -> Result<(), CompileError> {
         let WeightForm::W4A16 { symmetric, .. } = &mut self.weights else {
             return Ok(());
@@ -232,7 +232,7 @@ impl Plan {
     }
 }
 
-/// The greatest common divisor; of zero and a number, the number.
+/// The greatest common divisor; for 0 and a number, the number.
 fn gcd(a: usize, b: usize) -> usize {
     match b {
         0 => a,
@@ -241,17 +241,21 @@ fn gcd(a: usize, b: usize) -> usize {
 }
 
 fn context_tokens(spec: &ModelSpec, dims: &Dims) -> Result<u32, CompileError> {
-    match spec.context_tokens {
-        None => Ok(dims.context.min(CONTEXT_TOKENS_DEFAULT)),
-        Some(asked) if (1..=dims.context).contains(&asked) => Ok(asked),
-        Some(asked) => Err(CompileError::Context {
+    let default = dims.context.min(CONTEXT_TOKENS_DEFAULT);
+    let asked = spec.context_tokens.unwrap_or(default);
+    match (CONTEXT_TOKENS_MIN..=dims.context).contains(&asked) {
+        true => Ok(asked),
+        false => Err(CompileError::Context {
             asked,
             limit: dims.context,
         }),
     }
 }
 
-/// The asked-for buckets; those beyond the context become one of the whole context.
+/// The shortest context that gives an answer: one token of a prompt, and one of its answer.
+const CONTEXT_TOKENS_MIN: u32 = 2;
+
+/// The requested buckets; those beyond the context become one of the whole context.
 fn buckets(asked: &[u32], context_tokens: u32) -> Vec<u32> {
     let mut buckets: Vec<u32> = asked
         .iter()

@@ -1,8 +1,8 @@
-//! Blobs for the NPU variants of a model, and what the vendor's compiler says of their speed.
+//! Blobs for the NPU variants of a model, and the vendor compiler's estimates of their speed.
 //!
-//! A blob is made for each NPU variant and each platform that the model asks for. It takes weights as inputs,
-//! so that one serves every layer. What cannot be made is left out of the bundle, and said; the device then
-//! compiles the variant's IR itself.
+//! A blob is made for each NPU variant and each of the model's platforms. It takes weights as inputs, so that one
+//! serves every layer. A blob that cannot be made is left out of the bundle and reported; the device then compiles the
+//! variant's IR itself.
 
 use heg_artifacts::manifest::{Blob, Compatibility, Kernel, Section};
 use heg_artifacts::{SectionId, Store};
@@ -23,23 +23,25 @@ use crate::products::{Inquirer, Inquiry, Reply, Site, weights_first};
 pub struct BlobSummary {
     /// Blobs in the bundle.
     pub blobs: usize,
-    /// Those of them that an earlier run had made.
+    /// Number of blobs that an earlier run made.
     pub recalled: usize,
-    /// Those of them of which some products have their weights first, since the vendor's compiler estimates that faster.
+    /// Number of blobs in which some products have weights first, because the vendor's compiler estimates that to be
+    /// faster.
     pub weights_first: usize,
-    /// Bytes of all of them, equal ones once.
+    /// Bytes of all blobs, with equal ones counted once.
     pub bytes: u64,
     /// Variants without a blob, each with the reason.
     pub left_out: Vec<(String, String)>,
-    /// Of each machine that the model is partitioned for by its compiler's estimates, what blobs of its cuts would take.
+    /// For each machine that the model is partitioned for by its compiler's estimates: the size that blobs of its cuts
+    /// would have.
     pub cuts: Vec<String>,
 }
 
-/// Tokens from which both orders of operands are tried. Below, no product of Llama-3.2-3B's is faster with its weights first
+/// Tokens from which both orders of operands are tried. Below, no product of Llama-3.2-3B is faster with weights first
 /// (COMPILER.md, "Blobs for NPUs").
 const WEIGHTS_FIRST_TOKENS_MIN: u32 = 512;
 
-/// A blob to make: where it belongs, and its IR.
+/// A blob to make: its place in the bundle, and its IR.
 struct Wanted {
     key: BlobKey,
     name: String,
@@ -59,8 +61,8 @@ pub(crate) struct Blobs {
     pub(crate) compiler: Option<String>,
 }
 
-/// Makes the blobs of all NPU variants for `platforms` and enters them into `kernels`. `literals` is the pool
-/// of literals that their IRs, already in the store, refer to.
+/// Makes the blobs of all NPU variants for `platforms` and enters them into `kernels`. `literals` is the pool of
+/// literals to which their IRs, already in the store, refer.
 pub(crate) fn add_blobs(
     kernels: &mut [Kernel],
     literals: SectionId,
@@ -117,8 +119,8 @@ pub(crate) fn add_blobs(
     Ok(found)
 }
 
-/// For each blob the same kernel's in which those products have their weights first that are faster so; none where no
-/// product is, or where the compiler refuses it.
+/// For each blob, the reply for the same kernel with weights first in those products that are faster that way; `None`
+/// if no product is, or if the compiler refuses it.
 fn reordered(
     wanted: &[Wanted],
     inquirer: &Inquirer<'_>,
@@ -161,7 +163,7 @@ fn reordered(
     Ok(found)
 }
 
-/// Every NPU variant for every platform.
+/// Lists every NPU variant for every platform.
 fn wanted(kernels: &[Kernel], platforms: &[NpuPlatform]) -> Vec<Wanted> {
     let mut wanted = Vec::new();
     for (kernel_index, kernel) in kernels.iter().enumerate() {
@@ -181,7 +183,7 @@ fn wanted(kernels: &[Kernel], platforms: &[NpuPlatform]) -> Vec<Wanted> {
                     name: format!("{} {} for NPU {platform}", kernel.name, variant.shape),
                     ir: variant.ir,
                     tokens,
-                    // Time to compile grows about as the work of a call does.
+                    // The time to compile grows roughly with the work of a call.
                     cost: kernel.work.flops(tokens.into(), context.into()) as u64,
                 });
             }
@@ -198,7 +200,7 @@ fn job(wanted: &Wanted, literals: &[u8], store: &Store) -> Result<NpuJob, Compil
     Ok(job)
 }
 
-/// Enters a blob into its variant, with what it says of itself.
+/// Enters a blob into its variant, with its own metadata.
 fn enter(
     kernels: &mut [Kernel],
     wanted: &Wanted,
@@ -244,7 +246,7 @@ fn enter(
     Ok(())
 }
 
-/// A stepping that a record names. The compiler of OpenVINO 2026.4 never does; drivers check it where it is.
+/// The stepping in a record, if any. The compiler of OpenVINO 2026.4 never writes one; drivers check it if present.
 fn stepping(attributes: &[String]) -> Option<String> {
     attributes
         .iter()

@@ -1,8 +1,8 @@
 //! Rotary tables: cosines and sines of every position, with the frequency scalings in use.
 //!
-//! Frequencies are rounded to f32 and multiplied by the position in f32, as the reference implementation
-//! (Hugging Face transformers, `modeling_rope_utils.py`) does, so that long contexts agree with it; cosines
-//! are then taken in double precision by a portable library, so that every machine writes the same bytes.
+//! Frequencies are rounded to f32 and multiplied by the position in f32, like the reference implementation (Hugging
+//! Face transformers, `modeling_rope_utils.py`), so that long contexts agree with it; cosines are then computed in
+//! double precision by a portable library, so that every machine writes the same bytes.
 
 use heg_spec::architecture::Rope;
 
@@ -80,7 +80,7 @@ fn tabulate(frequencies: &Frequencies, rows: u32) -> RopeBytes {
     }
 }
 
-/// The config's scaling and what it is applied to.
+/// The config's scaling, with the values that it is applied to.
 struct Scaling<'a> {
     config: &'a ConfigJson,
     key: &'a str,
@@ -114,7 +114,7 @@ fn scaled(plain: Frequencies, scaling: &Scaling<'_>) -> Result<Frequencies, Comp
 }
 
 impl Frequencies {
-    /// Numbers that are each plausible can give angles, or a factor, without end.
+    /// Refuses a scaling whose angles or factor are infinite: numbers that are plausible one by one can give such.
     fn check(&self, key: &str, rows: u32) -> Result<(), CompileError> {
         let endless = |inverse: &f64| !(rows as f32 * *inverse as f32).is_finite();
         let found = match self.inverse.iter().find(|inverse| endless(inverse)) {
@@ -138,7 +138,7 @@ impl Frequencies {
 }
 
 impl Scaling<'_> {
-    /// NTK-aware growth of the base; nothing within the model's own context.
+    /// NTK-aware growth of the base; no change within the model's own context.
     fn dynamic(&self, plain: Frequencies) -> Result<Frequencies, CompileError> {
         let (factor, original) = (self.positive("factor")?, self.original_context()?);
         let rows = f64::from(self.rows);
@@ -151,7 +151,7 @@ impl Scaling<'_> {
         Ok(plain.map(|pair, _| libm::pow(theta, -((2 * pair) as f64) / dim)))
     }
 
-    /// Long wavelengths are slowed down by `factor`, short ones kept, those between blended.
+    /// Long wavelengths are slowed down by `factor`, short ones kept, and those between blended.
     fn llama3(&self, plain: Frequencies) -> Result<Frequencies, CompileError> {
         let factor = self.positive("factor")?;
         let (low, high) = (
@@ -202,8 +202,8 @@ impl Scaling<'_> {
         })
     }
 
-    /// LongRoPE (arXiv 2402.13753): one factor per pair. The long factors serve a bundle whose context is
-    /// longer than the original one; the choice is made here, once, not by the length of each request.
+    /// LongRoPE (arXiv 2402.13753): one factor per pair. A bundle whose context is longer than the original one uses
+    /// the long factors; the choice is made here, once, not by the length of each request.
     fn longrope(&self, plain: Frequencies) -> Result<Frequencies, CompileError> {
         let original = self.original_context()?;
         let long = f64::from(self.rows) > original;

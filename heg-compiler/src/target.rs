@@ -15,7 +15,7 @@ use crate::options::CompileOptions;
 pub struct Target {
     /// The model file's content, or the defaults for a bare folder or a GGUF file.
     pub spec: ModelSpec,
-    /// Folder that relative names in it start at: the model file's, or the Hugging Face folder itself.
+    /// Folder that relative names in the spec start at: the model file's, or the Hugging Face folder itself.
     folder: PathBuf,
 }
 
@@ -23,17 +23,17 @@ pub struct Target {
 pub(crate) type SpecHash = (String, SectionId);
 
 impl Target {
-    /// A target with a given spec; relative names in `spec` start at `folder`.
+    /// Makes a target with a given spec; relative names in `spec` start at `folder`.
     pub fn new(spec: ModelSpec, folder: PathBuf) -> Self {
         Self { spec, folder }
     }
 
-    /// The same target with a caller's choices in its spec.
+    /// The same target with a caller's options applied to its spec.
     pub(crate) fn with(&self, options: &CompileOptions) -> Self {
         Self::new(options.apply(&self.spec), self.folder.clone())
     }
 
-    /// Reads `path`: a folder and a GGUF file are taken as they are, another file is a model file in RON.
+    /// Reads `path`: a folder or a GGUF file is itself the target, any other file is a model file in RON.
     pub fn read(path: &Path) -> Result<Self, CompileError> {
         if path.is_dir() {
             let absolute = path.canonicalize().map_err(|source| CompileError::Io {
@@ -67,8 +67,8 @@ impl Target {
         Ok(Self::new(spec, folder.to_owned()))
     }
 
-    /// The architecture: the one the model file names (a shipped name, or a `.ron` file beside the model
-    /// file), else the one that describes the config's `model_type`.
+    /// The architecture that the model file names (a shipped name, or a `.ron` file beside the model file), or else the
+    /// one for the config's `model_type`.
     pub(crate) fn architecture(
         &self,
         config: &ConfigJson,

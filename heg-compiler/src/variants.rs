@@ -1,6 +1,6 @@
-//! Which variants a kernel gets, and how each of them is lowered.
+//! The variants of each kernel, and the lowering of each.
 //!
-//! CPU and iGPU have one dynamic variant with constant weights each, the NPU static ones with weights as inputs.
+//! CPU and iGPU each have one dynamic variant with constant weights; the NPU has static ones with weights as inputs.
 
 use heg_artifacts::manifest::{Binding, ElementType, ShapeClass};
 use heg_spec::{DeviceClass, Group, WeightForm};
@@ -8,10 +8,10 @@ use heg_spec::{DeviceClass, Group, WeightForm};
 use crate::lower::{Lowering, WeightsFirst};
 use crate::plan::Plan;
 
-/// A variant to lower: the IR that comes of it depends on nothing else but the kernel.
+/// A variant to lower: its IR depends on nothing but this and the kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct VariantPlan {
-    /// Device class that it is for.
+    /// Its device class.
     pub(crate) device: DeviceClass,
     /// Shape class, binding and element types.
     pub(crate) lowering: Lowering,
@@ -42,8 +42,8 @@ pub(crate) fn variants(plan: &Plan, group: Group) -> Vec<VariantPlan> {
         .collect()
 }
 
-/// Variants of a kernel: dynamic ones for CPU and iGPU, static ones for the NPU. Attention is static in the
-/// rows of the cache as well, at every bucket that holds the chunk.
+/// Variants of a kernel: dynamic ones for CPU and iGPU, static ones for the NPU. Attention is static in the rows of the
+/// cache as well, with a variant for every bucket that holds the chunk.
 fn variant_kinds(
     group: Group,
     chunks: &[u32],
@@ -55,7 +55,7 @@ fn variant_kinds(
     ];
     for tokens in chunks.iter().copied() {
         let shapes: Vec<ShapeClass> = match group {
-            // More rows never reach it, and the NPU compiler takes minutes over large ones.
+            // The head never gets more rows, and the NPU compiler takes minutes over large heads.
             Group::Head if tokens > HEAD_ROWS_MAX.max(chunks[0]) => Vec::new(),
             Group::Qkv | Group::Ffn | Group::Head => vec![ShapeClass::Static { tokens }],
             Group::Mha => {
@@ -86,17 +86,18 @@ pub(crate) fn activations(device: DeviceClass, form: WeightForm) -> ElementType 
     }
 }
 
-/// Keys and values on the CPU where weights are integers: attention reads half as much as in f32, and f16 would have to be
-/// converted by code of its own first. Calls for single tokens of 8 sequences over 1024 rows take 2.1 ms instead of
-/// 3.6 ms, over 2048 rows 4.0 ms instead of 11.2 ms (32/8 heads of 64, two cores that multiply bf16).
+/// Element type of keys and values on the CPU if weights are integers: attention reads half as much as in f32, and f16
+/// would have to be converted by extra code first. Calls for single tokens of 8 sequences over 1024 rows take 2.1 ms
+/// instead of 3.6 ms, over 2048 rows 4.0 ms instead of 11.2 ms (32/8 heads of 64, two cores that multiply bf16).
 fn kv_cache(device: DeviceClass, form: WeightForm) -> Option<ElementType> {
     let of_integers = matches!(form, WeightForm::W8A16 | WeightForm::W4A16 { .. });
     let narrow = device == DeviceClass::Cpu && of_integers;
     narrow.then_some(ElementType::Bf16)
 }
 
-/// How far a variant's outputs may lie from the known answers. What plugins do to integer products (rounding
-/// activations to int8 themselves) is far above rounding to f16, and far below what a broken kernel gives.
+/// Largest difference between a variant's outputs and the known answers. The errors of integer products in plugins
+/// (which round activations to int8 themselves) are far above those of rounding to f16, and far below those of a broken
+/// kernel.
 fn tolerance(activations: ElementType, form: WeightForm) -> f32 {
     match (form, activations) {
         (WeightForm::W4A16 { .. }, _) => 8e-2,

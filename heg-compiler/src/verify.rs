@@ -1,8 +1,8 @@
 //! Verification between passes.
 //!
-//! A verifier asserts what the next pass takes for granted; it runs after its pass in debug builds, and elsewhere
-//! with [`Verify::Always`](crate::Verify::Always). What it finds is a fault of the compiler: mistakes in models and
-//! spec files have errors of their own.
+//! A verifier checks the invariants that the next pass relies on; it runs after its pass in debug builds, and elsewhere
+//! with [`Verify::Always`](crate::Verify::Always). A violation is a fault of the compiler: mistakes in models and spec
+//! files have errors of their own.
 
 use std::fmt::Debug;
 
@@ -24,7 +24,7 @@ pub struct BrokenInvariant {
     pub found: String,
 }
 
-/// Checks of one place of a pass's result.
+/// Checks of one place in a pass's result.
 pub(crate) struct Checks {
     pass: &'static str,
     place: String,
@@ -38,7 +38,7 @@ impl Checks {
         }
     }
 
-    /// `what` is as expected.
+    /// Checks that `what` is as expected.
     pub(crate) fn equal<T: Debug + PartialEq>(
         &self,
         what: &str,
@@ -51,7 +51,7 @@ impl Checks {
         }
     }
 
-    /// Something holds; `expected` says it in words.
+    /// Checks that something holds; `expected` describes it.
     pub(crate) fn holds(
         &self,
         holds: bool,

@@ -1,4 +1,4 @@
-//! What every cut of a graph must keep, for all families; and plans that fit no graph.
+//! Invariants of every cut of a graph, for all families; and plans that fit no graph.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ fn check_cut(graph: &OpGraph, fused: &[FusedOps], name: &str) {
                 assert!(known, "{name}: {:?}: {}", kernel.group, graph.op(*id).name);
                 assert!(operand < *id, "{name}: operands come first");
             }
-            // Nothing is computed for nobody.
+            // Every result is read.
             let read = kernel
                 .ops
                 .iter()
@@ -134,7 +134,7 @@ fn anchors_that_the_graph_lacks_are_refused() {
 fn shared_operators_are_held_twice() {
     use GraphAnchor::{Attended, Input, Output};
     let graph = Described::family("llama").layer(0);
-    // A feed-forward kernel that computes the attention anew.
+    // A feed-forward kernel that recomputes the attention.
     let fused = fuse_layer(&graph, &plan(Group::Ffn, &[Input], &[Output])).unwrap();
     let attended = graph.anchor(Attended).unwrap();
     let holding = fused.iter().filter(|kernel| kernel.ops.contains(&attended));

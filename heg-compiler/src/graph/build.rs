@@ -42,7 +42,7 @@ struct Builder<'a> {
     dims: &'a Dims,
     layer: u32,
     ops: DiGraph<OpNode, usize>,
-    /// Wires by name. An operator that does nothing here gives its input's node.
+    /// Wires by name. An operator without effect here has its input's node.
     wires: BTreeMap<String, NodeIndex>,
     anchors: BTreeMap<GraphAnchor, NodeIndex>,
 }
@@ -89,7 +89,7 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// Adds one operator and gives its output; an operator that is switched off gives its input.
+    /// Adds one operator and returns its output; for an operator that is switched off, its input.
     fn operator(&mut self, name: &str, op: &SpecOp) -> Result<NodeIndex, CompileError> {
         let inputs = self.inputs(name, op)?;
         let input = inputs[0];

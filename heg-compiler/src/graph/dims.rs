@@ -19,7 +19,7 @@ pub struct SpecScope<'a> {
 }
 
 impl<'a> SpecScope<'a> {
-    /// Scope of layer `layer`, or of the whole model for `None`.
+    /// The scope of layer `layer`, or of the whole model for `None`.
     pub fn new(architecture: &'a Architecture, config: &'a ConfigJson, layer: Option<u32>) -> Self {
         Self {
             architecture,
@@ -104,7 +104,7 @@ impl<'a> SpecScope<'a> {
         }
     }
 
-    /// A condition: none and 0 are false, and so is an absent expression's `otherwise`.
+    /// A condition: `none` and 0 are false; an absent expression has the value `otherwise`.
     pub(crate) fn truth(&self, expr: Option<&Expr>, otherwise: bool) -> Result<bool, CompileError> {
         let Some(expr) = expr else {
             return Ok(otherwise);
@@ -189,12 +189,12 @@ pub struct Dims {
     pub context: u32,
 }
 
-/// Largest dimension that is believed: far above any published model, far below what overflows a product of
-/// three in 64 bits.
+/// Largest dimension that is accepted: far above any published model, and far below the point where a product of three
+/// overflows 64 bits.
 const DIMENSION_MAX: u32 = 1 << 21;
 
 impl Dims {
-    /// Reads the required values; absurd ones are refused before anything is sized by them.
+    /// Reads the required values; refuses absurd ones before anything is allocated by them.
     pub fn bind(architecture: &Architecture, config: &ConfigJson) -> Result<Self, CompileError> {
         let scope = SpecScope::new(architecture, config, None);
         let read = |name: &'static str, max: u32| -> Result<u32, CompileError> {

@@ -1,4 +1,4 @@
-//! Stable text of a graph, for people and snapshots.
+//! Prints a graph as stable text, for people and snapshots.
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
 //! The operator graph of one decoder layer, or of the head.
 //!
-//! An architecture file is instantiated here for one config and one layer: expressions become numbers, weight
-//! patterns become names, operators that do nothing in this layer (no rotary, no cap) disappear, and widths
-//! are inferred and checked. Edges carry the operand's index.
+//! An architecture file is instantiated here for one config and one layer: expressions become numbers, weight patterns
+//! become names, operators without effect in this layer (no rotary, no cap) disappear, and widths are inferred and
+//! checked. Edges carry the operand's index.
 
 mod build;
 mod dims;
@@ -43,7 +43,7 @@ impl OpGraph {
         &self.ops[id.0]
     }
 
-    /// All operators in the order of the architecture file, which is a topological one.
+    /// All operators in the order of the architecture file, which is a topological order.
     pub fn ops(&self) -> impl Iterator<Item = OpId> {
         self.ops.node_indices().map(OpId)
     }
@@ -59,7 +59,7 @@ impl OpGraph {
         edges.into_iter().map(|(_, source)| source).collect()
     }
 
-    /// The operator whose output an anchor names; none where the graph has no such point.
+    /// The operator whose output an anchor names; `None` if the graph has no such point.
     pub fn anchor(&self, anchor: GraphAnchor) -> Option<OpId> {
         self.anchors.get(&anchor).copied().map(OpId)
     }

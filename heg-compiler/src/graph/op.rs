@@ -1,16 +1,16 @@
 //! The operators of the graph, with every number resolved for one layer.
 //!
-//! The set is closed: fusion, lowering and cost each match on all of it.
+//! The set is closed: fusion, lowering and cost match on it exhaustively.
 
 use heg_artifacts::manifest::Rows;
 pub use heg_artifacts::program::{Activation, Attention};
 
-/// An operator and the rows it gives.
+/// An operator and its output rows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpNode {
     /// Name of its output in the architecture file.
     pub name: String,
-    /// What it computes.
+    /// The operator.
     pub op: Op,
     /// Number of output rows.
     pub rows: Rows,
@@ -56,7 +56,7 @@ pub enum Op {
         heads: u32,
         /// Dimensions rotated; even.
         rotated: u32,
-        /// Which rotary table, by name.
+        /// Name of the rotary table.
         table: String,
     },
     /// Causal attention.
@@ -80,26 +80,26 @@ pub enum Op {
     },
 }
 
-/// A weight an operator takes.
+/// A weight of an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Param {
-    /// Name within the kernel: the operator's output and what the weight is to it, e.g. `q.weight`.
+    /// Name within the kernel: the operator's output and the weight's role, e.g. `q.weight`.
     pub slot: String,
-    /// Where it lies in the checkpoint.
+    /// Its place in the checkpoint.
     pub source: WeightSource,
-    /// What it is to the operator.
+    /// Its role in the operator.
     pub kind: ParamKind,
     /// Row-major shape.
     pub shape: Vec<u32>,
 }
 
-/// What a weight is to its operator: decides how it is stored.
+/// A weight's role in its operator: decides how it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ParamKind {
     /// A linear operator's matrix: stored in the model's weight form.
     Matrix,
-    /// A matrix with a row for each token of the vocabulary, the embedding or the head's: as matrices, and int8 rows
-    /// are centred.
+    /// A matrix with a row for each token of the vocabulary, that of the embedding or the head: stored as matrices are,
+    /// but int8 rows are centred.
     Table,
     /// A norm's weight or a bias: always f32.
     Vector,
@@ -110,7 +110,7 @@ pub enum ParamKind {
 pub struct WeightSource {
     /// Hugging Face name.
     pub name: String,
-    /// First row, where the tensor is shared by several operators.
+    /// First row, if several operators share the tensor.
     pub first_row: Option<u32>,
 }
 

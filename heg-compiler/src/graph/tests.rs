@@ -1,4 +1,4 @@
-//! Operator graphs of every family, pinned; and what an architecture or config can get wrong.
+//! Operator graphs of every family, pinned; and errors in architectures and configs.
 
 use heg_spec::{Architecture, Source};
 use insta::assert_snapshot;
@@ -32,7 +32,7 @@ pinned!(
     gemma2, gemma3, granite, llama, mistral, olmo2, phi3, qwen2, qwen3, smollm3
 );
 
-/// transformers 5 says the same things under other keys.
+/// Configs of transformers 5 express the same under other keys.
 #[test]
 fn configs_of_both_transformers_give_the_same_graphs() {
     for family in FAMILIES {
@@ -60,7 +60,7 @@ const LAYER: &str = r#"
         ("y", Add(a: "x", b: "o")),
 "#;
 
-/// Builds layer 0 and the head of a small model with a part of its description replaced.
+/// Builds layer 0 and the head of a small model, with a part of its description replaced.
 fn build(replace: (&str, &str)) -> Result<(), String> {
     let text = r#"(
     name: "tiny",

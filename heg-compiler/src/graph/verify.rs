@@ -1,4 +1,4 @@
-//! Checks of an operator graph: every input defined once and earlier, shapes that agree along edges.
+//! Checks of an operator graph: every input is defined once and earlier, and shapes agree along edges.
 
 use heg_spec::fusion::GraphAnchor;
 use petgraph::Direction;
@@ -44,8 +44,8 @@ pub(crate) fn arity(op: &Op) -> usize {
     }
 }
 
-/// Checks an operator's width and the shapes of its weights against the `widths` of its operands, as many as its
-/// [`arity`] says.
+/// Checks an operator's width and the shapes of its weights against the `widths` of its operands, whose number is its
+/// [`arity`].
 pub(crate) fn check_shapes(
     checks: &Checks,
     op: &Op,
@@ -98,7 +98,8 @@ pub(crate) fn check_shapes(
     }
 }
 
-/// The anchors around the attention are its operands and itself; the graph begins and ends at one.
+/// Checks that the anchors around the attention are its operands and itself, and that the graph begins and ends at an
+/// anchor.
 fn check_anchors(graph: &OpGraph) -> Result<(), BrokenInvariant> {
     let checks = Checks::new(PASS, "anchors");
     let name = |id: OpId| graph.op(id).name.as_str();

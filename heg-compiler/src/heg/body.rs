@@ -1,7 +1,7 @@
-//! A kernel's body: its operators, freed of the layer they came from.
+//! A kernel's body: its operators, independent of the layer that they came from.
 //!
-//! Two layers share a kernel exactly when their bodies are equal. A body therefore names no weight of the
-//! checkpoint and no rotary table; those are what a layer *uses* the kernel with ([`Use`]).
+//! Two layers share a kernel exactly when their bodies are equal. A body therefore names no weight of the checkpoint
+//! and no rotary table; these belong to a layer's *use* of the kernel ([`Use`]).
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use crate::error::CompileError;
 use crate::fuse::FusedOps;
 use crate::graph::{Op, OpGraph, OpId, Param, WeightSource, op_work};
 
-/// What a kernel computes.
+/// The computation of a kernel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KernelBody {
     /// Name, unique in the HEG.
     pub name: String,
-    /// Which op group.
+    /// The op group.
     pub group: Group,
     /// Activation inputs.
     pub inputs: Vec<Port>,
@@ -26,7 +26,7 @@ pub struct KernelBody {
     pub ops: Vec<BodyOp>,
     /// Outputs.
     pub outputs: Vec<Port>,
-    /// What each output is.
+    /// The operand behind each output.
     pub results: Vec<Operand>,
 }
 
@@ -35,13 +35,13 @@ pub struct KernelBody {
 pub struct BodyOp {
     /// Name of its output in the architecture file.
     pub name: String,
-    /// What it computes; weight sources and rotary tables are blank.
+    /// The operator; weight sources and rotary tables are blank.
     pub op: Op,
     /// Its operands.
     pub operands: Vec<Operand>,
 }
 
-/// Where an operand comes from.
+/// The source of an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operand {
     /// An activation input of the kernel.
@@ -234,7 +234,7 @@ fn terms(polynomial: BTreeMap<(u8, u8), u64>) -> Vec<Term> {
         .collect()
 }
 
-/// The operator without what differs from layer to layer.
+/// The operator without the attributes that differ from layer to layer.
 fn anonymous(op: &Op) -> Op {
     let mut op = op.clone();
     let blank = |param: &mut Param| {
@@ -260,7 +260,7 @@ fn anonymous(op: &Op) -> Op {
     op
 }
 
-/// Inputs that an operator needs besides its operands.
+/// Adds the inputs that an operator needs besides its operands.
 fn add_ports(inputs: &mut Vec<Port>, op: &Op) {
     let wanted: &[(Role, Rows, u32)] = match op {
         Op::Rope { rotated, .. } => &[

@@ -1,9 +1,9 @@
-//! The heterogeneous execution graph: kernels, and where the model uses them (Agent.xpu §4.2).
+//! The heterogeneous execution graph: kernels, and their places in the model (Agent.xpu §4.2).
 //!
-//! A kernel is stored once with its multiplicity; [`Heg::layers`] is the table of weights beside it. The
-//! places of the model form a petgraph: prefill walks it once per chunk, decode once per token. Its edges say
-//! what flows, how many elements a token that is, and whether it crosses from a token-wise to a sequence-wise
-//! kernel, which is where two accelerators meet.
+//! A kernel is stored once however often it is used; [`Heg::layers`] is the table of weights beside it. The places of
+//! the model form a petgraph: prefill walks it once per chunk, decode once per token. Its edges carry a tensor, its
+//! elements per token, and whether it crosses from a token-wise to a sequence-wise kernel, which is where two
+//! accelerators meet.
 
 mod body;
 #[cfg(test)]
@@ -40,20 +40,20 @@ pub struct Heg {
 /// A kernel's place in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayerPlace {
-    /// Layer; none for the head.
+    /// The layer; `None` for the head.
     pub layer: Option<u32>,
     /// Index into [`Heg::kernels`].
     pub kernel: usize,
 }
 
-/// What flows between two places.
+/// A tensor passed between two places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
-    /// Which tensor.
+    /// The tensor's role.
     pub role: Role,
     /// Elements per token.
     pub width: u32,
-    /// Whether the ends may lie on different accelerators.
+    /// Whether the ends may be on different accelerators.
     pub span: Crossing,
 }
 
@@ -96,7 +96,7 @@ fn instances(graph: &OpGraph, fused: &[FusedOps]) -> Result<Vec<Instance>, Compi
     fused.iter().map(|ops| Instance::new(graph, ops)).collect()
 }
 
-/// The instance of a group.
+/// Removes and returns the instance of a group.
 fn take(instances: &mut Vec<Instance>, group: Group) -> Result<Instance, CompileError> {
     let position = instances
         .iter()
@@ -108,7 +108,7 @@ fn take(instances: &mut Vec<Instance>, group: Group) -> Result<Instance, Compile
     Ok(instances.swap_remove(position))
 }
 
-/// The place that uses an instance's kernel; the kernel is added if no earlier one is equal.
+/// The use of an instance's kernel; the kernel is added if no earlier one is equal.
 fn intern(kernels: &mut Vec<KernelBody>, instance: Instance) -> Use {
     let group = instance.body.group;
     let mut body = instance.body;
@@ -134,7 +134,7 @@ fn intern(kernels: &mut Vec<KernelBody>, instance: Instance) -> Use {
 
 fn connect(kernels: &[KernelBody], layers: &[[Use; 3]], head: &Use) -> DiGraph<LayerPlace, Flow> {
     let mut places: DiGraph<LayerPlace, Flow> = DiGraph::new();
-    // The latest place that gives each role; before the first layer, the embedding gives the hidden state.
+    // The latest place with each role as an output; before the first layer, the hidden state comes from the embedding.
     let mut givers: Vec<(Role, NodeIndex)> = Vec::new();
     let in_layers = layers.iter().enumerate().flat_map(|(layer, uses)| {
         uses.iter()
@@ -171,7 +171,7 @@ fn connect(kernels: &[KernelBody], layers: &[[Use; 3]], head: &Use) -> DiGraph<L
 }
 
 impl fmt::Display for Heg {
-    /// Stable text, for people and snapshots.
+    /// Writes stable text, for people and snapshots.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, kernel) in self.kernels.iter().enumerate() {
             let uses = self

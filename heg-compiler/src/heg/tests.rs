@@ -1,4 +1,4 @@
-//! The HEG of several families, pinned; sharing of kernels; and the counts of work by hand.
+//! The HEG of several families, pinned; sharing of kernels; and counts of work checked by hand.
 
 use heg_artifacts::manifest::Role;
 use heg_spec::Group;
@@ -18,7 +18,7 @@ macro_rules! pinned {
     };
 }
 
-// Alike layers; two windows; two rotary tables; layers with and without rotation.
+// Equal layers; two windows; two rotary tables; layers with and without rotation.
 pinned!(llama, gemma2, gemma3, smollm3);
 
 #[test]
@@ -43,7 +43,7 @@ fn equal_layers_share_their_kernels() {
     assert_eq!(heg.places.node_count(), 6 * 3 + 1);
 }
 
-/// A place's weights are what its kernel takes, whatever layer the kernel came from.
+/// A place's weights fit its kernel, whatever layer the kernel came from.
 #[test]
 fn every_place_fits_its_kernel() {
     for family in FAMILIES {
@@ -82,7 +82,7 @@ fn edges_cross_where_attention_begins_and_ends() {
             .places
             .edge_weights()
             .filter(|flow| flow.span == Crossing::Inter);
-        // Queries, keys, values in; what was attended out.
+        // Queries, keys, values in; attention output out.
         assert_eq!(inter.count(), 4 * layers, "{family}");
     }
 }

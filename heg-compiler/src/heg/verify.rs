@@ -1,5 +1,5 @@
-//! Checks of fusion and of the HEG: every operator has a kernel, every kernel holds what it reads, every place fits
-//! its kernel, and what flows between places has one width.
+//! Checks of fusion and of the HEG: every operator has a kernel, every kernel holds its operands, every place fits its
+//! kernel, and both ends of a flow have the same width.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::fuse::FusedOps;
 use crate::graph::{Op, OpGraph, OpId, Param, arity, check_shapes};
 use crate::verify::{BrokenInvariant, Checks};
 
-/// Checks the kernels that a graph was cut into: each operator is in one, or in several that compute it anew; the
+/// Checks the kernels that a graph was cut into: each operator is in one, or in several that recompute it; the
 /// attention is in exactly one.
 pub(crate) fn verify_fused(graph: &OpGraph, fused: &[FusedOps]) -> Result<(), BrokenInvariant> {
     for id in graph.ops() {
@@ -82,7 +82,7 @@ fn verify_kernel(kernel: &KernelBody) -> Result<(), BrokenInvariant> {
     Ok(())
 }
 
-/// Whether an operand is there for operator `index`.
+/// Whether an operand is defined before operator `index`.
 fn is_defined(kernel: &KernelBody, operand: Operand, index: usize) -> bool {
     match operand {
         Operand::Input(input) => input < kernel.inputs.len(),
@@ -90,7 +90,7 @@ fn is_defined(kernel: &KernelBody, operand: Operand, index: usize) -> bool {
     }
 }
 
-/// A use brings each weight that its kernel takes once, and a rotary table exactly where one is read.
+/// Checks that a use has each weight of its kernel once, and a rotary table exactly if the kernel reads one.
 fn verify_use(heg: &Heg, layer: Option<usize>, used: &Use) -> Result<(), BrokenInvariant> {
     let kernel = heg.kernels.get(used.kernel);
     let checks = Checks::new(
@@ -112,7 +112,8 @@ fn verify_use(heg: &Heg, layer: Option<usize>, used: &Use) -> Result<(), BrokenI
     checks.equal("a rotary table:", rotates, used.rope.is_some())
 }
 
-/// Every activation input has one giver, of the same width; the first layer's hidden state comes from the embedding.
+/// Checks that every activation input comes from one place, with the same width; the first layer's hidden state comes
+/// from the embedding.
 fn verify_flows(heg: &Heg) -> Result<(), BrokenInvariant> {
     for node in heg.places.node_indices() {
         let place = heg.places[node];
@@ -151,7 +152,7 @@ fn place(layer: Option<usize>, kernel: &str) -> String {
     }
 }
 
-/// Whether another kernel gives what a port takes; the runtime gives the rest.
+/// Whether a port's input comes from another kernel; the runtime provides the others.
 fn flows(port: &Port) -> bool {
     !matches!(port.role, Role::Cos | Role::Sin | Role::Position)
 }

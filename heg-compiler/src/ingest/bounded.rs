@@ -1,9 +1,8 @@
-//! Reading small foreign files: bounds before memory.
+//! Reads small foreign files: bounds are checked before memory is allocated.
 //!
-//! Every text file of a source folder comes through here. The length is judged before a byte is
-//! read and again while reading, since a file may grow in between; pipes, devices and directories
-//! are refused, because opening a pipe would wait for ever. Weight files are mapped, not read: see
-//! `mapping.rs`.
+//! Every text file of a source folder is read here. The length is checked before a byte is read and again while
+//! reading, since a file may grow in between; pipes, devices and directories are refused, because opening a pipe would
+//! wait for ever. Weight files are mapped, not read: see `mapping.rs`.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -13,7 +12,7 @@ use serde_json::Value;
 
 use super::error::IngestError;
 
-/// The content of a regular file of at most `limit_bytes`.
+/// Reads a regular file of at most `limit_bytes`.
 pub(super) fn read(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, IngestError> {
     let (file, found_bytes) = open(path)?;
     let too_large = |found_bytes| IngestError::TooLarge {
@@ -38,7 +37,7 @@ pub(super) fn read(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, IngestError
     }
 }
 
-/// As [`read`], with an absent file as `None`. A link that leads nowhere is absent too.
+/// As [`read`], with `None` for an absent file. A dangling link is absent too.
 pub(super) fn read_optional(path: &Path, limit_bytes: u64) -> Result<Option<Vec<u8>>, IngestError> {
     match read(path, limit_bytes) {
         Ok(content) => Ok(Some(content)),
@@ -47,7 +46,7 @@ pub(super) fn read_optional(path: &Path, limit_bytes: u64) -> Result<Option<Vec<
     }
 }
 
-/// A regular file and its length in bytes.
+/// Opens a regular file; returns it with its length in bytes.
 pub(super) fn open(path: &Path) -> Result<(File, u64), IngestError> {
     let read = |source| IngestError::Read {
         path: path.to_owned(),
@@ -56,7 +55,7 @@ pub(super) fn open(path: &Path) -> Result<(File, u64), IngestError> {
     let not_a_file = || IngestError::NotAFile {
         path: path.to_owned(),
     };
-    // Looked at before it is opened, for the sake of pipes, and after, for the sake of the truth.
+    // Inspected before opening, because of pipes, and after, because it may have been replaced.
     if !std::fs::metadata(path).map_err(read)?.is_file() {
         return Err(not_a_file());
     }
@@ -68,12 +67,12 @@ pub(super) fn open(path: &Path) -> Result<(File, u64), IngestError> {
     Ok((file, metadata.len()))
 }
 
-/// Bytes as JSON, with the place of the first mistake.
+/// Parses bytes as JSON; an error has the place of the first mistake.
 pub(super) fn json(path: &Path, content: &[u8]) -> Result<Value, IngestError> {
     serde_json::from_slice(content).map_err(|error| json_error(path, &error))
 }
 
-/// Bytes as text.
+/// Converts bytes to text.
 pub(super) fn text(path: &Path, content: Vec<u8>) -> Result<String, IngestError> {
     String::from_utf8(content).map_err(|error| IngestError::NotUtf8 {
         path: path.to_owned(),
@@ -81,7 +80,7 @@ pub(super) fn text(path: &Path, content: Vec<u8>) -> Result<String, IngestError>
     })
 }
 
-/// serde_json's own place and message, without the place repeated in the message.
+/// Converts serde_json's error, without repeating its place in the message.
 pub(super) fn json_error(path: &Path, error: &serde_json::Error) -> IngestError {
     let (line, column) = (error.line(), error.column());
     let mut message = error.to_string();

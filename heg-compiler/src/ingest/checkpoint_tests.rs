@@ -1,13 +1,13 @@
-//! Folders: which weights are found, what an index may say, how tensors are asked for.
+//! Folders: finding weights, valid and invalid indexes, access to tensors.
 //!
-//! The unit tests of `Checkpoint::open`, apart from it for their length. Each refusal is held to the
-//! text that a person gets. What is inside one file is tested in `header_tests.rs`.
+//! The unit tests of `Checkpoint::open`, in a file of their own because of their length. Each refusal is compared with
+//! its message to the user. The content of single files is tested in `header_tests.rs`.
 
 use std::path::Path;
 
 use super::*;
 
-/// A file: length, header, data.
+/// A file of header length, header and data.
 fn file(header: &str, data: &[u8]) -> Vec<u8> {
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend_from_slice(header.as_bytes());
@@ -30,7 +30,7 @@ impl Folder {
         Checkpoint::open(self.0.path())
     }
 
-    /// The message without the place of the folder.
+    /// The message without the path of the folder.
     fn refused(&self) -> String {
         let dir = format!("{}", self.0.path().display());
         let message = self.open().unwrap_err().to_string();

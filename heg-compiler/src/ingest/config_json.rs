@@ -1,10 +1,9 @@
-//! `config.json`, in one spelling.
+//! `config.json`, normalised.
 //!
-//! Files of transformers 5, of transformers 4 and of multimodal checkpoints say the same things under
-//! different keys; after reading there is one form only, that of transformers 4 (`config_keys.rs`).
-//! Null counts as absent. Keys whose meaning is known have been checked for their kind when `read`
-//! returns, so an accessor that answers `None` for one of them means that it is not there. Whether a
-//! number makes sense for a model is checked where it is bound to a dimension.
+//! Files of transformers 5, of transformers 4 and of multimodal checkpoints express the same under different keys;
+//! reading converts them all to the form of transformers 4 (`config_keys.rs`). Null counts as absent. `read` has
+//! checked the kind of every known key, so an accessor that returns `None` for one of them means that it is absent.
+//! Whether a number makes sense for a model is checked where it is bound to a dimension.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +27,7 @@ impl ConfigJson {
         Self::parse(path, &bounded::read(path, CONFIG_BYTES_MAX)?)
     }
 
-    /// As [`ConfigJson::read`], of bytes in memory; `path` is for messages.
+    /// As [`ConfigJson::read`], but of bytes in memory; `path` is for messages.
     pub fn parse(path: &Path, content: &[u8]) -> Result<Self, IngestError> {
         let Value::Object(raw) = bounded::json(path, content)? else {
             return Err(IngestError::Config {
@@ -41,7 +40,7 @@ impl ConfigJson {
         Self::of_keys(path, raw, blake3::hash(content))
     }
 
-    /// A configuration of keys from elsewhere; `source_hash` is of what they were read from.
+    /// Makes a configuration from keys of another source, whose hash is `source_hash`.
     pub(super) fn of_keys(
         path: &Path,
         keys: Map<String, Value>,
@@ -54,22 +53,22 @@ impl ConfigJson {
         })
     }
 
-    /// The value at a dotted path such as `rope_scaling.factor`; null is absent.
+    /// The value at a dotted path such as `rope_scaling.factor`; null counts as absent.
     pub fn value(&self, path: &str) -> Option<&Value> {
         value_at(&self.keys, path)
     }
 
-    /// A number; `None` when absent or of another kind. Always finite: JSON knows no other.
+    /// A number; `None` if absent or of another kind. Always finite: JSON has no other numbers.
     pub fn number(&self, path: &str) -> Option<f64> {
         self.value(path)?.as_f64()
     }
 
-    /// A whole number, `4096` or `4096.0`; `None` when absent or of another kind.
+    /// A whole number, `4096` or `4096.0`; `None` if absent or of another kind.
     pub fn integer(&self, path: &str) -> Option<i64> {
         whole(self.value(path)?)
     }
 
-    /// A whole number that must not be negative: an error when something else is there.
+    /// A whole number that must not be negative; anything else is an error.
     pub fn count(&self, path: &str) -> Result<Option<u64>, IngestError> {
         let Some(value) = self.value(path) else {
             return Ok(None);
@@ -82,24 +81,27 @@ impl ConfigJson {
         }
     }
 
+    /// A text; `None` if absent or of another kind.
     pub fn text(&self, path: &str) -> Option<&str> {
         self.value(path)?.as_str()
     }
 
+    /// A truth value; `None` if absent or of another kind.
     pub fn boolean(&self, path: &str) -> Option<bool> {
         self.value(path)?.as_bool()
     }
 
+    /// The elements of a list; `None` if absent or of another kind.
     pub fn list(&self, path: &str) -> Option<&[Value]> {
         Some(self.value(path)?.as_array()?.as_slice())
     }
 
-    /// The file this came from, for messages.
+    /// The source file, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Hash of the file as it was, for provenance; of a GGUF file, of all before its tensors' data.
+    /// Hash of the original file, for provenance; for a GGUF file, of everything before the tensors' data.
     pub fn source_hash(&self) -> blake3::Hash {
         self.source_hash
     }
@@ -109,7 +111,7 @@ impl ConfigJson {
     }
 }
 
-/// The value at a dotted path below `keys`; null is absent.
+/// The value at a dotted path below `keys`; null counts as absent.
 pub(super) fn value_at<'a>(keys: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
     let (first, rest) = match path.split_once('.') {
         Some((first, rest)) => (first, Some(rest)),
@@ -131,7 +133,7 @@ pub(super) fn whole(value: &Value) -> Option<i64> {
     })
 }
 
-/// The error for a key that holds the wrong thing, with a short form of what it holds.
+/// The error for a key with a wrong value, of which it shows a short form.
 pub(super) fn wrong_value(
     path: &Path,
     key: &str,
@@ -160,13 +162,13 @@ pub(super) fn wrong_value(
     }
 }
 
-/// Bound of `config.json`. Published ones stay below 100 kB. Chosen.
+/// Longest `config.json`. Published ones stay below 100 kB. Chosen.
 pub(super) const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// Whole numbers up to here are exact in an f64 (2^53).
 const WHOLE_F64_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// Characters of a wrong text that a message shows.
+/// Characters of a wrong text shown in a message.
 const TEXT_SHOWN: usize = 40;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! The keys of `config.json`, brought into the form of transformers 4.
+//! Converts the keys of `config.json` to the form of transformers 4.
 //!
-//! transformers 5 writes `rope_parameters` (one object, or one a layer type) and `dtype`; published
-//! checkpoints say `rope_theta`, `rope_scaling`, `rope_local_base_freq`, `torch_dtype`. Multimodal
-//! checkpoints keep the language model's keys in `text_config`. Where a file says one thing twice, the
-//! two must agree. At the end every key whose meaning is known is checked for its kind.
+//! transformers 5 writes `rope_parameters` (one object, or one per layer type) and `dtype`; published checkpoints have
+//! `rope_theta`, `rope_scaling`, `rope_local_base_freq`, `torch_dtype`. Multimodal checkpoints keep the language
+//! model's keys in `text_config`. If a file states something twice, the two must agree. At the end every known key is
+//! checked for its kind.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use super::error::IngestError;
 
 type Keys = Map<String, Value>;
 
-/// The same configuration in one spelling, without nulls at the top.
+/// Returns the configuration in normalised form, without nulls at the top level.
 pub(super) fn normalise(path: &Path, raw: Keys) -> Result<Keys, IngestError> {
     let mut keys = lift_text_config(path, raw)?;
     keys.retain(|_, value| !value.is_null());
@@ -36,7 +36,7 @@ pub(super) fn normalise(path: &Path, raw: Keys) -> Result<Keys, IngestError> {
     Ok(keys)
 }
 
-/// Puts the keys of `text_config` over those at the top: they describe the language model itself.
+/// Lays the keys of `text_config` over those at the top: they describe the language model itself.
 fn lift_text_config(path: &Path, mut keys: Keys) -> Result<Keys, IngestError> {
     match keys.remove("text_config") {
         None | Some(Value::Null) => Ok(keys),
@@ -86,9 +86,8 @@ fn normalise_rope(path: &Path, keys: &mut Keys) -> Result<(), IngestError> {
     Ok(())
 }
 
-/// `{full_attention: {…}, sliding_attention: {…}}` becomes the first object and
-/// `rope_local_base_freq`. Sliding layers have a base of their own, never a scaling: transformers 4
-/// has no key for that.
+/// Turns `{full_attention: {…}, sliding_attention: {…}}` into the first object and `rope_local_base_freq`. Sliding
+/// layers have their own base, never a scaling: transformers 4 has no key for that.
 fn merge_layer_types(
     path: &Path,
     keys: &mut Keys,
@@ -188,7 +187,7 @@ fn share_original_length(keys: &mut Keys, scaling: &mut Keys) {
     };
 }
 
-/// Sets a key, or errors when it is set already to something else.
+/// Sets a key; an error if it already has another value.
 fn set_agreed(path: &Path, keys: &mut Keys, key: &str, value: Value) -> Result<(), IngestError> {
     match keys.get(key) {
         Some(before) if !same(before, &value) => Err(wrong_value(
@@ -205,7 +204,7 @@ fn set_agreed(path: &Path, keys: &mut Keys, key: &str, value: Value) -> Result<(
     }
 }
 
-/// Equality that does not tell `10000` from `10000.0`.
+/// Equality that treats `10000` and `10000.0` as equal.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a.as_f64() == b.as_f64(),

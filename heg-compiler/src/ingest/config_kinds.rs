@@ -1,8 +1,8 @@
-//! The kinds of the keys of `config.json`: which hold counts, numbers, texts.
+//! The kinds of the keys of `config.json`: counts, numbers or texts.
 //!
-//! Only kinds are checked, and only of keys whose meaning is the same in every family: a negative
-//! count or a text in place of a number is refused here, so that it cannot pass for an absent key later.
-//! Whether a value is sensible for a model is not judged here.
+//! Only kinds are checked, and only of keys with the same meaning in every family: a negative count or a text in place
+//! of a number is refused here, so that it cannot pass for an absent key later. Whether a value makes sense for a model
+//! is not checked here.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::config_json::{value_at, whole, wrong_value};
 use super::error::IngestError;
 
-/// Every known key that is there holds its kind.
+/// Checks that every known key that is present has its kind.
 pub(super) fn check_kinds(path: &Path, keys: &Map<String, Value>) -> Result<(), IngestError> {
     for (kind, names) in KINDS {
         for name in *names {
@@ -25,7 +25,7 @@ pub(super) fn check_kinds(path: &Path, keys: &Map<String, Value>) -> Result<(), 
     Ok(())
 }
 
-/// What a key may hold.
+/// The kind of a key's value.
 #[derive(Clone, Copy)]
 enum Kind {
     Count,

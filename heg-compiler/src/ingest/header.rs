@@ -1,11 +1,10 @@
-//! The header of one safetensors file, and every check of it.
+//! The header of one safetensors file, with all its checks.
 //!
-//! The format: u64 little-endian length `n` · `n` bytes of JSON, name to {dtype, shape,
-//! data_offsets} · tensor bytes without gap. The words (`Dtype`, `TensorInfo`) are those of the
-//! `safetensors` crate; reading is ours, because the crate's `read_metadata` (0.8) lets the last of two
-//! equal names win, overflows on the sum of foreign offsets (a panic in debug builds), and does not say
-//! which tensor broke which rule.
-//! A test holds the two against each other: what passes here passes there, with equal tensors.
+//! The format: u64 little-endian length `n` · `n` bytes of JSON, name to {dtype, shape, data_offsets} · tensor bytes
+//! without gap. The words (`Dtype`, `TensorInfo`) are those of the `safetensors` crate; the parser is ours, because the
+//! crate's `read_metadata` (0.8) lets the last of two equal names win, overflows on the sum of foreign offsets (a panic
+//! in debug builds), and does not report which tensor broke which rule. A test compares the two: a file accepted here
+//! is accepted there, with equal tensors.
 
 #![deny(clippy::arithmetic_side_effects)]
 
@@ -20,23 +19,25 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
 use super::error::IngestError;
 
-/// One tensor of a file. BrokenInvariant: `bytes` lies inside the file and is exactly as long as shape and
-/// type ask; all entries of a file together cover its data once.
+/// One tensor of a file. Invariants: `bytes` is inside the file and exactly as long as shape and type require; all
+/// entries of a file together cover its data once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorEntry {
+    /// The type of its elements.
     pub dtype: Dtype,
+    /// The tensor's shape: elements in each dimension.
     pub shape: Vec<usize>,
     /// Position in the file, not in its data part.
     pub bytes: Range<usize>,
 }
 
-/// Reads and checks the header of a whole file's bytes, which may be a map: only the header is
-/// touched. `path` is for messages. This is the entry for fuzzing.
+/// Reads and checks the header of a whole file's bytes, which may be a map: only the header is touched. `path` is for
+/// messages. This is the entry point for fuzzing.
 pub fn check_header(
     path: &Path,
     file: &[u8],
 ) -> Result<BTreeMap<String, TensorEntry>, IngestError> {
-    // Copied, so that what is judged is what is used even if the file changes underneath.
+    // Copied, so that the checked bytes are the ones in use even if the file changes meanwhile.
     let header = header_bytes(path, file)?.to_vec();
     let parsed: Result<RawHeader, _> = serde_json::from_slice(&header);
     let raw = parsed.map_err(|error| IngestError::Header {
@@ -76,8 +77,8 @@ fn header_bytes<'a>(path: &Path, file: &'a [u8]) -> Result<&'a [u8], IngestError
         .ok_or_else(|| truncated(found_bytes.saturating_add(LENGTH_BYTES as u64)))
 }
 
-/// Walks the tensors in the order of their bytes: each starts where the one before it ends, is as long
-/// as it says, and the last ends with the file.
+/// Walks the tensors in the order of their bytes: each starts where the one before it ends, is as long as its shape and
+/// type require, and the last ends with the file.
 fn check_layout(
     path: &Path,
     raw: BTreeMap<String, TensorInfo>,
@@ -112,7 +113,7 @@ fn check_layout(
     check_end(path, data_start, cursor, file_bytes)?;
     let entries = raw.into_iter().map(|(tensor, info)| {
         let (start, end) = info.data_offsets;
-        // No overflow: `check_end` saw that the largest of these sums is the file's length.
+        // No overflow: `check_end` made sure that the largest of these sums is the file's length.
         let bytes = data_start.saturating_add(start)..data_start.saturating_add(end);
         let entry = TensorEntry {
             dtype: info.dtype,
@@ -124,7 +125,7 @@ fn check_layout(
     Ok(entries.collect())
 }
 
-/// Shape × type against the bytes that the tensor claims.
+/// Checks shape × type against the tensor's number of bytes.
 fn check_tensor(path: &Path, tensor: &str, info: &TensorInfo) -> Result<(), IngestError> {
     let (start, end) = info.data_offsets;
     let found = end
@@ -153,7 +154,7 @@ fn check_tensor(path: &Path, tensor: &str, info: &TensorInfo) -> Result<(), Inge
     })
 }
 
-/// The data ends with the file.
+/// Checks that the data end with the file.
 fn check_end(
     path: &Path,
     data_start: usize,
@@ -185,12 +186,12 @@ fn byte_length(shape: &[usize], dtype: Dtype) -> Option<usize> {
     bits.is_multiple_of(8).then_some(bits.checked_div(8)?)
 }
 
-/// Product of a shape; `None` when it overflows.
+/// Product of a shape; `None` if it overflows.
 pub(super) fn element_count(shape: &[usize]) -> Option<usize> {
     shape.iter().copied().try_fold(1, usize::checked_mul)
 }
 
-/// Header as it stands in the file, its names known to be distinct and printable.
+/// The header as parsed; its names are known to be distinct and printable.
 struct RawHeader {
     tensors: BTreeMap<String, TensorInfo>,
 }
@@ -214,7 +215,7 @@ impl<'de> Visitor<'de> for RawHeaderVisitor {
         let mut tensors = BTreeMap::new();
         while let Some(name) = map.next_key::<String>()? {
             if name == METADATA_KEY {
-                // Free text of the writer ("format": "pt"): checked for form, not used.
+                // Free text of the writer ("format": "pt"): checked for syntax, not used.
                 map.next_value::<Option<HashMap<String, String>>>()?;
                 continue;
             }
@@ -232,21 +233,21 @@ impl<'de> Visitor<'de> for RawHeaderVisitor {
     }
 }
 
-/// Width of the length in front of the header (format).
+/// Size of the length field before the header (format).
 const LENGTH_BYTES: usize = 8;
 
-/// How a Git LFS pointer begins (git-lfs, docs/spec.md). As a length it is beyond every bound.
+/// First bytes of a Git LFS pointer (git-lfs, docs/spec.md). As a length field they exceed every bound.
 const LFS_POINTER: &[u8] = b"version https://git-lfs";
 
-/// Bound of the header, JSON included. The format allows 100 MB; a tensor takes about 120 bytes, so
-/// that this is room for a quarter of a million. Chosen.
+/// Longest header, JSON included. The format allows 100 MB; a tensor takes about 120 bytes, so this has room for a
+/// quarter of a million. Chosen.
 pub const HEADER_BYTES_MAX: u64 = 32 << 20;
 
-/// Bound of a tensor name. Chosen: published names stay below 200.
+/// Longest tensor name. Chosen: published names stay below 200.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// Dimensions shown in a message about a shape; a hostile one may have millions.
+/// Dimensions shown in a message about a shape; a hostile shape may have millions.
 const SHAPE_SHOWN: usize = 8;
 
-/// The one key of the header that is not a tensor (format).
+/// The only key of the header that is not a tensor (format).
 const METADATA_KEY: &str = "__metadata__";

@@ -1,8 +1,7 @@
-//! Files that must be refused, each with the text that a person gets; and those that must not.
+//! Files that must be refused, each with its message to the user; and files that must not.
 //!
-//! The unit tests of `header.rs`, apart from it for their length. At the end `check_header` is compared
-//! with the `safetensors` crate, on good files and on mutated ones. Folders are tested in
-//! `checkpoint_tests.rs`.
+//! The unit tests of `header.rs`, in a file of their own because of their length. At the end `check_header` is compared
+//! with the `safetensors` crate, on valid and on mutated files. Folders are tested in `checkpoint_tests.rs`.
 
 use std::path::Path;
 
@@ -11,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A file: length, header, data.
+/// A file of header length, header and data.
 fn file(header: &str, data: &[u8]) -> Vec<u8> {
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend_from_slice(header.as_bytes());
@@ -128,7 +127,7 @@ fn absurd_tensors_are_refused() {
         4,
         "tensor `t` in `w` ends before it starts: 4 to 2",
     );
-    // Each is possible; their sum with the header's length is not.
+    // Each offset alone is possible; its sum with the header's length is not.
     let most = u64::MAX / 8;
     let tensors = (0..8).map(|n| {
         let (from, to) = (n * most, (n + 1) * most);
@@ -171,7 +170,7 @@ fn headers_that_are_none_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What passes here passes there with the same tensors; what does not is an error, not a panic.
+    /// A file accepted here is accepted by the crate with the same tensors; any other is an error, not a panic.
     #[test]
     fn mutated_files_are_judged_as_by_the_crate(
         mutations in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
@@ -200,7 +199,7 @@ proptest! {
         }
     }
 
-    /// Files that the crate writes are read, tensor by tensor.
+    /// Files written by the crate are read, tensor by tensor.
     #[test]
     fn written_files_are_read(lengths in proptest::collection::vec(0_usize..9, 0..6)) {
         let data: Vec<Vec<u8>> = lengths.iter().map(|n| vec![*n as u8; n * 4]).collect();

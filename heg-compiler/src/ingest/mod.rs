@@ -1,9 +1,9 @@
-//! Reading a Hugging Face folder or a GGUF file: weights, configuration, text assets.
+//! Reads a Hugging Face folder or a GGUF file: weights, configuration, text assets.
 //!
-//! Everything here is foreign bytes. Bounds are checked before memory is taken, arithmetic on what a
-//! file says is checked, and the answer to a bad file is an [`IngestError`] that names it. What the
-//! numbers *mean* is not decided here: the architecture file binds `config.json` to dimensions and
-//! names to weights, and `quant/` turns tensors into sections.
+//! Everything here is foreign bytes. Bounds are checked before memory is allocated, arithmetic on numbers from a file
+//! is checked, and a bad file gives an [`IngestError`] that names it. The *meaning* of the numbers is decided
+//! elsewhere: the architecture file binds `config.json` to dimensions and names to weights, and `quant/` turns tensors
+//! into sections.
 
 mod bounded;
 mod config_json;

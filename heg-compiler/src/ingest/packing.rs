@@ -1,14 +1,14 @@
-//! Packed tensors: rows that are not simply the numbers in order.
+//! Packed tensors: rows that are not stored as plain numbers in order.
 //!
-//! A GGUF file stores numbers in blocks, rows of q and k in another order, and the weights of Gemma's norms with 1 in
-//! them. All of it is undone row by row, while a tensor streams: whole tensors are never unpacked.
+//! A GGUF file stores numbers in blocks, the rows of q and k in another order, and the weights of Gemma's norms plus 1.
+//! All of this is undone row by row, while a tensor streams: whole tensors are never unpacked.
 
 use std::ops::Range;
 
 use super::gguf::{BlockFormat, RowFormat};
 use super::tensor::SourceTensor;
 
-/// How the rows of a tensor are stored.
+/// Storage of a tensor's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packing {
     pub(super) format: RowFormat,
@@ -16,26 +16,26 @@ pub struct Packing {
     pub(super) shift: Shift,
 }
 
-/// Which stored row is which.
+/// Order of the stored rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowOrder {
-    /// The first is the first.
+    /// The model's order.
     AsStored,
-    /// In each head of so many rows, row j of the first half and row j of the second are neighbours.
+    /// In each head of `head_rows` rows, row j of the first half and row j of the second are neighbours.
     Neighbours { head_rows: usize },
 }
 
-/// What the numbers have in them that the model does not.
+/// The difference between the stored numbers and the model's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shift {
     None,
-    /// 1, which the norm adds itself. Taken off in f32; adding it again gives the stored number, since a stored
-    /// number is a rounded sum with 1.
+    /// 1, which the norm adds itself. Subtracted in f32; adding it again gives the stored number, since that is a
+    /// rounded sum with 1.
     One,
 }
 
 impl RowOrder {
-    /// The stored row that is row `row` of the model.
+    /// The index of the stored row that is row `row` of the model.
     fn stored(self, row: usize) -> usize {
         match self {
             Self::AsStored => row,
@@ -48,12 +48,12 @@ impl RowOrder {
 }
 
 impl<'a> SourceTensor<'a> {
-    /// How the rows are stored, when they have to be unpacked.
+    /// The storage of the rows, if they have to be unpacked.
     pub fn packing(&self) -> Option<Packing> {
         self.packing
     }
 
-    /// The format of its blocks, if its numbers are stored in blocks and mean what they say.
+    /// The format of its blocks, if its numbers are stored in blocks and otherwise unchanged.
     pub(crate) fn block_format(&self) -> Option<BlockFormat> {
         match self.packing? {
             Packing {
@@ -65,7 +65,7 @@ impl<'a> SourceTensor<'a> {
         }
     }
 
-    /// Bytes that one row takes where it is stored.
+    /// Number of bytes of one stored row.
     pub(super) fn row_bytes(&self) -> usize {
         let elements = self.row_elements();
         match self.packing {
@@ -76,13 +76,13 @@ impl<'a> SourceTensor<'a> {
         }
     }
 
-    /// Bytes that all rows take where they are stored.
+    /// Number of bytes of all stored rows.
     pub fn stored_bytes(&self) -> u64 {
         (self.row_bytes() as u64).saturating_mul(self.row_count() as u64)
     }
 
-    /// What turns the stored bytes into numbers, as a text: with the bytes' hash and the shape it says what the
-    /// numbers are.
+    /// The conversion from stored bytes to numbers, as a text: together with the bytes' hash and the shape it
+    /// identifies the numbers.
     pub(crate) fn format_name(&self) -> String {
         match self.packing {
             Some(Packing {
@@ -156,7 +156,7 @@ impl<'a> SourceTensor<'a> {
         }
     }
 
-    /// Gives back the source pages of rows of this view, as far as they are known to be read no more.
+    /// Gives back the source pages of rows of this view, except those that may be read again.
     pub(crate) fn advise_rows_done(&self, rows: Range<usize>) {
         let row_bytes = self.row_bytes();
         let of = |row: usize| {
@@ -165,7 +165,7 @@ impl<'a> SourceTensor<'a> {
         };
         match self.packing.map(|packing| packing.order) {
             None | Some(RowOrder::AsStored) => self.advise_done(of(rows.start)..of(rows.end)),
-            // Heads are in order, so that everything before the last one's head is done.
+            // Heads are in order, so that everything before the last row's head is done.
             Some(RowOrder::Neighbours { head_rows }) => {
                 let back = |row: usize| (row / head_rows.max(1)).saturating_mul(head_rows);
                 let end = back(rows.end.saturating_add(self.first_row()));

@@ -1,4 +1,4 @@
-//! Packed tensors stream as their numbers do: in any form, in any blocks, from any row on.
+//! Packed tensors stream like their unpacked numbers: in any form, in any blocks, from any row on.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::packing::{Packing, RowOrder, Shift};
 use super::tensor::{SourceDtype, SourceTensor};
 use crate::quant::{Form, encode_in_blocks, source_hash};
 
-/// Rows of a head: the first stored row is row 0, the second row 4, the third row 1.
+/// Rows per head: the first stored row is row 0, the second row 4, the third row 1.
 const HEAD_ROWS: usize = 8;
 
 fn packing(format: RowFormat, order: RowOrder, shift: Shift) -> Packing {
@@ -21,7 +21,7 @@ fn packing(format: RowFormat, order: RowOrder, shift: Shift) -> Packing {
     }
 }
 
-/// All numbers of a packed tensor in the model's order, by the definition.
+/// All numbers of a packed tensor in the model's order, straight from the definition.
 fn numbers(packing: Packing, rows: usize, columns: usize, bytes: &[u8]) -> Vec<f32> {
     let mut stored = vec![0; rows * columns * 4];
     packing.format.decode(bytes, &mut stored);
@@ -34,7 +34,7 @@ fn numbers(packing: Packing, rows: usize, columns: usize, bytes: &[u8]) -> Vec<f
         let from = match packing.order {
             RowOrder::AsStored => row,
             RowOrder::Neighbours { .. } => {
-                // Of head, half and place the stored order is head, place, half.
+                // From (head, half, place), the stored order is (head, place, half).
                 let (head, half, place) = (row / HEAD_ROWS, row % HEAD_ROWS / 4, row % 4);
                 head * HEAD_ROWS + place * 2 + half
             }
@@ -47,7 +47,7 @@ fn numbers(packing: Packing, rows: usize, columns: usize, bytes: &[u8]) -> Vec<f
     numbers
 }
 
-/// Blocks whose scales are tame: f16 bits below 0x4000 are numbers below 2.
+/// Gives blocks moderate scales: f16 bits below 0x4000 are numbers below 2.
 fn tame(format: RowFormat, bytes: &mut [u8]) {
     for block in bytes.chunks_mut(format.block_bytes()) {
         let scales: &[usize] = match format {
@@ -116,7 +116,7 @@ proptest! {
         let mut bytes: Vec<u8> = seed.iter().copied().cycle().take(length).collect();
         tame(format, &mut bytes);
         let numbers = numbers(packing, rows, columns, &bytes);
-        // Behind other bytes, as in a file.
+        // After other bytes, as in a file.
         let file = [&[7; 24][..], &bytes].concat();
         let mapping = Mapping::of_bytes(&file).unwrap();
         let place = (&mapping, 24..24 + length);

@@ -1,9 +1,9 @@
-//! A checkpoint: one safetensors file, several with an index, or a GGUF file, as one set of named tensors.
+//! A checkpoint (one safetensors file, several with an index, or a GGUF file) as one set of named tensors.
 //!
-//! Files are mapped, headers are judged whole before the first tensor is given out (`header.rs`),
-//! and the index is believed only where the shards agree with it. Which file wins follows
-//! transformers: `model.safetensors`, then `model.safetensors.index.json`, then a lone
-//! `*.safetensors`. Opening costs O(headers); the bytes of tensors are not read here, nor checked.
+//! Files are mapped, headers are checked completely before the first tensor is handed out (`header.rs`), and the index
+//! is only trusted where the shards agree with it. The choice of files follows transformers: `model.safetensors`, then
+//! `model.safetensors.index.json`, then a lone `*.safetensors`. Opening costs O(headers); the bytes of tensors are
+//! neither read nor checked here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -20,7 +20,7 @@ use super::tensor::SourceTensor;
 
 /// The tensors of a source folder.
 ///
-/// Invariants: every name is in exactly one shard; every entry lies inside its shard's bytes.
+/// Invariants: every name is in exactly one shard; every entry is inside its shard's bytes.
 #[derive(Debug)]
 pub struct Checkpoint {
     shards: Vec<Shard>,
@@ -28,8 +28,8 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Maps the weights of a folder and checks all headers. The files must not be changed while the
-    /// checkpoint lives: they are mapped.
+    /// Maps the weights of a folder and checks all headers. The files must not be changed while the checkpoint lives:
+    /// they are mapped.
     pub fn open(dir: &Path) -> Result<Self, IngestError> {
         let single = dir.join(SINGLE_NAME);
         if single.exists() {
@@ -55,7 +55,7 @@ impl Checkpoint {
         }
     }
 
-    /// A checkpoint of one file that is in memory already; the same checks as for a mapped one.
+    /// Makes a checkpoint from one file in memory, with the same checks as for a mapped one.
     pub fn from_bytes(name: &str, content: Vec<u8>) -> Result<Self, IngestError> {
         let mut checkpoint = Self::empty();
         let path = PathBuf::from(name);
@@ -64,7 +64,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// The tensors of a GGUF file that has been checked.
+    /// Makes a checkpoint from the tensors of a checked GGUF file.
     pub(super) fn of_gguf(
         path: PathBuf,
         mapping: Mapping,
@@ -83,8 +83,7 @@ impl Checkpoint {
         }
     }
 
-    /// The tensor of this name; an error with the nearest name when there is none, and when it is of
-    /// a type that is not compiled.
+    /// The tensor of this name. An error if there is none, with the nearest name, or if its type is not supported.
     pub fn tensor(&self, name: &str) -> Result<SourceTensor<'_>, IngestError> {
         let missing = || IngestError::MissingTensor {
             name: name.to_owned(),
@@ -108,8 +107,8 @@ impl Checkpoint {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// Errors when a GGUF file has a tensor that is not `used`: such a file holds what its architecture needs, so that
-    /// one more means another model. A folder may hold more.
+    /// Fails if a GGUF file has a tensor that is not `used`: such a file has exactly what its architecture needs, so
+    /// that an additional tensor means another model. A folder may have additional ones.
     pub(crate) fn check_used<'n>(
         &self,
         used: impl Iterator<Item = &'n str>,
@@ -141,10 +140,10 @@ impl Checkpoint {
         self.shards.iter().map(|shard| shard.path.as_path())
     }
 
-    /// Gives back every source page. Called when the last tensor was read.
+    /// Gives back all source pages. Called after the last tensor was read.
     pub fn advise_done(&self) {
         for shard in &self.shards {
-            // Advice: where it is not taken, pages stay.
+            // Only advice: if it is refused, pages stay.
             let _ = shard.mapping.give_back(0..shard.mapping.len() as u64);
         }
     }
@@ -190,8 +189,8 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// Checks a file and takes its tensors in; returns the number of the shard. Tensors that the index
-    /// does not list are taken too, as transformers does.
+    /// Checks a file and adds its tensors; returns the number of the shard. Tensors that the index does not list are
+    /// added too, as in transformers.
     fn add(&mut self, path: PathBuf, mapping: Mapping) -> Result<usize, IngestError> {
         let shard = self.shards.len();
         for (tensor, entry) in check_header(&path, &mapping)? {
@@ -210,7 +209,7 @@ impl Checkpoint {
         Ok(shard)
     }
 
-    /// The name that was probably meant: one that ends in it (a prefix was added), or the most alike.
+    /// The name that was probably meant: one that ends in `name` (a prefix was added), or the most similar.
     fn nearest(&self, name: &str) -> Option<&str> {
         if name.len() > NEAREST_NAME_BYTES_MAX {
             return None;
@@ -240,27 +239,27 @@ struct Shard {
     mapping: Mapping,
 }
 
-/// Where a tensor is.
+/// The place of a tensor.
 #[derive(Debug)]
 struct Located {
     shard: usize,
     entry: Entry,
 }
 
-/// A tensor's description, as its file's format has it.
+/// A tensor's description, according to its file's format.
 #[derive(Debug)]
 enum Entry {
     Safetensors(TensorEntry),
     Gguf(GgufEntry),
 }
 
-/// The part of the index that is read. `metadata` is not: its total is only a remark.
+/// The part of the index that is read. `metadata` is ignored: its total is only informative.
 #[derive(Deserialize)]
 struct RawIndex {
     weight_map: BTreeMap<String, String>,
 }
 
-/// Shards in order, each with the tensors it should hold.
+/// Reads the shards in order, each with the tensors that it should have.
 fn read_index(index: &Path) -> Result<BTreeMap<String, BTreeSet<String>>, IngestError> {
     let content = bounded::read(index, INDEX_BYTES_MAX)?;
     let raw: RawIndex =
@@ -312,7 +311,7 @@ fn weight_files(dir: &Path) -> Result<Vec<String>, IngestError> {
 }
 
 pub(super) fn map_file(path: &Path) -> Result<Mapping, IngestError> {
-    // Says what a path is that is no file; the mapping then opens it again.
+    // Gives the error for a path that is not a file; the mapping then opens it again.
     bounded::open(path)?;
     let mapping = Mapping::open(path).map_err(|error| unreadable(path, error))?;
     mapping.will_read_in_order();
@@ -333,13 +332,13 @@ const SINGLE_NAME: &str = "model.safetensors";
 const INDEX_NAME: &str = "model.safetensors.index.json";
 const EXTENSION: &str = ".safetensors";
 
-/// Bound of the index. A tensor takes about 90 bytes of it. Chosen, as for the header.
+/// Longest index. A tensor takes about 90 bytes of it. Chosen, as for the header.
 const INDEX_BYTES_MAX: u64 = 32 << 20;
 
-/// Bounds of the search for a name that was meant: its cost is the product of two lengths a name.
-/// Chosen: below a second at the bounds.
+/// Bounds of the search for a similar name: its cost per name is the product of two lengths. Chosen: below a second at
+/// the bounds.
 const NEAREST_NAME_BYTES_MAX: usize = 160;
 const NEAREST_NAMES_MAX: usize = 20_000;
 
-/// Share of letters that two names must have in common. Chosen.
+/// Share of letters that two similar names have in common. Chosen.
 const NEAREST_LIKENESS_MIN: f64 = 0.6;

@@ -1,4 +1,4 @@
-//! A model as it was published: a Hugging Face folder, or a GGUF file.
+//! A model as published: a Hugging Face folder or a GGUF file.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,13 +12,16 @@ use super::gguf;
 use super::safetensors::{Checkpoint, map_file, unreadable};
 use super::text_assets::TextAssets;
 
-/// All that is read of a published model.
+/// The parts of a published model that are read.
 #[derive(Debug)]
 pub struct ModelSource {
+    /// The model's configuration.
     pub config: ConfigJson,
+    /// The tokenizer, the chat template and other text assets.
     pub text: TextAssets,
+    /// The model's weights.
     pub checkpoint: Checkpoint,
-    /// What the configuration was read from, for provenance.
+    /// Name of the configuration's source, for provenance.
     pub config_name: &'static str,
 }
 
@@ -39,7 +42,7 @@ impl ModelSource {
         })
     }
 
-    /// The configuration alone.
+    /// Reads the configuration alone.
     pub fn config(path: &Path) -> Result<ConfigJson, IngestError> {
         match path.is_file() {
             true => gguf::config(path, &map_file(path)?),
@@ -47,7 +50,7 @@ impl ModelSource {
         }
     }
 
-    /// A GGUF file that is in memory already; the same checks as for a mapped one.
+    /// Opens a GGUF file in memory, with the same checks as for a mapped one.
     pub fn from_gguf_bytes(name: &str, content: &[u8]) -> Result<Self, IngestError> {
         let path = PathBuf::from(name);
         let mapping = Mapping::of_bytes(content).map_err(|error| unreadable(&path, error))?;
@@ -64,7 +67,7 @@ impl ModelSource {
         })
     }
 
-    /// Whether a file is a GGUF file: by its name, or by how it begins.
+    /// Whether a file is a GGUF file, by its name or its first bytes.
     pub fn is_gguf(path: &Path) -> bool {
         let named = path
             .extension()

@@ -1,9 +1,8 @@
 //! A tensor of the checkpoint, as bytes with a shape.
 //!
-//! A view: it borrows the map and copies nothing. Fused projections (`qkv_proj`, `gate_up_proj`)
-//! are taken apart with [`SourceTensor::rows`], which is a view again. Numbers are decoded in
-//! `quant/`, not here. A tensor of a GGUF file may be packed (`packing.rs`): its rows are then unpacked to f32, a few
-//! at a time.
+//! A view: it borrows the map and copies nothing. Fused projections (`qkv_proj`, `gate_up_proj`) are split with
+//! [`SourceTensor::rows`], which gives views again. Numbers are decoded in `quant/`, not here. A tensor of a GGUF file
+//! may be packed (`packing.rs`): its rows are then unpacked to f32, a few at a time.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,11 +15,14 @@ use super::error::IngestError;
 use super::header::{TensorEntry, element_count};
 use super::packing::Packing;
 
-/// Number format of source weights. Others are refused when the tensor is asked for.
+/// Number format of source weights. Other formats are refused when the tensor is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SourceDtype {
+    /// IEEE 754 single precision: 4 bytes.
     F32,
+    /// IEEE 754 half precision: 2 bytes.
     F16,
+    /// bfloat16, the upper half of an `F32`: 2 bytes.
     Bf16,
 }
 
@@ -47,8 +49,8 @@ impl fmt::Display for SourceDtype {
 /// A tensor, or a range of its rows.
 ///
 /// Invariants:
-/// - `bytes` is as long as `shape` and `dtype` say, little-endian, row-major, of any alignment; of a packed tensor it
-///   is the whole stored tensor, also in a view of some rows, and `dtype` is what rows are unpacked to.
+/// - `bytes` is as long as `shape` and `dtype` imply, little-endian, row-major, of any alignment; for a packed tensor
+///   it is the whole stored tensor, also in a view of some rows, and `dtype` is the type of unpacked rows.
 /// - A row is one index of the first dimension; a scalar is one row of one element.
 #[derive(Debug, Clone)]
 pub struct SourceTensor<'a> {
@@ -58,13 +60,13 @@ pub struct SourceTensor<'a> {
     bytes: &'a [u8],
     /// Row of the stored tensor at which this view starts, for messages.
     row_start: usize,
-    /// The map behind `bytes` and where in it they start.
+    /// The map that `bytes` is part of, and its offset there.
     origin: Option<(&'a Mapping, usize)>,
     pub(super) packing: Option<Packing>,
 }
 
 impl<'a> SourceTensor<'a> {
-    /// A tensor over bytes in memory.
+    /// Makes a tensor over bytes in memory.
     pub fn from_bytes(
         name: &'a str,
         dtype: SourceDtype,
@@ -92,7 +94,7 @@ impl<'a> SourceTensor<'a> {
         })
     }
 
-    /// A tensor whose rows have to be unpacked. `bytes` of the map are as long as shape and format ask.
+    /// Makes a tensor whose rows have to be unpacked. `bytes` of the map have the length that shape and format require.
     pub(super) fn packed(
         name: &'a str,
         packing: Packing,
@@ -110,7 +112,7 @@ impl<'a> SourceTensor<'a> {
         }
     }
 
-    /// A tensor of a file whose header was checked.
+    /// Makes a tensor of a file whose header was checked.
     pub(super) fn from_entry(
         name: &'a str,
         entry: &TensorEntry,
@@ -136,7 +138,7 @@ impl<'a> SourceTensor<'a> {
         )
     }
 
-    /// A tensor over bytes of a map.
+    /// Makes a tensor over bytes of a map.
     pub(super) fn mapped(
         name: &'a str,
         dtype: SourceDtype,
@@ -155,11 +157,12 @@ impl<'a> SourceTensor<'a> {
         self.name
     }
 
-    /// Number format of the elements; of a packed tensor that of the unpacked ones.
+    /// Number format of the elements; for a packed tensor that of the unpacked ones.
     pub fn dtype(&self) -> SourceDtype {
         self.dtype
     }
 
+    /// Elements in each dimension; for a packed tensor the unpacked ones.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
@@ -176,15 +179,15 @@ impl<'a> SourceTensor<'a> {
 
     /// Elements of one row: the product of the other dimensions.
     pub fn row_elements(&self) -> usize {
-        // No overflow unless the tensor is empty by another dimension, where any answer serves.
+        // No overflow unless another dimension is 0: then any result will do.
         element_count(self.shape.get(1..).unwrap_or_default()).unwrap_or(0)
     }
 
-    /// Elements in all.
+    /// Number of all elements.
     pub fn element_count(&self) -> usize {
         match self.packing {
             None => self.bytes.len() / self.dtype.element_bytes(),
-            // No overflow: they have bytes.
+            // No overflow: the tensor has its bytes.
             Some(_) => element_count(&self.shape).unwrap_or(0),
         }
     }
@@ -194,7 +197,7 @@ impl<'a> SourceTensor<'a> {
         self.row_start
     }
 
-    /// The rows `range` of this view, without a copy. Used to take fused projections apart.
+    /// The rows `range` of this view, without a copy. Used to split fused projections.
     pub fn rows(&self, range: Range<usize>) -> Result<Self, IngestError> {
         let rows = self.row_count();
         let row_bytes = self.row_elements().checked_mul(self.dtype.element_bytes());
@@ -207,7 +210,7 @@ impl<'a> SourceTensor<'a> {
             let end = range.end.checked_mul(row_bytes)?;
             Some((start, self.bytes.get(start..end)?))
         };
-        // The count is checked apart: rows without elements have bytes in any range.
+        // The count is checked separately: rows without elements have bytes in any range.
         let (start, bytes) = slice()
             .filter(|_| range.start <= range.end && range.end <= rows)
             .ok_or_else(|| IngestError::RowRange {
@@ -234,7 +237,7 @@ impl<'a> SourceTensor<'a> {
         })
     }
 
-    /// A plain tensor over unpacked rows of this one.
+    /// Makes a plain tensor over unpacked rows of this one.
     pub(crate) fn over<'b>(&'b self, rows: Range<usize>, unpacked: &'b [u8]) -> SourceTensor<'b> {
         let mut shape = self.shape.clone();
         match shape.first_mut() {
@@ -252,7 +255,7 @@ impl<'a> SourceTensor<'a> {
         }
     }
 
-    /// Errors unless the shape is `expected`; returns the tensor, to be chained.
+    /// Fails unless the shape is `expected`; returns the tensor, for chaining.
     pub fn expect_shape(self, expected: &[usize]) -> Result<Self, IngestError> {
         if self.shape == expected {
             return Ok(self);
@@ -264,8 +267,8 @@ impl<'a> SourceTensor<'a> {
         })
     }
 
-    /// Gives back the source pages of a byte range of this view, after use. Reading them again is
-    /// correct, only slower; on a buffer this does nothing.
+    /// Gives back the source pages of a byte range of this view, after use. Reading them again is correct, only slower;
+    /// on a buffer this does nothing.
     pub fn advise_done(&self, range: Range<usize>) {
         if let Some((mapping, offset)) = self.origin {
             let end = range.end.min(self.bytes.len());
@@ -274,12 +277,12 @@ impl<'a> SourceTensor<'a> {
                 .saturating_add(range.start)
                 .next_multiple_of(PAGE_BYTES_MAX);
             let end = offset.saturating_add(end) / PAGE_BYTES_MAX * PAGE_BYTES_MAX;
-            // Advice: where it is not taken, pages stay.
+            // Only advice: if it is refused, pages stay.
             let _ = mapping.give_back(start as u64..end as u64);
         }
     }
 }
 
-/// The largest page of the systems we build on (arm64 Linux: 64 KiB). Ranges that are given back are rounded
-/// inwards to it.
+/// The largest page of the systems that we build on (arm64 Linux: 64 KiB). Ranges to be given back are rounded inwards
+/// to it.
 const PAGE_BYTES_MAX: usize = 64 * 1024;

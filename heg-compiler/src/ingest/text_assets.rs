@@ -1,8 +1,7 @@
-//! The text side of a source folder: tokenizer, chat template, special tokens, stop tokens.
+//! The text assets of a source folder: tokenizer, chat template, special tokens, stop tokens.
 //!
-//! Everything is optional: a bare weights folder compiles, into a bundle that takes token ids. The
-//! tokenizer is carried as bytes and not interpreted here. A malformed file is an error, and never
-//! treated as absent.
+//! Everything is optional: a folder of weights alone compiles to a bundle that takes token ids. The tokenizer is passed
+//! on as bytes and not interpreted here. A malformed file is an error, and never treated as absent.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,14 +15,14 @@ use super::error::IngestError;
 /// Text assets of a model folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TextAssets {
-    /// `tokenizer.json` as it is.
+    /// `tokenizer.json`, unchanged.
     pub tokenizer: Option<Vec<u8>>,
     /// Jinja source: `chat_template.jinja`, else the default of `tokenizer_config.json`.
     pub chat_template: Option<String>,
     /// `bos_token`, `eos_token` and the like, each with its text.
     pub special_tokens: BTreeMap<String, String>,
-    /// Ids that end a generation: of `generation_config.json`, else of `config.json`. Without
-    /// repetition, in the order of the file.
+    /// Ids that end a generation, from `generation_config.json`, or else from `config.json`. Without duplicates, in the
+    /// order of the file.
     pub eos_ids: Vec<u32>,
     /// Hashes of the files that were read, by name: each file is read once.
     pub source_hashes: BTreeMap<&'static str, blake3::Hash>,
@@ -38,7 +37,7 @@ impl TextAssets {
         if let Some(content) = assets.take_file(dir, name, TEMPLATE_BYTES_MAX)? {
             assets.chat_template = Some(bounded::text(&dir.join(name), content)?);
         }
-        // In this order: `tokenizer_config.json` is what transformers believes.
+        // In this order, as in transformers: `tokenizer_config.json` takes precedence.
         for name in ["special_tokens_map.json", "tokenizer_config.json"] {
             let path = dir.join(name);
             if let Some(content) = assets.take_file(dir, name, CONFIG_BYTES_MAX)? {
@@ -61,7 +60,7 @@ impl TextAssets {
         Ok(assets)
     }
 
-    /// The content of a file of the folder, whose hash is kept; `None` when there is no file.
+    /// Reads a file of the folder and keeps its hash; `None` if there is no file.
     fn take_file(
         &mut self,
         dir: &Path,
@@ -102,7 +101,7 @@ impl TextAssets {
     }
 }
 
-/// A JSON file's object.
+/// Parses a JSON file that has to be an object.
 fn object(path: &Path, content: &[u8]) -> Result<Map<String, Value>, IngestError> {
     match bounded::json(path, content)? {
         Value::Object(keys) => Ok(keys),
@@ -144,7 +143,7 @@ fn inline_template(path: &Path, keys: &Map<String, Value>) -> Result<Option<Stri
     }
 }
 
-/// The value of [`EOS_KEY`] at the top or in `text_config`; null is absent.
+/// The value of [`EOS_KEY`] at the top or in `text_config`; null counts as absent.
 fn eos_value(keys: &Map<String, Value>) -> Option<&Value> {
     let text = keys.get("text_config").and_then(Value::as_object);
     let places = text.into_iter().chain([keys]);
@@ -177,16 +176,16 @@ fn eos_ids(path: &Path, value: Option<&Value>) -> Result<Vec<u32>, IngestError> 
 /// Key of the ids that end a generation.
 const EOS_KEY: &str = "eos_token_id";
 
-/// Bound of `tokenizer.json`; the largest published one known to us has 33 MB. Chosen.
+/// Longest `tokenizer.json`; the largest published one known to us has 33 MB. Chosen.
 pub(super) const TOKENIZER_BYTES_MAX: u64 = 64 << 20;
 
-/// Bound of a chat template; published ones stay below 50 kB. Chosen.
+/// Longest chat template; published ones stay below 50 kB. Chosen.
 pub(super) const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
 
-/// Bound of the stop tokens; published files have up to 10. Chosen.
+/// Largest number of stop tokens; published files have up to 10. Chosen.
 const EOS_IDS_MAX: usize = 1024;
 
-/// Keys that can only hold a token (transformers, `SpecialTokensMixin`).
+/// Keys whose value can only be a token (transformers, `SpecialTokensMixin`).
 const SPECIAL_TOKENS: [&str; 7] = [
     "bos_token",
     "cls_token",
@@ -209,7 +208,7 @@ mod tests {
         dir
     }
 
-    /// The folder's assets, with its `config.json` if it has one.
+    /// Reads the folder's assets, with its `config.json` if it has one.
     fn read(dir: &Path) -> Result<TextAssets, IngestError> {
         let path = dir.join("config.json");
         let config = match path.exists() {

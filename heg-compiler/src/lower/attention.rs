@@ -1,7 +1,7 @@
-//! Attention over the KV cache, in the form that each kind of device is fast on.
+//! Attention over the KV cache, in the form that is fast on each kind of device.
 //!
-//! Both forms take the same ports and give the same rows. Rows of the cache past the last visible token hold
-//! what was there before; they are masked, so any finite values may lie there.
+//! Both forms have the same ports and give the same rows. Rows of the cache past the last visible token keep their old
+//! content; they are masked, so any finite values will do.
 
 use super::ops::soft_cap;
 use super::xml::{Dim, Element, Ir, LiteralShape, Wire};
@@ -30,11 +30,11 @@ pub(super) fn attention(
     }
 }
 
-/// The group folded into the rows, so that K and V are never repeated (DESIGN §4.6): q as [1, K, c·G, d] against
-/// k as [1, K, n, d], for any c and n. With that rank and that transposition, `[0, 2, 1, 3]` of the cache's rows,
-/// the CPU plugin fuses V's into the products and has a fast copy for K's. Against the group as a dimension, with
-/// 32/8 heads of 64 on two cores: one token over 32 rows takes 64 µs against 95, a decode step of a 1B model over
-/// 1500 rows 58 ms against 61; 256 tokens take 1.04 to 1.1 times as long, since the mask is repeated.
+/// Attention with the group folded into the rows, so that K and V are never repeated (DESIGN §4.6): q as [1, K, c·G, d]
+/// times k as [1, K, n, d], for any c and n. With that rank and that transposition, `[0, 2, 1, 3]` of the cache's rows,
+/// the CPU plugin fuses V's into the products and has a fast copy for K's. Compared with the group as a dimension, with
+/// 32/8 heads of 64 on two cores: one token over 32 rows takes 64 µs instead of 95, a decode step of a 1B model over
+/// 1500 rows 58 ms instead of 61; 256 tokens take 1.04 to 1.1 times as long, since the mask is repeated.
 fn by_groups(
     ir: &mut Ir<'_>,
     [query, key, value]: [&Wire; 3],
@@ -67,9 +67,9 @@ struct Size {
     context: u32,
 }
 
-/// One pair of products per query head, on columns of the rows as they lie. The NPU compiler pipelines the
-/// heads, and nothing is transposed or repeated: by its estimate a third faster than repeating K and V at
-/// 256 tokens over 512 rows, and level with it at 2048 (24/8 heads of 128, platform 3720).
+/// Attention with one pair of products per query head, on columns of the rows as stored. The NPU compiler pipelines the
+/// heads, and nothing is transposed or repeated: by its estimate a third faster than repeating K and V at 256 tokens
+/// over 512 rows, and equally fast at 2048 (24/8 heads of 128, platform 3720).
 fn by_heads(
     ir: &mut Ir<'_>,
     [query, key, value]: [&Wire; 3],
@@ -105,7 +105,7 @@ fn attend(ir: &mut Ir<'_>, [q, k, v]: [&Wire; 3], mask: &Wire, cap: Option<f32>)
     ir.matmul(&weights, v, false)
 }
 
-/// The mask of as many tokens and rows as there are, each token's once per query head of a group: shape [c·G, n].
+/// The mask for dynamic numbers of tokens and rows, each token's once per query head of a group: shape [c·G, n].
 fn mask_of_any_size(
     ir: &mut Ir<'_>,
     query: &Wire,
@@ -130,7 +130,7 @@ fn mask_of_any_size(
     causal_mask(ir, &rows, &columns, width.as_ref(), query)
 }
 
-/// The mask of fixed sizes, shape [c, n].
+/// The mask for fixed sizes, shape [c, n].
 ///
 /// Compared in i32, which stays exact: the NPU compiler rounds compared i64 and f32 to f16, which has no odd
 /// numbers past 2048.

@@ -1,4 +1,4 @@
-//! An IR read back: its layers with their ports, for verification and for `--emit ir`.
+//! A parsed IR: its layers with their ports, for verification and for `--emit ir`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
 
-/// The layers and edges of an IR, as its text has them.
+/// The layers and edges of an IR, as in its text.
 #[derive(Debug, Default)]
 pub(crate) struct IrDocument {
     pub(crate) layers: Vec<IrLayer>,
@@ -62,7 +62,7 @@ impl IrPort {
 }
 
 impl IrDocument {
-    /// Where the edges to each port begin, by layer and port.
+    /// The origins of the edges to each port, by layer and port.
     pub(crate) fn sources(&self) -> BTreeMap<(&str, &str), Vec<(&str, &str)>> {
         let mut sources: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for IrEdge { from, to } in &self.edges {
@@ -72,7 +72,7 @@ impl IrDocument {
         sources
     }
 
-    /// Reads an IR as this crate writes it.
+    /// Parses an IR written by this crate.
     pub(crate) fn read(ir: &str) -> Result<Self, quick_xml::Error> {
         let mut document = Self::default();
         let mut reader = Reader::from_str(ir);
@@ -142,7 +142,7 @@ impl IrLayer {
 }
 
 impl fmt::Display for IrDocument {
-    /// Stable text, a line for each layer: outputs, kind, operands as `layer:port`, attributes, name.
+    /// Writes stable text with a line for each layer: outputs, kind, operands as `layer:port`, attributes, name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sources = self.sources();
         for layer in &self.layers {

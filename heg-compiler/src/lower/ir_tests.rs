@@ -59,7 +59,8 @@ fn mha_of_a_bucket() {
     assert_snapshot!("mha_bucket", ir(Group::Mha, Lowering { shape, ..NPU }));
 }
 
-/// What the NPU compiler would round to f16: see `attention::mask_of_size`.
+/// Positions are compared in i32, because the NPU compiler would round other types to f16: see
+/// `attention::mask_of_size`.
 #[test]
 fn static_attention_compares_i32() {
     for family in FAMILIES {
@@ -84,7 +85,7 @@ fn static_attention_compares_i32() {
     }
 }
 
-/// Sections count up without a gap in the order of a place's weights; nothing dangles.
+/// Section numbers are consecutive in the order of a place's weights, and every reference has its section.
 #[test]
 fn references_are_complete() {
     for family in FAMILIES {

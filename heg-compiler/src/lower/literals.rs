@@ -10,7 +10,7 @@ pub(crate) struct Literals {
 }
 
 impl Literals {
-    /// Offset of `bytes` in the pool; a multiple of 8, which suits every element type.
+    /// Offset of `bytes` in the pool, added if necessary; a multiple of 8, which suits every element type.
     pub(crate) fn place(&mut self, bytes: &[u8]) -> usize {
         if let Some(offset) = self.placed.get(bytes) {
             return *offset;

@@ -1,4 +1,4 @@
-//! Element-wise and shape layers of the IR, as short words for the operator builders.
+//! Element-wise and shape layers of the IR, as small functions for the operator builders.
 
 use heg_artifacts::manifest::ElementType;
 
@@ -21,7 +21,7 @@ impl Ir<'_> {
         self.elementwise("Divide", a, b)
     }
 
-    /// `factor · a`; nothing where the factor is 1.
+    /// `factor · a`; adds no layer if the factor is 1.
     pub(crate) fn times(&mut self, a: &Wire, factor: f32) -> Wire {
         if factor == 1.0 {
             return a.clone();
@@ -74,7 +74,7 @@ impl Ir<'_> {
         self.op(kind, opset, data, &[a], a.element, a.shape.clone())
     }
 
-    /// Nothing where the element type is already right.
+    /// Converts the element type; adds no layer if it is already right.
     pub(crate) fn convert(&mut self, a: &Wire, element: impl Into<Element>) -> Wire {
         let element = element.into();
         if a.element == element {
@@ -116,7 +116,7 @@ impl Ir<'_> {
         self.reshape_by(a, &pattern, shape)
     }
 
-    /// Reshapes to `shape`, in which a single [`Dim::Dynamic`] is what the others leave.
+    /// Reshapes to `shape`, in which a single [`Dim::Dynamic`] is inferred from the others.
     pub(crate) fn fold(&mut self, a: &Wire, shape: &[Dim]) -> Wire {
         let pattern: Vec<i64> = shape
             .iter()
@@ -154,7 +154,7 @@ impl Ir<'_> {
         self.op("Unsqueeze", "opset1", "", &[a, &target], a.element, shape)
     }
 
-    /// Cuts the last dimension into parts of the given sizes; nothing where there is one part.
+    /// Splits the last dimension into parts of the given sizes; adds no layer if there is one part.
     pub(crate) fn split(&mut self, a: &Wire, sizes: &[u32]) -> Vec<Wire> {
         if sizes.len() == 1 {
             return vec![a.clone()];
@@ -174,7 +174,7 @@ impl Ir<'_> {
         self.op_many("VariadicSplit", "opset1", &[a, &axis, &lengths], &outputs)
     }
 
-    /// Joins along the last dimension, to `width`; nothing where there is one part.
+    /// Joins along the last dimension, to `width`; adds no layer if there is one part.
     pub(crate) fn concat(&mut self, parts: &[&Wire], width: u32) -> Wire {
         if let [whole] = parts {
             return (*whole).clone();
@@ -192,12 +192,12 @@ impl Ir<'_> {
         )
     }
 
-    /// Mean over the last dimension, which stays with size 1.
+    /// Mean over the last dimension, which is kept with size 1.
     pub(crate) fn mean(&mut self, a: &Wire) -> Wire {
         self.reduce("ReduceMean", a)
     }
 
-    /// The sum over the last dimension, which stays as 1.
+    /// Sum over the last dimension, which is kept with size 1.
     pub(crate) fn sum(&mut self, a: &Wire) -> Wire {
         self.reduce("ReduceSum", a)
     }
@@ -259,7 +259,7 @@ impl Ir<'_> {
     }
 }
 
-/// NumPy's rule: dimensions align at the end, and 1 gives way.
+/// NumPy's broadcasting: dimensions are aligned at the end, and a 1 takes the other's size.
 fn broadcast(a: &[Dim], b: &[Dim]) -> Vec<Dim> {
     let (long, short) = if a.len() >= b.len() { (a, b) } else { (b, a) };
     let lead = long.len() - short.len();

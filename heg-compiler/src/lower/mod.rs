@@ -1,8 +1,9 @@
-//! Lowering: a kernel becomes OpenVINO IR, for one shape class, weight binding and activation type.
+//! Lowering: turns a kernel into OpenVINO IR, for one shape class, weight binding and activation type.
 //!
-//! One builder per operator in `ops` and `attention`; `xml` writes the layers, `math` names the small steps between them.
-//! Both weight bindings come from the same builders: only the source of a weight differs, and where its scale
-//! is applied (DESIGN §4.2: before the product for plugins that fuse it, after the product for the NPU).
+//! There is one builder per operator in `ops` and `attention`; `xml` writes the layers, `math` has the small steps
+//! between them. Both weight bindings come from the same builders: they differ only in the source of a weight, and in
+//! where its scale is applied (DESIGN §4.2: before the product for plugins that fuse it, after the product for the
+//! NPU).
 
 mod attention;
 mod document;
@@ -31,25 +32,25 @@ use crate::heg::{KernelBody, Operand};
 use crate::options::Verify;
 use crate::verify::BrokenInvariant;
 
-/// What distinguishes the variants of a kernel.
+/// The properties that distinguish the variants of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lowering {
-    /// Which token counts it accepts.
+    /// The token counts that the variant accepts.
     pub shape: ShapeClass,
-    /// How weights reach it.
+    /// The way in which weights reach it.
     pub binding: Binding,
     /// Element type of hidden states and queries.
     pub activations: ElementType,
-    /// Element type of keys and values, where it is another.
+    /// Element type of keys and values, if it is another.
     pub kv_cache: Option<ElementType>,
-    /// How matrices are stored.
+    /// Storage form of matrices.
     pub weights: WeightForm,
-    /// Products that have their weights first.
+    /// The products whose weights come first.
     pub weights_first: WeightsFirst,
 }
 
-/// Which operand of a product comes first. Both orders give the same numbers; an accelerator may be faster at either
-/// (HeteroLLM §4).
+/// The operand of a product that comes first. Both orders give the same numbers; an accelerator may be faster with one
+/// of them (HeteroLLM §4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OperandOrder {
     /// `x · Wᵀ`.
@@ -58,7 +59,7 @@ pub(crate) enum OperandOrder {
     WeightsFirst,
 }
 
-/// The products of a kernel that have their weights first, by their number among its linear operators.
+/// The products of a kernel whose weights come first, by their number among its linear operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightsFirst(u32);
 
@@ -68,7 +69,7 @@ impl WeightsFirst {
     /// All products.
     pub const ALL: Self = Self(u32::MAX);
 
-    /// These and one more.
+    /// Adds one product.
     #[must_use]
     pub fn with(self, product: usize) -> Self {
         Self(self.0 | bit(product))
@@ -82,7 +83,7 @@ impl WeightsFirst {
     }
 }
 
-/// None for more products than any kernel has.
+/// The product's bit; 0 beyond the number of products that any kernel has.
 fn bit(product: usize) -> u32 {
     let product = u32::try_from(product).ok();
     product
@@ -90,7 +91,7 @@ fn bit(product: usize) -> u32 {
         .unwrap_or(0)
 }
 
-/// As [`lower`], with the IR checked against the kernel where `verify` says so.
+/// Like [`lower`], with the IR checked against the kernel if `verify` is on.
 pub(crate) fn lower_verified(
     kernel: &KernelBody,
     lowering: Lowering,
@@ -104,7 +105,7 @@ pub(crate) fn lower_verified(
     Ok(ir)
 }
 
-/// The IR of `kernel` under `lowering`; small constants are added to `literals`.
+/// The IR of `kernel` under `lowering`; adds small constants to `literals`.
 pub(crate) fn lower(kernel: &KernelBody, lowering: Lowering, literals: &mut Literals) -> String {
     let elements = Elements::new(lowering.activations, lowering.kv_cache);
     let mut ir = Ir::new(literals);

@@ -1,7 +1,7 @@
 //! One builder per operator of the graph.
 //!
-//! Rows are [tokens, width]; heads appear only inside a builder. `attention` has a file of its own. Each is tested against a plain reference on
-//! OpenVINO's CPU device in `ops_tests`.
+//! Rows are [tokens, width]; heads appear only inside a builder. `attention` has a file of its own. Each builder is
+//! tested against a plain reference on OpenVINO's CPU device in `ops_tests`.
 
 use heg_artifacts::manifest::{Binding, ElementType};
 
@@ -12,7 +12,7 @@ use crate::graph::Activation;
 
 /// `x / rms(x) · (offset + w)`, over each of `groups` equal parts of the row.
 ///
-/// Squares and means are taken in f32: a squared f16 overflows from 256 on.
+/// Squares and means are computed in f32: a squared f16 overflows from 256 on.
 pub(super) fn rms_norm(
     ir: &mut Ir<'_>,
     x: &Wire,
@@ -80,12 +80,12 @@ pub(super) fn layer_norm(
 
 /// `x · Wᵀ + b`.
 ///
-/// int8 rows: as constants, `W ∘ s` before the product, the pattern that plugins keep compressed; as inputs,
-/// `∘ s` after the product, which is the same and what the NPU compiler is fast on (DESIGN §4.2). A row's centre is
-/// a term of all its weights, so that its part of the product is the sum of x times the centre.
+/// int8 rows: as constants, `W ∘ s` before the product, the pattern that plugins keep compressed; as inputs, `∘ s`
+/// after the product, which is equivalent and fast with the NPU compiler (DESIGN §4.2). A row's centre is a term of all
+/// its weights, so that its part of the product is the sum of x times the centre.
 ///
-/// 4-bit integers: `W ∘ s` before the product in either binding, since scales differ within a row; centres of groups are
-/// a product of their own, with the sums of x over each group.
+/// 4-bit integers: `W ∘ s` before the product in either binding, since scales differ within a row; the centres of
+/// groups make a separate product with the sums of x over each group.
 pub(super) fn linear(
     ir: &mut Ir<'_>,
     x: &Wire,
@@ -94,8 +94,8 @@ pub(super) fn linear(
 ) -> Wire {
     let element = float_element(x);
     let mut y = match (&weight.affine, weight.binding) {
-        // Stored narrower than it is multiplied: plugins may keep it so. A mark on a conversion that does
-        // nothing would make them keep f16 beside activations that they widen.
+        // Stored narrower than it is multiplied: plugins may keep it so. Marking a conversion that does nothing would
+        // make them keep f16 beside activations that they widen.
         (None, _)
             if weight.values.element == Element::Typed(ElementType::F16)
                 && element == ElementType::F32 =>
@@ -153,7 +153,7 @@ fn matrix_product(ir: &mut Ir<'_>, x: &Wire, matrix: &Wire, order: OperandOrder)
     }
 }
 
-/// The product of x with a matrix, with the centres of its rows where they have any.
+/// Adds the centres of a matrix's rows, if it has any, to its product with x.
 fn with_centres(ir: &mut Ir<'_>, product: Wire, x: &Wire, centres: Option<&Wire>) -> Wire {
     let Some(centres) = centres else {
         return product;
@@ -164,7 +164,7 @@ fn with_centres(ir: &mut Ir<'_>, product: Wire, x: &Wire, centres: Option<&Wire>
     ir.add(&product, &term)
 }
 
-/// As [`with_centres`], of groups of columns.
+/// Like [`with_centres`], for groups of columns.
 fn with_group_centres(ir: &mut Ir<'_>, product: Wire, x: &Wire, centres: Option<&Wire>) -> Wire {
     let Some(centres) = centres else {
         return product;
@@ -193,7 +193,7 @@ pub(super) fn rope(
     let element = float_element(x);
     let head_dim = fixed(x.shape[1]) / heads;
     let parts = into_groups(ir, x, heads);
-    // One row of factors a token: every head of it takes the same.
+    // One row of factors per token, shared by all heads.
     let mut factors = |table: &Wire| {
         let table = if heads == 1 {
             table.clone()
@@ -223,9 +223,9 @@ pub(super) fn rope(
     ir.reshape(&y, &[Dim::Dynamic, x.shape[1]])
 }
 
-/// The rotation of a fixed number of tokens, as `x · cos + (−second, first) · sin` over [1, 1, tokens, rotated]
-/// for each head: operators, operands and layout that the NPU compiler takes for its own rotary operator. All
-/// heads at once would need transpositions, and it refuses some small shapes of them.
+/// The rotation of a fixed number of tokens, as `x · cos + (−second, first) · sin` over [1, 1, tokens, rotated] for
+/// each head: operators, operands and layout that the NPU compiler recognises as its own rotary operator. All heads at
+/// once would need transpositions, which it refuses for some small shapes.
 fn rope_of_chunk(ir: &mut Ir<'_>, x: &Wire, tables: [&Wire; 2], heads: u32, rotated: u32) -> Wire {
     let (tokens, width) = (x.shape[0], fixed(x.shape[1]));
     let (element, head_dim) = (float_element(x), width / heads);
@@ -271,16 +271,15 @@ pub(super) fn soft_cap(ir: &mut Ir<'_>, x: &Wire, cap: f32) -> Wire {
     ir.times(&bent, cap)
 }
 
-/// `x` with the eight significant bits that bf16 keeps, rounded to nearest, ties to even (Veltkamp's
-/// splitting). The CPU plugin (2026.4) converts f32 by way of f16 and cuts off the rest, which makes keys and values
-/// 0.14% smaller in the mean.
+/// `x` rounded to the eight significant bits of bf16, to nearest, ties to even (Veltkamp's splitting). The CPU plugin
+/// (2026.4) converts f32 by way of f16 and truncates the rest, which makes keys and values 0.14% smaller on average.
 pub(super) fn rounded_to_bf16(ir: &mut Ir<'_>, x: &Wire) -> Wire {
     let large = ir.times(x, 65537.0);
     let rest = ir.subtract(&large, x);
     ir.subtract(&large, &rest)
 }
 
-/// [tokens, width] as [tokens, groups, width / groups]; one group stays as it is.
+/// Reshapes [tokens, width] to [tokens, groups, width / groups]; one group stays as it is.
 fn into_groups(ir: &mut Ir<'_>, x: &Wire, groups: u32) -> Wire {
     let part = Dim::Fixed(fixed(x.shape[1]) / groups);
     if groups == 1 {
@@ -297,7 +296,7 @@ fn float_element(x: &Wire) -> ElementType {
     }
 }
 
-/// Widths are always known; only row counts are dynamic.
+/// The size of a width, which is always known; only row counts are dynamic.
 fn fixed(dim: Dim) -> u32 {
     match dim {
         Dim::Fixed(size) => size,

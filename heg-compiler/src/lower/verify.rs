@@ -1,7 +1,8 @@
 //! Checks of an IR against the kernel that it was lowered from.
 //!
-//! Its text is read back: what the writer meant is not asked. Parameters and results are the kernel's ports, weights
-//! are the sections of a use in order, every input has one edge, and both ends of an edge have one type and shape.
+//! The check parses the IR's text, independently of the writer's state. Parameters and results are the kernel's ports,
+//! weights are the sections of a use in order, every input has one edge, and both ends of an edge have one type and
+//! shape.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use super::{Lowering, role_name, shape};
 use crate::heg::KernelBody;
 use crate::verify::{BrokenInvariant, Checks};
 
-/// Checks `ir`, whose small constants lie in a pool of `pool_bytes` so far.
+/// Checks `ir`, whose small constants are in a pool that now has `pool_bytes`.
 pub(crate) fn verify(
     ir: &str,
     kernel: &KernelBody,
@@ -33,7 +34,7 @@ pub(crate) fn verify(
     check_edges(&shown, &document)
 }
 
-/// Values, scales and centres of all weights, in the order in which the runtime counts them.
+/// Values, scales and centres of all weights, in the order in which the runtime numbers them.
 fn sections(kernel: &KernelBody, lowering: Lowering) -> Vec<WeightSection> {
     let sections = kernel.params().flat_map(|param| {
         let (values, rest) = sections_of(param, lowering);
@@ -42,7 +43,8 @@ fn sections(kernel: &KernelBody, lowering: Lowering) -> Vec<WeightSection> {
     sections.collect()
 }
 
-/// Parameters are the activation ports, then the sections where they are inputs; results are the outputs.
+/// Checks that parameters are the activation ports, followed by the sections if these are inputs, and that results are
+/// the outputs.
 fn check_ports(
     checks: &Checks,
     document: &IrDocument,
@@ -98,7 +100,8 @@ fn described(element: ElementType, shape: &[Dim]) -> String {
     port.shown()
 }
 
-/// Constant weights are bound once each, in order, with all their bytes; small constants lie within the pool.
+/// Checks that constant weights are bound once each, in order, with all their bytes, and that small constants are
+/// within the pool.
 fn check_constants(
     checks: &Checks,
     document: &IrDocument,
@@ -134,7 +137,7 @@ fn check_constants(
     checks.equal("each weight bound once:", expected.collect(), bound)
 }
 
-/// Every input port has one edge, from an earlier layer's output of the same type and shape.
+/// Checks that every input port has one edge, from an earlier layer's output of the same type and shape.
 fn check_edges(shown: &str, document: &IrDocument) -> Result<(), BrokenInvariant> {
     let sources = document.sources();
     let mut outputs: BTreeMap<(&str, &str), String> = BTreeMap::new();
@@ -200,7 +203,8 @@ mod tests {
         }
     }
 
-    /// What is said of the llama fixture's kernel with this binding, once its IR has `old` replaced by `new`.
+    /// The check's message about the llama fixture's kernel with this binding, after `old` in its IR was replaced by
+    /// `new`.
     fn refusal(group: Group, binding: Binding, old: &str, new: &str) -> String {
         let heg = Described::family("llama").heg();
         let kernel = heg.kernels.iter().find(|kernel| kernel.group == group);

@@ -1,4 +1,4 @@
-//! How a weight enters an IR: constant or input, floats or integers with scales and centres.
+//! The form of a weight in an IR: constant or input, floats or integers with scales and centres.
 
 use heg_artifacts::manifest::{Binding, ElementType};
 use heg_spec::{GroupColumns, WeightForm};
@@ -15,16 +15,16 @@ pub(super) struct Weight {
     pub(super) binding: Binding,
 }
 
-/// What the integers of a weight stand for: `scale · q + centre`, or `scale · q`.
+/// The values of a weight's integers: `scale · q + centre`, or `scale · q`.
 pub(super) struct Affine {
-    /// One factor per row: a column before the product (constants), a row after it (inputs). Of groups, one for each,
+    /// One factor per row: a column before the product (constants), a row after it (inputs). For groups, one per group,
     /// as [rows, groups, 1].
     pub(super) scales: Wire,
-    /// One term per row, as a row, where integers are centred. Of groups, as [rows, groups].
+    /// One term per row, as a row, if integers are centred. For groups, as [rows, groups].
     pub(super) centres: Option<Wire>,
 }
 
-/// Hands out a kernel's weights in order, counting sections as the runtime does.
+/// Hands out a kernel's weights in order, numbering sections as the runtime does.
 pub(super) struct WeightPort {
     lowering: Lowering,
     sections: usize,
@@ -72,14 +72,14 @@ impl WeightPort {
     }
 }
 
-/// A stored section of a weight, as an IR takes it.
+/// A stored section of a weight, in the form that an IR takes.
 pub(super) struct WeightSection {
     pub(super) name: String,
     pub(super) element: ElementType,
     pub(super) shape: Vec<u32>,
 }
 
-/// The sections of a weight, in the order in which the runtime counts them: values; scales and centres. Of 4-bit
+/// The sections of a weight, in the order in which the runtime numbers them: values; scales and centres. For 4-bit
 /// integers, columns are [groups, columns of a group].
 pub(super) fn sections(param: &Param, lowering: Lowering) -> (WeightSection, Vec<WeightSection>) {
     let element = stored_element(param.kind, lowering.weights);
@@ -119,7 +119,7 @@ pub(super) fn sections(param: &Param, lowering: Lowering) -> (WeightSection, Vec
     (section("", element, shape), rest)
 }
 
-/// Element type in which a weight is stored.
+/// Element type of a weight's stored form.
 pub(crate) fn stored_element(kind: ParamKind, form: WeightForm) -> ElementType {
     match (kind, form) {
         (ParamKind::Vector, _) | (_, WeightForm::F32) => ElementType::F32,
@@ -132,7 +132,7 @@ pub(crate) fn stored_element(kind: ParamKind, form: WeightForm) -> ElementType {
     }
 }
 
-/// Columns of a weight's groups, where columns are in groups.
+/// Columns of a weight's groups, if its columns are in groups.
 pub(crate) fn group_columns(kind: ParamKind, form: WeightForm) -> Option<GroupColumns> {
     match (kind, form) {
         (ParamKind::Matrix, WeightForm::W4A16 { group, .. }) => Some(group),

@@ -1,9 +1,9 @@
 //! Builds OpenVINO IR (XML, opset 13, IR version 11) layer by layer.
 //!
-//! A [`Wire`] is one output of one layer, with its element type and shape; builders in `ops` turn wires into
-//! wires. Nothing here knows of models. Constants are references: into the kernel's weights as
-//! `offset="@k"`, or into the bundle's pool of literals as `offset="@c+N"`; the runtime writes the true
-//! offsets (see `heg_artifacts::manifest::Variant::ir`). The schema is OpenVINO's "IR syntax" page.
+//! A [`Wire`] is one output of one layer, with its element type and shape; builders in `ops` turn wires into wires.
+//! Nothing here depends on models. Constants are references: into the kernel's weights as `offset="@k"`, or into the
+//! bundle's pool of literals as `offset="@c+N"`; the runtime writes the true offsets (see
+//! `heg_artifacts::manifest::Variant::ir`). The schema is OpenVINO's "IR syntax" page.
 
 use std::fmt::Write as _;
 
@@ -36,7 +36,7 @@ pub(crate) struct Wire {
     pub(crate) shape: Vec<Dim>,
 }
 
-/// Element types of wires: those of a bundle, and what there is in between only.
+/// Element types of wires: those of a bundle, and those of intermediate results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Element {
     Typed(ElementType),

@@ -1,4 +1,4 @@
-//! What can go wrong between an IR and its NPU blob.
+//! Errors on the way from an IR to its NPU blob.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ pub enum NpuError {
     /// No toolchain was found.
     #[error(transparent)]
     Absent(#[from] Absent),
-    /// A worker does not start, twice in a row.
+    /// A worker failed to start, twice in a row.
     #[error("the NPU toolchain `{toolchain}` does not work: {message}")]
     Unusable {
-        /// Provider and place.
+        /// Provider and location.
         toolchain: String,
-        /// What it said.
+        /// The worker's message.
         message: String,
     },
     /// The IR has constant weights.
@@ -31,7 +31,7 @@ pub enum NpuError {
         /// The text after the `@`.
         reference: String,
     },
-    /// The IR refers to literals that are not there.
+    /// The IR refers to literals that do not exist.
     #[error(
         "IR of `{job}` refers to `{size}` bytes at `@{reference}`, expected a part of {pool_bytes} bytes"
     )]
@@ -50,37 +50,37 @@ pub enum NpuError {
     Refused {
         /// The job.
         job: String,
-        /// For which NPU.
+        /// The target NPU.
         platform: NpuPlatform,
         /// OpenVINO's words.
         message: String,
     },
-    /// The compiler did not come to an end, and was killed.
+    /// The compiler did not finish in time, and was killed.
     #[error("`{job}` for NPU {platform} was given up after {} s", limit.as_secs())]
     TimedOut {
         /// The job.
         job: String,
-        /// For which NPU.
+        /// The target NPU.
         platform: NpuPlatform,
-        /// How long it had.
+        /// The time limit.
         limit: Duration,
     },
-    /// The worker died or spoke nonsense, twice, each time in a fresh process.
+    /// The worker died or gave an invalid answer, twice, each time in a fresh process.
     #[error("the compiler crashed twice over `{job}` for NPU {platform}: {message}")]
     Crashed {
         /// The job.
         job: String,
-        /// For which NPU.
+        /// The target NPU.
         platform: NpuPlatform,
-        /// How the process ended and the last it said.
+        /// The end of the process, and its last output.
         message: String,
     },
-    /// A file of the exchange with workers could not be read or written.
+    /// A file exchanged with workers could not be read or written.
     #[error("cannot {action} `{path}`", path = path.display())]
     Io {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Cause.
         source: Arc<std::io::Error>,

@@ -1,4 +1,4 @@
-//! One IR to compile for one NPU, independent of the bundle that it belongs to.
+//! The compilation of one IR for one NPU, independent of the bundle that it belongs to.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ pub struct NpuJob {
     pub name: String,
     /// The IR's text; its constants are offsets into `constants`.
     pub ir: String,
-    /// What the IR's constants are, nothing else.
+    /// The IR's constants, and nothing else.
     pub constants: Vec<u8>,
-    /// For which NPU.
+    /// The target NPU.
     pub platform: NpuPlatform,
     /// Properties of the NPU device beyond the platform.
     pub properties: BTreeMap<String, String>,
@@ -26,12 +26,12 @@ pub struct NpuJob {
 }
 
 impl NpuJob {
-    /// A job for an IR as `lower` writes it, whose small constants point into a bundle's `pool` of literals
-    /// (`offset="@c+N"`). The job keeps only the literals that it uses, so that it does not depend on the rest of
-    /// the pool.
+    /// Makes a job from an IR written by `lower`, whose small constants point into a bundle's `pool` of literals
+    /// (`offset="@c+N"`). The job keeps only the literals that it uses, so that it does not depend on the rest of the
+    /// pool.
     ///
-    /// Errors: [`NpuError::ConstantWeights`] for an IR whose weights are not inputs, [`NpuError::Literal`] for
-    /// a reference that the pool does not have.
+    /// Errors: [`NpuError::ConstantWeights`] for an IR whose weights are not inputs, [`NpuError::Literal`] for a
+    /// reference outside the pool.
     pub fn from_ir(
         name: impl Into<String>,
         ir: &str,
@@ -51,7 +51,7 @@ impl NpuJob {
         })
     }
 
-    /// What determines the blob.
+    /// The key of everything that determines the blob.
     pub(super) fn recipe(&self, toolchain: &str) -> RecipeKey {
         let properties = self.properties.iter();
         let properties: Vec<String> = properties.map(|(k, v)| format!("{k}={v}")).collect();
@@ -65,8 +65,8 @@ impl NpuJob {
     }
 }
 
-/// Properties that an IR needs. Scales of groups come before the product, which the compiler is fast on with dynamic
-/// quantisation only.
+/// Properties that an IR needs. Scales of groups come before the product, for which the compiler is fast only with
+/// dynamic quantisation.
 fn properties(ir: &str) -> BTreeMap<String, String> {
     let is_grouped = |element: &str| ir.contains(&format!("element_type=\"{element}\""));
     let dynamic = ("NPU_COMPILER_DYNAMIC_QUANTIZATION", "YES");
@@ -77,7 +77,7 @@ fn properties(ir: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The IR with plain offsets, and the constants they count from.
+/// The IR with plain offsets, and the constants to which they refer.
 fn cut_loose(name: &str, ir: &str, pool: &[u8]) -> Result<(String, Vec<u8>), NpuError> {
     let mut rewritten = String::with_capacity(ir.len());
     let mut constants = Vec::new();
@@ -114,7 +114,7 @@ fn cut_loose(name: &str, ir: &str, pool: &[u8]) -> Result<(String, Vec<u8>), Npu
     Ok((rewritten, constants))
 }
 
-/// The value of an attribute that follows in a tag; empty if it is absent.
+/// The value of an attribute in the rest of a tag; empty if it is absent.
 fn attribute<'t>(tag: &'t str, name: &str) -> &'t str {
     let value = tag.split_once(&format!(" {name}=\"")).map(|(_, rest)| rest);
     let value = value.and_then(|rest| rest.split_once('"'));
@@ -128,10 +128,10 @@ fn literal<'p>(pool: &'p [u8], offset: &str, size: &str) -> Option<&'p [u8]> {
 
 const MARK: &str = "offset=\"@";
 
-/// Suits every element type.
+/// Alignment that suits every element type.
 const LITERAL_ALIGN: usize = 8;
 
-/// Names this code: to be changed whenever the same job gives another blob.
+/// Identifies this code: must change whenever the same job gives another blob.
 const PRECOMPILER: &str = "npu precompile 1";
 
 #[cfg(test)]

@@ -1,13 +1,12 @@
-//! OpenVINO IR to blobs for Intel NPUs, on a machine that need not have one.
+//! Compiles OpenVINO IR to blobs for Intel NPUs, on a machine that need not have one.
 //!
-//! The compiler is a library of OpenVINO's, run in processes of its own ([`NpuToolchain`]) since it may crash,
-//! hang, or exist for Windows only. [`Pool`] gives them jobs; [`precompile`] adds the store in front, so that a
-//! blob is made once. What a blob holds, how fast it is and which device takes it is not looked at here.
+//! The compiler is a library of OpenVINO's, run in separate processes ([`NpuToolchain`]) since it may crash, hang, or
+//! exist for Windows only. [`Pool`] gives them jobs; [`precompile`] adds the store in front, so that a blob is made
+//! once. A blob's content, its speed and the devices for it are not examined here.
 //!
-//! **Cache.** A blob's recipe is its job (IR, constants, platform, properties) and the toolchain's identity:
-//! OpenVINO's version with its build number, and the system that it was built for. Where no toolchain is set
-//! up, blobs of the store are not used either: what a bundle holds must not depend on what was compiled
-//! earlier.
+//! **Cache.** A blob's recipe is its job (IR, constants, platform, properties) and the toolchain's identity: OpenVINO's
+//! version with its build number, and the system that it was built for. Without a toolchain, blobs of the store are not
+//! used either: a bundle's content must not depend on earlier compiles.
 
 mod error;
 #[cfg(unix)]
@@ -45,18 +44,18 @@ use crate::error::CompileError;
 pub struct Precompiled {
     /// The blob.
     pub blob: Section,
-    /// Whether an earlier run had made it.
+    /// Whether an earlier run made it.
     pub recalled: bool,
 }
 
-/// A blob for each job, in their order: from the store where it is there, else from the compiler. Each is put
-/// into the store when it is made, so that a killed run is resumed by the next. Equal jobs are compiled once.
-/// `progress` is told how many of the jobs are done, and of how many, whenever that changes.
+/// Returns a blob for each job, in their order: from the store if it is there, else from the compiler. Each is put into
+/// the store when it is made, so that the next run resumes a killed one. Equal jobs are compiled once. `progress` gets
+/// the number of finished jobs and the number of all jobs whenever that changes.
 ///
-/// A job that cannot be compiled has its error in its place and does not keep the others from it.
+/// A job that cannot be compiled has its error in its place, and the others continue.
 ///
-/// Errors: [`CompileError::Artifacts`] and [`NpuError::Io`] when nothing can be written; [`NpuError::Unusable`]
-/// when workers do not start.
+/// Errors: [`CompileError::Artifacts`] and [`NpuError::Io`] if nothing can be written; [`NpuError::Unusable`] if
+/// workers do not start.
 pub fn precompile(
     toolchain: &NpuToolchain,
     jobs: &[NpuJob],
@@ -108,7 +107,7 @@ pub fn precompile(
     }
     let outcome = |key| outcomes.get(key).cloned();
     let all: Option<Vec<_>> = keys.iter().map(outcome).collect();
-    // Only a thread that panicked owes an outcome.
+    // Only a thread that panicked leaves an outcome out.
     all.ok_or_else(|| {
         let toolchain = toolchain.to_string();
         let message = "a job has no outcome".to_owned();

@@ -1,7 +1,7 @@
-//! Many jobs over several worker processes.
+//! Distributes many jobs over several worker processes.
 //!
-//! Each thread keeps one process and gives it job after job. A job that hangs or crashes takes its process
-//! with it and nothing else: a crash is tried once more in a fresh process, a hang is not.
+//! Each thread keeps one process and gives it job after job. A job that hangs or crashes takes only its process with
+//! it: a crash is retried once in a fresh process, a hang is not.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -16,28 +16,28 @@ use super::scratch::Scratch;
 use super::toolchain::NpuToolchain;
 use super::worker::{Fault, Heard, Worker};
 
-/// How jobs are run.
+/// Settings for running jobs.
 #[derive(Debug, Clone)]
 pub struct Pool {
-    /// Worker processes at a time, at least one.
+    /// Number of worker processes at a time, at least one.
     pub processes: usize,
-    /// What one job may take.
+    /// Time limit of a job.
     pub timeout: Duration,
     /// Folder for the files of running jobs; created if absent, and left empty.
     pub scratch: PathBuf,
 }
 
-/// An outcome, as it comes.
+/// The outcome of a job.
 #[derive(Debug)]
 pub struct Compiled {
-    /// Index of the job in what was given.
+    /// Index of the job.
     pub job: usize,
-    /// The blob.
+    /// The blob, or the error.
     pub outcome: Result<Vec<u8>, NpuError>,
 }
 
-/// Jobs under way: an iterator over their outcomes, in the order in which they end. Dropping it kills the
-/// workers and waits until they are gone.
+/// Running jobs: an iterator over their outcomes, in the order in which they end. Dropping it kills the workers and
+/// waits for them to end.
 #[derive(Debug)]
 pub struct Compiling {
     run: Arc<Run>,
@@ -46,7 +46,7 @@ pub struct Compiling {
 }
 
 impl Pool {
-    /// What one job may take unless something else is said. The longest that we compile take 10 s.
+    /// Default time limit of a job. The longest that we compile take 10 s.
     pub const TIMEOUT: Duration = Duration::from_secs(300);
 
     /// As many processes as cores.
@@ -60,9 +60,9 @@ impl Pool {
 
     /// Starts `jobs`, the most expensive first.
     ///
-    /// An outcome of [`NpuError::Unusable`] means that workers do not start; jobs that had not started all get it.
+    /// An outcome of [`NpuError::Unusable`] means that workers do not start; all jobs that had not started get it.
     ///
-    /// Errors: [`NpuError::Io`] when the scratch folder cannot be made.
+    /// Errors: [`NpuError::Io`] if the scratch folder cannot be created.
     pub fn compile(
         &self,
         toolchain: &NpuToolchain,
@@ -118,7 +118,7 @@ impl Drop for Compiling {
     }
 }
 
-/// What the threads of a run share.
+/// The state that the threads of a run share.
 #[derive(Debug)]
 struct Run {
     toolchain: NpuToolchain,
@@ -130,15 +130,15 @@ struct Run {
 #[derive(Debug)]
 struct State {
     queue: VecDeque<(usize, NpuJob)>,
-    /// Set when workers do not start: nothing is tried any more.
+    /// Set if workers do not start: no further job is tried.
     unusable: Option<NpuError>,
-    /// One for each thread that has a worker.
+    /// One per thread with a worker.
     interrupters: Vec<Option<Sender<Heard>>>,
     cancelled: bool,
 }
 
 impl Run {
-    /// One thread: takes jobs until there are none.
+    /// Runs one thread: takes jobs until there are none.
     fn serve(&self, index: usize, outcomes: &Sender<Compiled>) {
         let mut worker = None;
         while let Some((job, next)) = self.take() {
@@ -153,14 +153,14 @@ impl Run {
         }
     }
 
-    /// The next job, or why it will not be tried.
+    /// Takes the next job, or the reason why it will not be tried.
     fn take(&self) -> Option<(usize, Result<NpuJob, NpuError>)> {
         let mut state = self.state();
         let (index, job) = state.queue.pop_front()?;
         Some((index, state.unusable.clone().map_or(Ok(job), Err)))
     }
 
-    /// Does a job, in the worker at hand or a fresh one; nothing when the run was cancelled.
+    /// Runs a job, in the present worker or a fresh one; returns `None` if the run was cancelled.
     fn perform(
         &self,
         index: usize,
@@ -168,7 +168,7 @@ impl Run {
         job: &NpuJob,
     ) -> Option<Result<Vec<u8>, NpuError>> {
         let mut crash = String::new();
-        // The worker at hand may have been spoilt by an earlier job: it does not count as a try.
+        // An earlier job may have broken the present worker, so it does not count as a try.
         let tries = if worker.is_some() { 3 } else { 2 };
         for _ in 0..tries {
             let mut current = match worker.take() {
@@ -214,7 +214,7 @@ impl Run {
         }))
     }
 
-    /// A fresh worker, at the second try if need be; nothing when the run was cancelled.
+    /// Starts a fresh worker, with a second try if necessary; returns `None` if the run was cancelled.
     fn start(&self, index: usize) -> Result<Option<Worker>, NpuError> {
         let expected = self.toolchain.identity();
         let mut message = String::new();
@@ -238,7 +238,7 @@ impl Run {
         Err(error)
     }
 
-    /// From here on `cancel` interrupts the worker; false if it has been called already.
+    /// Lets `cancel` interrupt the worker from now on; false if `cancel` was called already.
     fn may_wait_for(&self, index: usize, worker: &Worker) -> bool {
         let mut state = self.state();
         state.interrupters[index] = Some(worker.interrupter());
@@ -250,7 +250,7 @@ impl Run {
         state.cancelled = true;
         state.queue.clear();
         for interrupter in state.interrupters.iter().flatten() {
-            // A worker that is gone waits for nothing.
+            // A worker that has ended is not waiting.
             let _ = interrupter.send(Heard::Interrupt);
         }
     }

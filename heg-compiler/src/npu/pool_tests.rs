@@ -1,5 +1,5 @@
-//! The pool against a worker that is a shell script: it behaves as the IR of each job says, since a compiler
-//! cannot be made to crash or hang at will. The real compiler is in `real_tests`.
+//! The pool with a shell script as its worker: it behaves as each job's IR says, since a compiler cannot be made to
+//! crash or hang at will. `real_tests` has the real compiler.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use super::pool::{Compiling, Pool};
 use super::toolchain::{Launch, NpuToolchain, Provider};
 use super::{NpuError, NpuJob, precompile};
 
-/// `$dir` is outlived by no process: everything that a test wants to know is left there.
+/// No process outlives `$dir`: everything that a test checks is written there.
 const SCRIPT: &str = r#"
 mark="heg-npu"; tab="$(printf '\t')"; count=0
 echo start >> "$dir/starts"
@@ -100,7 +100,7 @@ impl Bench {
         assert_eq!(left, ["lock"]);
     }
 
-    /// Waits for a file of the script's.
+    /// Waits for a file written by the script.
     fn wait_for(&self, file: &str) -> String {
         let start = Instant::now();
         while self.lines(file) == 0 {
@@ -115,7 +115,7 @@ fn job(text: &str) -> NpuJob {
     NpuJob::from_ir(text, text, b"", NpuPlatform::NPU4000).unwrap()
 }
 
-/// A killed process is gone a moment later.
+/// Waits until a killed process has ended, which takes a moment.
 fn assert_gone(pid: &str) {
     let file = Path::new("/proc").join(pid.trim()).join("status");
     let is_alive =
@@ -165,7 +165,7 @@ fn what_crashes_is_tried_twice_and_harms_no_other() {
         let bench = Bench::new(1);
         let found = bench.outcomes(&[text, "b"]);
         let begin = format!("the compiler crashed twice over `{text}` for NPU 4000: ");
-        // A core is dumped where the system is set up to.
+        // A core is dumped if the system is configured to.
         let says = [says.to_owned(), says.replace(" (core dumped)", "")];
         assert!(
             says.iter().any(|says| found[0] == format!("{begin}{says}")),
@@ -198,7 +198,7 @@ fn a_crash_that_does_not_come_again_is_survived() {
 #[test]
 fn a_process_spoilt_by_an_earlier_job_is_no_try() {
     let bench = Bench::new(1);
-    // Crashes in any process that has done something before.
+    // Crashes in any process that has run a job before.
     assert_eq!(bench.outcomes(&["a", "second"])[1], "second 4000 OVNPU");
     assert_eq!(bench.text("begun"), "a\nsecond\nsecond\n");
 }

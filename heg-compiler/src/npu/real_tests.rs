@@ -1,5 +1,5 @@
-//! The toolchain that was set up, with kernels of the llama fixture. Skipped, and reported, where there is none;
-//! with `HEG_REQUIRE_NPU` set, that is a failure.
+//! The installed toolchain, with kernels of the llama fixture. Reported as skipped without a toolchain; with
+//! `HEG_REQUIRE_NPU` set, that is a failure.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -29,7 +29,7 @@ pub(crate) fn toolchain(test: &str) -> Option<NpuToolchain> {
     }
 }
 
-/// The kernels that bind weights, for each of `platforms`, at a chunk of 32.
+/// Jobs for the kernels that bind weights, for each of `platforms`, at a chunk of 32.
 fn jobs(platforms: &[NpuPlatform]) -> Vec<NpuJob> {
     let lowering = Lowering {
         shape: ShapeClass::Static { tokens: 32 },
@@ -184,7 +184,7 @@ fn a_killed_run_is_resumed() {
         let found = found.into_iter().map(Result::unwrap);
         found.collect::<Vec<Precompiled>>()
     };
-    // This test starts itself as the process that is to be killed.
+    // This test starts itself as the process to be killed.
     if let Some(folder) = std::env::var_os(VICTIM) {
         let folder = PathBuf::from(folder);
         run(&folder, &|done, _| {
@@ -218,5 +218,5 @@ fn a_killed_run_is_resumed() {
     assert!(run(folder, &|_, _| ()).iter().all(|blob| blob.recalled));
 }
 
-/// Names the folder to work in, for the process to be killed.
+/// Environment variable with the folder for the process to be killed.
 const VICTIM: &str = "HEG_NPU_TEST_VICTIM";

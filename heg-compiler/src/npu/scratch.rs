@@ -1,12 +1,12 @@
-//! The folder through which a run and its workers exchange files.
+//! The folder for the files that a run and its workers exchange.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use super::error::NpuError;
 
-/// A fresh folder, removed when dropped. What a killed run left is removed by the next: a folder belongs to
-/// whoever holds the lock on its file.
+/// A fresh folder, removed when dropped. The folder of a killed run is removed by the next run: a folder belongs to the
+/// process that holds the lock on its file.
 #[derive(Debug)]
 pub(super) struct Scratch {
     folder: PathBuf,
@@ -14,14 +14,14 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// A folder within `parent`, which is created if absent.
+    /// Creates a folder within `parent`, which is created if absent.
     pub(super) fn new(parent: &Path) -> Result<Self, NpuError> {
         fs::create_dir_all(parent).map_err(NpuError::io("create", parent))?;
-        // Workers are started in the folder: a relative path would not lead there.
+        // Workers are started in the folder, where a relative path would be wrong.
         let parent = parent
             .canonicalize()
             .map_err(NpuError::io("resolve", parent))?;
-        // Nobody looks for orphans between the creation of a folder and its lock.
+        // No clean-up may run between the creation of a folder and its lock.
         let gate = lock_file(&parent.join("lock"))?;
         gate.lock().map_err(NpuError::io("lock", &parent))?;
         remove_orphans(&parent)?;
@@ -49,7 +49,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed is left to the next run.
+        // A folder that cannot be removed is left to the next run.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

@@ -1,9 +1,9 @@
-//! Where an NPU compiler comes from, and how a worker process around it is started.
+//! The source of an NPU compiler, and the start of a worker process around it.
 //!
-//! Two providers: an OpenVINO for this system whose folder has the compiler library (Intel's archives), or
-//! the Windows build under wine. `cargo xtask setup --npu` puts either into one folder in cargo's target folder
-//! and records there that it works; here that record is found and believed. A worker says who it is before its
-//! first job, so that a record that has become wrong is noticed when anything is compiled.
+//! There are two providers: an OpenVINO for this system whose folder has the compiler library (Intel's archives), or
+//! the Windows build under wine. `cargo xtask setup --npu` puts either into one folder in cargo's target folder and
+//! records there that it works; this module finds and trusts that record. A worker reports its identity before its
+//! first job, so that a record that has become wrong is noticed before a compile.
 //!
 //! ```text
 //! <target>/npu-toolchain-2026.4.1/
@@ -34,7 +34,7 @@ use super::pool::Pool;
 use super::scratch::Scratch;
 use super::worker::Worker;
 
-/// Who runs the compiler.
+/// The provider of the compiler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Provider {
     /// An OpenVINO for this system.
@@ -52,11 +52,11 @@ pub enum Provider {
 pub struct Absent {
     /// The missing part.
     pub reason: String,
-    /// What to do.
+    /// Advice to the user.
     pub hint: &'static str,
 }
 
-/// An NPU compiler that was set up.
+/// An NPU compiler that has been set up.
 #[derive(Debug, Clone)]
 pub struct NpuToolchain {
     provider: Provider,
@@ -64,7 +64,7 @@ pub struct NpuToolchain {
     launch: Launch,
 }
 
-/// How a worker is started.
+/// The command that starts a worker.
 #[derive(Debug, Clone)]
 pub(super) struct Launch {
     pub(super) program: PathBuf,
@@ -72,7 +72,7 @@ pub(super) struct Launch {
     pub(super) environment: Vec<(&'static str, OsString)>,
 }
 
-/// What setup leaves for later.
+/// The record that setup writes.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
@@ -82,8 +82,8 @@ struct Record {
 }
 
 impl NpuToolchain {
-    /// The toolchain that was set up in the target folder of this executable (its folder or one of the three
-    /// above). Where the OpenVINO that is in use has an NPU compiler, that one; else the one under wine.
+    /// Finds the toolchain that was set up in the target folder of this executable (its folder or one of the three
+    /// above). If the OpenVINO in use has an NPU compiler, that one; else the one under wine.
     pub fn find() -> Result<Self, Absent> {
         let executable = env::current_exe().unwrap_or_default();
         let mut folders = executable.ancestors().skip(1).take(FOLDERS_SEARCHED);
@@ -104,7 +104,7 @@ impl NpuToolchain {
         target.join(format!("npu-toolchain-{OPENVINO_VERSION}"))
     }
 
-    /// The toolchain of that provider, if it was set up in `folder`.
+    /// The toolchain of this provider, if it was set up in `folder`.
     pub fn recorded(folder: &Path, provider: Provider) -> Result<Self, Absent> {
         let record: Record = read_record(&provider.record(folder))
             .and_then(|text| ron::from_str(&text).ok())
@@ -120,9 +120,9 @@ impl NpuToolchain {
         Ok(Self::new(folder, provider, record.identity))
     }
 
-    /// Starts a worker that was put into `folder`, has it compile something small, and records that it could.
+    /// Starts a worker that was put into `folder`, compiles a small model with it, and records its success.
     ///
-    /// Errors: [`NpuError::Unusable`] when it could not, [`NpuError::Io`].
+    /// Errors: [`NpuError::Unusable`] if that failed, [`NpuError::Io`].
     pub fn set_up(folder: &Path, provider: Provider) -> Result<Self, NpuError> {
         let scratch = Scratch::new(&folder.join("scratch"))?;
         let mut toolchain = Self::new(folder, provider, String::new());
@@ -174,7 +174,7 @@ impl NpuToolchain {
         Self::launched(provider, identity, launch)
     }
 
-    /// A toolchain whose worker is whatever `launch` starts.
+    /// Makes a toolchain with `launch` as the worker.
     pub(super) fn launched(provider: Provider, identity: String, launch: Launch) -> Self {
         Self {
             provider,
@@ -183,13 +183,13 @@ impl NpuToolchain {
         }
     }
 
-    /// Which compiler this is, for cache keys and provenance: OpenVINO's version with its build number, and
-    /// the system that it was built for.
+    /// Identity of the compiler, for cache keys and provenance: OpenVINO's version with its build number, and the
+    /// system that it was built for.
     pub fn identity(&self) -> &str {
         &self.identity
     }
 
-    /// Who runs it.
+    /// The provider.
     pub fn provider(&self) -> &Provider {
         &self.provider
     }
@@ -210,7 +210,7 @@ impl NpuToolchain {
         let mut command = Command::new(program);
         command.args(arguments);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
-        // Wine would look for a screen.
+        // Wine would look for a display.
         command.env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY");
         command
     }
@@ -225,7 +225,7 @@ impl fmt::Display for NpuToolchain {
 impl Provider {
     /// The OpenVINO in use, if it has an NPU compiler (that of Python wheels for Linux has none).
     ///
-    /// Errors: [`heg_openvino::Error::LibraryExposed`] where others could change it.
+    /// Errors: [`heg_openvino::Error::LibraryExposed`] if others could change it.
     pub fn native() -> Result<Option<Self>, heg_openvino::Error> {
         let libraries = match find_libraries() {
             Ok(libraries) => libraries,
@@ -236,7 +236,7 @@ impl Provider {
         Ok(has_compiler.then_some(Self::Native { libraries }))
     }
 
-    /// Where the worker is in a toolchain's folder; setup puts it there.
+    /// Path of the worker in a toolchain's folder; setup puts it there.
     pub fn worker(&self, folder: &Path) -> PathBuf {
         match self {
             Self::Native { .. } => folder.join("native").join("heg-npu-worker"),
@@ -244,12 +244,12 @@ impl Provider {
         }
     }
 
-    /// Where the Windows libraries are in a toolchain's folder.
+    /// Path of the Windows libraries in a toolchain's folder.
     pub fn windows(folder: &Path) -> PathBuf {
         folder.join("windows")
     }
 
-    /// Where wine's prefix is in a toolchain's folder.
+    /// Path of wine's prefix in a toolchain's folder.
     pub fn prefix(folder: &Path) -> PathBuf {
         folder.join("prefix")
     }
@@ -278,8 +278,8 @@ impl fmt::Display for Provider {
     }
 }
 
-/// What wine is told: its prefix, to be silent, and to start nothing that a compiler does not need (menus
-/// outside of the prefix, a debugger, .NET, a browser).
+/// Environment for wine: its prefix, silence, and nothing started that a compiler does not need (menus outside of the
+/// prefix, a debugger, .NET, a browser).
 pub fn wine_environment(folder: &Path) -> Vec<(&'static str, OsString)> {
     vec![
         ("WINEPREFIX", Provider::prefix(folder).into()),
@@ -291,7 +291,7 @@ pub fn wine_environment(folder: &Path) -> Vec<(&'static str, OsString)> {
     ]
 }
 
-/// Refuses a toolchain that anybody could change who could not change this program: its parts are run.
+/// Refuses a toolchain that users could change who cannot change this program, since its parts are executed.
 fn check_owners(folder: &Path, executable: &Path) -> Result<(), Absent> {
     let check = || {
         let owners = Owners::this_user().and_owner_of(executable)?;
@@ -303,14 +303,14 @@ fn check_owners(folder: &Path, executable: &Path) -> Result<(), Absent> {
     check().map_err(|error| absent(in_full(&error)))
 }
 
-/// An error with its causes, in one line.
+/// Formats an error with its causes in one line.
 fn in_full(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| (*cause).source());
     let causes = causes.map(|cause| format!(": {cause}"));
     std::iter::once(error.to_string()).chain(causes).collect()
 }
 
-/// A record is a line; whatever else is there is not one.
+/// Reads a record, which is a single line; `None` for anything else.
 fn read_record(path: &Path) -> Option<String> {
     let mut text = String::new();
     let mut bounded = open_regular(path).ok()?.take(RECORD_BYTES_MAX);
@@ -332,16 +332,16 @@ fn on_path(program: &str) -> bool {
 
 const WINE: &str = "wine";
 
-/// Far above the line and its path.
+/// Longest record: far above one line with a path.
 const RECORD_BYTES_MAX: u64 = 64 << 10;
 
 /// The library that makes an OpenVINO a native provider.
 const COMPILER_LIBRARY: &str = "libopenvino_intel_npu_compiler.so";
 
-/// The executable's own folder and three above it, as for OpenVINO's libraries.
+/// Number of folders searched: the executable's own and three above it, as for OpenVINO's libraries.
 const FOLDERS_SEARCHED: usize = 4;
 
-/// `y = relu(x)`.
+/// A model for `y = relu(x)`.
 const TINY_IR: &str = r#"<?xml version="1.0"?>
 <net name="tiny" version="11">
 <layers>

@@ -1,7 +1,7 @@
-//! One worker process: started, given a job, listened to, killed.
+//! One worker process: starting it, giving it jobs, reading its answers, killing it.
 //!
-//! A process leads a group of its own, so that whatever it starts ends with it. It ends by itself as well when
-//! the pipe to it is closed, which is what happens when this process is killed.
+//! A process leads its own group, so that all its child processes end with it. It also ends by itself when the pipe to
+//! it is closed, as happens when this process is killed.
 
 use std::fmt;
 use std::fs;
@@ -38,23 +38,23 @@ pub(super) enum Heard {
     Nonsense(String),
     /// The output is closed.
     End,
-    /// From this process: stop waiting.
+    /// A request from this process to stop waiting.
     Interrupt,
 }
 
-/// Why a job has no blob.
+/// Reasons why a job has no blob.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// OpenVINO's refusal; the worker goes on.
+    /// OpenVINO refused the job; the worker continues.
     Refused(String),
     TimedOut,
-    /// The process ended or spoke nonsense: how, and the last it said.
+    /// The process ended or gave an invalid answer; the text has the details and its last output.
     Crashed(String),
     Interrupted,
 }
 
 impl Worker {
-    /// Waits until the process has loaded OpenVINO; gives the identity of its compiler.
+    /// Waits until the process has loaded OpenVINO; returns the identity of its compiler.
     pub(super) fn identify(&mut self) -> Result<String, Fault> {
         match self.listen(Instant::now() + START_TIMEOUT)? {
             Answer::Ready { version, system } => Ok(format!("{version} {system}")),
@@ -99,9 +99,9 @@ impl Worker {
         self.interrupt.clone()
     }
 
-    /// Has a job done; gives the blob. After any fault but a refusal the worker is of no more use.
+    /// Runs a job; returns the blob. After any fault but a refusal the worker cannot be used again.
     ///
-    /// Errors: [`NpuError::Io`] when files of this side cannot be written or read.
+    /// Errors: [`NpuError::Io`] if files on this side cannot be written or read.
     pub(super) fn run(
         &mut self,
         job: &NpuJob,
@@ -109,7 +109,7 @@ impl Worker {
     ) -> Result<Result<Vec<u8>, Fault>, NpuError> {
         let deadline = Instant::now() + timeout;
         let files = JobFiles::write(&self.folder, job)?;
-        // A broken pipe is noticed below, with better words.
+        // A broken pipe is noticed below, with a better message.
         if let Some(input) = &mut self.input {
             let _ = writeln!(input, "{}", files.line(job)).and_then(|()| input.flush());
         }
@@ -140,7 +140,7 @@ impl Worker {
         }
     }
 
-    /// How a process ended that has closed its output; it may need a moment.
+    /// The exit status of a process that has closed its output; it may need a moment to end.
     fn end(&mut self) -> Option<ExitStatus> {
         for _ in 0..END_POLLS {
             if let Ok(Some(status)) = self.child.try_wait() {
@@ -151,7 +151,7 @@ impl Worker {
         None
     }
 
-    /// What happened, with the last lines of the process's complaint.
+    /// The fault of a crash, with the last lines of the process's error output.
     fn crash(&self, how: &str) -> Fault {
         let log = fs::read(&self.log).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
@@ -172,7 +172,7 @@ impl Drop for Worker {
         self.input = None;
         #[cfg(unix)]
         if let Some(group) = rustix::process::Pid::from_raw(self.child.id().cast_signed()) {
-            // Nobody is left in the group: as wished.
+            // An error means that the group is empty already.
             let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         }
         let _ = self.child.kill();
@@ -191,7 +191,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Reads lines until the end of the output. What libraries print between answers is left out.
+/// Reads lines until the end of the output. Skips lines that libraries print between answers.
 fn hear(mut output: impl BufRead, sender: &Sender<Heard>) {
     let mut line = Vec::new();
     loop {
@@ -209,7 +209,7 @@ fn hear(mut output: impl BufRead, sender: &Sender<Heard>) {
     }
 }
 
-/// A line without its end is one that the process did not finish.
+/// Parses a line. A line without its end was not finished by the process.
 fn understand(line: &[u8]) -> Heard {
     let text = String::from_utf8_lossy(line);
     let whole = text.strip_suffix('\n').map(str::trim_end);
@@ -281,22 +281,22 @@ impl Drop for JobFiles {
     }
 }
 
-/// Numbers of jobs and logs of this process: an answer to an earlier job cannot be taken for a later one's.
+/// Numbers of jobs and logs of this process, so that an answer to an earlier job cannot be taken for a later one's.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Wine's very first start takes 10 s; chosen for a busy machine.
+/// Time limit of a start. Wine's very first start takes 10 s; chosen for a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Between the end of a process's output and that of the process: a second in all. Chosen.
+/// Pause between checks whether a process has ended after its output: a second in all. Chosen.
 const END_POLL: Duration = Duration::from_millis(10);
 const END_POLLS: u32 = 100;
 
-/// How an exported blob ends (`OVNPU`, after the metadata that the plugin appends).
+/// Last bytes of an exported blob (`OVNPU`, after the metadata that the plugin appends).
 const BLOB_END: &[u8] = b"OVNPU";
 
-/// Bound on a line: what is longer is cut, and then no answer. A message of OpenVINO's has a few thousand bytes.
+/// Longest line: a longer one is truncated and so not a valid answer. A message of OpenVINO's has a few thousand bytes.
 const LINE_MAX: u64 = 1 << 20;
 
-/// How much of a line or complaint is shown. Chosen.
+/// Characters of a line or error message that are shown. Chosen.
 const SHOWN_CHARACTERS: usize = 200;
 const LAST_LINES: usize = 6;

@@ -1,4 +1,4 @@
-//! Stable text of a plan, for people and snapshots.
+//! Prints a plan as stable text, for people and snapshots.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::lower::{group_columns, is_centred, stored_element};
 use crate::variants::variants;
 
 impl fmt::Display for Plan {
-    /// Dimensions, the variants of each kernel, the weights as they will be stored, and what each layer uses.
+    /// Writes dimensions, the variants of each kernel, the weights as they will be stored, and the uses of each layer.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dims = &self.dims;
         writeln!(
@@ -80,7 +80,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// How a weight's integers are stored, behind their type.
+/// The storage of a weight's integers, to follow their type.
 fn integers(param: &Param, form: WeightForm) -> String {
     let groups = group_columns(param.kind, form);
     let groups = groups.map_or(String::new(), |group| format!(" in groups of {group}"));

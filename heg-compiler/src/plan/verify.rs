@@ -1,4 +1,4 @@
-//! Checks of a plan: sizes in order, each weight stored once and in one shape, variants that differ.
+//! Checks of a plan: sizes in order, each weight stored once and in one shape, distinct variants.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::Plan;
 use crate::variants::variants;
 use crate::verify::{BrokenInvariant, Checks};
 
-/// Checks what will be lowered and encoded.
+/// Checks the inputs of lowering and encoding.
 pub(super) fn verify(plan: &Plan) -> Result<(), BrokenInvariant> {
     let checks = Checks::new(PASS, "sizes");
     for (what, sizes) in [
@@ -35,7 +35,8 @@ pub(super) fn verify(plan: &Plan) -> Result<(), BrokenInvariant> {
     })
 }
 
-/// All uses of a source agree on its kind and shape, and all are in the list of stored weights, the embedding first.
+/// Checks that all uses of a source have the same kind and shape, and that all are in the list of stored weights, the
+/// embedding first.
 fn check_weights(plan: &Plan) -> Result<(), BrokenInvariant> {
     let stored = plan.weights();
     let first = stored.first().map(|weight| &weight.source);

@@ -1,5 +1,5 @@
-//! The cuts of a machine whose first device is an NPU: its compiler is asked about few pieces of each product, the solver
-//! chooses by its estimates, and only the chosen pieces are compiled (HeteroLLM §4.3).
+//! The cuts of a machine whose first device is an NPU: its compiler estimates a few pieces of each product, the solver
+//! chooses by these estimates, and only the chosen pieces are compiled (HeteroLLM §4.3).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::heg::KernelBody;
 use crate::lower::WeightsFirst;
 use crate::plan::Plan;
 
-/// Asks about the cuts of each machine; what the answers come to, as text.
+/// Computes the cuts of each machine; returns the results as text.
 pub(crate) fn cuts(inquirer: &Inquirer<'_>, socs: &[Soc]) -> Result<String, CompileError> {
     if socs.is_empty() {
         return Err(CompileError::NothingToAsk {
@@ -40,7 +40,7 @@ pub(crate) fn cuts(inquirer: &Inquirer<'_>, socs: &[Soc]) -> Result<String, Comp
 pub(crate) struct CutBlobs {
     pub(crate) partition: SocPartition,
     platform: NpuPlatform,
-    /// Pieces that were asked about before the cuts were chosen.
+    /// Number of pieces compiled for estimates before the cuts were chosen.
     asked: usize,
     /// Pieces of the chosen cuts.
     pieces: Vec<CompiledPiece>,
@@ -64,7 +64,7 @@ struct FirstPiece {
 struct CompiledPiece {
     product: CutProduct,
     blob_bytes: u64,
-    /// The compiler's estimate by what was expected between the pieces that it had been asked about.
+    /// The compiler's estimate relative to the one interpolated between the pieces compiled before.
     error: Option<f64>,
 }
 
@@ -181,7 +181,7 @@ impl fmt::Display for FirstPiece {
     }
 }
 
-/// Bytes of a model's weights as they are stored, each once.
+/// Bytes of a model's stored weights, each counted once.
 fn weight_bytes(plan: &Plan) -> u64 {
     let weights = plan.weights();
     let bytes = weights
@@ -190,11 +190,11 @@ fn weight_bytes(plan: &Plan) -> u64 {
     bytes.sum()
 }
 
-/// The linear operators of a layer and of the head, in execution order. Every layer has the same.
+/// The linear operators of a layer and of the head, in execution order. Every layer has the same ones.
 struct LayerProducts {
-    /// Queries, keys, values.
+    /// Query, key and value projections.
     qkv: Vec<Linear>,
-    /// Output, gate, up, down.
+    /// Output, gate, up and down projections.
     ffn: Vec<Linear>,
     head: Vec<Linear>,
     activation: Option<Activation>,
@@ -231,7 +231,8 @@ impl LayerProducts {
         each.collect()
     }
 
-    /// The first rows of a product as a kernel; those of queries, keys and values are of as many groups of heads.
+    /// The first rows of a product as a kernel; for queries, keys and values, those of the same number of groups of
+    /// heads.
     fn body(&self, product: CutProduct, rows: u32) -> KernelBody {
         let (linears, gate) = match product {
             CutProduct::Qkv | CutProduct::Attention => (&self.qkv[..], None),

@@ -1,7 +1,8 @@
-//! Products as kernels of their own, put to the NPU's compiler: which order of their operands is faster (`orders`), and
-//! what a machine's cuts are by its estimates, with the blobs that these take (`cuts`).
+//! Compiles products as separate kernels with the NPU's compiler, to find the faster order of their operands (`orders`)
+//! and a machine's cuts by its estimates, with their blobs (`cuts`).
 //!
-//! Blobs are kept in the store like those of bundles, so that a killed run is resumed and a second one asks nothing.
+//! Blobs are kept in the store like those of bundles, so that a killed run is resumed and a second one compiles
+//! nothing.
 
 mod cuts;
 mod orders;
@@ -35,15 +36,15 @@ pub(crate) struct Inquiry {
     pub(crate) platform: NpuPlatform,
 }
 
-/// What the compiler made of a kernel.
+/// The compiler's result for a kernel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reply {
     pub(crate) made: Precompiled,
-    /// Estimate at the highest clock in µs, where there is one.
+    /// Estimate at the highest clock in µs, if there is one.
     pub(crate) latency_us: Option<f64>,
 }
 
-/// Puts kernels to the NPU's compiler.
+/// Compiles kernels with the NPU's compiler and reads its estimates.
 pub(crate) struct Inquirer<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) store: &'a Store,
@@ -53,7 +54,7 @@ pub(crate) struct Inquirer<'a> {
 }
 
 impl<'a> Inquirer<'a> {
-    /// One that asks about kernels of a plan, and keeps blobs in a store.
+    /// Makes one that asks about kernels of a plan, and keeps blobs in a store.
     pub(crate) fn new(
         plan: &'a Plan,
         (store, pool): (&'a Store, &'a Pool),
@@ -69,7 +70,7 @@ impl<'a> Inquirer<'a> {
         }
     }
 
-    /// A reply to each inquiry, in their order. One that the compiler refuses has its error in its place.
+    /// Returns a reply to each inquiry, in their order. A kernel that the compiler refuses has its error in its place.
     pub(crate) fn ask(
         &self,
         inquiries: &[Inquiry],
@@ -113,7 +114,7 @@ impl<'a> Inquirer<'a> {
         Ok(job)
     }
 
-    /// What a blob says of itself.
+    /// Reads the estimate and the metadata of a blob.
     pub(crate) fn reply(&self, name: &str, made: Precompiled) -> Result<Reply, CompileError> {
         let bytes = self.store.map(made.blob.id)?;
         let metrics = NpuBlob::read(&bytes).and_then(|blob| blob.perf_metrics());
@@ -129,7 +130,7 @@ impl<'a> Inquirer<'a> {
     }
 }
 
-/// A linear operator's weights, freed of their names so that equal shapes are equal kernels.
+/// A linear operator's weights, without their names so that equal shapes are equal kernels.
 #[derive(Debug, Clone, PartialEq)]
 struct Linear {
     weight: Param,
@@ -157,7 +158,7 @@ impl Linear {
         self.weight.shape.get(1).copied().unwrap_or(0)
     }
 
-    /// The operator with its first rows alone.
+    /// The operator with its first `rows` rows only.
     fn first(&self, rows: u32) -> Self {
         let mut part = self.clone();
         for param in std::iter::once(&mut part.weight).chain(&mut part.bias) {
@@ -180,7 +181,7 @@ impl Linear {
     }
 }
 
-/// Linear operators over the same rows as a kernel; where there is a gate, the first is activated and multiplied with the
+/// A kernel of linear operators over the same rows; with a gate, the activation of the first is multiplied by the
 /// second.
 fn kernel(linears: &[Linear], gate: Option<Activation>) -> KernelBody {
     let tokens = |role, width| Port {
@@ -207,7 +208,7 @@ fn kernel(linears: &[Linear], gate: Option<Activation>) -> KernelBody {
         });
         results.push(Operand::Op(linears.len()));
     }
-    // Names of ports need only differ.
+    // The names of the ports only need to differ.
     let roles = [Role::Query, Role::Key, Role::Value];
     let outputs = results.iter().zip(linears).zip(roles);
     KernelBody {

@@ -14,9 +14,9 @@ use crate::plan::Plan;
 /// Tokens of a call, and the platform.
 pub(crate) type Site = (u32, NpuPlatform);
 
-/// A product, or a whole kernel of several.
+/// A product, or a whole kernel with several products.
 struct Subject {
-    /// Operators of this shape, or the kernel's name.
+    /// Operators with this shape, or the kernel's name.
     names: Vec<String>,
     /// Output rows and columns of a product.
     shape: Option<(u32, u32)>,
@@ -28,15 +28,15 @@ struct OrderEstimate {
     name: String,
     shape: Option<(u32, u32)>,
     site: Site,
-    /// In µs, activations first and weights first; none for what the compiler refuses.
+    /// Estimates in µs, activations first and weights first; `None` if the compiler refuses it.
     latency_us: [Option<f64>; 2],
 }
 
 /// The estimates of a model.
 struct OrderTable(Vec<OrderEstimate>);
 
-/// Asks for both orders of every product of a layer, and of the kernels that these are in, at every chunk for every
-/// platform; a table of the answers.
+/// Estimates both orders of every product of a layer, and of the kernels with these products, at every chunk for every
+/// platform; returns a table.
 pub(crate) fn orders(
     inquirer: &Inquirer<'_>,
     platforms: &[NpuPlatform],
@@ -71,7 +71,7 @@ pub(crate) fn orders(
     Ok(OrderTable(estimates.collect()).to_string())
 }
 
-/// Of each kernel the products that are faster with their weights first, each asked about alone.
+/// For each kernel, the products that are faster with weights first, each estimated separately.
 pub(crate) fn weights_first(
     inquirer: &Inquirer<'_>,
     kernels: &[(&KernelBody, Site)],
@@ -116,7 +116,7 @@ fn latencies_us(pair: &[Result<Reply, NpuError>; 2]) -> [Option<f64>; 2] {
         .map(|reply| reply.as_ref().ok().and_then(|reply| reply.latency_us))
 }
 
-/// The distinct products of layers, and the kernels that bind them.
+/// The distinct products of layers, and the kernels that have them.
 fn subjects(plan: &Plan) -> Vec<Subject> {
     let mut products: Vec<(Linear, Vec<String>)> = Vec::new();
     let mut kernels = Vec::new();
@@ -147,7 +147,7 @@ fn subjects(plan: &Plan) -> Vec<Subject> {
 }
 
 impl OrderEstimate {
-    /// Latency with weights first by that with activations first.
+    /// Latency with weights first relative to that with activations first.
     fn ratio(&self) -> Option<f64> {
         let [activations_us, weights_us] = self.latency_us;
         Some(weights_us? / activations_us?)

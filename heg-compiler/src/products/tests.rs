@@ -1,4 +1,4 @@
-//! Kernels of products are kernels, and the compiler that was set up tells their orders apart.
+//! Kernels of products are valid kernels, and the installed compiler distinguishes their orders.
 
 use heg_artifacts::manifest::ElementType;
 use heg_spec::{GroupColumns, WeightForm, shipped};
@@ -7,7 +7,7 @@ use super::*;
 use crate::fixture::{Described, FAMILIES};
 use crate::phase::Silent;
 
-/// A store that is empty.
+/// An empty store.
 fn store() -> (tempfile::TempDir, Store, Pool) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();

@@ -1,16 +1,16 @@
-//! Operators that become one step.
+//! Finds operators that become one step.
 
 use std::collections::BTreeMap;
 
 use crate::graph::Op;
 use crate::heg::{KernelBody, Operand};
 
-/// Which operators of a body become one step.
+/// The operators of a body that become one step.
 pub(super) struct Joined {
-    /// Of each linear operator, the first of those that become one product with it: neighbours over the same rows,
-    /// itself where it has none.
+    /// For each linear operator, the first of those that become one product with it: neighbours over the same rows, or
+    /// the operator itself if there are none.
     products: BTreeMap<usize, usize>,
-    /// The sum that a linear operator's product is added in.
+    /// For each linear operator, the sum to which its product is added.
     sums: BTreeMap<usize, usize>,
 }
 
@@ -36,19 +36,19 @@ impl Joined {
         joined
     }
 
-    /// The linear operators that become one product with operator `first`, itself included; none if it is not the
+    /// The linear operators that become one product with operator `first`, itself included; empty if it is not the
     /// first of them.
     pub(super) fn product(&self, first: usize) -> Vec<usize> {
         let same = self.products.iter().filter(|(_, start)| **start == first);
         same.map(|(linear, _)| *linear).collect()
     }
 
-    /// The sum that a linear operator's product is added in.
+    /// The sum to which a linear operator's product is added.
     pub(super) fn sum_of(&self, linear: usize) -> Option<usize> {
         self.sums.get(&linear).copied()
     }
 
-    /// Whether an operator is a part of the step of another one.
+    /// Whether an operator is part of another one's step.
     pub(super) fn is_part(&self, op: usize) -> bool {
         let follows = self.products.get(&op).is_some_and(|first| *first != op);
         follows || self.product_of(op).is_some()
@@ -60,7 +60,7 @@ impl Joined {
             .map(|(linear, _)| *linear)
     }
 
-    /// When a value is there: counted in operators of the body, 0 for inputs.
+    /// Position at which a value is available, counted in operators of the body, 0 for inputs.
     fn place(&self, value: Operand) -> usize {
         match value {
             Operand::Input(_) => 0,
@@ -86,7 +86,7 @@ fn products(body: &KernelBody) -> BTreeMap<usize, usize> {
     products
 }
 
-/// How often a value is read, as an operand or as a result.
+/// Number of reads of a value, as an operand or as a result.
 fn reads(body: &KernelBody, value: Operand) -> usize {
     let operands = body.ops.iter().flat_map(|op| &op.operands);
     operands

@@ -1,11 +1,11 @@
-//! Places in scratch memory.
+//! Allocates places in scratch memory.
 
 use std::ops::Range;
 
 use heg_artifacts::program::{BufferPlace, Program, scratch_width};
 
-/// Gives each buffer in scratch memory the first place that no buffer in use has, in the order in which they are
-/// written. What a phase reads or writes is in use throughout it.
+/// Gives each buffer in scratch memory the first place that no buffer in use has, in the order in which buffers are
+/// written. A buffer that a phase reads or writes is in use throughout that phase.
 pub(super) fn place(program: &mut Program) {
     let phases = program.phase_of_steps();
     let mut last_reads = vec![0; program.buffers.len()];
@@ -14,7 +14,7 @@ pub(super) fn place(program: &mut Program) {
             last_reads[id.0 as usize] = *phase;
         }
     }
-    // By their places, with the last phase that reads them.
+    // Buffers in use, by their places, with the last phase that reads them.
     let mut in_use: Vec<(Range<u32>, usize)> = Vec::new();
     for (phase, step) in phases.iter().zip(&program.steps) {
         in_use.retain(|(_, last_read)| last_read >= phase);
@@ -32,7 +32,7 @@ pub(super) fn place(program: &mut Program) {
     }
 }
 
-/// The lowest place with so many elements that no buffer in use has.
+/// The lowest place with `elements` elements that no buffer in use has.
 fn first_gap(in_use: &[(Range<u32>, usize)], elements: u32) -> u32 {
     let mut first = 0_u32;
     for (taken, _) in in_use {

@@ -1,7 +1,7 @@
-//! CPU programs: a kernel's body becomes a flat list of steps over numbered buffers (`heg_artifacts::program`).
+//! CPU programs: compiles a kernel's body to a flat list of steps over numbered buffers (`heg_artifacts::program`).
 //!
 //! `joined` finds operators that become one step: linear operators over the same rows, and sums with their products.
-//! `steps` walks the body and says for every value in which form it is written, `memory` gives scratch buffers their
+//! `steps` walks the body and chooses the form in which each value is written, `memory` gives scratch buffers their
 //! places.
 
 mod joined;
@@ -16,12 +16,12 @@ use heg_artifacts::program::Program;
 use crate::error::CompileError;
 use crate::heg::KernelBody;
 
-/// The program of a body; `kernel` is the body as a manifest describes it.
+/// Returns the program of a body; `kernel` is the body's description in the manifest.
 ///
 /// # Errors
 ///
-/// [`CompileError::Fusion`] where an operator reads what a program cannot give it,
-/// [`CompileError::Artifacts`] where the program would not fit its kernel.
+/// [`CompileError::Fusion`] if an operator reads something that a program cannot provide, [`CompileError::Artifacts`]
+/// if the program would not fit its kernel.
 pub(crate) fn lower_program(body: &KernelBody, kernel: &Kernel) -> Result<Program, CompileError> {
     let mut program = steps::program(body)?;
     memory::place(&mut program);

@@ -1,7 +1,7 @@
 //! The steps of a program, and the form in which each value is written.
 //!
-//! What only products read is written as operands at once; what others read too is written plain, and copied to
-//! operands before the first product. A value that only leaves the kernel is written to its port.
+//! A value that only products read is written as operands at once; one with other readers too is written plain, and
+//! copied to operands before the first product. A value that only leaves the kernel is written to its port.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::error::CompileError;
 use crate::graph::{Op, Param};
 use crate::heg::{BodyOp, KernelBody, Operand};
 
-/// The program of a body. Buffers in scratch memory have no places yet: all begin at its first element.
+/// The program of a body. Buffers in scratch memory have no places yet: all begin at element 0.
 pub(super) fn program(body: &KernelBody) -> Result<Program, CompileError> {
     let mut builder = Builder::new(body);
     for index in 0..body.ops.len() {
@@ -40,9 +40,9 @@ struct Builder<'a> {
     program: Program,
     /// The value of each buffer.
     values: Vec<Operand>,
-    /// Buffers that have values in plain rows.
+    /// Buffers with values in plain rows.
     plain: BTreeMap<Operand, BufferId>,
-    /// Buffers that have values as operands of products.
+    /// Buffers with values as operands of products.
     operands: BTreeMap<Operand, BufferId>,
 }
 
@@ -68,8 +68,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The step of an operator, with those that become one step with it. The buffers that it writes are new, plain and
-    /// in scratch memory.
+    /// The step of an operator, including the operators joined with it. Its output buffers are new, plain and in
+    /// scratch memory.
     fn step(&mut self, index: usize) -> Result<Step, CompileError> {
         let op = &self.body.ops[index];
         let x = |builder: &mut Self| builder.plain_of(op.operands[0]);
@@ -139,7 +139,7 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// The product of all linear operators that are joined with operator `first`.
+    /// The product of all linear operators joined with operator `first`.
     fn product(&mut self, first: usize, x: Operand) -> Step {
         let x = self.operand_of(x);
         let linears = self.joined.product(first);
@@ -172,12 +172,12 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A bias is the parameter behind the weight.
+    /// The parameter of a bias, which follows that of the weight.
     fn bias(&self, op: usize, bias: Option<&Param>) -> Option<ParameterId> {
         bias.map(|_| ParameterId(self.parameters[op] + 1))
     }
 
-    /// Rows of an attention, which has to read the kernel's own ports.
+    /// The output rows of an attention, which has to read the kernel's own ports.
     fn attended(&mut self, index: usize) -> Result<BufferId, CompileError> {
         let op = &self.body.ops[index];
         let roles = op.operands.iter().map(|operand| match operand {
@@ -227,7 +227,7 @@ impl<'a> Builder<'a> {
         id
     }
 
-    /// The operands of a value; a copy where it is there in plain rows only.
+    /// The operands of a value; copies the value if it exists in plain rows only.
     fn operand_of(&mut self, value: Operand) -> BufferId {
         if let Some(known) = self.operands.get(&value) {
             return *known;
@@ -240,7 +240,7 @@ impl<'a> Builder<'a> {
         out
     }
 
-    /// Adds a step, with the form and the place that its readers ask for.
+    /// Adds a step, with the form and the place that the readers of its outputs need.
     fn finish(&mut self, step: Step) {
         let mut stored = Vec::new();
         for out in step.writes() {
@@ -281,13 +281,13 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// What reads a value.
+/// The readers of a value.
 struct Readers {
     /// Whether a step reads its elements.
     plain: bool,
     /// Whether a product reads it as operands.
     products: bool,
-    /// Outputs that it is.
+    /// Output ports that have this value.
     ports: Vec<usize>,
 }
 

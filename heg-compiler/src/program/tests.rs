@@ -28,10 +28,10 @@ macro_rules! pinned {
     };
 }
 
-// Norms of heads, and of what is added; rows of fused weights; norms of whole projections; factors; biases.
+// Norms of heads, and of the added value; rows of fused weights; norms of whole projections; factors; biases.
 pinned!(gemma3, phi3, olmo2, granite, qwen2, llama);
 
-/// Whatever the form of the weights, they lower to programs that are read again as they were.
+/// With weights in any form, all families lower to programs that read back unchanged.
 #[test]
 fn programs_of_all_families_are_read_again() {
     for family in FAMILIES {

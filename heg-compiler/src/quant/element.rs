@@ -1,33 +1,33 @@
-//! Decoding source numbers: little-endian bytes of any alignment to f32, and the largest magnitude.
+//! Decodes source numbers (little-endian bytes of any alignment) to f32, and finds the largest magnitude.
 //!
-//! The inner loops of everything in `quant/`. They are written to be vectorised with baseline SSE2
-//! and NEON: no branch, no call, no alignment. All of them are exact (every bf16 and f16 is an f32),
-//! so their results do not depend on the width of vectors or the order of threads.
+//! The inner loops of everything in `quant/`. They are written to be vectorised with baseline SSE2 and NEON: no branch,
+//! no call, no alignment. All of them are exact (every bf16 and f16 is an f32), so their results do not depend on the
+//! width of vectors or the order of threads.
 
 use crate::ingest::{SourceDtype, SourceTensor};
 
 use super::error::QuantError;
 
-/// One source format. `Raw` is an element's bytes as they stand.
+/// One source format. `Raw` holds an element's bytes unchanged.
 pub(crate) trait Element {
     type Raw: Copy + Sync + 'static;
 
-    /// The elements of a slice; bytes of a broken last one are left out.
+    /// The elements of a slice; bytes of an incomplete last one are left out.
     fn elements(bytes: &[u8]) -> &[Self::Raw];
 
-    /// Bits without the sign: for finite numbers they order as magnitudes do.
+    /// Bits without the sign: for finite numbers, they are ordered like magnitudes.
     fn magnitude_bits(raw: Self::Raw) -> i32;
 
-    /// The largest of all `magnitude_bits`, zero of none.
+    /// The largest of all `magnitude_bits`; 0 if there are none.
     fn magnitude_bits_max(elements: &[Self::Raw]) -> i32;
 
     /// The smallest `magnitude_bits` of a value that is not finite.
     const INFINITY_BITS: i32;
 
-    /// The magnitude with these bits, if it is finite; some number otherwise.
+    /// The magnitude with these bits if it is finite; an unspecified number otherwise.
     fn magnitude(bits: i32) -> f32;
 
-    /// The number, if it is finite; some number otherwise.
+    /// The number if it is finite; an unspecified number otherwise.
     fn to_f32(raw: Self::Raw) -> f32;
 }
 
@@ -77,8 +77,8 @@ impl Element for F16 {
         magnitude_bits_max_16(elements)
     }
 
-    /// Exponent and mantissa move to their places in an f32, whose exponent is then 112 too small
-    /// (127 - 15); the product puts that right, and is exact for subnormals too.
+    /// Exponent and mantissa move to their places in an f32, whose exponent is then 112 too small (127 - 15); the
+    /// product corrects that, and is exact for subnormals too.
     #[inline(always)]
     fn magnitude(bits: i32) -> f32 {
         f32::from_bits(bits.cast_unsigned() << 13) * EXPONENT_SHIFT
@@ -119,7 +119,7 @@ impl Element for F32 {
     }
 }
 
-/// Signed, because SSE2 has a maximum of signed 16-bit numbers only.
+/// Signed, because SSE2 only has a maximum of signed 16-bit numbers.
 #[inline(always)]
 fn magnitude_bits_16(raw: [u8; 2]) -> i16 {
     i16::from_le_bytes(raw) & 0x7fff
@@ -151,19 +151,19 @@ macro_rules! with_element {
 }
 pub(super) use with_element;
 
-/// The largest magnitude; `None` when something is not finite, zero when there is nothing.
+/// The largest magnitude; `None` if a value is not finite, 0 if there are no values.
 pub(super) fn magnitude_max(dtype: SourceDtype, bytes: &[u8]) -> Option<f32> {
     with_element!(dtype, E => magnitude_max_of::<E>(E::elements(bytes)))
 }
 
-/// As [`magnitude_max`], of elements.
+/// Like [`magnitude_max`], over elements.
 pub(super) fn magnitude_max_of<E: Element>(elements: &[E::Raw]) -> Option<f32> {
     let bits = E::magnitude_bits_max(elements);
     (bits < E::INFINITY_BITS).then(|| E::magnitude(bits))
 }
 
-/// The error for the first element, from byte `start` of the tensor on, that is not finite or exceeds
-/// `limit`. Slow, and called only when there is one.
+/// The error for the first element, from byte `start` of the tensor on, that is not finite or exceeds `limit`. Slow,
+/// and called only if there is one.
 pub(super) fn fault(src: &SourceTensor<'_>, start: usize, limit: f32) -> QuantError {
     let bytes = src.bytes().get(start..).unwrap_or_default();
     let (position, finite) =
@@ -179,7 +179,7 @@ pub(super) fn fault(src: &SourceTensor<'_>, start: usize, limit: f32) -> QuantEr
     }
 }
 
-/// Place of the first element beyond a limit, and whether it is finite.
+/// Index of the first element beyond a limit, and whether it is finite.
 fn first_beyond<E: Element>(elements: &[E::Raw], limit: f32) -> (usize, bool) {
     let finite = |raw: E::Raw| E::magnitude_bits(raw) < E::INFINITY_BITS;
     let beyond = |raw: &E::Raw| !finite(*raw) || E::to_f32(*raw).abs() > limit;

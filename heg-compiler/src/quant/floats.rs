@@ -1,8 +1,8 @@
-//! Weights that stay floating-point: little-endian F32 or F16 bytes.
+//! Weights that stay floating-point, as little-endian F32 or F16 bytes.
 //!
-//! To F32 every source is exact. To F16 numbers are rounded to nearest, ties to even; subnormals are
-//! kept, and what would round to infinity is an error: a model with such weights needs F32, and must
-//! not be saturated in silence. NaN and infinity in the source are errors for both.
+//! To F32 every source is exact. To F16 numbers are rounded to nearest, ties to even; subnormals are kept, and a number
+//! that would round to infinity is an error: a model with such weights needs F32, and must not be saturated silently.
+//! NaN and infinity in the source are errors for both.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -24,7 +24,7 @@ pub fn f16_bytes(src: &SourceTensor<'_>, out: &mut [u8]) -> Result<(), QuantErro
     f16_part(src, 0, src.bytes(), out)
 }
 
-/// As [`f32_bytes`], of the part of the tensor that starts at byte `start`.
+/// Like [`f32_bytes`], for the part of the tensor that starts at byte `start`.
 pub(super) fn f32_part(
     src: &SourceTensor<'_>,
     start: usize,
@@ -46,7 +46,7 @@ pub(super) fn f32_part(
     Ok(())
 }
 
-/// As [`f16_bytes`], of the part of the tensor that starts at byte `start`.
+/// Like [`f16_bytes`], for the part of the tensor that starts at byte `start`.
 pub(super) fn f16_part(
     src: &SourceTensor<'_>,
     start: usize,
@@ -64,7 +64,7 @@ pub(super) fn f16_part(
     Ok(())
 }
 
-/// In blocks, so that the conversion instruction of the host, where it has one, takes many at once.
+/// In blocks, so that the conversion instruction of the host, if it has one, converts many at once.
 fn f16_of<E: Element>(elements: &[E::Raw], out: &mut [u8]) {
     let mut exact = [0.0_f32; BLOCK_ELEMENTS];
     let mut rounded = [f16::ZERO; BLOCK_ELEMENTS];

@@ -5,25 +5,25 @@ use heg_spec::GroupColumns;
 use super::error::QuantError;
 use crate::ingest::{BlockFormat, SourceTensor};
 
-/// How weights are stored in a bundle.
+/// Storage form of weights in a bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Form {
     /// Little-endian f32.
     F32,
     /// Little-endian f16.
     F16,
-    /// Channel-wise int8, symmetric about zero: values here, what they stand for beside them, row by row.
+    /// Channel-wise int8, symmetric about zero: these are the integers; scales are stored separately, row by row.
     I8,
-    /// As [`I8`](Self::I8), symmetric about the middle of each row's range.
+    /// Like [`I8`](Self::I8), but symmetric about the middle of each row's range, with centres too.
     CentredI8,
-    /// 4-bit signed integers, two to a byte: values here, what they stand for beside them, group by group.
+    /// 4-bit signed integers, two per byte: these are the integers; scales are stored separately, group by group.
     I4(GroupColumns),
-    /// As [`I4`](Self::I4), unsigned and with centres.
+    /// Like [`I4`](Self::I4), but unsigned and with centres.
     U4(GroupColumns),
 }
 
 impl Form {
-    /// Bytes of so many elements, those of their rows and groups not counted.
+    /// Size of this number of elements in bytes, without scales and centres.
     pub const fn bytes_of(self, elements: usize) -> usize {
         match self {
             Self::F32 => elements.saturating_mul(4),
@@ -33,7 +33,7 @@ impl Form {
         }
     }
 
-    /// Columns of a group, where columns are in groups.
+    /// Columns of a group, if columns are in groups.
     pub(super) const fn group_columns(self) -> Option<usize> {
         match self {
             Self::I4(group) | Self::U4(group) => Some(group.count() as usize),
@@ -46,8 +46,8 @@ impl Form {
         matches!(self, Self::CentredI8 | Self::U4(_))
     }
 
-    /// Errors unless groups divide the columns of a tensor. `all` is the greatest common divisor of the columns of all
-    /// tensors that are to have such groups, for advice.
+    /// Fails unless groups divide the columns of a tensor. `all` is the greatest common divisor of the columns of all
+    /// tensors with such groups, for advice.
     pub(crate) fn check_columns(
         self,
         tensor: &str,
@@ -71,7 +71,7 @@ impl Form {
         })
     }
 
-    /// Errors where blocks of four bits are not such groups and would be rounded a second time.
+    /// Fails if the source's 4-bit blocks do not match the groups and would be rounded a second time.
     pub(crate) fn check_blocks(self, src: &SourceTensor<'_>) -> Result<(), QuantError> {
         match src.block_format() {
             Some(format @ (BlockFormat::Q4_0 | BlockFormat::Q4_1)) if !self.takes_over(format) => {
@@ -84,7 +84,7 @@ impl Form {
         }
     }
 
-    /// Whether blocks are such groups already, so that they are taken over.
+    /// Whether blocks match the groups already, so that they are taken over unchanged.
     pub(super) fn takes_over(self, format: BlockFormat) -> bool {
         let is_centred = match format {
             BlockFormat::Q4_0 => false,

@@ -1,8 +1,7 @@
-//! Weights as a bundle stores them: channel-wise int8, group-wise 4-bit integers, or floats.
+//! Weights in a bundle's forms: channel-wise int8, group-wise 4-bit integers, or floats.
 //!
-//! Takes tensors of `ingest/` and gives bytes; which tensor gets which form is decided by the model
-//! file and its quantisation plan, where the bytes go by the bundle writer. Bit for bit the same
-//! on any machine and for any number of threads.
+//! Converts tensors of `ingest/` to bytes; the model file and its quantisation plan choose the form of each tensor, and
+//! the bundle writer decides where the bytes go. The bytes are the same on any machine and for any number of threads.
 
 mod element;
 mod error;

@@ -1,9 +1,9 @@
-//! A whole tensor, block by block, into a sink.
+//! Encodes a whole tensor, block by block, into a sink.
 //!
-//! A tensor may be larger than memory: it is read through its map in windows of a few blocks of about
-//! 4 MiB. The blocks of a window are encoded in parallel and written in order; the hash of the
-//! source is taken in the same pass, and the pages behind are given back. What is written depends on
-//! the source alone: neither on the number of threads nor on the size of blocks.
+//! A tensor may be larger than memory: it is read through its map in windows of a few blocks of about 4 MiB. The blocks
+//! of a window are encoded in parallel and written in order; the hash of the source is computed in the same pass, and
+//! the pages already read are given back. The output depends on the source alone: neither on the number of threads nor
+//! on the size of blocks.
 
 use std::io::Write;
 use std::ops::Range;
@@ -19,17 +19,17 @@ use super::form::Form;
 use super::w4a16::{quantise_groups, take_over};
 use super::w8a16::{AffineRow, RangeOfRow, quantise_part, quantise_rows_as};
 
-/// What was read and written.
+/// The input and the output of an encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Encoded {
-    /// Hash of the source bytes; type and shape are not in it.
+    /// Hash of the source bytes, without type and shape.
     pub source_hash: blake3::Hash,
     /// Bytes written to the sink.
     pub values_bytes: u64,
 }
 
-/// Encodes a tensor or view. For integers what the values of its rows or groups stand for is appended to `affine`, which
-/// must be given; other forms leave it alone. On error the sink holds the blocks before the bad one.
+/// Encodes a tensor or view. For integers, the scales and centres of its rows or groups are appended to `affine`, which
+/// must be given; other forms leave it alone. On error the sink has the blocks before the bad one.
 pub fn encode(
     src: &SourceTensor<'_>,
     form: Form,
@@ -39,7 +39,7 @@ pub fn encode(
     encode_in_blocks(src, form, values, affine, BLOCK_BYTES)
 }
 
-/// As [`encode`], with blocks of about `block_bytes` of source: a multiple of every element.
+/// Like [`encode`], with blocks of about `block_bytes` of source: a multiple of every element's size.
 pub(crate) fn encode_in_blocks(
     src: &SourceTensor<'_>,
     form: Form,
@@ -75,7 +75,7 @@ pub(crate) fn encode_in_blocks(
     })
 }
 
-/// Room for what integers stand for.
+/// The buffer for scales and centres; an error if it is missing.
 fn given<'s>(
     src: &SourceTensor<'_>,
     affine: Option<&'s mut Vec<AffineRow>>,
@@ -88,42 +88,42 @@ fn given<'s>(
     })
 }
 
-/// Hash of the source bytes alone, the same as [`encode`] gives; for asking a cache before encoding.
-/// Pages stay mapped, since encoding often follows.
+/// Hash of the source bytes alone, the same as from [`encode`]; for looking into a cache before encoding. Pages stay
+/// mapped, since encoding often follows.
 pub fn source_hash(src: &SourceTensor<'_>) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     src.stored_rows(0..src.row_count(), |stored| update(&mut hasher, stored));
     hasher.finalize()
 }
 
-/// A pass over one tensor.
+/// One pass over a tensor.
 struct Stream<'a> {
     src: &'a SourceTensor<'a>,
     values: &'a mut dyn Write,
     block_bytes: usize,
-    /// Room for a window of encoded blocks, used again for the next.
+    /// Buffers for a window of encoded blocks, reused for the next.
     blocks: Vec<Block>,
     hasher: blake3::Hasher,
     values_bytes: u64,
 }
 
-/// Where one block is encoded.
+/// The buffers of one encoded block.
 #[derive(Default)]
 struct Block {
     values: Vec<u8>,
     affine: Vec<AffineRow>,
-    /// The rows of a packed source, unpacked.
+    /// The unpacked rows of a packed source.
     unpacked: Vec<u8>,
 }
 
-/// A part of the source: the byte of the tensor at which it starts, and its bytes.
+/// A part of the source: its first byte within the tensor, and its bytes.
 type Part<'a> = (usize, &'a [u8]);
 
-/// Conversion of a part: tensor, start, part, room for the result.
+/// Conversion of a part: tensor, start, part, buffer for the result.
 type PartFn = fn(&SourceTensor<'_>, usize, &[u8], &mut [u8]) -> Result<(), QuantError>;
 
 impl Stream<'_> {
-    /// Rows do not matter here: blocks are cut anywhere between elements.
+    /// Encodes floats. Rows do not matter: blocks are cut anywhere between elements.
     fn floats(&mut self, form: Form, convert: PartFn) -> Result<(), QuantError> {
         let src = self.src;
         let whole = 0..src.bytes().len();
@@ -135,7 +135,7 @@ impl Stream<'_> {
         self.pass(whole, self.block_bytes, &mut Vec::new(), work)
     }
 
-    /// Blocks of whole rows, or rows in parts where one row is much more than a block.
+    /// Encodes int8 in blocks of whole rows, or in parts of rows if a row is much longer than a block.
     fn int8(&mut self, form: Form, affine: &mut Vec<AffineRow>) -> Result<(), QuantError> {
         let src = self.src;
         check_rank(src)?;
@@ -159,7 +159,7 @@ impl Stream<'_> {
         self.pass(whole, block_rows.saturating_mul(row_bytes), affine, work)
     }
 
-    /// Blocks of whole rows.
+    /// Encodes 4-bit integers in blocks of whole rows.
     fn int4(&mut self, form: Form, affine: &mut Vec<AffineRow>) -> Result<(), QuantError> {
         let src = self.src;
         check_groups(src, form)?;
@@ -176,7 +176,7 @@ impl Stream<'_> {
         self.pass(whole, block_rows.saturating_mul(row_bytes), affine, work)
     }
 
-    /// One row in two passes, the first for its range.
+    /// Encodes one row in two passes, the first for its range.
     fn wide_row(
         &mut self,
         form: Form,
@@ -205,7 +205,7 @@ impl Stream<'_> {
         self.pass(whole, self.block_bytes, &mut Vec::new(), work)
     }
 
-    /// Writes the blocks of a window in order, up to the first that failed.
+    /// Writes the blocks of a window in order, up to the first one that failed.
     fn write_window(
         &mut self,
         results: Vec<Result<(), QuantError>>,
@@ -220,7 +220,7 @@ impl Stream<'_> {
         Ok(())
     }
 
-    /// Blocks of whole rows, each unpacked and then encoded as a tensor of its own.
+    /// Encodes a packed source in blocks of whole rows, each unpacked and then encoded as a separate tensor.
     fn packed(
         &mut self,
         form: Form,
@@ -299,7 +299,7 @@ impl Stream<'_> {
 }
 
 impl Block {
-    /// Room for the groups of some rows.
+    /// Makes room for the groups of some rows.
     fn make_room(&mut self, rows: &SourceTensor<'_>, form: Form) {
         let elements = rows.element_count();
         let groups = elements / form.group_columns().unwrap_or(1);
@@ -308,7 +308,7 @@ impl Block {
     }
 }
 
-/// Takes the blocks of rows over as groups.
+/// Takes over the blocks of rows as groups.
 fn taken_block(
     src: &SourceTensor<'_>,
     rows: Range<usize>,
@@ -370,14 +370,14 @@ fn plain_block(
     }
 }
 
-/// Groups divide rows, and blocks of four bits that cannot be taken over are not rounded a second time.
+/// Checks that groups divide rows, and that no 4-bit blocks would be rounded a second time.
 fn check_groups(src: &SourceTensor<'_>, form: Form) -> Result<(), QuantError> {
     check_rank(src)?;
     form.check_columns(src.name(), src.row_elements(), src.row_elements())?;
     form.check_blocks(src)
 }
 
-/// Channel-wise int8 needs rows.
+/// Checks that a tensor has rows, as channel-wise int8 requires.
 fn check_rank(src: &SourceTensor<'_>) -> Result<(), QuantError> {
     if src.shape().len() >= 2 {
         return Ok(());
@@ -395,25 +395,24 @@ fn write(src: &SourceTensor<'_>, sink: &mut dyn Write, bytes: &[u8]) -> Result<(
     })
 }
 
-/// The one place where source bytes are hashed. On one thread: beside encoding, blake3's rayon feature
-/// gained nothing on two cores.
+/// The only place where source bytes are hashed. On one thread: beside encoding, blake3's rayon feature gained nothing
+/// on two cores.
 fn update(hasher: &mut blake3::Hasher, bytes: &[u8]) {
     hasher.update(bytes);
 }
 
-/// Blocks in memory at once: two a thread, so that a slow one does not hold up the others.
+/// Number of blocks in memory at once: two per thread, so that a slow one does not hold up the others.
 fn window_blocks() -> usize {
     let blocks = rayon::current_num_threads().saturating_mul(2);
     blocks.clamp(2, WINDOW_BLOCKS_MAX)
 }
 
-/// Source bytes of a block, a multiple of every element. Chosen: large against the cost of a task,
-/// small against memory.
+/// Source bytes of a block, a multiple of every element's size. Chosen: large compared with the cost of a task, small
+/// compared with memory.
 const BLOCK_BYTES: usize = 4 << 20;
 
-/// Rows of more blocks than this are encoded in parts. Chosen; rows of published models stay below
-/// 256 KiB.
+/// Number of blocks above which a row is encoded in parts. Chosen; rows of published models stay below 256 KiB.
 const WIDE_ROW_BLOCKS: usize = 2;
 
-/// Bounds memory to 32 · (4 MiB and at most twice that encoded). Chosen.
+/// Limits memory to 32 · (4 MiB and at most twice that encoded). Chosen.
 const WINDOW_BLOCKS_MAX: usize = 32;

@@ -1,7 +1,7 @@
-//! Whole tensors through `encode`: the same bytes for any threads and blocks, and what is refused.
+//! Whole tensors through `encode`: the same bytes for any number of threads and size of blocks, and refusals.
 //!
-//! The unit tests of `stream.rs`, apart from it for their length. Blocks are small here, so that small
-//! tensors have many; one comparison is with the real size.
+//! The unit tests of `stream.rs`, in a file of their own because of their length. Blocks are small here, so that small
+//! tensors have many; one comparison uses the real size.
 
 use std::path::Path;
 
@@ -15,10 +15,10 @@ use super::stream::*;
 use super::w8a16::quantise_rows_as;
 use super::*;
 
-/// Values, what they stand for, and what was reported.
+/// Values, scales and centres, and the result.
 type Output = (Vec<u8>, Vec<AffineRow>, Encoded);
 
-/// Small, so that a small tensor has many.
+/// Small, so that a small tensor has many blocks.
 const TEST_BLOCK_BYTES: usize = 4096;
 
 fn run(src: &SourceTensor<'_>, form: Form) -> Result<Output, QuantError> {
@@ -36,7 +36,7 @@ fn with_threads<T: Send>(count: usize, work: impl FnOnce() -> T + Send) -> T {
     pool.unwrap().install(work)
 }
 
-/// Finite bf16 numbers of many sizes, all below 2 and so fit for f16.
+/// Finite bf16 numbers of many magnitudes, all below 2 and so within f16.
 fn weights(count: usize) -> Vec<u8> {
     let number = |n: usize| (n as u32).wrapping_mul(0x9e37_79b9) >> 16;
     let finite = |bits: u32| (bits & 0xbfff) as u16;
@@ -45,7 +45,7 @@ fn weights(count: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Forms of four bits whose groups divide rows.
+/// The 4-bit forms whose groups divide rows.
 fn fours(columns: usize) -> impl Iterator<Item = Form> {
     let groups = GroupColumns::ALL.into_iter();
     let dividing = groups.filter(move |group| columns.is_multiple_of(group.count() as usize));
@@ -61,7 +61,7 @@ fn direct(src: &SourceTensor<'_>, form: Form) -> (Vec<u8>, Vec<AffineRow>) {
 
 #[test]
 fn bytes_do_not_depend_on_threads_or_blocks() {
-    // Several windows, the last block not full, rows that do not divide a block; then wide rows.
+    // Several windows, an incomplete last block, rows that do not divide a block; then wide rows.
     let bytes = weights(150_000);
     for (rows, columns) in [
         (1500, 100),

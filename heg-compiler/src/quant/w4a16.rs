@@ -1,12 +1,12 @@
-//! Group-wise W4A16: 4-bit weights, and for each group of neighbouring columns an f16 scale and, of the unsigned form,
-//! an f16 centre: the number that 0 stands for.
+//! Group-wise W4A16: 4-bit weights, and for each group of neighbouring columns an f16 scale and, in the unsigned form,
+//! an f16 centre: the value of the integer 0.
 //!
-//! Both are searched for by least squared error, from the weights alone: the range of a group is cut a little or not,
-//! integers and numbers are fitted to each other in turn, and of all tries the best one stays, as it is after rounding
-//! to f16. Groups are independent, sums have one order, and every operation is rounded once, so the bytes are the same
-//! for any number of threads, on any machine.
+//! Both are searched for by least squared error, from the weights alone: the search tries several fractions of a
+//! group's range, fits integers and scale to each other in turn, and keeps the best of all tries, measured after
+//! rounding to f16. Groups are independent, sums have one order, and every operation is rounded once, so the bytes are
+//! the same for any number of threads, on any machine.
 //!
-//! Blocks of a GGUF file that are such groups already, Q4_0 and Q4_1, are taken over: their scales and integers stay.
+//! Blocks of a GGUF file that match the groups, Q4_0 and Q4_1, are taken over: their scales and integers stay.
 
 use half::f16;
 
@@ -20,16 +20,16 @@ use super::w8a16::AffineRow;
 /// Columns of the largest group.
 const COLUMNS_MAX: usize = 128;
 
-/// Parts of a group's range that a search begins with.
+/// Fractions of a group's range from which searches start.
 const RANGES: [f32; 7] = [1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.76];
 
-/// Times that integers and numbers are fitted to each other.
+/// Number of times that integers and scale are fitted to each other.
 const FITS: usize = 2;
 
-/// Sums that are kept apart, so that they are vectors.
+/// Number of separate partial sums, for vectorisation.
 const LANES: usize = 8;
 
-/// Quantises all rows of a tensor or view. `values` has half a byte for each element, `affine` one for each group.
+/// Quantises all rows of a tensor or view. `values` has half a byte per element, `affine` one entry per group.
 pub(super) fn quantise_groups(
     src: &SourceTensor<'_>,
     form: Form,
@@ -70,7 +70,7 @@ fn quantise_groups_of<E: Element>(
     Ok(())
 }
 
-/// Takes blocks of 32 over as groups. `stored` are whole blocks, `values` and `affine` have room for them.
+/// Takes over blocks of 32 as groups. `stored` are whole blocks; `values` and `affine` have room for them.
 pub(super) fn take_over(
     src: &SourceTensor<'_>,
     (format, form): (BlockFormat, Form),
@@ -88,7 +88,7 @@ pub(super) fn take_over(
         let scale = number(0);
         let (centre, head) = match format {
             BlockFormat::Q4_1 => (number(2), 4),
-            // What 0 stands for, where 8 stands for nothing: exact.
+            // The value of the integer 0, if 8 has the value 0: exact.
             _ if form.is_centred() => (-8.0 * scale, 2),
             _ => (0.0, 2),
         };
@@ -100,7 +100,7 @@ pub(super) fn take_over(
             });
         }
         *affine = AffineRow { scale, centre };
-        // The first sixteen columns are low halves there, here even ones are.
+        // There, the first sixteen columns are in the low halves; here, the even columns are.
         let flipped = if form.is_centred() { 0 } else { 0x88 };
         let integers = block.get(head..).unwrap_or_default();
         let half = |column: usize| {
@@ -120,12 +120,12 @@ fn row_of(src: &SourceTensor<'_>, group: usize, columns: usize) -> usize {
     src.row_start().saturating_add(row)
 }
 
-/// The integers of a form.
+/// The range of a form's integers.
 #[derive(Clone, Copy)]
 struct Levels {
     least: f32,
     largest: f32,
-    /// Whether 0 stands for a number of its own.
+    /// Whether the integer 0 has a value of its own, the centre.
     centred: bool,
 }
 
@@ -149,7 +149,7 @@ impl Levels {
         }
     }
 
-    /// Scale and centre of least error; none where a number is too large for f16.
+    /// Scale and centre with the least error; `None` if a number is too large for f16.
     fn search(self, weights: &[f32]) -> Option<AffineRow> {
         let least = weights.iter().copied().fold(f32::INFINITY, f32::min);
         let largest = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -178,10 +178,10 @@ impl Levels {
         best.map(|(_, affine)| affine)
     }
 
-    /// Scale and centre for a part of a range, about its middle.
+    /// Scale and centre for a fraction of a range, about its middle.
     fn of_range(self, least: f32, largest: f32, part: f32) -> AffineRow {
         if !self.centred {
-            // The weight of the largest magnitude is 8 steps away, on the side that has as many.
+            // The weight of the largest magnitude is 8 steps from zero, on the side that has 8.
             let extreme = if largest > -least { largest } else { least };
             return AffineRow {
                 scale: extreme * part / -8.0,
@@ -195,7 +195,7 @@ impl Levels {
         }
     }
 
-    /// The integer nearest to a weight.
+    /// The integer whose value is nearest to a weight.
     #[inline(always)]
     fn nearest(self, weight: f32, affine: AffineRow, inverse: f32) -> f32 {
         let exact = (weight - affine.centre) * inverse;
@@ -203,7 +203,7 @@ impl Levels {
         (within + ROUND_TO_EVEN) - ROUND_TO_EVEN
     }
 
-    /// Scale and centre that fit the integers nearest with others best.
+    /// Scale and centre that best fit the nearest integers of others.
     fn fitted(self, weights: &[f32], affine: AffineRow) -> AffineRow {
         let sums = self.sums(weights, affine);
         let count = weights.len() as f64;
@@ -264,7 +264,7 @@ impl Levels {
     }
 }
 
-/// Zero of a scale that nothing can be divided by.
+/// The inverse of a scale; 0 if the scale is too small to divide by.
 fn inverse(scale: f32) -> f32 {
     let inverse = 1.0 / scale;
     if inverse.is_finite() { inverse } else { 0.0 }

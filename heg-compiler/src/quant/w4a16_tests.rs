@@ -1,4 +1,4 @@
-//! Groups of 4-bit integers: how near they come to the weights, and what is refused.
+//! Groups of 4-bit integers: their distance from the weights, and refusals.
 
 use half::f16;
 use heg_spec::GroupColumns;
@@ -23,7 +23,7 @@ fn encoded(
     Ok((values, affine))
 }
 
-/// What stored groups stand for.
+/// The values of stored groups.
 fn stored(values: &[u8], affine: &[AffineRow], form: Form) -> Vec<f32> {
     let halves = values.iter().flat_map(|byte| [byte & 0x0f, byte >> 4]);
     let columns = form.group_columns().unwrap();
@@ -43,7 +43,7 @@ fn error(weights: &[f32], stored: &[f32]) -> f64 {
     each.map(|(w, s)| f64::from(w - s).powi(2)).sum()
 }
 
-/// The error of rounding to the range of each group, as files of 4-bit weights are mostly made.
+/// The error of rounding to the range of each group, as in most files of 4-bit weights.
 fn error_of_ranges(weights: &[f32], columns: usize, centred: bool) -> f64 {
     let halves = |x: f32| f16::from_f32(x).to_f32();
     let of_group = |group: &[f32]| {
@@ -62,7 +62,7 @@ fn error_of_ranges(weights: &[f32], columns: usize, centred: bool) -> f64 {
     weights.chunks(columns).map(of_group).sum()
 }
 
-/// Sums of four uniform numbers: nearly as weights are spread.
+/// Sums of four uniform numbers: distributed almost like weights.
 fn weights(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -141,7 +141,7 @@ fn what_is_not_finite_or_too_large_is_named_by_its_row() {
 }
 
 proptest! {
-    /// Whatever the weights: no step of a search makes it worse than the whole range, and f16 hold what is stored.
+    /// For any weights: no step of a search is worse than the whole range, and the stored numbers fit f16.
     #[test]
     fn any_groups_are_encoded(
         exponent in -8_i32..14,

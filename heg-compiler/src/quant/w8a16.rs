@@ -1,14 +1,14 @@
-//! Channel-wise W8A16: int8 weights with one f32 scale a row, and one f32 centre where the form says so.
+//! Channel-wise W8A16: int8 weights with one f32 scale per row, and one f32 centre if the form has centres.
 //!
-//! Symmetric about a row's centre, round to nearest, ties to even: `scale = max|w - centre| / 127`,
-//! `q = round((w - centre) / scale)`, so that the weight farthest from the centre becomes ±127 (-128 is not used), and
-//! `|w - (q·scale + centre)| ≤ scale/2` but for the rounding of f32. The centre is zero, or the middle of the row's
-//! range: then outliers of one sign do not make all steps larger. The product `x·q` is scaled afterwards, see
-//! DESIGN §4.2, and the centre times the sum of x added. Rows are independent and every step is one correctly rounded
-//! operation, so the bytes are the same for any number of threads, on any machine.
+//! Symmetric about a row's centre, round to nearest, ties to even: `scale = max|w - centre| / 127`, `q = round((w -
+//! centre) / scale)`, so that the weight farthest from the centre becomes ±127 (-128 is not used), and `|w - (q·scale +
+//! centre)| ≤ scale/2` except for the rounding of f32. The centre is zero, or the middle of the row's range: then
+//! outliers of one sign do not make all steps larger. The product `x·q` is scaled afterwards, see DESIGN §4.2, and the
+//! centre times the sum of x added. Rows are independent and every step is one correctly rounded operation, so the
+//! bytes are the same for any number of threads, on any machine.
 //!
-//! A row whose weights are its centre has scale 1 and values 0. A scale is never below the smallest normal f32, so that no
-//! device's flushing of subnormals can turn it into zero; rows that small do not reach ±127.
+//! A row whose weights all equal its centre has scale 1 and values 0. A scale is never below the smallest normal f32,
+//! so that no device's flushing of subnormals can turn it into zero; rows with such small weights do not reach ±127.
 
 use crate::ingest::{SourceDtype, SourceTensor};
 
@@ -16,22 +16,24 @@ use super::element::{Element, fault, magnitude_max_of, with_element};
 use super::error::QuantError;
 use super::form::Form;
 
-/// What the integers of a row, or of a group of its columns, stand for: `scale · q + centre`.
+/// Scale and centre of a row's integers, or of a group of its columns: an integer q has the value `scale · q + centre`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AffineRow {
+    /// The factor of an integer.
     pub scale: f32,
+    /// The value of the integer 0.
     pub centre: f32,
 }
 
 impl AffineRow {
-    /// That of a row of zeros.
+    /// The scale and centre of a row of zeros.
     pub const ZERO: Self = Self {
         scale: FLAT_ROW_SCALE,
         centre: 0.0,
     };
 }
 
-/// The least and the largest weight of a row or a part of one, as integers of the same order.
+/// The smallest and the largest weight of a row or a part of one, as integers of the same order.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RangeOfRow {
     least: i32,
@@ -39,13 +41,13 @@ pub(super) struct RangeOfRow {
 }
 
 impl RangeOfRow {
-    /// That of no weights.
+    /// The range of no weights.
     pub(super) const EMPTY: Self = Self {
         least: i32::MAX,
         largest: i32::MIN,
     };
 
-    /// That of a part's weights; `None` when something is not finite.
+    /// The range of a part's weights; `None` if a weight is not finite.
     pub(super) fn of_part(dtype: SourceDtype, part: &[u8]) -> Option<Self> {
         with_element!(dtype, E => Self::of::<E>(E::elements(part)))
     }
@@ -59,7 +61,7 @@ impl RangeOfRow {
         }))
     }
 
-    /// That of both.
+    /// The range of both.
     pub(super) fn with(self, other: Self) -> Self {
         Self {
             least: self.least.min(other.least),
@@ -67,7 +69,7 @@ impl RangeOfRow {
         }
     }
 
-    /// What integers stand for in a row of this range.
+    /// Scale and centre of a row with this range.
     pub(super) fn affine(self, form: Form) -> AffineRow {
         if self.least > self.largest {
             return AffineRow::ZERO;
@@ -87,7 +89,7 @@ impl RangeOfRow {
     }
 }
 
-/// Bits as an integer that orders as the numbers do, negative zero below zero: its own inverse.
+/// The bits as an integer that is ordered like the numbers, with negative zero below zero; its own inverse.
 #[inline(always)]
 fn rank(x: f32) -> i32 {
     flipped(x.to_bits().cast_signed())
@@ -102,7 +104,7 @@ fn flipped(bits: i32) -> i32 {
     bits ^ ((bits >> 31) & i32::MAX)
 }
 
-/// Quantises all rows of a tensor or view to a form of int8. `out_values` has an element for each of the source,
+/// Quantises all rows of a tensor or view to a form of int8. `out_values` has one element for each of the source,
 /// `out_rows` one for each row. On error the contents of both are unspecified.
 pub fn quantise_rows(
     src: &SourceTensor<'_>,
@@ -113,7 +115,7 @@ pub fn quantise_rows(
     quantise_rows_as(src, form, out_values, out_rows)
 }
 
-/// As [`quantise_rows`], also into bytes.
+/// Like [`quantise_rows`], also into bytes.
 pub(super) fn quantise_rows_as<B: LowByte>(
     src: &SourceTensor<'_>,
     form: Form,
@@ -153,13 +155,14 @@ fn quantise_rows_of<E: Element, B: LowByte>(
     Ok(())
 }
 
-/// Quantises a part of a row whose range is known.
+/// Quantises a part of a row with a known range.
 pub(super) fn quantise_part(dtype: SourceDtype, part: &[u8], affine: AffineRow, out: &mut [u8]) {
     with_element!(dtype, E => quantise_of::<E, u8>(E::elements(part), affine, out));
 }
 
-/// `|w - centre| ≤ 127·scale·(1 + 2^-23)`, since differences round in order and the scale was rounded once: the
-/// quotient rounds into ±127 without a clamp, and is far inside the range where adding [`ROUND_TO_EVEN`] rounds.
+/// `|w - centre| ≤ 127·scale·(1 + 2^-23)`, since rounding preserves the order of differences and the scale was rounded
+/// once: the quotient rounds into ±127 without a clamp, and is far inside the range where adding [`ROUND_TO_EVEN`]
+/// rounds.
 #[inline]
 fn quantise_of<E: Element, B: LowByte>(row: &[E::Raw], affine: AffineRow, out: &mut [B]) {
     for (raw, out) in row.iter().zip(out) {
@@ -169,7 +172,7 @@ fn quantise_of<E: Element, B: LowByte>(row: &[E::Raw], affine: AffineRow, out: &
     }
 }
 
-/// A value of eight bits: the number, or its byte in two's complement as it is written.
+/// A value of eight bits: the number itself, or its byte in two's complement for writing.
 pub(super) trait LowByte {
     fn low_byte(bits: u32) -> Self;
 }
@@ -191,7 +194,7 @@ impl LowByte for u8 {
 /// Levels on each side of zero.
 const LEVELS: f32 = 127.0;
 
-/// Scale of a row whose weights are its centre: any would do, this one is harmless in products and quotients.
+/// Scale of a row whose weights all equal its centre: any would do, this one is harmless in products and quotients.
 const FLAT_ROW_SCALE: f32 = 1.0;
 
 /// 1.5 · 2^23. Between 2^23 and 2^24 an f32 has no fraction, so adding this rounds to nearest, ties to
@@ -243,7 +246,7 @@ mod tests {
             assert_eq!(f32::from(*value), plain.clamp(-127.0, 127.0), "{weight}");
             let stored = f64::from(*value) * f64::from(scale) + f64::from(centre);
             let error = (f64::from(*weight) - stored).abs();
-            // Differences from the centre are rounded too.
+            // Differences from the centre are rounded as well.
             let bound = f64::from(scale) * 0.500_01 + f64::from(centre.abs()) * 1e-7;
             assert!(error <= bound, "{weight} {value} {scale} {centre}");
         }

@@ -12,7 +12,7 @@ pub(super) struct Cache<'t> {
     pub(super) position: usize,
 }
 
-/// Token i sees the rows up to `position + i`, of these the last `window`.
+/// Causal attention. Token i sees the rows up to `position + i`, and of these only the last `window`.
 pub(super) fn attention(queries: &Tensor, cache: &Cache<'_>, a: &Attention) -> Tensor {
     let head_dim = a.head_dim as usize;
     let group = (a.heads / a.kv_heads) as usize;
@@ -30,7 +30,7 @@ pub(super) fn attention(queries: &Tensor, cache: &Cache<'_>, a: &Attention) -> T
     }
 }
 
-/// One query of one head at row `at` of the cache, whose rows have the head's part from `first` on.
+/// Attention of one query of one head at row `at` of the cache, where the head's part of a row starts at `first`.
 fn attend(
     query: &[f32],
     cache: &Cache<'_>,
@@ -65,7 +65,7 @@ fn attend(
     attended.extend(sums.into_iter().map(|sum| sum as f32));
 }
 
-/// Some columns of some rows.
+/// A range of columns of a range of rows.
 fn part(x: &Tensor, rows: Range<usize>, columns: Range<usize>) -> impl Iterator<Item = &[f32]> {
     let rows = x.rows().skip(rows.start).take(rows.len());
     rows.filter_map(move |row| row.get(columns.clone()))

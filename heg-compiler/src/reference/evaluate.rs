@@ -1,4 +1,4 @@
-//! A kernel's outputs from its inputs and weights, operator by operator.
+//! Computes a kernel's outputs from its inputs and weights, operator by operator.
 
 use heg_artifacts::Error;
 use heg_artifacts::manifest::Role;
@@ -24,9 +24,9 @@ impl Tensor {
     }
 }
 
-/// The outputs of `body`, in port order. `inputs` are those of its ports, `weights` those of its parameters.
+/// Computes the outputs of `body`, in port order. `inputs` are those of its ports, `weights` those of its parameters.
 ///
-/// Errors: [`Error::Corrupt`] where a weight is not what its name says.
+/// Errors: [`Error::Corrupt`] if a weight's bytes do not match its name.
 pub(crate) fn evaluate(
     body: &KernelBody,
     inputs: &[Tensor],

@@ -1,8 +1,8 @@
 //! `x · Wᵀ + b` over stored rows: the only part that handles gigabytes.
 //!
-//! A matrix is streamed in windows. The blocks of a window are multiplied in parallel, a row by one thread, while
-//! the window is hashed; its pages are given back then, so that memory stays as large as a row of outputs. Loops
-//! are written to be vectorised with baseline SSE2 and NEON, and to give the same sums without.
+//! A matrix is streamed in windows. The blocks of a window are multiplied in parallel, with each row on one thread,
+//! while the window is hashed; then its pages are given back, so that memory stays as small as the outputs. Loops are
+//! written to be vectorised with baseline SSE2 and NEON, and to give the same sums without vectors.
 
 use heg_artifacts::manifest::ElementType;
 use heg_artifacts::{Error, SectionId};
@@ -12,8 +12,8 @@ use super::evaluate::Tensor;
 use super::weight::{Bytes, Weight};
 use crate::quant::{Bf16, Element, F16};
 
-/// `x · Wᵀ + b`. Of int8 rows, scales come after the product, and centres by the sum of x; 4-bit rows are unpacked to
-/// what they stand for.
+/// `x · Wᵀ + b`. For int8 rows, scales are applied after the product, and centres as multiples of the sum of x; 4-bit
+/// rows are unpacked to their values.
 pub(super) fn linear(x: &Tensor, weight: &Weight, bias: Option<&Weight>) -> Result<Tensor, Error> {
     let products = match weight.element {
         ElementType::I4 | ElementType::U4 => unpacked_products(x, weight)?,
@@ -57,7 +57,7 @@ fn products<const B: usize>(
     })
 }
 
-/// As [`products`], of 4-bit integers.
+/// Like [`products`], for 4-bit integers.
 fn unpacked_products(x: &Tensor, weight: &Weight) -> Result<Vec<f32>, Error> {
     let tokens: Vec<&[f32]> = x.rows().collect();
     let halves = |numbers: Option<&Bytes>| numbers.map(Bytes::halves).transpose();
@@ -89,7 +89,7 @@ fn unpacked_products(x: &Tensor, weight: &Weight) -> Result<Vec<f32>, Error> {
     })
 }
 
-/// What `multiply` gives for blocks of whole rows, in order; it is told the first row of each.
+/// Runs `multiply` on blocks of whole rows and concatenates its results; it gets the first row of each block.
 fn stream(
     matrix: &Bytes,
     row_bytes: usize,
@@ -141,8 +141,8 @@ fn multiply_rows<const B: usize>(
     products
 }
 
-/// Dot products of a row with two tokens: element i goes into sum i mod [`LANES`], the sums are added by halves.
-/// Neither the other token nor the machine's vectors change a result.
+/// Dot products of a row with two tokens: element i goes into sum i mod [`LANES`], the sums are added by halves. The
+/// result depends neither on the other token nor on the machine's vectors.
 #[inline(always)]
 fn dots<const B: usize>(
     row: &[[u8; B]],
@@ -172,8 +172,8 @@ fn add_products(sums: &mut [f32], weights: &[f32], x: &[f32]) {
     }
 }
 
-/// An int8 as the last bits of 2²³ + 128 + itself, whence it is exact: without AVX half the time of a conversion
-/// (4.4 against 1.8 GB/s of weights, two tokens, one thread of an EPYC).
+/// Converts an int8 as the last bits of 2²³ + 128 + itself, from which it follows exactly: 4.4 GB/s of weights instead
+/// of 1.8 with a conversion (without AVX; two tokens, one thread of an EPYC).
 #[inline(always)]
 fn widen_i8([byte]: [u8; 1]) -> f32 {
     const SHIFT: f32 = 8_388_608.0;
@@ -192,11 +192,12 @@ fn by_halves(mut sums: [f32; LANES]) -> f32 {
     sums[0]
 }
 
-/// Sums kept apart: four vectors of SSE2 for each of two tokens, half of its registers. Part of what an answer is.
+/// Number of separate sums: four SSE2 vectors for each of two tokens, half of the registers. Answers depend on it.
 const LANES: usize = 16;
 
-/// About what one thread multiplies at a time. Chosen: long against starting it, short against a cache.
+/// Approximate bytes that one thread multiplies at a time. Chosen: long compared with starting it, small compared with
+/// a cache.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// Blocks that are hashed together while they are multiplied. Chosen.
+/// Number of blocks that are hashed together while they are multiplied. Chosen.
 const WINDOW_BLOCKS: usize = 16;

@@ -1,10 +1,10 @@
-//! Known answers: what every place of the model gives for seeded inputs, computed here in f32 from the stored
-//! weights, so that a device that computes something else is found out.
+//! Known answers: the outputs of every place of the model for seeded inputs, computed here in f32 from the stored
+//! weights, so that a device that computes wrongly is detected.
 //!
-//! Plain Rust and not a plugin, because a bundle has the same bytes wherever it was made: sums run in an order
-//! that neither threads nor vectors change, and nothing comes from the system's mathematics. `evaluate` walks a
-//! kernel, `linear` streams its matrices, `attention` and `elementwise` do the rest; how a device's outputs are
-//! judged is `heg_artifacts`' matter. An answer is remembered by what went into it, as an encoded weight is.
+//! Plain Rust and not a plugin, because a bundle has the same bytes wherever it was made: sums run in an order that
+//! neither threads nor vectors change, and nothing comes from the system's maths library. `evaluate` walks a kernel,
+//! `linear` streams its matrices, `attention` and `elementwise` do the rest; comparing a device's outputs is left to
+//! `heg_artifacts`. An answer is remembered by its inputs, like an encoded weight.
 
 mod attention;
 mod elementwise;
@@ -40,8 +40,8 @@ pub(crate) struct Answers {
     pub(crate) head: Section,
 }
 
-/// What a model is asked: few rows, since every weight is read for them, over a context that is longer than the
-/// call, so that position and mask matter. All of it chosen.
+/// The question for a model: few rows, since every weight is read for them, over a context that is longer than the
+/// call, so that position and mask matter. All numbers are chosen.
 pub(crate) fn question(context_tokens: u32) -> KnownAnswers {
     KnownAnswers {
         seed: 1,
@@ -60,7 +60,7 @@ pub(crate) struct StoredModel<'a> {
 }
 
 impl<'a> StoredModel<'a> {
-    /// `stored` is in the order of `params`.
+    /// Makes a model from `stored`, in the order of `params`.
     pub(crate) fn new(
         plan: &'a Plan,
         store: &'a Store,
@@ -82,7 +82,7 @@ impl<'a> StoredModel<'a> {
         }
     }
 
-    /// Answers every place, equal ones once and those of an earlier compile not at all.
+    /// Computes the answers of every place, equal ones only once, and takes those of an earlier compile from the store.
     pub(crate) fn answers(&self, progress: &dyn Progress) -> Result<Answers, CompileError> {
         let heg = &self.plan.heg;
         let places = heg.layers.iter().flatten().chain([&heg.head]);
@@ -130,7 +130,7 @@ impl<'a> StoredModel<'a> {
         sections.map(|(_, stored)| stored.values.bytes).sum()
     }
 
-    /// All that an answer depends on.
+    /// The key of everything that an answer depends on.
     fn key(&self, place: &Use) -> RecipeKey {
         let body = self.body(place);
         let computed = format!(
@@ -203,5 +203,5 @@ impl<'a> StoredModel<'a> {
     }
 }
 
-/// Names the code that answers, the inputs' noise included: to be changed whenever answers do.
+/// Identifies the evaluator's code, including the inputs' noise: must change whenever answers do.
 const EVALUATOR: &str = "answer 1";

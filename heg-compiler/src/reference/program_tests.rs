@@ -1,7 +1,7 @@
-//! Programs compute what bodies say: both are evaluated on random inputs and weights, and give the same bits.
+//! Programs and their bodies compute the same: both are evaluated on random inputs and weights, and give the same bits.
 //!
-//! Programs run in scratch memory as their plan lays it out, so that a buffer that is overwritten too early, or read
-//! before it is written, shows. Operands keep the bits of their rows here.
+//! Programs run in scratch memory according to their plan, so that a buffer that is overwritten too early, or read
+//! before it is written, is noticed. Operands keep the bits of their rows here.
 
 use heg_artifacts::manifest::{ElementType, Kernel, Port, Role, Rows};
 use heg_artifacts::program::{
@@ -24,7 +24,7 @@ use crate::program::lower_program;
 const TOKENS: usize = 3;
 const POSITION: usize = 4;
 
-/// A call of a program: its memory, and what it reads.
+/// A call of a program: its memory, and its inputs.
 struct Call<'a> {
     kernel: &'a Kernel,
     program: &'a Program,
@@ -149,7 +149,7 @@ impl Call<'_> {
                 let places = self.scratch[first as usize * TOKENS..]
                     .chunks_mut(scratch_width(buffer.width) as usize);
                 for (place, row) in places.zip(rows.rows()) {
-                    // What lies behind a row is not its reader's matter.
+                    // A reader must not depend on bytes after a row.
                     place.fill(f32::NAN);
                     place[..row.len()].copy_from_slice(row);
                 }
@@ -158,7 +158,7 @@ impl Call<'_> {
     }
 }
 
-/// Compares a body with its program bit by bit, for inputs and weights that follow from a seed.
+/// Compares a body with its program bit by bit, for inputs and weights from a seed.
 fn check(body: &KernelBody, seed: u64) {
     let kernel = kernel_of(body, WeightForm::F32);
     let program = lower_program(body, &kernel).unwrap();
@@ -228,14 +228,14 @@ fn programs_of_all_families_compute_what_their_kernels_do() {
     }
 }
 
-/// Width of all values of [`bodies`], and of their heads.
+/// Width of all values of [`bodies`], and width of their heads.
 const WIDTH: u32 = 24;
 const HEADS: u32 = 3;
 
-/// An operator of a random body, before its operands and weights have numbers: which, and what it reads.
+/// An operator of a random body, before its operands and weights are resolved: its kind, and its operands.
 type Drawn = (usize, [prop::sample::Index; 2], bool);
 
-/// Kernels of operators in any order, which share their operands and results in any way.
+/// Kernels with operators in any order, which share their operands and results in any way.
 fn bodies() -> impl Strategy<Value = KernelBody> {
     let index = || any::<prop::sample::Index>();
     let op = (0..10_usize, [index(), index()], any::<bool>());
@@ -250,7 +250,7 @@ fn body(drawn: &[Drawn], results: [prop::sample::Index; 4]) -> KernelBody {
         width,
     };
     let rotary = WIDTH / HEADS / 4;
-    // The values that can be read: two inputs, and what was computed before.
+    // The values that can be read: two inputs, and all earlier results.
     let value = |index: &prop::sample::Index, computed: usize| match index.index(2 + computed) {
         at @ 0..2 => Operand::Input(at),
         at => Operand::Op(at - 2),
@@ -323,7 +323,7 @@ fn op(which: usize, flag: bool, at: usize) -> Op {
         4 => Op::Scale { factor: 0.5 },
         5 => Op::SoftCap { cap: 2.0 },
         6 => Op::Add { b_scale: 0.25 },
-        // Often: what becomes one step with them is what may go wrong.
+        // Often: joining steps with these is error-prone.
         _ => Op::Linear {
             weight: param("weight", &[WIDTH, WIDTH]),
             bias: flag.then(|| param("bias", &[WIDTH])),

@@ -1,5 +1,5 @@
-//! What `lower/ops_tests` does not see: the order of sums, damaged weights, and what is remembered. There each
-//! operator is held against its reference, in `tests/answers.rs` whole kernels against the CPU device.
+//! Tests of what `lower/ops_tests` does not cover: the order of sums, damaged weights, and remembered answers. There
+//! each operator is compared with its reference, in `tests/it/answers.rs` whole kernels with the CPU device.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +31,7 @@ fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// The order in words: element i goes into sum i mod 16, then sum l takes sum l + 8, l + 4, l + 2, l + 1.
+/// The specified order: element i goes into sum i mod 16, then sum l adds sum l + 8, l + 4, l + 2, l + 1.
 fn dot(row: &[f32], x: &[f32]) -> f32 {
     let mut sums = [0.0_f32; 16];
     for (at, (w, x)) in row.iter().zip(x).enumerate() {
@@ -53,7 +53,7 @@ fn sums_have_one_order_for_any_width_and_number_of_tokens() {
                 width,
                 values: uneven(tokens * width, 3),
             };
-            // More than a window of blocks where rows are long.
+            // More than a window of blocks if rows are long.
             let rows = 61;
             let matrix = uneven(rows * width, 5);
             let weight = Weight::of_bytes(ElementType::F32, &bytes(&matrix), None);
@@ -150,14 +150,14 @@ fn spoil(object: &Path) {
     std::fs::write(object, bytes).unwrap();
 }
 
-/// Answers are looked up, not computed again; a lost one is computed again, to the same bytes.
+/// Answers are looked up, not recomputed; a lost one is recomputed, to the same bytes.
 #[test]
 fn answers_are_remembered() {
     let workbench = Workbench::new();
     let first = workbench.compile("first", &Silent).unwrap();
     let lost = first.manifest().head.answer.unwrap();
     let kept = first.manifest().layers[0].ffn.answer.unwrap();
-    // A wrong byte shows whether the object was written again: its length is all that a look-up checks.
+    // A wrong byte shows whether the object was rewritten: a look-up only checks its length.
     spoil(&workbench.object(kept));
     let spoilt = std::fs::read(workbench.object(kept)).unwrap();
     std::fs::remove_file(workbench.object(lost)).unwrap();
@@ -167,7 +167,7 @@ fn answers_are_remembered() {
     assert_eq!(SectionId::of(&again), lost);
 }
 
-/// A wrong answer would outlive the damage, since it would be remembered. The weight is made again instead.
+/// A wrong answer would outlive the damage, since it would be remembered. The weight is encoded again instead.
 #[test]
 fn damaged_weights_are_made_again_before_they_are_answered_for() {
     let workbench = Workbench::new();
@@ -217,7 +217,7 @@ impl Progress for Counted {
     fn note(&self, _text: &str) {}
 }
 
-/// Keeps what it is told.
+/// Records the notes that it gets.
 #[derive(Default)]
 struct Noted(std::sync::Mutex<Vec<String>>);
 
@@ -255,7 +255,7 @@ fn the_question_fits_short_contexts() {
     }
 }
 
-/// The answer of an attention has to tell the position, and the window where the context is longer, by more than
+/// The answer of an attention has to detect a wrong position, and a wrong window if the context is longer, by more than
 /// any tolerance.
 #[test]
 fn a_token_more_or_less_in_sight_is_found_out() {

@@ -1,7 +1,7 @@
-//! A weight in the store, as the evaluator reads it.
+//! A weight in the store, for the evaluator.
 //!
-//! Bytes are hashed in the pass that uses them: an answer of damaged weights would be remembered, and outlive
-//! the damage.
+//! Bytes are hashed in the pass that uses them: an answer from damaged weights would be remembered, and outlive the
+//! damage.
 
 use heg_artifacts::manifest::ElementType;
 use heg_artifacts::{Error, Mapping, SectionId, Store, check_object};
@@ -9,22 +9,22 @@ use heg_artifacts::{Error, Mapping, SectionId, Store, check_object};
 use crate::encode::StoredWeight;
 use crate::quant::{Element, F16};
 
-/// A mapped weight, not read yet.
+/// A mapped weight that has not been read yet.
 pub(crate) struct Weight {
     pub(super) element: ElementType,
     pub(super) values: Bytes,
-    /// What integers stand for.
+    /// Scales and centres of integers.
     pub(super) affine: Option<Affine>,
 }
 
-/// What integers stand for: `scale · q + centre`, or `scale · q`. One f32 a row of 8-bit integers, one f16 a group of
-/// 4-bit ones.
+/// Scales and centres of integers, with the value `scale · q + centre`, or `scale · q`. One f32 per row of 8-bit
+/// integers, one f16 per group of 4-bit ones.
 pub(super) struct Affine {
     pub(super) scales: Bytes,
     pub(super) centres: Option<Bytes>,
 }
 
-/// Mapped bytes with the hash they should have.
+/// Mapped bytes with their expected hash.
 pub(super) struct Bytes {
     pub(super) mapping: Mapping,
     id: SectionId,
@@ -52,7 +52,7 @@ impl Weight {
         })
     }
 
-    /// A weight that is in memory: values, then scales and centres.
+    /// Makes a weight from memory: values, then scales and centres.
     #[cfg(test)]
     pub(crate) fn of_bytes(
         element: ElementType,
@@ -76,21 +76,21 @@ impl Weight {
 }
 
 impl Bytes {
-    /// All of them as f32: a norm's weight, a bias, scales, centres.
+    /// All elements as f32: a norm's weight, a bias, scales, centres.
     pub(super) fn floats(&self) -> Result<Vec<f32>, Error> {
         self.check(SectionId::of(&self.mapping))?;
         let (numbers, _) = self.mapping.as_chunks();
         Ok(numbers.iter().map(|n| f32::from_le_bytes(*n)).collect())
     }
 
-    /// All of them as f16: scales and centres of groups.
+    /// All elements, stored as f16: scales and centres of groups.
     pub(super) fn halves(&self) -> Result<Vec<f32>, Error> {
         self.check(SectionId::of(&self.mapping))?;
         let (numbers, _) = self.mapping.as_chunks();
         Ok(numbers.iter().map(|n| F16::to_f32(*n)).collect())
     }
 
-    /// Compares the hash of what was read with the section's name.
+    /// Compares the hash of the bytes read with the section's name.
     pub(super) fn check(&self, found: SectionId) -> Result<(), Error> {
         check_object(self.id, found, || format!("weight `{}`", self.name))
     }

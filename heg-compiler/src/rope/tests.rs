@@ -1,5 +1,5 @@
-//! Rotary tables against values computed here from the definitions, in another order and with the standard
-//! library; and what a config can get wrong.
+//! Rotary tables against values computed here from the definitions, in another order and with the standard library; and
+//! errors in configs.
 
 use std::f64::consts::PI;
 
@@ -35,7 +35,7 @@ fn check(scaling: &str, rows: u32, amplitude: f64, frequency: impl Fn(f64) -> f6
     check_dim(scaling, 16, rows, amplitude, frequency);
 }
 
-/// `frequency` takes the number of the pair.
+/// Like `check`, for any head dimension; `frequency` takes the number of the pair.
 fn check_dim(scaling: &str, dim: u32, rows: u32, amplitude: f64, frequency: impl Fn(f64) -> f64) {
     let table = table(scaling, THETA, dim, rows).unwrap();
     let width = dim / 2;
@@ -73,7 +73,7 @@ fn plain(pair: f64) -> f64 {
 fn default() {
     check("null", 256, 1.0, plain);
     check(r#"{"rope_type": "default"}"#, 256, 1.0, plain);
-    // Well known: one radian a token, then ten times less every two of eight pairs.
+    // Well known: one radian per token, then ten times less for every second of the eight pairs.
     check("null", 64, 1.0, |pair| 10_f64.powf(-pair / 2.0));
 }
 
@@ -112,15 +112,15 @@ fn llama3() {
         "original_max_position_embeddings": 64}"#;
     check(scaling, 256, 1.0, |pair| {
         let frequency = plain(pair);
-        // Turns within the original context: under one is slowed down, over four is kept.
+        // Turns within the original context: below one the pair is slowed down, above four it is kept.
         let turns = 64.0 * frequency / (2.0 * PI);
         let kept = ((turns - 1.0) / 3.0).clamp(0.0, 1.0);
         frequency * (kept + (1.0 - kept) / 8.0)
     });
 }
 
-/// HF's correction range for this base and dimension, counted by hand: pairs before `low` are kept, pairs
-/// from `high` on are interpolated.
+/// HF's correction range for this base and dimension, worked out by hand: pairs before `low` are kept, pairs from
+/// `high` on are interpolated.
 fn yarn(pair: f64, factor: f64, low: f64, high: f64) -> f64 {
     let interpolated = ((pair - low) / (high - low)).clamp(0.0, 1.0);
     plain(pair) * (1.0 - interpolated + interpolated / factor)
@@ -140,7 +140,7 @@ fn yarn_by_parts() {
         "mscale": 2.0, "mscale_all_dim": 0.5}"#;
     let amplitude = (0.2 * 4_f64.ln() + 1.0) / (0.05 * 4_f64.ln() + 1.0);
     check(given, 256, amplitude, |pair| yarn(pair, 4.0, 0.0, 3.0));
-    // Nothing to stretch: no factor on the attention either.
+    // Nothing to stretch, so there is no factor on the attention either.
     let given = r#"{"rope_type": "yarn", "factor": 1.0, "original_max_position_embeddings": 256}"#;
     check(given, 256, 1.0, plain);
 }
@@ -255,7 +255,8 @@ fn tables_without_finite_angles_are_refused() {
     );
     let yarn = r#"{"rope_type": "yarn", "factor": 4.0, "attention_factor": 1e300}"#;
     assert_eq!(refused(yarn, 4), wrong("a factor of 1.0e300"));
-    // The last pair's frequency is 10⁴³ to the power of 7/8: a few positions fit into f32, more do not.
+    // The last pair's frequency is 10⁴³ to the power of 7/8: angles of a few positions fit into f32, those of more do
+    // not.
     let tiny = |rows| table("null", 1e-43, 16, rows).map(|table| table.rows);
     assert_eq!(tiny(4), Ok(4));
     let text = tiny(16).unwrap_err();

@@ -1,30 +1,40 @@
-//! ggml's block formats: how many bytes hold how many numbers, and which numbers they are.
+//! ggml's block formats: their sizes and their decoding.
 //!
-//! Each decoder does what `dequantize_row_*` of `ggml-quants.c` does, in the same order and with the same roundings
-//! (a product, then a sum: never fused), so that the results are equal bit for bit. Tests hold them against vectors
-//! of the `gguf` package.
+//! Each decoder does the same as `dequantize_row_*` of `ggml-quants.c`, in the same order and with the same roundings
+//! (a product, then a sum: never fused), so that the results are equal bit for bit. Tests compare them with vectors of
+//! the `gguf` package.
 
 use std::fmt;
 
 use half::f16;
 
-/// A format of blocks: a few numbers with a scale of their own.
+/// A format of blocks: a few numbers with their own scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BlockFormat {
+    /// 32 numbers of 4 bits with one scale.
     Q4_0,
+    /// 32 numbers of 4 bits with one scale and one minimum.
     Q4_1,
+    /// 32 numbers of 5 bits with one scale.
     Q5_0,
+    /// 32 numbers of 5 bits with one scale and one minimum.
     Q5_1,
+    /// 32 numbers of 8 bits with one scale.
     Q8_0,
+    /// 256 numbers of 2 bits, with a scale and a minimum of 4 bits for each 16.
     Q2K,
+    /// 256 numbers of 3 bits, with a scale of 6 bits for each 16.
     Q3K,
+    /// 256 numbers of 4 bits, with a scale and a minimum of 6 bits for each 32.
     Q4K,
+    /// 256 numbers of 5 bits, with a scale and a minimum of 6 bits for each 32.
     Q5K,
+    /// 256 numbers of 6 bits, with a scale of 8 bits for each 16.
     Q6K,
 }
 
 impl BlockFormat {
-    /// Numbers of a block.
+    /// Number of elements in a block.
     pub const fn block_elements(self) -> usize {
         match self {
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => SMALL,
@@ -32,7 +42,7 @@ impl BlockFormat {
         }
     }
 
-    /// Bytes of a block.
+    /// Number of bytes in a block.
     pub const fn block_bytes(self) -> usize {
         match self {
             Self::Q4_0 => 18,
@@ -48,7 +58,7 @@ impl BlockFormat {
         }
     }
 
-    /// Decodes whole blocks into little-endian f32; a broken last block is left out.
+    /// Decodes whole blocks into little-endian f32; leaves out an incomplete last block.
     pub(in super::super) fn decode(self, blocks: &[u8], out: &mut [u8]) {
         match self {
             Self::Q4_0 => each(blocks, out, q4_0),
@@ -113,7 +123,7 @@ fn q4_0(block: &[u8; 18], out: &mut [f32; SMALL]) {
     }
 }
 
-/// As `q4_0`, with a least number behind the scale.
+/// As `q4_0`, with a minimum after the scale.
 fn q4_1(block: &[u8; 20], out: &mut [f32; SMALL]) {
     let (d, m) = (half_at(block, 0), half_at(block, 2));
     for j in 0..SMALL / 2 {
@@ -123,13 +133,13 @@ fn q4_1(block: &[u8; 20], out: &mut [f32; SMALL]) {
     }
 }
 
-/// The fifth bits of numbers j and 16 + j, in their place.
+/// The fifth bits of numbers j and 16 + j, in position.
 fn fifth_bits(high: u32, j: usize) -> (u8, u8) {
     let bit = |place: usize| ((high >> place) & 1) as u8 * 0x10;
     (bit(j), bit(j + SMALL / 2))
 }
 
-/// As `q4_0`, with the fifth bits of all numbers in four bytes behind the scale.
+/// As `q4_0`, with the fifth bits of all numbers in four bytes after the scale.
 fn q5_0(block: &[u8; 22], out: &mut [f32; SMALL]) {
     let d = half_at(block, 0);
     let high = u32::from_le_bytes([block[2], block[3], block[4], block[5]]);
@@ -141,7 +151,7 @@ fn q5_0(block: &[u8; 22], out: &mut [f32; SMALL]) {
     }
 }
 
-/// As `q5_0`, with a least number behind the scale.
+/// As `q5_0`, with a minimum after the scale.
 fn q5_1(block: &[u8; 24], out: &mut [f32; SMALL]) {
     let (d, m) = (half_at(block, 0), half_at(block, 2));
     let high = u32::from_le_bytes([block[4], block[5], block[6], block[7]]);
@@ -153,7 +163,7 @@ fn q5_1(block: &[u8; 24], out: &mut [f32; SMALL]) {
     }
 }
 
-/// d · f16, 32 bytes with a sign.
+/// d · f16, 32 signed bytes.
 fn q8_0(block: &[u8; 34], out: &mut [f32; SMALL]) {
     let d = half_at(block, 0);
     for (out, byte) in out.iter_mut().zip(&block[2..]) {
@@ -161,7 +171,7 @@ fn q8_0(block: &[u8; 34], out: &mut [f32; SMALL]) {
     }
 }
 
-/// 16 scales and least numbers of four bits, 64 bytes of two-bit numbers, scale of the scales, scale of the least.
+/// 16 scales and minimums of four bits, 64 bytes of two-bit numbers, scale of the scales, scale of the minimums.
 fn q2_k(block: &[u8; 84], out: &mut [f32; LARGE]) {
     let (scales, quants) = (&block[..16], &block[16..80]);
     let (d, min) = (half_at(block, 80), half_at(block, 82));
@@ -175,7 +185,7 @@ fn q2_k(block: &[u8; 84], out: &mut [f32; LARGE]) {
     }
 }
 
-/// Where the two-bit numbers of a group of 16 are: the first byte, and how far they are shifted in each.
+/// The place of the two-bit numbers of a group of 16: the first byte, and the shift within each byte.
 fn two_bit_place(group: usize) -> (usize, usize) {
     let (half, rest) = (group / 8, group % 8);
     (half * 32 + (rest % 2) * 16, (rest / 2) * 2)
@@ -203,7 +213,7 @@ fn q3_k(block: &[u8; 110], out: &mut [f32; LARGE]) {
     }
 }
 
-/// Scale and least number of a group of 32, of six bits each, from 12 bytes.
+/// Scale and minimum of a group of 32, six bits each, from 12 bytes.
 fn six_bit_scale(scales: &[u8], group: usize) -> (f32, f32) {
     let (scale, min) = if group < 4 {
         (scales[group] & 63, scales[group + 4] & 63)
@@ -217,7 +227,7 @@ fn six_bit_scale(scales: &[u8], group: usize) -> (f32, f32) {
     (f32::from(scale), f32::from(min))
 }
 
-/// Scale of the scales, scale of the least numbers, both of six bits in 12 bytes, 128 bytes of four-bit numbers.
+/// Scale of the scales, scale of the minimums, both of six bits in 12 bytes, 128 bytes of four-bit numbers.
 fn q4_k(block: &[u8; 144], out: &mut [f32; LARGE]) {
     let (d, min) = (half_at(block, 0), half_at(block, 2));
     let (scales, quants) = (&block[4..16], &block[16..]);
@@ -247,7 +257,7 @@ fn q5_k(block: &[u8; 176], out: &mut [f32; LARGE]) {
     }
 }
 
-/// 128 bytes of low halves, 64 of the two bits above, 16 scales with a sign, their scale.
+/// 128 bytes of low halves, 64 bytes of the two bits above, 16 signed scales, their scale.
 fn q6_k(block: &[u8; 210], out: &mut [f32; LARGE]) {
     let (low, high, scales) = (&block[..128], &block[128..192], &block[192..208]);
     let d = half_at(block, 208);
@@ -264,8 +274,8 @@ fn q6_k(block: &[u8; 210], out: &mut [f32; LARGE]) {
     }
 }
 
-/// Numbers of a block with one scale (format).
+/// Numbers in a block with one scale (format).
 const SMALL: usize = 32;
 
-/// Numbers of a block with scales of scales (format).
+/// Numbers in a block with scales of scales (format).
 const LARGE: usize = 256;

@@ -1,7 +1,7 @@
 //! The decoders against `gguf.quants.dequantize` of the `gguf` Python package, bit for bit.
 //!
 //! `testdata/blocks.bin` has, for each format, ggml's number, a count of blocks, random blocks with finite scales (of
-//! usual, large and subnormal size), and their numbers as little-endian f32.
+//! usual, large and subnormal size), and the decoded numbers as little-endian f32.
 
 use proptest::prelude::*;
 

@@ -1,7 +1,7 @@
-//! The configuration of a GGUF file in Hugging Face's spelling.
+//! The configuration of a GGUF file, with Hugging Face's keys.
 //!
-//! Afterwards nothing downstream can tell that it was not a `config.json`. Where llama.cpp writes a number in its code
-//! and not in the file (Gemma's query scale, every fourth layer of SmolLM 3), the same number holds here.
+//! No later code can tell that it was not a `config.json`. Numbers that are in llama.cpp's code and not in the file
+//! (Gemma's query scale, every fourth layer of SmolLM 3) are also set here.
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +12,7 @@ use super::mistake::GgufMistake;
 use super::rope;
 use super::tensors::Tensors;
 
-/// A configuration in the making.
+/// A configuration under construction.
 pub(super) struct Settings<'m, 'a> {
     pub(super) metadata: &'m Metadata<'a>,
     pub(super) family: &'static Family,
@@ -21,7 +21,7 @@ pub(super) struct Settings<'m, 'a> {
     pub(super) keys: Map<String, Value>,
 }
 
-/// The configuration of a file whose tensors have been checked.
+/// Returns the configuration of a file whose tensors have been checked.
 pub(super) fn read<'a>(
     metadata: &Metadata<'a>,
     family: &'static Family,
@@ -44,7 +44,7 @@ pub(super) fn read<'a>(
     Ok(settings.keys)
 }
 
-/// Refuses what is a GGUF file and not a whole model.
+/// Refuses a GGUF file that is not a whole model.
 pub(super) fn check_whole(metadata: &Metadata<'_>) -> Result<(), IngestError> {
     let refuse = |mistake| {
         Err(IngestError::GgufContent {
@@ -70,7 +70,7 @@ impl Settings<'_, '_> {
         self.keys.insert(key.to_owned(), value);
     }
 
-    /// A key of the architecture.
+    /// The full name of an architecture's key.
     pub(super) fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.family.name)
     }
@@ -85,7 +85,7 @@ impl Settings<'_, '_> {
         self.metadata.needed(&self.key(name), found, expected)
     }
 
-    /// A number as the shortest decimal that gives the same f32: what stood in `config.json`.
+    /// A number as the shortest decimal that gives the same f32, as it was in `config.json`.
     pub(super) fn number(&self, name: &str) -> Result<Option<f64>, IngestError> {
         Ok(self.metadata.f32(&self.key(name))?.map(decimal))
     }
@@ -96,7 +96,7 @@ impl Settings<'_, '_> {
             .needed(&self.key(name), found, "a finite number")
     }
 
-    /// The error of a key that holds what this architecture does not have.
+    /// The error for a key with a value that this architecture does not have.
     pub(super) fn wrong(&self, name: &str, expected: &'static str) -> IngestError {
         self.metadata.wrong(&self.key(name), expected)
     }
@@ -158,7 +158,7 @@ impl Settings<'_, '_> {
             .unwrap_or(0)
     }
 
-    /// What the file says by having a tensor or not.
+    /// Sets the keys that follow from the presence of tensors.
     fn presence(&mut self) {
         let has = |name: &str| self.tensors.by_name.contains_key(name);
         let settings = [
@@ -179,7 +179,7 @@ impl Settings<'_, '_> {
             ("gemma3", window) => self.alternating(window, 6),
             (_, None) => Ok(()),
             ("llama", Some(window)) => {
-                // Mistral's models come as `llama`.
+                // Mistral's models have the architecture `llama`.
                 self.set("model_type", json!("mistral"));
                 self.set("sliding_window", json!(window));
                 Ok(())
@@ -192,7 +192,7 @@ impl Settings<'_, '_> {
         }
     }
 
-    /// Layers with a window and layers without; each `every`-th is without, unless the file says otherwise.
+    /// Sets layers with and without a window; each `every`-th is without, unless the file says otherwise.
     fn alternating(&mut self, window: Option<u64>, every: u64) -> Result<(), IngestError> {
         const PATTERN: &str = "attention.sliding_window_pattern";
         let layers = self.count_needed("block_count")?;
@@ -226,7 +226,7 @@ impl Settings<'_, '_> {
         Ok(())
     }
 
-    /// Caps and factors.
+    /// Sets caps and factors.
     fn scales(&mut self) -> Result<(), IngestError> {
         match self.family.name {
             "gemma2" => {
@@ -294,5 +294,5 @@ pub(super) fn decimal(number: f32) -> f64 {
 const SLIDING: &str = "sliding_attention";
 const FULL: &str = "full_attention";
 
-/// Layers that are listed. Chosen: beyond it the architecture refuses the count itself.
+/// Largest number of layers that are listed. Chosen: beyond it the architecture refuses the count itself.
 const LAYERS_MAX: u64 = 4096;

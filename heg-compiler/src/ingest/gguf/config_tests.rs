@@ -1,4 +1,4 @@
-//! What the metadata become: the configuration of every family, from files that llama.cpp's conversion wrote.
+//! The configuration of every family from metadata, in files that llama.cpp's conversion wrote.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ fn config(file: &Written) -> ModelSource {
     ModelSource::from_gguf_bytes("m", &file.bytes()).unwrap()
 }
 
-/// One line a key of every fixture.
+/// Pins one line per key of every fixture.
 #[test]
 fn every_family_has_the_keys_of_its_folder() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/gguf");
@@ -79,7 +79,7 @@ fn scaling(change: impl FnOnce(&mut Written)) -> String {
     scaling.map_or_else(|| "none".to_owned(), ToString::to_string)
 }
 
-/// Factors of a head of 16 at base 10 000 as the conversion computes them.
+/// Factors for a head of 16 at base 10 000, as the conversion computes them.
 fn factors(original: f64, factor: f64) -> Vec<u8> {
     let factors = (0..8).map(|pair| {
         let wavelength = 2.0 * std::f64::consts::PI * 10_000_f64.powf(f64::from(pair) / 8.0);

@@ -5,17 +5,17 @@ use std::fmt;
 use super::super::tensor::SourceDtype;
 use super::blocks::BlockFormat;
 
-/// How a row's numbers are stored.
+/// Storage format of a row's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RowFormat {
-    /// One by one.
+    /// Single numbers.
     Plain(SourceDtype),
-    /// In blocks.
+    /// Blocks of numbers.
     Blocks(BlockFormat),
 }
 
 impl RowFormat {
-    /// The format with this number; `None` when it is not read.
+    /// The format with this number; `None` if it is not supported.
     pub(super) fn of_number(number: u32) -> Option<Self> {
         let blocks = |format| Some(Self::Blocks(format));
         match number {
@@ -36,7 +36,7 @@ impl RowFormat {
         }
     }
 
-    /// Numbers that are stored together: a row holds a multiple of them.
+    /// Number of elements stored together: a row holds a multiple of it.
     pub(in super::super) const fn block_elements(self) -> usize {
         match self {
             Self::Plain(_) => 1,
@@ -44,7 +44,7 @@ impl RowFormat {
         }
     }
 
-    /// Bytes of the numbers that are stored together.
+    /// Number of bytes of the elements stored together.
     pub(in super::super) const fn block_bytes(self) -> usize {
         match self {
             Self::Plain(dtype) => dtype.element_bytes(),
@@ -52,7 +52,7 @@ impl RowFormat {
         }
     }
 
-    /// Decodes whole blocks into little-endian f32. What is not finite stays so.
+    /// Decodes whole blocks into little-endian f32. Values that are not finite stay so.
     pub(in super::super) fn decode(self, bytes: &[u8], out: &mut [u8]) {
         let outs = out.as_chunks_mut::<4>().0.iter_mut();
         match self {
@@ -85,7 +85,7 @@ impl fmt::Display for RowFormat {
     }
 }
 
-/// A number of a type that is not read, with ggml's name where it is known.
+/// The number of an unsupported type, with ggml's name if it is known.
 pub(super) fn shown(number: u32) -> String {
     let name = usize::try_from(number).ok().and_then(|n| NAMES.get(n));
     match name {
@@ -94,10 +94,10 @@ pub(super) fn shown(number: u32) -> String {
     }
 }
 
-/// The types that are read, for messages.
+/// The supported types, for messages.
 pub(super) const KNOWN: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1 or Q2_K to Q6_K";
 
-/// ggml's names by number (`ggml_type` of `ggml.h`); empty where a number is no longer used.
+/// ggml's names by number (`ggml_type` of `ggml.h`); empty for numbers no longer in use.
 const NAMES: [&str; 41] = [
     "F32", "F16", "Q4_0", "Q4_1", "Q4_2", "Q4_3", "Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K",
     "Q4_K", "Q5_K", "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S",

@@ -1,4 +1,4 @@
-//! The tensors of a GGUF file under Hugging Face's names, each with what undoes the conversion.
+//! The tensors of a GGUF file under Hugging Face's names, each with the change that undoes the conversion.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,8 +14,8 @@ use super::metadata::Metadata;
 use super::mistake::GgufMistake;
 use super::tensors::{Described, Tensors};
 
-/// A tensor of a checked file. Invariants: `bytes` lies inside the file and is as long as shape and format ask; rows
-/// in another order are whole heads.
+/// A tensor of a checked file. Invariants: `bytes` is inside the file and as long as shape and format require;
+/// reordered rows are whole heads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in super::super) struct GgufEntry {
     packing: Packing,
@@ -25,7 +25,7 @@ pub(in super::super) struct GgufEntry {
 }
 
 impl GgufEntry {
-    /// The tensor's view, plain where nothing is to be undone.
+    /// The tensor's view, plain if nothing has to be undone.
     pub(in super::super) fn tensor<'a>(
         &self,
         name: &'a str,
@@ -43,7 +43,7 @@ impl GgufEntry {
     }
 }
 
-/// All tensors but those that belong to the configuration.
+/// Returns all tensors except those that belong to the configuration.
 pub(super) fn entries(
     metadata: &Metadata<'_>,
     tensors: Tensors,

@@ -1,7 +1,7 @@
-//! The architectures of GGUF files that are compiled, each with what llama.cpp's conversion does to it.
+//! The supported architectures of GGUF files, each with the changes that llama.cpp's conversion makes.
 //!
-//! Names and changes are those of `convert_hf_to_gguf.py`; here they are undone, so that tensors come out under
-//! Hugging Face's names with Hugging Face's numbers.
+//! Names and changes are those of `convert_hf_to_gguf.py`; here they are undone, so that tensors have Hugging Face's
+//! names and numbers.
 
 use super::super::error::IngestError;
 use super::metadata::Metadata;
@@ -18,7 +18,7 @@ pub(super) struct Family {
     layer: &'static [&'static [(&'static str, &'static str)]],
     /// Order of the rows of q and k.
     pub(super) heads: HeadRows,
-    /// What the weights of norms have in them.
+    /// Content of the norms' weights.
     pub(super) norms: NormWeights,
     /// Scale of the scores.
     pub(super) query_scale: QueryScale,
@@ -33,43 +33,43 @@ pub(super) enum HeadRows {
     Neighbours,
 }
 
-/// What the weights of norms have in them.
+/// The content of the weights of norms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NormWeights {
     /// The weight.
     Plain,
-    /// The weight and 1, which the norm of the family adds itself.
+    /// The weight plus 1, which the norm of the family adds itself.
     WithOne,
 }
 
-/// Where the scale of the scores comes from.
+/// The source of the scale of the scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum QueryScale {
     /// The size of a head, as the architecture file has it.
     Head,
-    /// A key of its own in Hugging Face that GGUF does not have. llama.cpp takes the size of a head, and hidden size
-    /// over heads for the model with this many layers.
+    /// A separate key in Hugging Face that GGUF does not have. llama.cpp uses the head dimension, but hidden size
+    /// divided by heads for the model with this number of layers.
     Named { per_head_layers: u64 },
 }
 
-/// A tensor's place in Hugging Face's terms.
+/// A tensor under Hugging Face's names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Placed {
     pub(super) name: String,
     /// The projection whose rows are in heads: q or k.
     pub(super) heads: Option<Heads>,
-    /// Whether these are the weights of a norm.
+    /// Whether it is the weight of a norm.
     pub(super) part: Part,
 }
 
-/// Whose heads the rows of a projection are.
+/// The heads that a projection's rows belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Heads {
     Query,
     Key,
 }
 
-/// What a tensor is a part of, as far as the conversion cares.
+/// The part of the model that a tensor belongs to, as far as the conversion changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Norm,
@@ -94,7 +94,7 @@ impl Family {
         })
     }
 
-    /// Where a tensor belongs; `None` when the family has no such tensor.
+    /// The place of a tensor; `None` if the family has no such tensor.
     pub(super) fn place(&self, tensor: &str) -> Option<Placed> {
         let (stem, suffix) = tensor.rsplit_once('.')?;
         if !matches!(suffix, "weight" | "bias") {
@@ -139,9 +139,9 @@ pub(super) const ARCHITECTURE: &str = "general.architecture";
 
 /// Factors of the rotary frequencies of Llama 3.
 pub(super) const ROPE_FREQS: &str = "rope_freqs.weight";
-/// Factors of the rotary frequencies beyond the original context, of longrope.
+/// Factors of the rotary frequencies beyond the original context, for longrope.
 pub(super) const ROPE_LONG: &str = "rope_factors_long.weight";
-/// The same within the original context.
+/// Factors of the rotary frequencies within the original context, for longrope.
 pub(super) const ROPE_SHORT: &str = "rope_factors_short.weight";
 
 /// Tensors outside the layers.
@@ -196,7 +196,7 @@ const PLAIN: Family = Family {
     query_scale: QueryScale::Head,
 };
 
-/// Every family. Mistral's models come as `llama`.
+/// Every family. Mistral's models have the architecture `llama`.
 const FAMILIES: &[Family] = &[
     Family {
         name: "llama",

@@ -2,8 +2,8 @@
 //!
 //! The format, all numbers little-endian: `GGUF` · u32 version · u64 tensors · u64 keys · keys · tensors · padding ·
 //! data. A key is a string (u64 length · bytes), a u32 type and a value; an array is a u32 type, a u64 count and its
-//! elements. Nothing is copied: texts and arrays stay where the file has them, and are walked once here, so that
-//! every length is known to lie inside the file.
+//! elements. Nothing is copied: texts and arrays stay in the file, and are walked once here, so that every length is
+//! known to be inside the file.
 
 #![deny(clippy::arithmetic_side_effects)]
 
@@ -20,9 +20,9 @@ use super::value::{Kind, Strings, Value};
 pub(crate) struct Metadata<'a> {
     path: PathBuf,
     entries: BTreeMap<&'a str, Value<'a>>,
-    /// How many tensors the header promises.
+    /// Number of tensors in the header.
     pub(super) tensor_count: u64,
-    /// Byte of the file where the tensors' descriptions begin.
+    /// Offset of the tensors' descriptions in the file.
     pub(super) tensors_start: usize,
 }
 
@@ -74,7 +74,7 @@ impl<'a> Metadata<'a> {
         self.entries.keys().copied()
     }
 
-    /// A text; `None` when absent, an error when something else is there or when it is not UTF-8.
+    /// A text; `None` if absent, an error if the value has another type or is not UTF-8.
     pub(crate) fn text(&self, key: &str) -> Result<Option<&'a str>, IngestError> {
         let expected = "a text in UTF-8";
         self.read_as(key, expected, |value| match value {
@@ -83,7 +83,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// A whole number that is not negative.
+    /// A non-negative whole number.
     pub(crate) fn u64(&self, key: &str) -> Result<Option<u64>, IngestError> {
         let expected = "a whole number that is not negative";
         self.read_as(key, expected, |value| match value {
@@ -92,7 +92,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// As [`Metadata::u64`], of at most 32 bits.
+    /// As [`Metadata::u64`], but of at most 32 bits.
     pub(crate) fn u32(&self, key: &str) -> Result<Option<u32>, IngestError> {
         let expected = "a whole number of at most 32 bits that is not negative";
         self.read_as(key, expected, |value| match value {
@@ -101,7 +101,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// A finite number that is not written as a whole one.
+    /// A finite floating-point number.
     pub(crate) fn f32(&self, key: &str) -> Result<Option<f32>, IngestError> {
         self.read_as(key, "a finite number", |value| match value {
             Value::Float(number) => Some(number as f32).filter(|number| number.is_finite()),
@@ -109,7 +109,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// A truth value.
+    /// A bool.
     pub(crate) fn boolean(&self, key: &str) -> Result<Option<bool>, IngestError> {
         self.read_as(key, "true or false", |value| match value {
             Value::Boolean(truth) => Some(truth),
@@ -117,7 +117,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// An array of texts, as bytes: the vocabularies of some models are not UTF-8 throughout.
+    /// An array of texts, as bytes: the vocabularies of some models are not always UTF-8.
     pub(crate) fn strings(&self, key: &str) -> Result<Option<Strings<'a>>, IngestError> {
         self.read_as(key, "an array of texts", |value| match value {
             Value::Array(array) if array.kind == Kind::Text => Some(Strings {
@@ -144,7 +144,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// An array of whole numbers or truth values (as 0 and 1) that fit 32 bits with a sign.
+    /// An array of whole numbers or bools (as 0 and 1) that fit an i32.
     pub(crate) fn i32s(&self, key: &str) -> Result<Option<Vec<i32>>, IngestError> {
         let expected = "an array of whole numbers of at most 32 bits";
         self.read_as(key, expected, |value| match value {
@@ -153,7 +153,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// `value`, or an error that says what `key` should have held.
+    /// `value`, or the error for an absent `key`.
     pub(crate) fn needed<T>(
         &self,
         key: &str,
@@ -163,7 +163,7 @@ impl<'a> Metadata<'a> {
         value.ok_or_else(|| self.wrong(key, expected))
     }
 
-    /// The error of a key that holds something else than it should, or is not there.
+    /// The error for a key that is absent or has a wrong value.
     pub(crate) fn wrong(&self, key: &str, expected: &'static str) -> IngestError {
         IngestError::ConfigValue {
             path: self.path.clone(),
@@ -191,14 +191,14 @@ impl<'a> Metadata<'a> {
     }
 }
 
-/// How a file begins (format).
+/// The first bytes of a file (format).
 pub(in super::super) const MAGIC: &[u8] = b"GGUF";
 
-/// The least that a key takes: an empty name, a type, a value of a byte (format).
+/// Smallest size of a key: an empty name, a type, a value of one byte (format).
 const KEY_BYTES_MIN: u64 = 8 + 4 + 1;
 
-/// Bound of keys. Chosen: published files have some fifty.
+/// Largest number of keys. Chosen: published files have about fifty.
 const KEYS_MAX: u64 = 1 << 16;
 
-/// Bound of a key's name (format).
+/// Longest name of a key (format).
 const KEY_NAME_BYTES_MAX: u64 = u16::MAX as u64;

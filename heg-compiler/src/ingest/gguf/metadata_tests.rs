@@ -1,4 +1,4 @@
-//! Headers and metadata that must be refused, each with its text, and what accessors answer.
+//! Headers and metadata that must be refused, each with its message, and the results of accessors.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::metadata::Metadata;
 
-/// A string as the format has it.
+/// A string in the format's encoding.
 fn string(text: &[u8]) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text].concat()
 }
@@ -16,7 +16,7 @@ fn entry(key: &str, kind: u32, value: &[u8]) -> Vec<u8> {
     [&string(key.as_bytes()), &kind.to_le_bytes()[..], value].concat()
 }
 
-/// A file of these keys and no tensors.
+/// A file with these keys and no tensors.
 fn file(entries: &[Vec<u8>]) -> Vec<u8> {
     header(3, entries.len() as u64, &entries.concat())
 }
@@ -36,7 +36,7 @@ fn array(kind: u32, count: u64, elements: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &count.to_le_bytes(), elements].concat()
 }
 
-/// One key of every kind that is read.
+/// One key of every supported kind.
 fn good() -> Vec<u8> {
     file(&[
         entry("text", 8, &string(b"llama")),

@@ -1,7 +1,7 @@
-//! Reading a GGUF file: metadata, tensors and their blocks, brought into the form of a Hugging Face folder.
+//! Reads a GGUF file: metadata, tensors and their blocks, converted to the form of a Hugging Face folder.
 //!
-//! Everything here is foreign bytes, read in place from the map of the file. What leaves this folder is what a
-//! safetensors folder gives too: a configuration in Hugging Face's spelling and tensors under Hugging Face's names.
+//! Everything here is foreign bytes, read in place from the mapped file. The result is the same as that of a
+//! safetensors folder: a configuration with Hugging Face's keys and tensors under Hugging Face's names.
 
 mod blocks;
 mod config;
@@ -46,7 +46,7 @@ use super::config_json::ConfigJson;
 use super::error::IngestError;
 use super::text_assets::TextAssets;
 
-/// Tensors by their names in Hugging Face's spelling.
+/// Tensors by their Hugging Face names.
 type Entries = BTreeMap<String, GgufEntry>;
 
 /// Configuration, text assets and tensors of a mapped file. `path` is for messages.

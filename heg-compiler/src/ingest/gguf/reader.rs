@@ -8,11 +8,11 @@ use super::super::error::IngestError;
 use super::mistake::GgufMistake;
 use super::value::{Array, KINDS, Kind, Value};
 
-/// A position in a file, and every check of what is read there.
+/// A position in a file, with the checks of everything that is read there.
 pub(super) struct Reader<'a, 'p> {
     path: &'p Path,
     file: &'a [u8],
-    /// Byte of the file that is read next.
+    /// Offset in the file of the next read.
     pub(super) at: usize,
 }
 
@@ -21,7 +21,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         Self { path, file, at: 0 }
     }
 
-    /// A mistake at the present position.
+    /// The error for a mistake at the present position.
     pub(super) fn error(&self, mistake: GgufMistake) -> IngestError {
         self.error_at(self.at, mistake)
     }
@@ -38,7 +38,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         self.file.len().saturating_sub(self.at) as u64
     }
 
-    /// The next `bytes` bytes.
+    /// Returns the next `bytes` bytes.
     pub(super) fn take(&mut self, what: &'static str, bytes: u64) -> Result<&'a [u8], IngestError> {
         let taken = usize::try_from(bytes).ok().and_then(|bytes| {
             let end = self.at.checked_add(bytes)?;
@@ -65,7 +65,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         Ok(bytes.try_into().map_or(0, u64::from_le_bytes))
     }
 
-    /// Errors unless the rest of the file has room for `count` things of at least `bytes_min`.
+    /// Fails unless the rest of the file has room for `count` items of at least `bytes_min` each.
     pub(super) fn room(
         &self,
         count: u64,
@@ -97,7 +97,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         self.take(what, bytes)
     }
 
-    /// A printable name of at most `bytes_max` bytes.
+    /// Reads a printable name of at most `bytes_max` bytes.
     pub(super) fn name(
         &mut self,
         what: &'static str,
@@ -168,12 +168,12 @@ impl<'a, 'p> Reader<'a, 'p> {
         }
         Ok(Array {
             kind,
-            // As many fit the file, so that they fit memory's numbers too.
+            // That many fit the file, so they fit a usize.
             count: usize::try_from(count).unwrap_or(0),
             bytes: self.file.get(start..self.at).unwrap_or_default(),
         })
     }
 }
 
-/// Width of a length (format).
+/// Size of a length field (format).
 const LENGTH_BYTES: u64 = 8;

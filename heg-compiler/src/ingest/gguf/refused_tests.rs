@@ -1,4 +1,4 @@
-//! GGUF files that must be refused, each with the text that a person gets; and any bytes, without a panic.
+//! GGUF files that must be refused, each with its message to the user; and arbitrary bytes, without a panic.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Rotary embedding of a GGUF file: base, scaling, and factors that come as tensors.
+//! Rotary embedding of a GGUF file: base, scaling, and factors stored as tensors.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ pub(super) fn settings(settings: &mut Settings<'_, '_>) -> Result<(), IngestErro
     Ok(())
 }
 
-/// The part of a head that rotates: all of it, but in Phi 3.
+/// Sets the rotated part of a head: all of it, except in Phi 3.
 fn width(settings: &mut Settings<'_, '_>) -> Result<(), IngestError> {
     const WIDTH: &str = "rope.dimension_count";
     let head = settings.head();
@@ -86,7 +86,7 @@ fn scaling(
     }
 }
 
-/// YaRN; what the file does not give has transformers' defaults, which are ggml's.
+/// YaRN; for missing keys the defaults are transformers', which are ggml's too.
 fn yarn(
     settings: &Settings<'_, '_>,
     factor: f64,
@@ -134,7 +134,7 @@ fn longrope(
         true => libm::sqrt(1.0 + libm::log(growth) / libm::log(original)),
         false => 1.0,
     };
-    // The usual factor is left to be computed again, without the rounding that it has in the file.
+    // The usual factor is left out, to be computed again without its rounding in the file.
     if let Some(found) = settings.number("rope.scaling.attn_factor")?
         && !near(found, usual)
     {
@@ -143,7 +143,7 @@ fn longrope(
     Ok(scaling)
 }
 
-/// Factors of Llama 3 as the formula they were computed by; others as they are.
+/// Factors of Llama 3 as the formula that they were computed by; other factors unchanged.
 fn by_pair(settings: &Settings<'_, '_>, theta: f64, factors: &[f32]) -> Option<Value> {
     if factors.iter().all(|factor| *factor == 1.0) {
         return None;
@@ -186,7 +186,7 @@ impl Llama3 {
             let mut pairs = factors.iter().enumerate();
             pairs.all(|(pair, found)| near(f64::from(*found), candidate.at(wavelength(pair))))
         };
-        // A factor between the bounds says what the original context was.
+        // A factor between the bounds determines the original context.
         let between = factors.iter().enumerate().filter(|(_, found)| {
             let found = f64::from(**found);
             found > 1.0 && found < factor && !near(found, factor) && !near(found, 1.0)
@@ -214,7 +214,7 @@ impl Llama3 {
     }
 }
 
-/// Whether two numbers are one, up to the roundings of f32 arithmetic.
+/// Whether two numbers are equal up to the roundings of f32 arithmetic.
 fn near(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-5 * b.abs()
 }
@@ -223,7 +223,7 @@ fn decimals(numbers: &[f32]) -> Vec<f64> {
     numbers.iter().copied().map(decimal).collect()
 }
 
-/// A small tensor of one dimension.
+/// Reads a small tensor of one dimension.
 fn factors(settings: &Settings<'_, '_>, name: &str) -> Result<Option<Vec<f32>>, IngestError> {
     let Some(described) = settings.tensors.by_name.get(name) else {
         return Ok(None);
@@ -263,12 +263,12 @@ fn factors(settings: &Settings<'_, '_>, name: &str) -> Result<Option<Vec<f32>>, 
     }
 }
 
-/// Base of the frequencies where the file has none (ggml).
+/// Base of the frequencies if the file has none (ggml).
 const THETA: f64 = 10_000.0;
 
 /// Bounds of the wavelengths that Llama 3's formula blends.
 const LOW: f64 = 1.0;
 const HIGH: f64 = 4.0;
 
-/// Factors from which the original context is solved. Chosen: one is enough when all agree.
+/// Number of factors from which the original context is solved. Chosen: one is enough if all agree.
 const SOLVED_MAX: usize = 8;

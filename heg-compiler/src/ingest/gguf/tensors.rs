@@ -1,8 +1,8 @@
-//! The descriptions of a GGUF file's tensors, and every check of them.
+//! The descriptions of a GGUF file's tensors, with all their checks.
 //!
 //! A description is a name (string), u32 count of dimensions, u64 dimensions (fastest first), u32 type, u64 offset in
-//! the data; the data begin at the next multiple of `general.alignment`. What leaves this file lies inside the file,
-//! is as long as shape and type ask, and overlaps with nothing.
+//! the data; the data begin at the next multiple of `general.alignment`. Every accepted tensor is inside the file, is
+//! as long as shape and type require, and overlaps with no other.
 
 #![deny(clippy::arithmetic_side_effects)]
 
@@ -26,7 +26,7 @@ pub(super) struct Described {
     pub(super) bytes: Range<usize>,
 }
 
-/// The tensors of a file by name, and where their data begin.
+/// The tensors of a file by name, and the offset of their data.
 pub(super) struct Tensors {
     pub(super) by_name: BTreeMap<String, Described>,
     pub(super) data_start: usize,
@@ -66,15 +66,15 @@ impl Tensors {
     }
 }
 
-/// A description as it stands.
+/// A description as read.
 struct Raw {
     format: RowFormat,
     shape: Vec<usize>,
     /// Bytes of the data, from shape and type.
     bytes: usize,
-    /// Place in the data.
+    /// Offset in the data.
     offset: u64,
-    /// Byte of the file where the description begins, for messages.
+    /// Offset of the description in the file, for messages.
     at: usize,
 }
 
@@ -166,7 +166,7 @@ impl Raw {
     }
 }
 
-/// The shape in memory's numbers and the bytes it takes, or why there is none.
+/// The shape as usizes and its size in bytes, or the reason why it is invalid.
 fn sized(found: &[u64], format: RowFormat) -> Result<(Vec<usize>, usize), &'static str> {
     const ABSURD: &str = "which is no possible number of bytes";
     let shape: Option<Vec<usize>> = found.iter().map(|dim| usize::try_from(*dim).ok()).collect();
@@ -203,7 +203,7 @@ fn alignment(metadata: &Metadata<'_>) -> Result<usize, IngestError> {
         .ok_or_else(|| metadata.wrong(ALIGNMENT, "a power of two of at most 65536"))
 }
 
-/// No two tensors share bytes.
+/// Checks that no two tensors share bytes.
 fn check_overlaps(
     metadata: &Metadata<'_>,
     by_name: &BTreeMap<String, Described>,
@@ -226,23 +226,23 @@ fn check_overlaps(
 
 const ALIGNMENT: &str = "general.alignment";
 
-/// Alignment of a file that names none (format).
+/// Alignment of a file without that key (format).
 const ALIGNMENT_DEFAULT: usize = 32;
 
-/// Bound of the alignment. Chosen: the largest page of the systems we build on.
+/// Largest alignment. Chosen: the largest page of the systems that we build on.
 const ALIGNMENT_MAX: usize = 1 << 16;
 
-/// The least that a description takes: an empty name, one dimension, a type, an offset (format).
+/// Smallest size of a description: an empty name, one dimension, a type, an offset (format).
 const TENSOR_BYTES_MIN: u64 = 8 + 4 + 8 + 4 + 8;
 
-/// Bound of tensors. Chosen, as the bound of a safetensors header has it.
+/// Largest number of tensors. Chosen, as for a safetensors header.
 const TENSORS_MAX: u64 = 1 << 18;
 
-/// Bound of a name (ggml: 63 bytes). Chosen, as for safetensors.
+/// Longest name (ggml: 63 bytes). Chosen, as for safetensors.
 const NAME_BYTES_MAX: u64 = 1024;
 
 /// Most dimensions of a tensor (ggml).
 const DIMENSIONS_MAX: u32 = 4;
 
-/// Bound of a row that is decoded whole: 4 MiB of f32. Chosen; rows of published models stay below 65 536.
+/// Longest row that is decoded whole: 4 MiB of f32. Chosen; rows of published models stay below 65 536.
 const ROW_ELEMENTS_MAX: usize = 1 << 20;

@@ -1,8 +1,8 @@
-//! The values of the metadata: whole numbers, numbers, truth values, texts and arrays of them.
+//! The values of the metadata: whole numbers, floats, bools, texts and arrays of them.
 
 #![deny(clippy::arithmetic_side_effects)]
 
-/// A value, as wide as any of its kind.
+/// A value, in the widest type of its kind.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Value<'a> {
     Whole(i128),
@@ -12,7 +12,7 @@ pub(super) enum Value<'a> {
     Array(Array<'a>),
 }
 
-/// An array of one type; `bytes` are its elements, known to be `count` whole ones.
+/// An array of one type; `bytes` are exactly its `count` elements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Array<'a> {
     pub(super) kind: Kind,
@@ -21,7 +21,7 @@ pub(super) struct Array<'a> {
 }
 
 impl Value<'_> {
-    /// The value for a message: short, whatever it is.
+    /// Formats the value for a message, always short.
     pub(super) fn shown(&self) -> String {
         match self {
             Self::Whole(number) => format!("`{number}`"),
@@ -112,7 +112,7 @@ pub(super) const KINDS: [Kind; 13] = [
 ];
 
 impl Kind {
-    /// Bytes of a value, where all values of the type have the same.
+    /// Number of bytes of a value, if all values of the type have the same.
     pub(super) fn bytes(self) -> Option<usize> {
         match self {
             Self::U8 | Self::I8 | Self::Boolean => Some(1),
@@ -123,7 +123,7 @@ impl Kind {
         }
     }
 
-    /// The number or truth value in exactly its bytes; `None` for a truth value that is neither.
+    /// Decodes a number or bool from exactly its bytes; `None` for an invalid bool.
     pub(super) fn number(self, bytes: &[u8]) -> Option<Value<'static>> {
         let unsigned = || {
             let mut wide = [0; 8];
@@ -165,5 +165,5 @@ impl Kind {
     }
 }
 
-/// Bytes of a text that a message shows.
+/// Bytes of a text shown in a message.
 const TEXT_SHOWN: usize = 60;

@@ -1,21 +1,21 @@
-//! GGUF files that tests write: whatever they say, right or wrong.
+//! GGUF files written by tests, valid or not.
 
-/// A file in the making.
+/// A file under construction.
 #[derive(Debug, Clone)]
 pub(super) struct Written {
     pub(super) keys: Vec<(String, Vec<u8>)>,
     pub(super) tensors: Vec<WrittenTensor>,
 }
 
-/// A tensor of a file in the making.
+/// A tensor of a file under construction.
 #[derive(Debug, Clone)]
 pub(super) struct WrittenTensor {
     pub(super) name: String,
-    /// Slowest first.
+    /// Dimensions, slowest first.
     pub(super) shape: Vec<u64>,
     pub(super) number: u32,
     pub(super) data: Vec<u8>,
-    /// Place in the data, where it is not behind the tensor before.
+    /// Offset in the data, if not directly after the tensor before.
     pub(super) offset: Option<u64>,
 }
 
@@ -44,7 +44,7 @@ fn string(value: &str) -> Vec<u8> {
 }
 
 impl Written {
-    /// A model of the architecture llama: one layer, hidden size 32, two heads, of zeros.
+    /// A model of the architecture llama: one layer, hidden size 32, two heads, all zeros.
     pub(super) fn llama() -> Self {
         let mut file = Self {
             keys: Vec::new(),
@@ -86,7 +86,7 @@ impl Written {
         file
     }
 
-    /// Sets a key, in its place if it is there.
+    /// Sets a key; replaces an existing one in place.
     pub(super) fn set(&mut self, key: &str, value: Vec<u8>) {
         match self.keys.iter_mut().find(|(known, _)| known == key) {
             Some(known) => known.1 = value,
@@ -108,7 +108,7 @@ impl Written {
         });
     }
 
-    /// A tensor of the file, to be changed.
+    /// A tensor of the file, for changes.
     pub(super) fn tensor(&mut self, name: &str) -> &mut WrittenTensor {
         let mut tensors = self.tensors.iter_mut();
         tensors.find(|tensor| tensor.name == name).unwrap()

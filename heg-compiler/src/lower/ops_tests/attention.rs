@@ -10,13 +10,13 @@ const PLAIN: Attention = Attention {
     heads: 4,
     kv_heads: 4,
     head_dim: 8,
-    // Large enough for weights that differ much.
+    // Large enough for attention weights that differ much.
     scale: 1.5,
     window: None,
     softcap: None,
 };
 
-/// `before`: tokens in the cache already. `spare`: rows of the cache that no token may see.
+/// Sizes of a cache. `before`: tokens in the cache already. `spare`: rows of the cache that no token may see.
 struct Cache {
     before: usize,
     spare: usize,
@@ -113,7 +113,7 @@ const FILLED: Cache = Cache {
     before: 19,
     spare: 0,
 };
-/// A padded chunk: rows past the last token hold what an earlier request left.
+/// A padded chunk: rows past the last token hold data of an earlier request.
 const SPARE: Cache = Cache {
     before: 7,
     spare: 6,

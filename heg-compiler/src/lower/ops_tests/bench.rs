@@ -1,6 +1,6 @@
 //! Lowers one operator, runs it and compares the result with a reference.
 //!
-//! References to sections and literals are resolved here as the runtime does, over one buffer that holds the
+//! References to sections and literals are resolved here as the runtime resolves them, over one buffer that holds the
 //! literals first and then every section of the weights.
 
 use std::collections::BTreeMap;
@@ -20,9 +20,9 @@ use crate::reference::{self, Weight, evaluate};
 /// An operator with its weights and ports.
 pub(super) struct OneOp {
     pub(super) op: Op,
-    /// Operands first, then what the operator reads besides them.
+    /// Operands first, then the operator's other inputs.
     pub(super) inputs: Vec<Port>,
-    /// How many of the inputs are operands.
+    /// Number of inputs that are operands.
     pub(super) operands: usize,
     /// Elements per output row.
     pub(super) width: u32,
@@ -30,13 +30,13 @@ pub(super) struct OneOp {
     pub(super) weights: Vec<Vec<f32>>,
 }
 
-/// One run: the values of each input, and how many tokens they are.
+/// One run: the values of each input, and the number of tokens.
 pub(super) struct Call {
     pub(super) tokens: usize,
     pub(super) inputs: Vec<Vec<f32>>,
 }
 
-/// The form of a variant, as a test sees it.
+/// The form of a variant under test.
 #[derive(Debug)]
 pub(super) struct Form {
     pub(super) binding: Binding,
@@ -46,12 +46,12 @@ pub(super) struct Form {
     pub(super) weights_first: WeightsFirst,
 }
 
-/// Token counts of the tests: decode, and chunks that are no multiple of anything.
+/// Token counts of the tests: decode, and chunks that are not multiples of anything.
 pub(super) const TOKENS: [usize; 3] = [1, 5, 33];
 
 /// Largest difference, relative to the largest reference value: f32 differs by summation order only.
 const TOLERANCE_F32: f64 = 1e-5;
-/// As [`TOLERANCE_F32`]: inputs are exact in f16, results are rounded at most once a step.
+/// Like [`TOLERANCE_F32`]: inputs are exact in f16, results are rounded at most once per step.
 const TOLERANCE_F16: f64 = 1e-2;
 
 impl OneOp {
@@ -90,7 +90,7 @@ impl OneOp {
         }
     }
 
-    /// Products of weights as inputs may have these first.
+    /// The orders to test: products may have weights first if weights are inputs.
     fn orders(&self, binding: Binding) -> &'static [WeightsFirst] {
         match (&self.op, binding) {
             (Op::Linear { .. }, Binding::Input) => &[WeightsFirst::NONE, WeightsFirst::ALL],
@@ -135,7 +135,7 @@ impl OneOp {
         shapes
     }
 
-    /// The compiler's own evaluator against the same reference.
+    /// Checks the compiler's own evaluator against the same reference.
     fn check_evaluator(
         &self,
         test: &str,
@@ -192,7 +192,7 @@ impl OneOp {
             .collect()
     }
 
-    /// A request with all weights in place.
+    /// Makes an infer request with all weights set.
     fn request(
         &self,
         core: &Core,
@@ -265,7 +265,7 @@ impl OneOp {
 }
 
 impl Call {
-    /// The call with its activations as the port's element type holds them.
+    /// Rounds the call's activations to the port's element type.
     fn rounded(&self, ports: &[Port], form: &Form) -> Self {
         let round = |(port, values): (&Port, &Vec<f32>)| {
             let element = port_element(port.role, form);
@@ -301,7 +301,7 @@ pub(super) fn param(kind: ParamKind, shape: &[u32]) -> Param {
     }
 }
 
-/// Numbers between −1 and 1 that are the same everywhere; `seed` tells sequences apart.
+/// Numbers between −1 and 1 that are the same on every machine; each `seed` gives another sequence.
 pub(super) fn noise(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -314,7 +314,7 @@ pub(super) fn noise(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// The core of this test process. Where OpenVINO is not installed the test is skipped, which is reported.
+/// The core of this test process. If OpenVINO is not installed, the test is reported as skipped.
 fn core(test: &str) -> Option<&'static Core> {
     static CORE: OnceLock<Result<Core, Error>> = OnceLock::new();
     match CORE.get_or_init(|| Core::load_from(&find_libraries()?)) {
@@ -330,7 +330,7 @@ fn core(test: &str) -> Option<&'static Core> {
     }
 }
 
-/// Literals at 0, then the sections; gives the sections' offsets.
+/// Puts the literals at 0, then the sections; returns the sections' offsets.
 fn place(literals: &[u8], sections: &[&Section]) -> (Arc<HostBuffer>, Vec<usize>) {
     let mut bytes = literals.to_owned();
     let mut offsets = Vec::new();
@@ -375,7 +375,7 @@ fn openvino_element(element: ElementType) -> heg_openvino::TensorType {
     }
 }
 
-/// As a bundle's manifest promises it, written down apart from the lowering.
+/// The element type that a bundle's manifest states, written independently of the lowering.
 fn port_element(role: Role, form: &Form) -> ElementType {
     match role {
         Role::Key | Role::Value => form.kv_cache.unwrap_or(form.activations),
@@ -406,7 +406,7 @@ fn assert_close(found: &[f64], expected: &[f64], tolerance: f64, name: &str) {
     }
 }
 
-/// Exact arithmetic, and one thread, for tests run side by side.
+/// Exact arithmetic, and one thread, because tests run side by side.
 const EXACT: [(&str, &str); 4] = [
     ("INFERENCE_PRECISION_HINT", "f32"),
     ("DYNAMIC_QUANTIZATION_GROUP_SIZE", "0"),

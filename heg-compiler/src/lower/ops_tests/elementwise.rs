@@ -9,7 +9,7 @@ use crate::graph::{Activation, Op};
 const WIDTH: u32 = 48;
 
 fn check(test: &str, op: Op, operands: usize, reference: impl Fn(f64, f64) -> f64) {
-    // A kernel has no two inputs of one role.
+    // A kernel never has two inputs of one role.
     let roles = [Role::Hidden, Role::Attended];
     let case = OneOp {
         op,
@@ -21,7 +21,7 @@ fn check(test: &str, op: Op, operands: usize, reference: impl Fn(f64, f64) -> f6
         width: WIDTH,
         weights: Vec::new(),
     };
-    // Up to ±6, where activations bend most.
+    // Up to ±6, where activations are most curved.
     let input = |seed: u64, tokens: usize| -> Vec<f32> {
         let values = noise(seed, tokens * WIDTH as usize);
         values.iter().map(|x| x * 6.0).collect()

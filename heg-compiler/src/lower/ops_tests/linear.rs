@@ -33,7 +33,7 @@ fn check(test: &str, kind: ParamKind, weights: WeightForm, with_bias: bool) {
     });
 }
 
-/// Rows of very different size and middle, so that a scale or a centre on the wrong row shows.
+/// Rows of very different magnitude and centre, so that a scale or a centre on the wrong row is noticed.
 fn matrix(rows: usize, columns: usize) -> Vec<f32> {
     let mut values = noise(3, rows * columns);
     for (row, values) in values.chunks_mut(columns).enumerate() {

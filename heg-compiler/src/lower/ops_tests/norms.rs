@@ -19,7 +19,7 @@ fn calls(width: u32, size: f32) -> Vec<Call> {
     TOKENS.map(call).into()
 }
 
-/// Applies `norm` to each part of `x` and to the weights that belong to it.
+/// Applies `norm` to each part of `x` with its weights.
 fn by_parts(x: &[f32], part: usize, norm: impl Fn(&[f64]) -> Vec<f64>) -> Vec<f64> {
     let wide: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
     wide.chunks(part).flat_map(norm).collect()
@@ -72,13 +72,13 @@ fn rms_norm_of_heads() {
     check_rms_norm("rms_norm, groups and offset", 96, 3, 1.0, 1.0);
 }
 
-/// In f16 the squares would be infinite from 256 on, and their sum earlier.
+/// In f16 the squares would be infinite from 256 on, and their sum even earlier.
 #[test]
 fn rms_norm_of_large_values() {
     check_rms_norm("rms_norm, large", 64, 1, 0.0, 3000.0);
 }
 
-/// Where the mean square is as small as `eps`, it matters that `eps` is inside of the root.
+/// If the mean square is as small as `eps`, it matters that `eps` is inside the root.
 #[test]
 fn rms_norm_of_small_values() {
     check_rms_norm("rms_norm, small", 64, 1, 0.0, 3e-3);

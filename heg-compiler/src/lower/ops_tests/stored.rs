@@ -1,5 +1,5 @@
-//! Weights as a bundle stores them, and what the stored bytes mean. Written apart from the encoder, whose
-//! agreement with the lowering is what the tests are about.
+//! Weights as stored in a bundle, and their decoded values. Written independently of the encoder, whose agreement with
+//! the lowering is the subject of the tests.
 
 use half::{bf16, f16};
 use heg_artifacts::manifest::ElementType;
@@ -9,7 +9,7 @@ use crate::graph::Param;
 use crate::lower::{group_columns, is_centred, stored_element};
 use crate::reference::Weight;
 
-/// A weight as a bundle stores it.
+/// A weight as stored in a bundle.
 pub(super) struct Stored {
     pub(super) sections: Vec<Section>,
 }
@@ -57,7 +57,7 @@ impl Stored {
         }
         let [scales, centres] = [scales, centres].map(|numbers| Section {
             element: ElementType::F32,
-            // One row: what an input-bound kernel takes, and the same bytes as a column.
+            // One row: the form that an input-bound kernel takes, with the same bytes as a column.
             shape: vec![1, shape[0]],
             bytes: encode(&numbers, ElementType::F32),
         });
@@ -114,7 +114,7 @@ impl Stored {
         }
     }
 
-    /// What 4-bit integers mean.
+    /// The values of 4-bit integers.
     fn grouped_values(&self) -> Vec<f32> {
         let [integers, numbers @ ..] = self.sections.as_slice() else {
             return Vec::new();
@@ -137,7 +137,7 @@ impl Stored {
         each.collect()
     }
 
-    /// As the evaluator takes it.
+    /// The weight in the form that the evaluator takes.
     pub(super) fn weight(&self) -> Weight {
         let [values, rest @ ..] = self.sections.as_slice() else {
             panic!("a weight has values");
@@ -147,7 +147,7 @@ impl Stored {
         Weight::of_bytes(values.element, &values.bytes, affine)
     }
 
-    /// What the stored bytes mean.
+    /// The values of the stored bytes.
     pub(super) fn values(&self) -> Vec<f32> {
         let [values, rest @ ..] = self.sections.as_slice() else {
             return Vec::new();

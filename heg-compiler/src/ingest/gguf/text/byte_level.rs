@@ -1,4 +1,4 @@
-//! Byte-level BPE, `gpt2` in GGUF: one letter a byte, merges in the file.
+//! Byte-level BPE, `gpt2` in GGUF: one letter per byte, merges in the file.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ pub(super) fn tokenizer(
     special: &SpecialTokens,
 ) -> Result<Vec<u8>, VocabularyMistake> {
     let words = match tokens.source.pre {
-        // Both are what the first converters left: text is then cut in a way that no model was trained with.
+        // Both are from the first converters: text would then be split in a way that no model was trained with.
         None | Some("" | "default") => {
             return Err(VocabularyMistake::NoWords {
                 found: tokens.source.pre.map(str::to_owned),
@@ -36,7 +36,8 @@ pub(super) fn tokenizer(
     let model = Bpe {
         r#type: "BPE",
         dropout: (),
-        // A byte without a token is dropped, as by the originals; `unknown_token_id` has another meaning there.
+        // A byte without a token is dropped, as in the original tokenizers; `unknown_token_id` has another meaning
+        // there.
         unk_token: None,
         continuing_subword_prefix: (),
         end_of_word_suffix: (),
@@ -50,7 +51,7 @@ pub(super) fn tokenizer(
     TokenizerJson::write(tokens, special, steps, added, model)
 }
 
-/// The merges, each checked: two tokens that make a third.
+/// The merges, each checked to join two tokens into a third.
 fn merges<'a>(tokens: &'a CheckedTokens<'a>) -> Result<Vec<[&'a str; 2]>, VocabularyMistake> {
     let Some(merges) = &tokens.source.merges else {
         return Err(VocabularyMistake::Missing { key: MERGES });
@@ -76,5 +77,5 @@ fn merges<'a>(tokens: &'a CheckedTokens<'a>) -> Result<Vec<[&'a str; 2]>, Vocabu
     merges.collect()
 }
 
-/// Letters of a merge that a message shows.
+/// Letters of a merge shown in a message.
 const TEXT_SHOWN: usize = 60;

@@ -1,4 +1,4 @@
-//! The vocabulary out of the metadata: which key holds what.
+//! Reads the vocabulary from the metadata.
 
 use std::path::Path;
 
@@ -12,11 +12,11 @@ use super::vocabulary::{MERGES, MODEL, NamedIds, SCORES, TOKEN_TYPE, TOKENS};
 use super::vocabulary::{TemplateOf, Vocabulary};
 
 impl<'a> Vocabulary<'a> {
-    /// The vocabulary of a GGUF file's bytes, which may be a map. `path` is for messages.
+    /// Reads the vocabulary from a GGUF file's bytes, which may be a map. `path` is for messages.
     ///
     /// # Errors
-    /// A file that is no GGUF, and keys of another type than they should have. What the keys say together is looked at
-    /// by [`TextAssets::from_vocabulary`].
+    /// For a file that is not GGUF, and keys of a wrong type. [`TextAssets::from_vocabulary`] checks the keys against
+    /// each other.
     pub fn read(path: &Path, file: &'a [u8]) -> Result<Self, IngestError> {
         Self::of(&Metadata::read(path, file)?)
     }
@@ -62,7 +62,7 @@ impl TextAssets {
     }
 }
 
-/// A list of texts.
+/// Reads a list of texts.
 fn texts<'a>(
     metadata: &Metadata<'a>,
     key: &'static str,
@@ -105,5 +105,5 @@ fn templates<'a>(metadata: &Metadata<'a>) -> Result<Vec<TemplateOf<'a>>, IngestE
     templates.collect()
 }
 
-/// Bound of tokens and of merges: sixteen times the largest vocabulary known to us. Chosen.
+/// Largest number of tokens and of merges: sixteen times the largest vocabulary known to us. Chosen.
 const ENTRIES_MAX: usize = 1 << 22;

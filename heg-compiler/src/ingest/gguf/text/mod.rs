@@ -1,9 +1,9 @@
-//! The text side of a GGUF file: its vocabulary as a `tokenizer.json`, its chat template, the tokens with a meaning.
+//! The text assets of a GGUF file: its vocabulary as a `tokenizer.json`, its chat template, the special tokens.
 //!
 //! GGUF keeps the tokens, and merges or scores, but neither normaliser nor pre-tokenizer nor decoder: a name stands for
-//! them. What comes out here is the file that `tokenizers` reads, so that a model takes the same road from GGUF and from
-//! a folder. The original tokenizer is what the model was trained with, so where llama.cpp only comes near it (it has
-//! no normaliser and simpler patterns) the original's form is written.
+//! them. The result here is the file that `tokenizers` reads, so that a model from GGUF is handled like one from a
+//! folder. The model was trained with the original tokenizer, so where llama.cpp only approximates it (it has no
+//! normaliser and simpler patterns) the original's form is written.
 
 mod byte_level;
 mod keys;
@@ -25,10 +25,10 @@ use self::special::SpecialTokens;
 use super::super::text_assets::TextAssets;
 
 impl TextAssets {
-    /// The text assets that a GGUF file's metadata describe. The same metadata give the same bytes.
+    /// Makes the text assets that a GGUF file's metadata describe. The same metadata give the same bytes.
     ///
     /// # Errors
-    /// What is missing, contradicts itself, or names a tokenizer that is not known.
+    /// For metadata that are incomplete, contradict themselves, or name an unknown tokenizer.
     pub fn from_vocabulary(vocabulary: &Vocabulary<'_>) -> Result<Self, VocabularyMistake> {
         let tokens = vocabulary.checked()?;
         let special = SpecialTokens::of(&tokens)?;

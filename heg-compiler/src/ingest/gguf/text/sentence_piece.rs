@@ -1,11 +1,11 @@
 //! SentencePiece's BPE, `llama` in GGUF: scores in place of merges.
 //!
-//! SentencePiece joins two neighbours whenever they make a piece: the piece of the highest score first, of equal ones
-//! the leftmost. `tokenizers` joins pairs of a list, in its order. The list here has one pair for each piece, the one
-//! that SentencePiece comes to when the piece is the whole text. No other pair can ever make it: what happens within a
-//! stretch of text that ends up as one piece is the same whatever stands around, since each step takes the best pair,
-//! and pairs across the stretch's ends were never taken. So both give the same tokens wherever scores differ. (Equal
-//! scores of different pieces are put in the order of their ids; files that were converted without
+//! SentencePiece joins two neighbours whenever they make a piece: the piece with the highest score first, among equal
+//! ones the leftmost. `tokenizers` joins pairs of a list, in its order. The list here has one pair for each piece: the
+//! last one that SentencePiece joins when the piece is the whole text. No other pair can ever make it: the merges
+//! within a stretch of text that ends up as one piece do not depend on the text around it, since each step takes the
+//! best pair, and pairs across the stretch's ends were never taken. So both give the same tokens wherever scores
+//! differ. (Equal scores of different pieces are put in the order of their ids; files that were converted without
 //! `tokenizer.model` have the same score everywhere, and ids in the order of the merges.)
 
 use std::borrow::Cow;
@@ -63,7 +63,7 @@ pub(super) fn tokenizer(
     TokenizerJson::write(tokens, special, steps(prefix), added, model)
 }
 
-/// Whether a space is put before text.
+/// Whether text gets a space in front.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SpacePrefix {
     None,
@@ -94,8 +94,8 @@ fn steps(prefix: SpacePrefix) -> Steps {
     }
 }
 
-/// The texts with `▁` for the spaces of the user's tokens, as SentencePiece has them: it seeks them in text whose spaces
-/// are marked already. The converter writes spaces, because llama.cpp seeks before it marks.
+/// The texts with `▁` for the spaces of user-defined tokens, as in SentencePiece, which searches for them in text whose
+/// spaces are marked already. The converter writes spaces, because llama.cpp searches before it marks.
 fn with_marked_spaces<'a>(
     tokens: &CheckedTokens<'a>,
     ids: &HashMap<&str, u32>,
@@ -115,7 +115,7 @@ fn with_marked_spaces<'a>(
     texts.collect()
 }
 
-/// One merge for each piece that can come about, the best first.
+/// One merge for each piece that can be made, the best first.
 fn merges<'a>(
     tokens: &'a CheckedTokens<'_>,
     ids: &HashMap<&'a str, u32>,
@@ -150,13 +150,13 @@ fn merges<'a>(
 /// The place of each piece in the order of scores.
 type Ranks<'a> = HashMap<&'a str, u32>;
 
-/// The pair that a piece is made of at last, when it is the whole text; `None` if that text becomes something else.
+/// The last pair that is joined to make a piece when it is the whole text; `None` if that text becomes something else.
 fn last_pair<'a>(
     text: &'a str,
     id: u32,
     ranks: &Ranks<'_>,
 ) -> Result<Option<[&'a str; 2]>, VocabularyMistake> {
-    // Starts of the symbols, and the rank of what each makes with its right neighbour.
+    // Starts of the symbols, and the rank of the piece that each makes with its right neighbour.
     let mut starts: Vec<usize> = text.char_indices().map(|(start, _)| start).collect();
     if starts.len() > PIECE_LETTERS_MAX {
         return Err(VocabularyMistake::Long {
@@ -202,10 +202,10 @@ fn byte_token(byte: u8) -> String {
     format!("<0x{byte:02X}>")
 }
 
-/// Letters of a piece, at most: each takes a search among the others. Chosen; SentencePiece's own default is 16, and
-/// the longest known to us has 32.
+/// Longest piece, in letters: each takes a search among the others. Chosen; SentencePiece's own default is 16, and the
+/// longest known to us has 32.
 const PIECE_LETTERS_MAX: usize = 256;
 
-/// Phi 3's special tokens swallow the white space behind them, which its `tokenizer.json` says and GGUF does not: all
-/// but these.
+/// Phi 3's special tokens swallow the white space after them, which is in its `tokenizer.json` and not in GGUF: all but
+/// these.
 const BARE_OF_PHI: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];

@@ -1,4 +1,4 @@
-//! The tokens with a meaning: begin, end, padding, and all that end an answer.
+//! The special tokens: begin, end, padding, and all that end an answer.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::vocabulary::{CheckedTokens, TokenKind};
 /// Checked ids.
 #[derive(Debug, Default)]
 pub(super) struct SpecialTokens {
-    /// Name as transformers has it, and id.
+    /// transformers' name of each role, and its id.
     roles: Vec<(&'static str, u32)>,
     /// Ids that end an answer, the end of a text first.
     pub(super) ends: Vec<u32>,
@@ -55,14 +55,14 @@ impl SpecialTokens {
         roles.find(|(name, _)| *name == role).map(|(_, id)| *id)
     }
 
-    /// Whether a token stands for itself alone: it is found in written text and never shown.
+    /// Whether a token stands for itself alone: it is recognised in written text and never shown.
     pub(super) fn is_special(&self, id: u32, kind: TokenKind) -> bool {
         matches!(kind, TokenKind::Control | TokenKind::Unknown)
             || self.ends.contains(&id)
             || self.id(BOS) == Some(id)
     }
 
-    /// Names as transformers has them, with the texts.
+    /// The roles by transformers' names, with the tokens' texts.
     pub(super) fn texts(&self, tokens: &CheckedTokens<'_>) -> BTreeMap<String, String> {
         let roles = self.roles.iter();
         roles
@@ -88,7 +88,7 @@ fn checked(
     }
 }
 
-/// Whether a token ends an answer by its name: files often name one end of several (Gemma's `<end_of_turn>`).
+/// Whether a token ends an answer by its name: files often list only one of several ends (Gemma's `<end_of_turn>`).
 fn ends_by_name(text: &str, kind: TokenKind) -> bool {
     match kind {
         TokenKind::Control => ENDS.contains(&text) || SHORT_ENDS.contains(&text),
@@ -110,7 +110,7 @@ pub(super) const EOT_ID: &str = "tokenizer.ggml.eot_token_id";
 pub(super) const EOM_ID: &str = "tokenizer.ggml.eom_token_id";
 pub(super) const UNK_ID: &str = "tokenizer.ggml.unknown_token_id";
 
-/// Names that mean an end wherever they are (llama.cpp has the same, and those of code completion, which are left out).
+/// Names that mean an end in any vocabulary (those of llama.cpp without the ends of code completion).
 const ENDS: [&str; 9] = [
     "<|eot_id|>",
     "<|im_end|>",
@@ -123,5 +123,5 @@ const ENDS: [&str; 9] = [
     "<｜end▁of▁sentence｜>",
 ];
 
-/// Names that may be other things too: Gemma has `</s>` as a tag of HTML.
+/// Names that may also mean something else: Gemma has `</s>` as a tag of HTML.
 const SHORT_ENDS: [&str; 5] = ["</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]"];

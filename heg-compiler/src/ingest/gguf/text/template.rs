@@ -1,4 +1,4 @@
-//! The chat template to take, when a file has several.
+//! The choice of a chat template if a file has several.
 
 use super::super::super::text_assets::TEMPLATE_BYTES_MAX;
 use super::mistake::VocabularyMistake;

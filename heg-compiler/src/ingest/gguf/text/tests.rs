@@ -1,12 +1,12 @@
-//! What a vocabulary becomes, and what is wrong with those that become nothing. Token ids are pinned in
-//! `tests/gguf_text.rs`, with the runtime's tokenizer.
+//! The tokenizers that vocabularies give, and the errors of those that give none. Token ids are pinned in
+//! `tests/it/gguf_text.rs`, with the runtime's tokenizer.
 
 use proptest::prelude::*;
 use serde_json::Value;
 
 use super::{NamedIds, TemplateOf, TextAssets, Vocabulary, VocabularyMistake};
 
-/// Byte-level: two merges, a begin token, two ends.
+/// A byte-level vocabulary: two merges, a begin token, two ends.
 fn byte_level() -> Vocabulary<'static> {
     Vocabulary {
         architecture: "llama",
@@ -34,7 +34,7 @@ fn byte_level() -> Vocabulary<'static> {
     }
 }
 
-/// Scores: `ab` before `bc`; spaces are the user's.
+/// A vocabulary with scores: `ab` before `bc`; tokens of spaces are user-defined.
 fn sentence_piece() -> Vocabulary<'static> {
     Vocabulary {
         architecture: "gemma3",
@@ -96,7 +96,7 @@ fn what_a_file_leaves_out_is_as_llama_cpp_has_it() {
         "<s>"
     );
     assert_eq!(whole["normalizer"]["normalizers"][0]["prepend"], "▁");
-    // The user's spaces are sought in the text as it is written.
+    // User-defined spaces are searched for in the text as written.
     assert_eq!(whole["added_tokens"][3]["content"], "  ");
     assert_eq!(whole["added_tokens"][3]["normalized"], false);
 
@@ -129,7 +129,7 @@ fn ends_are_the_named_ids_and_the_known_names() {
         ..NamedIds::default()
     };
     assert_eq!(ends(&other), [4, 3, 1, 2]);
-    // `</s>` is a tag of HTML in some vocabularies, and an end where it is a control token.
+    // `</s>` is a tag of HTML in some vocabularies, and an end if it is a control token.
     let mut tags = sentence_piece();
     assert_eq!(ends(&tags), [2]);
     tags.token_types.as_mut().unwrap()[2] = 4;
@@ -243,7 +243,7 @@ fn mistakes_say_what_was_found_and_expected() {
     insta::assert_snapshot!([bytes.join("\n"), scores.join("\n")].join("\n"));
 }
 
-/// A list of up to `length` entries, absent at times.
+/// A list of up to `length` entries, sometimes absent.
 fn maybe<T: std::fmt::Debug + Clone + 'static>(
     entry: impl Strategy<Value = T> + 'static,
     length: usize,
@@ -284,7 +284,7 @@ prop_compose! {
 }
 
 proptest! {
-    /// Whatever a file says, it is a tokenizer or a mistake.
+    /// Any vocabulary gives either a tokenizer or an error.
     #[test]
     fn no_vocabulary_panics(vocabulary in any_vocabulary()) {
         if let Ok(assets) = TextAssets::from_vocabulary(&vocabulary) {
@@ -295,7 +295,7 @@ proptest! {
     }
 }
 
-/// A GGUF file of metadata alone: keys with type and value as the format has them.
+/// A GGUF file of metadata alone: keys with type and value in the format's encoding.
 fn container(entries: &[(&str, u32, Vec<u8>)]) -> Vec<u8> {
     let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
     let mut file = b"GGUF\x03\0\0\0".to_vec();
@@ -355,7 +355,7 @@ fn the_keys_of_a_file_are_read() {
     let error = Vocabulary::read(path, &container(&entries)).unwrap_err();
     let expected = "tokenizer of `model.gguf`: key `tokenizer.ggml.tokens`, entry 2: not UTF-8";
     assert_eq!(error.to_string(), expected);
-    // A file without a tokenizer is a vocabulary without anything, which is refused.
+    // A file without a tokenizer has an empty vocabulary, which is refused.
     let bare = container(&entries[..1]);
     let bare = TextAssets::from_vocabulary(&Vocabulary::read(path, &bare).unwrap());
     assert!(matches!(

@@ -1,4 +1,4 @@
-//! The `tokenizer.json` itself, written in one go and in the order of the ids.
+//! Writes the `tokenizer.json` itself, in one go and in the order of the ids.
 
 use serde::Serialize;
 use serde::ser::Serializer;
@@ -23,7 +23,7 @@ pub(super) struct TokenizerJson<'a> {
     model: Bpe<'a>,
 }
 
-/// What differs between the kinds of tokenizers.
+/// The steps that differ between the kinds of tokenizers.
 #[derive(Debug)]
 pub(super) struct Steps {
     pub(super) normalizer: Value,
@@ -32,16 +32,16 @@ pub(super) struct Steps {
     pub(super) adds_bos: bool,
 }
 
-/// A token that is sought in the text before all else.
+/// A token that is searched for in the text before anything else.
 #[derive(Debug, Serialize)]
 pub(super) struct AddedToken<'a> {
     pub(super) id: u32,
     pub(super) content: &'a str,
     single_word: bool,
     lstrip: bool,
-    /// Whether white space behind it belongs to it.
+    /// Whether white space after it belongs to it.
     pub(super) rstrip: bool,
-    /// Whether it is sought in normalised text.
+    /// Whether it is searched for in normalised text.
     pub(super) normalized: bool,
     pub(super) special: bool,
 }
@@ -63,7 +63,8 @@ pub(super) struct Bpe<'a> {
 }
 
 impl<'a> TokenizerJson<'a> {
-    /// The tokens that are sought in written text: the special ones, which are never shown, and the user's.
+    /// The tokens that are searched for in written text: the special ones, which are never shown, and the user-defined
+    /// ones.
     pub(super) fn added_tokens(
         tokens: &'a CheckedTokens<'a>,
         special: &SpecialTokens,
@@ -84,7 +85,7 @@ impl<'a> TokenizerJson<'a> {
         added.collect()
     }
 
-    /// The bytes of the file, at most as many as are read from a folder.
+    /// Writes the bytes of the file, at most as many as are read from a folder.
     pub(super) fn write(
         tokens: &CheckedTokens<'_>,
         special: &SpecialTokens,
@@ -106,7 +107,7 @@ impl<'a> TokenizerJson<'a> {
         let mut bytes = BoundedBytes(Vec::new());
         match serde_json::to_writer(&mut bytes, &file) {
             Ok(()) => Ok(bytes.0),
-            // Nothing else can fail: all keys are texts.
+            // Nothing else can fail: all keys are strings.
             Err(_) => Err(VocabularyMistake::TooLarge {
                 what: "the tokenizer",
                 found_bytes: bytes.0.len(),
@@ -116,7 +117,7 @@ impl<'a> TokenizerJson<'a> {
     }
 }
 
-/// Puts the begin and end tokens around bare text; a chat template writes its own.
+/// Puts the begin and end tokens around plain text; a chat template writes its own.
 fn post_processor(
     tokens: &CheckedTokens<'_>,
     special: &SpecialTokens,
@@ -165,7 +166,7 @@ fn post_processor(
 pub(super) const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
 pub(super) const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
 
-/// Texts as keys, ids as values, in the order of the ids.
+/// Serialises texts as keys and ids as values, in the order of the ids.
 fn by_id<S: Serializer>(
     texts: &&[std::borrow::Cow<'_, str>],
     serializer: S,
@@ -173,7 +174,7 @@ fn by_id<S: Serializer>(
     serializer.collect_map(texts.iter().zip(0_u32..))
 }
 
-/// Bytes that end with an error at their bound.
+/// A buffer whose writes fail beyond its bound.
 struct BoundedBytes(Vec<u8>);
 
 impl std::io::Write for BoundedBytes {

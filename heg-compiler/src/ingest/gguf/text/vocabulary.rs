@@ -1,4 +1,4 @@
-//! What the metadata say of a tokenizer, as it stands there and after a check.
+//! The metadata of a tokenizer, unchecked and checked.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -8,21 +8,21 @@ use super::mistake::VocabularyMistake;
 /// The keys `tokenizer.…` of a GGUF file, unchecked.
 #[derive(Debug, Clone, Default)]
 pub struct Vocabulary<'a> {
-    /// `general.architecture`; only its habits with spaces behind special tokens matter here.
+    /// `general.architecture`; only matters for the spaces after special tokens.
     pub architecture: &'a str,
     /// Kind of the tokenizer: `tokenizer.ggml.model`.
     pub model: &'a str,
-    /// Name of the way that text is cut into words: `tokenizer.ggml.pre`.
+    /// Name of the way in which text is split into words: `tokenizer.ggml.pre`.
     pub pre: Option<&'a str>,
     /// Texts of the tokens, by id.
     pub tokens: Vec<&'a str>,
     /// Scores of the tokens: the higher, the earlier a token is made.
     pub scores: Option<Vec<f32>>,
-    /// Types of the tokens, as numbers of the format.
+    /// Types of the tokens, by the format's numbers.
     pub token_types: Option<Vec<i32>>,
-    /// Merges of two tokens, in order, each with a space between.
+    /// Merges in order, each two tokens with a space between.
     pub merges: Option<Vec<&'a str>>,
-    /// Ids of the tokens with a meaning.
+    /// Ids of the special tokens.
     pub ids: NamedIds,
     /// Whether text begins with the begin token.
     pub add_bos_token: Option<bool>,
@@ -36,7 +36,7 @@ pub struct Vocabulary<'a> {
     pub templates: Vec<TemplateOf<'a>>,
 }
 
-/// Ids that the metadata give, unchecked.
+/// Ids of the special tokens in the metadata, unchecked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NamedIds {
     /// Begin of a text.
@@ -47,7 +47,7 @@ pub struct NamedIds {
     pub eot: Option<u64>,
     /// End of a message.
     pub eom: Option<u64>,
-    /// Letters without a token.
+    /// Token for letters without one.
     pub unk: Option<u64>,
     /// Separator.
     pub sep: Option<u64>,
@@ -57,16 +57,16 @@ pub struct NamedIds {
     pub mask: Option<u64>,
 }
 
-/// A chat template and its name; the main one has none.
+/// A chat template and its name; the main template has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TemplateOf<'a> {
-    /// Name behind `tokenizer.chat_template.`.
+    /// Name after `tokenizer.chat_template.`.
     pub name: Option<&'a str>,
     /// Jinja source.
     pub source: &'a str,
 }
 
-/// The tokens of a vocabulary whose lists go together and whose texts are all different.
+/// The tokens of a vocabulary whose lists have matching lengths and whose texts are all different.
 #[derive(Debug, Clone)]
 pub(super) struct CheckedTokens<'a> {
     pub(super) source: &'a Vocabulary<'a>,
@@ -74,7 +74,7 @@ pub(super) struct CheckedTokens<'a> {
     pub(super) kinds: Vec<TokenKind>,
 }
 
-/// What a token is for.
+/// The purpose of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TokenKind {
     Normal,
@@ -86,7 +86,7 @@ pub(super) enum TokenKind {
 }
 
 impl<'a> Vocabulary<'a> {
-    /// Looks at each list by itself and at their lengths.
+    /// Checks each list by itself, and their lengths.
     pub(super) fn checked(&'a self) -> Result<CheckedTokens<'a>, VocabularyMistake> {
         if self.model.is_empty() {
             return Err(VocabularyMistake::Missing { key: MODEL });
@@ -159,7 +159,7 @@ impl CheckedTokens<'_> {
 }
 
 impl TokenKind {
-    /// The kind of a number of the format; 0 stands for a token of which nothing is said.
+    /// The kind with a number of the format; 0 stands for a token of unspecified kind.
     fn of(number: i32) -> Option<Self> {
         match number {
             0 | 1 => Some(Self::Normal),
@@ -173,7 +173,7 @@ impl TokenKind {
     }
 }
 
-/// A token's text. Some vocabularies have places without one, several even: they get llama.cpp's names.
+/// A token's text. Some vocabularies have one or more tokens without a text: they get llama.cpp's names.
 fn named<'a>((id, text): (usize, &&'a str)) -> Cow<'a, str> {
     match text.is_empty() {
         true => Cow::Owned(format!("[EMPTY_{id}]")),
@@ -187,5 +187,5 @@ pub(super) const SCORES: &str = "tokenizer.ggml.scores";
 pub(super) const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
 pub(super) const MERGES: &str = "tokenizer.ggml.merges";
 
-/// Letters of a token that a message shows.
+/// Letters of a token shown in a message.
 const TEXT_SHOWN: usize = 60;

@@ -1,10 +1,10 @@
-//! How a byte-level tokenizer cuts text into words before its merges, by the name that GGUF has for it.
+//! The ways in which byte-level tokenizers split text into words before their merges, by their names in GGUF.
 //!
 //! The names are llama.cpp's; the patterns are those of the models' own `tokenizer.json`.
 
 use serde_json::{Value, json};
 
-/// One way of cutting, and what llama.cpp ties to its names.
+/// A way of splitting, and the properties that llama.cpp ties to its names.
 #[derive(Debug)]
 pub(super) struct Words {
     /// Names in `tokenizer.ggml.pre`.
@@ -22,12 +22,12 @@ enum Cut {
     Gpt2,
     /// Each digit alone, then GPT-2's words.
     DigitsThenGpt2,
-    /// What each pattern matches, one after the other; then each digit alone if so.
+    /// The matches of each pattern, one pattern after the other; then each digit alone if the flag is set.
     Patterns(&'static [&'static str]),
     PatternsThenDigits(&'static [&'static str]),
 }
 
-/// What is done to the text before it is cut.
+/// Normalisation of the text before it is split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnicodeForm {
     AsWritten,
@@ -43,12 +43,12 @@ pub(super) enum WholeWords {
 }
 
 impl Words {
-    /// The way of this name.
+    /// The way with this name.
     pub(super) fn named(name: &str) -> Option<&'static Self> {
         WORDS.iter().find(|words| words.names.contains(&name))
     }
 
-    /// As `pre_tokenizer` of a `tokenizer.json`.
+    /// The value of `pre_tokenizer` in a `tokenizer.json`.
     pub(super) fn pre_tokenizer(&self) -> Value {
         let split = |pattern: &&str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
         let digits = json!({"type": "Digits", "individual_digits": true});
@@ -77,7 +77,7 @@ pub(super) fn names() -> String {
     format!("`{}`", names.join("`, `"))
 }
 
-/// The ways of cutting that models of the known architectures use.
+/// The ways of splitting that models of the known architectures use.
 const WORDS: &[Words] = &[
     Words {
         names: &[
@@ -188,20 +188,20 @@ const WORDS: &[Words] = &[
     },
 ];
 
-/// GPT-4's, which Llama 3 took over: up to three digits together.
+/// GPT-4's pattern, also used by Llama 3: up to three digits together.
 const CL100K: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// As GPT-4's, with each digit alone.
+/// Like GPT-4's, with each digit alone.
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// As Qwen 2's, with marks as parts of words.
+/// Like Qwen 2's, with marks as parts of words.
 const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Mistral's: words end where lower case becomes upper case; each digit alone.
+/// Mistral's pattern: words end where lower case becomes upper case; each digit alone.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// GPT-4o's: as Mistral's, with English endings and up to three digits together.
+/// GPT-4o's pattern: like Mistral's, with English endings and up to three digits together.
 const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// As Qwen 2's; a line's end never belongs to a sign.
+/// Like Qwen 2's, but a line end never belongs to a symbol.
 const SEED_CODER: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";

@@ -1,8 +1,8 @@
-//! `cargo xtask ci`: everything that a change must pass, in one command and in the order in
-//! which it is cheapest to fail. All steps run, whatever the earlier ones said, and a table at
-//! the end says which failed and how long each took.
+//! `cargo xtask ci`: everything that a change must pass, in one command and in the order in which it is cheapest to
+//! fail. All steps run, whatever the results of earlier ones, and a table at the end shows which failed and how long
+//! each took.
 
-use crate::{deny, fuzz, test, tidy, windows};
+use crate::{deny, fuzz, shaders, test, tidy, windows};
 use anyhow::Result;
 use std::time::Instant;
 use xtask::fail::{self, Fail};
@@ -19,6 +19,9 @@ pub(crate) struct Args {
     /// Run this step only (may be given several times)
     #[arg(long, value_enum, value_name = "STEP", conflicts_with = "skip")]
     only: Vec<Step>,
+    /// Fail where a step is skipped because something is not installed
+    #[arg(long)]
+    require_all: bool,
     /// Seconds for each fuzz target
     #[arg(long, value_name = "N", default_value_t = FUZZ_SECONDS)]
     fuzz_seconds: u32,
@@ -32,6 +35,8 @@ enum Step {
     Tidy,
     /// licences, sources and dependencies
     Deny,
+    /// the GPU's modules against their shaders
+    Shaders,
     /// cargo clippy, warnings are errors
     Clippy,
     /// cargo doc, warnings are errors
@@ -61,6 +66,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Ok(Outcome::Skipped) => "SKIPPED (not installed)",
             Err(_) => "FAILED",
         };
+        if args.require_all && matches!(outcome, Ok(Outcome::Skipped)) {
+            failed.push(step.name());
+        }
         let seconds = start.elapsed().as_secs_f64();
         lines.push(format!("  {:8} {seconds:7.1} s  {verdict}", step.name()));
         if let Err(error) = outcome {
@@ -84,7 +92,8 @@ fn perform(step: Step, args: &Args) -> Result<Outcome> {
     let needs = match step {
         Step::Fmt => Some("fmt"),
         Step::Clippy => Some("clippy"),
-        Step::Tidy | Step::Deny | Step::Doc | Step::Windows | Step::Test | Step::Fuzz => None,
+        Step::Tidy | Step::Deny | Step::Shaders | Step::Doc => None,
+        Step::Windows | Step::Test | Step::Fuzz => None,
     };
     if let Some(tool) = needs
         && workspace::capture(&mut workspace::cargo(&[tool, "--version"]), tool).is_err()
@@ -93,10 +102,19 @@ fn perform(step: Step, args: &Args) -> Result<Outcome> {
         return Ok(Outcome::Skipped);
     }
     match step {
-        Step::Fmt => cargo(&["fmt", "--all", "--check"]),
+        Step::Fmt => cargo(&["fmt", "--all", "--check"]).and(cargo_in_lab(&["fmt", "--check"])),
         Step::Tidy => tidy::run(&tidy::Args {}),
         Step::Deny => deny::run(&deny::Args {}),
-        Step::Clippy => cargo(&CLIPPY),
+        // The laboratory's dependencies were checked with the rest.
+        Step::Clippy => cargo(&[&CLIPPY[..], &STRICT].concat()).and(cargo_in_lab(
+            &[&CLIPPY[..], &["--no-deps"], &STRICT].concat(),
+        )),
+        Step::Shaders => {
+            return Ok(match shaders::run(&shaders::Args { check: true })? {
+                true => Outcome::Passed,
+                false => Outcome::Skipped,
+            });
+        }
         Step::Doc => doc(),
         Step::Windows => {
             return Ok(match windows::run()? {
@@ -117,8 +135,13 @@ fn cargo(args: &[&str]) -> Result<()> {
     workspace::run(&mut workspace::cargo(args), &format!("cargo {}", args[0]))
 }
 
+fn cargo_in_lab(args: &[&str]) -> Result<()> {
+    let what = format!("cargo {} in the laboratory", args[0]);
+    workspace::run(&mut workspace::cargo_in_lab(args), &what)
+}
+
 fn doc() -> Result<()> {
-    let mut command = workspace::cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
+    let mut command = workspace::cargo(&["doc", "--workspace", "--no-deps", "--quiet", "--locked"]);
     workspace::run(command.env("RUSTDOCFLAGS", "-Dwarnings"), "cargo doc")
 }
 
@@ -128,6 +151,7 @@ impl Step {
             Self::Fmt => "fmt",
             Self::Tidy => "tidy",
             Self::Deny => "deny",
+            Self::Shaders => "shaders",
             Self::Clippy => "clippy",
             Self::Doc => "doc",
             Self::Windows => "windows",
@@ -137,10 +161,11 @@ impl Step {
     }
 }
 
-const ALL: [Step; 8] = [
+const ALL: [Step; 9] = [
     Step::Fmt,
     Step::Tidy,
     Step::Deny,
+    Step::Shaders,
     Step::Clippy,
     Step::Doc,
     Step::Windows,
@@ -148,17 +173,17 @@ const ALL: [Step; 8] = [
     Step::Fuzz,
 ];
 
-const CLIPPY: [&str; 7] = [
+const CLIPPY: [&str; 5] = [
     "clippy",
     "--workspace",
     "--all-targets",
     "--quiet",
-    "--",
-    "-D",
-    "warnings",
+    "--locked",
 ];
 
-/// For each target: enough to catch a reader that falls over at once. Chosen.
+const STRICT: [&str; 3] = ["--", "-D", "warnings"];
+
+/// Seconds per target: enough to catch a reader that fails at once. Chosen.
 const FUZZ_SECONDS: u32 = 6;
 
 const AFTER_HELP: &str = "\

@@ -1,7 +1,6 @@
-//! `cargo xtask fuzz`: builds the libFuzzer targets of `tests/fuzz` and runs each for a bounded
-//! time, as many at once as there are cores. The folder has cargo-fuzz's layout, but stable Rust
-//! and plain cargo do: coverage comes from LLVM's own pass, which needs no nightly flag (only the
-//! address sanitizer would).
+//! `cargo xtask fuzz`: builds the libFuzzer targets of `tests/fuzz` and runs each for a bounded time, as many at once
+//! as there are cores. The folder has cargo-fuzz's layout, but stable Rust and plain cargo suffice: coverage comes from
+//! LLVM's own pass, which needs no nightly flag (only the address sanitizer would).
 
 use anyhow::{Context, Result};
 use rayon::prelude::*;
@@ -21,13 +20,20 @@ pub(crate) struct Args {
     /// Seconds for each target
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u32,
+    /// Seed of the inputs that are tried [default: another one each time]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    seed: u32,
 }
 
 impl Args {
-    /// Every target, for so long each.
+    /// Arguments for every target, with this number of seconds each. The inputs are the same each time, as far as a target
+    /// is deterministic.
     pub(crate) fn all(seconds: u32) -> Self {
-        let targets = Vec::new();
-        Self { targets, seconds }
+        Self {
+            targets: Vec::new(),
+            seconds,
+            seed: 1,
+        }
     }
 }
 
@@ -42,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     // A target keeps one core busy.
     let found = |target: &&String| {
         note(format!("fuzzing {target} for {} s", args.seconds));
-        let found = fuzz(target, args.seconds).err();
+        let found = fuzz(target, args).err();
         if let Some(error) = &found {
             eprint!("{}", xtask::fail::render(error));
         }
@@ -79,7 +85,8 @@ fn build(targets: &[String]) -> Result<()> {
     workspace::run(&mut command, "building the fuzz targets")
 }
 
-fn fuzz(target: &str, seconds: u32) -> Result<()> {
+fn fuzz(target: &str, args: &Args) -> Result<()> {
+    let Args { seconds, seed, .. } = args;
     let corpus = target_dir().join("fuzz").join("corpus").join(target);
     let artifacts = artifacts(target);
     for dir in [&corpus, &artifacts] {
@@ -89,6 +96,7 @@ fn fuzz(target: &str, seconds: u32) -> Result<()> {
     let mut command = Command::new(binary);
     command
         .arg(format!("-max_total_time={seconds}"))
+        .arg(format!("-seed={seed}"))
         .args(["-timeout=10", "-rss_limit_mb=2048", "-max_len=100000"])
         .arg("-print_final_stats=1")
         .arg(format!("-artifact_prefix={}/", artifacts.display()))
@@ -99,16 +107,30 @@ fn fuzz(target: &str, seconds: u32) -> Result<()> {
     }
     // libFuzzer reads all folders and writes to the first.
     command.arg(&corpus).args(seeds(target));
-    // libFuzzer says a lot, of interest only when it found something.
+    // libFuzzer prints much that only matters if it found something.
     let log = target_dir().join("fuzz").join(format!("{target}.log"));
     let what = || format!("its log is `{}`", log.display());
     let file = fs::File::create(&log).with_context(what)?;
     command.stdout(file.try_clone().with_context(what)?);
     command.stderr(file);
-    workspace::run(&mut command, &format!("fuzz target {target}")).with_context(what)
+    let found = workspace::run(&mut command, &format!("fuzz target {target}"));
+    if found.is_err() {
+        eprint!("{}", last_lines(&log));
+    }
+    found.with_context(what)
 }
 
-/// Inputs to start from: the target's own, and files of the repository that are such inputs.
+/// The end of a log, which says what was found, and with which input.
+fn last_lines(log: &Path) -> String {
+    const LINES: usize = 25;
+    let text = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    let last = &lines[lines.len().saturating_sub(LINES)..];
+    last.iter().map(|line| format!("  {line}\n")).collect()
+}
+
+/// Inputs to start from: the target's own, and files of the repository in the same format.
 fn seeds(target: &str) -> Vec<PathBuf> {
     let own = folder().join("seeds").join(target);
     let more: &[&str] = match target {

@@ -1,12 +1,10 @@
-//! What the front door (`cargo xtask`) and the laboratory (`heg-lab`) share: where things lie, how other programs are
-//! started and errors end, and the steps that both need before a model can run.
+//! Code shared by the front door (`cargo xtask`) and the laboratory (`heg-lab`): paths, starting other programs,
+//! handling errors, and the steps that both need before a model can run. Compiling, fetching and synthesising models
+//! are in `hegc`.
 
-pub mod compile;
-mod digest;
-pub mod fail;
-pub mod fetch;
-mod pip;
+pub mod laboratory;
 pub mod setup;
-pub mod synth;
 pub mod venv;
 pub mod workspace;
+
+pub use hegc::{compile, fail, fetch, synth};

@@ -8,13 +8,14 @@ mod deny;
 mod fuzz;
 mod lab;
 mod profile;
+mod shaders;
 mod test;
 mod tidy;
 mod windows;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
-use xtask::{compile, fail, fetch, setup, synth};
+use xtask::{compile, fail, fetch, setup, synth, workspace};
 
 /// The command line of `cargo xtask`.
 #[derive(Parser)]
@@ -34,69 +35,62 @@ struct Cli {
 enum Command {
     /// Find OpenVINO 2026.4.1, or get it once from the Python package index
     Setup(setup::Args),
-    /// Turn a model (RON file, GGUF file or Hugging Face folder) into one bundle
+    /// Make prompts for the process that starts this one
+    #[command(name = hegc::TEXT_WORKER, hide = true)]
+    TextWorker,
+    /// Turn a model (RON file, GGUF file or Hugging Face folder) into one bundle: `hegc compile`
     CompileModel(compile::Args),
-    /// Download a real model by name, check it, and print the path of its file
+    /// Download a real model by name, check it, and print the path of its file: `hegc fetch`
     FetchModel(fetch::Args),
-    /// Write a Hugging Face folder with a known model's shapes and random weights
+    /// Write a Hugging Face folder with a known model's shapes and random weights: `hegc synth`
     SynthModel(synth::Args),
     /// Set up, then run every test of the workspace
     Test(test::Args),
-    /// Everything that a change must pass: fmt, tidy, deny, clippy, doc, windows, test, fuzz
+    /// Everything that a change must pass: fmt, tidy, deny, shaders, clippy, doc, windows, test, fuzz
     Ci(ci::Args),
     /// Check licences, sources and dependencies by deny.toml
     Deny(deny::Args),
     /// Run the fuzz targets of tests/fuzz for a bounded time
     Fuzz(fuzz::Args),
+    /// Compile the GPU's shaders, or check that the committed modules are what they compile to
+    Shaders(shaders::Args),
     /// Report what breaks the house rules, all findings at once
     Tidy(tidy::Args),
     /// Set up, get a small real model, talk to it, and let a tiny one answer three agent prompts
     Demo(demo::Args),
-    /// Replay known answers with several ways to draft: tokens per verification, and what drafting takes
-    BenchDrafts(lab::Args),
-    /// Measure two lanes that share every kernel beside one lane and one device with two threads
-    BenchPair(lab::Args),
-    /// Measure HEG beside OpenVINO GenAI and llama.cpp on the same model, and print one table
-    BenchPeers(lab::Args),
-    /// Replay mixed traces against HEG, OpenVINO GenAI and llama-server, and print one table
-    BenchServe(lab::Args),
-    /// Answer questions of data sets without drafts, with them, and by OpenVINO GenAI with prompt look-up
-    BenchSpeculation(lab::Args),
-    /// Run the papers' evaluation in virtual time: tables and figures beside theirs
-    Evaluate(lab::Args),
-    /// Measure how far each form on each device is from the f32 model, beside OpenVINO GenAI
-    Quality(lab::Args),
-    /// Write what the simulator has to know of a bundle's model: a RON file of some tens of kilobytes
-    ModelSheet(lab::Args),
     /// Measure kernels on this machine, and check what is predicted from that
     Profile(profile::Args),
 }
 
 fn main() -> ExitCode {
     let arguments = lab::spell_out_help(std::env::args_os().collect());
-    fail::conclude(dispatch(&Cli::parse_from(arguments).command))
+    let matches = command_line().get_matches_from(arguments);
+    if let Some((command, arguments)) = lab::called(&matches) {
+        return fail::conclude(lab::run(command, &arguments));
+    }
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    fail::conclude(dispatch(&cli.command))
+}
+
+/// Our commands, and the laboratory's.
+fn command_line() -> clap::Command {
+    lab::add_commands(Cli::command())
 }
 
 fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
     let done = match command {
         Command::Setup(args) => setup::run(args),
-        Command::CompileModel(args) => compile::run(args),
-        Command::FetchModel(args) => fetch::run(args),
-        Command::SynthModel(args) => synth::run(args),
+        Command::TextWorker => return Ok(heg_confine::work()),
+        Command::CompileModel(args) => compile::run(args, &workspace::output()),
+        Command::FetchModel(args) => fetch::run(args, &workspace::output()),
+        Command::SynthModel(args) => synth::run(args, &workspace::output()),
         Command::Test(args) => test::run(args),
         Command::Ci(args) => ci::run(args),
         Command::Deny(args) => deny::run(args),
         Command::Fuzz(args) => fuzz::run(args),
+        Command::Shaders(args) => shaders::run(args).map(|_| ()),
         Command::Tidy(args) => tidy::run(args),
         Command::Demo(args) => demo::run(args),
-        Command::BenchDrafts(args) => return lab::run("bench-drafts", args),
-        Command::BenchPair(args) => return lab::run("bench-pair", args),
-        Command::BenchPeers(args) => return lab::run("bench-peers", args),
-        Command::BenchServe(args) => return lab::run("bench-serve", args),
-        Command::BenchSpeculation(args) => return lab::run("bench-speculation", args),
-        Command::Evaluate(args) => return lab::run("evaluate", args),
-        Command::Quality(args) => return lab::run("quality", args),
-        Command::ModelSheet(args) => return lab::run("model-sheet", args),
         Command::Profile(args) => profile::run(args),
     };
     done.map(|()| ExitCode::SUCCESS)
@@ -107,7 +101,7 @@ Start here:
   cargo xtask demo                                  see it work, end to end
   cargo xtask test                                  set up and run all tests
   cargo xtask fetch-model smollm2-135m-instruct     a real model; prints where it is
-  cargo xtask compile-model path/to/hf-folder       writes artifacts/bundles/NAME.heg
+  cargo xtask compile-model path/to/hf-folder       writes bundles/NAME.heg
   cargo xtask synth-model --like llama-3.2-1b       a model to measure with, no licence needed
   cargo xtask evaluate                              the papers' schedulers, side by side
 
@@ -116,11 +110,8 @@ Exit status: 0 fine · 1 a check found something (test, ci, quality, …) · 2 y
 
 #[cfg(test)]
 mod tests {
-    use super::Cli;
-    use clap::CommandFactory;
-
     #[test]
     fn command_line_is_consistent() {
-        Cli::command().debug_assert();
+        super::command_line().debug_assert();
     }
 }

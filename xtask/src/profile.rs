@@ -1,5 +1,5 @@
-//! `cargo xtask profile`: measures kernels on this machine, by the same `heg profile` that runs on a device.
-//! It finds something to measure where nothing was named: a model of a published shape with random weights.
+//! `cargo xtask profile`: measures kernels on this machine, by the same `heg profile` that runs on a device. By default
+//! it measures a model of a published shape with random weights.
 
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -59,16 +59,19 @@ fn profile(heg: &Path, model: &Path, args: &Args) -> Result<()> {
 
 /// The smallest published shape whose kernels do not fit into a cache.
 fn default_bundle() -> Result<PathBuf> {
-    let model = synth::ensure_model(&synth::Args {
+    let output = workspace::output();
+    let shape = synth::Args {
         like: DEFAULT_SHAPE.to_owned(),
         output: None,
         seed: 0,
-    })?;
+    };
+    let model = synth::ensure_model(&shape, &output)?;
     let bundle = target_dir()
         .join("profile")
         .join(format!("{DEFAULT_SHAPE}-w8a16.heg"));
-    compile::compile(&model, &bundle, &compile::own_use())
+    let done = compile::compile(&model, &bundle, &output.store(), &compile::own_use())
         .with_context(|| format!("cannot compile {DEFAULT_SHAPE}"))?;
+    println!("{done}");
     Ok(bundle)
 }
 
@@ -82,5 +85,5 @@ on where it was. Other work on the machine makes a measurement longer, not wrong
 
 Examples:
   cargo xtask profile --check
-  cargo xtask profile --soc host-roles --model artifacts/bundles/tiny-agent.heg
+  cargo xtask profile --soc host-roles --model bundles/tiny-agent.heg
   cargo xtask profile --again --budget 300";

@@ -1,15 +1,14 @@
-//! `cargo xtask setup`: makes sure that OpenVINO 2026.4.1 is there, and that nothing else has to
-//! be. An installation that the user names wins; else the wheel of that version is fetched once
-//! by name, its hash checked, and its libraries unpacked into the target folder, where the
-//! runtime finds them from the executable's place. Nothing is linked at build time. With `--npu`
-//! the NPU compiler as well: `npu`; with `--clients` the clients that tests use: `clients`.
+//! `cargo xtask setup`: makes sure that OpenVINO 2026.4.1 is installed, without other prerequisites. An installation
+//! that the user names takes precedence; otherwise the wheel of that version is fetched once by name, its hash checked,
+//! and its libraries unpacked into the target folder, where the runtime finds them relative to the executable. Nothing
+//! is linked at build time. `--npu` adds the NPU compiler: `npu`; `--clients` adds the clients for tests: `clients`.
 
 mod clients;
 mod npu;
 mod wheel;
 
 use crate::fail::Fail;
-use crate::workspace::{self, note, target_dir};
+use crate::workspace::{note, target_dir};
 use anyhow::{Context, Result};
 use heg_compiler::npu::NpuToolchain;
 use heg_spec::{Soc, Source, shipped};
@@ -36,9 +35,10 @@ pub struct Args {
     windows_wheel: Option<PathBuf>,
 }
 
-/// The only OpenVINO that HEG is tested with.
+/// The only version of OpenVINO that HEG is tested with.
 pub const VERSION: &str = "2026.4.1";
 
+/// Provides OpenVINO and, if asked, the NPU compiler and the Python clients.
 pub fn run(args: &Args) -> Result<()> {
     let (dir, how) = provide(args.wheel.as_deref())?;
     println!("OpenVINO {VERSION}: {} ({how})", dir.display());
@@ -52,8 +52,8 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// As [`ensure_openvino`] if a device of this SoC, a shipped one or a file, runs no CPU programs. One that cannot be read
-/// is left to whoever runs something on it.
+/// Like [`ensure_openvino`], but only if a device of this SoC (a shipped one or a file) runs no CPU programs. An
+/// unreadable SoC is left for the command that uses it to report.
 pub fn ensure_openvino_for(soc: &str) -> Result<()> {
     let read = match soc.ends_with(".ron") {
         false => shipped::soc(soc).ok(),
@@ -72,13 +72,13 @@ pub fn ensure_openvino_for(soc: &str) -> Result<()> {
     Ok(())
 }
 
-/// The folder with OpenVINO's libraries, fetched if need be. Every command that needs them
-/// calls this first; it is quiet and quick when there is nothing to do.
+/// Returns the folder with OpenVINO's libraries, fetched if necessary. Every command that needs them calls this first;
+/// it is quiet and quick when there is nothing to do.
 pub fn ensure_openvino() -> Result<PathBuf> {
     provide(None).map(|(dir, _)| dir)
 }
 
-/// The NPU compiler where `setup --npu` was run, kept in step with this source; else nothing.
+/// The NPU compiler if `setup --npu` was run, kept in step with this source; `None` otherwise.
 pub fn ensure_npu_if_wanted() -> Result<Option<NpuToolchain>> {
     if !NpuToolchain::folder(&target_dir()).is_dir() {
         return Ok(None);
@@ -86,17 +86,17 @@ pub fn ensure_npu_if_wanted() -> Result<Option<NpuToolchain>> {
     npu::provide(None).map(Some)
 }
 
-/// The Rust target for Windows where it is installed, as by `setup --npu`.
+/// The Rust target for Windows if it is installed, e.g. by `setup --npu`.
 pub fn windows_target() -> Result<Option<&'static str>> {
     Ok(npu::has_rust_target()?.then_some(npu::RUST_TARGET))
 }
 
-/// Debian packages that are not installed of those that build and run programs for Windows.
+/// Debian packages for building and running Windows programs that are not installed.
 pub fn missing_for_windows() -> Vec<&'static str> {
     npu::missing_here()
 }
 
-/// The program that builds C for Windows, and links Rust.
+/// The program that compiles C for Windows, and links Rust.
 pub const WINDOWS_LINKER: &str = npu::LINKER;
 
 /// Whether `setup --clients` has run.
@@ -120,11 +120,11 @@ fn provide(local: Option<&Path>) -> Result<(PathBuf, String)> {
     fetch(&dir, &wheel::LINUX, local)
 }
 
-/// Has the libraries of a wheel in `dir`.
+/// Unpacks the libraries of a wheel into `dir`, if they are not there yet.
 fn fetch(dir: &Path, wheel: &wheel::Wheel, local: Option<&Path>) -> Result<(PathBuf, String)> {
     let parent = target_dir();
     fs::create_dir_all(&parent).with_context(|| format!("cannot create `{}`", parent.display()))?;
-    let _lock = workspace::lock(&parent.join(format!("openvino-{VERSION}.lock")))?;
+    let _lock = hegc::lock::lock(&parent.join(format!("openvino-{VERSION}.lock")))?;
     if wheel.is_unpacked(dir) {
         return Ok((dir.to_path_buf(), "unpacked by another run".to_string()));
     }
@@ -156,7 +156,7 @@ fn fetch(dir: &Path, wheel: &wheel::Wheel, local: Option<&Path>) -> Result<(Path
     Ok((dir.to_path_buf(), how))
 }
 
-/// Folders of runs that were killed. We hold the lock, so nobody is using them.
+/// Removes the folders of runs that were killed. We hold the lock, so they are not in use.
 fn remove_leftovers(parent: &Path) -> Result<()> {
     let entries =
         fs::read_dir(parent).with_context(|| format!("cannot list `{}`", parent.display()))?;
@@ -186,15 +186,15 @@ fn named_by_user() -> Option<(&'static str, PathBuf)> {
         })
 }
 
-/// The folder below `dir` that holds the libraries. A folder that the user named and that does
-/// not do is an error: taking another one silently would hide it.
+/// The folder below `dir` that has the libraries. If the user names a folder without them, that is an error: silently
+/// using another one would hide it.
 fn library_dir(variable: &str, dir: &Path) -> Result<PathBuf> {
     let hint = format!("unset {variable} to let `cargo xtask setup` get OpenVINO {VERSION}");
     let mut other = None;
     for below in LIBRARY_FOLDERS {
         let candidate = dir.join(below);
         let names = c_libraries(&candidate);
-        // Without a version in any name we cannot tell: the runtime asks the library itself.
+        // Without a version in any name, the version is unknown here: the runtime asks the library itself.
         let unversioned = names.iter().all(|name| name == C_LIBRARY);
         if names.iter().any(|name| name == PINNED_C_LIBRARY) || (unversioned && !names.is_empty()) {
             return Ok(candidate);
@@ -228,7 +228,7 @@ const C_LIBRARY: &str = "libopenvino_c.so";
 /// The C library's name in the wheel and in the archives of [`VERSION`].
 const PINNED_C_LIBRARY: &str = "libopenvino_c.so.2641";
 
-/// Where Intel's archives, the wheel and our own folder keep the libraries.
+/// Folders of the libraries in Intel's archives, in the wheel and in our own folder.
 const LIBRARY_FOLDERS: [&str; 5] = ["", "runtime/lib/intel64", "openvino/libs", "libs", "lib"];
 
 const AFTER_HELP: &str = "\

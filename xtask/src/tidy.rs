@@ -1,13 +1,15 @@
-//! `cargo xtask tidy`: the house rules that no compiler checks. Reports all findings at once as
-//! `path:line: message`. A rule here is a function from one file's lines to findings; those that look at all files
-//! at once, or at what cargo knows, have files of their own.
+//! `cargo xtask tidy`: the house rules that no compiler checks. Reports all findings at once as `path:line: message`. A
+//! rule here is a function from one file's lines to findings; rules about all files at once, or about cargo's data,
+//! have files of their own.
 
+mod features;
 mod glossary;
 mod paths;
 mod sizes;
 mod source;
 mod trees;
 mod variables;
+mod workspaces;
 
 use anyhow::{Context, Result};
 use source::File;
@@ -45,7 +47,9 @@ pub(crate) fn run(_args: &Args) -> Result<()> {
     findings.extend(ambiguous);
     notes.extend(borne);
     findings.extend(variables::check(&files));
+    findings.extend(workspaces::check(&files));
     findings.extend(trees::check(&root)?);
+    findings.extend(features::check()?);
     for note in notes {
         println!("note: {note}");
     }
@@ -57,7 +61,7 @@ pub(crate) fn run(_args: &Args) -> Result<()> {
     Err(Fail::check(format!("tidy found {} problems", findings.len())).into())
 }
 
-/// A text file; `None` for a binary one, and for one that is deleted in the work tree and still in the index.
+/// Reads a text file; `None` for a binary one, and for one that is deleted in the work tree but still in the index.
 fn read(root: &Path, path: String) -> Option<File> {
     let text = std::fs::read_to_string(root.join(&path)).ok()?;
     Some(File { path, text })
@@ -111,7 +115,7 @@ fn is_written_by_hand(path: &str) -> bool {
     matches!(extension, Some("rs" | "md" | "ron" | "py" | "sh" | "toml"))
 }
 
-/// Tracked files and new ones that git does not ignore.
+/// Lists tracked files, and new ones that git does not ignore.
 fn repository_files(root: &Path) -> Result<Vec<String>> {
     let mut command = Command::new("git");
     command
@@ -129,7 +133,7 @@ fn repository_files(root: &Path) -> Result<Vec<String>> {
 
 const LINES_MAX: usize = 800;
 
-// The words are taken apart here so that this file does not find itself.
+// The words are split here so that this file does not find itself.
 const BANNED: [(&str, &str); 1] = [(
     concat!("FIX", "ME"),
     "finish it, or write `TODO(#n)` with an issue",

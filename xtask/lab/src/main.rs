@@ -1,6 +1,7 @@
 //! The laboratory of HEG: the papers' evaluation in virtual time, and measurements beside other engines. One file or
 //! folder per command; `cargo xtask` builds this program and hands it the arguments.
 
+mod bench_attacks;
 mod bench_drafts;
 mod bench_pair;
 mod bench_peers;
@@ -13,11 +14,13 @@ mod model_sheet;
 mod precision;
 mod process;
 mod quality;
+mod shared;
 mod subject;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 use xtask::fail;
+use xtask::laboratory::{LAB_COMMANDS, LabCommand};
 
 /// The command line of `heg-lab`. People type `cargo xtask`, so its usage lines say that.
 #[derive(Parser)]
@@ -32,28 +35,33 @@ struct Cli {
     command: Command,
 }
 
+/// What each command is about is in [`LAB_COMMANDS`].
 #[derive(Subcommand)]
 enum Command {
-    /// Replay known answers with several ways to draft: tokens per verification, and what drafting takes
+    BenchAttacks(bench_attacks::Args),
     BenchDrafts(bench_drafts::Args),
-    /// Measure two lanes that share every kernel beside one lane and one device with two threads
     BenchPair(bench_pair::Args),
-    /// Measure HEG beside OpenVINO GenAI and llama.cpp on the same model, and print one table
     BenchPeers(bench_peers::Args),
-    /// Replay mixed traces against HEG, OpenVINO GenAI and llama-server, and print one table
     BenchServe(bench_serve::Args),
-    /// Answer questions of data sets without drafts, with them, and by OpenVINO GenAI with prompt look-up
     BenchSpeculation(bench_speculation::Args),
-    /// Run the papers' evaluation in virtual time: tables and figures beside theirs
     Evaluate(evaluate::Args),
-    /// Measure how far each form on each device is from the f32 model, beside OpenVINO GenAI
     Quality(quality::Args),
-    /// Write what the simulator has to know of a bundle's model: a RON file of some tens of kilobytes
     ModelSheet(model_sheet::Args),
 }
 
+/// The command line, with the front door's description of each command.
+fn command_line() -> clap::Command {
+    let described = |all: clap::Command, command: &LabCommand| {
+        all.mut_subcommand(command.name, |one| one.about(command.about))
+    };
+    LAB_COMMANDS.iter().fold(Cli::command(), described)
+}
+
 fn main() -> ExitCode {
-    let outcome = match &Cli::parse().command {
+    let matches = command_line().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let outcome = match &cli.command {
+        Command::BenchAttacks(args) => bench_attacks::run(args),
         Command::BenchDrafts(args) => bench_drafts::run(args),
         Command::BenchPair(args) => bench_pair::run(args),
         Command::BenchPeers(args) => bench_peers::run(args),
@@ -68,11 +76,19 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use super::Cli;
+    use super::{Cli, LAB_COMMANDS, command_line};
     use clap::CommandFactory;
 
     #[test]
     fn command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command_line().debug_assert();
+    }
+
+    #[test]
+    fn the_front_door_lists_these_commands() {
+        let own = Cli::command();
+        let own = own.get_subcommands().map(|command| command.get_name());
+        let listed = LAB_COMMANDS.iter().map(|command| command.name);
+        assert_eq!(own.collect::<Vec<_>>(), listed.collect::<Vec<_>>());
     }
 }

@@ -43,9 +43,7 @@ pub(crate) fn of_bundle(path: &Path) -> Result<ModelSheet> {
     let manifest = bundle.manifest();
     let Some(section) = manifest.annotations else {
         let fail = Fail::input(format!("bundle `{shown}` has no annotations"));
-        return Err(fail
-            .hint("compile it again with `cargo xtask compile-model`")
-            .into());
+        return Err(fail.hint("compile it again with `hegc compile`").into());
     };
     let bytes = bundle.section(section).with_context(refuse)?;
     let text = std::str::from_utf8(bytes).with_context(refuse)?;

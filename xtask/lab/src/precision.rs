@@ -1,4 +1,4 @@
-//! How many bits the weights of a comparison have, and what each side calls that.
+//! The number of bits of a comparison's weights, and each side's name for it.
 
 use clap::ValueEnum;
 use heg_spec::{GroupColumns, WeightForm};
@@ -66,7 +66,7 @@ impl Precision {
         }
     }
 
-    /// What optimum-cli is asked for: all matrices of the layers alike, asymmetric, as it does by default.
+    /// The arguments for optimum-cli: all matrices of the layers alike, asymmetric, its default.
     pub(crate) fn export_arguments(self) -> Vec<String> {
         let mut arguments = vec!["--weight-format".to_owned(), self.of_genai().to_owned()];
         if let Self::FourBits(group) = self {

@@ -1,4 +1,4 @@
-//! Other programs: how they are run, timed and watched, and how their arguments are written.
+//! Other programs: running, timing and watching them, and writing their arguments.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -10,27 +10,27 @@ use std::thread;
 use std::time::{Duration, Instant};
 use xtask::fail::Fail;
 
-/// What a program that ended well did.
+/// The results of a program that succeeded.
 pub(crate) struct Finished {
-    /// What it wrote to standard output.
+    /// Its standard output.
     pub(crate) text: String,
     /// Time from before its start to its first line on standard output, or its end without one.
     pub(crate) first_line_ms: f64,
-    /// Largest memory that it had, where the system tells.
+    /// Its largest memory, if the system reports it.
     pub(crate) peak: Option<PeakMemory>,
 }
 
-/// The largest memory that a program had.
+/// The largest memory of a program.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PeakMemory {
-    /// All that was resident.
+    /// All resident memory.
     pub(crate) resident_bytes: u64,
-    /// What of it belongs to no file, so that it cannot be given back and read again; looked at from time to time.
+    /// The part that belongs to no file, so that it cannot be given back and read again; sampled periodically.
     pub(crate) anonymous_bytes: u64,
 }
 
 /// Runs a program until it ends. Returns its standard output as JSON, and the milliseconds from before its start to the
-/// first line of it.
+/// first line of the output.
 pub(crate) fn timed_json(command: &mut Command, what: &str) -> Result<(Value, f64)> {
     let done = finished(command, what)?;
     Ok((done.json(what)?, done.first_line_ms))
@@ -59,7 +59,7 @@ pub(crate) fn finished(command: &mut Command, what: &str) -> Result<Finished> {
     };
     let pid = child.id();
     let memory = thread::spawn(move || peak_memory(pid));
-    // Read beside standard output: a full pipe would stop the program.
+    // Read at the same time as standard output: a full pipe would stop the program.
     let complaints = thread::spawn(move || {
         let mut text = Vec::new();
         let _ = stderr.read_to_end(&mut text);
@@ -74,7 +74,7 @@ pub(crate) fn finished(command: &mut Command, what: &str) -> Result<Finished> {
     stdout
         .read_to_string(&mut text)
         .with_context(|| what.to_string())?;
-    // Before its number can become another program's.
+    // Before its process id can become another program's.
     let peak = memory.join().unwrap_or_default();
     let status = child.wait().with_context(|| what.to_string())?;
     let said = complaints.join().unwrap_or_default();
@@ -89,10 +89,10 @@ pub(crate) fn finished(command: &mut Command, what: &str) -> Result<Finished> {
     })
 }
 
-/// The largest memory of a program, which this follows to its end; none where the system does not tell.
+/// Watches a program to its end and returns its largest memory; `None` if the system does not report it.
 fn peak_memory(pid: u32) -> Option<PeakMemory> {
     let mut peak: Option<PeakMemory> = None;
-    // The lines are gone when the program has ended and is not yet waited for.
+    // The lines disappear when the program has ended and is not yet waited for.
     while let Some(now) = memory(pid) {
         let before = peak.unwrap_or_default();
         peak = Some(PeakMemory {
@@ -104,7 +104,7 @@ fn peak_memory(pid: u32) -> Option<PeakMemory> {
     peak
 }
 
-/// The largest resident memory of a program so far, and its anonymous memory now, as Linux tells them.
+/// The largest resident memory of a program so far, and its present anonymous memory, from Linux's `/proc`.
 pub(crate) fn memory(pid: u32) -> Option<PeakMemory> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let bytes = |key: &str| -> Option<u64> {
@@ -118,16 +118,16 @@ pub(crate) fn memory(pid: u32) -> Option<PeakMemory> {
     })
 }
 
-/// Chosen: a small part of the shortest program, a start, and too rarely to slow it.
+/// Chosen: a small part of the shortest program, a start, but not so often that it slows it down.
 const WATCH_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Numbers for programs' arguments: `512,2048`.
+/// Numbers as an argument: `512,2048`.
 pub(crate) fn listed(numbers: &[u32]) -> String {
     let texts: Vec<String> = numbers.iter().map(u32::to_string).collect();
     texts.join(",")
 }
 
-/// A path as text, for programs' arguments.
+/// A path as an argument.
 pub(crate) fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

@@ -1,4 +1,4 @@
-//! The model that all sides of a comparison run: found by name or in a folder, in the forms that they take.
+//! The model that all sides of a comparison run: found by name or in a folder, in the form for each side.
 
 use crate::precision::Precision;
 use crate::quality;
@@ -9,23 +9,23 @@ use std::path::{Path, PathBuf};
 use xtask::compile;
 use xtask::fail::Fail;
 use xtask::fetch::Consent;
-use xtask::workspace::{note, target_dir};
+use xtask::workspace::{self, note, target_dir};
 use xtask::{setup, synth};
 
 /// A model.
 pub(crate) struct Subject {
     /// The Hugging Face folder.
     pub(crate) folder: PathBuf,
-    /// The GGUF file that the folder was made of, for a model that comes as one.
+    /// The GGUF file that the folder was converted from, if the model comes as one.
     pub(crate) gguf: Option<PathBuf>,
     pub(crate) name: String,
-    /// Where its other forms and the other sides' programs are kept.
+    /// Folder for its other forms and the other sides' programs.
     pub(crate) peers: PathBuf,
 }
 
 impl Subject {
-    /// The model that `model` names, fetched or synthesised if need be, or a Hugging Face folder; llama-3.2-1b's shape
-    /// unless one is given.
+    /// Finds the model named `model`, fetched or synthesised if necessary, or a Hugging Face folder; by default
+    /// llama-3.2-1b's shape.
     pub(crate) fn find(model: Option<&str>) -> Result<Self> {
         let model = model.unwrap_or(LLAMA_1B);
         if let Some(real) = quality::Model::named(model) {
@@ -33,17 +33,18 @@ impl Subject {
             return found.with_context(|| Fail::input(format!("{model} is not on this machine")));
         }
         if synth::is_known(model) {
-            let folder = synth::ensure_model(&synth::Args {
+            let shape = synth::Args {
                 like: model.to_string(),
                 output: None,
                 seed: 0,
-            })?;
+            };
+            let folder = synth::ensure_model(&shape, &workspace::output())?;
             return Self::of_folder(&folder, None);
         }
         Self::of_folder(Path::new(model), None)
     }
 
-    /// A Hugging Face folder, which may have been made of a GGUF file.
+    /// Makes a subject from a Hugging Face folder, which may have been converted from a GGUF file.
     pub(crate) fn of_folder(folder: &Path, gguf: Option<PathBuf>) -> Result<Self> {
         setup::ensure_openvino()?;
         let peers = target_dir().join("peers");
@@ -64,19 +65,19 @@ impl Subject {
         })
     }
 
-    /// Compiles the model into a bundle of a form: from its GGUF file where there is one.
+    /// Compiles the model into a bundle of this form, from its GGUF file if there is one.
     pub(crate) fn bundle(&self, precision: Precision) -> Result<PathBuf> {
         self.bundle_as(&precision.to_string(), precision.form())
     }
 
-    /// As [`bundle`](Self::bundle), of any form, by its name.
+    /// Like [`bundle`](Self::bundle), for any form, with its name.
     pub(crate) fn bundle_as(&self, form_name: &str, form: WeightForm) -> Result<PathBuf> {
         let source = self.gguf.as_ref().unwrap_or(&self.folder);
         let bundle = self.peers.join(format!("{}-{form_name}.heg", self.name));
         let mut options = compile::own_use();
         options.weights = Some(form);
         options.name = Some(self.name.clone());
-        let done = compile::compiled(source, &bundle, &options)
+        let done = compile::compile(source, &bundle, &workspace::output().store(), &options)
             .with_context(|| Fail::input(format!("cannot compile `{}`", source.display())))?;
         note(done);
         Ok(bundle)
@@ -86,7 +87,7 @@ impl Subject {
 const NAMES: &str =
     "give a Hugging Face folder, or a name that `cargo xtask synth-model` or `fetch-model` knows";
 
-/// The model of a user of `bench-peers` and `bench-serve` who chooses none.
+/// The default model of `bench-peers` and `bench-serve`.
 pub(crate) const LLAMA_1B: &str = "llama-3.2-1b";
 
 pub(crate) const SMOLLM2: &str = "smollm2-135m-instruct";

@@ -1,5 +1,5 @@
-//! The first part of the demo: a conversation with a real model, through one `heg chat`. A question may build on the
-//! one before, and each answer has to hold what makes it right, in whatever words.
+//! The first part of the demo: a conversation with a real model, in one `heg chat`. A question may build on the one
+//! before, and each answer has to contain certain words.
 
 use super::Asked;
 use super::show::{print_title, print_turn, print_verdict};
@@ -12,26 +12,28 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use xtask::compile;
 use xtask::fail::Fail;
 use xtask::fetch::{self, Consent};
-use xtask::workspace::{self, note, root};
+use xtask::workspace::{self, note};
 
-/// The model's file, downloaded if need be.
+/// The model's file, downloaded if necessary.
 pub(super) fn fetch() -> Result<PathBuf> {
-    fetch::ensure(MODEL, Consent::Ask).with_context(|| {
+    fetch::ensure(MODEL, Consent::Ask, &workspace::output()).with_context(|| {
         let hint = "check the network, or keep to the model in this repository: cargo xtask demo --offline";
         Fail::environment(format!("cannot get {MODEL}")).hint(hint)
     })
 }
 
-/// Compiles the model in `file`, talks to it, and says how that went.
+/// Compiles the model in `file`, talks to it, and returns the result.
 pub(super) fn run(heg: &Path, file: &Path) -> Result<Asked> {
-    let output = root().join("artifacts").join("bundles");
-    let bundle = output.join(format!("{MODEL}.heg"));
+    let output = workspace::output();
+    let bundle = output.bundle(MODEL);
     note(format!("compiling {MODEL} (8-bit weights)"));
     let options = CompileOptions {
         name: Some(MODEL.to_owned()),
         ..compile::own_use()
     };
-    compile::compile(file, &bundle, &options).with_context(|| format!("cannot compile {MODEL}"))?;
+    let done = compile::compile(file, &bundle, &output.store(), &options)
+        .with_context(|| format!("cannot compile {MODEL}"))?;
+    println!("{done}");
     let wrong = talk(&mut workspace::heg(heg), &bundle)?;
     println!(
         "The first answer waited for the kernels to be prepared. A model of 135 million parameters is quick and often\n\
@@ -44,7 +46,7 @@ pub(super) fn run(heg: &Path, file: &Path) -> Result<Asked> {
     })
 }
 
-/// Asks all questions; the number of wrong answers.
+/// Asks all questions; returns the number of wrong answers.
 fn talk(heg: &mut Command, bundle: &Path) -> Result<usize> {
     note("starting heg chat");
     let mut child = heg
@@ -64,7 +66,7 @@ fn talk(heg: &mut Command, bundle: &Path) -> Result<usize> {
     let input = child.stdin.take().context("a child without its input")?;
     let output = child.stdout.take().context("a child without its output")?;
     let wrong = ask_all(input, BufReader::new(output));
-    // Its input is closed, which ends it.
+    // Its input is closed, so it ends.
     let status = child.wait().context("cannot wait for `heg chat`")?;
     if !status.success() {
         let failed = Fail::child(status.code(), format!("heg chat failed: {status}"));
@@ -92,7 +94,7 @@ fn ask_all(mut heg: ChildStdin, mut answers: BufReader<ChildStdout>) -> Result<u
     Ok(wrong)
 }
 
-/// A question, and what a right answer holds, in this order.
+/// A question, and the words that a right answer contains, in this order.
 struct Question {
     text: &'static str,
     holds: &'static [&'static str],
@@ -112,8 +114,8 @@ impl Question {
 
 const MODEL: &str = "smollm2-135m-instruct";
 
-/// In f32 each answer is right. No token of the first two leads the runner-up by less than 0.9 nats, nor do the first six
-/// of the third: rounding does not flip them. The second question is about nothing without the first.
+/// In f32 each answer is right. Every token of the first two, and the first six of the third, lead the runner-up by at
+/// least 0.9 nats: rounding does not flip them. The second question makes no sense without the first.
 const QUESTIONS: [Question; 3] = [
     Question {
         text: "What is the capital of Japan?",
@@ -129,7 +131,7 @@ const QUESTIONS: [Question; 3] = [
     },
 ];
 
-/// Twice what the longest answer takes in f32.
+/// Twice the length of the longest answer in f32.
 const TOKENS_MAX: &str = "160";
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! `cargo xtask demo`: the README's first command. Downloads a small real model, compiles it and talks to it, then asks
-//! the model in the repository what a personal agent is asked. Every answer is checked, so that "it works" means that
-//! it works.
+//! `cargo xtask demo`: the README's first command. Downloads a small real model, compiles it and talks to it, then
+//! gives the model in the repository the tasks of a personal agent. Every answer is checked, so that "it works" means
+//! that it works.
 
 mod conversation;
 mod show;
@@ -21,7 +21,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    // Before anything is built: a machine without a network learns it at once.
+    // Before anything is built: without a network the command fails at once.
     let file = match args.offline {
         true => None,
         false => Some(conversation::fetch()?),
@@ -48,16 +48,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// How a part of the demo went.
+/// The result of a part of the demo.
 struct Asked {
     questions: usize,
     wrong: usize,
-    /// The model that was asked.
+    /// The bundle of the model.
     bundle: PathBuf,
 }
 
 const AFTER_HELP: &str = "\
-Does, from a bare clone: gets SmolLM2-135M-Instruct (93 MB), once; builds `heg`; compiles the model to artifacts/bundles/smollm2-135m-instruct.heg and asks it three questions in one
+Does, from a bare clone: gets SmolLM2-135M-Instruct (93 MB), once; builds `heg`; compiles the model to bundles/smollm2-135m-instruct.heg and asks it three questions in one
 conversation; compiles the model in tests/fixtures/tiny-agent and asks it for a function call, an
 answer from notes and a digest of events. Ends with status 0 only if all six answers are right.
 

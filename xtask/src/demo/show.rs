@@ -1,4 +1,4 @@
-//! How the demo shows questions and answers.
+//! Prints the demo's questions and answers.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ pub(super) fn print_title(title: &str) {
     println!("── {title} ──");
 }
 
-/// What somebody said, each line behind a bar.
+/// Prints a speaker's text, with a bar in front of each line.
 pub(super) fn print_turn(who: &str, text: &str) {
     for (index, line) in text.lines().enumerate() {
         let who = if index == 0 { who } else { "" };
@@ -14,7 +14,7 @@ pub(super) fn print_turn(who: &str, text: &str) {
     }
 }
 
-/// Whether the last answer was right, how long it took, and what would have been right.
+/// Prints whether the last answer was right, its time, and the right answer.
 pub(super) fn print_verdict(is_right: bool, expected: &str, reply: &Value) {
     match is_right {
         true => println!("{:>9}   correct{}", "", timing(reply)),
@@ -23,7 +23,7 @@ pub(super) fn print_verdict(is_right: bool, expected: &str, reply: &Value) {
     println!();
 }
 
-/// The times of an answer, as `heg` gives them.
+/// The times of an answer, as reported by `heg`.
 fn timing(reply: &Value) -> String {
     let number = |key: &str| reply[key].as_f64();
     match (number("ttft_ms"), number("tpot_ms")) {

@@ -1,5 +1,5 @@
-//! The second part of the demo: tiny-agent, a model that is in the repository, is asked three things that a personal
-//! agent is asked. It was trained on them, so that each answer is compared as a whole.
+//! The second part of the demo: tiny-agent, a model in the repository, gets three tasks of a personal agent. It was
+//! trained on such tasks, so that each answer is compared as a whole.
 
 use super::Asked;
 use super::show::{print_title, print_turn, print_verdict};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use xtask::compile;
 use xtask::workspace::{self, note, root};
 
-/// Compiles tiny-agent, asks it, and says how that went.
+/// Compiles tiny-agent, runs its tasks, and returns the result.
 pub(super) fn run(heg: &Path) -> Result<Asked> {
     let bundle = compile_tiny_agent()?;
     let scratch = tempfile::tempdir().context("cannot create a temporary folder")?;
@@ -33,14 +33,14 @@ pub(super) fn run(heg: &Path) -> Result<Asked> {
 }
 
 fn compile_tiny_agent() -> Result<PathBuf> {
-    let output = root()
-        .join("artifacts")
-        .join("bundles")
-        .join("tiny-agent.heg");
+    let output = workspace::output();
+    let bundle = output.bundle("tiny-agent");
     note("compiling tests/fixtures/tiny-agent (8-bit weights)");
-    compile::compile(&model_dir(), &output, &compile::own_use())
+    let options = compile::own_use();
+    let done = compile::compile(&model_dir(), &bundle, &output.store(), &options)
         .context("cannot compile tiny-agent")?;
-    Ok(output)
+    println!("{done}");
+    Ok(bundle)
 }
 
 fn ask(heg: &Path, bundle: &Path, messages: &Path) -> Result<Value> {
@@ -90,7 +90,7 @@ fn cases() -> Result<Vec<Case>> {
         .collect()
 }
 
-/// Shows a case with its answer; whether that is right.
+/// Prints a case with its answer; returns whether that is right.
 fn print_case(case: &Case, reply: &Value) -> bool {
     print_title(case.title);
     for message in case.messages.as_array().into_iter().flatten() {

@@ -1,11 +1,11 @@
-//! OpenAI's and LangChain's Python clients, and a browser's remote control, which tests ask the server with.
+//! OpenAI's and LangChain's Python clients, and a browser's remote control, for tests of the server.
 
 use crate::venv;
 use crate::workspace::target_dir;
 use anyhow::Result;
 use std::path::PathBuf;
 
-/// The environment's folder of programs, made if need be.
+/// Returns the environment's folder of programs, created if necessary.
 pub(super) fn provide() -> Result<PathBuf> {
     venv::ensure(&folder(), venv::CLIENTS, "280 MB on disk, once")
 }

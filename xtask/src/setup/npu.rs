@@ -1,9 +1,8 @@
-//! `cargo xtask setup --npu`: what compiles kernels for NPUs on a machine that need not have one.
-//! Where the OpenVINO in use has Intel's compiler, only a worker is built for it. Else the compiler
-//! is the Windows wheel's, and this puts together what runs it: packages, a Rust target, the
-//! wheel's libraries, a worker built for Windows, a wine prefix. Each step looks whether it is done
-//! already, so a run that was cut off goes on where it ended. Nothing but packages and the Rust
-//! target is written outside of the target folder.
+//! `cargo xtask setup --npu`: installs a compiler for NPU kernels on a machine that need not have an NPU. If the
+//! OpenVINO in use has Intel's compiler, only a worker is built for it. Otherwise the compiler is that of the Windows
+//! wheel, and this installs everything needed to run it: packages, a Rust target, the wheel's libraries, a worker built
+//! for Windows, a wine prefix. Each step checks whether it is done already, so an interrupted run resumes where it
+//! ended. Only packages and the Rust target are installed outside of the target folder.
 
 use super::{fetch, wheel};
 use crate::fail::Fail;
@@ -15,11 +14,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The toolchain; quiet and quick when there is nothing to do.
+/// Installs the toolchain; quiet and quick when there is nothing to do.
 pub(super) fn provide(local: Option<&Path>) -> Result<NpuToolchain> {
     let folder = NpuToolchain::folder(&target_dir());
     fs::create_dir_all(&folder).with_context(|| format!("cannot create `{}`", folder.display()))?;
-    let _lock = workspace::lock(&folder.join("setup.lock"))?;
+    let _lock = hegc::lock::lock(&folder.join("setup.lock"))?;
     let native = Provider::native().map_err(|error| {
         let hint = "see who may write there, or set OPENVINO_DIR to another installation";
         anyhow::Error::new(error).context(Fail::environment("OpenVINO cannot be used").hint(hint))
@@ -35,7 +34,7 @@ pub(super) fn provide(local: Option<&Path>) -> Result<NpuToolchain> {
     }
 }
 
-/// Whether the worker is a new one.
+/// Sets up the toolchain under wine; returns whether the worker is new.
 fn provide_wine(folder: &Path, local: Option<&Path>) -> Result<bool> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         let message = "the NPU compiler is run under wine on Linux on x86-64 only";
@@ -53,7 +52,7 @@ fn provide_wine(folder: &Path, local: Option<&Path>) -> Result<bool> {
     Ok(renewed)
 }
 
-/// Packages that are not installed of those that build and run for Windows.
+/// Packages for building and running Windows programs that are not installed.
 pub(super) fn missing_here() -> Vec<&'static str> {
     missing_packages(on_path)
 }
@@ -99,7 +98,7 @@ fn missing_packages(is_there: impl Fn(&str) -> bool) -> Vec<&'static str> {
         .collect()
 }
 
-/// What to put before a command that needs root; none when this user cannot be.
+/// The command prefix for running as root; `None` if this user cannot.
 fn root_prefix() -> Option<&'static [&'static str]> {
     let succeeds = |program: &str, arguments: &[&str]| {
         let mut command = Command::new(program);
@@ -113,7 +112,7 @@ fn root_prefix() -> Option<&'static [&'static str]> {
     succeeds("sudo", &["-n", "true"]).map(|_| ["sudo", "-n"].as_slice())
 }
 
-/// Whether this Rust can build for Windows.
+/// Whether the installed Rust can build for Windows.
 pub(super) fn has_rust_target() -> Result<bool> {
     let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     rustc.args(["--print", "target-libdir", "--target", RUST_TARGET]);
@@ -135,7 +134,7 @@ fn add_rust_target() -> Result<()> {
         })
 }
 
-/// Builds the worker and puts it to its place; whether it is another one than was there.
+/// Builds the worker and installs it; returns whether it differs from the previous one.
 fn build_worker(folder: &Path, provider: &Provider, target: Option<&str>) -> Result<bool> {
     let mut command = workspace::cargo(&["build", "--release", "--quiet", "-p", "heg-openvino"]);
     command.args(["--bin", WORKER]);
@@ -156,7 +155,7 @@ fn build_worker(folder: &Path, provider: &Provider, target: Option<&str>) -> Res
     if let Some(parent) = place.parent() {
         fs::create_dir_all(parent).with_context(what)?;
     }
-    // Renamed, since a worker of another process may be running.
+    // By a rename, since a worker of another process may be running.
     let unfinished = place.with_extension("part");
     fs::copy(&built, &unfinished).with_context(what)?;
     fs::rename(&unfinished, &place).with_context(what)?;
@@ -203,13 +202,13 @@ const WORKER: &str = "heg-npu-worker";
 pub(super) const RUST_TARGET: &str = "x86_64-pc-windows-gnu";
 pub(super) const LINKER: &str = "x86_64-w64-mingw32-gcc";
 
-/// Programs that must be on PATH, and the Debian packages that hold them.
+/// Programs that must be on PATH, and the Debian packages that provide them.
 const PROGRAMS: [(&str, &[&str]); 2] = [
     ("wine", &["wine", "wine64"]),
     (LINKER, &["gcc-mingw-w64-x86-64"]),
 ];
 
-/// Says that a prefix is complete; written last.
+/// Name of the file that marks a complete prefix; written last.
 const PREFIX_STAMP: &str = "heg-complete";
 
 #[cfg(test)]

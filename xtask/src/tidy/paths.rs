@@ -1,12 +1,12 @@
-//! Paths in text: those in backticks in Markdown must exist in the repository, and none may be
-//! a place on somebody's machine.
+//! Paths in text: those in backticks in Markdown must exist in the repository, and none may be a place on a particular
+//! machine.
 
 use super::Finding;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// The repository's folders at the top, from its list of files.
+/// The repository's top-level folders, from its list of files.
 pub(super) fn top_level_folders(files: &[String]) -> BTreeSet<String> {
     files
         .iter()
@@ -68,7 +68,7 @@ fn repository_path<'a>(span: &'a str, top_level: &BTreeSet<String>) -> Option<&'
     span.split([':', '#']).next()
 }
 
-/// Places that builds create, such as the folder of bundles, are named but not there.
+/// Whether git ignores a path: places that builds create, such as the folder of bundles, may be named without existing.
 fn is_ignored(root: &Path, path: &str) -> bool {
     let status = Command::new("git")
         .args(["check-ignore", "--quiet", "--no-index", path])

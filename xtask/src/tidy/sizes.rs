@@ -1,9 +1,9 @@
-//! How long files and functions may be. A bound that the repository does not keep yet is a ratchet: a number of
+//! Limits on the length of files and functions. A limit that the repository does not meet yet is a ratchet: a number of
 //! exceptions that may fall and must not rise.
 
 use super::source::{self, File};
 
-/// Findings, and notes on what is too long and borne for now.
+/// Returns findings, and notes on tolerated lengths.
 pub(super) fn check(files: &[File]) -> (Vec<String>, Vec<String>) {
     let (mut findings, mut notes) = (Vec::new(), Vec::new());
     let code = || {
@@ -56,7 +56,7 @@ fn long_functions(file: &File) -> Vec<String> {
     .collect()
 }
 
-/// Up to `borne` of what was found are notes; more are findings, all of them.
+/// Turns up to `borne` items into notes; if there are more, all are findings.
 pub(super) fn hold(
     found: Vec<String>,
     borne: usize,
@@ -69,19 +69,19 @@ pub(super) fn hold(
     }
 }
 
-/// Lines of a file of code, its unit tests included.
+/// Most lines of a source file, its unit tests included.
 const CODE_LINES_MAX: usize = 500;
 
-/// Lines of a function, from its signature: a screen.
+/// Most lines of a function, from its signature on: a screen.
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// Files of code that are longer still. Lower it with each that is split.
+/// Number of source files that are longer. Lower it with each one that is split.
 const LONG_FILES: usize = 0;
 
-/// Functions that are longer still. Lower it with each that is split.
+/// Number of functions that are longer. Lower it with each one that is split.
 const LONG_FUNCTIONS: usize = 11;
 
-/// The documents that everybody reads, and their longest.
+/// The documents that everybody reads, and their largest number of lines.
 const DOCUMENTS: [(&str, usize); 2] = [("README.md", 300), ("ARCHITECTURE.md", 350)];
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! What tidy knows of a Rust file without parsing it: which files and lines are tests, and where functions end. It
-//! relies on the layout that `cargo fmt` gives.
+//! Tidy's view of a Rust file without parsing it: which files and lines are tests, and where functions end. It relies
+//! on the layout of `cargo fmt`.
 
 /// A text file of the repository.
 pub(super) struct File {
@@ -35,7 +35,7 @@ impl File {
     }
 }
 
-/// A function's name, where it begins (lines count from 1) and how many lines it has.
+/// A function's name, its first line (from 1) and its number of lines.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Function<'a> {
     pub(super) name: &'a str,
@@ -43,7 +43,7 @@ pub(super) struct Function<'a> {
     pub(super) lines: usize,
 }
 
-/// The functions of `code` that have a body of lines of its own.
+/// The functions in `code` whose body has lines of its own.
 pub(super) fn functions<'a>(code: &[&'a str]) -> Vec<Function<'a>> {
     let begins = code.iter().enumerate();
     begins
@@ -54,7 +54,7 @@ pub(super) fn functions<'a>(code: &[&'a str]) -> Vec<Function<'a>> {
                 line.strip_prefix(indent)
                     .is_some_and(|rest| !rest.starts_with([' ', '/']) && !rest.is_empty())
             };
-            // The signature's last line opens the body, or there is none.
+            // The signature's last line opens the body, if there is one.
             let opening = code[index..]
                 .iter()
                 .filter(at_indent)

@@ -1,28 +1,28 @@
-//! What a crate may never depend on, however far down: the promises that cargo keeps. "The scheduler has no clock of
-//! its own" is checked by clippy (`clippy.toml` of each crate); "it cannot reach OpenVINO" is checked here.
+//! Dependencies that a crate must not have, at any depth: promises kept by cargo. "The scheduler has no clock of its
+//! own" is checked by clippy (`clippy.toml` of each crate); "it cannot reach OpenVINO" is checked here.
 
 use anyhow::Result;
 use std::collections::BTreeSet;
 use std::path::Path;
 use xtask::workspace;
 
-/// A crate whose dependencies, at any depth, are bounded.
+/// A crate with restricted dependencies, at any depth.
 struct Promise {
     name: &'static str,
     /// Its folder.
     folder: &'static str,
     forbidden: &'static [Forbidden],
-    /// Crates that are there all the same, and why.
+    /// Crates that are permitted all the same, with the reason.
     exceptions: &'static [(&'static str, &'static str)],
 }
 
-/// Crates that mean one thing, which the crate in question must be free of.
+/// Forbidden crates with a common purpose.
 struct Forbidden {
     what: &'static str,
     crates: &'static [&'static str],
 }
 
-/// A line for each promise that is broken, and for each exception that nothing needs.
+/// Returns a line for each broken promise, and for each unnecessary exception.
 pub(super) fn check(root: &Path) -> Result<Vec<String>> {
     let mut findings = Vec::new();
     for promise in &PROMISES {
@@ -39,7 +39,7 @@ pub(super) fn check(root: &Path) -> Result<Vec<String>> {
     Ok(findings)
 }
 
-/// The names of everything that a build of crate `name` on this machine links.
+/// The names of all libraries that a build of crate `name` links on this machine.
 fn dependencies(name: &str) -> Result<BTreeSet<String>> {
     let mut command = workspace::cargo(&["tree", "--package", name, "--edges", "normal"]);
     command.args(["--prefix", "none", "--format", "{lib}"]);
@@ -71,7 +71,7 @@ fn broken(promise: &Promise, tree: &BTreeSet<String>) -> Vec<String> {
     messages
 }
 
-// Names of libraries, with underscores: what code can name.
+// Names of libraries, with underscores, as in code.
 const OPENVINO: Forbidden = Forbidden {
     what: "OpenVINO",
     crates: &["heg_openvino", "openvino_sys", "libloading"],
@@ -105,7 +105,7 @@ const PROGRAM: Forbidden = Forbidden {
 
 const PURE: &[Forbidden] = &[OPENVINO, NETWORK, FILES, THREADS, COMPILER, PROGRAM];
 
-/// `tokenizers` uses rayon for batches of texts, which we never give it, and cannot be built without.
+/// `tokenizers` cannot be built without rayon, which it uses for batches of texts; we never give it any.
 const BY_TOKENIZERS: &[(&str, &str)] = &[
     ("crossbeam_deque", "rayon's"),
     ("crossbeam_epoch", "rayon's"),

@@ -1,8 +1,8 @@
-//! Environment variables of ours: each is named in the files that this list gives, and described for people.
+//! Our environment variables: each appears only in the files of this list, and is documented.
 
 use super::source::File;
 
-/// A finding for each variable that another file names, or that no document describes.
+/// Returns a finding for each variable that appears in another file, or that no document describes.
 pub(super) fn check(files: &[File]) -> Vec<String> {
     let mut findings = Vec::new();
     for file in files
@@ -35,7 +35,7 @@ pub(super) fn check(files: &[File]) -> Vec<String> {
     findings
 }
 
-/// The variables that string literals of `line` name.
+/// The variables in string literals of `line`.
 fn named(line: &str) -> impl Iterator<Item = &str> {
     let is_name = |text: &&str| {
         let rest = text.strip_prefix("HEG_").unwrap_or_default();
@@ -44,65 +44,86 @@ fn named(line: &str) -> impl Iterator<Item = &str> {
     line.split('"').skip(1).step_by(2).filter(is_name)
 }
 
-/// Each with the files that may name it. A test hands variables with `_TEST_` to itself in another process: they are
-/// its own.
-const VARIABLES: [(&str, &[&str]); 14] = [
+/// Each variable with the files that may name it. A variable with `_TEST_` is passed by a test to itself in another
+/// process, and is its own.
+const VARIABLES: [(&str, &[&str]); 18] = [
     ("HEG_BLESS", &["artifacts/tests/it/fixture.rs"]),
+    ("HEG_BUNDLES", &["heg-compiler/cli/src/output.rs"]),
     (
         "HEG_CACHE_DIR",
         &[
             "heg-runtime/src/verified.rs",
-            "heg-runtime/cli/tests/cli.rs",
-            "heg-runtime/cli/tests/machine.rs",
-            "heg-runtime/cli/tests/pressure.rs",
+            "heg-runtime/cli/tests/it/command.rs",
+            "heg-runtime/cli/tests/it/machine.rs",
+            "heg-runtime/cli/tests/it/pressure.rs",
             "xtask/src/workspace.rs",
         ],
     ),
     (
         "HEG_FULL",
         &[
-            "tests/bits/main.rs",
-            "tests/engine.rs",
-            "tests/gguf.rs",
-            "tests/speculation/main.rs",
+            "tests/it/bits/mod.rs",
+            "tests/it/engine.rs",
+            "tests/it/gguf.rs",
+            "tests/it/speculation/mod.rs",
             "tests/faults/drafts.rs",
             "tests/faults/kernels.rs",
             "tests/faults/switching.rs",
-            "tests/trained.rs",
+            "tests/it/trained.rs",
         ],
     ),
     ("HEG_MODELS", &["tests/src/questions.rs"]),
     ("HEG_PEERS_VENV", &["xtask/lab/src/bench_peers/genai.rs"]),
     ("HEG_REQUIRE_BROWSER", &["tests/serve/page.rs"]),
     (
+        "HEG_REQUIRE_GPU",
+        &[
+            "heg-runtime/gpu/tests/it/device.rs",
+            "tests/it/gpu.rs",
+            "tests/it/gpu_lanes.rs",
+        ],
+    ),
+    (
         "HEG_REQUIRE_CLIENTS",
-        &["tests/serve/clients.rs", "xtask/src/test.rs"],
+        &["tests/serve/clients.rs", "xtask/src/test/mod.rs"],
     ),
     (
         "HEG_REQUIRE_NPU",
-        &["heg-compiler/src/npu/real_tests.rs", "xtask/src/test.rs"],
+        &[
+            "heg-compiler/src/npu/real_tests.rs",
+            "xtask/src/test/mod.rs",
+        ],
     ),
     (
         "HEG_REQUIRE_OPENVINO",
         &[
             "heg-compiler/src/lower/ops_tests/bench.rs",
-            "heg-runtime/openvino/tests/tiny_models/mod.rs",
-            "heg-runtime/src/exec/loader.rs",
+            "heg-runtime/openvino/tests/it/tiny_models/mod.rs",
+            "heg-runtime/exec/src/loader.rs",
             "tests/src/lib.rs",
-            "xtask/src/test.rs",
+            "xtask/src/test/mod.rs",
         ],
     ),
     ("HEG_SHORT_PROMPTS", &["tests/faults/many.rs"]),
+    (
+        "HEG_SKIPPED",
+        &[
+            "heg-runtime/gpu/tests/it/device.rs",
+            "tests/src/lib.rs",
+            "xtask/src/test/mod.rs",
+        ],
+    ),
     ("HEG_SOAK_MINUTES", &["tests/faults/soak.rs"]),
     (
         "HEG_TRACES",
         &["heg-runtime/sim/tests/scheduler/action_logs.rs"],
     ),
     ("HEG_TOKEN", &["heg-runtime/cli/src/serve.rs"]),
+    ("HEG_VK_DRIVER", &["heg-runtime/gpu/src/device.rs"]),
     ("HEG_WORLDS", &["heg-runtime/sim/tests/scheduler/worlds.rs"]),
 ];
 
-/// The page that describes them.
+/// The documents that may describe a variable.
 const DOCUMENTS: [&str; 3] = ["CONTRIBUTING.md", "README.md", "ARCHITECTURE.md"];
 
 const OWN_PATH: &str = "xtask/src/tidy/variables.rs";

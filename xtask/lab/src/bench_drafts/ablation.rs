@@ -1,4 +1,4 @@
-//! What each mechanism of our drafts is worth: the same replay with one of them off, or on.
+//! The value of each mechanism of our drafts: the same replay with one of them off, or on.
 
 use super::methods::Ours;
 use super::replay::{Method, Replay};
@@ -7,29 +7,29 @@ use heg_sim::DraftRecord;
 use heg_spec::policy::DraftPolicy;
 use std::fmt::Write;
 
-/// How many tokens are drafted.
+/// The number of drafted tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Length {
-    /// As many as there may be.
+    /// Always the largest number.
     Fixed,
-    /// As many as pay, by [`step_time`].
+    /// The number that pays off, by [`step_time`].
     ByCost,
 }
 
-/// Our drafts, by some of their mechanisms.
+/// Our drafts with a choice of mechanisms.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Variant {
     pub(super) shape: Shape,
-    /// Most tokens.
+    /// Largest number of tokens.
     pub(super) tokens: usize,
     pub(super) length: Length,
     pub(super) policy: DraftPolicy,
-    /// What sets it apart.
+    /// The difference from the others.
     what: &'static str,
 }
 
 impl Variant {
-    /// Drafts as long as they may be.
+    /// A variant that drafts the largest number of tokens.
     pub(super) fn new(shape: Shape, tokens: usize) -> Self {
         Self {
             shape,
@@ -53,8 +53,8 @@ impl Variant {
     }
 }
 
-/// The variants of an ablation: a chain, and what it is without each mechanism or with another. The last ones draft from
-/// what a model found likely in the prompts, where one was asked.
+/// The variants of an ablation: a chain, and the chain without each mechanism or with another. The last ones draft from
+/// tokens that a model found likely in the prompts, if a model was given.
 pub(super) fn variants(is_calibrated: bool) -> Vec<Box<dyn Method>> {
     let chain = Variant::new(Shape::Chain, 16);
     let tree = Variant::new(Shape::Tree, 32);
@@ -93,7 +93,7 @@ pub(super) fn variants(is_calibrated: bool) -> Vec<Box<dyn Method>> {
     all.into_iter().map(method).collect()
 }
 
-/// Time of a step of so many rows, in that of a step of one: SmolLM2's on two x86 cores.
+/// Time of a step with `rows` rows, relative to a step with one row: SmolLM2's on two x86 cores.
 fn step_time(rows: f64) -> f64 {
     let mut before = MEASURED[0];
     for next in MEASURED {
@@ -106,10 +106,10 @@ fn step_time(rows: f64) -> f64 {
     before.1 * rows / before.0
 }
 
-/// Rows of a step, and its time.
+/// Rows of a step, and its relative time.
 const MEASURED: [(f64, f64); 4] = [(1.0, 1.0), (4.0, 1.29), (8.0, 1.54), (16.0, 2.2)];
 
-/// Leading tokens of a draft that give the most tokens for the time.
+/// Number of leading tokens of a draft that gives the most tokens per time.
 pub(super) fn worth(draft: &Draft) -> usize {
     let rate = |tokens: &usize| {
         let expected = draft.leading(*tokens).expected_tokens();
@@ -146,7 +146,7 @@ pub(super) fn table(data: &str, replays: &[(String, Replay)]) -> String {
     text
 }
 
-/// Time of a token in that of a step of one row.
+/// Time per token, relative to a step of one row.
 fn time(record: &DraftRecord) -> f64 {
     let steps = record.steps.iter();
     let (time, tokens) = steps.fold((0.0, 0.0), |(time, tokens), steps| {
@@ -170,7 +170,7 @@ mod tests {
         let times = [1.0, 2.5, 4.0, 16.0, 32.0].map(step_time);
         assert_eq!(times, [1.0, 1.145, 1.29, 2.2, 4.4]);
         let sure = Draft::expected((0..40).map(|at| (at, (at as u16).checked_sub(1))));
-        // From 16 rows on, more give as many tokens for the time.
+        // From 16 rows on, more rows give no more tokens per time.
         assert_eq!(worth(&sure), 15);
         assert_eq!(worth(&Draft::default()), 0);
     }

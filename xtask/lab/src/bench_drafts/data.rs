@@ -1,5 +1,6 @@
-//! Prompts and answers as tokens.
+//! Prompts and answers as token ids.
 
+use crate::shared;
 use anyhow::{Context, Result};
 use heg_draft::Likely;
 use heg_runtime::Loaded;
@@ -10,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use xtask::fail::Fail;
-use xtask::workspace::root;
+use xtask::workspace::{note, root};
 
 /// A prompt and its answer.
 pub(super) struct Exchange {
@@ -18,7 +19,7 @@ pub(super) struct Exchange {
     pub(super) answer: Vec<u32>,
     /// The part of the data set that it belongs to.
     pub(super) part: Option<String>,
-    /// What a model finds likely after each token of the prompt, where one was asked.
+    /// The tokens that a model finds likely after each token of the prompt, if a model was given.
     pub(super) likely: Option<Arc<[Likely]>>,
 }
 
@@ -37,7 +38,7 @@ struct Line {
     task: Option<String>,
 }
 
-/// What a model's folder says of its answers.
+/// The part of a model folder's generation config that is read.
 #[derive(Deserialize)]
 struct Generation {
     eos_token_id: EndTokens,
@@ -48,19 +49,19 @@ struct Generation {
 #[serde(untagged)]
 enum EndTokens {
     One(u32),
-    /// The usual one first.
+    /// Several tokens, the usual one first.
     Several(Vec<u32>),
 }
 
 impl DataSet {
-    /// Reads a file of JSON lines, without the lines that have no answer.
+    /// Reads a file of JSON lines, skipping lines without an answer.
     pub(super) fn read(path: &Path, tokenizers: &mut Tokenizers) -> Result<Self> {
         let shown = path.display();
         let refuse = || Fail::input(format!("cannot use `{shown}`"));
         let text = fs::read_to_string(path).with_context(refuse)?;
         let beside = path.with_file_name("tokenizer.json");
         let own = beside.is_file();
-        // A model's questions are named by the model.
+        // A model's questions are named after the model.
         let named = match own {
             true => path.parent().and_then(Path::file_name),
             false => path.file_stem(),
@@ -102,7 +103,7 @@ impl DataSet {
     }
 }
 
-/// The token that ends the answers of the model in whose folder a file lies, as far as that is said.
+/// The token that ends answers of the model in whose folder the file is, if the folder says.
 fn end_token(file: &Path) -> Result<Option<u32>> {
     let path = file.with_file_name("generation_config.json");
     let Ok(text) = fs::read_to_string(&path) else {
@@ -116,23 +117,23 @@ fn end_token(file: &Path) -> Result<Option<u32>> {
     })
 }
 
-/// The files that are measured where none are named.
-pub(super) fn shared_files() -> Result<Vec<PathBuf>> {
-    let shared = root().join("../shared");
-    let models = ["tiny-agent", "agent-30m"];
-    let questions = models.map(|model| shared.join("models").join(model).join("eval.jsonl"));
-    let mut files: Vec<PathBuf> = questions.into_iter().filter(|it| it.is_file()).collect();
-    let workloads = fs::read_dir(shared.join("workloads")).ok();
+/// The files that are measured by default: tiny-agent's questions, and the data beside the checkout.
+pub(super) fn default_files() -> Vec<PathBuf> {
+    let mut files = vec![root().join("tests/fixtures/tiny-agent/eval.jsonl")];
+    let larger = shared::folder("models/agent-30m").map(|model| model.join("eval.jsonl"));
+    files.extend(larger.filter(|file| file.is_file()));
+    let workloads = shared::folder("workloads").and_then(|folder| fs::read_dir(folder).ok());
+    if workloads.is_none() {
+        note(
+            "only tiny-agent's questions: the project's data sets are not on this machine (name files with --data)",
+        );
+    }
     let entries = workloads.into_iter().flatten().flatten();
     let mut workloads: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     workloads.retain(|path| path.extension().is_some_and(|ending| ending == "jsonl"));
     workloads.sort();
     files.extend(workloads);
-    if files.is_empty() {
-        let fail = Fail::input(format!("no answers in `{}`", shared.display()));
-        return Err(fail.hint("name files with --data").into());
-    }
-    Ok(files)
+    files
 }
 
 /// Tokenizers, each read once.
@@ -142,7 +143,7 @@ pub(super) struct Tokenizers {
 }
 
 impl Tokenizers {
-    /// With one for files that have none beside them, which is read when it is needed.
+    /// Makes a cache with a default for files without a tokenizer beside them; it is read on first use.
     pub(super) fn new(default: PathBuf) -> Self {
         Self {
             default,
@@ -150,7 +151,7 @@ impl Tokenizers {
         }
     }
 
-    /// Name of the default one.
+    /// Name of the default tokenizer.
     pub(super) fn default_name(&self) -> String {
         let name = self.default.file_stem().unwrap_or_default();
         name.to_string_lossy().into_owned()

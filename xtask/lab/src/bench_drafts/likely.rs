@@ -1,4 +1,4 @@
-//! What a model finds likely within prompts, for calibration (sd.npu 3.3).
+//! Tokens that a model finds likely within prompts, for calibration (sd.npu 3.3).
 
 use super::data::DataSet;
 use anyhow::{Context, Result};
@@ -12,7 +12,8 @@ use std::path::Path;
 use std::sync::Arc;
 use xtask::fail::Fail;
 
-/// Asks a bundle for the likeliest tokens after each token of every prompt. Prompts that it cannot take keep none.
+/// Runs a bundle to find the likeliest tokens after each token of every prompt. Prompts that it cannot process get
+/// none.
 pub(super) fn find(bundle: &Path, data: &mut DataSet) -> Result<()> {
     let refuse = || Fail::input(format!("cannot run `{}`", bundle.display()));
     let loader = Loaded::open(bundle)
@@ -26,7 +27,7 @@ pub(super) fn find(bundle: &Path, data: &mut DataSet) -> Result<()> {
     Ok(())
 }
 
-/// The table of a prompt; none where the model cannot take it.
+/// The likely tokens of a prompt; `None` if the model cannot process it.
 fn likely(engine: &Engine, prompt: &[u32]) -> Option<Arc<[Likely]>> {
     let request = Request {
         tokens_max: 1,

@@ -1,13 +1,13 @@
-//! Ways to draft: ours, and three that it is compared with.
+//! Drafting methods: ours, and three for comparison.
 
 use super::ablation::{self, Length, Variant};
 use super::replay::{Method, Proposal};
 use heg_draft::{
-    Acceptance, Automaton, Beside, Draft, Drafter, History, Likely, Match, Shape, Verified,
+    Acceptance, Automaton, Draft, DraftSources, Drafter, History, Likely, Match, Shape, Verified,
 };
 use std::sync::Arc;
 
-/// All of them, the simplest first.
+/// All methods, the simplest first.
 pub(super) fn methods() -> Vec<Box<dyn Method>> {
     vec![
         Box::new(PromptLookup::default()),
@@ -18,14 +18,14 @@ pub(super) fn methods() -> Vec<Box<dyn Method>> {
     ]
 }
 
-/// Prompt look-up decoding (Saxena 2023): what came after the first place in the context at which its last tokens stand.
+/// Prompt look-up decoding (Saxena 2023): drafts the continuation of the first match of the context's last tokens.
 #[derive(Default)]
 struct PromptLookup {
     context: Vec<u32>,
 }
 
 impl PromptLookup {
-    /// Longest run of tokens that is looked for.
+    /// Longest run of tokens to match.
     const NGRAM_MAX: usize = 3;
     const TOKENS: usize = 10;
 }
@@ -48,7 +48,7 @@ impl Method for PromptLookup {
         for ngram in (1..=Self::NGRAM_MAX.min(context.len())).rev() {
             let last = &context[context.len() - ngram..];
             let first = context.windows(ngram).position(|run| run == last);
-            // Where nothing stands behind it, it is the context's end itself.
+            // If no token follows the match, this is the end of the context.
             let after = first.map_or(context.len(), |at| at + ngram);
             if after < context.len() {
                 let end = context.len().min(after + Self::TOKENS);
@@ -59,12 +59,13 @@ impl Method for PromptLookup {
     }
 }
 
-/// A suffix automaton over the context, and another one over earlier answers if wanted (SAM-Decoding, Hu et al. 2024): what
-/// came most often after the longest suffix that occurred before, in the context where both are equally long.
+/// A suffix automaton over the context, and optionally another one over earlier answers (SAM-Decoding, Hu et al. 2024):
+/// drafts the most frequent continuation of the longest suffix that occurred before, from the context if both are
+/// equally long.
 struct Automata {
     context: Automaton,
     history: Option<Automaton>,
-    /// What of the context stands in the history.
+    /// The present match of the context in the history.
     at: Match,
 }
 
@@ -143,7 +144,7 @@ impl Method for Automata {
     }
 }
 
-/// Ours: context and history, with what is learnt of both.
+/// Our method: context and history, with learnt acceptance rates of both.
 pub(super) struct Ours {
     variant: Variant,
     history: History,
@@ -153,7 +154,7 @@ pub(super) struct Ours {
 }
 
 impl Ours {
-    /// More than any data set has.
+    /// More tokens than any data set has.
     const HISTORY_TOKENS: usize = 1_000_000;
 
     pub(super) fn new(variant: Variant) -> Self {
@@ -194,13 +195,13 @@ impl Method for Ours {
     }
 
     fn draft(&mut self) -> Proposal {
-        let beside = Beside {
+        let sources = DraftSources {
             history: &self.history,
             taught: &self.taught,
             forced: &[],
         };
         let Variant { shape, tokens, .. } = self.variant;
-        self.draft = self.drafter.draft(shape, tokens, &beside);
+        self.draft = self.drafter.draft(shape, tokens, &sources);
         if self.variant.length == Length::ByCost {
             self.draft = self.draft.leading(ablation::worth(&self.draft));
         }
@@ -238,7 +239,7 @@ mod tests {
     #[test]
     fn prompt_look_up_takes_the_first_place_of_the_longest_run() {
         let mut method = PromptLookup::default();
-        // 1 2 3 stands before 4; 2 3 alone stood before 9 earlier.
+        // 1 2 3 is followed by 4; 2 3 alone was followed by 9 earlier.
         let context = [2, 3, 9, 1, 2, 3, 4, 5, 1, 2, 3, 6, 1, 2, 3];
         let found = drafted(&mut method, &context);
         assert_eq!(found, [4, 5, 1, 2, 3, 6, 1, 2, 3]);

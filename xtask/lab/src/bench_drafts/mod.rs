@@ -1,8 +1,9 @@
-//! `cargo xtask bench-drafts`: how many tokens of known answers each way to draft gets right, and what it takes.
+//! `cargo xtask bench-drafts`: the number of tokens of known answers that each drafting method gets right, and its
+//! cost.
 //!
-//! No model runs. An answer is replayed token by token, as if a model verified drafts and said what the answer says: a
-//! verification gives the drafted tokens that equal the answer's next, and one more. Methods that have a history keep
-//! each answer for those that come after it in the file.
+//! No model runs. An answer is replayed token by token, as if a model verified the drafts and gave that answer: a
+//! verification yields the drafted tokens that equal the answer's next ones, and one more. Methods with a history add
+//! each answer to it for the later ones in the file.
 
 mod ablation;
 mod data;
@@ -18,13 +19,13 @@ use report::{Measured, Report};
 use std::fs;
 use std::path::{Path, PathBuf};
 use xtask::fail::Fail;
-use xtask::workspace::{note, root};
+use xtask::workspace::{self, note};
 
 /// Arguments of `cargo xtask bench-drafts`.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// Answers to draft for, as JSON lines; may be given more than once [default: those of ../shared]
+    /// Answers to draft for, as JSON lines; may be given more than once [default: tiny-agent's, and those of ../shared where it is]
     #[arg(long = "data", value_name = "FILE")]
     data: Vec<PathBuf>,
     /// The tokenizer of files that have none beside them: a bundle, or a tokenizer.json [default: SmolLM2's bundle]
@@ -46,10 +47,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let files = match args.data.is_empty() {
-        true => data::shared_files()?,
+        true => data::default_files(),
         false => args.data.clone(),
     };
-    let default = || root().join("artifacts/bundles/smollm2-135m-instruct.heg");
+    let default = || workspace::output().compiled("smollm2-135m-instruct");
     let mut tokenizers = Tokenizers::new(args.tokenizer.clone().unwrap_or_else(default));
     let mut report = Report::new(tokenizers.default_name());
     for file in &files {
@@ -95,7 +96,7 @@ fn ablate(data: &mut DataSet, model: Option<&Path>, report: &mut Report) -> Resu
     });
     let replays: Vec<(String, replay::Replay)> = replays.collect();
     print!("{}", ablation::table(&data.name, &replays));
-    // Simulations draw from those that a model had a part in; the others tell what is missing.
+    // Simulations sample from the records with calibration; the main report has those without.
     let calibrated = replays
         .iter()
         .filter(|(name, _)| name.ends_with("calibrated"));
@@ -110,8 +111,8 @@ A line of FILE is an object with `prompt`, and `answer` or `reference`; lines wi
 divides a file into parts. Text becomes tokens by the tokenizer.json beside FILE, else by --tokenizer; an answer ends with
 the end token of a generation_config.json beside FILE.
 
-Without --data: the evaluation questions of the trained models and the reference answers of the workloads, in
-../shared beside the checkout.
+Without --data: the evaluation questions of tiny-agent, and where there is ../shared beside the checkout, those of
+agent-30m and the reference answers of the workloads.
 
 Ways to draft: prompt look-up (the longest of at most 3 tokens that occurs earlier; 10 tokens), a suffix automaton over
 the context, alone and with one over earlier answers (16 tokens), and ours with a history, as a chain of 16 and as a tree

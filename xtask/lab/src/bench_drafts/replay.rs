@@ -1,4 +1,4 @@
-//! Replays answers: drafts, compares with what the answer says, and counts.
+//! Replays answers: drafts, compares with the answer, and counts.
 
 use super::data::DataSet;
 use heg_draft::Likely;
@@ -7,27 +7,27 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A way to draft.
+/// A drafting method.
 pub(super) trait Method {
     /// Name in tables.
     fn name(&self) -> String;
 
-    /// An answer begins.
+    /// Starts an answer to `prompt`.
     fn begin(&mut self, prompt: &[u32]);
 
-    /// What a model finds likely after each token of the prompt.
+    /// Provides the tokens that a model finds likely after each token of the prompt.
     fn calibrate(&mut self, _prompt: &[u32], _likely: &Arc<[Likely]>) {}
 
-    /// The answer goes on with these tokens: what was right of the last draft, and one more.
+    /// Continues the answer with these tokens: the accepted part of the last draft, and one more.
     fn read(&mut self, given: &[u32]);
 
-    /// Drafts what may come next.
+    /// Drafts the next tokens.
     fn draft(&mut self) -> Proposal;
 
-    /// The answer has ended.
+    /// Ends the answer.
     fn end(&mut self, _prompt: &[u32], _answer: &[u32]) {}
 
-    /// Memory of its history by the token, if it has one.
+    /// Memory of its history per token, if it has one.
     fn bytes_per_history_token(&self) -> Option<f64> {
         None
     }
@@ -36,14 +36,14 @@ pub(super) trait Method {
 /// Drafted tokens.
 #[derive(Default)]
 pub(super) struct Proposal {
-    /// Each with the place of the one that it follows; none follows the answer so far.
+    /// Each token with the index of the one that it follows; `None` follows the answer so far.
     pub(super) tokens: Vec<(u32, Option<usize>)>,
-    /// Tokens that are expected to be right, as far as the method says.
+    /// Expected number of accepted tokens, according to the method.
     pub(super) expected: f64,
 }
 
 impl Proposal {
-    /// One token after the other.
+    /// A chain: each token follows the one before.
     pub(super) fn chain(tokens: &[u32]) -> Self {
         let tokens = tokens.iter().enumerate();
         Self {
@@ -54,7 +54,7 @@ impl Proposal {
         }
     }
 
-    /// Number of drafted tokens, one after the other, that equal what comes next.
+    /// Number of leading drafted tokens, along one path, that equal the next tokens.
     fn accepted(&self, next: &[u32]) -> usize {
         let mut last = None;
         for (count, token) in next.iter().enumerate() {
@@ -67,11 +67,11 @@ impl Proposal {
     }
 }
 
-/// What came of a method over a data set.
+/// The results of a method over a data set.
 pub(super) struct Replay {
-    /// By the part of the data set; without parts, one without a name.
+    /// Counts by the part of the data set; without parts, one entry without a name.
     parts: BTreeMap<Option<String>, Counts>,
-    /// Times to learn of a verification and to draft the next tokens, in µs, in ascending order.
+    /// Times to learn from a verification and to draft the next tokens, in µs, ascending.
     draft_us: Vec<f64>,
 }
 
@@ -80,7 +80,7 @@ struct Counts {
     answers: u64,
     prompt_tokens: u64,
     answer_tokens: u64,
-    /// Number of verifications, by tokens drafted, expected and accepted.
+    /// Number of verifications, by drafted, expected and accepted tokens.
     steps: BTreeMap<[u32; 3], u32>,
 }
 
@@ -113,7 +113,7 @@ impl Counts {
 }
 
 impl Replay {
-    /// The records of the whole and of its parts.
+    /// The records of the whole data set and of its parts.
     pub(super) fn records(&self, data: &str, method: &str) -> Vec<DraftRecord> {
         let mut whole = Counts::default();
         self.parts.values().for_each(|part| whole.add(part));
@@ -126,7 +126,7 @@ impl Replay {
         records
     }
 
-    /// A percentile of the times to draft, in µs; NaN without any.
+    /// A percentile of the drafting times, in µs; NaN without any.
     pub(super) fn draft_us(&self, percent: usize) -> f64 {
         let at = self.draft_us.len().saturating_sub(1) * percent / 100;
         self.draft_us.get(at).copied().unwrap_or(f64::NAN)
@@ -156,7 +156,7 @@ pub(super) fn replay(data: &DataSet, method: &mut dyn Method) -> Replay {
             method.read(given);
             let proposal = method.draft();
             draft_us.push(begin.elapsed().as_secs_f64() * 1e6);
-            // The answer's last token may be a drafted one, with none behind it.
+            // The answer's last token may be a drafted one, with none after it.
             let accepted = proposal.accepted(next).min(next.len() - 1);
             let drafted = proposal.tokens.len() as u32;
             let kind = [drafted, magnitude(proposal.expected), accepted as u32];
@@ -169,7 +169,7 @@ pub(super) fn replay(data: &DataSet, method: &mut dyn Method) -> Replay {
     Replay { parts, draft_us }
 }
 
-/// Rounded down to a power of two; 0 below one.
+/// Rounds down to a power of two; 0 below one.
 fn magnitude(tokens: f64) -> u32 {
     // `as` saturates.
     match tokens as u32 {
@@ -183,7 +183,7 @@ mod tests {
     use super::super::data::Exchange;
     use super::*;
 
-    /// Drafts the same tokens again and again.
+    /// Always drafts the same tokens.
     struct Always(Vec<u32>);
 
     impl Method for Always {
@@ -211,7 +211,7 @@ mod tests {
         let data = DataSet {
             name: "data".to_owned(),
             exchanges: vec![
-                // 0 with the prompt; 1 2 and 9; 8; 1 2, the answer's last.
+                // 0 comes with the prompt; then 1 2 and 9; 8; 1 2, the end of the answer.
                 exchange(&[0, 1, 2, 9, 8, 1, 2], "a"),
                 exchange(&[0], "b"),
                 exchange(&[0, 1], "b"),

@@ -1,4 +1,4 @@
-//! Tables and JSON of what was measured.
+//! Tables and JSON of the measurements.
 
 use super::replay::Replay;
 use anyhow::Result;
@@ -6,7 +6,7 @@ use heg_sim::DraftRecord;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// A method on a data set.
+/// The measurement of a method on a data set.
 pub(super) struct Measured {
     pub(super) method: String,
     pub(super) replay: Replay,
@@ -25,7 +25,7 @@ struct Figures {
     bytes_per_history_token: Option<f64>,
 }
 
-/// The table of a data set, and tokens per verification of its parts.
+/// The table of a data set, and the tokens per verification of its parts.
 pub(super) fn table(data: &str, measured: &[Measured]) -> String {
     let all: Vec<Vec<DraftRecord>> = measured
         .iter()
@@ -73,7 +73,7 @@ pub(super) fn table(data: &str, measured: &[Measured]) -> String {
     text
 }
 
-/// All data sets.
+/// The report on all data sets.
 pub(super) struct Report {
     tokenizer: String,
     data: Vec<String>,
@@ -82,7 +82,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Of files whose tokens are a tokenizer's of this name, but for those that have one of their own.
+    /// Makes a report on files with tokens of the tokenizer with this name, except for those with their own.
     pub(super) fn new(tokenizer: String) -> Self {
         Self {
             tokenizer,
@@ -111,7 +111,7 @@ impl Report {
         }
     }
 
-    /// Adds the records of a variant that the figures have not.
+    /// Adds the records of a variant that is not among the figures.
     pub(super) fn add_records(&mut self, data: &str, method: &str, replay: &Replay) {
         let known = |it: &DraftRecord| it.data == data && it.method == method;
         if !self.records.iter().any(known) {
@@ -119,7 +119,7 @@ impl Report {
         }
     }
 
-    /// Figures and records, one a line, so that files can be compared.
+    /// Figures and records as JSON, one per line, so that files can be compared.
     pub(super) fn json(&self) -> Result<String> {
         Ok(format!(
             "{{\"source\":{},\n\"figures\":[\n{}\n],\n\"records\":[\n{}\n]}}\n",

@@ -1,8 +1,8 @@
 //! The machines of a comparison: CPU programs as one device, or as a pair.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use heg_runtime::Loaded;
-use heg_runtime::exec::{HandOvers, Loader, PairLanes, PairedRoles, Partition};
+use heg_runtime::exec::{HandOvers, Loader, PairLanes, PairedRoles};
 use heg_spec::policy::{PairLevel, Pairing, Synchronisation};
 use heg_spec::{DeviceClass, Soc, shipped};
 use std::num::NonZeroU32;
@@ -13,12 +13,10 @@ use std::sync::Arc;
 pub(super) enum Shape {
     /// One device of so many threads.
     One(u32),
-    /// Two sides of one thread each, of which the second may be slower, and the first may have static shapes.
+    /// Two sides of one thread each.
     Pair {
         level: PairLevel,
         synchronisation: Synchronisation,
-        throttle: u32,
-        static_tokens: &'static [u32],
     },
 }
 
@@ -31,46 +29,18 @@ impl Shape {
         Self::Pair {
             level,
             synchronisation,
-            throttle: 1,
-            static_tokens: &[],
         }
-    }
-
-    /// The same with a second side that takes so many times as long.
-    pub(super) const fn throttled(mut self, times: u32) -> Self {
-        if let Self::Pair { throttle, .. } = &mut self {
-            *throttle = times;
-        }
-        self
-    }
-
-    /// The same with a first side whose shapes have such sizes.
-    pub(super) const fn with_static(mut self, sizes: &'static [u32]) -> Self {
-        if let Self::Pair { static_tokens, .. } = &mut self {
-            *static_tokens = sizes;
-        }
-        self
     }
 
     fn soc(self) -> Result<Soc> {
-        let name = match self {
-            Self::One(_) => "host-cpu",
-            Self::Pair { .. } => "host-pair",
+        let Self::One(threads) = self else {
+            return Ok(shipped::soc("host-pair")?);
         };
-        let mut soc = shipped::soc(name)?;
+        let mut soc = shipped::soc("host-cpu")?;
         for device in &mut soc.devices {
             let programs = device.programs.as_mut();
             let programs = programs.context("a device of the SoC has no programs")?;
-            match self {
-                Self::One(threads) => programs.threads = NonZeroU32::new(threads),
-                Self::Pair { throttle, .. } if device.class == DeviceClass::Igpu => {
-                    programs.throttle = NonZeroU32::new(throttle).unwrap_or(NonZeroU32::MIN);
-                }
-                Self::Pair { static_tokens, .. } => {
-                    let sizes = static_tokens.iter().copied();
-                    programs.static_tokens = sizes.filter_map(NonZeroU32::new).collect();
-                }
-            }
+            programs.threads = NonZeroU32::new(threads);
         }
         Ok(soc)
     }
@@ -93,7 +63,6 @@ impl Machine {
             Shape::Pair {
                 level,
                 synchronisation,
-                ..
             } => {
                 let pairing = Pairing {
                     level,
@@ -117,12 +86,5 @@ impl Machine {
     /// How long the sides of a pair took to hand over so far.
     pub(super) fn hand_overs(&self) -> Option<HandOvers> {
         self.pair.as_ref()?.hand_overs()
-    }
-
-    /// Has a pair share work in another way.
-    pub(super) fn share_by(&self, partition: Box<dyn Partition>) -> Result<()> {
-        let pair = self.pair.as_ref().context("the machine is no pair")?;
-        ensure!(pair.share_by(partition), "the pair is two lanes");
-        Ok(())
     }
 }

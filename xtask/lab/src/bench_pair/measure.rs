@@ -1,4 +1,4 @@
-//! What is measured on a machine: a kernel alone, decode steps, and whole prompts.
+//! Measurements on a machine: a kernel alone, and decode steps.
 
 use super::machines::Machine;
 use anyhow::{Context, Result, anyhow};
@@ -122,45 +122,9 @@ impl Measured for Decoding {
     }
 }
 
-/// A whole prompt.
-pub(super) struct Prompt {
-    pub(super) machine: Machine,
-    executor: Executor,
-    sequence: Sequence,
-    tokens: Vec<u32>,
-}
-
-impl Prompt {
-    pub(super) fn new(mut machine: Machine, count: usize) -> Result<Self> {
-        let executor = executor(&mut machine)?;
-        Ok(Self {
-            machine,
-            sequence: executor.sequence()?,
-            executor,
-            tokens: tokens(count),
-        })
-    }
-
-    /// Takes another one, of so many tokens.
-    pub(super) fn change(&mut self, count: usize) {
-        self.tokens = tokens(count);
-    }
-}
-
-impl Measured for Prompt {
-    fn run_ms(&mut self) -> Result<f64> {
-        self.sequence.truncate(0);
-        timed_ms(|| {
-            let (executor, sequence) = (&mut self.executor, &mut self.sequence);
-            executor.prefill(sequence, &self.tokens, Logits::LastRows)?;
-            Ok(())
-        })
-    }
-}
-
 fn executor(machine: &mut Machine) -> Result<Executor> {
     let options = ExecutorOptions {
-        chunk_tokens: PROMPT_TOKENS_MAX,
+        chunk_tokens: PROMPT_TOKENS,
         batch: 1,
         ..ExecutorOptions::default()
     };
@@ -174,10 +138,7 @@ fn tokens(count: usize) -> Vec<u32> {
     (0..count as u32).map(|token| 3 + token % 200).collect()
 }
 
-/// Longest prompt: all are one chunk.
-const PROMPT_TOKENS_MAX: usize = 1024;
-
-/// Tokens before the first decode step.
+/// Tokens before the first decode step, as one chunk.
 const PROMPT_TOKENS: usize = 64;
 
 /// Decode steps of a measurement.

@@ -2,11 +2,9 @@
 //! threads. All of a comparison take turns in one process, so that a machine that is slower for a while is so for all.
 
 mod cost;
-mod lengths;
 mod machines;
 mod measure;
 mod report;
-mod unequal;
 
 use crate::goal::Goal;
 use crate::precision::Precision;
@@ -63,9 +61,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         match part {
             Part::Ffn => kernels(&loaded, rounds, &mut report)?,
             Part::Decode => decoding(&loaded, rounds, &mut report)?,
-            Part::Unequal => unequal::cuts(&loaded, rounds, &mut report)?,
-            Part::Levels => unequal::levels(&loaded, rounds, &mut report)?,
-            Part::Lengths => lengths::prompts(&loaded, rounds, &mut report)?,
             Part::Memory => cost::memory(&loaded, &bundle, &mut report)?,
             Part::Waits => cost::waits(&loaded, rounds, &mut report)?,
         }
@@ -85,12 +80,6 @@ enum Part {
     Ffn,
     /// Decode steps.
     Decode,
-    /// The cut for sides of unequal speed, beside all others.
-    Unequal,
-    /// Products that both share, beside products that one has.
-    Levels,
-    /// Prompts of awkward lengths, with static shapes on the first side, beside padding and pipes of smaller sizes.
-    Lengths,
     /// Memory, beside that of one device.
     Memory,
     /// What waiting costs neighbours, and an idle machine.
@@ -147,9 +136,6 @@ const CHUNK_TOKENS: usize = 256;
 /// Runs of a kernel beside those that are compared. Chosen: it has a few hand-overs, and of hundreds the rarest are wanted.
 const RUNS_TO_HAND_OVER: usize = 64;
 
-/// Orders after which speeds are known, and what a side does faster alone.
-const ORDERS_TO_LEARN: usize = 24;
-
 /// Measurements of each side. Chosen: medians of fewer move by some percent.
 const ROUNDS: NonZeroUsize = match NonZeroUsize::new(15) {
     Some(rounds) => rounds,
@@ -159,9 +145,8 @@ const ROUNDS: NonZeroUsize = match NonZeroUsize::new(15) {
 const AFTER_HELP: &str = "\
 Two lanes of CPU programs with one thread each run every kernel together. Beside them stand one lane, and one device with
 two threads, on the same rows of the same bundle. Times are medians of all rounds; a ratio above 1 says how much faster the
-pair is. `unequal` compares the solver's cut for the measured speeds with the best of an exhaustive sweep, and `levels` products that
-both share with products that one has. In `lengths` the first side has shapes of 32, 64 and so on to 1024 tokens and is four
-times as fast as the second; padding takes the next larger one, and a pipe one after the other. A hand-over is the time from the end of one side's part until the other goes on.
+pair is. A hand-over is the time from the end of one side's part until the other goes on. Devices of unequal speed and with
+static shapes are simulated: `cargo xtask evaluate --paper heterollm`.
 
 Examples:
   cargo xtask bench-pair --json pair.json

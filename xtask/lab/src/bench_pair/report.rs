@@ -144,7 +144,7 @@ impl Line {
 }
 
 /// The middle of some figures; NaN of none.
-pub(super) fn median(figures: &[f64]) -> f64 {
+fn median(figures: &[f64]) -> f64 {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)

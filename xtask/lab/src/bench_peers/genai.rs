@@ -1,5 +1,5 @@
-//! OpenVINO GenAI's side: a Python environment (`venv`) with pinned packages, the same model exported
-//! with 8-bit or 4-bit weights, and the script that measures it (`genai.py`, held in this program).
+//! OpenVINO GenAI's side: a Python environment (`venv`) with pinned packages, the same model exported with 8-bit or
+//! 4-bit weights, and the script that measures it (`genai.py`, embedded in this program).
 
 use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS};
 use crate::precision::Precision;
@@ -15,7 +15,7 @@ use xtask::fail::Fail;
 use xtask::venv;
 use xtask::workspace::{self, note, target_dir};
 
-/// A Python that has the packages, and a model for them.
+/// A Python with the packages, and an exported model.
 pub(crate) struct GenAi {
     pub(crate) python: PathBuf,
     script: PathBuf,
@@ -24,14 +24,14 @@ pub(crate) struct GenAi {
 
 /// Times to the first token of one start.
 pub(super) struct Start {
-    /// Time from before the process exists.
+    /// Time from before the process starts.
     pub(super) process_ms: f64,
     /// Time from the end of Python's start and imports.
     pub(super) start_ms: f64,
     pub(super) peak: Option<PeakMemory>,
 }
 
-/// The folder of programs of the Python environment, made if need be.
+/// Returns the folder of programs of the Python environment, creating it if necessary.
 pub(crate) fn environment() -> Result<PathBuf> {
     match env::var_os("HEG_PEERS_VENV").filter(|dir| !dir.is_empty()) {
         Some(venv) => Ok(PathBuf::from(venv).join("bin")),
@@ -67,13 +67,13 @@ pub(crate) fn prepare(
 }
 
 impl GenAi {
-    /// Speeds, time to load and peak memory, under the keys that `heg bench` uses.
+    /// Measures speeds, time to load and peak memory, under the keys of `heg bench`.
     pub(super) fn micro(&self) -> Result<Value> {
         let mut command = self.command("micro", &PREFILL_TOKENS);
         timed_json(&mut command, "measuring GenAI").map(|(value, _)| value)
     }
 
-    /// One start in `mode`, which names an implementation of attention.
+    /// Measures one start in `mode`, which names an implementation of attention.
     pub(super) fn start_with(&self, mode: &str) -> Result<Start> {
         let mut command = self.command(mode, &[START_PROMPT_TOKENS]);
         let done = finished(&mut command, "starting GenAI")?;
@@ -96,7 +96,7 @@ impl GenAi {
     }
 }
 
-/// The model as optimum-cli exports it, made once for each state of the model folder.
+/// Exports the model with optimum-cli, once for each state of the model folder.
 fn ensure_export(bin: &Path, subject: &Subject, precision: Precision) -> Result<PathBuf> {
     let Subject {
         folder: model,
@@ -138,7 +138,7 @@ fn ensure_export(bin: &Path, subject: &Subject, precision: Precision) -> Result<
     Ok(exported)
 }
 
-/// Names, sizes and times of the model's files: changes when the model does.
+/// Names, sizes and times of the model's files, to detect a changed model.
 fn source(model: &Path) -> Result<String> {
     let what = || format!("cannot list `{}`", model.display());
     let mut lines = Vec::new();

@@ -1,19 +1,19 @@
-//! The project's goals for HEG's figures beside the others', which depend on the model.
+//! The project's goals for HEG's figures relative to the others', per model.
 
 use crate::goal::Goal;
 use crate::precision::Precision;
 use crate::subject::{LLAMA_1B, SMOLLM2};
 
-/// What HEG's figure is divided by.
+/// The divisor of HEG's figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Beside {
     Genai,
     Llama,
-    /// The better one of both.
+    /// The better of the two peers.
     Better,
-    /// What memory allows, where it was measured in the same run.
+    /// The limit by memory bandwidth, if it was measured in the same run.
     Limit,
-    /// A megabyte, for memory that has a goal of its own.
+    /// One megabyte, for absolute goals of memory.
     Megabyte,
 }
 
@@ -30,7 +30,7 @@ impl Beside {
     }
 }
 
-/// The goals of the line `key` for a model; none for one that the project has set none for.
+/// The goals of the line `key` for a model; empty if the project has none for it.
 pub(super) fn goals(model: &str, precision: Precision, key: &str) -> &'static [(Beside, Goal)] {
     let lines: &[Line] = match (model, precision) {
         (LLAMA_1B, Precision::EightBits) => &OF_LLAMA_1B,

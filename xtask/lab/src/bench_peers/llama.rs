@@ -1,4 +1,4 @@
-//! llama.cpp's side: its own programs for measurements, and a model in its 8-bit or 4-bit form (Q8_0, Q4_0).
+//! llama.cpp's side: its own benchmark programs, and a model in its 8-bit or 4-bit form (Q8_0, Q4_0).
 
 use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS};
 use crate::llama_cpp::LlamaCpp;
@@ -27,7 +27,7 @@ pub(super) fn prepare(subject: &Subject, precision: Precision) -> Result<Llama> 
 }
 
 impl Llama {
-    /// Speeds and peak memory, under the keys that `heg bench` uses.
+    /// Measures speeds and peak memory, under the keys of `heg bench`.
     pub(super) fn bench(&self) -> Result<Value> {
         let mut command = self.command(BENCH);
         command
@@ -41,7 +41,7 @@ impl Llama {
         Ok(figures)
     }
 
-    /// Tokens a second of all answers of a batch, after the short prompts that the other sides have.
+    /// Tokens per second of all answers of a batch, after short prompts like those of the other sides.
     fn batch_decode(&self) -> Result<Value> {
         let mut command = self.command(BATCHED_BENCH);
         command
@@ -53,7 +53,7 @@ impl Llama {
         Ok(value["speed_tg"].clone())
     }
 
-    /// A start to the first token.
+    /// Measures a start up to the first token.
     pub(super) fn start(&self) -> Result<Finished> {
         let mut command = self.command(COMPLETION);
         command
@@ -70,8 +70,8 @@ impl Llama {
     }
 }
 
-/// What llama-bench's list of tests says, under our keys. It runs each test with both of its attentions, and which is
-/// faster depends on model and machine: the better one counts.
+/// Converts llama-bench's list of tests to our keys. It runs each test with both of its attentions, and the faster one
+/// depends on model and machine: the better one counts.
 fn figures(tests: &Value) -> Result<Value> {
     let best = |prompt: u32, answer: u32| -> Result<f64> {
         let tests = tests.as_array().into_iter().flatten();
@@ -90,7 +90,7 @@ fn figures(tests: &Value) -> Result<Value> {
     }))
 }
 
-/// A text of `START_PROMPT_TOKENS` tokens: vocabularies have digits and commas beside each other as tokens of their own.
+/// A text of `START_PROMPT_TOKENS` tokens: in all vocabularies, neighbouring digits and commas are separate tokens.
 fn prompt() -> String {
     let pairs = START_PROMPT_TOKENS / 2;
     (0..pairs).map(|n| format!("{},", n % 10)).collect()
@@ -100,7 +100,7 @@ const BENCH: &str = "llama-bench";
 const BATCHED_BENCH: &str = "llama-batched-bench";
 const COMPLETION: &str = "llama-completion";
 
-/// Room for each sequence: more than it takes, and nothing that a start would have to clear in vain.
+/// Room for each sequence: more than it needs, but not so much that a start clears memory for nothing.
 const CONTEXT_TOKENS: u32 = 512;
 
 #[cfg(test)]

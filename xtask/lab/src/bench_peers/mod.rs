@@ -1,6 +1,6 @@
-//! `cargo xtask bench-peers`: HEG beside OpenVINO GenAI and llama.cpp on the same weights, in the same run.
-//! All sides take turns (A B C A B C …), each measurement in a process of its own, and medians are
-//! compared: figures of a shared machine drift, ratios of one run hardly do.
+//! `cargo xtask bench-peers`: HEG compared with OpenVINO GenAI and llama.cpp on the same weights, in the same run. All
+//! sides take turns (A B C A B C …), each measurement in a separate process, and medians are compared: figures of a
+//! shared machine drift, ratios within one run hardly do.
 
 pub(crate) mod genai;
 mod goals;
@@ -115,8 +115,8 @@ const ABOUT_ACCURACY: &str = "
 Accuracy at these settings, on a real model (random weights have no text to be right about):
 ";
 
-/// What both sides do. Chosen: prompts of two chunks and of eight, an answer long enough to average over, and the batch
-/// of eight that servers are usually quoted at.
+/// The work of all sides. Chosen: prompts of two chunks and of eight, an answer long enough to average over, and the
+/// batch of eight that is usually quoted for servers.
 const PREFILL_TOKENS: [u32; 2] = [512, 2048];
 const DECODE_TOKENS: u32 = 32;
 const BATCH: u32 = 8;
@@ -138,8 +138,7 @@ fn measure_genai(genai: &genai::GenAi, samples: &mut Samples) -> Result<()> {
     let measured = genai.micro()?;
     samples.add_all(&measured, &report::BENCH_KEYS)?;
     samples.add_all(&measured, &[report::LOAD_KEY])?;
-    // Its attention has two implementations, and which starts faster depends on the machine:
-    // take the better one.
+    // Its attention has two implementations, and it depends on the machine which starts faster: take the better one.
     let sdpa = second(|| genai.start_with("start-sdpa"))?;
     let pa = second(|| genai.start_with("start-pa"))?;
     let better = match sdpa.start_ms <= pa.start_ms {
@@ -167,7 +166,7 @@ fn add_anonymous(samples: &mut Samples, peak: Option<PeakMemory>) {
     }
 }
 
-/// Starts twice, and returns what the second start took: it finds its files in memory.
+/// Runs `start` twice, and returns the result of the second, which finds its files in memory.
 fn second<T>(start: impl Fn() -> Result<T>) -> Result<T> {
     start()?;
     start()

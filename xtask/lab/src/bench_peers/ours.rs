@@ -1,4 +1,4 @@
-//! HEG's side: the bundle and the two commands that measure it.
+//! HEG's side: the bundle and the two commands for measurements.
 
 use super::{BATCH, DECODE_TOKENS, PREFILL_TOKENS, START_PROMPT_TOKENS};
 use crate::precision::Precision;
@@ -15,7 +15,7 @@ use xtask::workspace::{self, Build, note};
 pub(crate) struct Ours {
     pub(crate) heg: PathBuf,
     pub(crate) bundle: PathBuf,
-    /// Instructions of CPU programs, in place of the best ones here.
+    /// Instruction set of CPU programs, instead of the machine's best.
     pub(crate) isa: Option<Isa>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn prepare(subject: &Subject, precision: Precision) -> Result<Ours> {
 }
 
 impl Ours {
-    /// Speeds, time to load and peak memory, as `heg bench` prints them.
+    /// Measures speeds, time to load and peak memory, as printed by `heg bench`.
     pub(super) fn bench(&self) -> Result<Value> {
         let mut command = self.command("bench");
         command
@@ -42,7 +42,7 @@ impl Ours {
         timed_json(&mut command, "heg bench").map(|(value, _)| value)
     }
 
-    /// A start to the first token.
+    /// Measures a start up to the first token.
     pub(super) fn start(&self) -> Result<Finished> {
         let ids: Vec<u32> = (0..START_PROMPT_TOKENS).map(|i| 100 + i).collect();
         let ids = serde_json::to_string(&ids).context("cannot write the prompt")?;

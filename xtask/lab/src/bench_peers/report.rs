@@ -1,4 +1,4 @@
-//! What bench-peers says: medians of all sides' samples, their ratios, and the goals of the project beside them.
+//! The report of bench-peers: medians of all sides' samples, their ratios, and the project's goals.
 
 use super::goals::{Beside, goals};
 use super::samples::Samples;
@@ -13,14 +13,14 @@ pub(super) struct Report {
     model: String,
     precision: Precision,
     rounds: NonZeroU32,
-    /// Instructions that HEG was held to.
+    /// Instruction set that HEG was restricted to.
     isa: Option<Isa>,
     pub(super) ours: Samples,
-    /// Without samples where the side was left out.
+    /// GenAI's samples; empty if it was left out.
     pub(super) genai: Samples,
-    /// Without samples where the side was left out.
+    /// llama.cpp's samples; empty if it was left out.
     pub(super) llama: Samples,
-    /// How far the measured form is from f32, where that was measured: KL of prefill rows, and of decode rows.
+    /// KL divergence of the measured form from f32, if measured: for prefill rows, and for decode rows.
     pub(super) accuracy: Option<[f64; 2]>,
 }
 
@@ -83,7 +83,7 @@ impl Report {
         text
     }
 
-    /// One object for each line of the table, each on a line of its own.
+    /// One JSON object per line of the table.
     pub(super) fn json_lines(&self) -> String {
         let objects = LINES.iter().map(|line| format!("{}\n", self.json(line)));
         objects.collect()
@@ -124,7 +124,7 @@ impl Report {
         }
     }
 
-    /// The goals of a line that can be judged, and the ratios that they are for.
+    /// The goals of a line that can be judged, and their ratios.
     fn goals(
         &self,
         line: &Line,
@@ -132,7 +132,7 @@ impl Report {
     ) -> impl Iterator<Item = (Beside, &'static Goal, f64)> {
         let goals = goals(&self.model, self.precision, line.key).iter();
         goals.filter_map(|(beside, goal)| {
-            // The better of one side alone is not what the goal means.
+            // With only one side, there is no better of both.
             let is_known = *beside != Beside::Better || figures.has_both_peers();
             let ratio = figures.ratio(*beside).filter(|_| is_known)?;
             Some((*beside, goal, ratio))
@@ -158,7 +158,7 @@ struct Figures {
 }
 
 impl Figures {
-    /// HEG's figure divided by another one; none where one was not measured.
+    /// HEG's figure divided by another one; `None` if one was not measured.
     fn ratio(&self, beside: Beside) -> Option<f64> {
         let other = match beside {
             Beside::Genai => self.genai,
@@ -187,27 +187,27 @@ pub(super) const BENCH_KEYS: [&str; 5] = [
     "peak_rss_bytes",
 ];
 
-/// Time to load, which llama.cpp does not tell.
+/// Time to load, which llama.cpp does not report.
 pub(super) const LOAD_KEY: &str = "load_ms";
 
-/// Memory that a start with a short prompt has and no file holds.
+/// Memory that belongs to no file, of a start with a short prompt.
 pub(super) const ANONYMOUS_KEY: &str = "anonymous_bytes";
 
-/// The rate at which a model's weights are merely read, where `heg bench` tells it.
+/// The rate at which a model's weights can be read, if `heg bench` reports it.
 pub(super) const DECODE_LIMIT_KEY: &str = "decode_limit_tokens_per_s";
 
 struct Line {
     key: &'static str,
     title: &'static str,
     show: fn(f64) -> String,
-    /// The better of two figures.
+    /// Selects the better of two figures.
     better: fn(f64, f64) -> f64,
-    /// Our figure that this one cannot exceed.
+    /// Key of our figure that this one cannot exceed.
     limit: Option<&'static str>,
 }
 
 impl Line {
-    /// A line of tokens a second.
+    /// A line with tokens per second.
     const fn rate(key: &'static str, title: &'static str) -> Self {
         Self {
             key,
@@ -218,7 +218,7 @@ impl Line {
         }
     }
 
-    /// A line of time or memory.
+    /// A line with time or memory.
     const fn cost(key: &'static str, title: &'static str, show: fn(f64) -> String) -> Self {
         Self {
             key,
@@ -289,7 +289,7 @@ mod tests {
         report
     }
 
-    /// The object of a line of the table.
+    /// The JSON object of a line of the table.
     fn object(report: &Report, key: &str) -> Value {
         let lines = report.json_lines();
         let mut objects = lines

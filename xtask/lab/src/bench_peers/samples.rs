@@ -1,4 +1,4 @@
-//! What was measured of a side: a figure a round under each key.
+//! The measurements of a side: one figure per round under each key.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -15,7 +15,7 @@ impl Samples {
         self.by_key.entry(key).or_default().push(value);
     }
 
-    /// Adds the numbers that `measured` has under `keys`, which are paths in it; a missing one is an error.
+    /// Adds the numbers of `measured` under `keys`, which are paths in it; a missing one is an error.
     pub(super) fn add_all(&mut self, measured: &Value, keys: &[&'static str]) -> Result<()> {
         for key in keys {
             let number = number(measured, key);
@@ -27,14 +27,14 @@ impl Samples {
         Ok(())
     }
 
-    /// Adds the number that `measured` has under `key`, if it has one.
+    /// Adds the number of `measured` under `key`, if there is one.
     pub(super) fn add_found(&mut self, measured: &Value, key: &'static str) {
         if let Some(number) = number(measured, key) {
             self.add(key, number);
         }
     }
 
-    /// The middle sample; none without samples.
+    /// The median of the samples; `None` without samples.
     pub(super) fn median(&self, key: &str) -> Option<f64> {
         let mut all = self.by_key.get(key)?.clone();
         all.sort_by(f64::total_cmp);

@@ -1,6 +1,6 @@
-//! `cargo xtask bench-serve`: mixed traces against HEG's server, OpenVINO GenAI and llama-server, one after the
-//! other on the same machine, model and requests. What each run gave is kept in the output folder: a command
-//! that was stopped goes on where it was.
+//! `cargo xtask bench-serve`: mixed traces against HEG's server, OpenVINO GenAI and llama-server, one after the other
+//! on the same machine, model and requests. The results of each run are kept in the output folder: a stopped command
+//! resumes where it was.
 
 mod report;
 mod results;
@@ -130,7 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What results depend on, and systems and loads do not say: with another one they would not fit together.
+/// The inputs of the results other than systems and loads: results with different ones do not fit together.
 fn setup(args: &Args) -> serde_json::Value {
     serde_json::json!({
         "model": args.model,
@@ -142,7 +142,7 @@ fn setup(args: &Args) -> serde_json::Value {
 }
 
 impl Args {
-    /// The systems to prepare: what is sustained is GenAI's to say.
+    /// The systems to prepare: GenAI is needed to measure the sustained rate.
     fn wanted(&self) -> Vec<System> {
         let mut wanted = self.systems.clone();
         if !self.gap && self.sustained.is_none() {
@@ -159,13 +159,13 @@ struct Bench<'a> {
     systems: Systems,
 }
 
-/// Token ids of random prompts are below this, whatever the vocabulary is. Chosen: what llama-3.2-1b's shape
-/// and all that is larger has.
+/// Bound of the token ids in random prompts, whatever the vocabulary. Chosen: below the vocabularies of llama-3.2-1b
+/// and larger models.
 const IDS_END: u32 = 15_000;
 const IDS: Prompts = Prompts::Ids { end: IDS_END };
 
 impl Bench<'_> {
-    /// Draws a trace with this many requests a minute, a third of them reactive.
+    /// Generates a trace with this many requests per minute, a third of them reactive.
     fn trace(&self, requests_per_minute: f64, prompts: Prompts) -> Result<Vec<ReplayRequest>> {
         let spec = TraceSpec {
             span: Micros::from_f64(self.args.minutes * 60e6),
@@ -244,7 +244,7 @@ impl Bench<'_> {
         Ok(gap)
     }
 
-    /// The reactive requests of a trace at their times on our server, without any background work.
+    /// Replays the reactive requests of a trace on our server at their times, without background work.
     fn reactive_only(&self, folder: &str, trace: &[ReplayRequest]) -> Result<(String, Figures)> {
         let reactive = trace.iter().filter(|it| it.class == Class::Reactive);
         let reactive: Vec<ReplayRequest> = reactive.cloned().collect();
@@ -253,7 +253,7 @@ impl Bench<'_> {
         Ok((REACTIVE_ONLY.to_owned(), Figures::of(&run.requests)))
     }
 
-    /// What became of a trace's requests: as an earlier run found it, or measured now.
+    /// The outcome of a trace's requests, from an earlier run or measured now.
     fn replay(
         &self,
         folder: &str,

@@ -1,4 +1,4 @@
-//! What bench-serve says: figures of all systems side by side for each load, and the goals of the project.
+//! The report of bench-serve: figures of all systems side by side for each load, and the project's goals.
 
 use super::systems::PLAIN;
 use crate::goal::Goal;
@@ -6,16 +6,16 @@ use heg_workload::{ClassFigures, EngineFigures, Figures};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// Everything that was measured.
+/// All measurements.
 #[derive(Default)]
 pub(super) struct Report {
-    /// Requests a minute that GenAI sustains.
+    /// Requests per minute that GenAI sustains.
     pub(super) sustained_rpm: Option<f64>,
     pub(super) loads: Vec<LoadReport>,
     pub(super) gap: GapReport,
 }
 
-/// A reactive answer while a proactive prompt of 4 000 tokens comes.
+/// A reactive answer during a proactive prompt of 4 000 tokens.
 #[derive(Default)]
 pub(super) struct GapReport {
     /// Results by system, as in [`LoadReport::runs`].
@@ -28,16 +28,16 @@ pub(super) struct GapReport {
 
 /// The results of one load.
 pub(super) struct LoadReport {
-    /// Share of what GenAI sustains.
+    /// Share of the rate that GenAI sustains.
     pub(super) load: f64,
     pub(super) requests_per_minute: f64,
-    /// Results by system, in the order of measurement; [`REACTIVE_ONLY`] stands before `heg`.
+    /// Results by system, in the order of measurement; [`REACTIVE_ONLY`] precedes `heg`.
     pub(super) runs: Vec<(String, Figures)>,
     /// The engine's figures, from our server's metrics.
     pub(super) engine: Option<EngineFigures>,
 }
 
-/// A figure of ours over another one, and what it should be.
+/// The ratio of one of our figures to another, and its goal.
 struct Ratio {
     title: &'static str,
     over: &'static str,
@@ -45,7 +45,7 @@ struct Ratio {
     goal: Goal,
 }
 
-/// The mean latency of reactive requests, which should be at most so many times that of `over`.
+/// The ratio of mean latencies of reactive requests, to be at most `at_most` times that of `over`.
 const fn mean(over: &'static str, at_most: f64) -> Ratio {
     Ratio {
         title: "reactive end to end, mean",
@@ -55,7 +55,7 @@ const fn mean(over: &'static str, at_most: f64) -> Ratio {
     }
 }
 
-/// As [`mean`], for the 90th percentile.
+/// Like [`mean`], for the 90th percentile.
 const fn p90(over: &'static str, at_most: f64) -> Ratio {
     Ratio {
         title: "reactive end to end, P90",
@@ -64,10 +64,10 @@ const fn p90(over: &'static str, at_most: f64) -> Ratio {
     }
 }
 
-/// The name of the runs of our server that have the reactive requests alone.
+/// The name of our server's runs with reactive requests alone.
 pub(super) const REACTIVE_ONLY: &str = "heg-reactive";
 
-/// At every load: what background work costs a person, and what drafts are worth.
+/// Goals at every load: the cost of background work to a person, and the gain by drafts.
 const AT_ALL: [Ratio; 4] = [
     mean(REACTIVE_ONLY, 1.25),
     p90(REACTIVE_ONLY, 1.25),
@@ -80,7 +80,7 @@ const AT_ALL: [Ratio; 4] = [
     },
 ];
 
-/// A load of `BUSY` or more.
+/// Goals at a load of `BUSY` or more.
 const AT_BUSY: [Ratio; 3] = [
     mean("genai", 0.35),
     p90("genai", 0.35),
@@ -92,7 +92,7 @@ const AT_BUSY: [Ratio; 3] = [
     },
 ];
 
-/// Loads at which GenAI cannot keep up.
+/// Goals at loads that GenAI cannot sustain.
 const AT_OVERLOAD: [Ratio; 1] = [Ratio {
     title: "proactive tokens per second",
     over: "genai",
@@ -100,7 +100,7 @@ const AT_OVERLOAD: [Ratio; 1] = [Ratio {
     goal: Goal::AtLeast(1.2),
 }];
 
-/// The loads below.
+/// Goals at lower loads.
 const AT_SUSTAINED: [Ratio; 1] = [Ratio {
     title: "proactive end to end, mean",
     over: "genai",
@@ -108,13 +108,13 @@ const AT_SUSTAINED: [Ratio; 1] = [Ratio {
     goal: Goal::AtMost(1.5),
 }];
 
-/// The gap that a proactive prompt may tear beyond an iteration, in ms.
+/// The goal for the additional gap, beyond an iteration, that a proactive prompt may cause, in ms.
 const GAP_MS: Goal = Goal::AtMost(20.0);
 
-/// Time in the scheduler and in carrying out its actions, in µs per launch.
+/// The goal for the time in the scheduler and in carrying out its actions, in µs per launch.
 const DISPATCH_US: Goal = Goal::AtMost(20.0);
 
-/// Time from the start of our server's process until it is ready, in ms.
+/// The goal for the time from the start of our server's process until it is ready, in ms.
 const READY_MS: Goal = Goal::AtMost(150.0);
 
 const BUSY: f64 = 0.8;
@@ -159,7 +159,7 @@ const LINES: [Line; 12] = [
     }),
 ];
 
-/// Time of a reactive answer beside a proactive prompt.
+/// The lines about a reactive answer beside a proactive prompt.
 const GAP_LINES: [Line; 3] = [
     ("longest gap between tokens", |f| {
         millis(&f.reactive, f.reactive.gap_secs_max)
@@ -258,7 +258,7 @@ impl GapReport {
         text
     }
 
-    /// Time by which the longest gap between tokens of our server exceeds a decode iteration without background work.
+    /// Time by which our server's longest gap between tokens exceeds a decode iteration without background work.
     fn beyond_ms(&self) -> Option<f64> {
         let reactive = |name: &str| {
             let found = self.runs.iter().find(|(system, _)| system == name);
@@ -270,8 +270,7 @@ impl GapReport {
 }
 
 impl LoadReport {
-    /// The ratios that this load has goals for, as far as both systems answered every request: what is left out
-    /// would flatter.
+    /// The ratios with goals at this load, if both systems answered every request: leaving some out would flatter.
     fn ratios(&self) -> Vec<(&'static Ratio, f64)> {
         let run = |name: &str| {
             let found = self.runs.iter().find(|(system, _)| system == name);
@@ -323,7 +322,7 @@ fn millis(class: &ClassFigures, secs: f64) -> String {
     shown(class, format!("{:.1} ms", secs * 1e3))
 }
 
-/// Nothing was measured where nothing was answered.
+/// The figure; a dash if no request was answered.
 fn shown(class: &ClassFigures, figure: String) -> String {
     match class.requests > class.failed {
         true => figure,

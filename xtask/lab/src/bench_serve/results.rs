@@ -1,4 +1,4 @@
-//! The output folder: traces, and what became of them, each run in a file of its own.
+//! The output folder: traces and their outcomes, each run in a file of its own.
 
 use anyhow::{Context, Result};
 use heg_workload::{EngineFigures, Outcome, ReplayRequest};
@@ -13,7 +13,7 @@ pub(super) struct Results {
     folder: PathBuf,
 }
 
-/// A run, as `heg bench-serve --json` and `genai_replay.py` print it.
+/// A run, as printed by `heg bench-serve --json` and `genai_replay.py`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Run {
     /// Outcomes in the order of the trace.
@@ -23,14 +23,14 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The output of a replay.
+    /// Parses the output of a replay.
     pub(super) fn read(printed: Value) -> Result<Self> {
         serde_json::from_value(printed).context("a replay printed something else")
     }
 }
 
 impl Results {
-    /// Opens or makes a folder. One that holds results of another setup is refused.
+    /// Opens or creates a folder. Refuses one with results of another setup.
     pub(super) fn open(folder: &Path, setup: &Value) -> Result<Self> {
         let results = Self {
             folder: folder.to_path_buf(),
@@ -52,8 +52,8 @@ impl Results {
         self.folder.join(name)
     }
 
-    /// The path of a folder's trace, which is written unless it is there. Results of another trace are refused:
-    /// GenAI may have sustained another rate when they were made.
+    /// The path of a folder's trace, which is written if it does not exist. Refuses results of another trace: GenAI may
+    /// have sustained another rate when they were made.
     pub(super) fn trace(&self, folder: &str, trace: &[ReplayRequest]) -> Result<PathBuf> {
         let name = format!("{folder}/trace.jsonl");
         let path = self.path(&name);
@@ -69,7 +69,7 @@ impl Results {
         }
     }
 
-    /// A run, if it was measured.
+    /// Reads a run, if it was measured.
     pub(super) fn read(&self, name: &str) -> Result<Option<Run>> {
         let path = self.path(&format!("{name}.json"));
         let Ok(text) = fs::read_to_string(&path) else {
@@ -86,7 +86,7 @@ impl Results {
         self.write(&format!("{name}.json"), &serde_json::to_string(run)?)
     }
 
-    /// Writes a file, whole or not at all.
+    /// Writes a file atomically.
     pub(super) fn write(&self, name: &str, text: &str) -> Result<()> {
         let path = self.path(name);
         let unwritable = || Fail::environment(format!("cannot write `{}`", path.display()));
@@ -135,7 +135,7 @@ mod tests {
 
         let again = open(5).unwrap();
         assert_eq!(again.read("load-1/heg").unwrap(), Some(run));
-        // As genai_replay.py prints it.
+        // As printed by genai_replay.py.
         let others = Run::read(json!({ "requests": [] })).unwrap();
         assert_eq!(others.engine, None);
         again.trace("load-1", &trace).unwrap();

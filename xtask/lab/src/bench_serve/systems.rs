@@ -1,5 +1,5 @@
-//! The systems that are compared: how each is started, and how a trace gets to it. Every replay has a fresh
-//! process, so that nothing is in a cache.
+//! The systems compared: starting each of them, and sending it a trace. Every replay has a fresh process, so that
+//! nothing is cached.
 
 use super::results::Run;
 use crate::bench_peers::genai::{self, GenAi};
@@ -37,18 +37,18 @@ pub(super) enum System {
     LlamaServer,
 }
 
-/// When requests are sent.
+/// The times at which requests are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// At their times.
+    /// At their times in the trace.
     Open,
     /// All at the start.
     AtOnce,
 }
 
-/// The systems that are wanted, each with its model.
+/// The requested systems, each with its model.
 pub(super) struct Systems {
-    /// Its program replays traces to the others too.
+    /// HEG, whose program replays traces to the other systems too.
     ours: Ours,
     genai: Option<(GenAi, PathBuf)>,
     llama: Option<Llama>,
@@ -72,7 +72,7 @@ impl Llama {
 }
 
 impl System {
-    /// The systems that are compared unless others are asked for.
+    /// The systems compared by default.
     pub(super) const USUAL: [Self; 3] = [Self::Heg, Self::Genai, Self::LlamaServer];
 
     pub(super) fn name(self) -> &'static str {
@@ -117,8 +117,8 @@ impl Systems {
         Ok(Self { ours, genai, llama })
     }
 
-    /// Sends the requests of a trace file to a system, and returns what became of them. What the system's
-    /// server says goes to `log`.
+    /// Sends the requests of a trace file to a system, and returns their outcomes. The output of the system's server
+    /// goes to `log`.
     pub(super) fn replay(
         &self,
         system: System,
@@ -152,8 +152,8 @@ impl Systems {
         Run::read(printed)
     }
 
-    /// Time from the start of our server's process until it says that it is ready, in ms: the median of some starts on a
-    /// bundle that was verified before.
+    /// Time from the start of our server's process until it reports that it is ready, in ms: the median of some starts
+    /// on a bundle that was verified before.
     pub(super) fn ready_ms(&self, log: &Path) -> Result<f64> {
         let mut times = (0..STARTS)
             .map(|_| self.start_ms(log))
@@ -186,7 +186,8 @@ impl Systems {
         command
     }
 
-    /// As many slots as requests that are outstanding at the lower loads, each with room for the longest.
+    /// A llama-server with as many slots as there are outstanding requests at the lower loads, each with room for the
+    /// longest.
     fn serve_llama(&self) -> Result<Command> {
         let llama = self.llama.as_ref().context("llama-server is not there")?;
         let threads = std::thread::available_parallelism()?.to_string();
@@ -212,14 +213,14 @@ impl Systems {
     }
 }
 
-/// Chosen, as llama-server's users do: its batch is of one token for each slot.
+/// Chosen, as by llama-server's users: its batch has one token for each slot.
 const LLAMA_SLOTS: u32 = 8;
-/// The longest request of a trace, and what the server keeps for itself.
+/// The longest request of a trace, and the server's own reserve.
 const LLAMA_SLOT_TOKENS: u32 = 4096 + 512;
 
 const GENAI_REPLAY: &str = include_str!("genai_replay.py");
 
-/// A port of the loopback interface that nobody had a moment ago.
+/// A port of the loopback interface that was free a moment ago.
 fn free_port() -> Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").context("cannot find a free port")?;
     Ok(listener.local_addr()?.port())
@@ -229,7 +230,7 @@ fn free_port() -> Result<u16> {
 const STARTS: usize = 7;
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whether our server on this port is there and has its kernels.
+/// Whether our server on this port runs and has loaded its kernels.
 fn is_ready(port: u16) -> bool {
     let ask = || -> std::io::Result<bool> {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;

@@ -1,7 +1,7 @@
 //! `cargo xtask bench-speculation --ablate`: answers with each mechanism of drafts off, or on.
 //!
-//! Every question is asked twice in a flow: for one token first, after which its prompt is read again where that is on,
-//! and then for the answer, whose drafts have what was found from their beginning, as sd.npu has it.
+//! Every question is asked twice in a flow: first for one token, after which its prompt is read again if that is on,
+//! and then for the answer, whose drafts can use the findings from the beginning, as in sd.npu.
 
 use super::data::Question;
 use super::{Args, Spent, answered, request};
@@ -17,7 +17,7 @@ use std::thread::sleep;
 use std::time::Duration;
 use xtask::fail::Fail;
 
-/// A way to draft.
+/// A drafting configuration.
 struct Variant {
     name: &'static str,
     speculation: Speculation,
@@ -32,7 +32,7 @@ const fn chain(name: &'static str, switch: fn(&mut DraftPolicy)) -> Variant {
     }
 }
 
-/// The first has no drafts, the second those that are the default.
+/// The first has no drafts, the second is the default.
 const VARIANTS: [Variant; 13] = [
     Variant {
         name: "plain",
@@ -67,19 +67,19 @@ const VARIANTS: [Variant; 13] = [
     }),
 ];
 
-/// The variant whose length does not depend on the machine.
+/// The variant whose draft length does not depend on the machine.
 const FIXED: &str = "chain of 16";
 
-/// What the answers of a data set took with each variant, in their order.
+/// The costs of a data set's answers with each variant, in the order of variants.
 pub(super) struct Ablation {
     name: String,
     questions: usize,
     spent: Vec<Spent>,
-    /// The time to the first token of each prompt, of all variants.
+    /// The times to the first token of all prompts, per variant.
     ttft: Vec<Vec<f64>>,
 }
 
-/// Asks all questions of every variant in turn.
+/// Asks every question with all variants in turn.
 pub(super) fn ablate(
     args: &Args,
     bundle: &Path,
@@ -125,7 +125,7 @@ fn engine(bundle: &Path, variant: &Variant) -> Result<Engine> {
     Ok(engine)
 }
 
-/// The answer, the time to the first token of its prompt, and what the answer took once the prompt had been there.
+/// The answer, the time to its prompt's first token, and the cost of the answer after the prompt was processed.
 fn ask_twice(engine: &Engine, question: &Question, args: &Args) -> Result<(Vec<u32>, f64, Spent)> {
     let flow = engine.new_flow();
     let first = Request {
@@ -157,7 +157,7 @@ impl Ablation {
         self.spent.get(at).copied()
     }
 
-    /// Tokens of a decode iteration.
+    /// Tokens per decode iteration.
     fn tokens_a_step(&self, spent: Spent) -> f64 {
         super::report::a_step(spent, self.questions)
     }
@@ -263,7 +263,7 @@ mod tests {
             .lines()
             .find(|line| line.starts_with("chain of 16, reuse"));
         let figures: Vec<&str> = reuse.unwrap().split_whitespace().skip(4).collect();
-        // 100 tokens in 78 steps, beside 82.
+        // 100 tokens in 78 steps, compared with 82.
         assert_eq!(
             figures,
             ["1.282", "1.051", "3.8", "1.000", "1.000", "200.0"]

@@ -1,4 +1,4 @@
-//! Prompts of real data sets, as a model's template has them.
+//! Prompts of real data sets, in a model's chat template.
 
 use anyhow::{Context, Result};
 use heg_text::{ChatTemplate, Conversation, Message, Special, Tokenizer};
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use xtask::fail::Fail;
 
-/// A prompt, and what it should be answered.
+/// A prompt and its reference answer.
 pub(super) struct Question {
     pub(super) prompt: Vec<u32>,
     pub(super) reference: Vec<u32>,
@@ -16,7 +16,7 @@ pub(super) struct Question {
 #[derive(Deserialize)]
 struct Line {
     prompt: String,
-    /// What the prompt is of, where it is known; else the prompt says so itself.
+    /// The messages of the prompt, if known; otherwise the prompt contains them.
     #[serde(default)]
     messages: Option<Vec<Message>>,
     #[serde(default)]
@@ -39,7 +39,8 @@ impl Line {
     }
 }
 
-/// Questions of `FOLDER/NAME.jsonl`: the first `count` that have a reference, and prompts of at most `tokens_max` tokens.
+/// Reads questions of `FOLDER/NAME.jsonl`: the first `count` with a reference and a prompt of at most `tokens_max`
+/// tokens.
 pub(super) fn questions(
     folder: &Path,
     name: &str,
@@ -74,7 +75,7 @@ pub(super) fn questions(
     Ok(questions)
 }
 
-/// The messages of a prompt in which each stands behind a line `<|ROLE|>`, and the last such line asks for the answer.
+/// Parses a prompt in which each message follows a line `<|ROLE|>`, and the last such line asks for the answer.
 fn conversation(prompt: &str) -> Conversation {
     let mut messages: Vec<Message> = Vec::new();
     let mut role = "user";
@@ -82,7 +83,7 @@ fn conversation(prompt: &str) -> Conversation {
         let (named, content) = part.split_once("|>\n").unwrap_or((role, part));
         role = named;
         let content = content.strip_suffix('\n').unwrap_or(content);
-        // Templates of small models know neither tools nor two messages of a role in a row; results are told by the user.
+        // Templates of small models support neither tools nor two messages of a role in a row; the user gives results.
         let role = if role == "tool" { "user" } else { role };
         if !content.is_empty() {
             messages.push(Message::new(role, content));

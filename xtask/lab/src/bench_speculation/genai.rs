@@ -1,4 +1,4 @@
-//! OpenVINO GenAI's side: one process that answers prompt after prompt, with prompt look-up and without.
+//! OpenVINO GenAI's side: one process that answers prompt after prompt, with and without prompt look-up.
 
 use super::Spent;
 use crate::bench_peers::genai::environment;
@@ -32,7 +32,7 @@ struct Answered {
 }
 
 impl GenAi {
-    /// Starts it on a model that was exported for GenAI; `peers` is a folder for its script.
+    /// Starts the process with a model exported for GenAI; `peers` is a folder for its script.
     pub(super) fn start(model: &Path, peers: &Path) -> Result<Self> {
         let python = environment()?.join("python");
         let script = peers.join("genai_lookup.py");
@@ -55,7 +55,7 @@ impl GenAi {
         Ok(genai)
     }
 
-    /// The time that an answer of so many tokens takes.
+    /// The time for an answer of `tokens` tokens.
     pub(super) fn answer(&mut self, ids: &[u32], tokens: u32, lookup: bool) -> Result<Spent> {
         let asked = Asked {
             lookup,
@@ -87,7 +87,7 @@ impl GenAi {
 
 impl Drop for GenAi {
     fn drop(&mut self) {
-        // It waits for prompts for ever.
+        // It would wait for prompts for ever.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,5 +1,5 @@
-//! `cargo xtask bench-speculation`: answers to questions of real data sets without drafts, with chains and trees of them,
-//! and by OpenVINO GenAI with and without prompt look-up. All sides take turns at every question.
+//! `cargo xtask bench-speculation`: answers to questions of real data sets without drafts, with chains and trees, and
+//! by OpenVINO GenAI with and without prompt look-up. All sides take turns at every question.
 
 mod ablation;
 mod data;
@@ -78,14 +78,14 @@ enum Side {
     GenAiLookup,
 }
 
-/// What answers took.
+/// The cost of answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Spent {
     seconds: f64,
-    /// Those of `seconds` after the first token; not known of GenAI.
+    /// The part of `seconds` after the first token; unknown for GenAI.
     decode_seconds: f64,
     tokens: u32,
-    /// Decode iterations.
+    /// Number of decode iterations.
     steps: u32,
     drafted: u32,
     accepted: u32,
@@ -105,7 +105,7 @@ impl AddAssign for Spent {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let subject = Subject::find(Some(&args.model))?;
     let bundle = subject.bundle(Precision::EightBits)?;
-    // A model of random weights has no tokenizer; its tokens are another's then.
+    // A model of random weights has no tokenizer; its tokens are from another one then.
     let text = match args.recite {
         true => Loaded::open(&Subject::find(Some(SMOLLM2))?.bundle(Precision::EightBits)?)?,
         false => Loaded::open(&bundle)?,
@@ -146,7 +146,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The questions' own answers, as if they had been given.
+/// The questions' reference answers, as if they had been given.
 fn answers_of(questions: &[Question], token_set: TokenSet) -> PastAnswers {
     let mut answers = PastAnswers::new(token_set);
     for question in questions {
@@ -155,7 +155,8 @@ fn answers_of(questions: &[Question], token_set: TokenSet) -> PastAnswers {
     answers
 }
 
-/// Asks all questions, each of all sides in turn. Histories begin with the past answers, and go on with those of the data set.
+/// Asks all questions, each on all sides in turn. Histories begin with the past answers, and continue with those of the
+/// data set.
 fn asked(
     args: &Args,
     bundle: &Path,
@@ -175,7 +176,7 @@ fn asked(
     let mut data_set = DataSet::default();
     for (number, question) in questions.iter().enumerate() {
         let mut answers: Vec<Vec<u32>> = Vec::new();
-        // Each side is first in its turn, in case that the machine changes meanwhile.
+        // The sides take turns at being first, in case the machine changes meanwhile.
         for at in 0..engines.len() {
             let (side, engine) = &engines[(number + at) % engines.len()];
             let (answer, spent) = answered(engine, request(question, args))?;
@@ -204,7 +205,7 @@ fn engine(bundle: &Path, speculation: Speculation) -> Result<Engine> {
     Ok(engine)
 }
 
-/// A question as the command asks it.
+/// The request for a question.
 fn request(question: &Question, args: &Args) -> Request {
     let recital = args.recite.then(|| {
         let said = question.reference.len().min(args.answer_tokens as usize);
@@ -221,7 +222,7 @@ fn request(question: &Question, args: &Args) -> Request {
     }
 }
 
-/// An answer, and what it took from its prompt to its last token.
+/// An answer, and its cost from the prompt to the last token.
 fn answered(engine: &Engine, request: Request) -> Result<(Vec<u32>, Spent)> {
     let begin = Instant::now();
     let (tokens, ending) = engine

@@ -1,8 +1,8 @@
-//! Answers that are known beforehand: a model of random weights says them in place of its own, at the price of its own.
+//! Known answers: a model of random weights gives them instead of its own, at the cost of its own.
 
 use heg_text::{GrammarState, Restriction, TextError};
 
-/// Holds an answer to these tokens.
+/// Restricts an answer to these tokens.
 pub(super) struct Recital {
     tokens: Vec<u32>,
     said: usize,
@@ -18,7 +18,7 @@ impl Recital {
 }
 
 impl Restriction for Recital {
-    /// Puts the next token above all others.
+    /// Raises the next token above all others.
     fn restrict(&mut self, logits: &mut [f32]) -> Result<(), TextError> {
         let next = self.tokens.get(self.said).copied().unwrap_or(0);
         if let Some(logit) = logits.get_mut(next as usize) {

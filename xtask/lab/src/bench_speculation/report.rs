@@ -5,13 +5,13 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// All that was measured.
+/// All measurements.
 #[derive(Default)]
 pub(super) struct Report {
     pub(super) data_sets: Vec<DataSet>,
 }
 
-/// What the questions of a data set took.
+/// The costs of a data set's questions.
 #[derive(Default)]
 pub(super) struct DataSet {
     pub(super) name: String,
@@ -20,7 +20,7 @@ pub(super) struct DataSet {
 }
 
 impl DataSet {
-    /// Adds an answer of a side.
+    /// Adds the cost of an answer by a side.
     pub(super) fn add(&mut self, side: Side, spent: Spent) {
         let sum = self.sides.entry(side).or_default();
         *sum += spent;
@@ -30,17 +30,17 @@ impl DataSet {
         self.sides.get(&side).copied()
     }
 
-    /// Seconds of one side divided by those of another.
+    /// The speedup of `side` over `than`: the seconds of `than` divided by those of `side`.
     fn faster(&self, side: Side, than: Side) -> Option<f64> {
         Some(self.side(than)?.seconds / self.side(side)?.seconds)
     }
 
-    /// The same of what comes after the first token.
+    /// The speedup of `side` over no drafts, for the time after the first token.
     fn decodes_faster(&self, side: Side) -> Option<f64> {
         Some(self.side(Side::Plain)?.decode_seconds / self.side(side)?.decode_seconds)
     }
 
-    /// How much faster the better of HEG's drafts is than GenAI's better way.
+    /// The speedup of the better of HEG's drafts over GenAI's better way.
     fn to_genai(&self) -> Option<f64> {
         let seconds = |side| self.side(side).map(|spent| spent.seconds);
         let genai = seconds(Side::GenAi)?.min(seconds(Side::GenAiLookup)?);
@@ -48,7 +48,7 @@ impl DataSet {
     }
 }
 
-/// Tokens that a decode iteration gives; the first token of an answer is its prompt's.
+/// Tokens per decode iteration; the first token of an answer comes with its prompt.
 pub(super) fn a_step(spent: Spent, answers: usize) -> f64 {
     f64::from(spent.tokens.saturating_sub(answers as u32)) / f64::from(spent.steps.max(1))
 }

@@ -1,4 +1,4 @@
-//! Ablations: the first policy without one mechanism after the other, each judged by what it is for.
+//! Ablations: the first policy without one mechanism after the other, each judged by its purpose.
 
 use super::Subject;
 use super::assumption::Assumption;
@@ -7,11 +7,10 @@ use super::record::{Record, RunFigure};
 use super::runs::{Place, Runs};
 use super::statistics::Estimate;
 use heg_sched::{ActivationCounts, Mechanism};
-use heg_spec::Policy;
-use heg_spec::policy::{AgeingStart, NpuAttention, Resume};
+use heg_sim::Contender;
 use serde::Serialize;
 
-/// Where a mechanism is at work: requests a minute, and what is assumed.
+/// The conditions under which a mechanism acts: requests per minute, and assumptions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Regime {
     pub(crate) reactive_rpm: f64,
@@ -32,7 +31,7 @@ impl Regime {
         Self { assumption, ..self }
     }
 
-    /// In a few words.
+    /// A short description.
     pub(crate) fn show(self) -> String {
         let rates = format!("{}+{}", self.reactive_rpm, self.proactive_rpm);
         match self.assumption.name() {
@@ -42,15 +41,13 @@ impl Regime {
     }
 }
 
-/// The regimes of the table: both mixed.
+/// The regimes of the table, both with mixed requests.
 pub(crate) const REGIMES: [Regime; 2] = [Regime::at(3.0, 6.0), Regime::at(5.0, 10.0)];
 
-/// A mechanism with what it is for.
+/// A mechanism with its purpose.
 pub(crate) struct Ablation {
     pub(crate) mechanism: Mechanism,
-    /// Turns it off, or on where the policy does without it.
-    turn: fn(&mut Policy),
-    /// The figure that is to be worse without it, and where.
+    /// The figure that should be worse without it, and the regime.
     pub(crate) figure: RunFigure,
     pub(crate) regime: Regime,
 }
@@ -61,15 +58,9 @@ pub(crate) fn all() -> Vec<Ablation> {
     parts.into_iter().flatten().collect()
 }
 
-const fn of(
-    mechanism: Mechanism,
-    turn: fn(&mut Policy),
-    figure: RunFigure,
-    regime: Regime,
-) -> Ablation {
+const fn of(mechanism: Mechanism, figure: RunFigure, regime: Regime) -> Ablation {
     Ablation {
         mechanism,
-        turn,
         figure,
         regime,
     }
@@ -80,179 +71,72 @@ const BUSY: Regime = REGIMES[1];
 
 fn of_prefill() -> Vec<Ablation> {
     use RunFigure::*;
+    let contended = BUSY.under(Assumption::MostContention);
     vec![
-        of(
-            Mechanism::Preemption,
-            |p| p.prefill.preempt = false,
-            Ttft,
-            SOME,
-        ),
-        of(
-            Mechanism::ShortPromptsFirst,
-            |p| p.prefill.short_prompts_first = None,
-            Pending,
-            BUSY,
-        ),
-        of(
-            Mechanism::ShortPromptsAside,
-            |p| p.prefill.short_prompts_aside = false,
-            Pending,
-            BUSY,
-        ),
-        of(
-            Mechanism::LongPromptsAside,
-            |p| p.prefill.long_prompts_aside_ms = None,
-            Pending,
-            BUSY,
-        ),
-        of(Mechanism::Split, |p| p.prefill.elastic = false, Ttft, SOME),
-        of(
-            Mechanism::SplitBesideProactive,
-            |p| p.prefill.split_beside_proactive_ms = None,
-            Ttft,
-            SOME,
-        ),
-        of(
-            Mechanism::Balance,
-            |p| p.prefill.balance = false,
-            Proactive,
-            Regime::at(0.0, 15.0),
-        ),
-        of(
-            Mechanism::NpuRemainders,
-            |p| p.prefill.npu_remainder_tokens_min = None,
-            Energy,
-            SOME,
-        ),
-        of(
-            Mechanism::RemainderDeferral,
-            |p| p.prefill.defer_remainder = false,
-            Tpot,
-            BUSY,
-        ),
+        of(Mechanism::Preemption, Ttft, SOME),
+        of(Mechanism::ShortPromptsFirst, Pending, BUSY),
+        of(Mechanism::ShortPromptsAside, Pending, BUSY),
+        of(Mechanism::LongPromptsAside, Pending, BUSY),
+        of(Mechanism::Split, Ttft, SOME),
+        of(Mechanism::SplitBesideProactive, Ttft, SOME),
+        of(Mechanism::Balance, Proactive, Regime::at(0.0, 15.0)),
+        of(Mechanism::RemainderDeferral, Tpot, BUSY),
         of(
             Mechanism::NpuAttention,
-            |p| p.prefill.attention = NpuAttention::Off,
             IgpuTime,
             SOME.under(Assumption::SlowAttention),
         ),
-        of(
-            Mechanism::BandwidthDeferral,
-            |p| p.prefill.joint_bandwidth_max = None,
-            Tpot,
-            BUSY.under(Assumption::MostContention),
-        ),
+        of(Mechanism::BandwidthDeferral, Tpot, contended),
     ]
 }
 
 fn of_decode() -> Vec<Ablation> {
     use RunFigure::*;
+    let long = BUSY.under(Assumption::LongAnswers);
     vec![
-        of(
-            Mechanism::ReactiveFirstBatch,
-            |p| p.decode.reactive_batch_max = None,
-            Tpot,
-            BUSY,
-        ),
-        of(
-            Mechanism::LongestLeftOut,
-            |p| p.decode.evict_longest = false,
-            Tpot,
-            BUSY.under(Assumption::LongAnswers),
-        ),
-        of(
-            Mechanism::PrefillFirst,
-            |p| p.decode.prefill_first = false,
-            Ttft,
-            BUSY,
-        ),
-        of(
-            Mechanism::FusedLayer,
-            |p| p.decode.fused_layer = false,
-            Tpot,
-            Regime::at(1.0, 0.0),
-        ),
+        of(Mechanism::ReactiveFirstBatch, Tpot, BUSY),
+        of(Mechanism::LongestLeftOut, Tpot, long),
+        of(Mechanism::PrefillFirst, Ttft, BUSY),
+        of(Mechanism::FusedLayer, Tpot, Regime::at(1.0, 0.0)),
     ]
 }
 
 fn of_the_whole() -> Vec<Ablation> {
     use RunFigure::*;
     vec![
-        of(Mechanism::Ageing, |p| p.ageing = None, ProactiveWait, BUSY),
-        of(
-            Mechanism::AgeingFromTurn,
-            |p| {
-                if let Some(ageing) = &mut p.ageing {
-                    ageing.prompts_from = AgeingStart::Arrival;
-                }
-            },
-            Pending,
-            BUSY,
-        ),
-        of(
-            Mechanism::LeastTimeToCompletion,
-            |p| p.prefill.resume = Resume::Arrival,
-            Proactive,
-            BUSY,
-        ),
-        of(
-            Mechanism::Backfill,
-            |p| {
-                if let Some(pressure) = &mut p.pressure {
-                    pressure.duration_bound = false;
-                }
-            },
-            Proactive,
-            BUSY,
-        ),
-        of(Mechanism::Pressure, |p| p.pressure = None, Tpot, BUSY),
-        of(
-            Mechanism::IgpuShare,
-            |p| {
-                let percent = &mut p.limits.igpu_percent_max;
-                *percent = match percent {
-                    Some(_) => None,
-                    None => Some(60),
-                };
-            },
-            IgpuShare,
-            SOME,
-        ),
-        of(
-            Mechanism::PowerBudget,
-            |p| {
-                let watts = &mut p.limits.power_watts_max;
-                *watts = match watts {
-                    Some(_) => None,
-                    None => Some(30),
-                };
-            },
-            Power,
-            SOME,
-        ),
+        of(Mechanism::Ageing, ProactiveWait, BUSY),
+        of(Mechanism::AgeingFromTurn, Pending, BUSY),
+        of(Mechanism::LeastTimeToCompletion, Proactive, BUSY),
+        of(Mechanism::Backfill, Proactive, BUSY),
+        of(Mechanism::Pressure, Tpot, BUSY),
+        of(Mechanism::IgpuShare, IgpuShare, SOME),
+        of(Mechanism::PowerBudget, Power, SOME),
     ]
 }
 
 impl Ablation {
-    /// The policy without its mechanism, or with it where it does without. None of what a policy does not have is tried,
-    /// but bounds on iGPU and power, which no shipped policy sets.
-    fn policy(&self, whole: &Policy) -> Option<Policy> {
-        let mut policy = whole.clone();
-        (self.turn)(&mut policy);
-        let bounds = [Mechanism::IgpuShare, Mechanism::PowerBudget];
-        let tried = self.mechanism.is_on(whole) || bounds.contains(&self.mechanism);
-        (tried && policy != *whole).then_some(policy)
+    /// The policy without its mechanism; for limits on iGPU and power, which most policies do not have, the policy with
+    /// it.
+    fn policy(&self, whole: &Contender) -> Option<Contender> {
+        let mut turned = whole.clone();
+        match self.mechanism {
+            mechanism if whole.has(mechanism) => mechanism.remove(&mut turned.policy),
+            Mechanism::IgpuShare => turned.policy.limits.igpu_percent_max = Some(60),
+            Mechanism::PowerBudget => turned.policy.limits.power_watts_max = Some(30),
+            _ => return None,
+        }
+        Some(turned)
     }
 
-    /// The mechanism's name, and what is done with it.
-    pub(crate) fn name(&self, whole: &Policy) -> String {
-        match self.mechanism.is_on(whole) {
+    /// The mechanism's name, and whether it is added or removed.
+    pub(crate) fn name(&self, whole: &Contender) -> String {
+        match whole.has(self.mechanism) {
             true => format!("without {}", self.mechanism.name()),
             false => format!("with {}", self.mechanism.name()),
         }
     }
 
-    /// Where it is tried: in both regimes of the table, and in its own.
+    /// The regimes in which it is tested: both of the table, and its own.
     fn regimes(&self) -> Vec<Regime> {
         let own = REGIMES.contains(&self.regime);
         let more = (!own).then_some(self.regime);
@@ -260,7 +144,7 @@ impl Ablation {
     }
 }
 
-/// The first policy with each of its mechanisms turned, and the whole one in the same regimes, on every model.
+/// The first policy with each of its mechanisms toggled, and the whole policy in the same regimes, on every model.
 pub(crate) fn cases(subject: &Subject) -> Vec<Case> {
     let Some(whole) = subject.policies.first() else {
         return Vec::new();
@@ -282,15 +166,15 @@ pub(crate) fn cases(subject: &Subject) -> Vec<Case> {
     cases
 }
 
-/// What a mechanism does, as it stands in `summary.json`.
+/// The effects of a mechanism, as in `summary.json`.
 #[derive(Debug, Serialize)]
 pub(crate) struct MechanismLine {
     pub(crate) name: &'static str,
     /// Whether the policy has it.
     pub(crate) on: bool,
-    /// Steps in which it acted, over all runs of the whole policy, or of the one with it.
+    /// Number of steps in which it acted, over all runs of the whole policy, or of the one with it.
     pub(crate) activations: u64,
-    /// What it does to the figure that it is for.
+    /// Its effects on the figure that it is meant to improve.
     pub(crate) effects: Vec<Effect>,
 }
 
@@ -306,7 +190,7 @@ pub(crate) struct Effect {
     pub(crate) significant: bool,
 }
 
-/// All mechanisms of the first policy.
+/// All mechanisms of the first policy, with their effects.
 pub(crate) fn mechanisms(subject: &Subject, records: &[Record]) -> Vec<MechanismLine> {
     let Some(whole) = subject.policies.first() else {
         return Vec::new();
@@ -314,12 +198,12 @@ pub(crate) fn mechanisms(subject: &Subject, records: &[Record]) -> Vec<Mechanism
     let runs = Runs::of(subject, records);
     let mut lines = Vec::new();
     for ablation in all() {
-        let on = ablation.mechanism.is_on(whole);
+        let on = whole.has(ablation.mechanism);
         if ablation.policy(whole).is_none() && !on {
             continue;
         }
         let ablated = (!on).then_some(ablation.mechanism);
-        let of_policy = |r: &&Record| r.policy == whole.name && r.ablated == ablated;
+        let of_policy = |r: &&Record| r.policy == whole.name() && r.ablated == ablated;
         let mut sum = ActivationCounts::default();
         for record in records.iter().filter(of_policy) {
             sum.add(&record.activations);
@@ -337,7 +221,7 @@ pub(crate) fn mechanisms(subject: &Subject, records: &[Record]) -> Vec<Mechanism
     lines
 }
 
-fn effect(runs: &Runs<'_>, model: &str, whole: &Policy, ablation: &Ablation) -> Option<Effect> {
+fn effect(runs: &Runs<'_>, model: &str, whole: &Contender, ablation: &Ablation) -> Option<Effect> {
     let change = change(
         runs,
         model,
@@ -357,16 +241,16 @@ fn effect(runs: &Runs<'_>, model: &str, whole: &Policy, ablation: &Ablation) -> 
     })
 }
 
-/// The change of a figure by turning a mechanism, in percent of the whole policy's mean, trace by trace.
+/// The change of a figure by toggling a mechanism, in percent of the whole policy's mean, trace by trace.
 pub(crate) fn change(
     runs: &Runs<'_>,
     model: &str,
-    whole: &Policy,
+    whole: &Contender,
     ablation: &Ablation,
     regime: Regime,
     figure: RunFigure,
 ) -> Option<Estimate> {
-    let place = Place::mixed(model, &whole.name, regime);
+    let place = Place::mixed(model, whole.name(), regime);
     let turned = Place {
         ablated: Some(ablation.mechanism),
         ..place

@@ -1,20 +1,19 @@
-//! Other assumptions than the evaluation's own: what of its figures hangs on them?
+//! Alternative assumptions, to see how far the evaluation's figures depend on its own.
 
 use heg_sched::Lane;
-use heg_sim::Platform;
-use heg_spec::Policy;
+use heg_sim::{Contender, Platform};
 use heg_workload::{AnswerLengths, TraceSpec};
 
-/// What is assumed.
+/// A set of assumptions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Assumption {
-    /// What the SoC file says, and the workloads' own lengths.
+    /// The SoC file's figures, and the workloads' own lengths.
     Own,
-    /// Attention on the iGPU as slow as the paper measured it.
+    /// Attention on the iGPU is as slow as the paper measured it.
     SlowAttention,
-    /// Devices compete for the memory as little as they can.
+    /// Devices compete for memory as little as possible.
     LeastContention,
-    /// They do as much as they can.
+    /// Devices compete for memory as much as possible.
     MostContention,
     /// Answers are long-tailed, and prompts are cut instead of dropped.
     LongAnswers,
@@ -29,7 +28,7 @@ const ATTENTION_FLOPS_PER_SEC: f64 = 0.71e12;
 const LONGEST_ANSWER: u32 = 1600;
 
 impl Assumption {
-    /// All but the evaluation's own.
+    /// All except the evaluation's own.
     pub(crate) const OTHERS: [Self; 5] = [
         Self::SlowAttention,
         Self::LeastContention,
@@ -38,7 +37,7 @@ impl Assumption {
         Self::BundleKernels,
     ];
 
-    /// Its name in tables and records; none for the evaluation's own.
+    /// Name in tables and records; `None` for the evaluation's own.
     pub(crate) fn name(self) -> Option<&'static str> {
         match self {
             Self::Own => None,
@@ -50,7 +49,7 @@ impl Assumption {
         }
     }
 
-    /// What it means, in a sentence.
+    /// The meaning, in a sentence.
     pub(crate) fn meaning(self) -> &'static str {
         match self {
             Self::Own => "the SoC file's anchors, answers as long as the references",
@@ -64,7 +63,7 @@ impl Assumption {
         }
     }
 
-    /// The platform under it.
+    /// The platform under this assumption.
     pub(crate) fn platform(self, platform: &Platform) -> Platform {
         let mut platform = platform.clone();
         let memory = &mut platform.machine.memory;
@@ -80,7 +79,7 @@ impl Assumption {
         platform
     }
 
-    /// The traces under it.
+    /// The trace settings under this assumption.
     pub(crate) fn spec(self, spec: TraceSpec) -> TraceSpec {
         match self {
             Self::LongAnswers => TraceSpec {
@@ -93,10 +92,10 @@ impl Assumption {
         }
     }
 
-    /// The policy under it.
-    pub(crate) fn policy(self, policy: &Policy) -> Policy {
-        let mut policy = policy.clone();
-        policy.decode.fused_layer &= self != Self::BundleKernels;
-        policy
+    /// The policy under this assumption.
+    pub(crate) fn policy(self, whole: &Contender) -> Contender {
+        let mut whole = whole.clone();
+        whole.policy.decode.fused_layer &= self != Self::BundleKernels;
+        whole
     }
 }

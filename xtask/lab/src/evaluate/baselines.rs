@@ -1,15 +1,15 @@
-//! Baselines beside those of the paper: what of the difference is owed to how these cut prompts?
+//! Baselines in addition to the paper's, to find how much of the difference is due to how those cut prompts.
 
 use heg_spec::Policy;
 use heg_spec::policy::{DecodePolicy, NpuAttention, PrefillPolicy, Resume, SchedulerKind};
 
-/// The iGPU serves all, and an iteration takes a whole prompt: as continuous batching was before split-fuse.
+/// The iGPU serves everything, and an iteration takes a whole prompt, as continuous batching did before split-fuse.
 pub(crate) const WHOLE_PROMPTS: &str = "igpu-whole-prompts";
 
-/// Prompts are split over NPU and iGPU in the best ratio, whatever else goes on, and nobody is preferred.
+/// Prompts are split over NPU and iGPU in the best ratio, whatever else is running, and no request has priority.
 pub(crate) const STATIC_SPLIT: &str = "npu-igpu-static-split";
 
-/// Both, from the policy of the iGPU baseline.
+/// Both baselines, derived from the policy of the iGPU baseline.
 pub(crate) fn further(igpu: &Policy) -> [Policy; 2] {
     let mut whole = igpu.clone();
     whole.name = WHOLE_PROMPTS.to_owned();

@@ -1,20 +1,20 @@
-//! Charts as SVG, one look for all: line charts over a rate, and horizontal bars.
+//! Charts as SVG, in one style: line charts over a rate, and horizontal bars.
 //!
-//! Text is measured by a rule of thumb, not by a font, so that the bytes are the same on any machine.
+//! The width of text is estimated, not taken from a font, so that the bytes are the same on any machine.
 
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// A drawing area of an SVG that is being written.
+/// A drawing area of an SVG under construction.
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 pub(crate) const INK: RGBColor = RGBColor(31, 41, 55);
 pub(crate) const FAINT: RGBColor = RGBColor(107, 114, 128);
 const GRID: RGBColor = RGBColor(229, 231, 235);
 
-/// Colours that stay apart for colour-blind readers (Okabe and Ito).
+/// Colours that colour-blind readers can distinguish (Okabe and Ito).
 pub(crate) const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -24,7 +24,7 @@ pub(crate) const COLOURS: [RGBColor; 6] = [
     RGBColor(127, 127, 127),
 ];
 
-/// The colour of the series with this place.
+/// The colour of the series at index `place`.
 pub(crate) fn colour(place: usize) -> RGBColor {
     COLOURS[place % COLOURS.len()]
 }
@@ -48,12 +48,12 @@ pub(crate) fn draw(
     Ok(svg)
 }
 
-/// Drawing into a string fails only by a mistake of ours.
+/// Drawing into a string fails only because of a bug of ours.
 pub(crate) fn failed(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("cannot draw: {error}")
 }
 
-/// Text at a point; `h` and `v` say where in the text the point is.
+/// Draws text at a point; `h` and `v` are the point's position within the text.
 pub(crate) fn text(
     area: &Area<'_>,
     words: &str,
@@ -68,7 +68,7 @@ pub(crate) fn text(
         .map_err(failed)
 }
 
-/// Title and subtitle at the top left; returns what is below.
+/// Draws title and subtitle at the top left; returns the area below.
 pub(crate) fn heading<'a>(area: &Area<'a>, title: &str, subtitle: &str) -> Result<Area<'a>> {
     let at = (HPos::Left, VPos::Top);
     text(area, title, (24, 16), 19, INK, at)?;
@@ -76,7 +76,7 @@ pub(crate) fn heading<'a>(area: &Area<'a>, title: &str, subtitle: &str) -> Resul
     Ok(area.split_vertically(HEAD).1)
 }
 
-/// A row of coloured squares with names; returns what is below.
+/// Draws a row of coloured squares with names; returns the area below.
 pub(crate) fn legend<'a>(area: &Area<'a>, entries: &[(String, RGBColor)]) -> Result<Area<'a>> {
     let mut x = 24;
     for (name, colour) in entries {
@@ -99,7 +99,7 @@ pub(crate) fn legend<'a>(area: &Area<'a>, entries: &[(String, RGBColor)]) -> Res
 pub(crate) struct Series {
     pub(crate) colour: RGBColor,
     pub(crate) points: Vec<(f64, f64)>,
-    /// Drawn with dashes, for a second figure of the same thing.
+    /// Whether it is dashed, for a second figure of the same subject.
     pub(crate) dashed: bool,
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct Panel {
     pub(crate) series: Vec<Series>,
 }
 
-/// What stands above the charts of a picture, and in how many columns they stand.
+/// The heading of a picture's charts, and the number of columns.
 pub(crate) struct Sheet {
     pub(crate) title: String,
     pub(crate) subtitle: String,
@@ -118,7 +118,7 @@ pub(crate) struct Sheet {
 }
 
 impl Sheet {
-    /// Draws title, subtitle and legend; returns what is below.
+    /// Draws title, subtitle and legend; returns the area below.
     fn paint<'a>(&self, area: &Area<'a>) -> Result<Area<'a>> {
         let below = heading(area, &self.title, &self.subtitle)?;
         match self.legend.is_empty() {
@@ -137,7 +137,7 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// The picture. All charts have the same axes; y is logarithmic.
+    /// Draws the picture. All charts have the same axes; y is logarithmic.
     pub(crate) fn svg(&self) -> Result<String> {
         let columns = self.sheet.columns.max(1);
         let rows = self.panels.len().div_ceil(columns).max(1);
@@ -237,7 +237,7 @@ impl Panel {
     }
 }
 
-/// A number with as many digits as an axis needs.
+/// Formats a number with the digits that an axis needs.
 pub(crate) fn figure(value: f64) -> String {
     match value {
         v if v >= 10.0 => format!("{v:.0}"),
@@ -247,7 +247,7 @@ pub(crate) fn figure(value: f64) -> String {
     }
 }
 
-/// A horizontal bar of coloured parts, with words behind it.
+/// A horizontal bar of coloured parts, followed by a text.
 pub(crate) struct Bar {
     pub(crate) name: String,
     pub(crate) parts: Vec<(f64, RGBColor)>,
@@ -274,7 +274,7 @@ const LONGEST: i32 = 220;
 const STEP: i32 = 26;
 
 impl Bars {
-    /// The picture.
+    /// Draws the picture.
     pub(crate) fn svg(&self) -> Result<String> {
         let columns = self.sheet.columns.max(1);
         let rows = self.groups.len().div_ceil(columns) as i32;

@@ -9,7 +9,7 @@ use heg_sched::Class;
 use heg_sim::ClassMetrics;
 use plotters::prelude::RGBColor;
 
-/// All of them, each with its file's name.
+/// All figures, each with its file's name.
 pub(crate) fn all(subject: &Subject, records: &[Record]) -> Result<Vec<(String, String)>> {
     let drawn = Drawing { subject, records };
     Ok(vec![
@@ -36,7 +36,7 @@ struct Drawing<'a> {
 }
 
 impl Drawing<'_> {
-    /// A figure's mean over the seeds of one point; NaN where nothing ran.
+    /// A figure's mean over the seeds of one point; NaN if there were no runs.
     fn at(
         &self,
         place: (&str, &str, &str),
@@ -55,7 +55,7 @@ impl Drawing<'_> {
     fn legend(&self) -> Vec<(String, RGBColor)> {
         let policies = self.subject.policies.iter().enumerate();
         policies
-            .map(|(place, policy)| (policy.name.clone(), colour(place)))
+            .map(|(place, policy)| (policy.name().to_owned(), colour(place)))
             .collect()
     }
 
@@ -84,7 +84,7 @@ impl Drawing<'_> {
                 let policies = self.subject.policies.iter().enumerate();
                 let series = policies.map(|(place, policy)| {
                     let at = |rate| {
-                        let place = (platform.model.as_str(), policy.name.as_str(), *workload);
+                        let place = (platform.model.as_str(), policy.name(), *workload);
                         let latency = self.at(place, (0.0, rate), |r| r.metrics.all.secs_per_token);
                         (rate, latency)
                     };
@@ -134,7 +134,7 @@ impl Drawing<'_> {
                 for (place, policy) in self.subject.policies.iter().enumerate() {
                     let points = |figure: &dyn Fn(&ClassMetrics) -> f64| {
                         let at = |proactive: f64| {
-                            let place = (platform.model.as_str(), policy.name.as_str(), MIXED);
+                            let place = (platform.model.as_str(), policy.name(), MIXED);
                             let rates = (reactive, proactive);
                             (proactive, self.at(place, rates, |r| figure(&of(r))))
                         };
@@ -172,7 +172,7 @@ impl Drawing<'_> {
         lines.svg()
     }
 
-    /// Fig. 12: what latency consists of, at 3 reactive and 6 proactive requests a minute.
+    /// Fig. 12: the parts of latency, at 3 reactive and 6 proactive requests per minute.
     fn breakdown(&self) -> Result<String> {
         let parts: [Part; 4] = [
             ("prefill pending", |m| m.prefill_pending_secs),
@@ -190,14 +190,14 @@ impl Drawing<'_> {
         for platform in &self.subject.platforms {
             for (name, of) in CLASSES {
                 let bars = self.subject.policies.iter().map(|policy| {
-                    let place = (platform.model.as_str(), policy.name.as_str(), MIXED);
+                    let place = (platform.model.as_str(), policy.name(), MIXED);
                     let value = |part: fn(&ClassMetrics) -> f64| {
                         self.at(place, (3.0, 6.0), |r| part(&of(r)))
                     };
                     let values = parts.map(|(_, part)| value(part));
                     let total: f64 = values.iter().sum();
                     Bar {
-                        name: policy.name.clone(),
+                        name: policy.name().to_owned(),
                         parts: values
                             .map(|value| value / total)
                             .into_iter()
@@ -230,7 +230,7 @@ impl Drawing<'_> {
         bars.svg()
     }
 
-    /// Fig. 13: what the same requests cost the iGPU, and energy per token, over the mixed regime.
+    /// Fig. 13: the use of the iGPU for the same requests, and energy per token, over the mixed regime.
     fn overhead(&self) -> Result<String> {
         let figures: [Measure; 2] = [
             ("iGPU-seconds a run", "s", |r| r.metrics.igpu_secs),
@@ -248,12 +248,12 @@ impl Drawing<'_> {
                         let all = self.records.iter().filter(|r| {
                             r.is_regular()
                                 && (r.model.as_str(), r.policy.as_str(), r.workload.as_str())
-                                    == (platform.model.as_str(), policy.name.as_str(), MIXED)
+                                    == (platform.model.as_str(), policy.name(), MIXED)
                                 && r.proactive_rpm > 0.0
                         });
                         let value = mean(all, figure);
                         Bar {
-                            name: policy.name.clone(),
+                            name: policy.name().to_owned(),
                             parts: vec![(value, colour(place))],
                             words: format!("{} {unit}", super::chart::figure(value)),
                         }
@@ -286,7 +286,7 @@ type Part = (&'static str, fn(&ClassMetrics) -> f64);
 /// A figure of a run: its name, its unit, its value.
 type Measure = (&'static str, &'static str, fn(&Record) -> f64);
 
-/// Whether anything ran that a bar could show.
+/// Whether there were any runs for a bar.
 fn is_known(bar: &Bar) -> bool {
     bar.parts.iter().all(|(value, _)| value.is_finite())
 }

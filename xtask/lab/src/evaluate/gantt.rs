@@ -5,8 +5,7 @@ use super::Subject;
 use super::chart::{Area, FAINT, INK, draw, failed, figure as digits, heading, legend, text};
 use anyhow::{Context, Result};
 use heg_sched::{Class, Lane, Micros, Work};
-use heg_sim::Run;
-use heg_spec::shipped;
+use heg_sim::{Contender, Run};
 use heg_workload::{Arrival, Trace, TraceRequest};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -32,19 +31,11 @@ const PARTS: [(&str, RGBColor); 4] = [
 ];
 const BOTH: (&str, RGBColor) = ("both in one launch", RGBColor(165, 135, 185));
 
-/// A proactive request, and a reactive one that comes in the middle of its prefill.
+/// A proactive request, and a reactive one that arrives in the middle of its prefill.
 fn trace() -> Trace {
-    let request = |at_ms: u64, class, prompt_tokens, output_tokens| TraceRequest {
-        arrival: Arrival::At(Micros(at_ms * 1000)),
-        class,
-        flow: None,
-        ends_flow: false,
-        prompt_tokens,
-        shared_tokens: 0,
-        output_tokens,
-        output_tokens_max: output_tokens,
-        deadline_after: None,
-        cancel_after: None,
+    let request = |at_ms: u64, class, prompt_tokens, output_tokens| {
+        let arrival = Arrival::At(Micros(at_ms * 1000));
+        TraceRequest::lone(class, arrival, prompt_tokens, output_tokens)
     };
     Trace {
         requests: vec![
@@ -54,14 +45,14 @@ fn trace() -> Trace {
     }
 }
 
-/// The figure for the first model, by its file's name.
+/// The figure for the first model, with its file's name.
 pub(crate) fn figure(subject: &Subject) -> Result<Option<(String, String)>> {
     let Some(platform) = subject.platforms.first() else {
         return Ok(None);
     };
     let mut runs = Vec::new();
     for (title, name) in SCHEMES {
-        let policy = shipped::policy(name)?;
+        let policy = Contender::named(name)?;
         let run = platform.serve(&policy, &trace(), true);
         runs.push((
             title,
@@ -102,7 +93,7 @@ fn place_of(secs: f64, span: f64) -> i32 {
     LEFT + (f64::from(RIGHT - LEFT) * secs / span) as i32
 }
 
-/// One scheme: a title, and the lanes below it.
+/// Draws one scheme: a title, and the lanes below it.
 fn paint(area: &Area<'_>, title: &str, run: &Run, top: i32, span: f64) -> Result<()> {
     let ended = |class| {
         let of_class = run.requests.iter().filter(|r| r.class == class);
@@ -137,7 +128,7 @@ fn paint(area: &Area<'_>, title: &str, run: &Run, top: i32, span: f64) -> Result
         area.draw(&back).map_err(failed)?;
         for (from, to, colour) in spans(run, lane) {
             let left = place_of(from, span);
-            // What is too short for a pixel is shown as one.
+            // A span of less than a pixel is drawn as one.
             let right = place_of(to, span).max(left + 1);
             let bar = Rectangle::new([(left, y), (right, y + height)], colour.filled());
             area.draw(&bar).map_err(failed)?;
@@ -151,8 +142,8 @@ fn paint(area: &Area<'_>, title: &str, run: &Run, top: i32, span: f64) -> Result
     Ok(())
 }
 
-/// What a lane ran: from, to, in s, and its colour. Launches of one colour that follow each other closely are
-/// drawn as one.
+/// The spans of a lane: start and end in s, and colour. Launches of one colour that follow each other closely are drawn
+/// as one.
 fn spans(run: &Run, lane: Lane) -> Vec<(f64, f64, RGBColor)> {
     let mut spans: Vec<(f64, f64, RGBColor)> = Vec::new();
     for slice in run.timeline.iter().filter(|slice| slice.lane == lane) {

@@ -1,4 +1,4 @@
-//! Which runs there are, and running them.
+//! The grid of runs, and their execution.
 
 use super::Subject;
 use super::ablation::Regime;
@@ -7,37 +7,36 @@ use super::baselines;
 use super::record::Record;
 use anyhow::{Context, Result};
 use heg_sched::{ActivationCounts, Class, Mechanism, Micros, Observer};
-use heg_sim::{Metrics, Platform, Run};
-use heg_spec::Policy;
+use heg_sim::{Contender, Metrics, Platform, Run};
 use heg_workload::{Trace, TraceSpec, Workload};
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
 use std::collections::HashSet;
 use xtask::fail::Fail;
 
-/// Proactive requests a minute where there are no others, over the paper's range.
+/// Proactive requests per minute without reactive ones, over the paper's range.
 pub(crate) const PROACTIVE_ONLY: [f64; 11] =
     [1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0, 25.0, 30.0];
 
-/// Proactive requests a minute beside reactive ones.
+/// Proactive requests per minute beside reactive ones.
 pub(crate) const MIXED_PROACTIVE: [f64; 4] = [4.0, 6.0, 8.0, 10.0];
 
-/// Reactive requests a minute; 0 proactive ones beside them show what the machine could do at best.
+/// Reactive requests per minute; runs of these without proactive ones show the best that the machine could do.
 pub(crate) const MIXED_REACTIVE: [f64; 3] = [1.0, 3.0, 5.0];
 
-/// Proactive requests a minute at which the paper compares latencies.
+/// Proactive requests per minute at which the paper compares latencies.
 pub(crate) const COMPARED_PROACTIVE: f64 = 6.0;
 
 /// The workload of all benchmarks together.
 pub(crate) const MIXED: &str = "mixed";
 
-/// A run that is to be made.
+/// A planned run.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     /// Index of the platform.
     pub(crate) platform: usize,
-    pub(crate) policy: Policy,
-    /// Index of the benchmark; all of them if there is none.
+    pub(crate) policy: Contender,
+    /// Index of the benchmark; `None` for all of them.
     pub(crate) benchmark: Option<usize>,
     pub(crate) reactive_rpm: f64,
     pub(crate) proactive_rpm: f64,
@@ -47,7 +46,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// The case that `POLICY:MODEL:REACTIVE+PROACTIVE` names, of the mixed workload.
+    /// The case named `POLICY:MODEL:REACTIVE+PROACTIVE`, of the mixed workload.
     pub(crate) fn named(subject: &Subject, name: &str) -> Option<Self> {
         let mut parts = name.split(':');
         let (policy, model, rates) = (parts.next()?, parts.next()?, parts.next()?);
@@ -55,7 +54,11 @@ impl Case {
         let rate = |text: &str| text.parse().ok().filter(|rate| (0.0..=60.0).contains(rate));
         Some(Self {
             platform: subject.platforms.iter().position(|p| p.model == model)?,
-            policy: subject.policies.iter().find(|p| p.name == policy)?.clone(),
+            policy: subject
+                .policies
+                .iter()
+                .find(|p| p.name() == policy)?
+                .clone(),
             benchmark: None,
             reactive_rpm: rate(reactive)?,
             proactive_rpm: rate(proactive)?,
@@ -66,10 +69,10 @@ impl Case {
         .filter(|_| parts.next().is_none())
     }
 
-    /// A policy in a regime of the mixed workload, on every model and with every seed.
+    /// The runs of a policy in a regime of the mixed workload, on every model and with every seed.
     pub(crate) fn of_regime(
         subject: &Subject,
-        policy: &Policy,
+        policy: &Contender,
         regime: Regime,
     ) -> impl Iterator<Item = Self> {
         let case = Self {
@@ -98,7 +101,7 @@ impl Case {
             .map_or(MIXED, |index| subject.benchmarks[index].1.name.as_str())
     }
 
-    /// The same trace for every policy and model.
+    /// The trace, the same for every policy and model.
     fn trace(&self, subject: &Subject) -> Trace {
         let spec = self.assumption.spec(TraceSpec {
             span: Micros(subject.minutes * 60_000_000),
@@ -122,7 +125,7 @@ impl Case {
             .with_context(|| self.refusal(&platform))
     }
 
-    /// The same under an observer's eyes.
+    /// Runs the case with an observer.
     pub(crate) fn observe(&self, subject: &Subject, observer: impl Observer) -> Result<()> {
         let platform = &subject.platforms[self.platform];
         let run = platform.observe(&self.policy, &self.trace(subject), observer);
@@ -133,7 +136,10 @@ impl Case {
     fn refusal(&self, platform: &Platform) -> Fail {
         Fail::check(format!(
             "policy `{}` on `{}` at {}+{} requests a minute",
-            self.policy.name, platform.model, self.reactive_rpm, self.proactive_rpm
+            self.policy.name(),
+            platform.model,
+            self.reactive_rpm,
+            self.proactive_rpm
         ))
     }
 
@@ -143,7 +149,7 @@ impl Case {
         let empty = Record {
             soc: platform.soc.clone(),
             model: platform.model.clone(),
-            policy: self.policy.name.clone(),
+            policy: self.policy.name().to_owned(),
             reactive_rpm: self.reactive_rpm,
             proactive_rpm: self.proactive_rpm,
             workload: self.workload(subject).to_owned(),
@@ -162,10 +168,10 @@ impl Case {
         Ok(empty.note(&run))
     }
 
-    /// What tells it from other cases.
+    /// The key that distinguishes it from other cases.
     fn key(&self) -> impl Eq + std::hash::Hash + use<> {
         let rates = (self.reactive_rpm.to_bits(), self.proactive_rpm.to_bits());
-        let place = (self.platform, self.policy.name.clone(), self.benchmark);
+        let place = (self.platform, self.policy.name().to_owned(), self.benchmark);
         (place, rates, self.seed, self.ablated, self.assumption)
     }
 }
@@ -176,8 +182,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// The paper's two regimes for every model, policy and seed, what either class gets alone, and
-    /// `others`.
+    /// The paper's two regimes for every model, policy and seed, each class alone, and `others`.
     pub(crate) fn of(subject: &Subject, others: Vec<Case>) -> Self {
         let mut cases = others;
         cases.extend(proactive_only(subject));
@@ -196,19 +201,19 @@ impl Grid {
         Self::only(cases)
     }
 
-    /// These runs alone, each once.
+    /// These runs only, without duplicates.
     pub(crate) fn only(mut cases: Vec<Case>) -> Self {
         let mut known = HashSet::new();
         cases.retain(|case| known.insert(case.key()));
         Self { cases }
     }
 
-    /// Runs everything, on all processors; the records come in the order of the cases.
+    /// Runs everything, on all processors; the records are in the order of the cases.
     pub(crate) fn run(&self, subject: &Subject) -> Result<Vec<Record>> {
         let bar = ProgressBar::new(self.cases.len() as u64);
         let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {eta} left");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        // Long runs first, so that none is left over at the end.
+        // Long runs first, so that none is left for the end.
         let mut order: Vec<usize> = (0..self.cases.len()).collect();
         order.sort_by(|a, b| {
             let load =
@@ -220,7 +225,7 @@ impl Grid {
             bar.inc(1);
             Ok((index, record))
         };
-        // One at a time for each thread: runs differ a hundredfold.
+        // One at a time for each thread, as the durations of runs differ by a factor of a hundred.
         let queue = order.into_par_iter().with_max_len(1).map(run);
         let mut records = queue.collect::<Result<Vec<_>>>()?;
         bar.finish_and_clear();
@@ -229,7 +234,7 @@ impl Grid {
     }
 }
 
-/// Proactive benchmarks, each by itself.
+/// Proactive benchmarks, each alone.
 fn proactive_only(subject: &Subject) -> impl Iterator<Item = Case> {
     let benchmarks = subject.benchmarks.iter().enumerate();
     let proactive = benchmarks.filter(|(_, (class, _))| *class == Class::Proactive);
@@ -246,19 +251,23 @@ fn proactive_only(subject: &Subject) -> impl Iterator<Item = Case> {
     })
 }
 
-/// At the rates at which the paper compares latencies: further baselines, and the first policy beside the iGPU's under
-/// other assumptions.
+/// Runs at the rates at which the paper compares latencies: additional baselines, and the first policy and the iGPU's
+/// under alternative assumptions.
 pub(crate) fn compared(subject: &Subject) -> Vec<Case> {
     let Some(own) = subject.policies.first() else {
         return Vec::new();
     };
     let mut cases: Vec<Case> = Vec::new();
-    let mut add = |policy: &Policy, regime| cases.extend(Case::of_regime(subject, policy, regime));
+    let mut add =
+        |policy: &Contender, regime| cases.extend(Case::of_regime(subject, policy, regime));
     let igpu = subject.igpu_baseline();
     for reactive in MIXED_REACTIVE {
         let together = Regime::at(reactive, COMPARED_PROACTIVE);
-        for policy in igpu.iter().flat_map(|igpu| baselines::further(igpu)) {
-            add(&policy, together);
+        for policy in igpu
+            .iter()
+            .flat_map(|igpu| baselines::further(&igpu.policy))
+        {
+            add(&policy.into(), together);
         }
         for assumption in Assumption::OTHERS {
             add(own, Regime::at(reactive, 0.0).under(assumption));

@@ -1,30 +1,55 @@
-//! A line of the comparison with the paper.
+//! A line of a comparison with a paper: its figure, ours, and whether ours is at least as good. One type for all
+//! papers.
 
 use super::statistics::Estimate;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
-/// A figure of the paper, or a goal of ours, with what was simulated.
-#[derive(Debug, Clone, Serialize)]
+/// A figure of a paper, or a goal of ours, with our result.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct PaperLine {
     pub(crate) name: String,
-    /// None: all of them.
+    /// The model; `None` for all of them.
     pub(crate) model: Option<String>,
     pub(crate) unit: Unit,
-    pub(crate) paper: f64,
-    /// Mean over traces, with its 95% confidence interval.
-    pub(crate) ours: f64,
-    pub(crate) low: f64,
-    pub(crate) high: f64,
-    /// What no scheduler can pass under these anchors, where that is known.
+    pub(crate) origin: Origin,
+    /// The paper's figure, if it has one.
+    pub(crate) paper: Option<Figure>,
+    /// Our figure; if `low` and `high` are given, the mean over traces.
+    pub(crate) ours: Figure,
+    /// 95% confidence interval, with `high`.
+    pub(crate) low: Option<f64>,
+    pub(crate) high: Option<f64>,
+    /// Best figure that any scheduler can reach under these anchors, if known.
     pub(crate) bound: Option<f64>,
-    /// Whether the paper's figure lies within that bound.
+    /// Whether the paper's figure is within that bound.
     pub(crate) reachable: bool,
     pub(crate) reached: bool,
-    /// Whether the paper states this figure; the others are ours, beside it for comparison.
+    /// Whether the paper has this line; the others are for comparison.
     pub(crate) paper_line: bool,
-    pub(crate) note: String,
+    /// The reason why the paper's figure is not reached, or another remark.
+    pub(crate) note: Option<String>,
     #[serde(skip)]
-    better: Better,
+    pub(crate) better: Better,
+}
+
+/// A figure, or the smallest and the largest of several.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Figure {
+    One(f64),
+    Range([f64; 2]),
+}
+
+/// Source of our figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Origin {
+    /// Simulated in virtual time.
+    Simulated,
+    /// Counted in real texts.
+    Recorded,
+    /// Computed from costs.
+    Planned,
 }
 
 /// Whether more or less is better.
@@ -35,11 +60,20 @@ pub(crate) enum Better {
 }
 
 /// Unit of a figure.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) enum Unit {
+    #[serde(rename = "%")]
     Percent,
+    #[serde(rename = "s")]
     Secs,
+    #[serde(rename = "×")]
     Times,
+    #[serde(rename = "token/s")]
+    TokensPerSec,
+    #[serde(rename = "GB/s")]
+    GigabytesPerSec,
+    #[serde(rename = "W")]
+    Watts,
 }
 
 impl Unit {
@@ -49,23 +83,80 @@ impl Unit {
             Self::Percent => format!("{value:.1}%"),
             Self::Secs => format!("{value:.3} s"),
             Self::Times => format!("{value:.2}×"),
+            Self::TokensPerSec => format!("{value:.1} token/s"),
+            Self::GigabytesPerSec => format!("{value:.1} GB/s"),
+            Self::Watts => format!("{value:.2} W"),
         }
     }
 }
 
-impl Serialize for Unit {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(match self {
-            Self::Percent => "%",
-            Self::Secs => "s",
-            Self::Times => "×",
-        })
+impl Origin {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Simulated => "simulated",
+            Self::Recorded => "recorded",
+            Self::Planned => "planned",
+        }
+    }
+}
+
+impl Figure {
+    /// The figure, or the smallest of several.
+    fn least(self) -> f64 {
+        match self {
+            Self::One(figure) | Self::Range([figure, _]) => figure,
+        }
+    }
+
+    /// The smallest and the largest of `figures`; NaN without any.
+    pub(crate) fn ends(figures: &[f64]) -> [f64; 2] {
+        let fold = |f: fn(f64, f64) -> f64| figures.iter().copied().reduce(f).unwrap_or(f64::NAN);
+        [fold(f64::min), fold(f64::max)]
+    }
+
+    pub(crate) fn show(self, unit: Unit) -> String {
+        match self {
+            Self::One(figure) => unit.show(figure),
+            Self::Range([least, most]) => {
+                let most = unit.show(most);
+                format!("{least:.2}–{most}")
+            }
+        }
+    }
+
+    /// Whether all of its numbers are finite.
+    #[cfg(test)]
+    pub(crate) fn is_finite(self) -> bool {
+        match self {
+            Self::One(figure) => figure.is_finite(),
+            Self::Range(ends) => ends.iter().all(|end| end.is_finite()),
+        }
     }
 }
 
 impl PaperLine {
-    /// A line about one figure, with a sample a trace.
-    pub(crate) fn new(
+    /// A simulated figure without a counterpart in the paper.
+    pub(crate) fn beside(name: impl Into<String>, unit: Unit, ours: Figure) -> Self {
+        Self {
+            name: name.into(),
+            model: None,
+            unit,
+            origin: Origin::Simulated,
+            paper: None,
+            ours,
+            low: None,
+            high: None,
+            bound: None,
+            reachable: true,
+            reached: true,
+            paper_line: false,
+            note: None,
+            better: Better::More,
+        }
+    }
+
+    /// A line about the mean of `samples`, one per trace.
+    pub(crate) fn of_samples(
         name: String,
         unit: Unit,
         better: Better,
@@ -74,29 +165,79 @@ impl PaperLine {
     ) -> Self {
         let found = Estimate::of(samples);
         let mut line = Self {
-            name,
-            model: None,
-            unit,
-            paper,
-            ours: found.mean,
-            low: found.low,
-            high: found.high,
-            bound: None,
-            reachable: true,
-            reached: false,
+            paper: Some(Figure::One(paper)),
+            low: Some(found.low),
+            high: Some(found.high),
             paper_line: true,
-            note: String::new(),
             better,
+            ..Self::beside(name, unit, Figure::One(found.mean))
         };
         line.reached = line.is_as_good(found.mean);
         line
     }
 
+    /// A figure that should be at least the paper's; `why` is the reason if it is not.
+    pub(crate) fn at_least(
+        name: impl Into<String>,
+        unit: Unit,
+        [paper, ours]: [f64; 2],
+        why: &str,
+    ) -> Self {
+        Self {
+            paper: Some(Figure::One(paper)),
+            paper_line: true,
+            ..Self::beside(name, unit, Figure::One(ours))
+        }
+        .reaching(ours >= paper, why)
+    }
+
+    /// A figure that should be at most the paper's; `why` is the reason if it is not.
+    pub(crate) fn at_most(
+        name: impl Into<String>,
+        unit: Unit,
+        [paper, ours]: [f64; 2],
+        why: &str,
+    ) -> Self {
+        Self {
+            better: Better::Less,
+            ..Self::at_least(name, unit, [paper, ours], why)
+        }
+        .reaching(ours <= paper, why)
+    }
+
+    /// Ratios that should be at least the paper's, at both ends of the range.
+    pub(crate) fn gain(
+        name: String,
+        paper: [f64; 2],
+        ours: &[f64],
+        origin: Origin,
+        why: &str,
+    ) -> Self {
+        let [least, most] = Figure::ends(ours);
+        Self {
+            origin,
+            paper: Some(Figure::Range(paper)),
+            paper_line: true,
+            ..Self::beside(name, Unit::Times, Figure::Range([least, most]))
+        }
+        .reaching(least >= paper[0] && most >= paper[1], why)
+    }
+
+    /// Sets the outcome, and the reason if the goal is not reached.
+    pub(crate) fn reaching(self, reached: bool, why: &str) -> Self {
+        Self {
+            reached,
+            note: (!reached).then(|| why.to_owned()),
+            ..self
+        }
+    }
+
     /// Whether a figure is at least as good as the paper's.
     fn is_as_good(&self, figure: f64) -> bool {
+        let paper = self.paper.map_or(f64::NAN, Figure::least);
         match self.better {
-            Better::More => figure >= self.paper,
-            Better::Less => figure <= self.paper,
+            Better::More => figure >= paper,
+            Better::Less => figure <= paper,
         }
     }
 
@@ -105,14 +246,14 @@ impl PaperLine {
         Self { model, ..self }
     }
 
-    /// With what no scheduler can pass.
+    /// Sets the best figure that any scheduler can reach.
     pub(crate) fn bounded(mut self, bound: f64) -> Self {
         self.reachable = self.reached || self.is_as_good(bound);
         self.bound = Some(bound);
         self
     }
 
-    /// The paper does not say it.
+    /// Marks the line as not in the paper.
     pub(crate) fn ours_only(self) -> Self {
         Self {
             paper_line: false,
@@ -121,27 +262,37 @@ impl PaperLine {
     }
 
     pub(crate) fn noting(self, note: String) -> Self {
-        Self { note, ..self }
-    }
-
-    /// Ours, with half of its interval.
-    pub(crate) fn show(&self) -> String {
-        let half = (self.high - self.low) / 2.0;
-        match half.is_finite() {
-            true => format!("{} ± {}", self.unit.show(self.ours), self.unit.show(half)),
-            false => self.unit.show(self.ours),
+        Self {
+            note: Some(note),
+            ..self
         }
     }
 
-    /// In words.
+    /// Formats our figure, with half of its interval.
+    pub(crate) fn show(&self) -> String {
+        let ours = self.ours.show(self.unit);
+        match (self.low, self.high) {
+            (Some(low), Some(high)) if (high - low).is_finite() => {
+                format!("{ours} ± {}", self.unit.show((high - low) / 2.0))
+            }
+            _ => ours,
+        }
+    }
+
+    /// The verdict as text; for a mean, with its distance from the goal.
     pub(crate) fn verdict(&self) -> String {
+        let (paper, ours) = (
+            self.paper.map_or(f64::NAN, Figure::least),
+            self.ours.least(),
+        );
         let short = match self.better {
-            Better::More => self.paper - self.ours,
-            Better::Less => self.ours - self.paper,
+            Better::More => paper - ours,
+            Better::Less => ours - paper,
         };
         match (self.reached, self.reachable) {
-            (true, _) => "reached".to_owned(),
+            (true, _) => "yes".to_owned(),
             (false, false) => "unreachable under these anchors".to_owned(),
+            (false, true) if self.low.is_none() => "**no**".to_owned(),
             (false, true) if self.unit == Unit::Percent => {
                 format!("**missed** by {short:.1} points")
             }
@@ -157,13 +308,13 @@ mod tests {
     #[test]
     fn verdicts_say_how_far_behind_and_what_is_out_of_reach() {
         let line = |unit, better, paper, ours: f64| {
-            PaperLine::new("x".to_owned(), unit, better, paper, &[ours, ours])
+            PaperLine::of_samples("x".to_owned(), unit, better, paper, &[ours, ours])
         };
         let less = line(Unit::Secs, Better::Less, 0.1, 0.25);
         assert_eq!(less.verdict(), "**missed** by 0.150 s");
         assert_eq!(less.show(), "0.250 s ± 0.000 s");
         let more = line(Unit::Percent, Better::More, 19.0, 19.0);
-        assert_eq!(more.clone().bounded(20.0).verdict(), "reached");
+        assert_eq!(more.clone().bounded(20.0).verdict(), "yes");
         let far = line(Unit::Percent, Better::More, 92.0, 57.0);
         assert_eq!(
             far.clone().bounded(93.0).verdict(),
@@ -172,7 +323,21 @@ mod tests {
         let far = far.bounded(59.0);
         assert_eq!(far.verdict(), "unreachable under these anchors");
         assert!(!far.reachable && !far.reached);
-        // No figure at all is not good.
+        // A missing figure is not good.
         assert!(!line(Unit::Secs, Better::Less, 0.1, f64::NAN).reached);
+    }
+
+    #[test]
+    fn both_ends_of_a_range_have_to_be_reached() {
+        let line = |ours: &[f64]| {
+            let origin = Origin::Simulated;
+            PaperLine::gain("x".to_owned(), [1.1, 2.0], ours, origin, "because")
+        };
+        assert!(line(&[2.5, 1.2]).reached);
+        assert_eq!(line(&[2.5, 1.2]).note, None);
+        assert_eq!(line(&[2.5, 1.2]).show(), "1.20–2.50×");
+        assert!(!line(&[1.5, 1.2]).reached);
+        assert_eq!(line(&[1.0, 2.5]).note.as_deref(), Some("because"));
+        assert!(!line(&[]).reached);
     }
 }

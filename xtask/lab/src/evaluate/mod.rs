@@ -1,19 +1,21 @@
 //! `cargo xtask evaluate`: the evaluation of Agent.xpu (v2, section 6) in virtual time.
 //!
-//! Policies × rates × models run in parallel (`grid`), and so do policies without one mechanism (`ablation`), further
-//! `baselines` and other assumptions (`assumption`). What came of them is written as one folder: every figure of every run
-//! (`record`), tables (`tables`), our figures beside the paper's (`paper`, `sustained`, `report`), and pictures
-//! (`figures`). Nothing here knows how a scheduler or the simulator works.
+//! Policies × rates × models run in parallel (`grid`), and so do policies without one mechanism (`ablation`),
+//! additional `baselines` and alternative assumptions (`assumption`). The results are written to one folder: every
+//! figure of every run (`record`), tables (`tables`), our figures beside the paper's (`paper`, `sustained`, `report`),
+//! and pictures (`figures`). Nothing here depends on how a scheduler or the simulator works.
 
 mod ablation;
 mod assumption;
 mod baselines;
 mod chart;
+mod cited;
 mod figures;
 mod gantt;
 mod grid;
 mod heterollm;
 mod line;
+mod output;
 mod paper;
 mod record;
 mod report;
@@ -23,16 +25,17 @@ mod statistics;
 mod sustained;
 mod tables;
 
-use crate::model_sheet;
+use crate::{model_sheet, shared};
 use ablation::MechanismLine;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use grid::{Case, Grid};
 use heg_sched::Class;
-use heg_sim::{ModelSheet, Platform};
+use heg_sim::{Contender, ModelSheet, Platform};
 use heg_spec::{Policy, Soc, Source, shipped};
 use heg_workload::{Spacing, TraceFile, Workload, benchmarks};
 use line::PaperLine;
+use output::unwritable;
 use record::Record;
 use serde::Serialize;
 use std::fs;
@@ -62,7 +65,7 @@ pub(crate) struct Args {
     /// Folder to write to [default: target/evaluation, with -sd-npu or -heterollm behind it for those papers]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Policies: shipped policy files' names, or files; the first is compared with the others
+    /// Policies: names of shipped policies and rivals, or files; the first is compared with the others
     #[arg(long, value_name = "NAME|FILE", default_values = DEFAULT_POLICIES, num_args = 1..)]
     policies: Vec<String>,
     /// Traces for each pair of rates
@@ -127,13 +130,17 @@ enum Paper {
 /// The cases to evaluate.
 pub(crate) struct Subject {
     pub(crate) platforms: Vec<Platform>,
-    pub(crate) policies: Vec<Policy>,
-    /// Each with its class, the proactive ones first.
+    pub(crate) policies: Vec<Contender>,
+    /// The paper's figures.
+    pub(crate) says: paper::Figures,
+    /// A sentence about the source of the requests.
+    pub(crate) requests: String,
+    /// The benchmarks with their classes, the proactive ones first.
     pub(crate) benchmarks: Vec<(Class, Workload)>,
     pub(crate) minutes: u64,
-    /// When reactive requests come.
+    /// Arrival process of the reactive requests.
     pub(crate) spacing: Spacing,
-    /// A trace for each pair of rates.
+    /// Seeds, with one trace for each pair of rates.
     pub(crate) seeds: Range<u64>,
 }
 
@@ -151,9 +158,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Paper::SdNpu => return sd_npu::run(&out),
         Paper::Heterollm => return heterollm::run(&out),
     }
-    let shared = root().join("../shared/workloads");
-    let shared = shared.is_dir().then_some(shared.as_path());
-    let subject = subject(args, args.workloads.as_deref().or(shared))?;
+    let workloads = args.workloads.clone();
+    let workloads = workloads.or_else(|| shared::folder("workloads"));
+    let subject = subject(args, workloads.as_deref())?;
     fs::create_dir_all(&out).with_context(|| unwritable(&out))?;
     let mut others = Vec::new();
     if !args.no_ablation {
@@ -190,7 +197,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What `summary.json` has.
+/// The content of `summary.json`.
 #[derive(Serialize)]
 struct Summary<'a> {
     paper: &'static str,
@@ -200,11 +207,11 @@ struct Summary<'a> {
 }
 
 impl Subject {
-    /// The baseline that the paper compares with first.
-    fn igpu_baseline(&self) -> Option<&Policy> {
+    /// The baseline of the paper's first comparison.
+    fn igpu_baseline(&self) -> Option<&Contender> {
         self.policies
             .iter()
-            .find(|policy| policy.name == paper::IGPU)
+            .find(|policy| policy.name() == paper::IGPU)
     }
 }
 
@@ -219,6 +226,13 @@ fn subject(args: &Args, workloads: Option<&Path>) -> Result<Subject> {
         Some(dir) => Workload::read_folder(dir).context(Fail::input("cannot use the workloads"))?,
         None => vec![Workload::sample()],
     };
+    let requests = match workloads.as_slice() {
+        [one] if one.name == Workload::sample().name => SAMPLE.to_owned(),
+        several => {
+            let names: Vec<&str> = several.iter().map(|one| one.name.as_str()).collect();
+            format!("Requests are those of {}.", names.join(", "))
+        }
+    };
     let sessions = |workload: Workload| match args.flows {
         true => workload,
         false => workload.without_sessions(),
@@ -230,6 +244,8 @@ fn subject(args: &Args, workloads: Option<&Path>) -> Result<Subject> {
             .iter()
             .map(|name| policy(name))
             .collect::<Result<_>>()?,
+        says: paper::figures()?,
+        requests,
         benchmarks: benchmarks(workloads.into_iter().map(sessions).collect()),
         minutes: args.minutes,
         spacing: match args.after_answer {
@@ -240,7 +256,10 @@ fn subject(args: &Args, workloads: Option<&Path>) -> Result<Subject> {
     })
 }
 
-/// A shipped file by its name, or the text of a file by its path.
+const SAMPLE: &str = "Requests are those of the small sample that ships: the data sets that the project measures with are \
+     not on this machine, and figures differ from theirs (name a folder with --workloads).";
+
+/// Reads a shipped file by its name, or a file by its path.
 fn named<T>(
     kind: &str,
     name: &str,
@@ -263,8 +282,9 @@ fn soc(name: &str) -> Result<Soc> {
     named("SoC", name, shipped::soc, Soc::parse)
 }
 
-fn policy(name: &str) -> Result<Policy> {
-    named("policy", name, shipped::policy, Policy::parse)
+fn policy(name: &str) -> Result<Contender> {
+    let parse = |source: Source<'_>| Policy::parse(source).map(Contender::from);
+    named("policy", name, Contender::named, parse)
 }
 
 fn sheet(name: &str) -> Result<ModelSheet> {
@@ -287,12 +307,8 @@ fn write_all(subject: &Subject, summary: &Summary<'_>, out: &Path) -> Result<()>
         tables::markdown(subject, records),
     ];
     let report = report.concat();
-    let summary = serde_json::to_string_pretty(summary)?;
-    let mut files = vec![
-        ("summary.json".to_owned(), summary + "\n"),
-        ("runs.csv".to_owned(), tables::csv(records)?),
-        ("report.md".to_owned(), report),
-    ];
+    output::write(out, &report, summary)?;
+    let mut files = vec![("runs.csv".to_owned(), tables::csv(records)?)];
     files.extend(figures::all(subject, records)?);
     files.extend(gantt::figure(subject)?);
     for (name, text) in files {
@@ -302,7 +318,7 @@ fn write_all(subject: &Subject, summary: &Summary<'_>, out: &Path) -> Result<()>
     Ok(())
 }
 
-/// Writes the run that `POLICY:MODEL:REACTIVE+PROACTIVE` names.
+/// Writes the run named `POLICY:MODEL:REACTIVE+PROACTIVE`.
 fn write_trace(subject: &Subject, wanted: &str, out: &Path) -> Result<()> {
     let refuse = || {
         let fail = Fail::input(format!("cannot trace `{wanted}`"));
@@ -313,10 +329,6 @@ fn write_trace(subject: &Subject, wanted: &str, out: &Path) -> Result<()> {
     let path = out.join(format!("{safe}.trace.json"));
     let file = TraceFile::create(&path).with_context(|| unwritable(&path))?;
     case.observe(subject, file).with_context(refuse)
-}
-
-fn unwritable(path: &Path) -> Fail {
-    Fail::environment(format!("cannot write `{}`", path.display()))
 }
 
 #[cfg(test)]

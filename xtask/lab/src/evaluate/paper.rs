@@ -1,49 +1,50 @@
-//! Our figures beside those of the paper (Agent.xpu v2, sections 6.2 to 6.4), line by line.
+//! Compares our figures with those of the paper (Agent.xpu v2, sections 6.2 to 6.4), line by line.
 
 use super::Subject;
 use super::ablation::Regime;
+use super::cited::{self, Cited};
 use super::grid::{COMPARED_PROACTIVE, MIXED_REACTIVE};
 use super::line::{Better, PaperLine, Unit};
 use super::record::{Record, RunFigure};
 use super::runs::{Place, Runs};
 use super::statistics::Estimate;
 use super::sustained;
+use anyhow::Result;
+use serde::Deserialize;
 
 /// Baselines by the names of their policy files.
 pub(crate) const IGPU: &str = "igpu-continuous-batching";
 pub(crate) const SERIAL: &str = "serial-npu-igpu";
 
-/// The paper's figures of a model: reductions of the reactive mean at 1, 3 and 5 reactive requests a minute
-/// beside 6 proactive ones, growth of the reactive latency from 4 to 10, improvements of the proactive mean.
+/// The paper's figures; `papers/agent-xpu.ron` describes each.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Figures {
+    models: Cited<Vec<PaperModel>>,
+    pending_secs: Cited<f64>,
+    kernel_secs: Cited<f64>,
+    sustained_over_igpu: Cited<[f64; 2]>,
+    sustained_over_serial: Cited<[f64; 2]>,
+    igpu_use: Cited<[f64; 2]>,
+    energy_below_igpu: Cited<f64>,
+}
+
+/// The paper's figures of a model.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct PaperModel {
-    name: &'static str,
+    name: String,
     reductions: [f64; 3],
     growth: f64,
     proactive: [f64; 2],
 }
 
-const PAPER_MODELS: [PaperModel; 2] = [
-    PaperModel {
-        name: "llama-3.2-3b",
-        reductions: [91.61, 93.84, 96.01],
-        growth: 19.0,
-        proactive: [34.4, 0.3],
-    },
-    PaperModel {
-        name: "llama-3.1-8b",
-        reductions: [96.23, 96.01, 96.70],
-        growth: 49.0,
-        proactive: [58.7, 6.1],
-    },
-];
+/// The paper's figures.
+pub(crate) fn figures() -> Result<Figures> {
+    cited::read("Agent.xpu", include_str!("../../papers/agent-xpu.ron"))
+}
 
-/// Reactive prefill pending time of the paper, in s.
-const PENDING_SECS: f64 = 0.048;
-
-/// A kernel takes less than this, and so does preemption (4.4).
-const KERNEL_SECS: f64 = 0.1;
-
-/// Less by so many percent, trace by trace.
+/// Reductions in percent, trace by trace.
 pub(crate) fn reductions(ours: &[f64], theirs: &[f64]) -> Vec<f64> {
     let pairs = ours.iter().zip(theirs);
     pairs
@@ -51,24 +52,29 @@ pub(crate) fn reductions(ours: &[f64], theirs: &[f64]) -> Vec<f64> {
         .collect()
 }
 
-/// All lines.
+/// All lines of the comparison.
 pub(crate) fn lines(subject: &Subject, records: &[Record]) -> Vec<PaperLine> {
     let Some(own) = subject.policies.first() else {
         return Vec::new();
     };
     let runs = Runs::of(subject, records);
+    let says = &subject.says;
     let mut lines = Vec::new();
-    for (against, paper) in [(IGPU, [1.2, 2.4]), (SERIAL, [1.4, 4.9])] {
+    for (against, paper) in [
+        (IGPU, *says.sustained_over_igpu),
+        (SERIAL, *says.sustained_over_serial),
+    ] {
         if runs.has(against) {
             lines.extend(sustained::lines(subject, &runs, against, paper));
         }
     }
     let of_own = Lines {
         runs,
-        own: &own.name,
+        own: own.name(),
+        says,
     };
     for platform in &subject.platforms {
-        if let Some(paper) = PAPER_MODELS.iter().find(|p| p.name == platform.model) {
+        if let Some(paper) = says.models.iter().find(|p| p.name == platform.model) {
             if of_own.runs.has(IGPU) {
                 lines.extend(of_own.reactive(paper));
                 lines.extend(of_own.proactive(paper));
@@ -91,8 +97,9 @@ pub(crate) fn lines(subject: &Subject, records: &[Record]) -> Vec<PaperLine> {
 
 struct Lines<'r> {
     runs: Runs<'r>,
-    /// The policy that is compared with the others.
+    /// The policy under comparison.
     own: &'r str,
+    says: &'r Figures,
 }
 
 impl Lines<'_> {
@@ -102,10 +109,10 @@ impl Lines<'_> {
             .samples(Place::mixed(model, policy, regime), figure)
     }
 
-    /// Reductions of the reactive mean. What the requests take alone bounds them, and says what the paper's baseline took
-    /// if its own system was as fast as that.
+    /// Reductions of the reactive mean. The time of the requests alone bounds them, and implies the time of the paper's
+    /// baseline if its own system was as fast.
     fn reactive(&self, paper: &PaperModel) -> Vec<PaperLine> {
-        let of = |policy, rates| self.samples(paper.name, policy, rates, RunFigure::Reactive);
+        let of = |policy, rates| self.samples(&paper.name, policy, rates, RunFigure::Reactive);
         let lines = MIXED_REACTIVE.into_iter().zip(paper.reductions);
         let line = |(rate, expected): (f64, f64)| {
             let theirs = of(IGPU, (rate, COMPARED_PROACTIVE));
@@ -119,37 +126,37 @@ impl Lines<'_> {
                 "implies a baseline of {implied:.0} s; it takes {:.0} s",
                 Estimate::of(&theirs).mean
             );
-            PaperLine::new(
+            PaperLine::of_samples(
                 name,
                 Unit::Percent,
                 Better::More,
                 expected,
                 &reductions(&ours, &theirs),
             )
-            .of_model(paper.name)
+            .of_model(&paper.name)
             .bounded(bound)
             .noting(note)
         };
         lines.map(line).collect()
     }
 
-    /// Reductions of the proactive mean, bounded by what the requests take without reactive ones.
+    /// Reductions of the proactive mean, bounded by the time of the requests without reactive ones.
     fn proactive(&self, paper: &PaperModel) -> Vec<PaperLine> {
-        let of = |policy, rates| self.samples(paper.name, policy, rates, RunFigure::Proactive);
+        let of = |policy, rates| self.samples(&paper.name, policy, rates, RunFigure::Proactive);
         let alone = of(self.own, (0.0, COMPARED_PROACTIVE));
         let line = |(rate, expected): (f64, f64)| {
             let theirs = of(IGPU, (rate, COMPARED_PROACTIVE));
             let ours = of(self.own, (rate, COMPARED_PROACTIVE));
             let name =
                 format!("proactive mean latency below {IGPU}, {rate}+{COMPARED_PROACTIVE} req/min");
-            PaperLine::new(
+            PaperLine::of_samples(
                 name,
                 Unit::Percent,
                 Better::More,
                 expected,
                 &reductions(&ours, &theirs),
             )
-            .of_model(paper.name)
+            .of_model(&paper.name)
             .bounded(Estimate::of(&reductions(&alone, &theirs)).mean)
         };
         let rates = [MIXED_REACTIVE[0], MIXED_REACTIVE[2]];
@@ -160,7 +167,7 @@ impl Lines<'_> {
         let latency = |proactive| {
             let figure = RunFigure::Reactive;
             let all = MIXED_REACTIVE
-                .map(|rate| self.samples(paper.name, self.own, (rate, proactive), figure));
+                .map(|rate| self.samples(&paper.name, self.own, (rate, proactive), figure));
             let sum = |trace| {
                 all.iter()
                     .filter_map(|it: &Vec<f64>| it.get(trace))
@@ -171,32 +178,43 @@ impl Lines<'_> {
         let (few, many) = (latency(4.0), latency(10.0));
         let growth: Vec<f64> = reductions(&many, &few).iter().map(|less| -less).collect();
         let name = "growth of reactive latency from 4 to 10 proactive req/min".to_owned();
-        PaperLine::new(name, Unit::Percent, Better::Less, paper.growth, &growth)
-            .of_model(paper.name)
+        PaperLine::of_samples(name, Unit::Percent, Better::Less, paper.growth, &growth)
+            .of_model(&paper.name)
             .bounded(0.0)
     }
 
     fn pending(&self, models: &[&str]) -> PaperLine {
         let samples = self.runs.overall(models, self.own, RunFigure::Pending);
         let name = "reactive prefill pending, mean of the mixed regime".to_owned();
-        PaperLine::new(name, Unit::Secs, Better::Less, PENDING_SECS, &samples).bounded(0.0)
+        PaperLine::of_samples(
+            name,
+            Unit::Secs,
+            Better::Less,
+            *self.says.pending_secs,
+            &samples,
+        )
+        .bounded(0.0)
     }
 
-    /// Use of the iGPU, and energy. Prefill counts as 100% and decoding as 46%; the paper divides by the time of
-    /// activity, and speaks of usage accumulated over all requests.
+    /// Use of the iGPU, and energy. Prefill counts as 100% and decoding as 46%; the paper divides by the active time,
+    /// and reports usage accumulated over all requests.
     fn resources(&self, models: &[&str]) -> Vec<PaperLine> {
         let measures = [
             (
                 "iGPU utilisation over active time",
                 RunFigure::IgpuShare,
-                [32.5, 37.1],
+                *self.says.igpu_use,
             ),
             (
                 "iGPU time for the same requests",
                 RunFigure::IgpuTime,
-                [32.5, 37.1],
+                *self.says.igpu_use,
             ),
-            ("energy per token", RunFigure::Energy, [f64::NAN, 26.8]),
+            (
+                "energy per token",
+                RunFigure::Energy,
+                [f64::NAN, *self.says.energy_below_igpu],
+            ),
         ];
         let mut lines = Vec::new();
         for (measure, figure, paper) in measures {
@@ -206,7 +224,7 @@ impl Lines<'_> {
                     let theirs = self.runs.overall(models, against, figure);
                     let name = format!("{measure}, below {against}");
                     let less = reductions(&ours, &theirs);
-                    lines.push(PaperLine::new(
+                    lines.push(PaperLine::of_samples(
                         name,
                         Unit::Percent,
                         Better::More,
@@ -219,7 +237,7 @@ impl Lines<'_> {
         lines
     }
 
-    /// What preemption takes. The longest are over all runs, not means.
+    /// The cost of preemption. The longest times are maxima over all runs, not means.
     fn kernels(&self, records: &[Record], models: &[&str]) -> Vec<PaperLine> {
         let longest = |figure: RunFigure| {
             let own = records
@@ -229,24 +247,25 @@ impl Lines<'_> {
             vec![most; self.runs.traces()]
         };
         let line = |name: &str, paper, samples: &[f64]| {
-            PaperLine::new(name.to_owned(), Unit::Secs, Better::Less, paper, samples).bounded(0.0)
+            PaperLine::of_samples(name.to_owned(), Unit::Secs, Better::Less, paper, samples)
+                .bounded(0.0)
         };
         let mean = self.runs.overall(models, self.own, RunFigure::Preemption);
         vec![
             line(
                 "mean wait of a reactive request for its first kernel, no other being before it",
-                PENDING_SECS,
+                *self.says.pending_secs,
                 &mean,
             )
             .ours_only(),
             line(
                 "longest wait of a reactive request for its first kernel, no other being before it",
-                KERNEL_SECS,
+                *self.says.kernel_secs,
                 &longest(RunFigure::LongestPreemption),
             ),
             line(
                 "longest kernel",
-                KERNEL_SECS,
+                *self.says.kernel_secs,
                 &longest(RunFigure::LongestKernel),
             ),
         ]

@@ -1,4 +1,4 @@
-//! One run's figures, as they stand in `summary.json`.
+//! One run's figures, as in `summary.json`.
 
 use super::assumption::Assumption;
 use super::runs::Place;
@@ -9,21 +9,21 @@ use serde::{Serialize, Serializer};
 /// A run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Record {
-    /// SoC file.
+    /// Name of the SoC file.
     pub(crate) soc: String,
     pub(crate) model: String,
     pub(crate) policy: String,
-    /// Reactive requests a minute.
+    /// Reactive requests per minute.
     pub(crate) reactive_rpm: f64,
-    /// Proactive requests a minute.
+    /// Proactive requests per minute.
     pub(crate) proactive_rpm: f64,
-    /// Benchmark, or `mixed` for all of them.
+    /// Name of the benchmark, or `mixed` for all of them.
     pub(crate) workload: String,
     pub(crate) seed: u64,
-    /// Mechanism of the policy that was turned, for an ablation.
+    /// For an ablation, the mechanism of the policy that was toggled.
     #[serde(serialize_with = "mechanism_name")]
     pub(crate) ablated: Option<Mechanism>,
-    /// What is assumed, where it is not the evaluation's own.
+    /// The assumption, if it is not the evaluation's own.
     #[serde(serialize_with = "assumption_name")]
     pub(crate) assumption: Assumption,
     pub(crate) metrics: Metrics,
@@ -36,9 +36,9 @@ pub(crate) struct Record {
     pub(crate) compile_secs: f64,
     /// Energy of the run, in J.
     pub(crate) energy_joules: f64,
-    /// Requests of which something was computed again.
+    /// Number of requests that had to recompute something.
     pub(crate) restarted: usize,
-    /// How often mechanisms acted.
+    /// Number of times that each mechanism acted.
     #[serde(skip)]
     pub(crate) activations: ActivationCounts,
 }
@@ -52,7 +52,7 @@ fn assumption_name<S: Serializer>(found: &Assumption, to: S) -> Result<S::Ok, S:
 }
 
 impl Record {
-    /// Takes the figures of a run.
+    /// Adds the figures of a run.
     pub(crate) fn note(mut self, run: &Run) -> Self {
         self.metrics = Metrics::of(run);
         self.prefill_secs = run.usage.prefill_secs;
@@ -65,7 +65,7 @@ impl Record {
         self
     }
 
-    /// Whether it belongs to the regular grid: nothing is turned, and nothing else assumed.
+    /// Whether it belongs to the regular grid: no mechanism is toggled, and the assumptions are the evaluation's own.
     pub(crate) fn is_regular(&self) -> bool {
         self.ablated.is_none() && self.assumption == Assumption::Own
     }
@@ -82,26 +82,26 @@ impl Record {
     }
 }
 
-/// A figure of a run that tables show.
+/// A figure of a run, for tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RunFigure {
     /// Mean latency of reactive requests, in s.
     Reactive,
     ReactiveP90,
     Ttft,
-    /// Time before the first token in which nothing of a reactive request runs, in s.
+    /// Time before the first token during which no work of a reactive request runs, in s.
     Pending,
     Tpot,
     Proactive,
     /// Longest wait of a proactive request, in s.
     ProactiveWait,
     IgpuTime,
-    /// Utilisation of the iGPU while anything runs.
+    /// Utilisation of the iGPU while any device runs.
     IgpuShare,
     Energy,
-    /// Mean power while anything runs, in W.
+    /// Mean power while any device runs, in W.
     Power,
-    /// Normalised latency: means divided, and the mean of what requests have by themselves.
+    /// Normalised latency: the ratio of means, and the mean of the ratios per request.
     PerToken,
     PerTokenOfEach,
     Preemption,
@@ -110,7 +110,7 @@ pub(crate) enum RunFigure {
 }
 
 impl RunFigure {
-    /// Those of tables, in the order of their columns.
+    /// The figures of tables, in the order of their columns.
     pub(crate) const TABLE: [Self; 9] = [
         Self::Reactive,
         Self::ReactiveP90,
@@ -144,7 +144,7 @@ impl RunFigure {
         }
     }
 
-    /// Its value, less of which is better.
+    /// The figure's value in a record; less is better.
     pub(crate) fn of(self, record: &Record) -> f64 {
         let metrics = &record.metrics;
         match self {
@@ -168,7 +168,7 @@ impl RunFigure {
     }
 }
 
-/// Mean of a figure over records; NaN over none.
+/// Mean of a figure over records; NaN if there are none.
 pub(crate) fn mean<'a>(
     records: impl IntoIterator<Item = &'a Record>,
     figure: impl Fn(&Record) -> f64,

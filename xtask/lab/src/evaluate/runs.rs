@@ -1,4 +1,4 @@
-//! Choosing among the records of an evaluation.
+//! Selects records of an evaluation.
 
 use super::Subject;
 use super::ablation::Regime;
@@ -9,19 +9,19 @@ use super::statistics::Estimate;
 use heg_sched::Mechanism;
 use std::collections::HashMap;
 
-/// What the traces of a point have in common.
+/// The properties that the traces of a point share.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) model: &'a str,
     pub(crate) policy: &'a str,
     pub(crate) workload: &'a str,
-    /// Reactive and proactive requests a minute.
+    /// Reactive and proactive requests per minute.
     pub(crate) rates: (f64, f64),
     pub(crate) ablated: Option<Mechanism>,
     pub(crate) assumption: Assumption,
 }
 
-/// A place as a key: rates are of a few decimals.
+/// A place as a key: rates have few decimals.
 type Key<'r> = (
     &'r str,
     &'r str,
@@ -62,7 +62,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Records by place, each place's in the order of their seeds.
+/// Records by place, those of each place in the order of their seeds.
 pub(crate) struct Runs<'r> {
     by_place: HashMap<Key<'r>, Vec<&'r Record>>,
     traces: usize,

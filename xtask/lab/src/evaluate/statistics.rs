@@ -1,7 +1,7 @@
-//! Means over traces, and how sure they are.
+//! Means over traces, with confidence intervals.
 
-/// A mean over traces, and the interval that has the mean of all traces with 95% confidence (Student's t). Without a
-/// second trace nothing is known of it.
+/// A mean over traces, and the 95% confidence interval of the true mean (Student's t). With a single trace, the
+/// interval is unknown.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Estimate {
     pub(crate) mean: f64,
@@ -10,7 +10,7 @@ pub(crate) struct Estimate {
 }
 
 impl Estimate {
-    /// NaN of no samples, or of one that is NaN.
+    /// The estimate from samples; NaN if there are none, or if one is NaN.
     pub(crate) fn of(samples: &[f64]) -> Self {
         let count = samples.len() as f64;
         let mean = samples.iter().sum::<f64>() / count;
@@ -29,13 +29,13 @@ impl Estimate {
         (self.high - self.low) / 2.0
     }
 
-    /// Whether it is surely not zero.
+    /// Whether it differs significantly from zero.
     pub(crate) fn is_significant(self) -> bool {
         self.low > 0.0 || self.high < 0.0
     }
 }
 
-/// What 97.5% of a t distribution with so many degrees of freedom lie below.
+/// The 97.5% quantile of a t distribution with this number of degrees of freedom.
 fn quantile(degrees: usize) -> f64 {
     const TABLE: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,

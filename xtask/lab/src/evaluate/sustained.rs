@@ -1,4 +1,4 @@
-//! What load policies sustain with proactive requests alone (Agent.xpu v2, 6.2).
+//! The loads that policies sustain with proactive requests alone (Agent.xpu v2, 6.2).
 
 use super::Subject;
 use super::assumption::Assumption;
@@ -9,9 +9,9 @@ use super::runs::{Place, Runs};
 use super::statistics::Estimate;
 use heg_sched::Class;
 
-/// Normalised latencies up to which a rate counts as sustained, in s per token. The paper reads its curves at
-/// 1.0, which policies hardly reach here within its rates: of a thousand tokens that is a quarter of an hour,
-/// as long as a trace. At a tenth of it queues build up already.
+/// Normalised latencies up to which a rate counts as sustained, in s per token. The paper reads its curves at 1.0,
+/// which policies hardly reach here within its rates: for a thousand tokens that is a quarter of an hour, as long as a
+/// trace. At a tenth of it queues already build up.
 pub(crate) const LIMITS: [f64; 2] = [1.0, 0.1];
 
 /// Both readings of "the average request end-to-end latency divided by combined input and output lengths".
@@ -20,16 +20,16 @@ pub(crate) const READINGS: [(&str, RunFigure); 2] = [
     ("mean of each", RunFigure::PerTokenOfEach),
 ];
 
-/// A load that is sustained, in requests a minute.
+/// A sustained load, in requests per minute.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Sustained {
     pub(crate) per_minute: f64,
-    /// Whether the limit was reached at all; otherwise it is more than the highest rate.
+    /// Whether the limit was reached; otherwise the load is above the highest rate.
     pub(crate) is_exact: bool,
 }
 
-/// The rate at which the normalised latency reaches `limit`: on the line between the two rates around it. The highest
-/// rate of all where it never does. A trace each.
+/// The rate at which the normalised latency reaches `limit`, interpolated between the two rates around it; the highest
+/// rate if it never does. One per trace.
 pub(crate) fn rates(
     runs: &Runs<'_>,
     place: (&str, &str, &str),
@@ -70,8 +70,8 @@ pub(crate) fn rates(
     (0..traces).map(of_trace).collect()
 }
 
-/// What the first policy sustains against another: for each limit and reading the least and the most over models and
-/// benchmarks, of those on which the other one gives in with every trace.
+/// The rates that the first policy sustains relative to another: for each limit and reading, the smallest and the
+/// largest ratio over models and benchmarks, among those where the other policy reaches the limit with every trace.
 pub(crate) fn lines(
     subject: &Subject,
     runs: &Runs<'_>,
@@ -90,7 +90,7 @@ pub(crate) fn lines(
                     "proactive-only rate sustained at {limit:.1} s/token ({reading}), against {against}: {end}"
                 );
                 let samples = found.map_or(&[][..], Vec::as_slice);
-                let line = PaperLine::new(name, Unit::Times, Better::More, paper, samples)
+                let line = PaperLine::of_samples(name, Unit::Times, Better::More, paper, samples)
                     .noting(format!("it gives in on {} benchmarks", ratios.len()));
                 // The paper reads its curves at 1.0.
                 lines.push(if limit == LIMITS[0] {
@@ -123,7 +123,7 @@ fn ratios(
                 let place = (platform.model.as_str(), policy, workload.name.as_str());
                 rates(runs, place, figure, limit)
             };
-            let (ours, theirs) = (of(&own.name), of(against));
+            let (ours, theirs) = (of(own.name()), of(against));
             if theirs.is_empty() || theirs.iter().any(|rate| !rate.is_exact) {
                 continue;
             }

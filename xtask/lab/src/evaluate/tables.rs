@@ -14,7 +14,7 @@ use heg_sched::Class;
 use serde_json::Value;
 use std::fmt::Write;
 
-/// All records; nested fields are joined by a dot.
+/// All records as CSV; names of nested fields are joined by a dot.
 pub(crate) fn csv(records: &[Record]) -> Result<String> {
     let mut text = String::new();
     for record in records {
@@ -58,7 +58,7 @@ fn flatten(path: &str, value: &Value, row: &mut Vec<(String, String)>) {
     }
 }
 
-/// Everything but the comparison with the paper.
+/// All tables except the comparison with the paper.
 pub(crate) fn markdown(subject: &Subject, records: &[Record]) -> String {
     let runs = Runs::of(subject, records);
     let mut text = setup(subject);
@@ -100,7 +100,7 @@ fn sustained(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
     );
     text.push_str("| model | benchmark |");
     for policy in &subject.policies {
-        let _ = write!(text, " {} |", policy.name);
+        let _ = write!(text, " {} |", policy.name());
     }
     text.push_str("\n|---|---|");
     text.push_str(&"---|".repeat(subject.policies.len()));
@@ -112,7 +112,7 @@ fn sustained(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
             for policy in &subject.policies {
                 let place = (
                     platform.model.as_str(),
-                    policy.name.as_str(),
+                    policy.name(),
                     workload.name.as_str(),
                 );
                 let cells = sustained::READINGS.into_iter().flat_map(|(_, reading)| {
@@ -131,7 +131,7 @@ fn sustained(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
     }
 }
 
-/// A row: some cells, then the figures of a place with half of their intervals.
+/// Writes a row: some cells, then the figures of a place with half of their intervals.
 fn row(runs: &Runs<'_>, cells: &[&str], place: Place<'_>, text: &mut String) {
     if runs.at(place).is_empty() {
         return;
@@ -148,7 +148,7 @@ fn row(runs: &Runs<'_>, cells: &[&str], place: Place<'_>, text: &mut String) {
     text.push('\n');
 }
 
-/// The head of a table of figures.
+/// Writes the head of a table of figures.
 fn head(cells: &[&str], text: &mut String) {
     let figures = RunFigure::TABLE.map(RunFigure::name);
     let _ = writeln!(text, "| {} | {} |", cells.join(" | "), figures.join(" | "));
@@ -164,10 +164,10 @@ fn mixed(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
             for proactive in [0.0].into_iter().chain(MIXED_PROACTIVE) {
                 let regime = Regime::at(reactive, proactive);
                 for policy in &subject.policies {
-                    let place = Place::mixed(&platform.model, &policy.name, regime);
+                    let place = Place::mixed(&platform.model, policy.name(), regime);
                     row(
                         runs,
-                        &[&platform.model, &regime.show(), &policy.name],
+                        &[&platform.model, &regime.show(), policy.name()],
                         place,
                         text,
                     );
@@ -187,11 +187,7 @@ fn further_baselines(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
          both devices whatever else goes on.\n\n",
     );
     head(&["model", "req/min", "policy"], text);
-    let own = subject
-        .policies
-        .iter()
-        .take(1)
-        .map(|policy| policy.name.as_str());
+    let own = subject.policies.iter().take(1).map(|policy| policy.name());
     let names = own.chain([IGPU, baselines::WHOLE_PROMPTS, baselines::STATIC_SPLIT]);
     let names: Vec<&str> = names.collect();
     for platform in &subject.platforms {
@@ -221,7 +217,7 @@ fn assumptions(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
         "\nReduction of the reactive mean below {IGPU} at {} + {COMPARED_PROACTIVE} requests a minute, and its bound; then the \
          figures of {} at 3+6.\n\n",
         MIXED_REACTIVE.map(|rate| rate.to_string()).join(", "),
-        own.name
+        own.name()
     );
     head(&["model", "assumption", "reduction", "bound"], text);
     for platform in &subject.platforms {
@@ -234,7 +230,7 @@ fn assumptions(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
             let less = |proactive: f64| {
                 let of_rate = |rate| {
                     let theirs = samples(IGPU, rate, COMPARED_PROACTIVE);
-                    let less = reductions(&samples(own.name.as_str(), rate, proactive), &theirs);
+                    let less = reductions(&samples(own.name(), rate, proactive), &theirs);
                     let found = Estimate::of(&less);
                     match found.half().is_finite() {
                         true => format!("{:.1} ± {:.1}", found.mean, found.half()),
@@ -246,7 +242,7 @@ fn assumptions(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
             let name = assumption.name().unwrap_or("own");
             let (reached, bound) = (less(COMPARED_PROACTIVE), less(0.0));
             let regime = Regime::at(3.0, COMPARED_PROACTIVE).under(assumption);
-            let place = Place::mixed(model, &own.name, regime);
+            let place = Place::mixed(model, own.name(), regime);
             row(runs, &[model, name, &reached, &bound], place, text);
         }
     }
@@ -256,7 +252,11 @@ fn ablations(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
     let Some(own) = subject.policies.first() else {
         return;
     };
-    let _ = writeln!(text, "\n## {}, one mechanism turned at a time\n", own.name);
+    let _ = writeln!(
+        text,
+        "\n## {}, one mechanism turned at a time\n",
+        own.name()
+    );
     text.push_str(
         "The whole policy's figures first, then their changes, with half of the 95% interval.\n\n",
     );
@@ -268,7 +268,7 @@ fn ablations(subject: &Subject, runs: &Runs<'_>, text: &mut String) {
             row(
                 runs,
                 &[model, &rates, "–"],
-                Place::mixed(model, &own.name, regime),
+                Place::mixed(model, own.name(), regime),
                 text,
             );
             for ablation in ablation::all() {

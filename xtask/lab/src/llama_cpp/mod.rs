@@ -1,5 +1,5 @@
-//! llama.cpp: its programs, built from the source that llama-cpp-python comes with, and models as GGUF files with 8-bit
-//! or 4-bit weights for them.
+//! llama.cpp: its programs, built from the source distribution of llama-cpp-python, and models for them as GGUF files
+//! with 8-bit or 4-bit weights.
 
 use crate::precision::Precision;
 use crate::process::text;
@@ -14,13 +14,13 @@ use xtask::fail::Fail;
 use xtask::venv;
 use xtask::workspace::{capture, note};
 
-/// Where llama.cpp is built.
+/// The folder in which llama.cpp is built.
 pub(crate) struct LlamaCpp {
     folder: PathBuf,
 }
 
 impl LlamaCpp {
-    /// What is there already, or nothing yet.
+    /// Opens the folder with its existing content, or creates it.
     pub(crate) fn open(subject: &Subject) -> Result<Self> {
         let folder = subject.peers.join("llama");
         fs::create_dir_all(&folder)
@@ -28,7 +28,7 @@ impl LlamaCpp {
         Ok(Self { folder })
     }
 
-    /// The folder that holds `programs`; those that are missing are built, which are CMake's targets of these names.
+    /// Returns the folder with `programs`, which are names of CMake targets; builds the missing ones.
     pub(crate) fn programs(&self, programs: &[&str]) -> Result<PathBuf> {
         let bin = self.folder.join("build").join("bin");
         let is_missing = |program: &&str| !bin.join(program).is_file();
@@ -45,7 +45,7 @@ impl LlamaCpp {
         Ok(bin)
     }
 
-    /// The model with weights of llama.cpp's type for a precision, written once.
+    /// The model with weights of llama.cpp's type for a precision, converted once.
     pub(crate) fn model(&self, subject: &Subject, precision: Precision) -> Result<PathBuf> {
         let of_weights = precision.of_llama();
         let file = format!("{}-{}.gguf", subject.name, of_weights.to_lowercase());
@@ -68,7 +68,7 @@ impl LlamaCpp {
         Ok(model)
     }
 
-    /// Writes a GGUF file again, whatever its weights are quantised to.
+    /// Requantises a GGUF file, whatever the present form of its weights.
     fn requantize(&self, gguf: &Path, output: &Path, of_weights: &str) -> Result<Command> {
         let quantize = "llama-quantize";
         let mut command = Command::new(self.programs(&[quantize])?.join(quantize));
@@ -89,7 +89,7 @@ impl LlamaCpp {
         Ok(command)
     }
 
-    /// The folder of programs of the Python environment, made if need be.
+    /// Returns the folder of programs of the Python environment, creating it if necessary.
     fn environment(&self) -> Result<PathBuf> {
         let about = "CMake and the gguf package, 250 MB on disk, once";
         venv::ensure(&self.folder.join("venv"), venv::LLAMA, about)
@@ -129,7 +129,7 @@ impl LlamaCpp {
         let mut download = Command::new(bin.join("python"));
         download
             .args(["-m", "pip", "download", "--disable-pip-version-check"])
-            // Only this one: its build needs CMake, which would be built from source too.
+            // Only this package: its build needs CMake, which would be built from source too.
             .args(["--no-input", "--no-deps", "--no-binary=llama-cpp-python"])
             .args(["--require-hashes", "-r"])
             .arg(venv::LLAMA_SOURCE.write(&self.folder)?)
@@ -152,7 +152,7 @@ impl LlamaCpp {
     }
 }
 
-/// `PATH` with another folder before it.
+/// `PATH` with another folder in front.
 fn with_first(bin: &Path) -> Result<OsString> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(bin.to_path_buf()).chain(env::split_paths(&path));
@@ -164,7 +164,7 @@ const SCRIPT: &str = include_str!("gguf_model.py");
 /// The release whose hash is in `xtask/requirements/llama-source.txt`.
 const ARCHIVE: &str = "llama_cpp_python-0.3.36.tar.gz";
 
-/// Programs without what they are not asked for, each in one file.
+/// Options for single-file programs without optional parts.
 const OPTIONS: [&str; 5] = [
     "-DBUILD_SHARED_LIBS=OFF",
     "-DLLAMA_BUILD_TESTS=OFF",

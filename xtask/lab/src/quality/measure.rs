@@ -1,4 +1,4 @@
-//! Both sides' rows against the reference's: the same positions, and the same function that tells how far they are.
+//! Compares both sides' rows with the reference's: at the same positions, by the same measure of distance.
 
 use super::Extent;
 use super::model::Model;
@@ -21,7 +21,7 @@ use std::process::Command;
 use xtask::fetch::Consent;
 use xtask::workspace::{self, note};
 
-/// Measures a model; none where it is not on this machine.
+/// Measures a model; returns `None` if it is not on this machine.
 pub(super) fn model(
     kind: Model,
     consent: Consent,
@@ -31,7 +31,7 @@ pub(super) fn model(
     let Some(subject) = kind.subject(consent)? else {
         return Ok(None);
     };
-    // GenAI's exporter does not take every model.
+    // GenAI's exporter does not support every model.
     let peer = match genai::prepare(&subject, None, precision) {
         Ok(peer) => Some(peer),
         Err(error) => {
@@ -94,7 +94,7 @@ pub(super) fn model(
     }))
 }
 
-/// The distributions that everything is held against.
+/// The distributions for comparison.
 struct Reference {
     file: PathBuf,
     vocab: usize,
@@ -124,7 +124,7 @@ fn write_rows(model: &mut Executor, passages: &[Passage], file: &Path) -> Result
     writer.finish()
 }
 
-/// A form of ours on a device: prefill rows, then decode rows.
+/// Scores one of our forms on a device: prefill rows, then decode rows.
 fn ours(
     subject: &Subject,
     (form_name, form): (&str, WeightForm),
@@ -152,7 +152,7 @@ fn ours(
     Ok([measure(RowKind::Prefill)?, measure(RowKind::Decode)?])
 }
 
-/// The same of GenAI, and the settings that the plugin chose.
+/// Scores GenAI in the same way, and returns the settings that the plugin chose.
 fn theirs(
     peer: &genai::GenAi,
     passages: &[Passage],
@@ -192,12 +192,12 @@ fn theirs(
     Ok((figures, settings))
 }
 
-/// What stands for a device in GenAI's line.
+/// Name in the device column of GenAI's line.
 pub(super) const GENAI: &str = "GenAI";
 
 const REFERENCE_DEVICE: &str = "host-cpu-f32";
 
-/// The first is that of a user who chooses nothing.
+/// The first one is the default.
 pub(super) const DEVICES: [&str; 3] = ["host-cpu", "host-cpu-f32", "host-roles-openvino"];
 
 const SCRIPT: &str = include_str!("genai_logits.py");

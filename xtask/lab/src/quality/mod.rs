@@ -1,6 +1,6 @@
-//! `cargo xtask quality`: how far a compiled model is from the same model in f32, for each form on each device, and
-//! OpenVINO GenAI's 8-bit or 4-bit weights beside it: the same weights, positions and reference, in the same run. Speed
-//! counts only beside this.
+//! `cargo xtask quality`: the distance between a compiled model and the same model in f32, for each form on each
+//! device, and for OpenVINO GenAI's 8-bit or 4-bit weights: with the same weights, positions and reference, in the same
+//! run. Speed only counts together with this.
 
 mod measure;
 mod model;
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     judge(&reports)
 }
 
-/// Fails where the goal is missed, or could not be looked at.
+/// Fails if the goal is missed or could not be checked.
 fn judge(reports: &[Report]) -> Result<()> {
     let of = |met: Option<bool>| -> String {
         let found = reports.iter().filter(|report| report.is_met() == met);
@@ -93,8 +93,9 @@ fn judge(reports: &[Report]) -> Result<()> {
     Ok(())
 }
 
-/// SmolLM2 at a precision on the default device beside GenAI: what other commands show next to speed. Its file is in
-/// groups of 32, so these are its groups of 4-bit weights. None where it cannot be measured here, which is said.
+/// Measures SmolLM2 at a precision on the default device and with GenAI, for other commands to show next to speed. Its
+/// file is in groups of 32, so its 4-bit weights have these groups. Returns `None`, with a notice, if it cannot be
+/// measured here.
 pub(crate) fn beside_speed(precision: Precision) -> Option<Report> {
     let precision = match precision {
         Precision::EightBits => precision,
@@ -108,16 +109,16 @@ pub(crate) fn beside_speed(precision: Precision) -> Option<Report> {
     })
 }
 
-/// How much is measured.
+/// The extent of the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extent {
     /// Every form on every device.
     All,
-    /// The weights that are judged, on `host-cpu`.
+    /// Only the weights that the goal is about, on `host-cpu`.
     Default,
 }
 
-/// Chosen: 20 prompts with the longest answers that are scored.
+/// Chosen: 20 prompts with answers of the greatest scored length.
 const POSITIONS: NonZeroUsize = match NonZeroUsize::new(960) {
     Some(positions) => positions,
     None => NonZeroUsize::MIN,

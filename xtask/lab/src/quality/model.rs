@@ -1,6 +1,7 @@
-//! The models that are measured: where each comes from, as a Hugging Face folder that both sides take, and its bundles.
+//! The measured models: the source of each, as a Hugging Face folder for both sides, and its bundles.
 
 use crate::bench_peers::genai;
+use crate::shared;
 use crate::subject::{SMOLLM2, Subject};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -9,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use xtask::fetch::{self, Consent};
-use xtask::workspace::{self, note, root, target_dir};
+use xtask::workspace::{self, note, target_dir};
 
 /// A model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -33,29 +34,29 @@ impl Model {
         }
     }
 
-    /// The model of a name.
+    /// The model with this name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         let mut all = Self::value_variants().iter().copied();
         all.find(|model| model.name() == name)
     }
 
-    /// What both sides take, made if need be; none where the model lies beside no checkout like this one.
+    /// The inputs of both sides, created if necessary; `None` if the model's files are not beside this checkout.
     pub(crate) fn subject(self, consent: Consent) -> Result<Option<Subject>> {
         let (gguf, folder) = match self {
             Self::Smollm2 | Self::Gemma3 => {
-                let file = fetch::ensure(self.name(), consent)?;
+                let file = fetch::ensure(self.name(), consent, &workspace::output())?;
                 let folder = self.unpacked(&file)?;
                 (Some(file), folder)
             }
-            Self::Agent30m => (None, root().join("../shared/models/agent-30m")),
+            Self::Agent30m => match shared::folder("models/agent-30m") {
+                Some(folder) => (None, folder),
+                None => return Ok(None),
+            },
         };
-        if !folder.is_dir() {
-            return Ok(None);
-        }
         Subject::of_folder(&folder, gguf).map(Some)
     }
 
-    /// The folder that transformers makes of a GGUF file: the same weights in f32.
+    /// The folder that transformers writes from a GGUF file: the same weights in f32.
     fn unpacked(self, file: &Path) -> Result<PathBuf> {
         let folders = target_dir().join("peers").join("folders");
         let folder = folders.join(self.name());

@@ -1,4 +1,4 @@
-//! What is scored: prompts with the f32 model's own greedy answers, or prompts with their held-out answers.
+//! The scored passages: prompts with the f32 model's own greedy answers, or prompts with their held-out answers.
 
 use super::model::Model;
 use anyhow::{Context, Result};
@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// Passages of about `positions` scored positions. `model` answers the prompts.
+/// Passages with about `positions` scored positions in all. `model` answers the prompts.
 pub(super) fn passages(
     kind: Model,
     folder: &Path,
@@ -25,7 +25,7 @@ pub(super) fn passages(
     }
 }
 
-/// The prompts of this folder, each with an answer of the model's own: as long as a share of the positions.
+/// The prompts of this folder, each with the model's own answer, as long as its share of the positions.
 fn answered(loaded: &Loaded, model: &mut Executor, positions: usize) -> Result<Vec<Passage>> {
     let tokenizer = loaded.tokenizer()?;
     // A base model has no template.
@@ -53,7 +53,7 @@ fn answered(loaded: &Loaded, model: &mut Executor, positions: usize) -> Result<V
     Ok(passages)
 }
 
-/// Greedy tokens up to and with one that ends the answer.
+/// Greedy tokens up to and including one that ends the answer.
 fn greedy(model: &mut Executor, prompt: &[u32], tokens_max: usize) -> Result<Vec<u32>> {
     let mut sequence = model.sequence()?;
     let mut next = 0;
@@ -72,7 +72,7 @@ fn greedy(model: &mut Executor, prompt: &[u32], tokens_max: usize) -> Result<Vec
     Ok(answer)
 }
 
-/// Held-out prompts of a trained model with the answers that were wanted.
+/// Held-out prompts of a trained model with their expected answers.
 fn held_out(folder: &Path, loaded: &Loaded, positions: usize) -> Result<Vec<Passage>> {
     let path = folder.join("eval.jsonl");
     let text =
@@ -106,7 +106,7 @@ fn lines(text: &str) -> Result<Vec<Value>> {
         .context("a line is no JSON")
 }
 
-/// Own wording: six languages, code, a table query, JSON, emoji.
+/// Our own texts: six languages, code, a table query, JSON, emoji.
 const PROMPTS: &str = include_str!("prompts.jsonl");
 
 /// Longest answer. Chosen: small models repeat themselves soon after.

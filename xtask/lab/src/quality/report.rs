@@ -1,4 +1,4 @@
-//! What quality says: a table for each model, and whether the default is as accurate as GenAI's.
+//! The report of quality: a table for each model, and whether the default is as accurate as GenAI's.
 
 use super::measure::{DEVICES, GENAI};
 use crate::goal::Goal;
@@ -19,17 +19,17 @@ pub(super) struct Entry {
 /// All figures of a model.
 pub(crate) struct Report {
     pub(super) model: String,
-    /// What is judged: these weights on the first device.
+    /// The weights that the goal is about, on the first device.
     pub(super) precision: Precision,
     pub(super) passages: usize,
     pub(super) positions: usize,
     pub(super) entries: Vec<Entry>,
-    /// What the plugin chose for GenAI's model on this machine.
+    /// Settings that the plugin chose for GenAI's model on this machine.
     pub(super) genai_settings: Value,
 }
 
 impl Report {
-    /// KL of what is judged: prefill rows, decode rows. None where it was not measured.
+    /// KL of the weights that the goal is about: prefill rows, decode rows. `None` if it was not measured.
     pub(crate) fn judged_kl(&self) -> Option<[f64; 2]> {
         let entry = self.entry(&self.precision.to_string(), DEVICES[0])?;
         Some([entry.prefill.kl?, entry.decode.kl?])
@@ -40,20 +40,20 @@ impl Report {
         entries.find(|entry| (entry.form.as_str(), entry.device) == (form, device))
     }
 
-    /// Its KL over GenAI's: prefill rows, decode rows. None where a side was not measured.
+    /// That KL divided by GenAI's: prefill rows, decode rows. `None` if a side was not measured.
     fn ratios(&self) -> Option<[f64; 2]> {
         let [prefill, decode] = self.judged_kl()?;
         let theirs = self.entry(self.precision.of_genai(), GENAI)?;
         Some([prefill / theirs.prefill.kl?, decode / theirs.decode.kl?])
     }
 
-    /// Whether it is no further from f32 than GenAI, in prefill and decode rows; none where a side was not measured.
+    /// Whether it is no further from f32 than GenAI, in prefill and decode rows; `None` if a side was not measured.
     pub(super) fn is_met(&self) -> Option<bool> {
         let mut ratios = self.ratios()?.into_iter();
         Some(ratios.all(|ratio| GOAL.is_met(ratio)))
     }
 
-    /// All figures, and the goal.
+    /// All figures, and the goal, as a table.
     pub(crate) fn table(&self) -> String {
         let mut table = format!(
             "{}, {} positions in {} passages, against f32 on host-cpu-f32\n\n",
@@ -85,7 +85,7 @@ impl Report {
         table
     }
 
-    /// The same as JSON.
+    /// All figures, and the goal, as JSON.
     pub(crate) fn json(&self) -> Value {
         let over_genai = self.ratios().map(|ratios| {
             let [prefill, decode] =
@@ -109,7 +109,7 @@ fn cells(figures: &Scores) -> String {
         figures.kl.unwrap_or(f64::NAN),
         figures.top1.unwrap_or(f64::NAN),
     );
-    // Below 0 by rounding only; without a sign, which a rounded -0 would keep.
+    // Below 0 only by rounding; without a sign, which a rounded -0 would keep.
     let kl = if kl < 5e-7 { 0.0 } else { kl };
     format!("{kl:>9.6}{top1:>8.4}{:>12.4}", figures.perplexity)
 }
@@ -123,7 +123,7 @@ pub(super) fn json(reports: &[Report]) -> Value {
     json!({ "models": reports.iter().map(Report::json).collect::<Vec<_>>() })
 }
 
-/// The CPU's default is no less accurate than GenAI's default.
+/// The goal: the CPU's default is no less accurate than GenAI's default.
 const GOAL: Goal = Goal::AtMost(1.0);
 
 const NOTES: &str = "

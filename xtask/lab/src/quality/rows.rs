@@ -1,5 +1,5 @@
-//! Rows of logits in a file: a vocabulary's worth of f32 each, in the order of the scored positions. A thousand rows of
-//! a large vocabulary are a gigabyte, so they are written and read one by one.
+//! Rows of logits in a file: one f32 per vocabulary entry each, in the order of the scored positions. A thousand rows
+//! of a large vocabulary take a gigabyte, so they are written and read one by one.
 
 use anyhow::{Context, Result};
 use std::fs::File;

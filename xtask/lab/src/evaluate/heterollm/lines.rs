@@ -1,29 +1,30 @@
-//! The lines of the comparison, by the paper's sections.
+//! The lines of the comparison, in the order of the paper's sections.
 
-use super::figures::*;
-use super::line::{Line, Unit, at_least, at_most, beside};
+use super::super::line::{Figure, PaperLine, Unit};
+use super::figures::figures;
 use super::machine::{MODELS, Machine, ModelShapes, Spent};
 use super::pass::{Way, decode, prefill};
 use anyhow::{Context, Result};
 use heg_spec::policy::Synchronisation;
 
-/// Lengths of prompts that fit a static size (5.2.1).
+/// Prompt lengths that match a static size (5.2.1).
 pub(super) const LENGTHS: [u32; 3] = [64, 256, 1024];
-/// Lengths that do not; the paper names 135, 525 and 1000.
+/// Prompt lengths that do not; the paper names 135, 525 and 1000.
 pub(super) const ODD_LENGTHS: [u32; 5] = [135, 300, 525, 600, 1000];
-/// Lengths just past a static size.
+/// Prompt lengths just above a static size.
 const PAST_SIZES: [u32; 4] = [66, 132, 263, 525];
-/// Tokens before the first that is decoded.
+/// Tokens before the first decoded one.
 pub(super) const CONTEXT: u32 = 256;
 
 const FAST: Synchronisation = Synchronisation::Fast;
 const PLAIN: Synchronisation = Synchronisation::Plain;
 
 const GPU_RATE: &str = "the GPU multiplies at the 1 TFLOP/s that the introduction has, PPL-OpenCL at 0.9 by its own speed";
+const BOTH: &str = "both devices compute at once as fast as each alone, and that is the bound";
 const FIXED: &str = "a hand-over costs the same in every model here, as copies do by section 3.1: what the paper gains with 7B beyond \
                      8B it does not explain";
 
-/// A model by its name.
+/// The model with this name.
 pub(super) fn model(name: &str) -> Result<ModelShapes> {
     let found = MODELS.into_iter().find(|model| model.name == name);
     found.with_context(|| format!("no model `{name}`"))
@@ -33,7 +34,7 @@ pub(super) fn model(name: &str) -> Result<ModelShapes> {
 pub(super) struct Speeds<'m>(pub(super) &'m Machine);
 
 impl Speeds<'_> {
-    /// Tokens of a prompt a second.
+    /// Prefill speed in tokens per second.
     pub(super) fn prefill(
         &self,
         model: ModelShapes,
@@ -44,12 +45,12 @@ impl Speeds<'_> {
         Ok(f64::from(tokens) / spent.latency_us * 1e6)
     }
 
-    /// Tokens of an answer a second.
+    /// Decode speed in tokens per second.
     pub(super) fn decode(&self, model: ModelShapes, how: (Way, Synchronisation)) -> Result<f64> {
         Ok(1e6 / decode(self.0, model, CONTEXT, how)?.latency_us)
     }
 
-    /// How much faster one way is than another, the mean over lengths.
+    /// Speedup of one way over another, averaged over lengths.
     fn gain(
         &self,
         model: ModelShapes,
@@ -69,10 +70,11 @@ fn mean(figures: &[f64]) -> f64 {
     figures.iter().sum::<f64>() / figures.len() as f64
 }
 
-/// All lines of the paper's machine.
-pub(super) fn all(machine: &Machine) -> Result<Vec<Line>> {
+/// All lines about the paper's machine.
+pub(super) fn all(machine: &Machine) -> Result<Vec<PaperLine>> {
     let mut lines = aligned(machine)?;
     lines.extend(aligned_cut(machine)?);
+    lines.extend(aligned_speeds(machine)?);
     lines.extend(misaligned(machine)?);
     lines.extend(decoding(machine)?);
     lines.extend(synchronised(machine)?);
@@ -81,99 +83,128 @@ pub(super) fn all(machine: &Machine) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Prompts of static sizes, with layers placed (5.2.1).
-fn aligned(machine: &Machine) -> Result<Vec<Line>> {
+/// Prompts of static sizes, with layers placed on devices (5.2.1).
+fn aligned(machine: &Machine) -> Result<Vec<PaperLine>> {
     use Unit::Times;
+    let says = figures()?;
     let speeds = Speeds(machine);
     let large = model("llama-3-8b")?;
     let layer = speeds.prefill(large, 256, (Way::Layer, FAST))?;
-    let theirs = TENSOR_256[1] / TENSOR_OVER_LAYER_256;
+    let theirs = says.tensor_256[1] / *says.tensor_over_layer_256;
     let mut lines = Vec::new();
-    for (engine, paper) in LAYER_GAINS_256 {
+    for (engine, paper) in says.layer_gains_256.iter().cloned() {
         let name = format!(
             "prompt of 256, 8B, layers placed, against {engine} by the paper's speed of it"
         );
         let why = "layers placed are slower than the paper's";
-        lines.push(at_least(name, Times, [paper, paper * layer / theirs], why));
+        lines.push(PaperLine::at_least(
+            name,
+            Times,
+            [paper, paper * layer / theirs],
+            why,
+        ));
     }
     let ours = layer / speeds.prefill(large, 256, (Way::Second, FAST))?;
     let name = "prompt of 256, 8B, layers placed, against the GPU alone";
-    lines.push(at_least(
+    lines.push(PaperLine::at_least(
         name,
         Times,
-        [LAYER_OVER_SECOND_256, ours],
+        [*says.layer_over_second_256, ours],
         GPU_RATE,
     ));
     Ok(lines)
 }
 
-/// The same with tensors cut (5.2.1).
-fn aligned_cut(machine: &Machine) -> Result<Vec<Line>> {
-    use Unit::{Times, TokensPerSec};
+/// The same prompts with tensors cut (5.2.1).
+fn aligned_cut(machine: &Machine) -> Result<Vec<PaperLine>> {
+    use Unit::Times;
+    let says = figures()?;
     let speeds = Speeds(machine);
     let large = model("llama-3-8b")?;
     let mut lines = Vec::new();
     let ways = [(Way::Tensor, FAST), (Way::Layer, FAST)];
     let gains = MODELS.map(|model| speeds.gain(model, &LENGTHS, ways));
     let gains: Vec<f64> = gains.into_iter().collect::<Result<_>>()?;
-    let why = "both devices compute at once as fast as each alone, and that is the bound";
     let name = "tensors cut against layers placed, mean of four models at 64, 256, 1024";
-    lines.push(beside(name.to_owned(), Times, mean(&gains)));
+    lines.push(PaperLine::beside(
+        name.to_owned(),
+        Times,
+        Figure::One(mean(&gains)),
+    ));
     let name = "tensors cut against layers placed, 8B, mean at 64, 256, 1024";
-    lines.push(at_least(
+    lines.push(PaperLine::at_least(
         name,
         Times,
-        [TENSOR_OVER_LAYER[0], speeds.gain(large, &LENGTHS, ways)?],
-        why,
+        [
+            says.tensor_over_layer[0],
+            speeds.gain(large, &LENGTHS, ways)?,
+        ],
+        BOTH,
     ));
     let name = "tensors cut against layers placed, 8B, at 32";
-    lines.push(at_least(
+    lines.push(PaperLine::at_least(
         name,
         Times,
-        [TENSOR_OVER_LAYER[1], speeds.gain(large, &[32], ways)?],
-        why,
+        [says.tensor_over_layer[1], speeds.gain(large, &[32], ways)?],
+        BOTH,
     ));
+    Ok(lines)
+}
+
+/// Speeds with tensors cut, compared with other engines (5.2.1).
+fn aligned_speeds(machine: &Machine) -> Result<Vec<PaperLine>> {
+    use Unit::{Times, TokensPerSec};
+    let says = figures()?;
+    let speeds = Speeds(machine);
+    let large = model("llama-3-8b")?;
+    let mut lines = Vec::new();
     let tensor = speeds.prefill(large, 1024, (Way::Tensor, FAST))?;
-    lines.push(at_least(
+    lines.push(PaperLine::at_least(
         "prompt of 1024, 8B, tensors cut",
         TokensPerSec,
-        [TENSOR_1024, tensor],
-        why,
+        [*says.tensor_1024, tensor],
+        BOTH,
     ));
-    for (engine, paper) in TENSOR_GAINS_1024 {
+    for (engine, paper) in says.tensor_gains_1024.iter().cloned() {
         let name =
             format!("prompt of 1024, 8B, tensors cut, against {engine} by the paper's speed of it");
-        lines.push(at_least(
+        lines.push(PaperLine::at_least(
             name,
             Times,
-            [paper, paper * tensor / TENSOR_1024],
-            why,
+            [paper, paper * tensor / *says.tensor_1024],
+            BOTH,
         ));
     }
     let small = speeds.prefill(model("internlm2-1.8b")?, 256, (Way::Tensor, FAST))?;
-    lines.push(at_least(
+    lines.push(PaperLine::at_least(
         "prompt of 256, 1.8B, tensors cut",
         TokensPerSec,
-        [INTERNLM_256[0], small],
-        why,
+        [says.internlm_256[0], small],
+        BOTH,
     ));
-    let [paper, other] = INTERNLM_256;
+    let [paper, other] = *says.internlm_256;
     let name = "prompt of 256, 1.8B, tensors cut, against mllm-npu by the paper's speed of it";
-    lines.push(at_least(name, Times, [paper / other, small / other], why));
+    lines.push(PaperLine::at_least(
+        name,
+        Times,
+        [paper / other, small / other],
+        BOTH,
+    ));
     let ways = [(Way::Tensor, FAST), (Way::Second, FAST)];
     let ours = speeds.gain(model("llama-3.2-3b")?, &LENGTHS, ways)?;
     let name = "tensors cut against the GPU alone, 3B, mean at 64, 256, 1024";
-    lines.push(at_least(
+    lines.push(PaperLine::at_least(
         name,
         Times,
-        [TENSOR_OVER_SECOND_3B, ours],
+        [*says.tensor_over_second_3b, ours],
         GPU_RATE,
     ));
     Ok(lines)
 }
 
 /// Prompts of other lengths (5.2.2).
-fn misaligned(machine: &Machine) -> Result<Vec<Line>> {
+fn misaligned(machine: &Machine) -> Result<Vec<PaperLine>> {
+    let says = figures()?;
     let speeds = Speeds(machine);
     let large = model("llama-3-8b")?;
     let against =
@@ -196,9 +227,9 @@ fn misaligned(machine: &Machine) -> Result<Vec<Line>> {
             "the pipe's margin of 13 tokens costs a call of 32",
         ),
     ];
-    for ((way, name, why), paper) in ways.into_iter().zip(ODD_525) {
+    for ((way, name, why), paper) in ways.into_iter().zip(*says.odd_525) {
         let name = format!("prompt of 525, 8B, tensors cut against {name}");
-        lines.push(at_least(
+        lines.push(PaperLine::at_least(
             name,
             Unit::Times,
             [paper, against(way, &[525])?],
@@ -207,10 +238,10 @@ fn misaligned(machine: &Machine) -> Result<Vec<Line>> {
     }
     let ours = against(Way::Padding, &PAST_SIZES)?;
     let name = "tensors cut against padding just past a size, 8B, mean at 66, 132, 263, 525";
-    lines.push(at_least(
+    lines.push(PaperLine::at_least(
         name,
         Unit::Times,
-        [PAST_A_SIZE, ours],
+        [*says.past_a_size, ours],
         "as at 525",
     ));
     let saved = ODD_LENGTHS.map(|tokens| Ok(1.0 - 1.0 / against(Way::Pipe, &[tokens])?));
@@ -219,11 +250,11 @@ fn misaligned(machine: &Machine) -> Result<Vec<Line>> {
     let most = saved.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     for ((end, ours), paper) in [("least", least), ("most", most)]
         .into_iter()
-        .zip(BELOW_PIPE)
+        .zip(*says.below_pipe)
     {
         let name = format!("time saved over the pipe at five odd lengths, 8B, the {end}");
         let why = "a length just below a size fills it, and the second device adds no more than at a size";
-        lines.push(at_least(
+        lines.push(PaperLine::at_least(
             name,
             Unit::Percent,
             [100.0 * paper, 100.0 * ours],
@@ -233,46 +264,54 @@ fn misaligned(machine: &Machine) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Tokens of an answer (5.3).
-fn decoding(machine: &Machine) -> Result<Vec<Line>> {
+/// Decoding (5.3).
+fn decoding(machine: &Machine) -> Result<Vec<PaperLine>> {
+    let says = figures()?;
     let speeds = Speeds(machine);
     let mut lines = Vec::new();
     let why = "what is read for a token, at the paper's bandwidth";
-    for (name, paper, gain) in DECODE {
-        let model = model(name)?;
+    for (name, paper, gain) in says.decode.iter().cloned() {
+        let model = model(&name)?;
         let tensor = speeds.decode(model, (Way::Tensor, FAST))?;
         let ours = tensor / speeds.decode(model, (Way::Second, FAST))?;
         let what = format!("decoding, {name}, tensors cut");
-        lines.push(at_least(&what, Unit::TokensPerSec, [paper, tensor], why));
+        lines.push(PaperLine::at_least(
+            &what,
+            Unit::TokensPerSec,
+            [paper, tensor],
+            why,
+        ));
         let name = format!("{what}, against the GPU alone");
-        lines.push(at_least(name, Unit::Times, [gain, ours], why));
-        for (_, engine, gain) in DECODE_GAINS
-            .into_iter()
-            .filter(|(of, ..)| *of == model.name)
-        {
+        lines.push(PaperLine::at_least(name, Unit::Times, [gain, ours], why));
+        for (_, engine, gain) in says.decode_gains.iter().filter(|(of, ..)| of == model.name) {
             let name = format!("{what}, against {engine} by the paper's speed of it");
-            lines.push(at_least(
+            lines.push(PaperLine::at_least(
                 name,
                 Unit::Times,
-                [gain, gain * tensor / paper],
+                [*gain, gain * tensor / paper],
                 why,
             ));
         }
     }
     let large = model("llama-3-8b")?;
     for (way, name, paper) in [
-        (Way::Second, "the GPU alone", DRAWN[0]),
-        (Way::Tensor, "tensors cut", DRAWN[1]),
+        (Way::Second, "the GPU alone", says.drawn[0]),
+        (Way::Tensor, "tensors cut", says.drawn[1]),
     ] {
         let drawn = drawn(machine, large, way)?;
         let name = format!("drawn by the products of a token, 8B, {name}");
         let why = "while a result is handed over, and while one device waits for the other, less is drawn: the file's 59.1 GB/s are what both draw at work";
-        lines.push(at_least(name, Unit::GigabytesPerSec, [paper, drawn], why));
+        lines.push(PaperLine::at_least(
+            name,
+            Unit::GigabytesPerSec,
+            [paper, drawn],
+            why,
+        ));
     }
     Ok(lines)
 }
 
-/// Bandwidth that the products of a token draw, in GB/s.
+/// Bandwidth used by the products of a token, in GB/s.
 fn drawn(machine: &Machine, model: ModelShapes, way: Way) -> Result<f64> {
     let all = decode(machine, model, CONTEXT, (way, FAST))?;
     let between = machine.between(model, 1, CONTEXT);
@@ -280,41 +319,48 @@ fn drawn(machine: &Machine, model: ModelShapes, way: Way) -> Result<f64> {
     Ok(all.moved_bytes / (all.latency_us - between_us) / 1e3)
 }
 
-/// Fast synchronisation against plain, with the same cuts (5.4).
-fn synchronised(machine: &Machine) -> Result<Vec<Line>> {
+/// Fast compared with plain synchronisation, with the same cuts (5.4).
+fn synchronised(machine: &Machine) -> Result<Vec<PaperLine>> {
+    let says = figures()?;
     let speeds = Speeds(machine);
     let mut lines = Vec::new();
-    for (name, paper) in FAST_PREFILL {
+    for (name, paper) in says.fast_prefill.iter().cloned() {
         for ((way, what), paper) in [(Way::Layer, "layers placed"), (Way::Tensor, "tensors cut")]
             .into_iter()
             .zip(paper)
         {
-            let ours = speeds.gain(model(name)?, &LENGTHS, [(way, FAST), (way, PLAIN)])?;
+            let ours = speeds.gain(model(&name)?, &LENGTHS, [(way, FAST), (way, PLAIN)])?;
             let name =
                 format!("fast synchronisation in prompts, {name}, {what}, mean at 64, 256, 1024");
-            lines.push(at_least(name, Unit::Times, [paper, ours], FIXED));
+            lines.push(PaperLine::at_least(name, Unit::Times, [paper, ours], FIXED));
         }
     }
     let large = model("llama-3-8b")?;
     for (sync, name, paper) in [
-        (PLAIN, "plain", TENSOR_256[0]),
-        (FAST, "fast", TENSOR_256[1]),
+        (PLAIN, "plain", says.tensor_256[0]),
+        (FAST, "fast", says.tensor_256[1]),
     ] {
         let ours = speeds.prefill(large, 256, (Way::Tensor, sync))?;
         let name = format!("prompt of 256, 8B, tensors cut, {name} synchronisation");
-        lines.push(at_least(name, Unit::TokensPerSec, [paper, ours], FIXED));
+        lines.push(PaperLine::at_least(
+            name,
+            Unit::TokensPerSec,
+            [paper, ours],
+            FIXED,
+        ));
     }
-    for (name, paper) in FAST_DECODE {
-        let speed = |sync| speeds.decode(model(name)?, (Way::Tensor, sync));
+    for (name, paper) in says.fast_decode.iter().cloned() {
+        let speed = |sync| speeds.decode(model(&name)?, (Way::Tensor, sync));
         let ours = speed(FAST)? / speed(PLAIN)?;
         let name = format!("fast synchronisation in decoding, {name}, tensors cut");
-        lines.push(at_least(name, Unit::Times, [paper, ours], FIXED));
+        lines.push(PaperLine::at_least(name, Unit::Times, [paper, ours], FIXED));
     }
     Ok(lines)
 }
 
-/// Beside a game that takes a share of the GPU (5.5): the share with which layers placed lose what they lose in the paper.
-fn game(machine: &Machine) -> Result<Vec<Line>> {
+/// Beside a game that takes a share of the GPU (5.5): the share at which placed layers lose as much as in the paper.
+fn game(machine: &Machine) -> Result<Vec<PaperLine>> {
+    let says = figures()?;
     let large = model("llama-3-8b")?;
     let speed = |machine: &Machine, way| Speeds(machine).prefill(large, 256, (way, FAST));
     let layer = speed(machine, Way::Layer)?;
@@ -322,7 +368,7 @@ fn game(machine: &Machine) -> Result<Vec<Line>> {
     for _ in 0..40 {
         let share = 0.5 * (less + more);
         let loss = 1.0 - speed(&machine.with_second_taken(share), Way::Layer)? / layer;
-        match loss < GAME_LOSS[0] {
+        match loss < says.game_loss[0] {
             true => less = share,
             false => more = share,
         }
@@ -334,25 +380,26 @@ fn game(machine: &Machine) -> Result<Vec<Line>> {
         "a game that costs layers placed 9.6% takes {:.0}% of this GPU, which does more of the products than the paper's",
         100.0 * less
     );
-    let paper = 100.0 * GAME_LOSS[1];
+    let paper = 100.0 * says.game_loss[1];
     Ok(vec![
-        at_most(
+        PaperLine::at_most(
             "speed lost beside a game, 8B at 256, tensors cut",
             Unit::Percent,
             [paper, 100.0 * loss],
             &why,
         ),
-        at_least(
+        PaperLine::at_least(
             "tensors cut beside a game against layers placed without, 8B at 256",
             Unit::Times,
-            [GAME_OVER_LAYER, tensor / layer],
+            [*says.game_over_layer, tensor / layer],
             &why,
         ),
     ])
 }
 
 /// Power and energy (5.6).
-fn power(machine: &Machine) -> Result<Vec<Line>> {
+fn power(machine: &Machine) -> Result<Vec<PaperLine>> {
+    let says = figures()?;
     let large = model("llama-3-8b")?;
     let of = |way| prefill(machine, large, 256, (way, FAST));
     let [second, layer, tensor] = [of(Way::Second)?, of(Way::Layer)?, of(Way::Tensor)?];
@@ -361,28 +408,28 @@ fn power(machine: &Machine) -> Result<Vec<Line>> {
     let why = "a device draws what it draws alone, whenever it works; the paper's 2.75 W for both at once are less than the sum \
                of 2.23 and 4.34, so that each draws less beside the other, how much it does not say";
     Ok(vec![
-        at_most(
+        PaperLine::at_most(
             "power, 8B at 256, layers placed",
             Unit::Watts,
-            [LAYER_WATTS, watts(&layer)],
+            [*says.layer_watts, watts(&layer)],
             why,
         ),
-        at_most(
+        PaperLine::at_most(
             "power, 8B at 256, tensors cut against layers placed",
             Unit::Times,
-            [TENSOR_POWER, watts(&tensor) / watts(&layer)],
+            [*says.tensor_power, watts(&tensor) / watts(&layer)],
             why,
         ),
-        at_most(
+        PaperLine::at_most(
             "energy, 8B at 256, tensors cut against layers placed",
             Unit::Times,
-            [TENSOR_ENERGY, energy(&tensor) / energy(&layer)],
+            [*says.tensor_energy, energy(&tensor) / energy(&layer)],
             why,
         ),
-        at_least(
+        PaperLine::at_least(
             "energy, 8B at 256, the GPU alone against tensors cut",
             Unit::Times,
-            [ENERGY_GAIN, energy(&second) / energy(&tensor)],
+            [*says.energy_gain, energy(&second) / energy(&tensor)],
             why,
         ),
     ])
@@ -402,8 +449,8 @@ fn joules(machine: &Machine, spent: &Spent) -> f64 {
     (spent.first_us * first + spent.second_us * second) / 1e6
 }
 
-/// What the same cuts are worth on another machine.
-pub(super) fn elsewhere(machine: &Machine) -> Result<Vec<Line>> {
+/// The gains by the same cuts on another machine.
+pub(super) fn elsewhere(machine: &Machine) -> Result<Vec<PaperLine>> {
     let speeds = Speeds(machine);
     let name = &machine.soc.name;
     let mut lines = Vec::new();
@@ -418,7 +465,7 @@ pub(super) fn elsewhere(machine: &Machine) -> Result<Vec<Line>> {
                 "{name}: prompt of {tokens}, {}, tensors cut against {}",
                 model.name, against.1
             );
-            lines.push(beside(what, Unit::Times, ours));
+            lines.push(PaperLine::beside(what, Unit::Times, Figure::One(ours)));
         }
         let ours = speeds.decode(model, (Way::Tensor, FAST))?
             / speeds.decode(model, (Way::Second, FAST))?;
@@ -426,7 +473,7 @@ pub(super) fn elsewhere(machine: &Machine) -> Result<Vec<Line>> {
             "{name}: decoding, {}, tensors cut against the GPU alone",
             model.name
         );
-        lines.push(beside(what, Unit::Times, ours));
+        lines.push(PaperLine::beside(what, Unit::Times, Figure::One(ours)));
     }
     Ok(lines)
 }

@@ -1,4 +1,4 @@
-//! Machines and models of the evaluation, and what a product takes on a machine however it is cut.
+//! Machines and models of the evaluation, and the cost of a product on a machine for any cut.
 
 use anyhow::{Context, Result};
 use heg_profiler::partition::{
@@ -16,11 +16,11 @@ pub(super) struct Machine {
     pub(super) soc: Soc,
     pub(super) pair: Pair,
     pub(super) rates: PairModel,
-    /// Bytes of a weight, with its share of scales.
+    /// Bytes per weight, including its share of scales.
     pub(super) weight_bytes: f64,
 }
 
-/// A model by its published configuration.
+/// A model's shapes from its published configuration.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ModelShapes {
     pub(super) name: &'static str,
@@ -103,11 +103,11 @@ impl ModelShapes {
     }
 }
 
-/// What a product, or many, take.
+/// The cost of one or more products.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Spent {
     pub(super) latency_us: f64,
-    /// Time that each device works.
+    /// Time in which each device works.
     pub(super) first_us: f64,
     pub(super) second_us: f64,
     /// Weights and activations that products read and write, in bytes.
@@ -115,7 +115,7 @@ pub(super) struct Spent {
 }
 
 impl Spent {
-    /// One after the other, `times` times.
+    /// Adds a cost that occurs `times` times, one after the other.
     pub(super) fn add(&mut self, other: Self, times: f64) {
         self.latency_us += times * other.latency_us;
         self.first_us += times * other.first_us;
@@ -139,7 +139,7 @@ impl Machine {
         })
     }
 
-    /// This machine while something else takes a share of its second device.
+    /// This machine while another program takes a share of its second device.
     pub(super) fn with_second_taken(&self, share: f64) -> Self {
         let mut slower = self.clone();
         slower.rates.second.flops_per_sec *= 1.0 - share;
@@ -147,7 +147,7 @@ impl Machine {
         slower
     }
 
-    /// What cuts are chosen by: with fast synchronisation, as the paper's are.
+    /// The rules for choosing cuts: with fast synchronisation, as in the paper.
     pub(super) fn rules<'r>(&self, decode: bool, sizes: &'r [u32]) -> CutRules<'r> {
         rules(&self.pair, Synchronisation::Fast, decode, sizes)
     }
@@ -164,7 +164,8 @@ impl Machine {
         us.unwrap_or(f64::NAN)
     }
 
-    /// What a product takes by a cut. Both devices begin at once; when one is done the other has the memory for itself.
+    /// The cost of a product with a cut. Both devices begin at once; when one is done the other has the memory to
+    /// itself.
     pub(super) fn spent(
         &self,
         shape: &CutShape,
@@ -207,15 +208,15 @@ impl Machine {
         }
     }
 
-    /// What the second device does between the products of a layer: norms, rotation, attention over `context` tokens, the
-    /// activation, residual additions.
+    /// The cost of the second device's work between the products of a layer: norms, rotation, attention over `context`
+    /// tokens, the activation, residual additions.
     pub(super) fn between(&self, model: ModelShapes, tokens: u32, context: u32) -> Spent {
         let d = model.dimensions;
         let rates = &self.rates.second;
         let [tokens, context, hidden, inner] = [tokens, context, d.hidden, d.inner].map(f64::from);
         let queries = f64::from(d.heads * d.head_dim);
         let keys = f64::from(d.kv_heads * d.head_dim);
-        // Each token sees those before it.
+        // Each token sees the ones before it.
         let seen = tokens * (context - (tokens - 1.0) / 2.0);
         let attention = 4.0 * seen * queries / rates.flops_per_sec;
         let cache = context * 2.0 * keys;
@@ -239,7 +240,7 @@ const fn piece(shape: &CutShape, rows: u32, tokens: u32) -> CutPiece<'_> {
     }
 }
 
-/// When both are done, from the time that each takes alone and beside the other.
+/// The time until both are done, from the times that each takes alone and beside the other.
 fn together(one: [f64; 2], other: [f64; 2]) -> f64 {
     let (sooner, later) = if one[1] <= other[1] {
         (one, other)

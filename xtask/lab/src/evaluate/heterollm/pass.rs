@@ -1,4 +1,4 @@
-//! A prompt and a token, product by product, in each of the ways that the paper compares.
+//! The cost of a prompt and of a token, product by product, in each of the paper's ways.
 
 use super::machine::{Machine, ModelShapes, Spent};
 use anyhow::Result;
@@ -9,21 +9,21 @@ use heg_spec::{Cut, CutProduct, Side};
 /// A way to run a model on two devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Everything on the second device: PPL-OpenCL, on which the paper builds.
+    /// Everything on the second device: PPL-OpenCL, the base of the paper's engine.
     Second,
     /// Each product on the device that is faster at it (Hetero-layer).
     Layer,
-    /// Each product cut as the solver says (Hetero-tensor).
+    /// Each product cut as the solver chooses (Hetero-tensor).
     Tensor,
     /// Products on the first device, padded to one static size.
     Padding,
     /// Products on the first device: a static size, and the margin padded to another.
     Pipe,
-    /// Products on the first device, in kernels that are made when the prompt comes.
+    /// Products on the first device, in kernels that are compiled when the prompt arrives.
     OnlinePrepare,
 }
 
-/// What a prompt takes until its first token.
+/// The cost of a prompt until its first token.
 pub(super) fn prefill(
     machine: &Machine,
     model: ModelShapes,
@@ -34,7 +34,7 @@ pub(super) fn prefill(
     let layers = f64::from(model.dimensions.layers);
     for shape in model.products(machine.weight_bytes) {
         if shape.product == CutProduct::Head {
-            // Only the last token's logits are wanted.
+            // Only the last token's logits are needed.
             let cut = decode_cut(machine, &shape, way)?;
             all.add(machine.spent(&shape, 1, &cut, (sync, true)), 1.0);
             continue;
@@ -44,12 +44,12 @@ pub(super) fn prefill(
     }
     all.add(machine.between(model, tokens, tokens), layers);
     if way == Way::OnlinePrepare {
-        all.latency_us += preparation_us(tokens);
+        all.latency_us += preparation_us(tokens)?;
     }
     Ok(all)
 }
 
-/// What a token takes over `context` tokens.
+/// The cost of a token over `context` tokens.
 pub(super) fn decode(
     machine: &Machine,
     model: ModelShapes,
@@ -71,7 +71,7 @@ pub(super) fn decode(
     Ok(all)
 }
 
-/// How a product of a prompt is cut.
+/// The cut of a product during prefill.
 pub(super) fn prefill_cut(
     machine: &Machine,
     shape: &CutShape,
@@ -100,7 +100,7 @@ pub(super) fn prefill_cut(
     })
 }
 
-/// The largest static size that is full, and the margin padded to the smallest that has room for it.
+/// A cut of the largest full static size, with the margin padded to the smallest size that has room for it.
 fn pipe(tokens: u32, sizes: &[u32]) -> Cut {
     let full = sizes.iter().rev().find(|size| **size < tokens);
     let margin = |full| sizes.iter().find(|size| **size >= tokens - full);
@@ -110,7 +110,7 @@ fn pipe(tokens: u32, sizes: &[u32]) -> Cut {
     }
 }
 
-/// How a product of an iteration is cut.
+/// The cut of a product during decoding.
 pub(super) fn decode_cut(machine: &Machine, shape: &CutShape, way: Way) -> Result<Cut> {
     match way {
         Way::Tensor => machine.best(shape, 1, machine.rules(true, &[1])),
@@ -119,11 +119,11 @@ pub(super) fn decode_cut(machine: &Machine, shape: &CutShape, way: Way) -> Resul
     }
 }
 
-/// Making kernels for a prompt of an odd length, on a line through the paper's two figures (5.2.2).
-fn preparation_us(tokens: u32) -> f64 {
-    let [(few, few_us), (many, many_us)] = super::figures::PREPARATION_US;
+/// Time to compile kernels for a prompt of an odd length, interpolated between the paper's two figures (5.2.2).
+fn preparation_us(tokens: u32) -> Result<f64> {
+    let [(few, few_us), (many, many_us)] = *super::figures::figures()?.preparation_us;
     let share = (f64::from(tokens) - few) / (many - few);
-    few_us + share * (many_us - few_us)
+    Ok(few_us + share * (many_us - few_us))
 }
 
 #[cfg(test)]
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn preparation_is_the_papers_where_it_has_figures() {
-        assert_eq!(preparation_us(135), 408_400.0);
-        assert_eq!(preparation_us(1000), 2_050_000.0);
+        assert_eq!(preparation_us(135).unwrap(), 408_400.0);
+        assert_eq!(preparation_us(1000).unwrap(), 2_050_000.0);
     }
 }

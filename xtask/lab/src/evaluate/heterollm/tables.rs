@@ -1,7 +1,8 @@
 //! The report: speeds and cuts as tables, then line by line.
 
-use super::figures::INCONSISTENT;
-use super::line::Line;
+use super::super::line::PaperLine;
+use super::super::output;
+use super::figures::figures;
 use super::lines::{LENGTHS, ODD_LENGTHS, Speeds, model};
 use super::machine::{MODELS, Machine};
 use super::pass::{Way, decode_cut, prefill_cut};
@@ -9,8 +10,8 @@ use anyhow::Result;
 use heg_spec::policy::Synchronisation::{Fast, Plain};
 use std::fmt::Write;
 
-/// Everything as Markdown.
-pub(super) fn report(machines: &[Machine], lines: &[Line]) -> Result<String> {
+/// The whole report as Markdown.
+pub(super) fn report(machines: &[Machine], lines: &[PaperLine]) -> Result<String> {
     let mut text = "# Tensors cut beside HeteroLLM\n\n\
                     Simulated: products by rooflines and matrix units of the machines' files, cut by HEG's own solver; both devices\n\
                     share the memory; norms, attention and activations are the GPU's. Layers placed: each product on the device that\n\
@@ -24,14 +25,14 @@ pub(super) fn report(machines: &[Machine], lines: &[Line]) -> Result<String> {
         cuts(machine, &mut text)?;
     }
     text.push_str("\n## What the paper says twice, or does not explain\n\n");
-    for sentence in INCONSISTENT {
+    for sentence in figures()?.inconsistent {
         let _ = writeln!(text, "- {sentence}");
     }
     all(lines, &mut text);
     Ok(text)
 }
 
-/// Tokens a second (paper: figures 13, 15, 16 and 17).
+/// Tokens per second (paper: figures 13, 15, 16 and 17).
 fn speeds(machine: &Machine, text: &mut String) -> Result<()> {
     let columns = [
         ("GPU", (Way::Second, Fast)),
@@ -92,7 +93,7 @@ fn odd(machine: &Machine, text: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// What the solver chose.
+/// The solver's cuts.
 fn cuts(machine: &Machine, text: &mut String) -> Result<()> {
     let shapes = model("llama-3-8b")?.products(machine.weight_bytes);
     let names: Vec<&str> = shapes.iter().map(|shape| shape.product.name()).collect();
@@ -117,28 +118,13 @@ fn cuts(machine: &Machine, text: &mut String) -> Result<()> {
     Ok(())
 }
 
-fn all(lines: &[Line], text: &mut String) {
-    text.push_str(
-        "\n## Line by line\n\n| figure | paper | ours | reached | note |\n|---|---|---|---|---|\n",
-    );
-    for line in lines {
-        let paper = line
-            .paper
-            .map_or("-".to_owned(), |figure| line.unit.show(figure));
-        let _ = writeln!(
-            text,
-            "| {} | {paper} | {} | {} | {} |",
-            line.name,
-            line.unit.show(line.ours),
-            if line.reached { "yes" } else { "**no**" },
-            line.note.as_deref().unwrap_or_default()
-        );
-    }
+fn all(lines: &[PaperLine], text: &mut String) {
     let compared = lines.iter().filter(|line| line.paper.is_some());
     let reached = compared.clone().filter(|line| line.reached).count();
-    let _ = writeln!(
+    let _ = write!(
         text,
-        "\n{reached} of {} lines are reached.",
+        "\n## Line by line\n\n{}\n{reached} of {} lines are reached.\n",
+        output::table(lines),
         compared.count()
     );
 }

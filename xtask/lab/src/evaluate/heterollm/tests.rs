@@ -1,4 +1,4 @@
-//! The evaluation, table by table: equal input gives equal output.
+//! The evaluation's output: equal input gives equal tables.
 
 use super::*;
 

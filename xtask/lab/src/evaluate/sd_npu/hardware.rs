@@ -1,4 +1,4 @@
-//! Machines and models of the evaluation, by their data sheets.
+//! Machines and models of the evaluation, from their data sheets.
 
 use anyhow::{Context, Result};
 use heg_sched::{Call, Cost, Costs, Kernel, Lane, Micros, ModelShape, WarmKernel};
@@ -6,19 +6,19 @@ use heg_sim::{AnalyticCosts, DevicePeak, Dimensions, PowerModel, StagePower};
 use heg_spec::{Soc, shipped};
 use xtask::fail::Fail;
 
-/// Prompt tokens of a call of the long form (sd.npu 3.2).
+/// Prompt tokens per call of the long form (sd.npu 3.2).
 pub(super) const LONG_TOKENS: u32 = 256;
-/// Rows of a call of the short form, which verifies drafts.
+/// Rows per call of the short form, which verifies drafts.
 pub(super) const SHORT_TOKENS: u32 = 32;
 
-/// A model, by its dimensions.
+/// A model's dimensions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ModelShapes {
     pub(super) name: &'static str,
     pub(super) dimensions: Dimensions,
 }
 
-/// The paper's models, by their published configurations.
+/// The paper's models, with their published configurations.
 pub(super) const MODELS: [ModelShapes; 3] = [
     ModelShapes {
         name: "qwen2.5-0.5b",
@@ -69,9 +69,9 @@ impl ModelShapes {
     }
 }
 
-/// The CPU of the phones, which their file does not have since HEG runs nothing there: one processor alone draws 40 to
-/// 45 GB/s (HeteroLLM 3.3), and llama.cpp computes a prompt of 1024 tokens of Llama-8B at 247.9 / 34.5 tokens a second
-/// (5.2). What it draws nobody has published.
+/// The CPU of the phones, which is not in their file since HEG runs nothing on it: one processor alone draws 40 to 45
+/// GB/s (HeteroLLM 3.3), and llama.cpp processes a prompt of 1024 tokens of Llama-8B at 247.9 / 34.5 tokens per second
+/// (5.2). Its power is not published.
 const PHONE_CPU: DevicePeak = DevicePeak {
     flops_per_sec: 0.115e12,
     bytes_per_sec: 40e9,
@@ -95,8 +95,8 @@ impl Hardware {
         &self.soc.name
     }
 
-    /// What kernels of a model take: by the anchors of the machine's file. An NPU without any is as that of
-    /// [`AnalyticCosts::core_ultra_5_125h`].
+    /// The costs of a model's kernels by the anchors of the machine's file. An NPU without anchors is taken to be that
+    /// of [`AnalyticCosts::core_ultra_5_125h`].
     pub(super) fn costs(&self, model: ModelShapes) -> AnalyticCosts {
         let papers = AnalyticCosts::core_ultra_5_125h(model.dimensions);
         let dram = self.soc.dram.as_ref();
@@ -126,7 +126,7 @@ impl Hardware {
         }
     }
 
-    /// What a lane draws; none where that is unknown.
+    /// The power of a lane; `None` if it is unknown.
     pub(super) fn power(&self, lane: Lane) -> Option<StagePower> {
         let mut devices = self.soc.devices.iter();
         let device = devices.find(|device| Lane::from(device.class) == lane)?;
@@ -135,25 +135,25 @@ impl Hardware {
     }
 }
 
-/// Where and how answers are decoded.
+/// The device and the method of decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Decoder {
     pub(super) lane: Lane,
-    /// Rows of its kernels, where they are static.
+    /// Rows of its kernels, if they are static.
     pub(super) rows: Option<u32>,
-    /// Passes of a draft model before each iteration: a layer and the head each.
+    /// Passes of a draft model before each iteration: one layer and the head each.
     pub(super) draft_passes: u32,
 }
 
-/// Costs of one request at a time: its prompt on the NPU, its answer by a [`Decoder`]. All of it counts as one lane, the
-/// NPU's, since nothing runs side by side. Attention is the iGPU's, as engines for such NPUs have it (sd.npu 4.1).
+/// Costs of one request at a time: its prompt on the NPU, its answer by a [`Decoder`]. All of it counts as one lane,
+/// the NPU's, since nothing runs side by side. Attention runs on the iGPU, as in engines for such NPUs (sd.npu 4.1).
 pub(super) struct OneStream {
     pub(super) machine: AnalyticCosts,
     pub(super) decoder: Decoder,
 }
 
 impl OneStream {
-    /// A decode iteration's layer.
+    /// The cost of one layer in a decode iteration.
     fn layer(&self, rows: u32, context: u32) -> Option<Cost> {
         let Some(chunk) = self.decoder.rows else {
             let call = Call::Layer {
@@ -225,7 +225,7 @@ impl Costs for OneStream {
     }
 }
 
-/// One after the other.
+/// The sum of costs, one after the other.
 fn sum(costs: &[Cost]) -> Cost {
     let latency_us: f64 = costs.iter().map(|cost| cost.latency_us).sum();
     let moved: f64 = costs.iter().map(|it| it.latency_us * it.bandwidth).sum();

@@ -1,74 +1,17 @@
-//! The outcome, line by line: the paper's figure, ours, and whether ours is at least as good.
+//! The results, line by line: the paper's figure, ours, and whether ours is at least as good.
 
-use super::figures::{
-    ABLATION, ABLATION_DATA, ACCEPTANCE_GAINS, ASYNC, CALIBRATION_GAINS, GAINS, STEPS, TASKS,
-};
+use super::super::line::{Figure, Origin, PaperLine, Unit};
+use super::figures::{ABLATION_DATA, Figures, STEPS, TASKS};
 use super::serving::{Served, System};
 use super::switching::{Switch, switch};
 use super::{Outcome, Subject, Texts};
 use heg_sched::Switching;
-use serde::Serialize;
 use std::ops::Range;
-
-/// A figure, or the least and the most of several.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[serde(untagged)]
-pub(super) enum Figure {
-    One(f64),
-    Range([f64; 2]),
-}
-
-/// Where our figure comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Origin {
-    /// In virtual time, with recorded acceptance.
-    Simulated,
-    /// Counted over real texts.
-    Recorded,
-    /// Computed from costs.
-    Planned,
-}
-
-/// A line.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Line {
-    pub(super) name: String,
-    /// The paper's figure, where it has one.
-    pub(super) paper: Option<Figure>,
-    pub(super) ours: Figure,
-    pub(super) reached: bool,
-    pub(super) origin: Origin,
-    /// Why ours is not reached, or what else has to be said.
-    pub(super) note: Option<String>,
-}
-
-impl Line {
-    /// A ratio that should be at least the paper's, at both ends of a range.
-    fn gain(name: String, paper: [f64; 2], ours: &[f64], origin: Origin, why: &str) -> Self {
-        let [least, most] = ends(ours);
-        let reached = least >= paper[0] && most >= paper[1];
-        Self {
-            name,
-            paper: Some(Figure::Range(paper)),
-            ours: Figure::Range([least, most]),
-            reached,
-            origin,
-            note: (!reached).then(|| why.to_owned()),
-        }
-    }
-}
-
-/// The least and the most; NaN without any.
-fn ends(figures: &[f64]) -> [f64; 2] {
-    let fold = |f: fn(f64, f64) -> f64| figures.iter().copied().reduce(f).unwrap_or(f64::NAN);
-    [fold(f64::min), fold(f64::max)]
-}
 
 const FEWER: &str =
     "these drafts are accepted less far than the paper's (tables of acceptance), and time follows";
 
-/// A comparison of two systems by a figure of which less is better.
+/// A comparison of two systems by a figure that should be low.
 struct Comparison {
     what: &'static str,
     ours: System,
@@ -77,14 +20,11 @@ struct Comparison {
     figure: fn(&Served) -> Option<f64>,
 }
 
-/// What decoding alone gains with summaries (section 4.4).
-const DECODING: [f64; 2] = [5.25, 8.15];
-
-fn comparisons() -> Vec<Comparison> {
+fn comparisons(says: &Figures) -> Vec<Comparison> {
     let speed: fn(&Served) -> Option<f64> = |it| Some(it.ms_per_token);
     let energy: fn(&Served) -> Option<f64> = |it| it.joules_per_token;
     let mut all = Vec::new();
-    for gain in GAINS {
+    for gain in says.gains.iter() {
         let against = gain.against;
         let of = |what, ours, paper, figure| Comparison {
             what,
@@ -97,7 +37,7 @@ fn comparisons() -> Vec<Comparison> {
         all.push(of("energy", System::Ours, gain.energy, energy));
         if against == System::Npu {
             let decoding: fn(&Served) -> Option<f64> = |it| Some(it.decode_ms_per_token);
-            all.push(of("decoding alone", System::Ours, DECODING, decoding));
+            all.push(of("decoding alone", System::Ours, *says.decoding, decoding));
             all.push(of(
                 "speed, verified on the iGPU,",
                 System::Igpu,
@@ -116,19 +56,19 @@ fn comparisons() -> Vec<Comparison> {
 }
 
 /// Speed and energy against each baseline.
-pub(super) fn ratios(subject: &Subject, outcomes: &[Outcome]) -> Vec<Line> {
+pub(super) fn ratios(subject: &Subject, outcomes: &[Outcome]) -> Vec<PaperLine> {
     let mut lines = Vec::new();
     for (machine, hardware) in subject.machines.iter().enumerate() {
         for texts in [Texts::AgentTasks, Texts::References] {
             let of = |system| of_system(subject, outcomes, (machine, texts, system));
-            for it in comparisons() {
+            for it in comparisons(&subject.says) {
                 let ratio = |(ours, theirs): (&Outcome, &Outcome)| {
                     Some((it.figure)(&theirs.served)? / (it.figure)(&ours.served)?)
                 };
                 let pairs = of(it.ours).into_iter().zip(of(it.against));
                 let ratios: Vec<f64> = pairs.filter_map(ratio).collect();
                 if ratios.is_empty() {
-                    // Nobody has published what one of the devices draws.
+                    // The power of one of the devices is not published.
                     continue;
                 }
                 let (what, against) = (it.what, it.against.name());
@@ -138,14 +78,20 @@ pub(super) fn ratios(subject: &Subject, outcomes: &[Outcome]) -> Vec<Line> {
                     texts.name()
                 );
                 let why = why(subject, texts, &it);
-                lines.push(Line::gain(name, it.paper, &ratios, Origin::Simulated, &why));
+                lines.push(PaperLine::gain(
+                    name,
+                    it.paper,
+                    &ratios,
+                    Origin::Simulated,
+                    &why,
+                ));
             }
         }
     }
     lines
 }
 
-/// Why a ratio against a system is not the paper's.
+/// The reason why a ratio to a system differs from the paper's.
 fn why(subject: &Subject, texts: Texts, it: &Comparison) -> String {
     let tokens = |method| -> Vec<f64> {
         let data = subject.data.iter().filter(|(_, other, _)| *other == texts);
@@ -153,9 +99,9 @@ fn why(subject: &Subject, texts: Texts, it: &Comparison) -> String {
         records.map(|it| it.tokens_per_verification()).collect()
     };
     let tree = tokens("tree of 32");
-    let [least, most] = ends(&tree);
+    let [least, most] = Figure::ends(&tree);
     if it.ours == System::Igpu {
-        let [least, most] = ends(&tokens("chain of 16"));
+        let [least, most] = Figure::ends(&tokens("chain of 16"));
         return format!(
             "a verification gives {least:.2} to {most:.2} tokens; an iGPU draws two or three times the NPU's power"
         );
@@ -164,7 +110,7 @@ fn why(subject: &Subject, texts: Texts, it: &Comparison) -> String {
         System::Sam => {
             let gains = tree.iter().zip(tokens("SAM of 16, history"));
             let gains: Vec<f64> = gains.map(|(ours, theirs)| ours / theirs).collect();
-            let [least, most] = ends(&gains);
+            let [least, most] = Figure::ends(&gains);
             format!(
                 "{least:.2} to {most:.2} times the tokens of a verification, and prompts take the same time"
             )
@@ -203,13 +149,14 @@ pub(super) struct Ablation {
     pub(super) ours: [f64; STEPS.len()],
 }
 
-/// The ablation on the first machine, of kernels that have their weights inside: switched after the prompt, or
+/// The ablation on the first machine, with kernels that contain their weights: switched after the prompt, or
 /// progressively; without drafts, with an automaton's, with ours.
 pub(super) fn ablation(subject: &Subject, outcomes: &[Outcome]) -> Vec<Ablation> {
     let mut ablations = Vec::new();
     for (model, shapes) in subject.models.iter().enumerate() {
-        let paper = ABLATION.iter().find(|(name, _)| *name == shapes.name);
-        let Some((_, paper)) = paper else { continue };
+        let Some(paper) = subject.says.ablation.get(shapes.name) else {
+            continue;
+        };
         let of = |system| {
             let fits = |it: &&Outcome| {
                 (it.machine, it.model, it.system) == (0, model, system)
@@ -243,35 +190,29 @@ pub(super) fn ablation(subject: &Subject, outcomes: &[Outcome]) -> Vec<Ablation>
     ablations
 }
 
-/// What each step of the ablation gains over the NPU alone.
-pub(super) fn ablated(ablations: &[Ablation]) -> Vec<Line> {
+/// The gain of each step of the ablation over the NPU alone.
+pub(super) fn ablated(ablations: &[Ablation]) -> Vec<PaperLine> {
     let mut lines = Vec::new();
     for ablation in ablations {
         for (step, name) in STEPS.iter().enumerate().skip(1) {
             let paper = ablation.paper[0] / ablation.paper[step];
             let ours = ablation.ours[0] / ablation.ours[step];
-            let reached = ours >= paper;
             let why = match *name {
                 "+G" => "the loads take less time here, by the token of an answer",
                 _ => FEWER,
             };
-            lines.push(Line {
-                name: format!("ablation of {}: {name} against NPU", ablation.model),
-                paper: Some(Figure::One(paper)),
-                ours: Figure::One(ours),
-                reached,
-                origin: Origin::Simulated,
-                note: (!reached).then(|| why.to_owned()),
-            });
+            let name = format!("ablation of {}: {name} against NPU", ablation.model);
+            lines.push(PaperLine::at_least(name, Unit::Times, [paper, ours], why));
         }
     }
     lines
 }
 
-/// Tokens accepted, against both simpler ways to draft.
-pub(super) fn acceptance(subject: &Subject) -> Vec<Line> {
+/// Accepted tokens, compared with both simpler drafting methods.
+pub(super) fn acceptance(subject: &Subject) -> Vec<PaperLine> {
     let mut lines = Vec::new();
-    for (simple, paper) in ACCEPTANCE_GAINS {
+    for (simple, paper) in subject.says.acceptance_gains.iter() {
+        let simple = simple.as_str();
         for method in ["chain of 16", "tree of 32"] {
             for (kind, texts) in [Texts::AgentTasks, Texts::References]
                 .into_iter()
@@ -298,15 +239,21 @@ pub(super) fn acceptance(subject: &Subject) -> Vec<Line> {
                         "texts of which little stands in their context or in earlier answers gain little"
                     }
                 };
-                lines.push(Line::gain(name, paper, &ratios, Origin::Recorded, why));
+                lines.push(PaperLine::gain(
+                    name,
+                    *paper,
+                    &ratios,
+                    Origin::Recorded,
+                    why,
+                ));
             }
         }
     }
     lines
 }
 
-/// What calibration adds to our drafts, over the data that it was recorded of; nothing where that is none.
-pub(super) fn calibration(subject: &Subject) -> Vec<Line> {
+/// The gain of calibration for our drafts, over the data with calibrated records; empty if there are none.
+pub(super) fn calibration(subject: &Subject) -> Vec<PaperLine> {
     let mut lines = Vec::new();
     for method in ["chain of 16", "tree of 32"] {
         let calibrated = format!("{method}, calibrated");
@@ -324,9 +271,9 @@ pub(super) fn calibration(subject: &Subject) -> Vec<Line> {
         let name = format!("accepted tokens, {calibrated}, against {method}");
         let why = "the paper's are calibration and reuse together; a model that was taught answers alone finds little likely \
                    in prompts that it says later";
-        lines.push(Line::gain(
+        lines.push(PaperLine::gain(
             name,
-            CALIBRATION_GAINS,
+            *subject.says.calibration_gains,
             &ratios,
             Origin::Recorded,
             why,
@@ -335,8 +282,8 @@ pub(super) fn calibration(subject: &Subject) -> Vec<Line> {
     lines
 }
 
-/// What switching takes.
-pub(super) fn switching(subject: &Subject, switches: &[Switch]) -> Vec<Line> {
+/// The cost of switching.
+pub(super) fn switching(subject: &Subject, switches: &[Switch]) -> Vec<PaperLine> {
     let mut lines = Vec::new();
     for hardware in &subject.machines {
         let name = hardware.name();
@@ -356,7 +303,7 @@ pub(super) fn switching(subject: &Subject, switches: &[Switch]) -> Vec<Line> {
             let ratios: Vec<f64> = ratios.collect();
             let best = of(chunks).map(|it| it.best_us / it.prefill_us);
             let best: Vec<f64> = best.collect();
-            let [least, most] = ends(&best);
+            let [least, most] = Figure::ends(&best);
             lines.push(at_most(
                 format!("progressive switching against prompts of {prompts} tokens alone: {name}"),
                 (Some(1.0), 1.05),
@@ -373,23 +320,32 @@ pub(super) fn switching(subject: &Subject, switches: &[Switch]) -> Vec<Line> {
         let why =
             "the paper's is of Qwen2.5-1.5B, whose loads there take about as long as its prompts";
         let name = format!("asynchronous switching against progressive: {name}");
-        lines.push(Line::gain(name, [1.0, ASYNC], &gains, Origin::Planned, why));
+        lines.push(PaperLine::gain(
+            name,
+            [1.0, *subject.says.asynchronous],
+            &gains,
+            Origin::Planned,
+            why,
+        ));
     }
     lines
 }
 
 /// A ratio that should be at most a bound, beside the paper's figure.
-fn at_most(name: String, (paper, bound): (Option<f64>, f64), ours: &[f64], why: String) -> Line {
-    let [least, most] = ends(ours);
-    let reached = most <= bound;
-    Line {
-        name: format!("{name}, at most {bound:.2} wanted"),
-        paper: paper.map(Figure::One),
-        ours: Figure::Range([least, most]),
-        reached,
+fn at_most(
+    name: String,
+    (paper, bound): (Option<f64>, f64),
+    ours: &[f64],
+    why: String,
+) -> PaperLine {
+    let [least, most] = Figure::ends(ours);
+    let name = format!("{name}, at most {bound:.2} wanted");
+    PaperLine {
         origin: Origin::Planned,
-        note: (!reached).then_some(why),
+        paper: paper.map(Figure::One),
+        ..PaperLine::beside(name, Unit::Times, Figure::Range([least, most]))
     }
+    .reaching(most <= bound, &why)
 }
 
 impl Texts {
@@ -399,29 +355,5 @@ impl Texts {
             Self::AgentTasks => "agent-30m's tasks",
             Self::References => "references",
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn both_ends_of_a_range_have_to_be_reached() {
-        let line = |ours: &[f64]| {
-            Line::gain(
-                "x".to_owned(),
-                [1.1, 2.0],
-                ours,
-                Origin::Simulated,
-                "because",
-            )
-        };
-        assert!(line(&[2.5, 1.2]).reached);
-        assert_eq!(line(&[2.5, 1.2]).note, None);
-        assert_eq!(line(&[2.5, 1.2]).ours, Figure::Range([1.2, 2.5]));
-        assert!(!line(&[1.5, 1.2]).reached);
-        assert_eq!(line(&[1.0, 2.5]).note.as_deref(), Some("because"));
-        assert!(!line(&[]).reached);
     }
 }

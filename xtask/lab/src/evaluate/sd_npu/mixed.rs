@@ -1,6 +1,6 @@
-//! Drafts in mixed traces: what people and background work have of them, under the scheduler as it is.
+//! Drafts in mixed traces: their benefit for reactive and proactive requests, under the real scheduler.
 
-use super::lines::{Figure, Line, Origin};
+use super::super::line::{Figure, PaperLine, Unit};
 use super::serving::recorded;
 use anyhow::{Context, Result};
 use heg_sched::{Class, Lane, Micros};
@@ -9,15 +9,15 @@ use heg_spec::shipped;
 use heg_workload::{Trace, TraceSpec, Workload};
 use xtask::fail::Fail;
 
-/// Reactive and proactive requests a minute: in the middle of Agent.xpu's mixed regime.
+/// Reactive and proactive requests per minute: in the middle of Agent.xpu's mixed regime.
 const RATES: (f64, f64) = (4.0, 8.0);
 const SEEDS: u64 = 4;
 
-/// Draftings, by a name for lines: answers that are easy to draft for, and harder ones.
+/// Data sets, one with answers that are easy to draft for and one with harder ones.
 const DATA: [&str; 2] = ["agent-30m", "mtrag_un"];
 
-/// Lines of a trace with drafts against the same without.
-pub(super) fn mixed(records: &DraftRecords) -> Result<Vec<Line>> {
+/// Compares traces with drafts with the same ones without.
+pub(super) fn mixed(records: &DraftRecords) -> Result<Vec<PaperLine>> {
     let soc = shipped::soc("core-ultra-5-125h")?;
     let platform = Platform::new(&soc, &ModelSheet::shipped("llama-3.2-3b")?, 256)?;
     let off = served(&platform, false)?;
@@ -36,23 +36,23 @@ pub(super) fn mixed(records: &DraftRecords) -> Result<Vec<Line>> {
         let note = format!(
             "more than 1 wanted; the NPU verifies in {share:.1}% of the time: {NPU_BESIDE}"
         );
-        // Where it never does, nothing changes, which is no gain.
+        // If it never verifies, nothing changes, which is not a gain.
         lines.extend(gains(&name, (&on, &both), &note, |gain| gain > 1.0));
     }
     Ok(lines)
 }
 
-/// When the NPU is a second lane of decoding.
+/// The conditions under which the NPU is a second decode lane.
 const NPU_BESIDE: &str = "it does where no prompt has it, others decode, and costs say that both lanes give more together; \
      off in the shipped policy";
 
-/// Lines of what comes after against what was before.
+/// Compares the figures after a change with those before.
 fn gains(
     name: &str,
     (before, after): (&Means, &Means),
     note: &str,
     is_reached: fn(f64) -> bool,
-) -> Vec<Line> {
+) -> Vec<PaperLine> {
     let figures = [
         (
             "mean time of a reactive request",
@@ -71,13 +71,14 @@ fn gains(
             before.joules_per_token / after.joules_per_token,
         ),
     ];
-    let line = |(what, gain): (&str, f64)| Line {
-        name: format!("{name}: {what}, gain"),
-        paper: None,
-        ours: Figure::One(gain),
+    let line = |(what, gain): (&str, f64)| PaperLine {
         reached: is_reached(gain),
-        origin: Origin::Simulated,
         note: Some(note.to_owned()),
+        ..PaperLine::beside(
+            format!("{name}: {what}, gain"),
+            Unit::Times,
+            Figure::One(gain),
+        )
     };
     figures.map(line).into()
 }
@@ -107,7 +108,7 @@ fn served(platform: &Platform, second_lane: bool) -> Result<Means> {
             ..TraceSpec::default()
         };
         let trace = Trace::draw(&spec, &workloads);
-        let run = platform.serve(&policy, &trace, false);
+        let run = platform.serve(&policy.clone().into(), &trace, false);
         let run = run.with_context(|| Fail::check(format!("mixed trace {seed}")))?;
         let metrics = Metrics::of(&run);
         let share = 1.0 / SEEDS as f64;

@@ -1,9 +1,9 @@
-//! `cargo xtask evaluate --paper sd-npu`: the evaluation of sd.npu (section 4) beside ours.
+//! `cargo xtask evaluate --paper sd-npu`: the evaluation of sd.npu (section 4) compared with ours.
 //!
-//! How far drafts are accepted was recorded over real texts (`cargo xtask bench-drafts`); what that is worth is simulated,
-//! on machines and models by their data sheets (`hardware`), one request at a time (`serving`) and in mixed traces; when
-//! kernels are switched is planned and computed (`switching`). `lines` holds the outcome against the paper's figures
-//! (`figures`), `tables` prints everything.
+//! Acceptance of drafts was recorded over real texts (`cargo xtask bench-drafts`); its benefit is simulated, on
+//! machines and models from their data sheets (`hardware`), one request at a time (`serving`) and in mixed traces; the
+//! times of switching kernels are planned and computed (`switching`). `lines` compares the results with the paper's
+//! figures (`figures`), `tables` prints everything.
 
 mod figures;
 mod hardware;
@@ -13,35 +13,36 @@ mod serving;
 mod switching;
 mod tables;
 
-use anyhow::{Context, Result};
-use figures::TASKS;
+use super::line::PaperLine;
+use super::output;
+use anyhow::Result;
+use figures::{Figures, TASKS};
 use hardware::{Hardware, MODELS, ModelShapes};
 use heg_sim::DraftRecords;
-use lines::Line;
 use rayon::prelude::*;
 use serde::Serialize;
 use serving::{Served, System};
-use std::fs;
 use std::path::Path;
-use xtask::fail::Fail;
 
-/// Machines: the paper's, as far as its anchors are known, and the one that the project's kernels are compiled for.
+/// Machines: the paper's, as far as its anchors are known, and the one for which the project's kernels are compiled.
 const MACHINES: [&str; 2] = ["snapdragon-8-gen3", "core-ultra-5-125h"];
 
-/// What is evaluated.
+/// The subject of the evaluation.
 pub(super) struct Subject {
+    /// The paper's figures.
+    says: Figures,
     machines: Vec<Hardware>,
     models: Vec<ModelShapes>,
     records: DraftRecords,
-    /// Data sets: a task of the paper, whose texts they are, and their name in the records.
+    /// Data sets: a task of the paper, the source of the texts, and the name in the records.
     data: Vec<(&'static str, Texts, &'static str)>,
 }
 
-/// Whose texts answers are.
+/// The source of the answers' texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Texts {
-    /// Right answers of the tasks that agent-30m was trained for, which it gives itself in 94 of 100 cases.
+    /// Correct answers of the tasks that agent-30m was trained for; it gives them itself in 94 of 100 cases.
     AgentTasks,
     /// Reference answers of public data sets, by people and other models.
     References,
@@ -66,6 +67,7 @@ impl Subject {
             ]
         });
         Ok(Self {
+            says: figures::figures()?,
             machines: MACHINES
                 .iter()
                 .map(|name| Hardware::of(name))
@@ -76,7 +78,7 @@ impl Subject {
         })
     }
 
-    /// Every system on every machine with every model and data set.
+    /// Serves with every system on every machine with every model and data set.
     fn serve(&self) -> Result<Vec<Outcome>> {
         let mut cases = Vec::new();
         for machine in 0..self.machines.len() {
@@ -107,13 +109,11 @@ impl Subject {
 struct Summary<'a> {
     paper: &'static str,
     acceptance: &'a str,
-    lines: &'a [Line],
+    lines: &'a [PaperLine],
 }
 
-/// Evaluates, prints and writes into a folder.
+/// Evaluates, prints, and writes the results into a folder.
 pub(super) fn run(out: &Path) -> Result<()> {
-    let unwritable = || Fail::environment(format!("cannot write to `{}`", out.display()));
-    fs::create_dir_all(out).with_context(unwritable)?;
     let subject = Subject::whole()?;
     let (report, lines) = evaluate(&subject)?;
     let summary = Summary {
@@ -121,16 +121,14 @@ pub(super) fn run(out: &Path) -> Result<()> {
         acceptance: &subject.records.source,
         lines: &lines,
     };
-    let summary = serde_json::to_string_pretty(&summary)? + "\n";
-    fs::write(out.join("summary.json"), summary).with_context(unwritable)?;
-    fs::write(out.join("report.md"), &report).with_context(unwritable)?;
+    output::write(out, &report, &summary)?;
     print!("{report}");
     println!("wrote {}", out.display());
     Ok(())
 }
 
 /// The report, and its lines.
-fn evaluate(subject: &Subject) -> Result<(String, Vec<Line>)> {
+fn evaluate(subject: &Subject) -> Result<(String, Vec<PaperLine>)> {
     let outcomes = subject.serve()?;
     let switches = switching::switches(subject);
     let ablation = lines::ablation(subject, &outcomes);

@@ -2,29 +2,30 @@
 
 use super::hardware::{Decoder, Hardware, LONG_TOKENS, ModelShapes, OneStream, SHORT_TOKENS};
 use anyhow::{Context, Result};
-use heg_sched::{CachedCosts, Class, Lane, Micros, SingleLane};
+use heg_sched::{CachedCosts, Class, ClientId, Lane, Micros, SingleLane};
 use heg_sim::{
     DraftRecord, DraftRecords, DraftedSteps, Machine, Metrics, PowerModel, SimulatedDrafts,
     simulate,
 };
 use heg_spec::{DeviceClass, shipped};
 use heg_workload::{Arrival, Trace, TraceRequest};
+use serde::Deserialize;
 use xtask::fail::Fail;
 
-/// Who answers. Prompts are the NPU's everywhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The system that decodes. Prefill runs on the NPU in all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(super) enum System {
-    /// The NPU decodes, a token at a time.
+    /// The NPU decodes, one token at a time.
     Npu,
     /// The CPU decodes.
     Cpu,
-    /// The NPU verifies what suffix automata over context and history draft.
+    /// The NPU verifies drafts of suffix automata over context and history.
     Sam,
-    /// The NPU verifies what a draft model says, which runs on it too: simulated as in the paper.
+    /// The NPU verifies drafts of a draft model, which also runs on it: simulated as in the paper.
     Eagle,
     /// The NPU verifies our drafts, as trees of 32 on its static chunk.
     Ours,
-    /// The iGPU verifies our drafts, as chains of up to 16: what HEG's scheduler does.
+    /// The iGPU verifies our drafts, as chains of up to 16: HEG's scheduler.
     Igpu,
 }
 
@@ -67,7 +68,7 @@ impl System {
         }
     }
 
-    /// How its drafts turn out.
+    /// The acceptance record of its drafts.
     fn drafts(self, records: &DraftRecords, data: &str) -> Result<Option<DraftRecord>> {
         let method = match self {
             Self::Npu | Self::Cpu => return Ok(None),
@@ -80,10 +81,10 @@ impl System {
     }
 }
 
-/// Passes of EAGLE's draft model for a verification: as many as give the tokens that the paper takes to be accepted.
+/// Passes of EAGLE's draft model per verification: as many as give the tokens that the paper assumes to be accepted.
 const EAGLE_PASSES: u32 = 5;
 
-/// The paper's assumption: 5.5 tokens for each verification, whatever the task (4.1).
+/// The paper's assumption: 5.5 tokens per verification, whatever the task (4.1).
 fn eagle() -> DraftRecord {
     DraftRecord {
         data: "assumed".to_owned(),
@@ -97,7 +98,7 @@ fn eagle() -> DraftRecord {
     }
 }
 
-/// The record of a data set and a way to draft.
+/// The record of a data set and a drafting method.
 pub(super) fn recorded<'r>(
     records: &'r DraftRecords,
     data: &str,
@@ -107,20 +108,20 @@ pub(super) fn recorded<'r>(
     found.with_context(|| Fail::input(format!("no record of `{method}` on `{data}`")))
 }
 
-/// What a system takes for the requests of a data set.
+/// The cost of a data set's requests on a system.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Served {
     pub(super) prompt_tokens: u32,
     pub(super) answer_tokens: u32,
-    /// From a request's arrival to its last token, by the token of its answer.
+    /// Time from a request's arrival to its last token, per token of its answer.
     pub(super) ms_per_token: f64,
-    /// The same from the first token on.
+    /// Time from the first token to the last, per token.
     pub(super) decode_ms_per_token: f64,
-    /// None where the machine's file does not say what the decoder draws.
+    /// Energy per token; `None` if the machine's file does not state the decoder's power.
     pub(super) joules_per_token: Option<f64>,
 }
 
-/// Requests that are served, each with drafts of its own.
+/// Number of requests, each with its own drafts.
 const REQUESTS: u64 = 32;
 const SEED: u64 = 17;
 
@@ -176,9 +177,10 @@ pub(super) fn serve(
     })
 }
 
-/// Requests that come when the last answer was there.
+/// Requests that each arrive when the previous answer has ended.
 fn trace(lengths: &DraftRecord) -> Trace {
     let request = |index: u64| TraceRequest {
+        client: ClientId::default(),
         arrival: match index.checked_sub(1) {
             None => Arrival::At(Micros(0)),
             Some(request) => Arrival::After {
@@ -193,7 +195,7 @@ fn trace(lengths: &DraftRecord) -> Trace {
         prompt_tokens: lengths.prompt_tokens.max(1),
         shared_tokens: 0,
         output_tokens: lengths.answer_tokens.max(1),
-        // The scheduler does not know where an answer ends.
+        // The scheduler does not know where an answer will end.
         output_tokens_max: 512.max(lengths.answer_tokens),
         deadline_after: None,
         cancel_after: None,

@@ -1,7 +1,7 @@
-//! Switching graphs (sd.npu 3.2): how long after a prompt alone decoding can begin, by the plan.
+//! Switching graphs (sd.npu 3.2): the delay before decoding can begin after a prompt alone, according to the plan.
 //!
-//! This is for kernels that have their weights inside, as the paper's have: HEG's are inputs, so that both forms are
-//! resident at next to no memory and nothing is switched.
+//! This applies to kernels that contain their weights, like the paper's: HEG's weights are inputs, so that both forms
+//! are resident with almost no memory and nothing is switched.
 
 use super::Subject;
 use super::hardware::{Hardware, LONG_TOKENS, ModelShapes, SHORT_TOKENS};
@@ -10,10 +10,11 @@ use heg_sched::{Call, Costs, Kernel, Lane, SwitchedBlock, Switching, best_ready_
 /// Layers of a block. Chosen, since the paper does not say: six or seven blocks.
 const BLOCK_LAYERS: u32 = 4;
 
-/// What a load reads in a second: the sequential rate of UFS 4.0 (Samsung, 2022). What a driver does besides is not known.
+/// Bytes read per second by a load: the sequential rate of UFS 4.0 (Samsung, 2022). The driver's additional work is
+/// unknown.
 const LOAD_BYTES_PER_SEC: f64 = 4.2e9;
 
-/// Chunks of the prompts that are switched in: of 256 tokens each.
+/// Numbers of 256-token chunks of the prompts during which graphs are switched.
 pub(super) const CHUNKS: [usize; 4] = [1, 2, 4, 8];
 
 /// The ways to switch, in the order of their columns.
@@ -24,33 +25,33 @@ pub(super) const WAYS: [Switching; 4] = [
     Switching::Sync,
 ];
 
-/// What switching takes with a model on a machine.
+/// The cost of switching with a model on a machine.
 pub(super) struct Switch {
     pub(super) machine: String,
     pub(super) model: &'static str,
     pub(super) chunks: usize,
-    /// The prompt alone.
+    /// Time of the prompt alone.
     pub(super) prefill_us: f64,
-    /// Until decoding can begin, by [`WAYS`].
+    /// Time until decoding can begin, by [`WAYS`].
     pub(super) ready_us: [f64; WAYS.len()],
-    /// The same under the best plan of all.
+    /// Time until decoding can begin under the best possible plan.
     pub(super) best_us: f64,
 }
 
 impl Switch {
-    /// What the progressive plan takes of the best one's time.
+    /// The time of the progressive plan relative to the best one's.
     pub(super) fn against_best(&self) -> f64 {
         self.ratio(Switching::Progressive) * self.prefill_us / self.best_us
     }
 
-    /// When decoding can begin, as a share of the prompt alone.
+    /// Time until decoding can begin, relative to that of the prompt alone.
     pub(super) fn ratio(&self, way: Switching) -> f64 {
         let at = WAYS.iter().position(|it| *it == way);
         at.map_or(f64::NAN, |at| self.ready_us[at] / self.prefill_us)
     }
 }
 
-/// All of them.
+/// Switching on all machines with all models and numbers of chunks.
 pub(super) fn switches(subject: &Subject) -> Vec<Switch> {
     let mut switches = Vec::new();
     for machine in &subject.machines {
@@ -61,7 +62,7 @@ pub(super) fn switches(subject: &Subject) -> Vec<Switch> {
     switches
 }
 
-/// Switching in a prompt of so many chunks.
+/// Switching during a prompt of this number of chunks.
 pub(super) fn switch(machine: &Hardware, model: ModelShapes, chunks: usize) -> Switch {
     let blocks = blocks(machine, model, chunks);
     let ready = |way| times(&blocks, chunks, &plan(way, &blocks, chunks)).ready_us();

@@ -1,19 +1,21 @@
-//! The report: tables as the paper has them, then line by line.
+//! The report: tables like the paper's, then line by line.
 
-use super::figures::{STEPS, TASKS};
-use super::lines::{Ablation, Figure, Line, Origin};
+use super::super::line::PaperLine;
+use super::super::output;
+use super::figures::STEPS;
+use super::lines::Ablation;
 use super::serving::{Served, System};
 use super::switching::{Switch, WAYS};
 use super::{Outcome, Subject, Texts};
 use std::fmt::Write;
 
-/// Everything as Markdown.
+/// The whole report as Markdown.
 pub(super) fn report(
     subject: &Subject,
     outcomes: &[Outcome],
     ablation: &[Ablation],
     switches: &[Switch],
-    lines: &[Line],
+    lines: &[PaperLine],
 ) -> String {
     let mut text = setup(subject);
     speeds(subject, outcomes, &mut text);
@@ -119,9 +121,9 @@ fn accepted(subject: &Subject, text: &mut String) {
          |---|---|---|---|---|---|---|---|---|\n",
     );
     for (task, texts, data) in &subject.data {
-        let paper = TASKS.iter().find(|it| it.name == *task);
-        let paper = paper.map_or(String::new(), |it| {
-            it.accepted.map(|tokens| format!("{tokens:.2}")).join(", ")
+        let paper = subject.says.accepted.get(*task);
+        let paper = paper.map_or(String::new(), |accepted| {
+            accepted.map(|tokens| format!("{tokens:.2}")).join(", ")
         });
         let ours = [
             "PLD of 10",
@@ -170,33 +172,12 @@ fn switched(switches: &[Switch], text: &mut String) {
     }
 }
 
-fn all(lines: &[Line], text: &mut String) {
-    text.push_str("\n## Line by line\n\n| figure | origin | paper | ours | reached | note |\n|---|---|---|---|---|---|\n");
-    for line in lines {
-        let origin = match line.origin {
-            Origin::Simulated => "simulated",
-            Origin::Recorded => "recorded",
-            Origin::Planned => "planned",
-        };
-        let _ = writeln!(
-            text,
-            "| {} | {origin} | {} | {} | {} | {} |",
-            line.name,
-            line.paper.map_or("-".to_owned(), Figure::show),
-            line.ours.show(),
-            if line.reached { "yes" } else { "**no**" },
-            line.note.as_deref().unwrap_or_default()
-        );
-    }
+fn all(lines: &[PaperLine], text: &mut String) {
     let reached = lines.iter().filter(|line| line.reached).count();
-    let _ = writeln!(text, "\n{reached} of {} lines are reached.", lines.len());
-}
-
-impl Figure {
-    fn show(self) -> String {
-        match self {
-            Self::One(ratio) => format!("{ratio:.2}×"),
-            Self::Range([least, most]) => format!("{least:.2}–{most:.2}×"),
-        }
-    }
+    let _ = write!(
+        text,
+        "\n## Line by line\n\n{}\n{reached} of {} lines are reached.\n",
+        output::table(lines),
+        lines.len()
+    );
 }

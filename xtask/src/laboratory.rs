@@ -1,0 +1,70 @@
+//! The laboratory's commands: the one list of them, for the front door's help and for the laboratory itself.
+
+use crate::workspace::Build;
+
+/// A command of the laboratory.
+#[derive(Debug, Clone, Copy)]
+pub struct LabCommand {
+    /// The command's name, as typed.
+    pub name: &'static str,
+    /// The command's description in the help.
+    pub about: &'static str,
+    /// Build of the laboratory: a release build if it includes the engine to be measured.
+    pub build: Build,
+}
+
+/// All commands, in the order of the help.
+pub const LAB_COMMANDS: [LabCommand; 9] = [
+    of_dev(
+        "bench-attacks",
+        "Attack the release server with hostile clients and models, beside another client, and print one table",
+    ),
+    of_dev(
+        "bench-drafts",
+        "Replay known answers with several ways to draft: tokens per verification, and what drafting takes",
+    ),
+    of_release(
+        "bench-pair",
+        "Measure two lanes that share every kernel beside one lane and one device with two threads",
+    ),
+    of_dev(
+        "bench-peers",
+        "Measure HEG beside OpenVINO GenAI and llama.cpp on the same model, and print one table",
+    ),
+    of_dev(
+        "bench-serve",
+        "Replay mixed traces against HEG, OpenVINO GenAI and llama-server, and print one table",
+    ),
+    of_release(
+        "bench-speculation",
+        "Answer questions of data sets without drafts, with them, and by OpenVINO GenAI with prompt look-up",
+    ),
+    of_dev(
+        "evaluate",
+        "Run the papers' evaluation in virtual time: tables and figures beside theirs",
+    ),
+    of_dev(
+        "quality",
+        "Measure how far each form on each device is from the f32 model, beside OpenVINO GenAI",
+    ),
+    of_dev(
+        "model-sheet",
+        "Write what the simulator has to know of a bundle's model: a RON file of some tens of kilobytes",
+    ),
+];
+
+const fn of_dev(name: &'static str, about: &'static str) -> LabCommand {
+    LabCommand {
+        name,
+        about,
+        build: Build::Dev,
+    }
+}
+
+const fn of_release(name: &'static str, about: &'static str) -> LabCommand {
+    LabCommand {
+        name,
+        about,
+        build: Build::Release,
+    }
+}

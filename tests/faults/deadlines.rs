@@ -1,4 +1,4 @@
-//! Deadlines of requests that are not the scheduler's yet.
+//! Deadlines of requests that the scheduler does not have yet.
 
 use std::time::{Duration, Instant};
 

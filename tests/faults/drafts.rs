@@ -1,6 +1,6 @@
-//! Drafts that are wrong in every way: a request gets the tokens, and the log probabilities, that it gets without drafts.
+//! Drafts that are wrong in every way: a request gets the same tokens and log probabilities as without drafts.
 //!
-//! Every family is asked, in f32 and in W8A16, greedily and with seeds. `HEG_FULL=1` asks with 32 seeds in place of two.
+//! Every family is tested, in f32 and in W8A16, greedily and with seeds. `HEG_FULL=1` uses 32 seeds instead of two.
 
 use std::path::Path;
 
@@ -17,20 +17,20 @@ use heg_text::SamplingParams;
 const ANSWER_TOKENS: u32 = 20;
 const PROMPT_TOKENS: [usize; 2] = [9, 70];
 
-/// What is drafted, where the whole answer is known.
+/// The kind of draft for a known answer.
 #[derive(Debug, Clone, Copy)]
 enum Drafted {
     Right,
-    /// Right up to a token, and from there on too, but for this one.
+    /// Right except for the token at this position.
     WrongAt(usize),
     Random,
     /// The tokens that end answers.
     Ends,
-    /// Tokens that no vocabulary has, after a right one.
+    /// A right token, followed by tokens outside every vocabulary.
     Unknown,
-    /// The right tokens as one way of a tree that has two others at each of its tokens.
+    /// The right tokens as one branch of a tree with two other branches at each of its tokens.
     Hidden,
-    /// As many ways as there are rows, and none is right.
+    /// As many branches as there are rows, none of them right.
     Bushy,
 }
 
@@ -48,11 +48,11 @@ const DRAFTED: [Drafted; 11] = [
     Drafted::Bushy,
 ];
 
-/// The largest token, by the smallest vocabulary of a family.
+/// Vocabulary size of the smallest family: the end of the token ids.
 const TOKENS: u32 = 64;
 
 impl Drafted {
-    /// A draft where the answer goes on with `rest`.
+    /// Returns the draft for an answer that continues with `rest`.
     fn tokens(self, rest: &[u32], ends: &[u32]) -> Vec<(u32, Option<u16>)> {
         let chain = |tokens: Vec<u32>| -> Vec<(u32, Option<u16>)> {
             let before = [None].into_iter().chain((0..).map(Some));
@@ -102,7 +102,7 @@ impl Drafted {
     }
 }
 
-/// A token with its log probability, to the bit where bits do not depend on the rows beside it.
+/// A token with its log probability, as bits if they do not depend on the rows beside it.
 type Token = (u32, Option<u64>);
 
 fn answer(engine: &Engine, machine: Machine, request: Request) -> (Vec<Token>, u32) {
@@ -124,7 +124,7 @@ fn answer(engine: &Engine, machine: Machine, request: Request) -> (Vec<Token>, u
     unreachable!("an answer ends");
 }
 
-/// What a family runs on.
+/// The machine on which a family runs.
 #[derive(Debug, Clone, Copy)]
 struct Machine {
     soc: &'static str,
@@ -168,14 +168,14 @@ fn engine(bundle: &Path, machine: Machine, speculation: Speculation, plan: &Faul
         ..EngineOptions::default()
     };
     let mut policy = shipped::policy(machine.policy).unwrap();
-    // All that is drafted is verified, whatever a busy machine makes rows cost.
+    // All drafted tokens are verified, whatever rows cost on a busy machine.
     policy.drafts.fixed_tokens = Some(31);
     let engine = Engine::start_with_faults(loader, policy, options, plan.clone()).unwrap();
     engine.wait_ready().unwrap();
     engine
 }
 
-/// Greedy, and as many seeds: none where bits depend on the rows beside them.
+/// Returns the samplings: greedy, and several seeds; no seeds if bits depend on the rows beside them.
 fn samplings(machine: Machine) -> impl Iterator<Item = SamplingParams> {
     let seeds = match (machine.is_exact, std::env::var_os("HEG_FULL")) {
         (false, _) => 0,

@@ -1,4 +1,4 @@
-//! Requests that a fault held up, explained from the trace of a real engine.
+//! Requests that a fault delayed, explained from the trace of a real engine.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::world::{Answer, TWO_LANES, World, impatient, request};
 
-/// An engine that writes a trace, whose kernels count as hung after two seconds.
+/// An engine that writes a trace, and whose kernels count as hung after two seconds.
 struct TracedWorld {
     world: World,
     folder: TempDir,
@@ -29,7 +29,7 @@ impl TracedWorld {
         folder.path().join("trace.json")
     }
 
-    /// Ends the engine, and explains a request of it.
+    /// Ends the engine, and explains one of its requests.
     fn explain(self, request: RequestId) -> Explanation {
         let Self { world, folder } = self;
         let World { engine, .. } = world;

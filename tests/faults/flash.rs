@@ -1,15 +1,15 @@
-//! KV caches that make room for others, and flash that is full or cannot be read.
+//! KV caches that are evicted for others, and flash that is full or unreadable.
 
 use heg_runtime::engine::{Fault, Request, Victim};
 use heg_sched::{Class, Finish};
 
 use crate::world::{Answer, World, policies, policy, request};
 
-/// Flows with the same prompt: together they need several times the memory that there is.
+/// Number of flows with the same prompt: together they need several times the available memory.
 const FLOWS_EACH: usize = 4;
 
-/// Each flow is called with half of its prompt, then with all of it, while memory has room for few of them. Gives the
-/// tokens that second calls found.
+/// Calls each flow with half of its prompt, then with all of it, while memory has room for few of them. Returns the
+/// number of tokens that second calls found in a cache.
 fn call_twice(world: &World) -> u32 {
     let prompts = || world.references.iter().cycle();
     let flows: Vec<_> = prompts()
@@ -58,7 +58,7 @@ fn call_twice(world: &World) -> u32 {
     reused
 }
 
-/// A policy with memory for few flows, and flash for the others if `flash_mib` says so.
+/// Returns a policy with memory for few flows, and flash for the others if `flash_mib` allows it.
 fn tight(name: &str, soc: &'static str, flash_mib: u32) -> World {
     let mut policy = policy(name);
     policy.limits.kv_mib = 1;

@@ -1,10 +1,11 @@
-//! What `/healthz` and requests say of a server whose lanes are lost.
+//! The state of a server with lost lanes, as seen through `/healthz` and requests.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use heg_confine::WorkerProgram;
 use heg_runtime::Loaded;
 use heg_runtime::engine::{Fault, Victim};
 use heg_sched::Lane;
@@ -13,7 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::world::{TWO_LANES, World, bundle};
 
-/// Status and body of an answer.
+/// Returns status and body of an answer.
 fn ask(address: SocketAddr, request: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream
@@ -36,7 +37,16 @@ fn ask(address: SocketAddr, request: &str, body: &str) -> (u16, String) {
 fn health_says_which_lanes_are_lost_and_when_nothing_is_left() {
     let world = World::new("agent-xpu", TWO_LANES);
     let loaded = Loaded::open(bundle()).unwrap();
-    let served = ServedModel::new(&loaded, world.engine.clone(), Timeline::default()).unwrap();
+    let served = ServedModel::new(
+        &loaded,
+        world.engine.clone(),
+        Timeline::default(),
+        WorkerProgram {
+            path: env!("CARGO_BIN_EXE_tests_text_worker").into(),
+            arguments: Vec::new(),
+        },
+    )
+    .unwrap();
     let server = Server::bind(ServerOptions {
         port: Some(0),
         ..ServerOptions::default()
@@ -64,7 +74,7 @@ fn health_says_which_lanes_are_lost_and_when_nothing_is_left() {
         }
     };
     let complete = || {
-        // Whole chunks, which are the NPU's.
+        // Whole chunks, which run on the NPU.
         let prompt = &world.references[5].prompt;
         let body = format!(r#"{{"prompt": {prompt:?}, "max_tokens": 3, "ignore_eos": true}}"#);
         ask(address, "POST /v1/completions", &body)

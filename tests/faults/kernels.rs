@@ -1,12 +1,12 @@
-//! Kernels that fail, hang, or end late.
+//! Tests of kernels that fail, hang, or end late.
 
 use heg_runtime::engine::{Fault, Victim};
 use heg_sched::{Finish, RequestId};
 
 use crate::world::{World, policies};
 
-/// A kernel that hangs takes seconds of waiting, so with each pipeline it does so under one policy; under all of them
-/// with `HEG_FULL=1`.
+/// Returns whether to test this fault under this policy. A hung kernel takes seconds of waiting, so each pipeline is
+/// tested with it under one policy; with `HEG_FULL=1` under all.
 fn may_happen(fault: Fault, policy: &str) -> bool {
     let hangs = matches!(fault, Fault::Hang | Fault::Late);
     let stands_for_others = [
@@ -46,7 +46,7 @@ fn a_culprit_fails_alone_under_every_policy() {
     for (policy, soc) in policies() {
         for (fault, after) in [
             (Fault::Fail, 0),
-            // It is decoding in a batch by then.
+            // The request decodes in a batch by then.
             (Fault::Fail, 60),
             (Fault::Hang, 0),
             (Fault::Unreserved, 0),

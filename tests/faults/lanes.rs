@@ -1,4 +1,4 @@
-//! Lanes that panic, or never answer; and a conductor that panics.
+//! Tests of lanes that panic or never answer, and of a conductor that panics.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use heg_sched::{Action, Class, Event, Finish, Lane, Micros};
 
 use crate::world::{Answer, ONE_LANE, TWO_LANES, World, impatient, policies, policy, request};
 
-/// Lanes that were lost, and why.
+/// The lost lanes, with the reasons.
 #[derive(Clone, Default)]
 struct Losses(Arc<Mutex<Vec<(Lane, String)>>>);
 
@@ -84,7 +84,7 @@ fn a_lane_that_never_answers_is_left_behind() {
     );
     world.expect(Fault::Stuck, Victim::Lane(Lane::Npu), 4, 1);
     world.crowd_is_served();
-    // Nobody has to have waited for it.
+    // The loss is noticed even if nobody has waited for the lane.
     let begin = Instant::now();
     while world.engine.health() == Health::Ready {
         assert!(begin.elapsed() < Duration::from_secs(60));
@@ -140,7 +140,7 @@ impl Observer for Bomb {
 fn a_conductor_that_panics_leaves_nobody_waiting() {
     let name = "agent-xpu-one-device";
     let world = World::with(policy(name), name, ONE_LANE, vec![Box::new(Bomb)]);
-    // Its listener goes with the conductor.
+    // Its listener is dropped with the conductor.
     drop(world.submit(0));
     let begin = Instant::now();
     let why = loop {

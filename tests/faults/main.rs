@@ -1,5 +1,5 @@
-//! Faults on the real engine: whoever a fault is meant for fails with a clear status; everybody else gets the tokens that
-//! they get without faults, memory comes back, and nothing hangs.
+//! Faults on the real engine: the fault's target fails with a clear status; everybody else gets the same tokens as
+//! without faults, memory comes back, and nothing hangs.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"

@@ -1,10 +1,10 @@
-//! Many short prompts: none of them leaves anything.
+//! Many short prompts, none of which leaves anything behind.
 
 use heg_sched::{Class, Finish};
 
 use crate::world::{Answer, ONE_LANE, World, request};
 
-/// What a process has of the system.
+/// The system resources that a process holds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Holdings {
     pub(crate) mappings: usize,
@@ -26,7 +26,7 @@ impl Holdings {
     }
 }
 
-/// Prompts of two tokens; `HEG_SHORT_PROMPTS` says how many.
+/// Prompts of two tokens; `HEG_SHORT_PROMPTS` sets their number.
 #[test]
 fn short_prompts_leave_nothing_behind() {
     let prompts = std::env::var("HEG_SHORT_PROMPTS").ok();

@@ -1,4 +1,4 @@
-//! A mixed load with faults for as long as one likes: everybody hears how it ended, and nothing grows.
+//! A mixed load with faults for any length of time: everybody learns how their request ended, and nothing grows.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use heg_tests::Seeded;
 use crate::many::Holdings;
 use crate::world::{ANSWER_TOKENS, Answer, ONE_LANE, TWO_LANES, World, impatient, request};
 
-/// Requests at a time.
+/// Number of concurrent requests.
 const LIVE: usize = 12;
 
-/// `HEG_SOAK_MINUTES` minutes of it, shared by the policies; seconds, where that is not said. With minutes, run it alone:
-/// what the process holds is only told then.
+/// Runs for `HEG_SOAK_MINUTES` minutes, divided between the policies, or for seconds if that is not set. With minutes,
+/// run it alone: only then does it check the resources of the process.
 #[test]
 fn a_load_with_faults_leaves_nothing_behind() {
     let minutes = std::env::var("HEG_SOAK_MINUTES").ok();
@@ -22,7 +22,7 @@ fn a_load_with_faults_leaves_nothing_behind() {
     let policies = [
         ("agent-xpu", TWO_LANES),
         ("cpu-continuous-batching", ONE_LANE),
-        ("igpu-time-sharing", TWO_LANES),
+        ("igpu-continuous-batching", TWO_LANES),
         ("agent-xpu-one-device", ONE_LANE),
     ];
     let seconds = minutes.map_or(3.0, |minutes| minutes * 60.0 / policies.len() as f64);
@@ -139,7 +139,7 @@ impl Load {
             assert_eq!(tokens.len(), ANSWER_TOKENS as usize);
         }
         *self.ended.entry(ending.finish).or_default() += 1;
-        // Some flows are left to make room by going to flash, until the next call of this name.
+        // Some flows are left open, to be moved to flash, until the next call of this name.
         self.world.engine.end_flow(flow);
     }
 }

@@ -1,5 +1,5 @@
-//! Graphs that are switched block by block while requests are served: everybody gets the tokens of kernels that stay, also
-//! where requests are given up or preempted meanwhile, and where graphs cannot be loaded.
+//! Graphs that are switched block by block while requests are served: everybody gets the same tokens as from resident
+//! kernels, even if requests are cancelled or preempted meanwhile, or graphs cannot be loaded.
 //!
 //! The kernels with their weights inside are OpenVINO's for a CPU.
 
@@ -9,14 +9,15 @@ use heg_tests::openvino_or_skip;
 
 use crate::world::World;
 
-/// A machine of one lane under schedulers that run prompts kernel by kernel and pass by pass, and one of two lanes.
+/// Machines with one lane, under schedulers that run prompts kernel by kernel and pass by pass, and a machine with two
+/// lanes.
 const MACHINES: [(&str, &str); 3] = [
     ("agent-xpu-one-device", "host-cpu-openvino"),
     ("cpu-continuous-batching", "host-cpu-openvino"),
     ("agent-xpu", "host-roles-openvino"),
 ];
 
-/// All of them with `HEG_FULL=1`; otherwise the last, since their kernels are slow to load.
+/// Returns all of them with `HEG_FULL=1`; otherwise the last one, since their kernels are slow to load.
 fn machines() -> &'static [(&'static str, &'static str)] {
     match std::env::var_os("HEG_FULL") {
         Some(_) => &MACHINES,
@@ -31,7 +32,7 @@ const WAYS: [Switching; 4] = [
     Switching::Sync,
 ];
 
-/// A machine that switches at every boundary.
+/// Returns a world whose machine switches at every boundary.
 fn always(machine: (&str, &'static str)) -> World {
     let plan = FaultPlan::default();
     plan.switch_always();
@@ -47,7 +48,7 @@ fn every_way_to_switch_gives_the_same_tokens() {
         for way in WAYS {
             let world = World::switching(machine, way, FaultPlan::default());
             world.crowd_is_served();
-            // Alone, with pauses in which blocks go back.
+            // Alone, with pauses in which blocks are unloaded.
             for at in [3, 5, 7] {
                 let answer = world.submit(at);
                 let flow = answer.flow.unwrap();
@@ -123,7 +124,7 @@ fn a_block_whose_graph_cannot_be_loaded_keeps_the_other() {
     }
 }
 
-/// While nothing can be loaded, requests fail with the reason; afterwards all is well.
+/// While nothing can be loaded, requests fail with the reason; afterwards they succeed.
 #[test]
 fn where_no_graph_can_be_loaded_requests_fail_and_later_ones_do_not() {
     if !openvino_or_skip("where_no_graph_can_be_loaded_requests_fail_and_later_ones_do_not") {

@@ -1,6 +1,6 @@
-//! What the scheduler makes of two lanes of unequal speed, on a real engine: token-wise kernels take a time that the
-//! plan adds, next to which their own is small, and what is asked is who ran what where, not how long it took. Each
-//! mechanism is also switched off, and then missed.
+//! The scheduler's use of two lanes of unequal speed, on a real engine. The plan adds a time to token-wise kernels,
+//! beside which their own is small, and the tests check which request ran where, not how long it took. Each mechanism
+//! is also switched off, and then missed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,10 +13,10 @@ use heg_workload::{LaunchOutcome, TraceEvent, TraceRecorder, TracedCall, TracedL
 
 use crate::world::{Answer, TWO_LANES, World, impatient, policy, request};
 
-/// Tokens of a chunk of this engine.
+/// Number of tokens of a chunk of this engine.
 const CHUNK: u32 = 32;
 
-/// What happened, for whoever holds a clone.
+/// The events of a run, shared by all clones.
 #[derive(Clone, Default)]
 struct Watch(Arc<Mutex<(TraceRecorder, Vec<TraceEvent>)>>);
 
@@ -27,7 +27,7 @@ impl Observer for Watch {
     }
 }
 
-/// A kernel of a prompt, in the way that the trace has it.
+/// A kernel of a prompt, as recorded in the trace.
 #[derive(Debug, Clone)]
 struct Ran {
     lane: Lane,
@@ -72,7 +72,7 @@ struct UnequalLanes {
 }
 
 impl UnequalLanes {
-    /// Each lane takes so many milliseconds longer for token-wise kernels of prompts.
+    /// Starts the engine; `npu_ms` and `igpu_ms` are added to the time of each token-wise kernel of prompts.
     fn new(policy: Policy, npu_ms: u64, igpu_ms: u64, plan: FaultPlan) -> Self {
         plan.slow_down(Lane::Npu, Duration::from_millis(npu_ms));
         plan.slow_down(Lane::Igpu, Duration::from_millis(igpu_ms));
@@ -83,7 +83,7 @@ impl UnequalLanes {
         Self { world, watch }
     }
 
-    /// A prompt that shares nothing with others.
+    /// Submits a prompt that shares nothing with others.
     fn submit(&self, class: Class, prompt_tokens: u32, tokens_max: u32) -> Answer {
         let first = 5 + self.watch.0.lock().unwrap().1.len() as u32 % 190;
         let prompt: Vec<u32> = (0..prompt_tokens)
@@ -97,7 +97,7 @@ impl UnequalLanes {
         Answer::of(&self.world.engine, request)
     }
 
-    /// The same, waited for; what is known of speeds afterwards is known of these lanes.
+    /// Serves a prompt to its end. Afterwards the engine has learned the speeds of these lanes.
     fn serve(&self, class: Class, prompt_tokens: u32) -> RequestId {
         let answer = self.submit(class, prompt_tokens, 1);
         let id = answer.id;
@@ -116,7 +116,7 @@ impl UnequalLanes {
             .collect()
     }
 
-    /// Kernels of a request's prompt that came to their end, in the order of their starts.
+    /// Returns the completed kernels of a request's prompt, in the order of their starts.
     fn ran(&self, id: RequestId) -> Vec<Ran> {
         let mut ran = self.events(|event| match event {
             TraceEvent::Launch(launch) => Ran::of(launch).filter(|ran| ran.request == id),
@@ -142,7 +142,7 @@ impl UnequalLanes {
         times[0]
     }
 
-    /// Waits until a kernel of a request's prompt has come to its end.
+    /// Waits until a kernel of a request's prompt has completed.
     fn wait_for_kernel(&self, id: RequestId) {
         while self.ran(id).is_empty() {
             std::thread::sleep(Duration::from_millis(1));
@@ -150,7 +150,7 @@ impl UnequalLanes {
     }
 }
 
-/// Time of the longer lane for the full chunks of a prompt, in ms of the plan.
+/// Returns the time of the lane that takes longer for the full chunks of a prompt, in ms of the plan.
 fn makespan_ms(ran: &[Ran], npu_ms: u64, igpu_ms: u64) -> u64 {
     let on = |lane| {
         let chunks = ran
@@ -161,8 +161,8 @@ fn makespan_ms(ran: &[Ran], npu_ms: u64, igpu_ms: u64) -> u64 {
     (on(Lane::Npu) * npu_ms).max(on(Lane::Igpu) * igpu_ms)
 }
 
-/// Algorithm 1 on lanes of which one is three times as fast: no split that wrong beliefs of their speeds lead to is better
-/// by a tenth.
+/// Algorithm 1 on two lanes, one three times as fast as the other: no split that follows from wrong beliefs about their
+/// speeds is better by a tenth.
 #[test]
 fn chunks_are_split_as_well_as_the_best_of_a_sweep() {
     let (npu_ms, igpu_ms) = (4, 12);
@@ -191,8 +191,8 @@ fn chunks_are_split_as_well_as_the_best_of_a_sweep() {
     );
 }
 
-/// Kernels of a proactive prompt that began on the NPU's lane between the arrival of a reactive one and its first token,
-/// and the whole course of the proactive one.
+/// Returns the number of kernels of a proactive prompt that began on the NPU's lane between the arrival of a reactive
+/// one and its first token, with all kernels of the proactive prompt and the time.
 fn preempted(preempt: bool) -> (usize, Vec<Ran>, Micros) {
     let mut policy = policy("agent-xpu");
     policy.prefill.preempt = preempt;
@@ -227,7 +227,8 @@ fn a_reactive_prompt_has_the_npus_lane_after_the_kernel_that_runs_and_nothing_ru
     assert!(beside > 0, "not preempted, it goes on");
 }
 
-/// Token-wise kernels of a proactive prompt on the iGPU's lane before a reactive one, which came first, has its token.
+/// Returns the number of token-wise kernels of a proactive prompt on the iGPU's lane before the first token of a
+/// reactive one that came earlier.
 fn beside_a_reactive_prompt(threshold_ms: Option<u32>) -> usize {
     let mut policy = policy("agent-xpu");
     match (threshold_ms, &mut policy.ageing) {
@@ -259,7 +260,8 @@ fn an_overdue_prompt_has_the_igpus_lane_beside_a_reactive_one() {
     assert_eq!(beside_a_reactive_prompt(None), 0);
 }
 
-/// Kernels of a remainder, and how many of them were over before the last chunk had begun the same kernel.
+/// Returns the number of kernels of a remainder, and of those that were over before the last chunk had begun the same
+/// kernel.
 fn early_remainders(defer: bool) -> (usize, usize) {
     let mut policy = policy("agent-xpu");
     policy.prefill.defer_remainder = defer;
@@ -294,7 +296,8 @@ fn a_remainder_waits_for_the_chunks_while_others_decode() {
 #[test]
 fn a_lane_that_was_reset_is_used_again_and_one_that_was_lost_is_not() {
     for (fault, returns) in [(Fault::Hang, true), (Fault::Stuck, false)] {
-        let lanes = UnequalLanes::new(impatient("agent-xpu"), 0, 0, FaultPlan::default());
+        // The NPU is so much faster that whoever may use it does, whatever else the machine has to do.
+        let lanes = UnequalLanes::new(impatient("agent-xpu"), 0, 20, FaultPlan::default());
         lanes.world.expect(fault, Victim::Lane(Lane::Npu), 2, 1);
         lanes.serve(Class::Reactive, 4 * CHUNK);
         if !returns {
@@ -302,9 +305,10 @@ fn a_lane_that_was_reset_is_used_again_and_one_that_was_lost_is_not() {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        let id = lanes.serve(Class::Reactive, 4 * CHUNK);
-        let ran = lanes.ran(id);
-        let used = ran.iter().any(|ran| ran.lane == Lane::Npu);
+        let used = (0..5).any(|_| {
+            let id = lanes.serve(Class::Reactive, 4 * CHUNK);
+            lanes.ran(id).iter().any(|ran| ran.lane == Lane::Npu)
+        });
         assert_eq!(used, returns, "{fault:?}");
         lanes.world.plan.clear();
     }

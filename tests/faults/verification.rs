@@ -1,4 +1,4 @@
-//! Faults amid the verification of drafts: whoever is served gets the tokens that nothing was drafted for.
+//! Faults during the verification of drafts: every served request gets the same tokens as without drafts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,7 +40,7 @@ fn faults_that_pass_amid_verifications_change_no_token() {
     }
 }
 
-/// A request alone, once for each of its kernels, which fails or has no memory.
+/// Runs a request alone, once for each of its kernels, which fails or runs out of memory.
 #[test]
 fn each_kernel_of_a_drafted_answer_may_fail() {
     let (policy, soc) = POLICIES[0];
@@ -81,7 +81,7 @@ fn each_kernel_of_a_drafted_answer_may_fail() {
 #[test]
 fn one_that_cannot_be_verified_fails_alone() {
     for (policy, soc) in POLICIES {
-        // It is decoding in a batch by then.
+        // The request decodes in a batch by then.
         for fault in [Fault::Fail, Fault::OutOfMemory] {
             let world = World::drafting(policy, soc, Speculation::Chain);
             let culprit = 4;
@@ -112,7 +112,7 @@ fn the_loss_of_the_npu_changes_no_token_of_drafted_answers() {
     }
 }
 
-/// Nobody gets a wrong token, or waits for ever.
+/// No request gets a wrong token, or waits for ever.
 #[test]
 fn the_loss_of_the_lane_that_verifies_ends_everybody() {
     let mut verified = 0;
@@ -153,7 +153,7 @@ impl Observer for Verifications {
     }
 }
 
-/// The NPU verifies drafts while the other lane decodes, also where it fails, hangs and is lost.
+/// The NPU verifies drafts while the other lane decodes, even if it fails, hangs or is lost.
 #[test]
 fn two_lanes_that_decode_change_no_token() {
     let mut policy = impatient("agent-xpu");

@@ -1,4 +1,4 @@
-//! An engine to which faults happen, and what its requests get without them.
+//! An engine with faults, and the answers of its requests without them.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -20,7 +20,7 @@ use tempfile::{NamedTempFile, TempDir};
 const CHUNK_TOKENS: usize = 32;
 pub(crate) const ANSWER_TOKENS: u32 = 8;
 
-/// All shipped policies, each with a machine that has its lanes.
+/// Returns all shipped policies, each with a machine that has its lanes.
 pub(crate) fn policies() -> impl Iterator<Item = (&'static str, &'static str)> {
     shipped::POLICIES.iter().map(|(name, _)| {
         let one_device = *name == "agent-xpu-one-device"
@@ -32,7 +32,8 @@ pub(crate) fn policies() -> impl Iterator<Item = (&'static str, &'static str)> {
 pub(crate) const ONE_LANE: &str = "host-cpu-f32";
 pub(crate) const TWO_LANES: &str = "host-roles";
 
-/// The tiny agent in f32, compiled once. It lies in Cargo's folder: nothing removes what a static owns.
+/// Returns the bundle of the tiny agent in f32, compiled once. It is in Cargo's folder, since nothing removes the files
+/// of a static.
 pub(crate) fn bundle() -> &'static Path {
     static BUNDLE: OnceLock<PathBuf> = OnceLock::new();
     BUNDLE.get_or_init(|| {
@@ -42,7 +43,7 @@ pub(crate) fn bundle() -> &'static Path {
             .compile(&fixture("tiny-agent"), "model", f32)
             .unwrap();
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        // Another process of these tests may have it mapped: it is replaced, and not written.
+        // Another process of these tests may have it mapped, so it is replaced, not written.
         let copy = NamedTempFile::new_in(folder).unwrap();
         std::fs::copy(compiled, copy.path()).unwrap();
         let bundle = folder.join("faults-tiny-agent.heg");
@@ -59,8 +60,8 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
-    /// What is drafted after so many tokens of prompt and answer: the rest of the answer but for a wrong token, the second or
-    /// the third, and beside its first token another wrong one.
+    /// Returns the draft after `so_far` tokens of prompt and answer: the rest of the answer with its second or third
+    /// token wrong, and a wrong alternative to its first token.
     fn draft(&self, so_far: usize) -> Vec<(u32, Option<u16>)> {
         let given = so_far - self.prompt.len();
         let mut rest = self.answer.get(given..).unwrap_or_default().to_vec();
@@ -80,7 +81,7 @@ fn wrong(token: u32) -> u32 {
     (token + 1) % 200
 }
 
-/// Prompts of several lengths, with the answers of a machine.
+/// Prompts of several lengths, with a machine's answers.
 pub(crate) fn references(soc: &'static str) -> &'static [Reference] {
     static ONE: OnceLock<Vec<Reference>> = OnceLock::new();
     static TWO: OnceLock<Vec<Reference>> = OnceLock::new();
@@ -112,7 +113,7 @@ pub(crate) fn references(soc: &'static str) -> &'static [Reference] {
     })
 }
 
-/// A shipped policy. Its kernels count as hung when no machine, however busy, takes so long for them.
+/// Returns a shipped policy, in which kernels count as hung only after a time that no busy machine takes.
 pub(crate) fn policy(name: &str) -> Policy {
     let mut policy = shipped::policy(name).unwrap();
     policy.limits.timeout_min_ms = 30_000;
@@ -120,20 +121,20 @@ pub(crate) fn policy(name: &str) -> Policy {
     policy
 }
 
-/// The same, with kernels that count as hung early.
+/// Returns a shipped policy, in which kernels count as hung early.
 pub(crate) fn impatient(name: &str) -> Policy {
     let mut policy = policy(name);
     policy.limits.timeout_min_ms = 2000;
     policy
 }
 
-/// An engine, and what is to happen to it.
+/// An engine, with the faults that are planned for it.
 pub(crate) struct World {
     pub(crate) name: String,
     pub(crate) engine: Engine,
     pub(crate) plan: FaultPlan,
     pub(crate) references: &'static [Reference],
-    /// Of caches on flash.
+    /// The folder of caches on flash.
     _folder: TempDir,
 }
 
@@ -142,7 +143,7 @@ impl World {
         Self::with(policy(name), name, soc, Vec::new())
     }
 
-    /// One whose kernels count as hung early.
+    /// Creates a world whose kernels count as hung early.
     pub(crate) fn impatient(name: &str, soc: &'static str) -> Self {
         Self::with(impatient(name), name, soc, Vec::new())
     }
@@ -156,7 +157,7 @@ impl World {
         Self::planned(policy, name, soc, observers, FaultPlan::default())
     }
 
-    /// One with a plan that it is to know of before it starts.
+    /// Creates a world with a plan that exists before the engine starts.
     pub(crate) fn planned(
         policy: Policy,
         name: &str,
@@ -171,7 +172,7 @@ impl World {
         Self::of(policy, (name, soc), options, plan)
     }
 
-    /// One whose answers are drafted, rightly but for a token here and there. Its kernels count as hung early.
+    /// Creates a world whose answers are drafted, right except for a few tokens. Its kernels count as hung early.
     pub(crate) fn drafting(name: &str, soc: &'static str, speculation: Speculation) -> Self {
         let mut policy = impatient(name);
         // However long rows take here.
@@ -194,7 +195,7 @@ impl World {
         Self::of(policy, (&name, soc), options, FaultPlan::default()).drafts()
     }
 
-    /// One that switches the graphs of its layers, at every boundary where `plan` says so, with drafts.
+    /// Creates a world that switches the graphs of its layers, at every boundary where `plan` demands it, with drafts.
     pub(crate) fn switching(
         (name, soc): (&str, &'static str),
         way: Switching,
@@ -209,7 +210,7 @@ impl World {
         Self::of(policy, (name, soc), options, plan).drafts()
     }
 
-    /// With drafts of what its requests are answered, and of wrong tokens.
+    /// Adds drafts from the requests' answers, and from wrong tokens.
     fn drafts(self) -> Self {
         let references = self.references;
         self.plan.draft(move |_: RequestId, so_far: &[u32]| {
@@ -255,7 +256,7 @@ impl World {
         });
     }
 
-    /// A request with one of the reference prompts, on a flow of its own. Some want to know of every token of their prompt.
+    /// Submits a reference prompt, on a flow of its own. Some requests ask for the log probabilities of their prompt.
     pub(crate) fn submit(&self, at: usize) -> Answer {
         let class = match at % 3 {
             0 => Class::Reactive,
@@ -272,7 +273,8 @@ impl World {
         )
     }
 
-    /// All prompts at once; says how each ended, after checking that whoever was served got the right tokens.
+    /// Submits all prompts at once; returns their endings, after checking that every served request got the right
+    /// tokens.
     pub(crate) fn crowd(&self) -> Vec<Ending> {
         let answers: Vec<Answer> = (0..self.references.len())
             .map(|at| self.submit(at))
@@ -292,7 +294,7 @@ impl World {
         endings.collect()
     }
 
-    /// A crowd in which everybody is served.
+    /// Runs a crowd in which every request is served.
     pub(crate) fn crowd_is_served(&self) {
         for (at, ending) in self.crowd().into_iter().enumerate() {
             let name = &self.name;
@@ -305,7 +307,7 @@ impl World {
         }
     }
 
-    /// Nothing is left of requests and flows that have ended.
+    /// Checks that nothing is left of ended requests and flows.
     pub(crate) fn is_empty_again(&self) {
         let begin = Instant::now();
         loop {
@@ -340,11 +342,11 @@ pub(crate) fn request(class: Class, prompt: &[u32]) -> Request {
     }
 }
 
-/// What a request hears, to be waited for.
+/// The updates of a request, to be waited for.
 pub(crate) struct Answer {
     pub(crate) id: RequestId,
     pub(crate) flow: Option<FlowId>,
-    /// The prompt, if it is to hear how likely that is.
+    /// The prompt, if its log probabilities are asked for.
     scored: Option<Vec<u32>>,
     updates: Receiver<Update>,
 }
@@ -365,7 +367,7 @@ impl Answer {
         }
     }
 
-    /// How it ended, if it has.
+    /// Returns the ending, if there is one already.
     pub(crate) fn try_wait(&self) -> Option<Ending> {
         let ending = |update| match update {
             Update::Finished(ending) => Some(ending),
@@ -374,14 +376,14 @@ impl Answer {
         self.updates.try_iter().find_map(ending)
     }
 
-    /// Its tokens, and how it ended. Nothing may take minutes here.
+    /// Waits for the tokens and the ending. Nothing may take minutes here.
     pub(crate) fn wait(mut self) -> (Vec<u32>, Ending) {
         let mut tokens = Vec::new();
         loop {
             match self.updates.recv_timeout(Duration::from_secs(240)).unwrap() {
                 Update::Accepted { .. } => assert!(tokens.is_empty()),
                 Update::Prompt(scores) => {
-                    // Whatever was lost on the way, each token is there once.
+                    // Whatever was lost on the way, each token arrives once.
                     let said: Vec<u32> = scores.iter().map(|score| score.token.token).collect();
                     assert_eq!(said, self.scored.take().unwrap()[1..]);
                 }

@@ -1,4 +1,4 @@
-//! What is answered: the same tokens as without a server, whole or in pieces, on both ways.
+//! The server's answers: the same tokens as without a server, whole or in pieces, over both transports.
 
 use heg_runtime::Loaded;
 use heg_server::Address;
@@ -21,7 +21,7 @@ fn chat(fields: Value) -> Value {
     body
 }
 
-/// The prompt of [`QUESTION`], and its greedy answer, by an executor alone.
+/// Returns the prompt of [`QUESTION`], and its greedy answer by an executor alone.
 fn alone(tokens_max: usize) -> (Vec<u32>, Vec<u32>) {
     let loaded = Loaded::open(bundle()).unwrap();
     let conversation = Conversation {
@@ -42,7 +42,7 @@ fn alone(tokens_max: usize) -> (Vec<u32>, Vec<u32>) {
     (prompt, answer)
 }
 
-/// A stream put together: text, tokens, why it ended.
+/// Joins a stream: text, tokens, finish reason.
 fn joined(reply: &Reply) -> (String, Vec<u64>, String) {
     let events = reply.events();
     assert_eq!(events.last(), Some(&"[DONE]"), "{}", reply.body);
@@ -230,7 +230,7 @@ fn calls_of_tools_and_forms_are_kept() {
     let arguments: Value =
         serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
     assert!(arguments["who"].is_string(), "{arguments}");
-    // The stream says the same call.
+    // The stream has the same call.
     body["stream"] = true.into();
     let reply = host.post(CHAT, &body);
     let (text, _, reason) = joined(&reply);
@@ -267,7 +267,7 @@ fn calls_of_tools_and_forms_are_kept() {
         content["who"].is_string() && content.as_object().unwrap().len() == 1,
         "{answer}"
     );
-    // What cannot be kept is refused.
+    // A form that cannot be enforced is refused.
     let schema = json!({"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}});
     let refused = host.post(CHAT, &chat(json!({"response_format": schema})));
     assert_eq!(refused.status, 400, "{}", refused.body);

@@ -1,4 +1,4 @@
-//! Requests that ask for more than there is: refused by their sender's mistake, at nobody else's expense.
+//! Requests for more than there is: refused as their sender's mistake, without a cost to others.
 
 use std::thread;
 
@@ -11,7 +11,7 @@ use crate::host::{Host, bundle, served_by};
 const BARE: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 
-/// Told that it is too long, whatever it is, and not to come back later.
+/// Checks that a request is refused as too long for ever, without an invitation to retry.
 fn check_never_fits(host: &Host, path: &str, body: &Value, bounded_by: &str) {
     let reply = host.post(path, body);
     assert_eq!(reply.status, 400, "{}", reply.body);
@@ -56,12 +56,12 @@ fn what_can_never_fit_is_no_rate_limit() {
         &json!({"prompt": [5], "max_tokens": 1000}),
         caches,
     );
-    // An answer without a limit is as long as there is room.
+    // An answer without a limit has all the remaining room.
     let chat = json!({"messages": [{"role": "user", "content": "hi"}]});
     assert_eq!(host.post(CHAT, &chat).status, 200);
 }
 
-/// Each of these took tens to hundreds of megabytes, and the event loop for seconds.
+/// Each of these once took tens to hundreds of megabytes, and held the event loop for seconds.
 #[test]
 fn large_bodies_are_refused_beside_other_requests() {
     let host = Host::with(|options| options.limits.body_bytes = Some(9 << 20));
@@ -98,7 +98,7 @@ fn large_bodies_are_refused_beside_other_requests() {
     });
 }
 
-/// A body that is longer than any prompt can be written is not taken in, and its sender reads why.
+/// A body longer than any possible prompt is refused, and its sender gets the reason.
 #[test]
 fn bodies_are_as_long_as_prompts_can_be() {
     let host = Host::new();
@@ -109,7 +109,7 @@ fn bodies_are_as_long_as_prompts_can_be() {
     assert_eq!(host.post(BARE, &fits).status, 200);
 }
 
-/// Whoever is answered beside a form whose masks take long gets the same tokens as alone.
+/// A request beside a form with slow masks gets the same tokens as alone.
 #[test]
 fn a_hostile_form_costs_its_sender_only() {
     let host = Host::new();

@@ -1,4 +1,4 @@
-//! A client that sends bytes and reads them: what a test says on the wire is what it says.
+//! A client that sends and reads raw bytes, so that tests control everything on the wire.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use heg_server::Address;
 use serde_json::Value;
 
-/// A connection on either way.
+/// A connection over either transport.
 pub(crate) enum Connection {
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -18,7 +18,7 @@ pub(crate) enum Connection {
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
-    /// Names in lower case.
+    /// Headers, with names in lower case.
     headers: Vec<(String, String)>,
     pub(crate) body: String,
 }
@@ -53,7 +53,7 @@ impl Connection {
     /// Reads until the server closes the connection.
     pub(crate) fn reply(&mut self) -> io::Result<Reply> {
         let mut bytes = Vec::new();
-        // A server that closes before it has read everything resets the connection; its answer came before.
+        // A server that closes before it has read everything resets the connection; its answer arrived before.
         let read = self.read_to_end(&mut bytes);
         if bytes.is_empty() {
             read?;
@@ -62,7 +62,7 @@ impl Connection {
             .ok_or_else(|| io::Error::other(format!("no response: {bytes:?}")))
     }
 
-    /// Reads at least until `text` has come.
+    /// Reads at least until `text` has arrived.
     pub(crate) fn read_until(&mut self, text: &str) -> io::Result<String> {
         let mut bytes = Vec::new();
         let mut buffer = [0; 4096];
@@ -131,7 +131,7 @@ impl Reply {
         serde_json::from_str(&self.body).unwrap_or_default()
     }
 
-    /// The data of a stream's events; the last one is `[DONE]`.
+    /// Returns the data of a stream's events; the last one is `[DONE]`.
     pub(crate) fn events(&self) -> Vec<&str> {
         let lines = self.body.split("\n\n");
         lines

@@ -9,7 +9,7 @@ use heg_server::Token;
 
 use crate::host::Host;
 
-/// Python with the clients' packages, where there is one; where not, says so.
+/// Python with the clients' packages; `None`, with a message, if it is missing.
 fn python_or_skip(test: &str) -> Option<PathBuf> {
     // This program is in `<target folder>/<profile>/deps`.
     let program = std::env::current_exe().unwrap();
@@ -20,12 +20,12 @@ fn python_or_skip(test: &str) -> Option<PathBuf> {
     }
     let text = format!("{test}: no Python clients (run: cargo xtask setup --clients)");
     assert!(std::env::var_os("HEG_REQUIRE_CLIENTS").is_none(), "{text}");
-    println!("skipped: {text}");
+    heg_tests::skipped(&text);
     None
 }
 
-/// Runs a script beside this file on a server of its own, which asks for the token `s3cret`. None where something that
-/// it needs is not there, which was said.
+/// Runs a script from this folder on a server of its own, which requires the token `s3cret`. Returns `None` if a
+/// requirement is missing, which was reported.
 pub(crate) fn run_or_skip(test: &str, script: &str, base_path: &str) -> Option<Output> {
     let python = python_or_skip(test)?;
     let host = Host::with(|options| options.tokens = Token::new("s3cret").unwrap().into());
@@ -40,7 +40,7 @@ pub(crate) fn run_or_skip(test: &str, script: &str, base_path: &str) -> Option<O
     Some(output.unwrap())
 }
 
-/// What a script wrote.
+/// Returns the output of a script.
 pub(crate) fn said(output: &Output) -> String {
     let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     format!("{out}{err}")

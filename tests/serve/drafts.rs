@@ -1,4 +1,4 @@
-//! Drafted answers: the same ones, and what clients hear of their drafts.
+//! Drafted answers: the same answers, and the counts of drafts that clients get.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::host::{Host, drafting, exact};
 const CHAT: &str = "/v1/chat/completions";
 const BARE: &str = "/v1/completions";
 
-/// A prompt that repeats itself, as does the answer after some tokens.
+/// Returns a prompt that repeats itself, as does the answer after some tokens.
 fn repeating(fields: Value) -> Value {
     let prompt = [5, 6, 7, 8].repeat(20);
     let mut body = json!({"prompt": prompt, "max_tokens": 100, "ignore_eos": true,
@@ -19,7 +19,7 @@ fn repeating(fields: Value) -> Value {
     body
 }
 
-/// Drafted tokens of an answer that were accepted, and rejected.
+/// Numbers of drafted tokens of an answer that were accepted, and rejected.
 fn drafted(usage: &Value) -> (u64, u64) {
     let details = &usage["completion_tokens_details"];
     let count = |name: &str| details[name].as_u64().unwrap();
@@ -29,7 +29,7 @@ fn drafted(usage: &Value) -> (u64, u64) {
     )
 }
 
-/// The usage at the end of a stream.
+/// Returns the usage at the end of a stream.
 fn streamed_usage(reply: &Reply) -> Value {
     let events = reply.events();
     let last: Value = serde_json::from_str(events[events.len() - 2]).unwrap();
@@ -54,7 +54,7 @@ fn usage_has_the_drafted_tokens() {
     let usage = streamed_usage(&drafting.post(BARE, &repeating(stream)));
     assert_eq!(usage["completion_tokens"], 100);
     assert!(drafted(&usage).0 > 0, "{usage}");
-    // Those of several answers together.
+    // The counts of several answers together.
     let several = drafting.post(BARE, &repeating(json!({"n": 3}))).json();
     let (accepted, _) = drafted(&several["usage"]);
     assert!((1..300).contains(&accepted), "{}", several["usage"]);
@@ -72,7 +72,7 @@ fn a_request_says_whether_it_is_drafted() {
         .json();
     assert!(drafted(&chain["usage"]).0 > 0, "{}", chain["usage"]);
     assert_eq!(token_ids(&chain), token_ids(&plain));
-    // A server that drafts none has no rows for drafts.
+    // A server that drafts nothing has no metrics for drafts.
     let host = Host::serving(exact, |_| ());
     let none = host
         .post(BARE, &repeating(json!({"speculate": "chain"})))
@@ -81,7 +81,7 @@ fn a_request_says_whether_it_is_drafted() {
     assert_eq!(token_ids(&none), token_ids(&plain));
 }
 
-/// What a client predicts makes an answer come sooner, or not at all sooner, and changes nothing else.
+/// A client's prediction may make an answer come sooner, and changes nothing else.
 #[test]
 fn a_prediction_changes_no_answer() {
     let host = Host::serving(drafting, |_| ());
@@ -119,7 +119,7 @@ fn metrics_count_what_was_drafted() {
     let (accepted, rejected) = drafted(&usage);
     host.wait_for_metric(&format!("heg_accepted_tokens_total {accepted}"));
     host.wait_for_metric(&format!("heg_drafted_tokens_total {}", accepted + rejected));
-    // The first token comes of the prompt.
+    // The first token comes from the prompt.
     host.wait_for_metric(&format!("heg_decode_steps_total {}", 99 - accepted));
     let data = host.get("/dashboard.json").json();
     assert_eq!(data["accepted_tokens"], accepted);

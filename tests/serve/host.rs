@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use heg_confine::WorkerProgram;
 use heg_runtime::Loaded;
 use heg_runtime::engine::{Engine, EngineOptions, Speculation};
 use heg_server::{Address, ServedModel, Server, ServerError, ServerOptions, Timeline};
@@ -21,10 +22,12 @@ use crate::client::{Connection, Reply};
 pub(crate) struct Host {
     pub(crate) addresses: Vec<Address>,
     stop: Option<oneshot::Sender<()>>,
+    now: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<Result<(), ServerError>>>,
 }
 
-/// The tiny agent's bundle, compiled once. It lies in Cargo's folder: nothing removes what a static owns.
+/// Returns the tiny agent's bundle, compiled once. It is in Cargo's folder, since nothing removes the files of a
+/// static.
 pub(crate) fn bundle() -> &'static Path {
     static BUNDLE: OnceLock<PathBuf> = OnceLock::new();
     BUNDLE.get_or_init(|| {
@@ -39,19 +42,19 @@ pub(crate) fn bundle() -> &'static Path {
     })
 }
 
-/// The bundle on an engine of its own.
+/// Returns the bundle on an engine of its own.
 pub(crate) fn served() -> ServedModel {
     let policy = shipped::policy("agent-xpu").unwrap();
     served_by(bundle(), "host-cpu", policy, EngineOptions::default())
 }
 
-/// The bundle on an engine that computes the same on every machine.
+/// Returns the bundle on an engine that computes the same on every machine.
 pub(crate) fn exact() -> ServedModel {
     let policy = shipped::policy("agent-xpu-one-device").unwrap();
     served_by(bundle(), "host-cpu-f32", policy, EngineOptions::default())
 }
 
-/// The bundle on an engine that drafts its answers, however long rows take here.
+/// Returns the bundle on an engine that drafts its answers, however long rows take here.
 pub(crate) fn drafting() -> ServedModel {
     let mut policy = shipped::policy("agent-xpu-one-device").unwrap();
     policy.drafts.fixed_tokens = Some(12);
@@ -62,7 +65,15 @@ pub(crate) fn drafting() -> ServedModel {
     served_by(bundle(), "host-cpu-f32", policy, options)
 }
 
-/// A bundle on an engine of its own, on a shipped SoC.
+/// Returns the program that makes prompts and compiles forms.
+pub(crate) fn worker_program() -> WorkerProgram {
+    WorkerProgram {
+        path: env!("CARGO_BIN_EXE_tests_text_worker").into(),
+        arguments: Vec::new(),
+    }
+}
+
+/// Returns a bundle on an engine of its own, on a shipped SoC.
 pub(crate) fn served_by(
     bundle: &Path,
     soc: &str,
@@ -77,21 +88,21 @@ pub(crate) fn served_by(
         ..options
     };
     let engine = Engine::start(loader, policy, options).unwrap();
-    ServedModel::new(&loaded, engine, timeline).unwrap()
+    ServedModel::new(&loaded, engine, timeline, worker_program()).unwrap()
 }
 
 impl Host {
-    /// A server on a free port.
+    /// Starts a server on a free port.
     pub(crate) fn new() -> Self {
         Self::with(|_| ())
     }
 
-    /// A server with other options.
+    /// Starts a server with other options.
     pub(crate) fn with(change: impl FnOnce(&mut ServerOptions)) -> Self {
         Self::serving(served, change)
     }
 
-    /// A server of something else, with other options.
+    /// Starts a server of another model, with other options.
     pub(crate) fn serving(
         served: impl FnOnce() -> ServedModel + Send + 'static,
         change: impl FnOnce(&mut ServerOptions),
@@ -103,16 +114,17 @@ impl Host {
         change(&mut options);
         let server = Server::bind(options).unwrap();
         let addresses = server.addresses();
-        let (stop, stopped) = oneshot::channel();
-        let thread = thread::spawn(move || {
-            server.run(served(), async {
-                let _ = stopped.await;
-                Ok(())
-            })
-        });
+        let [(stop, stopped), (now, at_once)] = [(); 2].map(|()| oneshot::channel());
+        let told = async |by: oneshot::Receiver<()>| {
+            let _ = by.await;
+            Ok(())
+        };
+        let thread =
+            thread::spawn(move || server.run_until(served(), told(stopped), told(at_once)));
         Self {
             addresses,
             stop: Some(stop),
+            now: Some(now),
             thread: Some(thread),
         }
     }
@@ -125,14 +137,14 @@ impl Host {
         self.post_with(path, "", body)
     }
 
-    /// With further headers, each with its end of line.
+    /// Posts a body with further headers, each with its line end.
     pub(crate) fn post_with(&self, path: &str, headers: &str, body: &Value) -> Reply {
         let mut connection = self.open();
         connection.post(path, headers, &body.to_string()).unwrap();
         connection.reply().unwrap()
     }
 
-    /// Whatever a client may send.
+    /// Sends any bytes.
     pub(crate) fn send(&self, bytes: &[u8]) -> Reply {
         use std::io::Write;
         let mut connection = self.open();
@@ -148,19 +160,29 @@ impl Host {
         )
     }
 
-    /// Waits until a line of the metrics is there.
+    /// Waits until the metrics have this line.
     pub(crate) fn wait_for_metric(&self, line: &str) {
         wait_until(line, || {
             self.get("/metrics").body.lines().any(|found| found == line)
         });
     }
 
-    /// Tells the server to end.
+    /// Tells the server to shut down.
     pub(crate) fn stop(&mut self) {
         drop(self.stop.take());
     }
 
-    /// Ends the server, and says how that went.
+    /// Tells a server that is shutting down to end the grace period.
+    pub(crate) fn stop_now(&mut self) {
+        drop(self.now.take());
+    }
+
+    /// Returns whether the server has ended by itself.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Ends the server, and returns its result.
     pub(crate) fn end(mut self) -> Result<(), ServerError> {
         self.stop();
         self.thread.take().unwrap().join().unwrap()
@@ -178,7 +200,7 @@ impl Drop for Host {
     }
 }
 
-/// Waits for what happens elsewhere.
+/// Waits for a condition that other threads or processes bring about.
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {

@@ -1,4 +1,4 @@
-//! A server that is killed leaves nothing behind that is in the way of the next one, and loses nothing that it knew.
+//! A server that is killed leaves nothing behind that disturbs the next one, and loses no saved state.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::client::{Connection, Reply};
 use crate::host::{bundle, served_by, wait_until};
 
-/// The folder of [`serves_until_it_is_killed`], which nobody else sets.
+/// Environment variable with the folder of [`serves_until_it_is_killed`], set only for it.
 const FOLDER: &str = "HEG_TEST_KILLED_FOLDER";
 const BUNDLE: &str = "HEG_TEST_KILLED_BUNDLE";
 
@@ -67,7 +67,7 @@ impl Victim {
         victim
     }
 
-    /// Files without a name that it has open in a folder.
+    /// Returns the number of unnamed files in a folder that the process has open.
     fn unnamed_files(&self, folder: &Path) -> usize {
         let open = fs::read_dir(format!("/proc/{}/fd", self.0.id())).unwrap();
         let targets = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());

@@ -1,4 +1,4 @@
-//! What clients cannot do to each other: too many, too slow, gone, too late, replaced.
+//! Clients cannot harm each other: by too many requests, too slow ones, closed connections, late or replaced ones.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::host::Host;
 
 const BARE: &str = "/v1/completions";
 
-/// A request that goes on for as long as the context allows.
+/// Returns a request that runs for as long as the context allows.
 fn long(fields: Value) -> Value {
     let mut body =
         json!({"prompt": [5, 6, 7], "max_tokens": 1000, "ignore_eos": true, "stream": true});
@@ -20,7 +20,7 @@ fn long(fields: Value) -> Value {
     body
 }
 
-/// Sends a request and reads the first of its answer.
+/// Sends a request and reads the beginning of its answer.
 fn begin(host: &Host, body: &Value) -> Connection {
     let mut connection = host.open();
     connection.post(BARE, "", &body.to_string()).unwrap();
@@ -54,7 +54,7 @@ fn a_client_that_has_sent_more_and_goes_away_is_not_answered() {
          content-length: {length}\r\n\r\n{body}"
     );
     let mut connection = host.open();
-    // The next request comes ahead of the answer to the first.
+    // The next request arrives before the answer to the first.
     connection.write_all(request.repeat(2).as_bytes()).unwrap();
     host.wait_for_metric(r#"heg_connections 2"#);
     drop(connection);
@@ -133,14 +133,14 @@ fn slow_clients_are_not_waited_for() {
 fn a_client_that_reads_nothing_is_given_up() {
     let folder = tempfile::tempdir().unwrap();
     let host = Host::with(|options| {
-        // Its buffers are small, and the same everywhere; those of TCP may hold a whole answer.
+        // The socket's buffers are small, and the same everywhere; those of TCP may hold a whole answer.
         options.socket = Some(folder.path().join("heg.sock"));
         options.limits.stall_time = Duration::from_millis(100);
     });
     let mut stalled = Connection::open(&host.addresses[1]).unwrap();
     let body = long(json!({"return_token_ids": true}));
     stalled.post(BARE, "", &body.to_string()).unwrap();
-    // Nobody else waits for it.
+    // No other request waits for it.
     let short = json!({"prompt": [5], "max_tokens": 1});
     assert_eq!(host.post(BARE, &short).status, 200);
     host.wait_for_metric(r#"heg_requests_total{class="reactive",outcome="cancelled"} 1"#);

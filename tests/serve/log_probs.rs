@@ -18,8 +18,8 @@ const CHAT: &str = "/v1/chat/completions";
 const BARE: &str = "/v1/completions";
 const PRECISION: f64 = 1e-4;
 
-/// Log probabilities of all tokens at every place of a text, by an executor alone: of which the first `prompt` tokens are
-/// read at once, as `heg score` reads them, and the others one by one.
+/// Log probabilities of all tokens at every place of a text, by an executor alone. The first `prompt` tokens are read
+/// at once, as in `heg score`, and the others one by one.
 fn plain(bundle: &Path, tokens: &[u32], prompt: usize) -> Vec<Vec<f64>> {
     let mut executor = executor(bundle, "host-cpu-f32", 256).unwrap();
     let mut sequence = executor.sequence().unwrap();
@@ -47,7 +47,8 @@ fn log_probabilities(logits: &[f32]) -> Vec<f64> {
         .collect()
 }
 
-/// Both within [`PRECISION`]; of the number itself beyond 1, as f32 keeps seven digits of a logit, not seven decimals.
+/// Asserts that both agree within [`PRECISION`]; beyond 1, relative to the number, as f32 keeps seven digits of a
+/// logit, not seven decimals.
 fn assert_close(found: f64, expected: f64, what: &str) {
     assert!(
         (found - expected).abs() < PRECISION * expected.abs().max(1.0),
@@ -55,7 +56,7 @@ fn assert_close(found: f64, expected: f64, what: &str) {
     );
 }
 
-/// Checks what is said of `token` at a place with these log probabilities.
+/// Checks the reported log probabilities of `token` at a place with these log probabilities.
 fn check(said: &TokenLogProbs, token: u32, plain: &[f64], top: usize) {
     assert_eq!(said.token.token, token);
     let what = format!("token {token}");
@@ -74,7 +75,7 @@ fn prompt(tokens: u32) -> Vec<u32> {
     (0..tokens).map(|token| 5 + token * 37 % 900).collect()
 }
 
-/// What an engine says of the prompt, and of each token of the answer.
+/// Returns the engine's log probabilities for the prompt, and for each token of the answer.
 fn said(mut generation: Generation) -> (Vec<TokenLogProbs>, Vec<TokenLogProbs>) {
     let (mut of_prompt, mut of_answer) = (None, Vec::new());
     loop {
@@ -100,7 +101,7 @@ fn said(mut generation: Generation) -> (Vec<TokenLogProbs>, Vec<TokenLogProbs>) 
 
 #[test]
 fn every_kind_of_lane_agrees_with_the_model_alone() {
-    // Lanes round integer weights in ways of their own.
+    // Lanes round integer weights in different ways.
     let f32 = |spec: &mut heg_spec::ModelSpec| spec.weights = WeightForm::F32;
     let workbench = Workbench::new().unwrap();
     let compiled = workbench.compile(&fixture("tiny-agent"), "f32", f32);
@@ -112,7 +113,7 @@ fn every_kind_of_lane_agrees_with_the_model_alone() {
         ("host-cpu-f32", "cpu-continuous-batching"),
         ("host-roles", "agent-xpu"),
         ("host-roles", "igpu-continuous-batching"),
-        ("host-roles", "serial-npu-igpu"),
+        ("host-roles", "sd-npu"),
     ] {
         println!("{policy} on {soc}");
         let loaded = Loaded::open(&bundle).unwrap();
@@ -135,7 +136,7 @@ fn every_kind_of_lane_agrees_with_the_model_alone() {
             prompt_log_probs: Some(top + 1),
             ..plain_request()
         };
-        // Its prefix stays behind; those that ask must not take it.
+        // Its prefix stays in the cache; requests for log probabilities must not reuse it.
         let (alone, _) = engine.generate(plain_request()).wait().unwrap();
         let together = [
             engine.generate(asking(0)),
@@ -198,7 +199,7 @@ fn a_prompt_comes_back_with_its_log_probabilities() {
             let text = logprobs["tokens"][place].as_str().unwrap();
             assert_eq!(top[text], chosen[place]);
         }
-        // Each token begins where it says.
+        // Each token begins at its offset.
         let letters: Vec<char> = shown.chars().collect();
         let places = listed("tokens").into_iter().zip(listed("text_offset"));
         for (token, offset) in places {
@@ -226,7 +227,7 @@ fn a_prompt_comes_back_with_its_log_probabilities() {
     assert_eq!(choice["logprobs"], Value::Null);
 }
 
-/// The text of a stream's first answer, and the `logprobs` of its chunks.
+/// Returns the text of a stream's first answer, and the `logprobs` of its chunks.
 fn joined(events: &[&str]) -> (String, Vec<Value>) {
     assert_eq!(events.last(), Some(&"[DONE]"), "{events:?}");
     let (mut text, mut pieces) = (String::new(), Vec::new());
@@ -267,7 +268,7 @@ fn a_conversation_has_log_probabilities_of_the_model_itself() {
     assert!(end["token"].as_str().unwrap().starts_with("<|"), "{end}");
     for token in content {
         assert_eq!(token["top_logprobs"].as_array().unwrap().len(), 4);
-        // Greedy: the best one was chosen.
+        // Greedy: the best token was chosen.
         assert_eq!(token["top_logprobs"][0]["token"], token["token"]);
         assert_eq!(token["top_logprobs"][0]["logprob"], token["logprob"]);
     }
@@ -277,7 +278,7 @@ fn a_conversation_has_log_probabilities_of_the_model_itself() {
         .iter()
         .flat_map(|piece| piece["content"].as_array().unwrap());
     assert_eq!(&pieces.cloned().collect::<Vec<_>>(), content);
-    // Biases and temperature change what is chosen, not how likely the model finds it.
+    // Biases and temperature change the choice, not the model's probabilities.
     body["stream"] = false.into();
     body["seed"] = 1.into();
     body["temperature"] = 3.into();

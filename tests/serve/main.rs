@@ -1,4 +1,4 @@
-//! The server with a trained model, over real sockets: answers, streams, limits, garbage, its page, shutdown.
+//! Tests of the server with a trained model, over real sockets: answers, streams, limits, garbage, its page, shutdown.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"
@@ -8,13 +8,17 @@ mod answers;
 mod bounds;
 mod client;
 mod clients;
+mod confined;
 mod drafts;
 mod host;
 mod killed;
 mod limits;
+mod loads;
 mod log_probs;
+mod loop_time;
 mod page;
 mod refusals;
 mod sampling;
+mod sending;
 mod shutdown;
 mod strangers;

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::clients::{run_or_skip, said};
 use crate::host::{Host, wait_until};
 
-/// How the script says that there is no browser.
+/// The script's exit status if there is no browser.
 const NO_BROWSER: i32 = 77;
 
 #[test]
@@ -19,7 +19,7 @@ fn the_page_shows_the_engine_at_work() {
     if output.status.code() == Some(NO_BROWSER) {
         let required = std::env::var_os("HEG_REQUIRE_BROWSER").is_some();
         assert!(!required, "{test}: {said}");
-        println!("skipped: {test}: {said}");
+        heg_tests::skipped(&format!("{test}: {}", said.trim()));
         return;
     }
     assert!(output.status.success(), "{said}");

@@ -1,4 +1,4 @@
-//! What is refused: garbage, strangers, mistakes; each with a status and a reason.
+//! Refusals: of garbage, strangers and mistakes; each with a status and a reason.
 
 use heg_server::Token;
 use serde_json::json;
@@ -80,7 +80,7 @@ fn garbage_gets_a_reason() {
         text.push_str(&format!("{name}: {} {}\n", reply.status, reply.body));
     }
     insta::assert_snapshot!(text);
-    // And it still answers.
+    // The server still answers.
     let body = json!({"prompt": "a", "max_tokens": 1});
     assert_eq!(host.post("/v1/completions", &body).status, 200);
 }

@@ -1,4 +1,4 @@
-//! What OpenAI's clients expect of sampling: several answers, penalties and biases, seeds and fingerprints.
+//! Sampling as OpenAI's clients expect it: several answers, penalties and biases, seeds and fingerprints.
 
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ fn several_answers_are_those_of_consecutive_seeds() {
     assert_eq!(all["usage"]["prompt_tokens"], 4);
     assert_eq!(all["usage"]["completion_tokens"], 36);
     assert_eq!(all["usage"]["total_tokens"], 40);
-    // In pieces it is the same: each chunk says whose it is, and there is one end.
+    // In pieces it is the same: each chunk has the index of its answer, and there is one end.
     let mut streamed = wanted(7, 3);
     streamed["stream"] = true.into();
     streamed["stream_options"] = json!({"include_usage": true});
@@ -113,7 +113,7 @@ fn each_of_several_answers_takes_a_place() {
     let refused = host.post(BARE, &body(json!({"n": 2})));
     assert_eq!(refused.status, 429, "{}", refused.body);
     assert_eq!(host.post(BARE, &body(json!({}))).status, 200);
-    // A client that goes away takes all of them with it.
+    // Closing the connection cancels all of them.
     drop(busy);
     host.wait_for_metric(r#"heg_requests_total{class="reactive",outcome="cancelled"} 2"#);
     host.wait_for_metric(r#"heg_live_requests{class="reactive",phase="decoding"} 0"#);
@@ -140,7 +140,7 @@ fn penalties_and_biases_change_greedy_answers_too() {
         answer(json!({"logit_bias": {"9": 100}, "max_tokens": 3})),
         [9, 9, 9]
     );
-    // What was said once costs more and more, until something else is said.
+    // A repeated token costs more and more, until another one is chosen.
     let fields = json!({"logit_bias": {"9": 30}, "frequency_penalty": 2, "max_tokens": 30});
     let tired = answer(fields);
     assert_eq!(tired[..3], [9, 9, 9]);

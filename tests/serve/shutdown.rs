@@ -1,5 +1,6 @@
-//! How a server begins and ends: its socket, its signals, answers under way.
+//! The start and end of a server: its socket, its signals, answers under way.
 
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use heg_server::{Server, ServerOptions, shutdown_signal};
 use heg_tests::chain;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::client::Connection;
 use crate::host::{Host, served, wait_until};
@@ -24,7 +25,7 @@ fn the_socket_is_the_users_own() {
     let server = Server::bind(options.clone()).unwrap();
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // It is in use, and stays.
+    // The socket is in use, and stays.
     let error = Server::bind(options.clone()).unwrap_err();
     let text = chain(&error, folder.path());
     assert!(
@@ -33,7 +34,7 @@ fn the_socket_is_the_users_own() {
     );
     drop(server);
     assert!(!path.exists());
-    // One that a killed server left behind is replaced.
+    // A socket that a killed server left behind is replaced.
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     drop(Server::bind(options.clone()).unwrap());
@@ -61,18 +62,65 @@ fn an_answer_under_way_is_finished() {
     host.end().unwrap();
 }
 
-#[test]
-fn an_answer_is_cut_after_the_time_of_grace() {
-    let mut host = Host::with(|options| options.limits.grace = Duration::from_millis(20));
-    let mut connection = host.open();
-    let body = json!({"prompt": [5], "max_tokens": 1000, "ignore_eos": true, "stream": true});
-    connection
-        .post("/v1/completions", "", &body.to_string())
+/// Returns a request whose answer takes longer than a test can wait.
+fn long(stream: bool) -> Value {
+    json!({"prompt": [5], "max_tokens": 1000, "ignore_eos": true, "stream": stream})
+}
+
+/// Starts a stream, a whole answer, and a body that does not arrive; returns their last messages.
+fn told_at_the_end(host: &mut Host, end: impl FnOnce(&mut Host)) -> [String; 3] {
+    let mut stream = host.open();
+    stream
+        .post("/v1/completions", "", &long(true).to_string())
         .unwrap();
-    connection.read_until("data: ").unwrap();
-    host.stop();
+    stream.read_until("data: ").unwrap();
+    let mut whole = host.open();
+    whole
+        .post("/v1/completions", "", &long(false).to_string())
+        .unwrap();
+    let mut body = host.open();
+    body.write_all(
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+          expect: 100-continue\r\ncontent-length: 100\r\n\r\n",
+    )
+    .unwrap();
+    body.read_until("100 Continue").unwrap();
+    host.wait_for_metric("heg_connections 4");
+    end(host);
+    let rest = |connection: &mut Connection| {
+        let mut bytes = Vec::new();
+        let _ = connection.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    [rest(&mut stream), rest(&mut whole), rest(&mut body)]
+}
+
+fn check_told([stream, whole, body]: [String; 3]) {
+    assert!(stream.contains(r#""code":"shutting_down""#), "{stream}");
+    assert!(stream.ends_with("0\r\n\r\n") && !stream.contains("[DONE]"));
+    for refused in [whole, body] {
+        assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+        assert!(refused.contains(r#""code":"shutting_down""#), "{refused}");
+    }
+}
+
+#[test]
+fn who_is_not_answered_in_the_time_of_grace_is_told() {
+    let mut host = Host::with(|options| options.limits.grace = Duration::from_millis(20));
+    let told = told_at_the_end(&mut host, Host::stop);
+    check_told(told);
     host.end().unwrap();
-    assert!(connection.read_until("[DONE]").is_err());
+}
+
+#[test]
+fn a_second_signal_ends_the_time_of_grace() {
+    let mut host = Host::with(|options| options.limits.grace = Duration::from_secs(600));
+    let told = told_at_the_end(&mut host, |host| {
+        host.stop();
+        host.stop_now();
+    });
+    check_told(told);
+    host.end().unwrap();
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Clients are strangers: they see nothing of each other, and leave each other room.
+//! Clients are strangers to each other: they see nothing of each other, and leave each other room.
 
 use std::io::Write;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use crate::host::{Host, wait_until};
 const BARE: &str = "/v1/completions";
 const OURS: &str = "authorization: Bearer ours\r\n";
 const THEIRS: &str = "authorization: Bearer theirs\r\n";
+const WATCH: &str = "authorization: Bearer watch\r\n";
 
 fn tokens() -> Tokens {
     let mut tokens = Tokens::default();
@@ -21,7 +22,7 @@ fn tokens() -> Tokens {
     tokens
 }
 
-/// More tokens than are worth looking for in caches.
+/// Returns a prompt with enough tokens to be looked for in caches.
 fn prompt(first: u32) -> Vec<u32> {
     (first..first + 100).collect()
 }
@@ -40,7 +41,7 @@ fn cached_tokens(reply: &Reply) -> u64 {
     cached.as_u64().unwrap()
 }
 
-/// The last token of a prompt is always computed.
+/// Number of tokens of a cached prompt; the last token of a prompt is always computed.
 const ALL: u64 = 99;
 
 #[test]
@@ -65,7 +66,7 @@ fn a_client_learns_nothing_of_anothers_prompts() {
     assert_eq!(ask(OURS, &named), ALL);
     assert_eq!(ask(THEIRS, &named), 0);
 
-    // A key stands for a flow where none is named.
+    // A key identifies a flow if none is named.
     let keyed = short(400, json!({"supersede_key": "typing"}));
     assert_eq!(ask(OURS, &keyed), 0);
     assert_eq!(ask(THEIRS, &keyed), 0);
@@ -85,7 +86,7 @@ fn prefixes_are_shared_where_that_is_asked_for() {
     let unnamed = short(5, json!({}));
     assert_eq!(ask(OURS, &unnamed), 0);
     assert_eq!(ask(THEIRS, &unnamed), ALL);
-    // Names stay everybody's own.
+    // Each client keeps its own names.
     let named = short(200, json!({"flow_id": "notes"}));
     assert_eq!(ask(OURS, &named), 0);
     assert_eq!(ask(THEIRS, &named), 0);
@@ -118,14 +119,14 @@ fn a_client_does_not_supersede_another() {
     ours.read_until("data: ").unwrap();
     let newer = short(5, json!({"supersede_key": "typing"}));
     assert_eq!(host.post_with(BARE, THEIRS, &newer).status, 200);
-    // It goes on, until a newer one of the same client comes.
+    // The request goes on until a newer one of the same client arrives.
     ours.read_until("data: ").unwrap();
     assert_eq!(host.post_with(BARE, OURS, &newer).status, 200);
     let rest = ours.read_until("0\r\n\r\n").unwrap();
     assert!(rest.contains(r#""code":"superseded""#), "{rest}");
 }
 
-/// A request whose body lacks its last byte, which never comes.
+/// Sends a request whose body lacks its last byte, which never comes.
 fn begin_large(host: &Host, who: &str) -> Connection {
     const BYTES: usize = 8 << 20;
     let mut connection = host.open();
@@ -139,7 +140,7 @@ fn begin_large(host: &Host, who: &str) -> Connection {
     connection
 }
 
-/// Whether the first of what has come is `text`.
+/// Returns whether the received bytes begin with `text`.
 fn has_come(connection: &Connection, text: &str) -> bool {
     let Connection::Tcp(stream) = connection else {
         return false;
@@ -160,14 +161,14 @@ fn bodies_that_never_end_leave_others_room() {
         options.limits.body_pace.grace = Duration::from_secs(600);
     });
     let nine = [(); 9].map(|()| begin_large(&host, OURS));
-    // Eight are all that a client has room for; which of them comes too late is not said.
+    // A client has room for only eight; which of them comes too late is not fixed.
     wait_until("a refusal", || {
         nine.iter()
             .any(|connection| has_come(connection, "HTTP/1.1 429"))
     });
     let small = short(5, json!({}));
     assert_eq!(host.post_with(BARE, OURS, &small).status, 200);
-    // A stranger has room for a large one, too.
+    // Another client still has room for a large one.
     let mut large = small.to_string();
     large.push_str(&" ".repeat(7 << 20));
     let mut theirs = host.open();
@@ -185,7 +186,7 @@ fn a_door_whose_places_are_taken_leaves_the_other_open() {
         options.limits.body_pace.time_max = Duration::from_secs(600);
     });
     let _idle = [(); 6].map(|()| host.open());
-    // What has a request is not closed for others, as long as that is under way.
+    // A connection with a request under way is not closed for others.
     let busy = [(); 3].map(|()| {
         let mut connection = host.open();
         let head = format!(
@@ -222,4 +223,57 @@ fn a_client_that_fills_the_queue_leaves_the_others_places() {
     let small = short(5, json!({}));
     assert_eq!(host.post_with(BARE, OURS, &small).status, 429);
     assert_eq!(host.post_with(BARE, THEIRS, &small).status, 200);
+}
+
+/// Returns a figure of `/metrics`, as an operator sees it.
+fn metric(host: &Host, name: &str) -> u64 {
+    let request =
+        format!("GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{WATCH}\r\n");
+    let reply = host.send(request.as_bytes());
+    let mut lines = reply.body.lines();
+    let line = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    assert!(line.is_some(), "no {name} in {}", reply.body);
+    line.unwrap().parse().unwrap()
+}
+
+/// Without turns it waits for one of 32 answers to 1000 tokens to end, hundreds of iterations later.
+#[test]
+fn a_short_request_waits_for_no_long_ones_of_a_stranger() {
+    const TRIES: u32 = 20;
+    const ROWS: u64 = 32;
+    let host = Host::with(|options| {
+        options.tokens = tokens();
+        let watch = Token::new("watch").unwrap();
+        options.tokens.add(watch, Some("watch")).unwrap();
+        options.tokens.allow_operator("watch");
+    });
+    let long = json!({"prompt": [5, 6, 7], "max_tokens": 1000, "ignore_eos": true});
+    let _busy: Vec<Connection> = (0..60)
+        .map(|_| {
+            let mut connection = host.open();
+            connection.post(BARE, OURS, &long.to_string()).unwrap();
+            connection
+        })
+        .collect();
+    let steps = || metric(&host, "heg_decode_steps_total");
+    wait_until("a full batch", || steps() > 50);
+    let before = steps();
+    for place in 0..TRIES {
+        let ask = short(10 + place, json!({"max_tokens": 8}));
+        let reply = host.post_with(BARE, THEIRS, &ask);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+    }
+    // A step is a row of an iteration; metrics are up to a tenth of a second old.
+    let taken = (steps() - before) / ROWS;
+    let live = r#"heg_live_requests{class="reactive",phase="decoding"}"#;
+    let left = metric(&host, live);
+    assert!(
+        taken < 600,
+        "{taken} iterations for {TRIES} answers to 8 tokens"
+    );
+    assert!(
+        left >= 60,
+        "{left} are left of 60, so some have ended meanwhile"
+    );
+    wait_until("turns", || metric(&host, "heg_client_turns_total") > 0);
 }

@@ -1,6 +1,6 @@
-//! A bundle's variants asked the bundle's question, on OpenVINO's CPU device and in exact arithmetic or not.
+//! Asks a bundle's variants the bundle's question, on OpenVINO's CPU device, in exact arithmetic or not.
 //!
-//! The file is copied into memory, where a test may damage it behind the back of every check.
+//! The file is copied into memory, where a test may damage it past every check.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct Asked {
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// A tensor of these values, and its memory.
+/// Returns a tensor of these values, and its memory.
 fn filled(values: &[f32], element: Stored, shape: &[usize]) -> Result<(Arc<HostBuffer>, Tensor)> {
     let (bytes, element): (Vec<u8>, _) = match element {
         Stored::Bf16 => {
@@ -60,14 +60,14 @@ fn floats(memory: &HostBuffer, element: Stored) -> Result<Vec<f32>> {
     })
 }
 
-/// The plugin multiplies stored weights with f32 activations.
+/// Properties with which the plugin multiplies stored weights with f32 activations.
 pub const EXACT: [(&str, &str); 2] = [
     ("INFERENCE_PRECISION_HINT", "f32"),
     ("DYNAMIC_QUANTIZATION_GROUP_SIZE", "0"),
 ];
 
 impl Asked {
-    /// A copy of `bundle`'s bytes.
+    /// Copies the bytes of `bundle`.
     pub fn new(bundle: Bundle) -> Result<Self> {
         let memory = HostBuffer::new(bundle.mapping().len())?;
         memory.write(0, bundle.mapping())?;
@@ -79,12 +79,12 @@ impl Asked {
         })
     }
 
-    /// The bundle as it was.
+    /// Returns the undamaged bundle.
     pub fn bundle(&self) -> &Bundle {
         &self.bundle
     }
 
-    /// All places with their names: layer by layer, then the head.
+    /// Returns all places with their names: layer by layer, then the head.
     pub fn places(&self) -> Vec<(String, KernelUse)> {
         let manifest = self.bundle.manifest();
         let layers = manifest.layers.iter().enumerate();
@@ -166,7 +166,7 @@ impl Asked {
         self.bundle.mapping().len()
     }
 
-    /// The values of an input, written down apart from the compiler.
+    /// Returns the values of an input, implemented independently of the compiler.
     fn input(&self, port: &Port, variant: &Variant, place: &KernelUse) -> Result<Tensor> {
         let (rows, width) = (self.question.rows_of(port.rows), port.width as usize);
         let table = place
@@ -194,7 +194,7 @@ impl Asked {
         Ok(tensor)
     }
 
-    /// An IR with the true offsets of its place's sections.
+    /// Returns an IR with the true offsets of its place's sections.
     fn resolve(&self, ir: &str, place: &KernelUse) -> Result<String> {
         let manifest = self.bundle.manifest();
         let weights = place

@@ -1,12 +1,12 @@
-//! Whether a value is an instance of a JSON schema, read straight from the standard (Draft 2020-12), for the keywords
-//! that the tests use. Apart from the library that makes the grammars, which it judges.
+//! A validator of JSON schemas, read straight from the standard (Draft 2020-12), for the keywords that the tests use.
+//! It is independent of the library that makes the grammars, which it judges.
 
 use serde_json::Value;
 
-/// Says what is wrong with `value`, `Ok` if it is an instance of `schema`. `root` is where references lead.
+/// Checks that `value` is an instance of `schema`. References are resolved in `root`.
 ///
 /// # Errors
-/// The first keyword that does not hold, or one that is not known here.
+/// The first keyword that does not hold, or one that is unknown here.
 pub fn check(schema: &Value, root: &Value, value: &Value) -> Result<(), String> {
     let Value::Object(keywords) = schema else {
         return ensure(*schema == Value::Bool(true), schema, value);

@@ -1,12 +1,15 @@
-//! What the end-to-end tests share: fixtures, a place to compile in, and the rule for a missing OpenVINO.
+//! The shared parts of the end-to-end tests: fixtures, a place to compile in, and the rule for a missing OpenVINO.
 
 pub mod asked;
+pub mod fetched;
+pub mod golden;
 pub mod instance;
 pub mod model_folder;
 pub mod questions;
 pub mod roles;
 
 use std::error::Error;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use heg_compiler::{CompileError, CompileOptions, Places, Silent, Summary, Target, compile};
@@ -14,12 +17,13 @@ use heg_runtime::engine::{Engine, Speculation};
 use heg_runtime::exec::{Executor, ExecutorOptions, Sequence};
 use heg_runtime::{Loaded, RuntimeError};
 use heg_sched::{Logits, chunks};
+use heg_spec::{GroupColumns, WeightForm};
 use heg_text::{Sampler, SamplingParams};
 use tempfile::TempDir;
 
 pub use heg_spec::Seeded;
 
-/// Path of a file or folder below `tests/fixtures`.
+/// Returns the path of a file or folder below `tests/fixtures`.
 pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("fixtures")
@@ -31,15 +35,40 @@ pub const FAMILIES: [&str; 10] = [
     "gemma2", "gemma3", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3",
 ];
 
-/// Whether tests that run kernels on OpenVINO can: where not, says so once per test. Where `HEG_REQUIRE_OPENVINO` is set, as
-/// `cargo xtask test` does, a missing OpenVINO is a failure.
+/// 4-bit weights in the smallest groups.
+pub const fn four_bits(symmetric: bool) -> WeightForm {
+    WeightForm::W4A16 {
+        group: GroupColumns::SMALLEST,
+        symmetric,
+    }
+}
+
+/// Reports that a test, or a part of it, was skipped. The output of a passing test is not shown, so the line also goes
+/// to the file that `HEG_SKIPPED` names, which `cargo xtask test` prints at its end.
+pub fn skipped(what: &str) {
+    println!("skipped: {what}");
+    let Some(path) = std::env::var_os("HEG_SKIPPED") else {
+        return;
+    };
+    let file = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(path);
+    let written = file.and_then(|mut file| file.write_all(format!("{what}\n").as_bytes()));
+    if let Err(error) = written {
+        println!("skipped, and could not note it: {error}");
+    }
+}
+
+/// Returns whether tests that run kernels on OpenVINO can run; if not, reports it once per test. If
+/// `HEG_REQUIRE_OPENVINO` is set, as by `cargo xtask test`, a missing OpenVINO is a failure.
 pub fn openvino_or_skip(test: &str) -> bool {
     match heg_openvino::find_libraries() {
         Ok(_) => true,
         Err(error) => {
             let required = std::env::var_os("HEG_REQUIRE_OPENVINO").is_some();
             assert!(!required, "{test}: {error} (run: cargo xtask setup)");
-            println!("skipped: {test}: {error} (run: cargo xtask setup)");
+            skipped(&format!("{test}: {error} (run: cargo xtask setup)"));
             false
         }
     }
@@ -51,19 +80,19 @@ pub struct Workbench {
 }
 
 impl Workbench {
-    /// An empty workbench.
+    /// Creates an empty workbench.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self {
             folder: TempDir::new()?,
         })
     }
 
-    /// The folder itself.
+    /// Returns the folder itself.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Path of a file in it.
+    /// Returns the path of a file in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -82,7 +111,7 @@ impl Workbench {
         Ok((places.bundle, summary))
     }
 
-    /// Where `NAME.heg` is compiled to.
+    /// Returns the places to which `NAME.heg` is compiled.
     pub fn places(&self, name: &str) -> Places {
         Places {
             bundle: self.path(&format!("{name}.heg")),
@@ -91,7 +120,7 @@ impl Workbench {
     }
 }
 
-/// An executor for a bundle on a shipped SoC.
+/// Creates an executor for a bundle on a shipped SoC.
 pub fn executor(bundle: &Path, soc: &str, chunk_tokens: usize) -> Result<Executor, RuntimeError> {
     let soc = heg_spec::shipped::soc(soc)?;
     let options = ExecutorOptions {
@@ -102,7 +131,7 @@ pub fn executor(bundle: &Path, soc: &str, chunk_tokens: usize) -> Result<Executo
     Loaded::open(bundle)?.executor(&soc, options)
 }
 
-/// An engine for one request at a time on a shipped SoC.
+/// Starts an engine for one request at a time on a shipped SoC.
 pub fn single_engine(
     bundle: &Path,
     soc: &str,
@@ -113,14 +142,11 @@ pub fn single_engine(
         chunk_tokens,
         ..ExecutorOptions::default()
     };
-    Engine::start_single(
-        Loaded::open(bundle)?.loader(&soc)?,
-        options,
-        Speculation::Off,
-    )
+    let loader = Loaded::open(bundle)?.loader(&soc)?;
+    Ok(Engine::start_single(loader, options, Speculation::Off)?)
 }
 
-/// An error with all its causes, as the commands print it, and with the folder of the test out of the way.
+/// Formats an error with all its causes, as the commands print it, without the folder of the test.
 pub fn chain(error: &dyn Error, folder: &Path) -> String {
     let mut text = format!("error: {error}");
     let mut source = error.source();
@@ -177,8 +203,8 @@ pub fn greedy(
     Ok(tokens)
 }
 
-/// Compiles a model that must be refused, and gives the error with all its causes. No bundle and no temporary
-/// file is left, neither where the bundle should be nor in the store.
+/// Compiles a model that must be refused, and returns the error with all its causes. No bundle and no temporary file
+/// may be left, neither at the bundle's place nor in the store.
 pub fn refused(
     workbench: &Workbench,
     model: &Path,
@@ -191,7 +217,8 @@ pub fn refused(
     format!("{text}{}", left_behind(workbench))
 }
 
-/// What a failed compile left beside the model and the store's objects, for the end of a message: nothing.
+/// Returns the files that a failed compile left beside the model and the store's objects, for the end of a message;
+/// empty if there are none.
 pub fn left_behind(workbench: &Workbench) -> String {
     let files = files_below(workbench.folder()).unwrap_or_default();
     let kept = ["models", "store/blake3", "store/recipes", "store/sources"];

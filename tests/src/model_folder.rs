@@ -1,7 +1,6 @@
 //! Copies of model folders, to be changed and broken by a test.
 //!
-//! The parts of a safetensors file are kept as they are, without any check: what a test writes here is meant to
-//! be wrong.
+//! The parts of a safetensors file are kept unchecked: the files that a test writes here are meant to be wrong.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,14 +9,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-/// A model folder of a test's own.
+/// A test's own model folder.
 #[derive(Debug, Clone)]
 pub struct ModelFolder {
     path: PathBuf,
 }
 
 impl ModelFolder {
-    /// Copies what a compile reads (no golden outputs, no evaluation) to the new folder `to`.
+    /// Copies the files that a compile reads (no golden outputs, no evaluation) to the new folder `to`.
     pub fn copy(from: &Path, to: &Path) -> io::Result<Self> {
         fs::create_dir_all(to)?;
         for entry in fs::read_dir(from)? {
@@ -33,12 +32,12 @@ impl ModelFolder {
         })
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Path of a file in it.
+    /// Returns the path of a file in the folder.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -66,7 +65,7 @@ impl ModelFolder {
         weights.write(&path)
     }
 
-    /// Changes the bytes of one tensor in place: of the file, nothing else changes.
+    /// Changes the bytes of one tensor in place; nothing else in the file changes.
     pub fn change_tensor(&self, tensor: &str, change: impl FnOnce(&mut [u8])) -> io::Result<()> {
         let path = self.file(WEIGHTS);
         let mut weights = Safetensors::read(&path)?;
@@ -102,20 +101,20 @@ impl ModelFolder {
 /// The parts of a safetensors file.
 #[derive(Debug, Clone, Default)]
 pub struct Safetensors {
-    /// Name to dtype, shape and offsets into the data.
+    /// The header: names, each with dtype, shape and offsets into the data.
     pub header: Map<String, Value>,
-    /// What follows the header.
+    /// The data after the header.
     pub data: Vec<u8>,
 }
 
-/// What a header says of a tensor.
+/// The header's description of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
-    /// Such as `BF16`.
+    /// Type, such as `BF16`.
     pub dtype: String,
-    /// Row-major.
+    /// Shape, row-major.
     pub shape: Vec<usize>,
-    /// Its range of the data.
+    /// Range of the data.
     pub bytes: std::ops::Range<usize>,
 }
 
@@ -150,7 +149,7 @@ impl Safetensors {
         names.cloned()
     }
 
-    /// What the header says of a tensor.
+    /// Returns the header's description of a tensor.
     pub fn tensor(&self, name: &str) -> io::Result<Tensor> {
         let entry = self.header.get(name);
         let entry = entry.ok_or_else(|| Error::other(format!("no tensor `{name}`")))?;
@@ -173,7 +172,7 @@ impl Safetensors {
         self.header.insert(name.to_owned(), entry);
     }
 
-    /// Says something else of a tensor; the data stays.
+    /// Changes an entry of a tensor's description; the data stays.
     pub fn say(&mut self, tensor: &str, key: &str, value: Value) {
         if let Some(entry) = self.header.get_mut(tensor) {
             entry[key] = value;
@@ -188,10 +187,10 @@ impl Safetensors {
     }
 }
 
-/// The file of a model that is not sharded.
+/// The weights file of a model that is not sharded.
 pub const WEIGHTS: &str = "model.safetensors";
 
-/// The index of a model that is.
+/// The index of a sharded model.
 pub const INDEX: &str = "model.safetensors.index.json";
 
 /// The files that [`ModelFolder::shard`] makes.

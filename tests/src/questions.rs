@@ -9,21 +9,21 @@ use serde_json::Value;
 /// A prompt with its right answer.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Question {
-    /// From 0.
+    /// Number of the question, from 0.
     pub id: usize,
     /// The conversation so far.
     pub messages: Vec<Message>,
-    /// Tools that are offered.
+    /// The offered tools.
     pub tools: Option<Vec<Value>>,
-    /// The same as text, by the model's template.
+    /// The conversation as text, by the model's template.
     pub prompt: String,
-    /// What should be answered.
+    /// The right answer.
     pub answer: String,
-    /// Whether the reference implementation answered it in f32.
+    /// Whether the reference implementation answered it correctly in f32.
     pub correct_float32: bool,
 }
 
-/// All 200 of a model.
+/// Returns all 200 questions of a model.
 pub fn questions(model: &Path) -> std::io::Result<Vec<Question>> {
     let text = std::fs::read_to_string(model.join("eval.jsonl"))?;
     let questions = text.lines().map(serde_json::from_str);
@@ -32,7 +32,8 @@ pub fn questions(model: &Path) -> std::io::Result<Vec<Question>> {
     Ok(questions)
 }
 
-/// The larger model, where it is: in `$HEG_MODELS`, or in `../shared/models` beside the workspace.
+/// Returns the folder of the larger model, if it exists: in `$HEG_MODELS`, or in `../shared/models` beside the
+/// workspace.
 pub fn agent_30m(test: &str) -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/models");
     let models = std::env::var_os("HEG_MODELS").map_or(beside, PathBuf::from);
@@ -40,6 +41,6 @@ pub fn agent_30m(test: &str) -> Option<PathBuf> {
     if model.is_dir() {
         return Some(model);
     }
-    println!("skipped: {test} (no agent-30m)");
+    crate::skipped(&format!("{test} (no agent-30m)"));
     None
 }

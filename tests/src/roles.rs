@@ -1,4 +1,4 @@
-//! Bundles run on roles that the CPU plays, and damaged on the way: what tests of the ladder share.
+//! Shared parts of the ladder's tests: bundles that run on roles played by the CPU, and that are damaged on the way.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"
@@ -16,11 +16,11 @@ use heg_spec::{ModelSpec, Soc, Source};
 
 use crate::{Workbench, fixture, greedy};
 
-/// Some tokens.
+/// An arbitrary prompt.
 const PROMPT: [u32; 11] = [1, 15, 27, 300, 12, 77, 501, 9, 44, 230, 8];
 const TOKENS: usize = 12;
 
-/// A SoC of these devices.
+/// Returns a SoC with these devices.
 pub fn soc(devices: &str) -> Soc {
     let text = format!("(name: \"test\", devices: [{devices}])");
     let source = Source {
@@ -30,7 +30,7 @@ pub fn soc(devices: &str) -> Soc {
     Soc::parse(source).unwrap()
 }
 
-/// The CPU plugin in these roles.
+/// Returns a SoC with the CPU plugin in these roles.
 pub fn roles(classes: &[&str]) -> Soc {
     let device = |class: &&str| {
         format!(
@@ -41,7 +41,7 @@ pub fn roles(classes: &[&str]) -> Soc {
     soc(&classes.iter().map(device).collect::<String>())
 }
 
-/// `tiny-agent` with few and small static forms.
+/// Compiles `tiny-agent` with few and small static forms.
 pub fn compile(workbench: &Workbench, change: fn(&mut ModelSpec)) -> PathBuf {
     let compiled = workbench.compile(&fixture("tiny-agent"), "tiny", |spec| {
         spec.chunk_tokens = vec![8, 32];
@@ -51,12 +51,12 @@ pub fn compile(workbench: &Workbench, change: fn(&mut ModelSpec)) -> PathBuf {
     compiled.unwrap().0
 }
 
-/// A loader of a bundle on a SoC.
+/// Returns a loader of a bundle on a SoC.
 pub fn loader(bundle: &Path, soc: &Soc) -> Loader {
     Loaded::open(bundle).unwrap().loader(soc).unwrap()
 }
 
-/// Greedy tokens, and what was passed over.
+/// Runs the prompt; returns the greedy tokens, and the descents.
 pub fn run(loader: Loader) -> (Vec<u32>, Vec<Descent>) {
     let options = ExecutorOptions {
         chunk_tokens: 32,
@@ -69,7 +69,7 @@ pub fn run(loader: Loader) -> (Vec<u32>, Vec<Descent>) {
     (tokens, executor.descents().get().to_vec())
 }
 
-/// Memory with the bundle's bytes, of which `change` changes those of one section.
+/// Returns the memory with the bundle's bytes, in which `change` has changed one section.
 pub fn changed(bundle: &Path, section: SectionId, change: fn(&mut [u8])) -> Arc<HostBuffer> {
     let mut bytes = std::fs::read(bundle).unwrap();
     let range = Bundle::open(bundle)
@@ -82,7 +82,7 @@ pub fn changed(bundle: &Path, section: SectionId, change: fn(&mut [u8])) -> Arc<
     Arc::new(buffer)
 }
 
-/// The bundle with another manifest over sections of the same store, and new ones.
+/// Writes the bundle with another manifest over sections of the same store, and new ones.
 pub fn rewrite(
     workbench: &Workbench,
     bundle: &Path,
@@ -97,7 +97,7 @@ pub fn rewrite(
     path
 }
 
-/// A manifest lists the sections that it names, and no others.
+/// Drops unused sections: a manifest lists only the sections that it names.
 pub fn drop_unused(manifest: &mut Manifest) {
     let used: Vec<_> = references(manifest).into_iter().map(|(_, id)| id).collect();
     manifest

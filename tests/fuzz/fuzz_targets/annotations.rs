@@ -1,11 +1,13 @@
-//! Reads arbitrary text as an annotation document: a bundle carries one, and a device a side file. What is taken
-//! must be written and read again, be laid over itself without a change, and give finite estimates.
+//! Reads arbitrary text as an annotation document: a bundle has one, and a device a side file. An accepted document can
+//! be written and read again, merged with itself without a change, and gives finite estimates.
 
 #![no_main]
 
 use heg_artifacts::SectionId;
 use heg_artifacts::manifest::{ElementType, Kernel, Port, Role, Rows, Term, Variant, Work};
-use heg_profiler::annotation::{Annotations, KernelCall, DeviceAnnotation, VariantAnnotation, estimate};
+use heg_profiler::annotation::{
+    Annotations, DeviceAnnotation, KernelCall, VariantAnnotation, estimate,
+};
 use heg_spec::{DeviceClass, Group};
 use libfuzzer_sys::fuzz_target;
 
@@ -56,7 +58,7 @@ fn check_estimates(device: &DeviceAnnotation, entry: &VariantAnnotation) {
     }
 }
 
-/// Some attention kernel, with one variant that the entry is about.
+/// Returns an attention kernel with one variant, that of the entry.
 fn kernel(entry: &VariantAnnotation) -> Kernel {
     let term = |factor, tokens, context| Term {
         factor,

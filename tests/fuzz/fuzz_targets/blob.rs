@@ -1,8 +1,8 @@
 //! Reads arbitrary bytes as an NPU blob, and as each part of one.
 //!
-//! A length in the footer ties the parts of a blob together, and what changes one would seldom keep it right.
-//! So the input is tried as it is, as payload and as metadata beside sound ones, as the text of a
-//! compatibility record, and as an estimate in RON. What is accepted must hold its promises.
+//! A length in the footer ties the parts of a blob together, and mutations would seldom keep it right. So the
+//! input is tried unchanged, as payload and as metadata beside sound ones, as the text of a compatibility
+//! record, and as an estimate in RON. An accepted blob must hold its promises.
 
 #![no_main]
 

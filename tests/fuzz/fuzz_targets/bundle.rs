@@ -1,8 +1,8 @@
 //! Opens arbitrary bytes as a bundle, verifies it and touches every section.
 //!
-//! No mutation would ever find a blake3 hash, and all that lies behind the hashes would stay unseen. So an
-//! input that begins like a bundle is tried as it is and with a header that agrees with it; any other is
-//! taken for the text of a manifest and gets a header and sections of zeros. What is accepted must hold
+//! No mutation would ever find a blake3 hash, so the code behind the hashes would never be reached. So an
+//! input that begins like a bundle is tried unchanged and with a header that agrees with it; any other is
+//! taken for the text of a manifest and gets a header and sections of zeros. An accepted bundle must hold
 //! its promises; everything else must be an error.
 
 #![no_main]
@@ -23,7 +23,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// The reader itself says how many bytes of sections are missing.
+/// Uses the text as a manifest; the reader's error gives the number of missing bytes of sections.
 fn use_manifest(text: &[u8]) {
     let Err(Error::Truncated { expected, found }) = Bundle::from_bytes(&layout::wrap(text, 0))
     else {
@@ -85,5 +85,5 @@ fn use_bundle(bytes: &[u8]) {
     }
 }
 
-/// Longer sections would only make zeros to be hashed.
+/// Maximum size of the sections; longer ones would only be more zeros to hash.
 const SECTION_BYTES_MAX: u64 = 1 << 20;

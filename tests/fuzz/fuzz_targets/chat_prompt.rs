@@ -1,7 +1,7 @@
-//! Conversations of strangers on their way to tokens: the body of a chat request, through the chat template and the
+//! Untrusted conversations on their way to tokens: the body of a chat request, through the chat template and the
 //! tokenizer, and its tools through the compiler of grammars.
 //!
-//! What is taken keeps to the bounds of its request; what is not is refused with an error.
+//! An accepted conversation keeps to the bounds of its request; any other is refused with an error.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -43,7 +43,10 @@ fuzz_target!(|body: &[u8]| {
         return;
     };
     let bytes_max = 64 * agent.bounds.token_bytes;
-    match agent.template.render_within(&request.conversation, bytes_max) {
+    match agent
+        .template
+        .render_within(&request.conversation, bytes_max)
+    {
         Ok(text) => {
             assert!(text.len() <= bytes_max);
             let tokens = agent.tokenizer.encode(&text, Special::AsWritten);

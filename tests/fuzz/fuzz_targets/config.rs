@@ -15,7 +15,7 @@ fuzz_target!(|input: &[u8]| {
     let Ok(config) = ConfigJson::parse(Path::new("config.json"), input) else {
         return;
     };
-    // A model of very many layers takes as much longer, and shows nothing else.
+    // A model with a huge number of layers takes longer in proportion, and shows nothing else.
     if !matches!(config.count("num_hidden_layers"), Ok(Some(0..=LAYERS_MAX))) {
         return;
     }

@@ -1,6 +1,6 @@
 //! Opens arbitrary bytes as a GGUF file, and encodes a row of every tensor of it.
 //!
-//! What the header promises must be there: rows that can be unpacked, wherever a view of them begins.
+//! The data that the header promises must exist: rows that can be unpacked, wherever a view of them begins.
 
 #![no_main]
 

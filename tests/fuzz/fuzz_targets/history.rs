@@ -1,6 +1,6 @@
 //! Reads arbitrary bytes as a file of finished answers.
 //!
-//! What is read has tokens of the vocabulary only, and survives being written.
+//! An accepted file has only tokens of the vocabulary, and can be written and read again.
 
 #![no_main]
 

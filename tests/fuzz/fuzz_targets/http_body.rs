@@ -1,12 +1,13 @@
-//! Bodies of requests: whatever comes in is refused with a client's error, or is a request within its limits.
+//! Bodies of requests: every input is refused with a client error, or is a request within its limits.
 #![no_main]
 
 use heg_server::{
-    ApiError, Bound, ChatRequest, CompletionRequest, PromptBounds, PromptText, CompletionParams, flow_to_end,
+    ApiError, Bound, ChatRequest, CompletionParams, CompletionRequest, PromptBounds, PromptText,
+    flow_to_end,
 };
 use libfuzzer_sys::fuzz_target;
 
-/// Small, so that inputs reach them.
+/// Small bounds, so that inputs reach them.
 const BOUNDS: PromptBounds = PromptBounds {
     tokens: 32,
     bounded_by: Bound::Context,
@@ -49,7 +50,7 @@ fn check(params: &CompletionParams) {
     }
 }
 
-/// An error says what is wrong, in few words however long the body is.
+/// Checks that an error describes the problem in few words, however long the body is.
 fn refused(error: &ApiError) {
     assert!(error.status().is_client_error(), "{error}");
     let body = error.body();

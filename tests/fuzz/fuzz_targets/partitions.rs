@@ -19,7 +19,9 @@ fuzz_target!(|bytes: &[u8]| {
     for product in found.socs.iter().flat_map(|soc| &soc.products) {
         for class in &product.prefill {
             assert_eq!(product.prefill(class.tokens), Some(class));
-            let checked = class.cut.check(product.rows, class.tokens, product.row_step);
+            let checked = class
+                .cut
+                .check(product.rows, class.tokens, product.row_step);
             assert_eq!(checked, Ok(()));
         }
     }

@@ -1,5 +1,5 @@
-//! Reads arbitrary text as a profile, the side file with what was measured on a device. What is taken must be
-//! written and read again, and its predictions must be latencies.
+//! Reads arbitrary text as a profile, the side file with a device's measurements. An accepted profile can be written
+//! and read again, and its predictions are latencies.
 
 #![no_main]
 
@@ -18,7 +18,7 @@ fuzz_target!(|input: &[u8]| {
     };
     match profile.to_text() {
         Ok(written) => assert_eq!(Profile::parse(&written).as_ref(), Ok(&profile)),
-        // With spaces between its numbers a long profile may become too long.
+        // With spaces between its numbers, a long profile may become too long.
         Err(error) => assert!(text.len() > 100_000, "{error}"),
     }
     for variant in profile.devices.iter().flat_map(|device| &device.variants) {

@@ -1,7 +1,7 @@
-//! Reads arbitrary text as a CPU program, of a kernel that the input describes before it.
+//! Reads arbitrary text as a CPU program for a kernel that the input describes before it.
 //!
-//! What is accepted is run on memory that only knows which buffer was written last: no step may read what another one
-//! has taken meanwhile.
+//! An accepted program is run on memory that only records which buffer was written last: no step may read memory that
+//! another buffer has taken meanwhile.
 
 #![no_main]
 
@@ -31,7 +31,7 @@ fuzz_target!(|input: &[u8]| {
 
 fn run(program: &Program) {
     // Pieces of scratch memory and output ports, with the buffer that was written there last. Only the ends of a
-    // buffer's memory: a foreign one can be gigabytes long.
+    // buffer's memory: an untrusted buffer can be gigabytes long.
     let mut held = BTreeMap::new();
     let places = |buffer: &Buffer| match buffer.place {
         BufferPlace::Input(_) => Vec::new(),
@@ -60,8 +60,8 @@ fn run(program: &Program) {
     }
 }
 
-/// Between the kernel and its program.
+/// Separator between the kernel and its program.
 const BREAK: &[u8] = b"\n---\n";
 
-/// Keeps the numbers of ports and of scratch memory apart.
+/// Offset that keeps the numbers of ports and of scratch memory apart.
 const OUTPUTS_MAX: u64 = 1 << 32;

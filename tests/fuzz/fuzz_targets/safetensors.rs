@@ -1,7 +1,7 @@
 //! Opens arbitrary bytes as a safetensors file and touches every tensor of it.
 //!
-//! What the header promises must be there: as many bytes as shape and type ask, all of them within the file.
-//! An input that begins with `{` is a header alone: it gets its length in front and zeros behind.
+//! The data that the header promises must exist: as many bytes as shape and type need, all of them within the file. An
+//! input that begins with `{` is a header alone: it gets its length in front and zeros after it.
 
 #![no_main]
 

@@ -1,15 +1,15 @@
 //! Reads arbitrary text as a JSON schema, as the arguments of a tool, and as a regular expression.
 //!
-//! What is taken must allow a token at each step, or say that it cannot go on; what is complete must parse. How long
-//! the compiler takes, and how much memory, is bounded by libFuzzer's own limits.
+//! An accepted form must allow a token at each step, or report that it cannot go on; a complete answer must parse.
+//! libFuzzer's own limits bound the compiler's time and memory.
 
 #![no_main]
 
 use std::sync::{Arc, LazyLock};
 
 use heg_text::{
-    GrammarState, ArgumentsKey, Calls, Grammar, Grammars, Restriction, Said, TextStream, Tokenizer, Tool,
-    ToolCallParser, ToolChoice, ToolSyntax,
+    ArgumentsKey, Calls, Grammar, GrammarState, Grammars, Restriction, Said, TextStream, Tokenizer,
+    Tool, ToolCallParser, ToolChoice, ToolSyntax,
 };
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
@@ -52,7 +52,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// An answer of tokens that the input chooses, `None` if it does not end soon.
+/// Returns an answer of tokens that the input chooses; `None` if it does not end soon.
 fn babble(mut grammar: Grammar, input: &[u8]) -> Option<String> {
     let mut stream = TextStream::new(Arc::clone(&TINY_AGENT.0));
     let mut text = String::new();

@@ -1,6 +1,6 @@
 //! Parses arbitrary text as every kind of spec file, and as an expression, which is then evaluated.
 //!
-//! Spec files are written by people: whatever is refused must be refused with places that exist in the file.
+//! Spec files are written by people: an error must name places that exist in the file.
 
 #![no_main]
 
@@ -46,7 +46,7 @@ fn check<T>(result: Result<T, SpecError>, text: &str) -> Option<T> {
 }
 
 fn use_expression(expr: &Expr) {
-    // A type error is an answer.
+    // A type error is a valid result.
     let _ = expr.eval(&Model);
 }
 

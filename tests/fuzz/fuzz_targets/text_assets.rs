@@ -1,4 +1,4 @@
-//! Reads arbitrary bytes as one of the text files of a model folder; the first byte says which.
+//! Reads arbitrary bytes as one of the text files of a model folder; the first byte chooses which.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use heg_compiler::ingest::{ConfigJson, TextAssets};
 use libfuzzer_sys::fuzz_target;
 
-/// The folder that the file is put into, one for each process.
+/// The folder in which the file is placed, one for each process.
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     let folder = std::env::temp_dir().join(format!("heg-fuzz-text-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a temporary folder");

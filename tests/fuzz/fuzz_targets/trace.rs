@@ -15,7 +15,11 @@ fuzz_target!(|input: &[u8]| {
         let explanation = explain(&trace, request.id).expect("it is in the trace");
         whole(&explanation.first_token);
         explanation.answer.iter().for_each(whole);
-        let _ = (explanation.picture(40), explanation.to_string(), explanation.to_json());
+        let _ = (
+            explanation.picture(40),
+            explanation.to_string(),
+            explanation.to_json(),
+        );
     }
 });
 

@@ -1,6 +1,6 @@
 //! Reads arbitrary bytes as a file of remembered verdicts.
 //!
-//! What is read must survive being written: quarantine decides what runs.
+//! An accepted file can be written and read again: quarantine decides which kernels run.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Reads arbitrary text as a line between the compiler and its worker: what is read is written as it was meant.
+//! Reads arbitrary text as a line between the compiler and its worker: an accepted line is written back with the same
+//! meaning.
 
 #![no_main]
 

@@ -1,0 +1,326 @@
+//! On the engine a request gets the same tokens and logits as alone: if it is preempted and resumed, beside others in
+//! batches, on rows that another call left in memory, and on rows that were on flash meanwhile.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use heg_artifacts::SectionId;
+use heg_runtime::Loaded;
+use heg_runtime::engine::{EndTokens, Ending, Engine, EngineOptions, Generation, Request, Update};
+use heg_runtime::exec::ExecutorOptions;
+use heg_sched::{Action, Class, Event, Finish, Micros, Observer, RequestId, Work};
+use heg_spec::{Activations, Isa, Policy, shipped};
+use heg_tests::Workbench;
+use heg_text::{TokenLogProbs, log_probabilities};
+
+use super::{Answer, PLAIN, SMOLLM2_VOCAB, Way, answers, count, prompts, smollm2, soc, tiny_agent};
+
+const ANSWER_TOKENS: usize = 6;
+
+/// A number beyond the vocabulary of any model here, so that all tokens come with their probabilities.
+const WHOLE_VOCABULARY: u32 = 1 << 20;
+
+/// Returns a hash of the log probabilities of the whole vocabulary. They are f64, which distinguishes all f32 logits.
+fn digest(said: &TokenLogProbs) -> SectionId {
+    let all = [said.token].into_iter().chain(said.top.iter().copied());
+    let bytes = all.flat_map(|one| {
+        let bits = one.log_probability.to_bits();
+        [u64::from(one.token), bits].map(u64::to_le_bytes).concat()
+    });
+    SectionId::of(&bytes.collect::<Vec<u8>>())
+}
+
+/// Returns the answer to each prompt by an executor that does nothing else, with other instructions and one thread.
+fn alone(bundle: &Path, prompts: &[Vec<u32>]) -> Vec<Answer> {
+    let digest = |logits: &[f32], token| {
+        digest(&log_probabilities(logits, token, WHOLE_VOCABULARY as usize))
+    };
+    let run = (PLAIN, Activations::I8, digest as super::Digest);
+    answers(bundle, prompts, ANSWER_TOKENS, run)
+}
+
+fn request(class: Class, prompt: &[u32]) -> Request {
+    Request {
+        tokens_max: ANSWER_TOKENS as u32,
+        end_tokens: EndTokens::Ignored,
+        log_probs: Some(WHOLE_VOCABULARY),
+        ..Request::new(class, prompt.to_vec())
+    }
+}
+
+/// Waits for the whole answer of a request.
+fn wait(mut generation: Generation) -> (Answer, Ending) {
+    let mut answer = Answer::default();
+    loop {
+        match generation.next_within(PATIENCE).unwrap() {
+            Update::Accepted { .. } | Update::Prompt(_) => {}
+            Update::Token { id, log_probs } => {
+                answer.tokens.push(id);
+                answer.bits.push(digest(&log_probs.unwrap()));
+            }
+            Update::Finished(ending) => {
+                assert_eq!(ending.finish, Finish::Complete, "{:?}", ending.error);
+                return (answer, ending);
+            }
+        }
+    }
+}
+
+/// The observed events of requests and caches.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Requests whose prompt is under way, in the order of their last launches.
+    under_way: Vec<RequestId>,
+    /// Requests whose prompt continued after another one's launch.
+    resumed: BTreeSet<RequestId>,
+    /// Number of caches that were written to flash.
+    offloaded: usize,
+}
+
+struct Watch {
+    seen: Arc<Mutex<Seen>>,
+    /// Receives each request whose prompt starts.
+    starts: Sender<RequestId>,
+}
+
+impl Observer for Watch {
+    fn stepped(&mut self, _: Micros, event: &Event, actions: &[Action]) {
+        let mut seen = self.seen.lock().unwrap();
+        seen.offloaded += usize::from(matches!(event, Event::Offloaded(_)));
+        for action in actions {
+            match action {
+                Action::Launch { work, .. } => {
+                    for id in seen.launched(work) {
+                        // Tests without preemption do not listen.
+                        let _ = self.starts.send(id);
+                    }
+                }
+                Action::Finish(id, _) => seen.under_way.retain(|other| other != id),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// An engine with an observer.
+struct Served {
+    engine: Engine,
+    seen: Arc<Mutex<Seen>>,
+    starts: Receiver<RequestId>,
+}
+
+impl Seen {
+    /// Notes a launch; returns the requests for which it is the first one.
+    fn launched(&mut self, work: &Work) -> Vec<RequestId> {
+        let mut prompts: Vec<RequestId> = match work {
+            Work::Prefill { request, .. } | Work::Head(request) => vec![*request],
+            Work::Mixed { prompts, .. } => prompts.iter().map(|(id, _)| *id).collect(),
+            Work::Decode(_) => Vec::new(),
+        };
+        prompts.retain(|id| {
+            let before = self.under_way.iter().position(|other| other == id);
+            if let Some(at) = before {
+                if at + 1 < self.under_way.len() {
+                    self.resumed.insert(*id);
+                }
+                self.under_way.remove(at);
+            }
+            self.under_way.push(*id);
+            before.is_none()
+        });
+        prompts
+    }
+}
+
+/// Returns an engine as a server would run it on this machine, with the best instructions and small chunks.
+fn served(bundle: &Path, policy: Policy, workbench: &Workbench) -> Served {
+    let way = Way {
+        threads: 2,
+        isa: Isa::best(),
+        ..PLAIN
+    };
+    let loaded = Loaded::open(bundle).unwrap();
+    let loader = loaded.loader(&soc(way, Activations::I8)).unwrap();
+    let seen = Arc::default();
+    let (sender, starts) = channel();
+    let watch = Watch {
+        seen: Arc::clone(&seen),
+        starts: sender,
+    };
+    let options = EngineOptions {
+        exec: ExecutorOptions {
+            chunk_tokens: 32,
+            ..ExecutorOptions::default()
+        },
+        flash: Some(workbench.folder().to_owned()),
+        observers: vec![Box::new(watch)],
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start(loader, policy, options).unwrap();
+    engine.wait_ready().unwrap();
+    Served {
+        engine,
+        seen,
+        starts,
+    }
+}
+
+fn policy(name: &str) -> Policy {
+    let mut policy = shipped::policy(name).unwrap();
+    policy.limits.requests_max = 1000;
+    policy.limits.kv_mib = 512;
+    policy
+}
+
+/// Checks preemption. Half of the prompts are background work, submitted at once. When one of them starts, one of the
+/// others is submitted as a reactive request and waited for.
+fn check_preempted(bundle: &Path, workbench: &Workbench, prompts: &[Vec<u32>]) {
+    let expected = alone(bundle, prompts);
+    let (background, urgent) = prompts.split_at(prompts.len() / 2);
+    for name in ["agent-xpu-one-device", "cpu-continuous-batching"] {
+        let served = served(bundle, policy(name), workbench);
+        let ask = |class, prompt: &Vec<u32>| served.engine.generate(request(class, prompt));
+        let mut asked: Vec<Generation> = background
+            .iter()
+            .map(|prompt| ask(Class::Proactive, prompt))
+            .collect();
+        let ids: BTreeSet<RequestId> = asked.iter().map(Generation::id).collect();
+        for prompt in urgent {
+            while !ids.contains(&served.starts.recv_timeout(PATIENCE).unwrap()) {}
+            asked.push(ask(Class::Reactive, prompt));
+        }
+        for (at, (generation, expected)) in asked.into_iter().zip(&expected).enumerate() {
+            assert_eq!(&wait(generation).0, expected, "{name}, prompt {at}");
+        }
+        let resumed = served.seen.lock().unwrap().resumed.len();
+        println!("{name}: {resumed} of {} resumed", background.len());
+        if policy(name).prefill.preempt {
+            assert!(resumed >= background.len() / 2, "{resumed}");
+        }
+    }
+}
+
+/// Maximum wait; nothing may take minutes here.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Returns a conversation in one flow: half of a prompt, all of it, its answer and more, then another turn in its
+/// place.
+fn turns(prompt: &[u32], answer: &[u32]) -> [Vec<u32>; 4] {
+    let half = prompt[..prompt.len().div_ceil(2)].to_vec();
+    let more = [prompt, answer, &half].concat();
+    let other = [prompt, &[7], answer].concat();
+    [half, prompt.to_vec(), more, other]
+}
+
+/// Runs all conversations concurrently, turn by turn; returns the number of tokens that were found in caches, and that
+/// of each prompt's tokens that are in the prompt before it too. `first` is the number of the first conversation.
+fn converse(
+    engine: &Engine,
+    conversations: &[[Vec<u32>; 4]],
+    expected: &[Vec<Answer>],
+    first: usize,
+) -> [usize; 2] {
+    let flows: Vec<_> = conversations.iter().map(|_| engine.new_flow()).collect();
+    let (mut reused, mut possible) = (0, 0);
+    for turn in 0..4 {
+        for (at, (turns, flow)) in conversations.iter().zip(&flows).enumerate() {
+            let class = match at % 2 {
+                0 => Class::Reactive,
+                _ => Class::Proactive,
+            };
+            let asked = Request {
+                flow: Some(*flow),
+                ..request(class, &turns[turn])
+            };
+            let (answer, ending) = wait(engine.generate(asked));
+            let at = first + at;
+            assert_eq!(answer, expected[turn][at], "turn {turn} of {at}");
+            reused += ending.reused_tokens as usize;
+            if let Some(before) = turn.checked_sub(1) {
+                let (before, now) = (turns[before].iter(), turns[turn].iter());
+                possible += before.zip(now).take_while(|(a, b)| a == b).count();
+            }
+        }
+    }
+    for flow in flows {
+        engine.end_flow(flow);
+    }
+    [reused, possible]
+}
+
+/// Number of concurrent conversations. Chosen: fewer than the 128 caches that a scheduler has on flash.
+const SIDE_BY_SIDE: usize = 100;
+
+/// Checks that caches of idle flows stay in memory if there is enough, and otherwise go to flash.
+fn check_flows(bundle: &Path, workbench: &Workbench, prompts: &[Vec<u32>], tight_mib: u32) {
+    let answers = alone(bundle, prompts);
+    let conversations: Vec<[Vec<u32>; 4]> = prompts
+        .iter()
+        .zip(&answers)
+        .map(|(prompt, answer)| turns(prompt, &answer.tokens))
+        .collect();
+    let expected: Vec<Vec<Answer>> = (0..4)
+        .map(|turn| {
+            let prompts: Vec<_> = conversations.iter().map(|one| one[turn].clone()).collect();
+            alone(bundle, &prompts)
+        })
+        .collect();
+    for is_tight in [false, true] {
+        let mut policy = policy("agent-xpu-one-device");
+        if is_tight {
+            policy.limits.kv_mib = tight_mib;
+            policy.limits.flash_mib = 1024;
+        }
+        let served = served(bundle, policy, workbench);
+        let (mut reused, mut possible) = (0, 0);
+        for (at, some) in conversations.chunks(SIDE_BY_SIDE).enumerate() {
+            let found = converse(&served.engine, some, &expected, at * SIDE_BY_SIDE);
+            reused += found[0];
+            possible += found[1];
+        }
+        let offloaded = served.seen.lock().unwrap().offloaded;
+        println!(
+            "tight: {is_tight}: {reused} tokens reused of {possible}, {offloaded} caches on flash"
+        );
+        assert!(reused >= possible, "{reused} of {possible}");
+        assert_eq!(
+            offloaded > prompts.len(),
+            is_tight,
+            "{offloaded} caches on flash"
+        );
+    }
+}
+
+#[test]
+fn tiny_agent_says_the_same_preempted_and_resumed() {
+    let (workbench, bundle) = tiny_agent();
+    check_preempted(&bundle, &workbench, &prompts(count(200, 66), 2048));
+}
+
+#[test]
+fn tiny_agent_says_the_same_on_what_was_reused_or_on_flash() {
+    let (workbench, bundle) = tiny_agent();
+    check_flows(&bundle, &workbench, &prompts(count(200, 66), 2048), 1);
+}
+
+#[test]
+fn smollm2_says_the_same_preempted_and_resumed() {
+    if let Some((workbench, bundle)) = smollm2() {
+        check_preempted(&bundle, &workbench, &prompts(count(50, 8), SMOLLM2_VOCAB));
+    }
+}
+
+#[test]
+fn smollm2_says_the_same_on_what_was_reused_or_on_flash() {
+    if let Some((workbench, bundle)) = smollm2() {
+        check_flows(
+            &bundle,
+            &workbench,
+            &prompts(count(50, 8), SMOLLM2_VOCAB),
+            16,
+        );
+    }
+}
